@@ -417,7 +417,7 @@ class AutoregressiveWrapper(Configurable):
         return ids, targets, real
 
     def loss_of_passes(self, intermediates: LayerIntermediates, targets: Tensor, terms: Terms) -> Tensor:
-        """The loss of a looped net, the mean over its heads."""
+        """Return the loss of a looped net, the mean over its heads."""
         passes = [token_losses(z, targets, terms) for z in intermediates.all_pred_logits]
         measure = functools.partial(
             looped_loss,

@@ -155,7 +155,7 @@ class BeliefStateWrapper(Configurable):
         """The mean loss over rows, pairs of prefix and suffix, and both directions, in nats.
 
         seq                        b n   ids, n of at least 2
-        lens                       b     number of real tokens of each row; later ones do not matter
+        lens                       b     number of tokens of each sequence; later ones are padding
         loss_weight_by_fb_indices        from pairs (p, 2) to weights (p,) or, of both directions, (p, 2)
         returns                          scalar; 0 if no row has a pair
         """
@@ -292,16 +292,16 @@ class BeliefStateWrapper(Configurable):
         """Continue the prompts towards a suffix, or backwards from a prefix. Without gradients, in eval mode.
 
         prompts           ... n   ids with any leading axes; of the end of the text, if decoding backwards
-        seq_len                   number of tokens to generate; fewer if every row ends before
-        temperature       0 ..    0 takes the most probable token
+        seq_len                   number of tokens to generate; fewer if all sequences end before
+        temperature       0 ..    0 selects the most probable token
         cache_kv                  use the cache, if the decoder can
         suffix            [b] m   ids of how the text ends, the same for all rows or for each; none if None
-        filter_logits_fn          a filter of `generation/sampling.py` by name, or a callable
+        filter_logits_fn          filter of `generation/sampling.py` by name, or a callable
         filter_kwargs             its keywords; `min_p=0.1` by default
         decode_backwards          the tokens before the prompts, the last one first
         prefix            [b] m   ids of how the text begins, if decoding backwards; one drawn token if None
         eos_token                 id that ends a row: it is kept, zeros follow
-        generator                 source of the draws, on the device of the model
+        generator                 random number generator, on the device of the model
         returns           ... s   the new tokens only
         """
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')

@@ -92,9 +92,9 @@ class Classifier(Configurable):
     def forward(self, x: Tensor, labels: Tensor | None = None, mask: Tensor | None = None, **inputs: Any) -> Tensor:
         """Logits; with labels, their loss.
 
-        x         b n        what the model reads, ids or vectors
+        x         b n        input of the model, ids or vectors
         labels    b | b n    classes, -100 where there is no loss; real numbers if there is one class
-        mask      b n        True for real tokens; those that are not `pad_id` if None
+        mask      b n        True except for padding; computed from `pad_id` if None
         **inputs             to the model
         returns   b c, or b n c of 'all'
         raises    ValueError or TypeError for inputs of another shape or kind, and labels that are no classes

@@ -164,6 +164,16 @@ class ContinuousTransformerWrapper(Wrapper):
         input_not_include_cache: bool = False,
         **kwargs: Any,
     ) -> Any:
+        """Return output vectors, or the outputs that are requested by `return_` arguments, as in `TransformerWrapper`.
+
+        x        b n d    vectors
+        mask     b n      True except for padding; or `lens` (b), the number of vectors of each sequence
+        mems              memories of the previous segment, (b, m, d) per self-attention layer
+        cache             intermediates or cache of an earlier call. x has all vectors, or with
+                          `input_not_include_cache` the new ones
+        **kwargs          inputs of the stack and of features: `context`, `condition`, ...; `explain()` lists them
+        returns  b n d    with `return_embeddings` hidden states, before the output projection
+        """
         x = as_precise(check_vectors(x, 'x', 'b', 'n', self.width_in), self)
         if lens is not None:
             if mask is not None:
@@ -324,7 +334,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
         return aux.added_to(self._loss_of(prediction, x[:, 1:], None if real is None else predictable(real)))
 
     def forward_rollout(self, x: Tensor, rollout_steps: int = 2, **inputs: Any) -> Tensor:
-        """The loss of the call with these `rollout_steps`."""
+        """Return the loss of the call with these `rollout_steps`."""
         return self(x, rollout_steps=rollout_steps, **inputs)
 
     def _roll_out(self, x: Tensor, steps: int, lens: Tensor | None, inputs: dict[str, Any]) -> Tensor:

@@ -332,7 +332,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        """The loss of all blocks, and of the classifier, in nats.
+        """Return the loss of all blocks, and of the classifier, in nats.
 
         x               b n     ids, as of `AutoregressiveWrapper`, like the keywords that are not named here
         return_outputs          also return `(logits, intermediates)`, those of all blocks
@@ -368,7 +368,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         return [state[:, state.shape[1] - ids.shape[1] :] for state in exits.states], out
 
     def losses_of(self, states: Sequence[Tensor], targets: Tensor) -> list[Tensor]:
-        """The loss of each target (b n) behind each block."""
+        """Return the loss of each target (b n) behind each block."""
         terms = Terms(self.ignore_index, is_log_prob=bool(getattr(self.net, 'output_is_log_prob', False)))
         return [single_losses(self.reading(state, n), targets, terms) for n, state in enumerate(states, 1)]
 
@@ -461,12 +461,12 @@ class EarlyExitWrapper(AutoregressiveWrapper):
     def generate(self, prompts: Any, seq_len: int, *args: Any, return_stats: bool = False, **options: Any) -> Any:
         """Continue the prompts, as `AutoregressiveWrapper.generate` does, with these further keywords:
 
-        exit               None: all blocks; a number of blocks; 'classifier', or 'confidence', by which each token,
-                           also of the prompt, leaves when it is time
-        exit_threshold     0 .. 1    how sure a token must be, or a number for each block but the last; at 1 none leaves
-        exit_decay_tau     the threshold falls from 0.9 threshold + 0.1, the faster the larger; None: it does not.
-                           The paper has 4
-        return_stats       return `(what is returned without, ExitStats)`
+        exit               None: all blocks; a number of blocks; or 'classifier' or 'confidence', by which each token,
+                           also of the prompt, exits
+        exit_threshold     0 .. 1    required confidence, or one value for each block except the last; at 1 none exits
+        exit_decay_tau     decay of the threshold from 0.9 threshold + 0.1, faster for larger values; None for none.
+                           The paper uses 4
+        return_stats       return `(output, ExitStats)`
         """
         if not return_stats:
             return super().generate(prompts, seq_len, *args, **options)

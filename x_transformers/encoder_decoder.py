@@ -185,9 +185,9 @@ class EncoderDecoder(Configurable):
 
     @checked
     def forward(self, source: Tensor, tgt: Tensor, mask: Tensor | None = None, **inputs: Any) -> Tensor:
-        """The next-token loss of the target.
+        """Return the next-token loss of the target.
 
-        source, mask, inputs   what the encoder takes; `mask` (b n) is True for what is real
+        source, mask, inputs   inputs of the encoder; `mask` (b n) is True except for padding
         tgt                    b m, ids; `ignore_index` where there is no loss
         """
         tgt = check_target(self.decoder, tgt)

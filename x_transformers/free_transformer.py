@@ -243,9 +243,9 @@ class FreeTransformer(Configurable):
         seq_len                   length of the prompts with what is generated
         latents                   one code for the whole text: its number, or one of each row (b,) or (b, 1), or
                                   weights of all codes (c,), (b, c) or (b, 1, c); no condition if None
-        filter_logits_fn          a filter of `generation/sampling.py` by name, or a callable
+        filter_logits_fn          filter of `generation/sampling.py` by name, or a callable
         logit_filter_kwargs       its keywords; `thres=0.9` by default
-        temperature       0 ..    0 takes the most probable token
+        temperature       0 ..    0 selects the most probable token
         returns           ... s   the prompts with the new tokens
         """
         if not torch.is_tensor(prompts):

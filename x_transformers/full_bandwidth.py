@@ -68,7 +68,7 @@ Transition = Callable[[Tensor, Tensor], Tensor]
 
 
 class LossBreakdown(NamedTuple):
-    """The losses of all passes."""
+    """Return the losses of all passes."""
 
     first_pass_loss: Tensor
     feedback_pass_losses: list[Tensor]
@@ -409,15 +409,15 @@ class FullBandwidth(Configurable):
         dynamic_loss_threshold: float | None = None,
         **kwargs: Any,
     ) -> Any:
-        """The loss of all passes, or the logits of the last.
+        """Return the loss of all passes, or the logits of the last.
 
-        token_ids                b n   ids, n of at least 3 for a loss; `ignore_index` marks what is no target
+        token_ids                b n   ids, n of at least 3 for a loss; `ignore_index` where there is no target
         transition                     `(latents, stream) -> stream`, in place of all transitions
-        return_loss_breakdown          beside it a `LossBreakdown`, None without a loss
-        return_all_pass_logits         beside it the logits of each pass
-        **kwargs                       to the net: `context`, ..., and `mask` (b n), True for real tokens: others are no
-                                       targets, and nothing is predicted from them; further arguments take the place
-                                       of the constructor's
+        return_loss_breakdown          also return a `LossBreakdown`, None without a loss
+        return_all_pass_logits         also return the logits of each pass
+        **kwargs                       passed to the model: `context`, ..., and `mask` (b n), True except for
+                                       padding, which is neither a target nor used for predictions; other arguments
+                                       override those of the constructor
         """
         count = self.count_of(temporal_parallel_passes)
         seq = check_ids(token_ids, 'token_ids', (3 if count > 1 else 2) if return_loss else 1)

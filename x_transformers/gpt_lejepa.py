@@ -170,12 +170,12 @@ class LatentAutoregressive(Configurable):
 
     @checked
     def forward(self, x: Tensor, return_loss_breakdown: bool = False, **kwargs: Any) -> Any:
-        """The loss of latents, and of the tokens read off them.
+        """Return the loss of latents, and of the tokens read off them.
 
-        x                      b n   ids, n of at least `num_rollouts` + 1; `ignore_index` marks what is no target
+        x                      b n   ids, n of at least `num_rollouts` + 1; `ignore_index` where there is no target
         return_loss_breakdown        also return the `Losses`, before their weights
-        **kwargs                     to the net: `context`, ..., and `mask` (b n), True for real tokens: others are no
-                                     targets, and nothing is predicted from them
+        **kwargs                     passed to the model: `context`, ..., and `mask` (b n), True except for
+                                     padding, which is neither a target nor used for predictions
         """
         x = check_ids(x, 'x', self.num_rollouts + 1)
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | {'prepend_embeds': ': the latents of all tokens are foretold'})

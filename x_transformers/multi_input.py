@@ -296,14 +296,14 @@ class MultiInputAutoregressiveWrapper(Configurable):
         lens: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        """The loss of predicting each step of `x` from those before it, in nats.
+        """Return the loss of predicting each step of `x` from those before it, in nats.
 
-        x               name -> b n   ids, n of at least 2; `ignore_index` marks what is no target
+        x               name -> b n   ids, n of at least 2; `ignore_index` where there is no target
         return_outputs                also return `Outputs(losses, logits, intermediates)`
-        prepend_embeds  b p e         vectors in front of the tokens, which are no targets
-        lens            b             number of real steps of each row; later ones are no targets
-        **kwargs                      to the net: `context`, ..., and `mask` (b n), True for real steps: others are no
-                                      targets, and nothing is predicted from them
+        prepend_embeds  b p e         vectors that are prepended to the tokens, without targets
+        lens            b             number of steps of each sequence; later ones are padding
+        **kwargs                      passed to the model: `context`, ..., and `mask` (b n), True except for
+                                      padding, which is neither a target nor used for predictions
         returns                       scalar; a stream without targets adds 0
         raises                        ValueError or TypeError for inputs of another shape or kind
         """
@@ -356,16 +356,16 @@ class MultiInputAutoregressiveWrapper(Configurable):
 
         prompts           name -> [b] n   ids, n of at least 1
         seq_len                           number of steps to generate
-        temperature       0 ..            0 takes the most probable token of each stream, without a filter
-        prompt_lens       b               number of real steps of each prompt, padded on the right
-        filter_logits_fn                  a filter of `generation/sampling.py` by name, or a callable
+        temperature       0 ..            0 selects the most probable token of each stream, without a filter
+        prompt_lens       b               number of steps of each prompt, if it is padded on the right
+        filter_logits_fn                  filter of `generation/sampling.py` by name, or a callable
         filter_kwargs                     its keywords
-        restrict_to_max_seq_len           read only the last `max_seq_len` steps
-        cache_kv                          use the cache, if the net can
+        restrict_to_max_seq_len           use only the last `max_seq_len` steps
+        cache_kv                          use the KV cache, if the model supports it
         slide_cache                       past `max_seq_len`, keep the cache of the last steps, as if attention had a
                                           window of so many; else read them again each time
-        generator                         source of the draws, on the device of the net
-        **kwargs                          to every call of the net: `context`, ..., and a `mask` of the prompts
+        generator                         random number generator, on the device of the model
+        **kwargs                          passed to every call of the model: `context`, ..., and a `mask` of the prompts
         returns           name -> [b] s   the new tokens only
         raises                            ValueError or TypeError for arguments out of range
         """

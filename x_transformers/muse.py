@@ -72,7 +72,7 @@ class Muse(Configurable):
     def forward(
         self, small: Tensor, text: Tensor, large: Tensor | None = None, text_mask: Tensor | None = None
     ) -> MuseLosses:
-        """The losses of images and their texts.
+        """Return the losses of images and their texts.
 
         small      b n     ids of the small images
         text       b m d   vectors of the texts

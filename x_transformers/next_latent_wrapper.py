@@ -269,12 +269,12 @@ class NextLatentWrapper(Configurable):
 
     @checked
     def forward(self, x: Tensor, return_loss_breakdown: bool = False, **kwargs: Any) -> Any:
-        """The loss of tokens and of hidden states.
+        """Return the loss of tokens and of hidden states.
 
-        x                      b n   ids, n of at least `num_rollouts` + 2; `ignore_index` marks what is no target
+        x                      b n   ids, n of at least `num_rollouts` + 2; `ignore_index` where there is no target
         return_loss_breakdown        also return the `Losses`, before their weights
-        **kwargs                     to the net: `context`, ..., and `mask` (b n), True for real tokens: others are no
-                                     targets, and nothing is predicted from them
+        **kwargs                     passed to the model: `context`, ..., and `mask` (b n), True except for
+                                     padding, which is neither a target nor used for predictions
         """
         x = check_ids(x, 'x', self.num_rollouts + 2)
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | {'prepend_embeds': ': the states of all tokens are foretold'})

@@ -197,14 +197,14 @@ class NonAutoregressiveWrapper(Configurable):
         generator_sample_temperature: float | None = None,
         **kwargs: Any,
     ) -> Losses:
-        """The losses of guessing hidden tokens, and of finding out wrong guesses.
+        """Return the losses of predicting masked tokens, and of detecting wrong predictions.
 
         x                             b n   ids other than `mask_id`, n being `max_seq_len`, if the net has one
-        only_train_generator                leave out the critic
-        only_train_critic                   no gradient for the guesses
-        generator_sample_temperature        of the guesses that the critic sees; drawn from U(0, 1) if None
-        **kwargs                            to the net, and to a critic that is the net: `context`, ..., and a `mask`
-                                            (b n), True for real tokens; others are neither hidden nor targets
+        only_train_generator                train only the model, without the critic
+        only_train_critic                   train only the critic, without gradient for the model
+        generator_sample_temperature        temperature of the samples for the critic; sampled from U(0, 1) if None
+        **kwargs                            passed to the model and to a critic on the model: `context`, ..., and `mask`
+                                            (b n), True except for padding, which is neither masked nor a target
         returns                             `Losses(loss, generator_loss, critic_loss)`
         raises                              ValueError or TypeError for inputs of another shape or kind
         """
@@ -327,23 +327,23 @@ class NonAutoregressiveWrapper(Configurable):
         negative_context: Tensor | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """Sequences, filled in over `steps` steps. Without gradients, in eval mode.
+        """Generate sequences over `steps` steps. Without gradients, in eval mode.
 
-        batch_size               number of rows; None for one sequence without that axis
-        start_temperature 0 ..   of the first step, falling to none
-        filter_thres      [0, 1) part of the vocabulary left out, the improbable one; None for none
-        noise_level_scale        noise on the scores of the critic, falling to none
-        seq_len                  length, that of the net if it has one
-        generator                source of the draws, on the device of the net
-        given             b n    ids that stay as they are, `mask_id` where one is to be filled in; all of it if None
-        order                    'confidence': what is least probable is hidden again; 'random': any, which draws from
-                                 what the net has learned exactly, if each step fills in one token at a temperature of 1
-        anneal_temperature       the temperature falls; else it is that of the first step in all of them
-        confidence_noise  0 ..   log p + noise (1 - t) Gumbel in place of p, MaskGIT's confidence
-        cond_scale        0 ..   guidance: logits u + scale (c - u), u those without `context`; 1 for none
-        cond_scale_grows         scale - 1 grows from 0 at the first step to all of it at the last
-        negative_context  b m d  u are those with this context, in place of none
-        **kwargs                 to the net: `context`, `mask`, ...
+        batch_size               number of sequences; None for one sequence without a batch axis
+        start_temperature 0 ..   temperature of the first step, which falls to 0
+        filter_thres      [0, 1) fraction of the vocabulary that is excluded, the least probable; None for none
+        noise_level_scale        noise on the scores of the critic, which falls to 0
+        seq_len                  length; by default `max_seq_len` of the model
+        generator                random number generator, on the device of the model
+        given             b n    ids that are kept, `mask_id` where one is to be generated; all masked if None
+        order                    'confidence': mask the least probable tokens again; 'random': mask random tokens, which
+                                 samples exactly from the model if each step fills in one token at temperature 1
+        anneal_temperature       decrease the temperature; otherwise all steps have that of the first
+        confidence_noise  0 ..   log p + noise (1 - t) Gumbel instead of p, the confidence of MaskGIT
+        cond_scale        0 ..   guidance: logits u + scale (c - u), u those without `context`; 1 for no guidance
+        cond_scale_grows         increase scale - 1 from 0 at the first step to its full value at the last
+        negative_context  b m d  compute u with this context instead of none
+        **kwargs                 passed to the model: `context`, `mask`, ...
         returns           [b] n  ids
         raises                   ValueError or TypeError for arguments out of range
         """

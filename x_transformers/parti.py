@@ -86,11 +86,11 @@ class Parti(Configurable):
 
     @checked
     def forward(self, text: Tensor, image: Tensor, text_mask: Tensor | None = None) -> Tensor:
-        """The mean cross entropy of images, given their texts.
+        """Return the mean cross entropy of images, given their texts.
 
         text       b m   ids, at most `text_len` of them
         image      b n   ids, row after row
-        text_mask  b m   True for real words
+        text_mask  b m   True except for padding
         raises           ValueError for texts that are too long, other grids, and ids out of range
         """
         image = image.flatten(1) if torch.is_tensor(image) and image.ndim == 3 else image

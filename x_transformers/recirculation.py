@@ -245,7 +245,7 @@ class Recirculation(Configurable):
         cache                   what an earlier call left behind
         seq_start_pos     b     padding on the left; the weight of the source grows from there on
         mask              b n   True for real tokens, those of the cache included
-        **kwargs                to the net: `context`, ...
+        **kwargs                passed to the model: `context`, ...
         returns                 logits, or with `return_intermediates` also what the last token left behind
         """
         x = check_ids(x, 'x', 1)

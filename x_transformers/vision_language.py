@@ -185,12 +185,12 @@ class VisionLanguageWrapper(Configurable):
         return_outputs: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """The mean loss of the text, in nats.
+        """Return the mean loss of the text, in nats.
 
-        ids      b n       with `image_token_id` where images stand
-        images   k c h w   in the order of these, row after row
-        labels   b n       what is to be predicted, if not `ids`: -100 where nothing is, as in questions
-        mask     b n       True for real tokens
+        ids      b n       with `image_token_id` as placeholders of images
+        images   k c h w   in the order of the placeholders, sequence after sequence
+        labels   b n       targets, if not `ids`; -100 where there is none, such as in questions
+        mask     b n       True except for padding
         kwargs             to the decoder
         returns            scalar; with `return_outputs` also its outputs
         raises             ValueError for another number of images, or inputs of another shape

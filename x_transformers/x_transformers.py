@@ -282,6 +282,19 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         return_intermediates: bool = False,
         **inputs: Any,
     ) -> Tensor | tuple[Tensor, Intermediates]:
+        """Attend to x, or to a context.
+
+        x               b n d                   input of the queries
+        context         b j d                   input of keys and values, x if None
+        mask            b n                     True except for padding of x
+        context_mask    b j                     True except for padding of the context
+        attn_mask       n j | h n j | b h n j   True where a query may attend to a key
+        causal                                  overrides the argument of the layer
+        cache                                   intermediates of an earlier call; x has the new tokens
+        return_intermediates                    return (output, `Intermediates`)
+        **inputs                                inputs of features; `explain()` lists them
+        returns         b n d
+        """
         on, shape = self.features.acting(inputs), self.shape
         views, places = placed(on.pick('views', lambda x: (x, x, x))(x), x, on, inputs.get('at'))
         call = self.open_call(views, places, context, mask, causal, cache, inputs)
@@ -746,6 +759,24 @@ class AttentionLayers(DerivedAttributes, Routing):
         transform_block_inputs: Any = None,
         **inputs: Any,
     ) -> Tensor | tuple[Tensor, LayerIntermediates]:
+        """Run the layers.
+
+        x                    b n d                 hidden states
+        context              b m d                 input of keys and values of cross-attention
+        mask                 b n                   True except for padding
+        context_mask         b m                   True except for padding of the context
+        attn_mask            n n | h n n | b h n n   True where a query may attend to a key
+        self_attn_kv_mask    b n                   mask of the keys of self-attention, instead of `mask`
+        mems, mem_masks                            memories, (b, m, d) per self-attention layer, and their masks (b, m)
+        seq_start_pos        b                     number of padding tokens on the left
+        seq_pos_offset                             position of the first token
+        cache                                      intermediates or cache of an earlier call. x has all tokens, or with
+                                                   `input_not_include_cache` the new ones
+        return_hiddens                             return (output, `LayerIntermediates`)
+        **inputs                                   inputs of features; `explain()` lists them
+        returns              b n d
+        raises                                     ValueError or TypeError for inputs of another shape or kind
+        """
         on = self.features.acting(inputs)
         x, context, context_mask = check_stack_inputs(self, x, context, cache, attn_mask, context_mask, inputs)
         call = open_stack(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
@@ -1180,6 +1211,30 @@ class TransformerWrapper(Wrapper):
         return_readout: bool = False,
         **kwargs: Any,
     ) -> Any:
+        """Return logits, or the outputs that are requested by `return_` arguments.
+
+        x                 b n    ids, or None for none
+        mask              b n    True except for padding
+        mems                     memories of the previous segment, (b, m, d) per self-attention layer
+        cache                    intermediates or cache of an earlier call. x has all tokens, or with
+                                 `input_not_include_cache` the new ones; the outputs are those of the new tokens
+        **kwargs                 inputs of the stack and of features: `context`, `context_mask`, `attn_mask`, `pos`,
+                                 `prepend_embeds`, ...; `explain()` lists them
+        excise_prepend_embeds    exclude `prepend_embeds` from the output
+        logits_to_keep           compute only the logits of the last tokens
+        token_emb_kwargs, to_logits_kwargs   passed to a custom token embedding and output head
+
+        returns                                logits (b, n, l); a tuple of them with several output heads
+            return_embeddings                  hidden states (b, n, d) instead of logits
+            return_logits_and_embeddings       (logits, hidden states) as the output
+            return_intermediates               (output, `LayerIntermediates`), with attention maps and the cache
+            return_embeddings_and_intermediates    (hidden states, `LayerIntermediates`)
+            return_logit_entropies, return_attn_z_loss   (output, `LayerIntermediates`), which contain these
+            return_mems                        (output, memories), without gradient unless `detach_mems=False`
+            return_attn                        (output, attention maps), one (b, h, i, j) per attention layer
+            return_readout                     a `Readout` instead of logits, which computes them or their loss later
+        raises                                 ValueError or TypeError for inputs of another shape or kind
+        """
         only_new = self.input_not_include_cache if input_not_include_cache is None else input_not_include_cache
         x = self._check_ids(x, kwargs, (return_logits_and_embeddings or return_logit_entropies), logits_to_keep)
         intermediates = return_intermediates or return_embeddings_and_intermediates

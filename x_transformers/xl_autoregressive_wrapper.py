@@ -223,13 +223,13 @@ class XLAutoregressiveWrapper(Configurable):
         ttt_recurrent_steps: int = 1,
         **kwargs: Any,
     ) -> Tensor:
-        """The mean loss of predicting each token of `x` from those before it, in nats.
+        """Return the mean loss of predicting each token of `x` from those before it, in nats.
 
-        x                    b n+1   ids, n of at least 1; `ignore_index` marks what is no target
-        mems                         memories of what came before, b m d for each self-attention
-        dropout_mems                 no segment sees a memory
-        ttt_recurrent_steps          read each segment so often, learning from it each time; the last reading counts
-        **kwargs                     to the net, the same for all segments: `context`, ...
+        x                    b n+1   ids, n of at least 1; `ignore_index` where there is no target
+        mems                         memories of earlier segments, b m d for each self-attention layer
+        dropout_mems                 train all segments without memories
+        ttt_recurrent_steps          number of passes over each segment, with an update after each; the last pass counts
+        **kwargs                     passed to the model, the same for all segments: `context`, ...
         returns                      scalar; 0 if there is no target
         raises                       ValueError or TypeError for inputs of another shape or kind
         """
@@ -341,20 +341,20 @@ class XLAutoregressiveWrapper(Configurable):
         """Continue the prompts by `seq_len` tokens. Without gradients, in eval mode.
 
             start_tokens      ... n   ids with any leading axes
-            seq_len                   number of tokens to generate; fewer if every row ends before
-            eos_token                 id that ends a row: it is kept, `pad_value` follows. In the prompt it does nothing
-            temperature       0 ..    0 takes the most probable token
-            filter_logits_fn          a filter of `generation/sampling.py` by name, or a callable
+            seq_len                   number of tokens to generate; fewer if all sequences end before
+            eos_token                 id that ends a sequence; it is kept, `pad_value` follows. No effect in the prompt
+            temperature       0 ..    0 selects the most probable token
+            filter_logits_fn          filter of `generation/sampling.py` by name, or a callable
             filter_kwargs             its keywords
-            mems                      memories of what came before the prompts
+            mems                      memories of the segments before the prompts
             cache_kv                  use the cache within a segment, if the net can
-            generator                 source of the draws, on the device of the net
-            **kwargs                  to every call of the net: `context`, ...
+            generator                 random number generator, on the device of the model
+            **kwargs                  passed to every call of the model: `context`, ...
             returns           ... s   the new tokens only
             raises                    ValueError or TypeError for arguments out of range
 
-        A segment is complete when a token follows it. Then it becomes a memory, and what learns at test time has
-        learned from it, as in training; no token is in a segment and in its memory.
+        A segment is complete when a token follows it. Then it becomes a memory, and modules with test-time training are
+        updated, as in training; no token is in a segment and in its memory.
         """
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
         require(eos_token is None or is_int(eos_token), 'eos_token', eos_token, 'a token id or None')

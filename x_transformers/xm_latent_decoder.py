@@ -232,14 +232,14 @@ class XMLatentDecoder(Configurable):
         active_latent_index: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """The loss of the best candidate of each row, or logits.
+        """Return the loss of the best candidate of each row, or logits.
 
-        seq                  b n   ids, n of at least 2 for a loss; `ignore_index` marks what is no target
+        seq                  b n   ids, n of at least 2 for a loss; `ignore_index` where there is no target
         latents                    see `init_latents`; the active one is drawn anew, but for candidates (b k m d)
         active_latent_index        which latent differs between candidates; any if None
         mask                 b n   True for real tokens; others are no targets, and nothing is predicted from them
         return_loss                False: `(logits (b k n l), latents (b k m d))`, of a dropped batch `(b 1 n l, None)`
-        **kwargs                   to the net: `context`, ...; further arguments take the place of the constructor's
+        **kwargs                   passed to the model: `context`, ...; others override arguments of the constructor
         """
         seq = check_ids(seq, 'seq', 2 if return_loss else 1)
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | SET_HERE)
@@ -279,7 +279,7 @@ class XMLatentDecoder(Configurable):
         return aux.added_to(loss - weight * repulsion(logits, valid) if weight > 0 and not dropped else loss)
 
     def losses(self, logits: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The mean cross entropy of each candidate (b k), and which targets count (b n)."""
+        """Return the mean cross entropy of each candidate (b k), and which targets count (b n)."""
         valid = targets != self.ignore_index
         valid = valid if mask is None else valid & mask
         terms = Terms(self.ignore_index, is_log_prob=bool(getattr(self.net, 'output_is_log_prob', False)))

@@ -285,14 +285,14 @@ class XValAutoregressiveWrapper(Configurable):
 
     @checked
     def forward(self, x: Tensor, x_num: Tensor, return_loss_breakdown: bool = False, **kwargs: Any) -> Any:
-        """The mean loss of predicting each token and number from those before it.
+        """Return the mean loss of predicting each token and number from those before it.
 
-        x                       b n   ids, n of at least 2; `ignore_index` marks what is no target
+        x                       b n   ids, n of at least 2; `ignore_index` where there is no target
         x_num                   b n   numbers, read where the token stands for one
         return_loss_breakdown         also return `LossBreakdown`, the losses of each place
-        **kwargs                      to the net: `context`, ..., and a `mask` (b n), True for real tokens; what is not
-                                      real is no target, and nothing is predicted from it. A mask (b n-1) is one of
-                                      the input, and taken for both
+        **kwargs                      passed to the model: `context`, ..., and a `mask` (b n), True except for padding,
+                                      which is neither a target nor used for predictions. A mask (b n-1) is that of
+                                      the input, and used for both
         returns                       scalar; 0 if there is no target
         raises                        ValueError or TypeError for inputs of another shape or kind
         """
@@ -353,15 +353,15 @@ class XValAutoregressiveWrapper(Configurable):
             start_tokens      [b] n   ids, n of at least 1
             start_numbers     [b] n   numbers, read where the token stands for one
             seq_len                   number of tokens to generate
-            filter_logits_fn          a filter of `generation/sampling.py` by name, or a callable
+            filter_logits_fn          filter of `generation/sampling.py` by name, or a callable
             filter_kwargs             its keywords
-            temperature       0 ..    0 takes the most probable token, without a filter; numbers are never drawn
-            prompt_lens       [b]     number of real tokens of each prompt, padded on the right
-            cache_kv                  use the cache, if the net can
+            temperature       0 ..    0 selects the most probable token, without a filter; numbers are never drawn
+            prompt_lens       [b]     number of tokens of each prompt, if it is padded on the right
+            cache_kv                  use the KV cache, if the model supports it
             slide_cache               past `max_seq_len`, keep the cache of the last tokens, as if attention had a
                                       window of so many; else read them again each time
-            generator                 source of the draws, on the device of the net
-            **kwargs                  to every call of the net: `context`, ..., and a `mask` of the prompts
+            generator                 random number generator, on the device of the model
+            **kwargs                  passed to every call of the model: `context`, ..., and a `mask` of the prompts
             returns                   `GenerateReturn` of the new tokens only
             raises                    ValueError or TypeError for arguments out of range
 

@@ -82,7 +82,7 @@ def tokens_of(ids: Any, name: str, vocabulary: int | None) -> list[int]:
 class Choice:
     """What is done to the logits (b l) of the next token before one is drawn. All but the draw is off by default.
 
-    temperature          0 ..     0 takes the most probable token, without a filter
+    temperature          0 ..     0 selects the most probable token, without a filter
     filter_logits_fn              a filter, by name or a callable, or several in order
     filter_kwargs                 a dict for one filter, a sequence of dicts for several
     repetition_penalty   more than 0   logits of tokens in the row, the prompt included, are divided by it where they
@@ -95,7 +95,7 @@ class Choice:
     logits_processor              (ids (b t), logits (b l)) -> logits, one or several, last before the filters; ids are
                                   all tokens so far, padded on the left where prompts are. One with a parameter
                                   `history` is given a `GenerationHistory` by that name, which tells what is padding
-    generator                     source of the draws, on the device of the logits
+    generator                     random number generator, on the device of the logits
     vocabulary                    number of tokens, where it is known before the first logits
     num_logits                    number of those that have a logit, where it is known
     never_chosen                  ids that stand for something else than a token, such as padding

@@ -79,7 +79,7 @@ class Reader:
     the cache is given up and the window of the last tokens read again each time.
 
         inputs     keywords of every call of the net; a `mask` (b t) is continued with True
-        cache_kv   use the cache, if the net can
+        cache_kv   use the KV cache, if the model supports it
         restrict   never read more than the last `max_seq_len` tokens
         slides     past that, keep the cache of the last ones, if the net can
         step       what reads new tokens beside a cache, if it is not the net itself: the net compiled, for one

@@ -299,7 +299,7 @@ def sample(logits: Tensor, temperature: float = 1.0, generator: Generator | None
 
         logits       ... l      unnormalised log probabilities, in nats
         temperature  [0, inf)   below 1 sharpens, above 1 flattens
-        generator               source of the draws, on the device of the logits; torch's own by default
+        generator               random number generator, on the device of the logits; torch's own by default
         returns      ...        int64 tokens
         raises       ValueError if `temperature` is out of range, or a row allows no token: all of it is -inf, or
                      some of it NaN

@@ -126,7 +126,7 @@ class KNNLMWrapper(WithDatastore):
         exclude          b n e   entries of the datastore that a token does not find, -1 for none: in a text that the
                                  datastore was built of, its own
         logits_to_keep           give, and look up, the last ones only
-        **kwargs                 to the net: `mask`, `cache`, `mems`, ...
+        **kwargs                 passed to the model: `mask`, `cache`, `mems`, ...
         """
         lm, knn, intermediates = self.both(x, exclude, logits_to_keep, kwargs)
         out = lm if knn is None else torch.where(knn.isneginf().all(dim=-1, keepdim=True), lm, mixed(knn, lm, self.lam))

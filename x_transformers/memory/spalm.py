@@ -99,7 +99,7 @@ class SPALMWrapper(WithDatastore):
         x            b n
         neighbours   b n k   what `retrieve` gave, -1 for none; None to look it up
         exclude      b n e   entries of the datastore that a token does not find, as in `KNNLMWrapper`
-        **kwargs             to the net: `mask`, `cache`, `mems`, ...; `document_ids` are refused
+        **kwargs             passed to the model: `mask`, `cache`, `mems`, ...; `document_ids` are refused
         """
         if kwargs.get('document_ids') is not None:
             raise ValueError('`document_ids` does not go with `datastore`: keys were read without')

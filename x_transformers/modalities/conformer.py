@@ -62,7 +62,7 @@ class ConformerEncoder(Configurable):
         """Vectors (b n dim); with `return_mask` also which are real (b n), those that stand for real frames alone.
 
         x       b t input_dim
-        mask    b t   True for real frames, which come first in each row
+        mask    b t   True except for padding, which must be at the end
         raises        ValueError for too few frames, hidden ones before real ones, or inputs of another shape
         """
         check_vectors(x, 'x', 'b', 't', self.input_dim)

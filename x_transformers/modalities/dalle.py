@@ -251,7 +251,7 @@ class DALLE(Configurable):
 
     @checked
     def forward(self, text: Tensor, image: Tensor, text_mask: Tensor | None = None) -> DALLELosses:
-        """The losses of texts and their images.
+        """Return the losses of texts and their images.
 
         text       b m   ids, at most `text_seq_len` of them
         image      b n   ids, row after row; or images (b c h w), if there is a `tokenizer`

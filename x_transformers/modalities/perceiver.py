@@ -92,7 +92,9 @@ class Reads:
         if mask is not None:
             if mask.dtype != torch.bool or mask.shape != x.shape[:-1]:
                 got = f'{mask.dtype} of shape {tuple(mask.shape)}'
-                raise ValueError(f'`mask` got {got}, it must be boolean, {tuple(x.shape[:-1])}: True for real entries')
+                raise ValueError(
+                    f'`mask` got {got}, it must be boolean, {tuple(x.shape[:-1])}: True except for padding'
+                )
             mask = mask.flatten(1)
         if self.num_freq_bands is not None:
             waves = fourier_positions(axes, self.num_freq_bands, self.max_freq, x.device, x.dtype)
@@ -152,7 +154,7 @@ class Perceiver(Reads, Configurable):
         """Logits (b num_classes), or latents (b num_latents dim) if there are no classes or `return_embeddings`.
 
         x      b n1 ... c   an array
-        mask   b n1 ...     True for real entries
+        mask   b n1 ...     True except for padding
         raises              ValueError or TypeError for another shape or kind
         """
         x, mask = self.entries(x, mask)
@@ -211,11 +213,11 @@ class PerceiverIO(Reads, Configurable):
 
     @checked
     def forward(self, x: Tensor, queries: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """Answers (b o logits_dim), or latents (b num_latents dim) without queries.
+        """Return outputs (b, o, logits_dim), or latents (b, num_latents, dim) without queries.
 
         x         b n1 ... c        an array
         queries   [b] o queries_dim   what is asked, of all rows if there is no axis of the batch
-        mask      b n1 ...          True for real entries
+        mask      b n1 ...          True except for padding
         raises                      ValueError or TypeError for another shape or kind
         """
         if queries is not None:

@@ -143,7 +143,7 @@ class TwoTowers(Configurable):
 
     @checked
     def forward(self, images: Tensor, texts: Tensor, mask: Tensor | None = None, return_logits: bool = False) -> Tensor:
-        """The loss of pairs of images and texts (b n), or with `return_logits` the logits, images texts."""
+        """Return the loss of pairs of images and texts (b n), or with `return_logits` the logits, images texts."""
         real = real_tokens(texts, mask)
         with AuxLosses() as aux:
             u, v = self.of_images(images), self.of_texts(texts, real)

@@ -204,14 +204,14 @@ class MLMWrapper(Configurable):
         generator: Generator | None = None,
         **kwargs: Any,
     ) -> Any:
-        """The mean loss of hidden tokens, in nats.
+        """Return the mean loss of hidden tokens, in nats.
 
         x               b n   ids
         return_outputs        also return `(logits, hidden)`: logits (b k l) at `places` of the `HiddenTokens`
         mask            b n   True for real tokens; `pad_token_id` is none in any case
-        word_ids        b n   neighbours with one number are a word, which is hidden as a whole
-        generator             source of the draws, on the device of `x`
-        **kwargs              to the net: `document_ids` (b n), `embed_ids`, ...
+        word_ids        b n   neighboring tokens with the same number are a word, which is masked as a whole
+        generator             random number generator, on the device of `x`
+        **kwargs              passed to the model: `document_ids` (b n), `embed_ids`, ...
         returns               scalar; 0 if there is nothing to hide
         raises                ValueError or TypeError for inputs of another shape or kind
         """
@@ -227,7 +227,7 @@ class MLMWrapper(Configurable):
         return self.hiding.hide(x, *args, **kwargs)
 
     def loss(self, outputs: Any, hidden: HiddenTokens) -> Tensor:
-        """The mean loss of the chosen tokens, given logits (b k l) at their places, or their `Readout`."""
+        """Return the mean loss of the chosen tokens, given logits (b k l) at their places, or their `Readout`."""
         return loss_of_hidden(self.net, outputs, hidden)
 
 

@@ -96,7 +96,7 @@ class PermutationLMWrapper(Configurable):
         generator: Generator | None = None,
         **kwargs: Any,
     ) -> Any:
-        """The mean loss of predicted tokens, in nats.
+        """Return the mean loss of predicted tokens, in nats.
 
         x               b n   ids
         return_outputs        also return `(logits, order)`: logits (b k l) at `places` of the `PredictionOrder`
@@ -104,8 +104,8 @@ class PermutationLMWrapper(Configurable):
         ranks           b n   the order, -1 for tokens that are known from the start; drawn if None
         mems                  of the segment before, as `return_mems` gave them
         return_mems           also return what the next segment may read: needs `max_mem_len` of the net
-        generator             source of the draws, on the device of `x`
-        **kwargs              to the net: `segment_ids`, `embed_ids`, `pos`, ...
+        generator             random number generator, on the device of `x`
+        **kwargs              passed to the model: `segment_ids`, `embed_ids`, `pos`, ...
         returns               scalar, 0 if nothing is predicted; or a tuple `(loss, [(logits, order)], [mems])`
         raises                ValueError or TypeError for inputs of another shape or kind
         """

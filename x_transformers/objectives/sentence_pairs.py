@@ -187,11 +187,11 @@ class BertPretrainWrapper(Configurable):
         """The sum of both losses.
 
         x               b n   ids,  [CLS] A [SEP] B [SEP]
-        labels          b     0 if B belongs there, 1 if not, -100 where nobody knows; None without `nsp`
+        labels          b     0 if B follows A, 1 if not, -100 if unknown; None without `nsp`
         return_outputs        also return `(logits, pair_logits, hidden)`, (b k l) at the places of hidden tokens, (b 2)
                               or None, and `HiddenTokens`
         mask, word_ids, generator   as `MLMWrapper` takes them
-        **kwargs              to the net: `embed_ids={'token_type': ...}` (b n), ...
+        **kwargs              passed to the model: `embed_ids={'token_type': ...}` (b n), ...
         raises                ValueError or TypeError for inputs of another shape or kind
         """
         if kwargs.pop('document_ids', None) is not None:
@@ -222,7 +222,7 @@ class BertPretrainWrapper(Configurable):
 
 
 def pair_loss(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The mean cross entropy of labels (b) that are not -100, 0 if there is none. Rows of padding have none."""
+    """Return the mean cross entropy of labels (b) that are not -100, 0 if there is none. Rows of padding have none."""
     if labels.shape != logits.shape[:1]:
         raise ValueError(f'`labels` got shape {tuple(labels.shape)}, it must be {tuple(logits.shape[:1])}')
     if labels.is_floating_point() or labels.is_complex():

@@ -186,8 +186,8 @@ class Corruption(Configurable):
         """What is read, and what is to be said.
 
         tokens      b n   ids, n of at least 2
-        lens        b     number of real tokens of each row, at least 2; all if None
-        generator         source of the draws, on the device of `tokens`
+        lens        b     number of tokens of each sequence, without padding, at least 2; all if None
+        generator         random number generator, on the device of `tokens`
         returns           inputs (b i), filled up with `pad_id`, and targets (b t), filled up with -100
         raises            ValueError for rows that are too short, need more sentinels than there are, or hold some
         """
@@ -325,11 +325,11 @@ class T5PretrainWrapper(Configurable):
 
     @checked
     def forward(self, tokens: Tensor, lens: Tensor | None = None, generator: Generator | None = None) -> Tensor:
-        """The mean loss of the targets, in nats.
+        """Return the mean loss of the targets, in nats.
 
         tokens      b n   ids
-        lens        b     number of real tokens of each row
-        generator         source of the draws, on the device of `tokens`
+        lens        b     number of tokens of each sequence, without padding
+        generator         random number generator, on the device of `tokens`
         raises            as the corruption
         """
         inputs, real, targets = self.corruption.with_lengths(tokens, lens, generator)

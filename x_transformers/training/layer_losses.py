@@ -71,7 +71,7 @@ class Targets(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """The losses of one call: of which layers but the last, with their weights, and of which heads.
+    """Return the losses of one call: of which layers but the last, with their weights, and of which heads.
 
     heads       c_s of each head; () for the mean over all, of the next token
     """
@@ -149,7 +149,7 @@ class AuxiliaryLosses(nn.Module):
         return active, torch.tensor(found, dtype=torch.float64, device='cpu')
 
     def now(self, training: bool, progress: float | None) -> Objective | None:
-        """The losses of a call; None for that of the next token alone."""
+        """Return the losses of a call; None for that of the next token alone."""
         if progress is not None and not (is_number(progress) and 0 <= progress <= 1):
             raise ValueError(f'`progress` got {shown(progress)}, it must be a number from 0 to 1')
         if progress is not None and not self.schedule:

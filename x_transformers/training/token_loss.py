@@ -59,7 +59,7 @@ def tokens_at_a_time(classes: int, like: Tensor) -> int:
 
 
 def cross_entropies(logits: Tensor, targets: Tensor, terms: Terms) -> Tensor:
-    """The loss of each target (...) under logits (... l), in float32 at least; the plain formula."""
+    """Return the loss of each target (...) under logits (... l), in float32 at least; the plain formula."""
     shape, logits = targets.shape, logits.flatten(0, -2)
     targets = targets.flatten()
     log_probs = logits if terms.is_log_prob else logits.log_softmax(dim=-1, dtype=at_least_float(logits.dtype))
@@ -115,7 +115,7 @@ def run(
     dtype: torch.dtype,
     forms: tuple[bool, bool, bool] = (False, False, False),
 ) -> tuple[Tensor, Gradients]:
-    """The loss of each token (n), and the gradients of the sum of all `shares` (n) times losses.
+    """Return the loss of each token (n), and the gradients of the sum of all `shares` (n) times losses.
 
     hidden   n d     weight   l d     bias   l     targets   n
     dtype            of the matrix products
@@ -567,7 +567,7 @@ class Readout:
         return self.read(itself, self.hidden)
 
     def losses(self, targets: Tensor, terms: Terms) -> tuple[Tensor, ...]:
-        """The loss of each target, for each head."""
+        """Return the loss of each target, for each head."""
         hidden, flat = self.hidden.flatten(0, -2), targets.flatten()
         if self.linears is not None and not terms.is_log_prob:
             found = [
@@ -650,7 +650,7 @@ def later(net: Any) -> dict[str, bool]:
 
 
 def token_losses(logits: Any, targets: Tensor, terms: Terms) -> tuple[Tensor, ...]:
-    """The loss of each target (b n), for each head; logits (b n l), a tuple of them, or a `Readout`."""
+    """Return the loss of each target (b n), for each head; logits (b n l), a tuple of them, or a `Readout`."""
     if isinstance(logits, Readout):
         return logits.losses(targets, terms)
     heads = logits if isinstance(logits, tuple) else (logits,)
@@ -666,7 +666,7 @@ def weighted_token_loss(logits: Any, targets: Tensor, weights: Tensor, terms: Te
 
 
 def single_losses(logits: Any, targets: Tensor, terms: Terms, name: str = 'net') -> Tensor:
-    """The loss of each target (b n), under the one head of a model."""
+    """Return the loss of each target (b n), under the one head of a model."""
     losses = token_losses(logits, targets, terms)
     if len(losses) > 1:
         raise ValueError(f'`{name}` must have one head, it gives several')
