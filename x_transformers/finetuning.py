@@ -185,14 +185,14 @@ def finetune(
     lr: float = 1e-4,
     read: str | None = None,
 ) -> tuple[FineTuned, list[dict[str, Any]]]:
-    """A model with a new head, and groups of its parameters for an optimiser of torch.
+    """Add a new head to a model, and return parameter groups for an optimizer of PyTorch.
 
-        lr_l = lr layer_lr_decay^(L - l)         embeddings l = 0, blocks 1 ... L, the head and what is behind them L
+        lr_l = lr layer_lr_decay^(L - l)         embeddings l = 0, blocks 1 ... L, head L
 
-    head, num_labels, read   as `FineTuned` says
-    freeze                   beginnings of the names of parameters of `net` that do not learn
-    returns                  the module, and groups with `params`, `lr` and `name`; each parameter is in one of them
-    raises                   ValueError for a name that begins none, or a decay out of range
+    head, num_labels, read   as in `FineTuned`
+    freeze                   prefixes of the names of parameters of `net` that are frozen
+    returns                  the module, and groups with `params`, `lr` and `name`; each parameter is in one group
+    raises                   ValueError for a prefix without parameters, or a decay out of range
 
     Howard & Ruder 2018, arXiv:1801.06146 (rates of layers)
     """

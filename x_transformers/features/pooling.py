@@ -1,4 +1,4 @@
-"""From a sequence to one vector or a few: learned queries that read it, and a layer on what was pooled."""
+"""Pooling of a sequence to one or a few vectors: attention of learned queries, and a layer after pooling."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from x_transformers.flags import ConfigError, Configurable, a_mapping, boolean, 
 
 
 class Pooler(nn.Sequential):
-    """A linear layer and an activation on what was pooled:  ... width -> ... dim.  BERT, arXiv:1810.04805
+    """A linear layer and an activation after pooling:  (..., width) -> (..., dim).  BERT, arXiv:1810.04805
 
-    options   `dim` (that of the input), `activation` by name ('tanh'), None for none, and `bias` (True)
+    options   `dim` (default: that of the input), `activation` by name ('tanh') or None, and `bias` (True)
     """
 
     def __init__(self, width: int, options: Mapping[str, Any]) -> None:
@@ -34,9 +34,9 @@ class Pooler(nn.Sequential):
 
 
 class Pool(Configurable):
-    """A few learned queries attend to a sequence:  b n dim_context -> b num_pooled_tokens dim.
+    """Attention pooling by learned queries:  (b, n, dim_context) -> (b, num_pooled_tokens, dim).
 
-    With one layer this is a bare attention, without norms and residual; else a stack of cross-attention blocks.
+    With one layer this is a single attention layer without norms and residual, otherwise a cross-attention stack.
     """
 
     attention: ClassVar[type[nn.Module]]

@@ -70,26 +70,26 @@ class Request:
 
 
 class PagedEngine:
-    """Generation for many requests, with the tokens that `AutoregressiveWrapper.generate` gives each of them alone.
+    """Continuous batching: generate for many requests, with the same tokens as `AutoregressiveWrapper.generate`.
 
         engine = PagedEngine(wrapper, num_blocks=512)
         number = engine.add(prompt, 64, temperature=0.)
         while engine.busy:
-            engine.step()                         number -> the token that it got
+            engine.step()                         request number -> its new token
         engine.results()[number].tokens
 
-    What the model remembers of tokens stands in blocks of one pool, so that no request takes room ahead. Full blocks of
-    equal beginnings are shared. Each step admits waiting requests, in their order, as long as there are blocks, and
-    gives every running one its next token. Where the pool is full, the one that came last gives its blocks back, waits,
-    and is read again later.
+    The cache is stored in blocks of one pool, so that requests allocate memory only as needed. Full blocks of equal
+    prefixes are shared. Each step admits waiting requests, in order, as long as there are free blocks, and generates
+    the next token of every running one. If the pool is full, the last request is preempted: its blocks are freed, and
+    it is recomputed later.
 
-    num_blocks   blocks of the pool; one holds `block_size` tokens of a sequence, in all layers
-    max_batch    how many requests run at once
-    max_waiting  how many may wait; None for any number
-    compile      True, or a backend of torch.compile: steps run compiled
-    raises       ConfigError for a net whose past is not one row for each token, or cannot be padded on the left
+    num_blocks   number of blocks in the pool; a block holds `block_size` tokens of a sequence, in all layers
+    max_batch    maximum number of running requests
+    max_waiting  maximum number of waiting requests; None for no limit
+    compile      True, or a backend of torch.compile, to compile the steps
+    raises       ConfigError for models whose past is not one entry per token, or that cannot be padded on the left
 
-    The model may be cast or moved while no request runs: then the pool is made anew, with the next request.
+    The model may be cast or moved while no request runs: the pool is then allocated again.
 
     Kwon et al. 2023, arXiv:2309.06180; Yu et al. 2022, Orca: batches that change between steps
     """
@@ -181,12 +181,12 @@ class PagedEngine:
         stop_sequences: Any = None,
         **options: Any,
     ) -> int:
-        """A request for `seq_len` tokens behind a prompt; its number.
+        """Add a request for `seq_len` tokens after a prompt, and return its number.
 
-        prompt     n      ids, one at least
-        seq_len           tokens that are wanted; fewer if it ends before
-        eos_token, stop_sequences   where it ends, as in `generate`
-        options           how tokens are chosen, as in `generate`: `temperature`, `filter_logits_fn`, `generator`, ...
+        prompt     n      ids, at least one
+        seq_len           number of tokens; fewer if the text ends before
+        eos_token, stop_sequences   stopping criteria, as in `generate`
+        options           sampling options, as in `generate`: `temperature`, `filter_logits_fn`, `generator`, ...
         raises            ValueError or TypeError if it can never be fulfilled: too long for the net or the pool, ids of
                           no token; PoolIsFull if `max_waiting` others wait. The others go on in any case
         """
@@ -240,7 +240,7 @@ class PagedEngine:
         raise KeyError(f'there is no request {number!r} that waits or runs')
 
     def cancel(self, number: int) -> None:
-        """End a request with what it has.  Raises KeyError if none of this number waits or runs."""
+        """Cancel a request and keep its tokens so far.  Raises KeyError if none of this number waits or runs."""
         with self.lock:
             self.end(self.find(number), 'cancelled')
 
@@ -276,13 +276,13 @@ class PagedEngine:
         return bool(self.waiting or self.running)
 
     def results(self) -> dict[int, Completion]:
-        """What has ended since they were asked for last, by number."""
+        """Return the requests that have ended since the last call, by number."""
         with self.lock:
             ended, self.ended = self.ended, {}
             return ended
 
     def run(self) -> dict[int, Completion]:
-        """Steps until nothing is left to do, and the results."""
+        """Run steps until all requests have ended, and return the results."""
         while self.busy:
             self.step()
         return self.results()
@@ -300,7 +300,7 @@ class PagedEngine:
     # steps
 
     def step(self) -> dict[int, int]:
-        """The next token of every request that runs, by number. It admits those for which there is room."""
+        """Generate the next token of every running request, by number, after admitting waiting requests."""
         with self.lock, evaluating(self.modules):
             # To look at all weights takes a fifth of a step of a small model: while requests run, one tells.
             if not self.running or self.kind_now() != self.kind:

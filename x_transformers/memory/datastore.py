@@ -29,19 +29,19 @@ OWNER = ('fingerprint', 'key_layer', 'key_at')
 
 
 class KNNDatastore:
-    """What followed which hidden state in a text: keys (d) and the tokens after them, for `KNNLMWrapper`.
+    """A datastore for `KNNLMWrapper`: hidden states of a text as keys (d), and the tokens after them as values.
 
         store = KNNDatastore(dim, size=10_000_000, path='store/')
-        store.build(net, loader)                   every token of the batches, but the first of each row
+        store.build(net, loader)                   every token of the batches, except the first of each sequence
         store.search(queries, k)                   ... d  ->  distances, values and places, each ... k
 
     dim       width of the keys
-    size      entries that it holds at most
-    path      a folder, or None to keep all in memory. What a folder holds already stays: building goes on there
+    size      maximum number of entries
+    path      a folder, or None to keep all in memory. Building continues with the entries of an existing folder
     dtype     of the keys, 'float16', 'bfloat16' or 'float32'; distances are of single precision or better
     backend   'exact', or 'faiss': an index of clusters, which `build` makes, finds candidates, whose distances are then
               computed from the keys
-    block     entries of a file, and what an interrupted build loses at most; written when full, and by `flush`
+    block     entries per file, the most that an interrupted build loses; written when full, and by `flush`
 
     Values are int32, so that any vocabulary fits. arXiv:1911.00172
     """
@@ -230,7 +230,7 @@ class KNNDatastore:
         self.written = self.full + len(values)
 
     def flush(self) -> None:
-        """Write what is in memory only, if there is a folder."""
+        """Write entries that are only in memory, if there is a folder."""
         if self.path is not None and len(self) > self.written:
             self.store(*self.tail)
 
@@ -245,16 +245,16 @@ class KNNDatastore:
         key_at: str = 'ff_input',
         ignore_index: int = -100,
     ) -> KNNDatastore:
-        """Add what a net reads in a text: a key for each token that has a next one, which is the value.
+        """Run a model on a text, and add a key for each token that has a next one, which is the value.
 
         net        a causal model of tokens; it is called in eval mode, without gradients
         loader     batches: ids (b n), or dicts with these as `x`, with `labels` (b n), the tokens of `x` that become
                    values (others hold `ignore_index`, as in `AutoregressiveWrapper`), and keywords of the net: `mask`
-        key_layer  which feedforward gives the keys; the last one is -1
-        key_at     'ff_input', what it reads after its norm, or 'output', what the heads of the net read
+        key_layer  index of the feedforward for the keys; -1 for the last
+        key_at     'ff_input', its input after the norm, or 'output', the input of the output head
 
-        A store that holds entries already skips as many of the loader, which must be those: their values are compared,
-        and batches that are there run no net. It ends when the loader does, or when the store is full.
+        A store with entries skips as many of the loader, which must be the same: their values are compared, and the
+        model is not run on these batches. It stops at the end of the loader, or when the store is full.
 
         raises     ValueError if the store is of another net or another loader
         """
@@ -308,11 +308,11 @@ class KNNDatastore:
             at += len(held)
 
     def build_index(self, recall: float = 0.95, k: int = 1024, queries: int = 128, seed: int = 0) -> float | None:
-        """Bring the index up to date, and let it look into as many clusters as it takes. `build` does this.
+        """Update the index, and choose the number of clusters that it searches. Called by `build`.
 
-        recall     share of the `k` nearest keys that it shall find, on average
-        queries    stored keys, drawn with `seed`, that this is measured with: each without itself
-        returns    the recall that was measured; None for a store of one entry
+        recall     fraction of the `k` nearest keys that it must find, on average
+        queries    number of stored keys, sampled with `seed`, for measuring this, each without itself
+        returns    the measured recall; None for a store with one entry
         """
         if self.index is None:
             raise ValueError("`build_index` needs `backend='faiss'`, the store has 'exact', which needs no index")
@@ -346,11 +346,11 @@ class KNNDatastore:
     # searching
 
     def search(self, queries: Tensor, k: int, exclude: Tensor | None = None) -> Neighbours:
-        """The nearest entries of queries.
+        """Return the nearest entries of queries.
 
         queries   ... d    any floating point; distances are in single precision, or double for such queries
         k                  from 1 to the entries there are
-        exclude   ... e    entries that a query does not find, as itself; -1 for none
+        exclude   ... e    entries that are excluded, such as the query itself; -1 for none
         returns            `Neighbours`, each ... k; where fewer remain, distances are infinite and places -1
 
         raises    ValueError for other shapes, a damaged block, or an index that lacks entries

@@ -1,10 +1,10 @@
-"""Weights of other libraries, in and out: folders as `transformers` writes them become models of this library.
+"""Load and save pretrained models in the format of `transformers`, as models of this library.
 
     from x_transformers import pretrained
 
-    model = pretrained.load('path/to/llama')                  # logits as transformers gives them
+    model = pretrained.load('path/to/llama')                  # same logits as in transformers
     pretrained.save(model, 'path/to/new', format='hf')        # and back
-    classifier = pretrained.load('path/to/bert', num_classes=5)    # a head to be learned, in place of that of the file
+    classifier = pretrained.load('path/to/bert', num_classes=5)    # with a new head to train
 
 `changes.py` has what weights go through, `rows.py` what the table is made of, `fields.py` what configs mean; the table
 itself is `llama.py`, `classic.py`, ...; `engine.py` reads it in both directions, `files.py` reads and writes folders.
@@ -29,7 +29,7 @@ def keywords(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plan(config: Mapping[str, Any]) -> list[tuple[tuple[str, ...], tuple[str, ...], str]]:
-    """Names of theirs, names of ours, and the change between them, without weights."""
+    """Return the mapping of weight names, with the transform of each weight, without loading weights."""
     return [(step.theirs, step.ours, step.change.name) for step in plan_of(config, row_for(config))]
 
 

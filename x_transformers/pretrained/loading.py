@@ -47,15 +47,15 @@ from x_transformers.pretrained.rows import OWN, Fields, Row, own_call
 
 @dataclass
 class Info:
-    """What was read: the type, its config as it was, the keywords that built the model, and what became of the rest.
+    """Information about a loaded model: type, config, keywords that built it, and unused or new parameters.
 
-    ignored       names in the file that hold nothing to keep
-    left          names in the file that the library computes nothing with
-    new           parameters that the file does not have, with initial values
-    tied          whether the head is the table of embeddings
+    ignored       names in the file that are not needed
+    left          names in the file that the library does not use
+    new           parameters that the file lacks, which were initialized
+    tied          True if the head is tied to the token embeddings
     generation    keywords of `generate`, from generation_config.json
-    kept          rows in front of tables that stand for no place, for the way back
-    found         fields of the config that the tensors of the file settle
+    kept          leading rows of tables without a position, for saving
+    found         fields of the config that were inferred from the tensors
     """
 
     type: str
@@ -115,29 +115,29 @@ def load(
     cls: type[nn.Module] | None = None,
     **keywords: Any,
 ) -> Any:
-    """A model as it lies on disk, in eval mode: logits as `transformers` gives them, in a wrapper of this library.
+    """Load a pretrained model in eval mode, with the same logits as in `transformers`.
 
         source            a folder, a file in it, or a repository id
-        revision, cache_dir, token, local_files_only   as `huggingface_hub.snapshot_download` takes them
+        revision, cache_dir, token, local_files_only   as in `huggingface_hub.snapshot_download`
         dtype             'auto', that of the config; or a dtype
         device_map        a device, or a dict from prefixes of modules to devices
-        head              'auto', that of the file; 'lm', 'mlm', 'classify', 'embed' for none, or a module of your own
-                          that reads hidden states. What the file does not have of it is drawn: `info.new`
-        num_classes       a new head for so many classes
-        dropout           one probability in place of all that the config says
-        num_tokens        a larger vocabulary: the new rows are the mean of the table
-        trainable         'all', 'head', or prefixes of the names of the parameters that learn
+        head              'auto' for that of the file; 'lm', 'mlm', 'classify', 'embed' for no head, or a custom module
+                          on hidden states. Parameters that the file lacks are initialized: `info.new`
+        num_classes       number of classes of a new head
+        dropout           one probability instead of all those of the config
+        num_tokens        a larger vocabulary: new embeddings are the mean of the table
+        trainable         'all', 'head', or prefixes of the names of trainable parameters
         freeze_pad        no gradient for the embedding of `pad_token_id`
-        strict            False: keywords may add parameters, with initial values; `info.new` lists them
-        allow_pickle      read `.bin` files too
-        return_info       a pair with an `Info`
-        cls               the wrapper it must be, or a class derived from it, of which the model is made
-        **keywords        further keywords of the stack, `features` among them, or of the wrapper
+        strict            False: keywords may add parameters, which are initialized and listed in `info.new`
+        allow_pickle      also load `.bin` files
+        return_info       return (model, `Info`)
+        cls               required wrapper class, or a subclass of it to build
+        **keywords        further keywords of the stack, including `features`, or of the wrapper
 
-    `model.pretrained` is the `Info`, `model.generation_defaults` are keywords of `generate`, from
-    generation_config.json, which nothing applies by itself.
+    `model.pretrained` is the `Info`. `model.generation_defaults` are keywords of `generate` from
+    generation_config.json, which are not applied automatically.
 
-    Raises ConfigError, which names the field or the tensor, for what the library does not compute; ValueError or
+    Raises ConfigError, which names the field or the tensor, for unsupported settings; ValueError or
     TypeError for an argument out of range, or a file that cannot be read.
     """
     hub = dict(revision=revision, cache_dir=cache_dir, token=token, local_files_only=local_files_only)

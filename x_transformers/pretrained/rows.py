@@ -284,7 +284,7 @@ ROWS: dict[str, Row] = {}
 
 
 def register(row: Row) -> Row:
-    """Add a type of models, or put another row in the place of one."""
+    """Register a model type, or replace one."""
     if not isinstance(row, Row):
         raise TypeError(f'`row` got {shown(row)}, it must be a Row')
     ROWS[row.type.replace('-', '_')] = row
@@ -311,5 +311,5 @@ def own_call(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def supported() -> tuple[Row, ...]:
-    """The types that can be read and written."""
+    """Return the model types that can be loaded and saved."""
     return tuple(ROWS.values())

@@ -32,16 +32,16 @@ def save(
     generation: Mapping[str, Any] | None = None,
     tokenizer_from: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Write config.json and the weights of a model to a folder.
+    """Save config.json and the weights of a model to a folder.
 
-        format            'hf', as `transformers` reads it; 'own', the config and the names of this library
-        hf_type           the `model_type` to write, of a model that was not loaded from one
-        max_shard_size    of one file, in bytes or as '5GB'
-        generation        content of generation_config.json, that which was read if None
-        tokenizer_from    a folder whose tokenizer files are copied
+        format            'hf' for `transformers`; 'own' for the config and the names of this library
+        hf_type           the `model_type`, for models that were not loaded in this format
+        max_shard_size    maximum size of a file, in bytes or such as '5GB'
+        generation        content of generation_config.json; that of the loaded model if None
+        tokenizer_from    folder from which tokenizer files are copied
 
-    The new files take the places of those that are there once all of them are written and on the disk: a process that
-    is killed, or a full disk, leaves the model that was there.
+    New files replace existing ones only after all of them are written: a killed process, or a full disk, leaves the
+    previous model intact.
 
     Raises ConfigError, which names the keyword, for a model that the type has no fields for, or that a config and
     weights do not describe; OSError, which names the folder, where it cannot be written.
