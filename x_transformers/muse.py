@@ -76,7 +76,7 @@ class Muse(Configurable):
 
         small      b n     ids of the small images
         text       b m d   vectors of the texts
-        large      b n'    ids of the large ones, for `superres`
+        large      b n'    ids of the large images, for `superres`
         text_mask  b m     True for real tokens
         raises             ValueError for inputs of another shape, and large images without `superres` or the reverse
         """
@@ -103,11 +103,11 @@ class Muse(Configurable):
         superres_kwargs: dict[str, Any] | None = None,
         **options: Any,
     ) -> Tensor:
-        """Ids of images, of `superres` if there is one.
+        """Generate ids of images, those of `superres` if it is set.
 
         text              b m d   vectors of the texts
-        cond_scale                guidance of both models, 1 for none
-        options, superres_kwargs  further ones of `NonAutoregressiveWrapper.generate`, of the first and second model
+        cond_scale                guidance of both models, 1 for no guidance
+        options, superres_kwargs  options of `NonAutoregressiveWrapper.generate`, for the first and second model
         returns           b n
         """
         text_mask = self.text_of(text, text_mask)

@@ -89,7 +89,7 @@ class Parti(Configurable):
         """Return the mean cross entropy of images, given their texts.
 
         text       b m   ids, at most `text_len` of them
-        image      b n   ids, row after row
+        image      b n   ids, row by row
         text_mask  b m   True except for padding
         raises           ValueError for texts that are too long, other grids, and ids out of range
         """

@@ -1,11 +1,11 @@
-"""Models of well-known papers by name: the keywords that build them, and the values they start from.
+"""Models of well-known papers by name: the keywords that build them, and their initial values.
 
     from x_transformers import presets
 
     keywords = presets.vaswani_base(enc_depth=12)             # a dict, in the form of `model.config`
     model = presets.build(keywords)                           # an XTransformer
 
-Weights of other libraries are read by `pretrained`; here all values are fresh.
+These models are newly initialized; `pretrained` loads weights of other libraries.
 """
 
 from __future__ import annotations
@@ -179,18 +179,18 @@ WHISPER = Published(
 def bert_base(architecture: str = 'BertModel', **overrides: Any) -> Preset:
     """BERT, uncased: Devlin et al. 2018, arXiv:1810.04805.
 
-    architecture   its head, by the name in a config: 'BertModel' pools the first token, 'BertForMaskedLM' has logits
-    overrides      `dim`, `depth` and `heads`, which other sizes follow, and keywords of TransformerWrapper or Encoder
+    architecture   class with the output head: 'BertModel' pools the first token, 'BertForMaskedLM' has logits
+    overrides      `dim`, `depth` and `heads`, which determine other sizes, and keywords of TransformerWrapper or Encoder
     returns        the keywords, for `build`
-    raises         ConfigError for a name that is no keyword, or an architecture that is not known
+    raises         ConfigError for unknown keywords or architectures
     """
     return BERT.preset(overrides, {}, architectures=[architecture])
 
 
 def roberta_base(architecture: str = 'RobertaModel', **overrides: Any) -> Preset:
-    """RoBERTa: Liu et al. 2019, arXiv:1907.11692. As BERT, with 512 positions and one type of token; its masks are
-    drawn anew each time, as `MLMWrapper` does, and it learns no pairs of sentences. The file of its weights has two
-    rows of positions more, which are never used. Arguments as in `bert_base`."""
+    """RoBERTa: Liu et al. 2019, arXiv:1907.11692. Like BERT, with 512 positions and one token type, masks that
+    are sampled again each time, as in `MLMWrapper`, and without sentence pairs. Its weight files have two additional
+    positions, which are never used. Arguments as in `bert_base`."""
     own = {'vocab_size': 50265, 'max_position_embeddings': 514, 'type_vocab_size': 1, 'layer_norm_eps': 1e-5}
     roberta = replace(BERT, config={**BERT.config, 'model_type': 'roberta', **own})
     return roberta.preset(overrides, {}, architectures=[architecture])
@@ -209,7 +209,7 @@ def gpt1(**overrides: Any) -> Preset:
 def gpt2(**overrides: Any) -> Preset:
     """GPT-2, small: Radford et al. 2019. The others are `dim=1024, depth=24, heads=16`, `1280, 36, 20`, `1600, 48, 25`.
 
-    overrides   `dim`, `depth` and `heads`, which other sizes follow, and keywords of TransformerWrapper or Decoder
+    overrides   `dim`, `depth` and `heads`, which determine other sizes, and keywords of TransformerWrapper or Decoder
     returns     the keywords, for `build`; what joins the stream starts smaller by the root of how often that happens
     raises      ConfigError for a name that is no keyword
     """
@@ -218,7 +218,7 @@ def gpt2(**overrides: Any) -> Preset:
 
 def gpt3(**overrides: Any) -> Preset:
     """GPT-3, 175 billion weights: Brown et al. 2020, arXiv:2005.14165. GPT-2 of width 12,288, 96 layers and heads,
-    reading 2,048 tokens. All its layers attend to all tokens here: the bands of every second one are not published.
+    with 2,048 tokens. All layers have dense attention here: the sparse pattern of every second one is not published.
     Arguments as in `gpt2`."""
     own: dict[str, Any] = {'dim': 12288, 'depth': 96, 'heads': 96, 'max_seq_len': 2048}
     return gpt2(**{**own, **overrides})
@@ -227,8 +227,8 @@ def gpt3(**overrides: Any) -> Preset:
 def t5_base(version: str = '1.0', **overrides: Any) -> Preset:
     """T5: Raffel et al. 2019, arXiv:1910.10683.
 
-    version     '1.1' has gated GELUs and logits of their own
-    overrides   `dim`, `depth` and `heads` of both sides, which other sizes follow, and keywords of XTransformer
+    version     '1.1' has gated GELUs and an untied output head
+    overrides   `dim`, `depth` and `heads` of both sides, which determine other sizes, and keywords of XTransformer
     """
     if version not in ('1.0', '1.1'):
         raise ConfigError(f"`version` got {shown(version)}, it must be '1.0' or '1.1'")
@@ -245,7 +245,7 @@ def vit_b16(architecture: str = 'ViTModel', num_classes: int | None = None, **ov
     """ViT-B/16: Dosovitskiy et al. 2020, arXiv:2010.11929.
 
     architecture   'ViTModel' pools the first token, 'ViTForImageClassification' has logits of `num_classes`
-    overrides      `dim`, `depth` and `heads`, which other sizes follow (ViT-S is `dim=384, heads=6`, ViT-L
+    overrides      `dim`, `depth` and `heads`, which determine other sizes (ViT-S is `dim=384, heads=6`, ViT-L
                    `dim=1024, depth=24, heads=16`), and keywords of ViTransformerWrapper or Encoder
     """
     if num_classes is not None:
@@ -257,14 +257,14 @@ def vit_b16(architecture: str = 'ViTModel', num_classes: int | None = None, **ov
 def whisper_tiny(num_tokens: int | None = None, **overrides: Any) -> Preset:
     """Whisper, tiny, of many languages: Radford et al. 2022, arXiv:2212.04356.
 
-    overrides   `dim`, `depth` and `heads` of both sides, which other sizes follow
+    overrides   `dim`, `depth` and `heads` of both sides, which determine other sizes
     """
     return WHISPER.preset(overrides, {}, vocab_size=num_tokens)
 
 
 def gtrxl(**overrides: Any) -> Preset:
     """GTrXL: Parisotto et al. 2019, arXiv:1910.06764. Vectors in, vectors out, for agents: 12 layers of width 256 with
-    gates, relative positions and 512 memories; norms in front of branches alone, and ReLU.
+    gates, relative positions and 512 memories; norms before branches only, and ReLU.
 
     overrides   keywords of ContinuousTransformerWrapper, as `dim_in` and `dim_out`, or of Decoder
     """
@@ -288,9 +288,9 @@ def gtrxl(**overrides: Any) -> Preset:
 
 
 def build(keywords: Mapping[str, Any]) -> nn.Module:
-    """The model of some keywords, a preset or in the form of `model.config` and `pretrained.keywords`.
+    """Build a model from keywords: a preset, or in the form of `model.config` and `pretrained.keywords`.
 
-    A preset starts from the values that its paper names, drawn from torch's generator.
+    A preset is initialized as in its paper, with the default random generator of PyTorch.
     """
     if not isinstance(keywords, Mapping) or not isinstance(keywords.get('class'), str):
         raise ConfigError(f'`keywords` got {shown(keywords)}, it must be a dict with the name of a class as `class`')

@@ -112,9 +112,9 @@ class LogMelSpectrogram(Configurable):
         return kept_tables(self.sizes, device, dtype)
 
     def forward(self, waves: Tensor, sample_rate: int | None = None) -> Tensor:
-        """waves         [b] t   samples, about -1 to 1
-        sample_rate           theirs; refused if it is another one
-        returns       b f m   f frames of m pitches, float32 at least
+        """waves         [b] t   samples, about from -1 to 1
+        sample_rate           their sample rate; an error if it differs
+        returns       b f m   f frames of m mel bands, at least float32
         raises                ValueError or TypeError for another rate, shape or kind, or more than `seconds`
         """
         if sample_rate is not None and sample_rate != self.sample_rate:

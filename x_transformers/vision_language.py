@@ -226,9 +226,9 @@ class VisionLanguageWrapper(Configurable):
         mask: Tensor | None = None,
         **options: Any,
     ) -> Tensor:
-        """Continue prompts with images by `seq_len` tokens; options are those of `AutoregressiveWrapper.generate`.
+        """Continue prompts with images by `seq_len` tokens, with the options of `AutoregressiveWrapper.generate`.
 
-        prompts   b n       with `image_token_id` where images stand, padded on the right as `mask` says
+        prompts   b n       with `image_token_id` as placeholders of images, padded on the right, with `mask`
         images    k c h w
         returns   b s       without `image_token_id`
         raises    ValueError also if prompt and answer are longer than `max_seq_len`

@@ -120,12 +120,12 @@ class KNNLMWrapper(WithDatastore):
         logits_to_keep: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Log probabilities of the next tokens (b n l).
+        """Return log probabilities of the next tokens, (b, n, l).
 
         x                b n
-        exclude          b n e   entries of the datastore that a token does not find, -1 for none: in a text that the
-                                 datastore was built of, its own
-        logits_to_keep           give, and look up, the last ones only
+        exclude          b n e   entries of the datastore that are excluded per token, -1 for none: for texts from which
+                                 the datastore was built, their own entries
+        logits_to_keep           compute and look up only the last ones
         **kwargs                 passed to the model: `mask`, `cache`, `mems`, ...
         """
         lm, knn, intermediates = self.both(x, exclude, logits_to_keep, kwargs)

@@ -94,12 +94,12 @@ class SPALMWrapper(WithDatastore):
         logits_to_keep: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Logits (b n l).
+        """Return logits, (b, n, l).
 
         x            b n
-        neighbours   b n k   what `retrieve` gave, -1 for none; None to look it up
-        exclude      b n e   entries of the datastore that a token does not find, as in `KNNLMWrapper`
-        **kwargs             passed to the model: `mask`, `cache`, `mems`, ...; `document_ids` are refused
+        neighbours   b n k   result of `retrieve`, -1 for none; None to look them up
+        exclude      b n e   entries of the datastore that are excluded per token, as in `KNNLMWrapper`
+        **kwargs             passed to the model: `mask`, `cache`, `mems`, ...; `document_ids` are not supported
         """
         if kwargs.get('document_ids') is not None:
             raise ValueError('`document_ids` does not go with `datastore`: keys were read without')

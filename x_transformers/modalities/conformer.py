@@ -59,11 +59,11 @@ class ConformerEncoder(Configurable):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, return_mask: bool = False, **inputs: Any
     ) -> Tensor | tuple[Tensor, Tensor | None]:
-        """Vectors (b n dim); with `return_mask` also which are real (b n), those that stand for real frames alone.
+        """Return vectors (b, n, dim); with `return_mask` also a mask (b, n), False for vectors that include padding.
 
         x       b t input_dim
         mask    b t   True except for padding, which must be at the end
-        raises        ValueError for too few frames, hidden ones before real ones, or inputs of another shape
+        raises        ValueError for too few frames, padding that is not at the end, or inputs of another shape
         """
         check_vectors(x, 'x', 'b', 't', self.input_dim)
         x, mask = as_precise(x, self), as_mask(mask, 'mask', *x.shape[:2], like=x)

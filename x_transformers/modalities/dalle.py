@@ -254,7 +254,7 @@ class DALLE(Configurable):
         """Return the losses of texts and their images.
 
         text       b m   ids, at most `text_seq_len` of them
-        image      b n   ids, row after row; or images (b c h w), if there is a `tokenizer`
+        image      b n   ids, row by row; or images (b c h w), if there is a `tokenizer`
         text_mask  b m   True for words, False for what is to be filled up
         raises           ValueError for texts that are too long, other grids, and ids out of range
         """
@@ -293,17 +293,17 @@ class DALLE(Configurable):
         cache_kv: bool = True,
         **options: Any,
     ) -> Tensor:
-        """Tokens of images from texts. Without gradients, in eval mode.
+        """Generate image tokens from texts. Without gradients, in eval mode.
 
         text           b m   ids, as in `forward`, with `text_mask`
-        cond_scale     0 ..  guidance: logits u + scale (c - u), u those of no text, or of `negative_text` (b m)
-        prime          b k   tokens that the images begin with
-        num_samples          so many images of each text, in an axis of their own
-        rerank               from them (b k n) to scores (b k), and only the best ones are kept: CLIP, for one
+        cond_scale     0 ..  guidance: logits u + scale (c - u), u those without text, or with `negative_text` (b m)
+        prime          b k   first tokens of the images
+        num_samples          number of images per text, in a separate axis
+        rerank               function from images (b k n) to scores (b k), such as CLIP; only the best image is kept
         cache_kv             use the cache
-        options              `temperature`, `filter_logits_fn`, `filter_kwargs`, `generator` and what else changes
-                             logits in `AutoregressiveWrapper.generate`
-        returns        b n   ids, row after row; images by `decode`
+        options              `temperature`, `filter_logits_fn`, `filter_kwargs`, `generator` and other options for
+                             logits of `AutoregressiveWrapper.generate`
+        returns        b n   ids, row by row; `decode` turns them into images
         """
         check_samples(num_samples, rerank)
         sizes = dict(vocabulary=self.num_image_tokens, num_logits=self.num_image_tokens)

@@ -201,14 +201,14 @@ class DecisionTransformer(Configurable):
     def forward(
         self, states: Tensor, actions: Tensor, rtg: Tensor, timesteps: Tensor, mask: Tensor | None = None
     ) -> Tensor:
-        """The action of each step, or logits of discrete ones, from what is known before it:  b k a
+        """Return the action of each step, or logits of discrete actions, given everything before it:  (b, k, a)
 
         states      b k s | b k c h w
-        actions     b k a | b k         whole numbers, if discrete. That of a step is read by later steps only
-        rtg         b k                 the return from this step on, its own reward included
-        timesteps   k | b k             since the beginning of the episode
-        mask        b k                 True for real steps; padding stands on the left
-        raises      ValueError for other shapes, more than `context_len` steps, or times from `max_ep_len` on
+        actions     b k a | b k         integers if discrete. The action of a step is input of later steps only
+        rtg         b k                 return to go from this step on, its reward included
+        timesteps   k | b k             time steps since the beginning of the episode
+        mask        b k                 True except for padding, which must be on the left
+        raises      ValueError for other shapes, more than `context_len` steps, or time steps of at least `max_ep_len`
         """
         steps = self.check(states, actions, rtg, timesteps, mask)
         options = {} if steps.start is None else {'seq_start_pos': 3 * steps.start}

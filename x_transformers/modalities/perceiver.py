@@ -216,7 +216,7 @@ class PerceiverIO(Reads, Configurable):
         """Return outputs (b, o, logits_dim), or latents (b, num_latents, dim) without queries.
 
         x         b n1 ... c        an array
-        queries   [b] o queries_dim   what is asked, of all rows if there is no axis of the batch
+        queries   [b] o queries_dim   queries, for all batch entries if there is no batch axis
         mask      b n1 ...          True except for padding
         raises                      ValueError or TypeError for another shape or kind
         """

@@ -115,13 +115,13 @@ class FactorizedVideoEncoder(Configurable):
 
     @checked
     def forward(self, video: Tensor, cache: VideoCache | None = None, return_cache: bool = False) -> Any:
-        """Vectors of a video.
+        """Return the vectors of a video.
 
-        video         b c T H W   frames: one, and a multiple of `patch[0]` behind it; b c H W is an image
-        cache                     what was returned for the frames before; then T is a multiple of `patch[0]`
-        return_cache              return a `VideoCache` too
+        video         b c T H W   frames: one, then a multiple of `patch[0]`; b c H W is an image
+        cache                     cache of the previous frames; then T is a multiple of `patch[0]`
+        return_cache              also return a `VideoCache`
         returns       b t (h w) d
-        raises                    ValueError for other sizes, and more than `max_frames` token frames
+        raises                    ValueError for other sizes, or more than `max_frames` token frames
         """
         video = self.check(video, cache)
         x = self.patches(video, cache is None) + self.spatial_pos
