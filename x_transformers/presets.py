@@ -180,7 +180,7 @@ def bert_base(architecture: str = 'BertModel', **overrides: Any) -> Preset:
     """BERT, uncased: Devlin et al. 2018, arXiv:1810.04805.
 
     architecture   class with the output head: 'BertModel' pools the first token, 'BertForMaskedLM' has logits
-    overrides      `dim`, `depth` and `heads`, which determine other sizes, and keywords of TransformerWrapper or Encoder
+    overrides      `dim`, `depth`, `heads`, which determine other sizes, and keywords of TransformerWrapper or Encoder
     returns        the keywords, for `build`
     raises         ConfigError for unknown keywords or architectures
     """
