@@ -178,7 +178,7 @@ def test_values_at_first():
 
 BUILT = {
     'aft_max_len': (dict(attn_aft='full'), "`attn_aft='full'` needs `attn_aft_max_len`: each place has a vector"),
-    'kv_heads': (dict(attn_kv_heads=1), '`attn_aft` does not go with `attn_kv_heads`: each channel has a key of its'),
+    'kv_heads': (dict(attn_kv_heads=1), '`attn_aft` does not go with `attn_kv_heads`: each channel has a separate'),
     'dropout': (dict(attn_dropout=0.1), '`attn_aft` does not go with `attn_dropout`: it forms no attention weights'),
     'qk_norm': (
         dict(attn_qk_norm=True),

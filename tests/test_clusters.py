@@ -555,7 +555,7 @@ def test_what_is_refused_of_a_stack_or_a_call():
         _, trace = attn(x, return_intermediates=True)
         with pytest.raises(ValueError, match='`cache` was given, but a feature of this layer cannot be cached'):
             attn(x[:, :1], cache=trace)
-    with pytest.raises(ValueError, match='`cluster` does not go with `mems`: its clusters are of the tokens'):
+    with pytest.raises(ValueError, match='`cluster` does not go with `mems`: its clusters contain tokens'):
         lsh()(x, mem=randn(B, 3, 16))
     with pytest.raises(ValueError, match='`document_ids` does not go with `cluster`: its blocks are counted'):
         routing(local_heads=1, local_pattern=BLOCKS)(x, document_ids=DOCUMENTS)

@@ -147,7 +147,7 @@ def test_values_come_from_a_sequence_of_their_own():
         (lambda: layer(qk_rmsnorm=True), '`head_dims` does not go with `qk_rmsnorm`: it needs heads of equal width'),
         (
             lambda: layer(sparse_pattern={'pattern': 'global', 'mask': True}),
-            r"`head_dims` does not go with Global\('mask'\), which has projections",
+            r"`head_dims` does not go with Global\('mask'\), which has separate projections",
         ),
         (lambda: stack_of(attn_head_dims=(4, 3, 2, 1)), '`attn_head_dims` got .*, of a stack it must be `PerLayer'),
         (lambda: stack_of(polar_pos_emb=True), '`attn_head_dims` does not go with `polar_pos_emb`'),

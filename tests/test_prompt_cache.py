@@ -458,7 +458,7 @@ def test_recurrent_states_lose_their_graph():
 def test_a_net_that_cannot_cache_is_refused():
     model = language_model(**ROTARY)
     model.net.attn_layers.can_cache_kv = False
-    with pytest.raises(ValueError, match='`read_prompt` needs a net that can cache'):
+    with pytest.raises(ValueError, match='`read_prompt` needs a model that can cache'):
         model.read_prompt(ids_of(1, 3, vocab=11))
 
 

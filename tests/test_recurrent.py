@@ -337,7 +337,10 @@ def test_beside_attention(name):
 
 REFUSED = {
     'state': (lambda: DiagonalSSM(4, state=0), '`state` got 0, it must be an integer of at least 1'),
-    'direction': (lambda: stack(Encoder), '`recurrent_module` needs a causal stack: a state knows what came before'),
+    'direction': (
+        lambda: stack(Encoder),
+        '`recurrent_module` needs a causal stack: its state depends on earlier tokens',
+    ),
     'nothing': (lambda: stack(recurrent_module=None), "`custom_layers` has recurrent layers ('r'), which need `recurr"),
     'name': (lambda: stack(recurrent_module='lstm'), "`recurrent_module` got 'lstm', it must be one of 'rwkv', 'ssm'"),
     'mems': (

@@ -338,7 +338,7 @@ def check_content(content: dict[str, Any]) -> None:
     layers = check_fields(content, CONTENT, 'cache')['layers']
     of_layers = {name: len(content[name]) for name in ('layers', 'kinds', 'tails', 'remembered')}
     if {*of_layers.values()} - {len(layers)}:
-        raise ValueError(f'the cache holds so many of each, which must be the same: {of_layers}')
+        raise ValueError(f'the numbers of these in the cache must be equal: {of_layers}')
 
 
 @dataclass

@@ -325,7 +325,7 @@ class FullBandwidth(Configurable):
         if getattr(net, 'output_is_log_prob', False):
             raise ConfigError('`net` has `mixture_of_softmax`, which does not go with a tied head')
         if net.attn_layers.has_custom_layer_types:
-            raise ConfigError('`net` must have plain blocks, its stack has an order of layers of its own')
+            raise ConfigError('`net` must have plain blocks, its stack has another order of layers')
 
     def own_transitions(self, specs: Mapping[Any, Any]) -> dict[tuple[int, int], Any]:
         """What each pair asks for, given by pairs or by their names, as '3->1'."""

@@ -833,7 +833,7 @@ class AttentionLayers(DerivedAttributes, Routing):
             raise ValueError('`repeat_blocks` does not go with `layers_execute_order`: both say which layers run')
         if repeats is not None:
             if self.has_custom_layer_types:
-                raise ValueError('`repeat_blocks` needs the ordinary order of layers, this stack has one of its own')
+                raise ValueError('`repeat_blocks` needs the ordinary order of layers, this stack has another order')
             return repeated(repeats, len(self.layers) // self.len_default_block, self.len_default_block)
         order = self.layers_execute_order if given is None else checked_order(given, len(self.layers))
         check_places(order, len(self.layers), len(self.layer_types))

@@ -379,7 +379,7 @@ def check_stack_inputs(
     if not stack.cross_attend and context_mask is not None:
         raise ValueError('`context_mask` was given, but the stack has no cross-attention: keys are hidden by `mask`')
     if cache is not None and not stack.causal:
-        raise ValueError('`cache` needs a causal stack: later tokens would change what was cached')
+        raise ValueError('`cache` needs a causal stack: later tokens would change the cached ones')
     if cache is not None and attn_mask is not None:
         raise ValueError('`attn_mask` does not go with `cache`: it would have to cover the cached tokens')
     if cache is not None and not stack.can_cache_kv:

@@ -71,9 +71,9 @@ class AttentionFree(AttentionFeature):
         self.can_cache = host.causal or self.aft == 'simple'
         shape, kind = host.shape, self.aft
         if shape.kv_heads != shape.heads:
-            raise ConfigError('`aft` does not go with `kv_heads`: each channel has a key of its own')
+            raise ConfigError('`aft` does not go with `kv_heads`: each channel has a separate key')
         if shape.dim_value != host.dim_key:
-            raise ConfigError('`aft` does not go with `value_dim_head`: each channel has a key of its own')
+            raise ConfigError('`aft` does not go with `value_dim_head`: each channel has a separate key')
         if kind in ('full', 'local'):
             if self.aft_max_len is None:
                 raise ConfigError(f'`aft={kind!r}` needs `aft_max_len`: each place has a vector')

@@ -170,7 +170,7 @@ class ConvModule(StackFeature):
 
     def setup(self, host: Any) -> None:
         if not host.sees_future and not self.conv_causal:
-            raise ConfigError('`conv_module` does not go with a causal stack: set `conv_causal`, so that it looks back')
+            raise ConfigError('`conv_module` does not go with a causal stack: set `conv_causal`')
         if not self.conv_causal and self.conv_kernel_size % 2 == 0:
             raise ConfigError(f'`conv_kernel_size` got {self.conv_kernel_size}, it must be odd: as much on both sides')
         if self.conv_norm == 'group' and host.dim % GROUPS:

@@ -149,9 +149,7 @@ class Disentangled(AttentionFeature):
             raise ValueError(f'`disentangled` does not go with a context: {self.not_across}')
         own, q_pos, k_pos, reach = call.own(self), call.q_pos, call.k_pos, self.buckets.reach
         if k_pos.is_floating_point():
-            raise ValueError(
-                f'`pos` got {k_pos.dtype}, it must be whole numbers: each distance has a vector of its own'
-            )
+            raise ValueError(f'`pos` got {k_pos.dtype}, it must be whole numbers: each distance has a separate vector')
         table = self.buckets.table(call.x.device)
 
         def of(rows: slice, keys: slice) -> Tensor:

@@ -132,7 +132,7 @@ class DocumentsInStack(StackFeature):
         if call.cache is not None or call.memories:
             raise ValueError('`document_ids` does not go with a cache or memories: documents are whole')
         if call.start is not None:
-            raise ValueError('`document_ids` does not go with `seq_start_pos`: give padding an id of its own')
+            raise ValueError('`document_ids` does not go with `seq_start_pos`: use a separate id for padding')
         check_documents(ids, x)
         refuse_joined({**joined_by(self.host.features.active, call.inputs), **self.joined})
         call.shared['a']['document_ids'] = call.documents = ids

@@ -229,10 +229,10 @@ class GatedLinearUnit(FeedForwardFeature):
             bounds = (bool(self.glu_softclamp), self.glu_gate_softclamp_value, self.glu_up_softclamp_value)
             return GLU(host.dim, host.dim_inner, activation, gains, *bounds, bias)
         if self.glu_softclamp:
-            raise ConfigError('`swiglu_limit` does not go with `glu_softclamp`: both bound what is multiplied')
+            raise ConfigError('`swiglu_limit` does not go with `glu_softclamp`: both bound the factors of the gate')
         chosen = ['activation'] if host.activation else [f.title for f in host.features.at.get('activation', ())]
         if chosen and not isinstance(activation, nn.SiLU):
-            raise ConfigError(f'`swiglu_limit` does not go with `{chosen[0]}`: it has an activation of its own')
+            raise ConfigError(f'`swiglu_limit` does not go with `{chosen[0]}`: it has a fixed activation')
         return BoundedSwiGLU(host.dim, host.dim_inner, self.swiglu_limit, self.swiglu_alpha, gains, bias)
 
 

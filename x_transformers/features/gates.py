@@ -162,7 +162,7 @@ class GateResidual(StackFeature):
         if gate == 'gtrxl' and not self.host.norm_before:
             name = 'branch_post_norm' if self.host.pre_norm else 'pre_norm=False'
             raise ConfigError(
-                f"`{name}` does not go with the gate 'gtrxl' of `residual_fn_kwargs`: its stream meets no norm"
+                f"`{name}` does not go with the gate 'gtrxl' of `residual_fn_kwargs`: its stream has no norm"
             )
         if gate == 'input':
             options.pop('gate_bias', None)

@@ -68,7 +68,7 @@ class HeadDims(AttentionFeature):
 
     def setup(self, host: Any) -> None:
         if any(getattr(feature, 'apart', None) is not None for feature in host.features.active):
-            raise ConfigError("`head_dims` does not go with Global('mask'), which has projections of its own")
+            raise ConfigError("`head_dims` does not go with Global('mask'), which has separate projections")
         dims, widest = host.head_widths, host.shape.dim_head
         for name in ('to_q', 'to_k', 'to_v'):
             old = getattr(host, name)

@@ -256,7 +256,7 @@ class ParallelBlock(StackFeature):
         if not host.pre_norm:
             raise ConfigError('`parallel_block` needs `pre_norm`: after the residual it would norm the stream')
         if host.has_custom_layer_types:
-            raise ConfigError('`parallel_block` needs the ordinary order of layers, this stack has one of its own')
+            raise ConfigError('`parallel_block` needs the ordinary order of layers, this stack has another order')
         bare = [f.title for f in host.features.active if isinstance(f, (BranchPostNorm, FirstAttentionNorm))]
         if self.shares and bare:
             raise ConfigError(f"`parallel_block='shared'` does not go with `{bare[0]}`: there is no norm to share")

@@ -172,7 +172,7 @@ class Window(AttentionFeature):
 
     def setup(self, host: Any) -> None:
         if host.causal and self.max_attend_future is not None:
-            raise ConfigError('`max_attend_future` does not go with `causal`: no query sees what is ahead')
+            raise ConfigError('`max_attend_future` does not go with `causal`: no query attends to later tokens')
         host.max_attend_past = self.max_attend_past
 
     def reach_and_step(self, call: Any) -> tuple[int, int] | None:

@@ -75,7 +75,7 @@ def build(stack: Any, index: int) -> RecurrentLayer:
     if chosen is None:
         raise ConfigError("`custom_layers` has recurrent layers ('r'), which need `recurrent_module`")
     if not stack.causal:
-        raise ConfigError('`recurrent_module` needs a causal stack: a state knows what came before')
+        raise ConfigError('`recurrent_module` needs a causal stack: its state depends on earlier tokens')
     return RecurrentLayer(MADE[chosen](stack.dim) if isinstance(chosen, str) else copy.deepcopy(chosen))
 
 

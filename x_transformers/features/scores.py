@@ -163,7 +163,7 @@ class PreTalkingHeads(AttentionFeature):
 
 
 class PostTalkingHeads(AttentionFeature):
-    """Heads exchange weights after the softmax."""
+    """Talking heads after the softmax: mix the attention weights over heads."""
 
     per_head = True
     paper = 'Talking-Heads Attention, arXiv:2003.02436'

@@ -160,5 +160,7 @@ class UniversalTransition(StackFeature):
 
     def kinds(self, kinds: list[str]) -> list[str]:
         if 'f' not in kinds:
-            raise ConfigError(f'`ut_transition={self.ut_transition!r}` stands in place of feedforwards, there are none')
+            raise ConfigError(
+                f'`ut_transition={self.ut_transition!r}` replaces feedforwards, of which this stack has none'
+            )
         return ['sepconv' if kind == 'f' else kind for kind in kinds]

@@ -53,7 +53,7 @@ class XLPositions(AttentionFeature):
         if call.context is not None:
             raise ValueError(f'`xl_rel_pos` does not go with a context: {self.not_across}')
         if call.memories and not call.causal and call.inputs.get('order_of_keys') is None:
-            raise ValueError('`xl_rel_pos` with memories needs `causal`: they have no distance to what comes before')
+            raise ValueError('`xl_rel_pos` with memories needs `causal`: earlier tokens have no distance to them')
         if self.xl_clamp_len is not None and call.k_pos.is_floating_point():
             raise ValueError(f'`pos` got {call.k_pos.dtype}, with `xl_clamp_len` it must be whole numbers')
         own, q_pos, k_pos = call.own(self), call.q_pos, call.k_pos

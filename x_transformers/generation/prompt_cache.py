@@ -102,7 +102,9 @@ class PromptCache:
         ids, pads, leading = wrapper.opening(prompts, prompt_lens, 0, inputs.get('mask'))
         reader = Reader(wrapper.net, inputs, restrict=False)
         if not reader.caching:
-            raise ValueError('`read_prompt` needs a net that can cache: later tokens change what this one computed')
+            raise ValueError(
+                '`read_prompt` needs a model that can cache: in this one, later tokens change earlier results'
+            )
         with evaluating(list(wrapper.modules())):
             logits = reader.read(ids, pads)
         return cls(ids, pads, tuple(leading), logits, reader.cache, inputs, fingerprint(wrapper.net))
@@ -121,7 +123,9 @@ class PromptCache:
         if fingerprint(wrapper.net) != self.fingerprint:
             raise ValueError('`prompt_cache` is of another model, or its weights have changed: read the prompt again')
         if 'mask' in inputs:
-            raise ValueError('`mask` does not go with `prompt_cache`: give it to `read_prompt`, what follows is real')
+            raise ValueError(
+                '`mask` does not go with `prompt_cache`: pass it to `read_prompt`; the tokens after it are not padding'
+            )
         rows, b = len(self.ids), len(ids)
         if rows not in (1, b):
             raise ValueError(f'`prompt_cache` holds {rows} prompts, there are {b}: it must hold one, or as many')

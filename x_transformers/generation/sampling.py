@@ -578,7 +578,7 @@ def check_mask(mask: Tensor | None, ids: Tensor, alone: bool) -> None:
         return
     if not alone:
         raise ValueError(
-            '`mask` cannot be given with prompts of unequal length: `prompt_lens` says already what is real'
+            '`mask` cannot be given with prompts of unequal length: `prompt_lens` already determines the padding'
         )
     if not torch.is_tensor(mask) or mask.is_floating_point() or mask.is_complex():
         got = mask.dtype if torch.is_tensor(mask) else shown(mask)

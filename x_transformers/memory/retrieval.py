@@ -75,7 +75,7 @@ class WithDatastore(Configurable):
             raise ConfigError('`datastore` does not say whose keys it holds: fill it by `build(net, loader)`')
         if owner['fingerprint'] != fingerprint(net):
             raise ConfigError(
-                '`datastore` holds keys of another model, or of this one with other weights: build it anew'
+                '`datastore` holds keys of another model, or of this one with other weights: build it again'
             )
         for name, value in zip(('key_layer', 'key_at'), self.reader_options, strict=True):
             if owner[name] != value:

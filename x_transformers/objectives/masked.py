@@ -116,7 +116,9 @@ class Hiding:
     ) -> Tensor:
         if word_ids is not None:
             if self.max_span > 1:
-                raise ValueError('`word_ids` does not go with `max_span` above 1: both say what is hidden together')
+                raise ValueError(
+                    '`word_ids` does not go with `max_span` above 1: both determine which tokens are masked together'
+                )
             if word_ids.shape != maskable.shape:
                 shape = tuple(maskable.shape)
                 raise ValueError(f'`word_ids` got the shape {tuple(word_ids.shape)}, it must be that of `x`, {shape}')

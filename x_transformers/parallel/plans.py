@@ -72,7 +72,7 @@ def plan(model: nn.Module, sequence: bool = False) -> dict[str, ParallelStyle]:
             styles[name] = Features(lane_of.get(id(module), WHOLE))
         elif isinstance(module, TransformerWrapper):
             if sequence and module.features.find(DeepEmbeds) is not None:
-                raise ConfigError('`ff_deep_embed` does not go with `sequence`: each token has a scale of its own')
+                raise ConfigError('`ff_deep_embed` does not go with `sequence`: each token has a separate scale')
             styles |= {f'{name}.{path}' if name else path: style for path, style in of_vocabulary(module).items()}
         elif isinstance(module, AttentionLayers):
             check(module.features.active, 'stack', sequence)

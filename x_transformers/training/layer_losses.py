@@ -175,7 +175,7 @@ def refuse_net(net: nn.Module, losses: AuxiliaryLosses) -> None:
     name = next((name for value, name in given if value), 'last_position_only')
     features = getattr(net, 'features', None)
     if getattr(net, 'looped', False):
-        raise ConfigError(f'`{name}` does not go with `looped`, whose passes have losses of their own')
+        raise ConfigError(f'`{name}` does not go with `looped`, whose passes have separate losses')
     if losses.weights:
         heads = next((f.num_output_heads for f in getattr(features, 'active', ()) if 'num_output_heads' in f.flags), 1)
         for flag in ('tie_embedding', 'mixture_of_softmax'):

@@ -157,7 +157,7 @@ class Clusters(AttentionFeature):
 
     def unsupported(self, call: Any) -> str | None:
         if call.memories:
-            return '`mems`: its clusters are of the tokens of one sequence'
+            return '`mems`: its clusters contain tokens of one sequence'
         if call.past is not None and not call.causal:
             return '`cache`: where it is not causal, later tokens change the clusters of earlier ones'
         for name in ('polar_pos_emb',):
@@ -165,7 +165,7 @@ class Clusters(AttentionFeature):
                 return f'`{name}`: {self.not_in_stack[name]}'
         return super().unsupported(call)
 
-    needs_all = 'its clusters are formed of all tokens'
+    needs_all = 'its clusters are formed from all tokens'
 
     # what ways to form clusters read of a call
 

@@ -91,7 +91,7 @@ class CompressiveMemory(ModelFeature):
     def setup(self, host: Any) -> None:
         stack, learns = known_stack(host.attn_layers), self.cmem_fn in LEARNED
         if not host.max_mem_len:
-            raise ConfigError('`cmem_len` needs `max_mem_len`: what is compressed has been a memory before')
+            raise ConfigError('`cmem_len` needs `max_mem_len`: memories are compressed when they are pushed out of it')
         if learns and self.cmem_ratio < 2:
             raise ConfigError(f'`cmem_ratio` got 1, with `cmem_fn={self.cmem_fn!r}` it must be at least 2')
         if self.cmem_fn == 'most_used' and self.cmem_loss == 'ae':

@@ -93,7 +93,7 @@ class KNNMemory(AttentionFeature):
 
     def setup(self, host: Any) -> None:
         if not host.causal:
-            raise ConfigError('`knn_mem_layers` needs `causal`: what is stored comes before')
+            raise ConfigError('`knn_mem_layers` needs `causal`: the stored tokens are earlier ones')
         self.topk, gate, self.search = self.knn_mem
         heads = host.query_heads
         self.gate = nn.Parameter(torch.full((heads,), float(gate)))
@@ -231,7 +231,7 @@ class KNNMemoryLayers(StackFeature):
     def setup(self, host: Any) -> None:
         layers, which = host.layer_types.count('a'), self.knn_mem_layers
         if not host.causal:
-            raise ConfigError('`knn_mem_layers` needs a causal stack: what is stored comes before')
+            raise ConfigError('`knn_mem_layers` needs a causal stack: the stored tokens are earlier ones')
         if max(which) >= layers or len(set(which)) < len(which):
             raise ConfigError(
                 f'`knn_mem_layers` got {shown(which)}, it must be different numbers below the {layers} '
