@@ -55,6 +55,7 @@ from x_transformers.kernels.dense import (
     wants_maps,
 )
 from x_transformers.kernels.operators import FUSED, OPERATORS, Operator, attend_by, scoring
+from x_transformers.keywords import AttendKeywords, Unpack
 
 
 class ChoosesKernel:
@@ -226,7 +227,7 @@ class Attend(Configurable, ChoosesKernel):
         qk_norm: Annotated[bool, 'accepted; the softmax is exact for normed queries and keys too', boolean] = False,
         sdp_kwargs: Annotated[dict, 'backends of the fused kernel', a_mapping] = ALL_BACKENDS,
         features: Sequence[type[Feature]] | None = None,
-        **flags: Any,
+        **flags: Unpack[AttendKeywords],
     ) -> None:
         super().__init__()
         self.attn_dropout = nn.Dropout(0.0)

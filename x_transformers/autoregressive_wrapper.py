@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +30,7 @@ from x_transformers.compat.helpers import (  # noqa: F401  names that other code
     modify_cached_kv,
     pad_at_dim,
 )
-from x_transformers.core.arguments import checked
+from x_transformers.core.arguments import Method, checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import can_look, check_documents, check_ids, check_lengths, check_prefix, within
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, is_prefix, refuse_own
@@ -74,6 +74,7 @@ from x_transformers.generation.sampling import (
     top_p,
 )
 from x_transformers.generation.speculative import SpeculativeStats, speculation
+from x_transformers.keywords import AutoregressiveWrapperCall, BeamSearchInputs, GenerateInputs, StreamInputs, Unpack
 from x_transformers.training.layer_losses import AuxiliaryLosses, Targets, a_schedule, weights
 from x_transformers.training.losses import before_padding, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import Terms, later, mean_token_loss, next_token_loss, token_losses
@@ -118,7 +119,7 @@ def eval_decorator(fn: Callable[..., Any]) -> Callable[..., Any]:
     return inner
 
 
-def with_old_spellings(fn: Callable[..., Any]) -> Callable[..., Any]:
+def with_old_spellings(fn: Method) -> Method:
     """Accept `start_tokens` for `prompts` and `filter_thres` for `filter_kwargs`, with a warning."""
 
     @functools.wraps(fn)
@@ -208,6 +209,8 @@ def amateurs_with(models: Any, contrasts: Any) -> list[tuple[nn.Module, dict[str
 
 # the wrapper
 
+Prompts = Tensor | Sequence[Tensor] | None  # ids of any leading axes, or a list of prompts of unequal length
+
 
 class AutoregressiveWrapper(Configurable):
     """A model of tokens with its next-token loss, and generation.
@@ -265,6 +268,9 @@ class AutoregressiveWrapper(Configurable):
     def follow(self, progress: float) -> None:
         if self.auxiliary is not None:
             self.auxiliary.follow(progress)
+
+    if TYPE_CHECKING:
+        __call__: AutoregressiveWrapperCall
 
     @checked
     def forward(
@@ -412,11 +418,49 @@ class AutoregressiveWrapper(Configurable):
         )
         return sum(measure(torch.stack(losses)) for losses in zip(*passes, strict=True)) / len(passes[0])
 
+    @overload
+    def generate(
+        self,
+        prompts: Prompts,
+        seq_len: int,
+        eos_token: int | Sequence[int] | None = ...,
+        temperature: float = ...,
+        *,
+        return_intermediates: Literal[False] = ...,
+        return_log_probs: Literal[False] = ...,
+        return_finish_reasons: Literal[False] = ...,
+        **options: Unpack[GenerateInputs],
+    ) -> Tensor: ...
+    @overload
+    def generate(
+        self,
+        prompts: Prompts,
+        seq_len: int,
+        eos_token: int | Sequence[int] | None = ...,
+        temperature: float = ...,
+        *,
+        return_intermediates: Literal[True],
+        **options: Unpack[GenerateInputs],
+    ) -> tuple[Tensor, Any]: ...
+    @overload
+    def generate(
+        self,
+        prompts: Prompts,
+        seq_len: int,
+        eos_token: int | Sequence[int] | None = ...,
+        temperature: float = ...,
+        *,
+        return_intermediates: bool = ...,
+        return_log_probs: bool = ...,
+        return_finish_reasons: bool = ...,
+        **options: Unpack[GenerateInputs],
+    ) -> Generated: ...
+
     @with_old_spellings
     @checked
     def generate(
         self,
-        prompts: Tensor | Sequence[Tensor] | None, seq_len: int,
+        prompts: Prompts, seq_len: int,
         eos_token: int | Sequence[int] | None = None, temperature: float = 1.0,
         prompt_lens: Tensor | Sequence[int] | None = None, filter_logits_fn: Any = top_k,
         restrict_to_max_seq_len: bool = True, amateur_model: nn.Module | tuple[nn.Module, ...] | None = None,
@@ -493,7 +537,7 @@ class AutoregressiveWrapper(Configurable):
 
     @with_old_spellings
     @checked
-    def stream(self, prompts: Tensor | Sequence[Tensor] | None, seq_len: int, **options: Any) -> Iterator[Tensor]:
+    def stream(self, prompts: Prompts, seq_len: int, **options: Unpack[StreamInputs]) -> Iterator[Tensor]:
         """The tokens of `generate`, which has the same keywords, one step at a time.
 
         Yields `(b,)` tokens per step, or in whatever axes the prompts have before the last. Between the steps, the
@@ -505,7 +549,7 @@ class AutoregressiveWrapper(Configurable):
 
     def decoding(
         self,
-        prompts: Tensor | Sequence[Tensor] | None,
+        prompts: Prompts,
         seq_len: int,
         *,
         eos_token: int | Sequence[int] | None = None,
@@ -666,7 +710,7 @@ class AutoregressiveWrapper(Configurable):
         filter_logits_fn: Any = identity, restrict_to_max_seq_len: bool = True,
         filter_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         cache_kv: bool = True, generator: Generator | None = None, *,
-        slide_cache: bool = True, length_penalty: float = 0.0, **kwargs: Any,
+        slide_cache: bool = True, length_penalty: float = 0.0, **kwargs: Unpack[BeamSearchInputs],
     ) -> Any:  # fmt: skip
         """Continue the prompts by the most probable `seq_len` tokens that a search with several hypotheses finds.
 

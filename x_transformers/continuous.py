@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -54,6 +54,7 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.generation.sampling import align_right, check_temperature, lens_of_real, require, shift_right
+from x_transformers.keywords import ContinuousTransformerWrapperCall, ContinuousTransformerWrapperKeywords, Unpack
 from x_transformers.modalities.conv_stem import ConvStem, convolutions
 from x_transformers.training.losses import mean_or_zero, predictable, read_of, real_tokens
 from x_transformers.x_transformers import AttentionLayers, Wrapper
@@ -108,7 +109,7 @@ class ContinuousTransformerWrapper(Wrapper):
             convolutions | none,
         ] = None,
         features: Sequence[type[Feature]] | None = None,
-        **flags: Any,
+        **flags: Unpack[ContinuousTransformerWrapperKeywords],
     ) -> None:
         super().__init__()
         for name, module, width in (('in', project_in, dim_in), ('out', project_out, dim_out)):
@@ -139,6 +140,9 @@ class ContinuousTransformerWrapper(Wrapper):
         if not known_stack(self.attn_layers).sees_future:
             raise ConfigError('`conv_stem` needs a stack in which tokens see later ones: so do its convolutions')
         return ConvStem(dim_in, convs)
+
+    if TYPE_CHECKING:
+        __call__: ContinuousTransformerWrapperCall
 
     @checked
     def forward(

@@ -27,6 +27,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.sampling import require
+from x_transformers.keywords import ContinuousTransformerAutoencoderKeywords, Unpack
 from x_transformers.training.losses import mean_of_rows, mean_or_zero
 from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder
 
@@ -110,7 +111,7 @@ class ContinuousTransformerAutoencoder(Configurable):
         enc_kwargs: Annotated[dict | None, 'further arguments of the encoder', a_mapping | none] = None,
         dec_kwargs: Annotated[dict | None, 'further arguments of the decoder', a_mapping | none] = None,
         latents_dropout_prob: Annotated[float, 'part of the rows that do not see their latent', probability] = 0.5,
-        **kwargs: Any,
+        **kwargs: Unpack[ContinuousTransformerAutoencoderKeywords],
     ) -> None:  # fmt: skip
         super().__init__()
         shared, latent = dict(dim=dim, attn_dim_head=attn_dim_head, heads=heads), dim_latent or dim

@@ -14,6 +14,7 @@ from x_transformers.core.own_modules import is_of_others
 from x_transformers.core.routing import flags_of_strangers, hidden_targets, model_flags, renamed_mask, split_model_flags
 from x_transformers.flags import ConfigError, Configurable, an_instance, boolean, did_you_mean, probability, size
 from x_transformers.generation.engine import evaluating
+from x_transformers.keywords import Unpack, XTransformerKeywords
 from x_transformers.training.losses import dropout_seq
 from x_transformers.x_transformers import Decoder, Encoder, TransformerWrapper
 
@@ -51,7 +52,7 @@ class XTransformer(Configurable):
         label_smoothing: Annotated[
             float, 'e: the target has probability 1 - e, and all tokens share e, arXiv:1512.00567', probability
         ] = 0.0,
-        **kwargs: Any,
+        **kwargs: Unpack[XTransformerKeywords],
     ) -> None:
         super().__init__()
         encoder, decoder = self._split_flags(kwargs)

@@ -34,6 +34,7 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.choice import Choice
 from x_transformers.generation.sampling import filter_with, padded_prompts, require, top_p
+from x_transformers.keywords import FreeTransformerKeywords, Unpack
 from x_transformers.training.losses import mean_or_zero, read_of
 from x_transformers.training.token_loss import Readout, next_token_loss
 from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder
@@ -130,7 +131,7 @@ class FreeTransformer(Configurable):
         kl_loss_weight: Annotated[float, 'weight of the loss of codes', number] = 1.0,
         latent_dropout_prob: Annotated[float, 'dropout on codes', probability] = 0.0,
         pad_id: Annotated[int, 'id of padding, which is no target', integer] = -1,
-        **kwargs: Any,
+        **kwargs: Unpack[FreeTransformerKeywords],
     ) -> None:
         super().__init__()
         if dim_latent is not None:

@@ -25,6 +25,7 @@ from x_transformers.flags import (
     shown,
     size,
 )
+from x_transformers.keywords import GPTVAEKeywords, Unpack
 from x_transformers.training.losses import mean_of_rows
 from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder, TransformerWrapper
 
@@ -59,7 +60,7 @@ class GPTVAE(Configurable):
         encoder: Annotated[
             nn.Module | None, 'an encoder of your own, from (ids, mask) to (b, dim)', an_instance(nn.Module) | none
         ] = None,
-        **kwargs: Any,
+        **kwargs: Unpack[GPTVAEKeywords],
     ) -> None:
         super().__init__()
         shared = dict(dim=dim, attn_dim_head=attn_dim_head, heads=heads)

@@ -55,6 +55,7 @@ from x_transformers.flags import (
 from x_transformers.generation.choice import Choice
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.sampling import check_mask, lens_of_mask, padded_prompts, require, top_k, without_token
+from x_transformers.keywords import MultiInputTransformerWrapperKeywords, Unpack
 from x_transformers.training.layer_losses import Targets
 from x_transformers.training.losses import before_padding, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import Readout, later, overheard
@@ -112,7 +113,7 @@ class MultiInputTransformerWrapper(Wrapper):
         shift_mem_down: Annotated[int, 'memories of a layer go to the one so many below', count] = 0,
         attn_z_loss_weight: Annotated[float, 'weight of the loss on the size of attention logits', number] = 1e-4,
         features: Sequence[type[Feature]] | None = None,
-        **flags: Any,
+        **flags: Unpack[MultiInputTransformerWrapperKeywords],
     ) -> None:
         super().__init__()
         if not num_tokens:

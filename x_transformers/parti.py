@@ -16,6 +16,7 @@ from x_transformers.encoder_decoder import XTransformer, refuse_context
 from x_transformers.flags import ConfigError, Configurable, not_negative, probability, size
 from x_transformers.generation.engine import evaluating
 from x_transformers.generation.guidance import unlearned
+from x_transformers.keywords import PartiKeywords, Unpack
 from x_transformers.modalities.dalle import best_of, check_samples, checked_prime
 from x_transformers.training.token_loss import Terms, mean_token_loss
 
@@ -42,7 +43,7 @@ class Parti(Configurable):
         grid: Annotated[int, 'rows and columns of an image', size] = 32,
         cond_drop_prob: Annotated[float, 'how often an image is learned without its text', probability] = 0.1,
         guidance: Annotated[float, '`cond_scale` of `generate`, if none is given', not_negative] = 1.0,
-        **flags: Any,
+        **flags: Unpack[PartiKeywords],
     ) -> None:
         """`flags` begin with `enc_` or `dec_`, as those of XTransformer."""
         super().__init__()

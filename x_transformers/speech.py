@@ -18,6 +18,7 @@ from x_transformers.core.precision import at_least_float
 from x_transformers.core.transforms import transformed
 from x_transformers.features.frequencies import numbers_of
 from x_transformers.flags import ConfigError, Configurable, an_instance, none, positive, size
+from x_transformers.keywords import SpeechEncoderKeywords, Unpack
 from x_transformers.x_transformers import AttentionLayers, Encoder
 
 __all__ = ['LogMelSpectrogram', 'SpeechEncoder', 'mel_filters']
@@ -165,7 +166,7 @@ class SpeechEncoder(ContinuousTransformerWrapper):
         n_mels: Annotated[int, 'pitches of a frame', size] = 80,
         max_positions: Annotated[int, 'vectors at most: half of the frames', size] = 1500,
         attn_layers: Annotated[AttentionLayers | None, 'an Encoder', an_instance(AttentionLayers) | none] = None,
-        **flags: Any,
+        **flags: Unpack[SpeechEncoderKeywords],
     ) -> None:
         check_sizes_or_stack(attn_layers, dict(dim=dim, depth=depth, heads=heads))
         if attn_layers is None:

@@ -14,7 +14,7 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import ModuleList
 from torch.utils._pytree import tree_map_only
 
+from x_transformers import keywords as kw
 from x_transformers.attend import Attend, ChoosesKernel, attended, settle
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
@@ -178,7 +179,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
             bool | None, 'project the output; None: unless one head has the width already', boolean | none
         ] = None,
         features: Sequence[type[Feature]] | None = None,
-        **flags: Any,
+        **flags: kw.Unpack[kw.AttentionKeywords],
     ) -> None:
         super().__init__()
         if one_kv_head and kv_heads is not None:
@@ -255,6 +256,9 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
             'attend': f'{self.kernel_words}; scores times {self.logit_scale:.4g}',
             'project_out': f'(b n {self.dim_merged}) -> (b n {s.dim_out}), {type(self.to_out).__name__}',
         }
+
+    if TYPE_CHECKING:
+        __call__: kw.AttentionCall
 
     @checked
     def forward(
@@ -371,7 +375,7 @@ class FeedForward(Configurable):
         no_bias: Annotated[bool, 'linear layers without bias; a gated unit keeps its own', boolean] = False,
         dropout: Annotated[float, 'dropout before the output projection', probability] = 0.0,
         features: Sequence[type[Feature]] | None = None,
-        **flags: Any,
+        **flags: kw.Unpack[kw.FeedForwardKeywords],
     ) -> None:
         super().__init__()
         self.dim, self.dim_out, self.dim_inner = dim, dim_out or dim, dim_inner or int(dim * mult)
@@ -574,7 +578,7 @@ class AttentionLayers(DerivedAttributes, Routing):
         residual_fn_kwargs: Annotated[dict | None, 'further arguments of the residuals', a_mapping | none] = None,
         verbose: Annotated[bool, 'warn of choices known to hurt', boolean] = True,
         features: Sequence[type[Feature]] | None = None,
-        **flags: Any,
+        **flags: kw.Unpack[kw.AttentionLayersKeywords],
     ) -> None:
         super().__init__()
         self.dim, self.depth, self.attn_heads, self.causal = dim, depth, heads, bool(causal)
@@ -699,6 +703,9 @@ class AttentionLayers(DerivedAttributes, Routing):
 
     # running
 
+    if TYPE_CHECKING:
+        __call__: kw.AttentionLayersCall
+
     @checked
     def forward(
         self,
@@ -801,7 +808,7 @@ class Encoder(AttentionLayers):
 
     plain = True
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: kw.Unpack[kw.EncoderKeywords]) -> None:
         super().__init__(**kwargs)
 
     @classmethod
@@ -814,7 +821,7 @@ class Decoder(AttentionLayers):
 
     plain = True
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: kw.Unpack[kw.DecoderKeywords]) -> None:
         super().__init__(causal=True, **kwargs)
 
     @classmethod
@@ -827,12 +834,15 @@ class PrefixDecoder(AttentionLayers):
 
     sees_future, masks_pairs = False, True
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: kw.Unpack[kw.PrefixDecoderKeywords]) -> None:
         super().__init__(**kwargs)
 
     @classmethod
     def settled(cls) -> dict[str, Any]:
         return {'causal': False}
+
+    if TYPE_CHECKING:
+        __call__: kw.PrefixDecoderCall
 
     @checked
     def forward(
@@ -866,7 +876,7 @@ class PrefixDecoder(AttentionLayers):
 class CrossAttender(AttentionLayers):
     """A stack that attends to a context only."""
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: kw.Unpack[kw.CrossAttenderKeywords]) -> None:
         super().__init__(cross_attend=True, only_cross=True, **kwargs)
 
     @classmethod
@@ -885,7 +895,7 @@ class TransformerBlock(AttentionLayers):
         *,
         depth: Annotated[int, 'number of blocks', size] = 1,
         pre_norm_has_final_norm: Annotated[bool, 'norm the output of a pre-norm stack', boolean] = False,
-        **kwargs: Any,
+        **kwargs: kw.Unpack[kw.TransformerBlockKeywords],
     ) -> None:
         super().__init__(dim, depth, pre_norm_has_final_norm=pre_norm_has_final_norm, **kwargs)
 
@@ -1041,7 +1051,7 @@ class TransformerWrapper(Wrapper):
         attn_z_loss_weight: Annotated[float, 'weight of the loss on the size of attention logits', number] = 1e-4,
         input_not_include_cache: Annotated[bool, 'with a cache, calls pass new tokens only', boolean] = False,
         features: Sequence[type[Feature]] | None = None,
-        **flags: Any,
+        **flags: kw.Unpack[kw.TransformerWrapperKeywords],
     ) -> None:
         super().__init__()
         self.num_tokens, self.max_seq_len = num_tokens, max(max_seq_len or 0, 0)
@@ -1117,6 +1127,9 @@ class TransformerWrapper(Wrapper):
 
     def _new_head(self) -> nn.Module:
         return linear_head(self.dim_readout or self.dim, self.logits_dim or self.num_tokens, self.logits_bias)
+
+    if TYPE_CHECKING:
+        __call__: kw.TransformerWrapperCall
 
     @checked
     def forward(

@@ -60,6 +60,7 @@ from x_transformers.generation.sampling import (
     top_k,
     without_token,
 )
+from x_transformers.keywords import Unpack, XValTransformerWrapperKeywords
 from x_transformers.training.losses import before_padding, predictable, read_of, real_tokens, tell_padding
 from x_transformers.training.token_loss import (
     Terms,
@@ -129,7 +130,7 @@ class XValTransformerWrapper(Wrapper):
         logits_dim: Annotated[int | None, 'width of the logits, `num_tokens` if None', size | none] = None,
         max_mem_len: Annotated[int, 'hidden states kept as memories', count] = 0,
         features: Sequence[type[Feature]] | None = None,
-        **flags: Any,
+        **flags: Unpack[XValTransformerWrapperKeywords],
     ) -> None:
         super().__init__()
         if numerical_token_id >= num_tokens:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -35,6 +35,18 @@ TWINS: ContextVar[dict[Any, Any] | None] = ContextVar('twins', default=None)
 LIBRARY = f'{__name__.partition(".")[0]}.'
 PRETRAINED = 'x_transformers.pretrained'  # far above this file: found by name when it is asked for
 Own = TypeVar('Own', bound='Configurable')
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec
+
+    Inputs = ParamSpec('Inputs')
+    Output = TypeVar('Output', covariant=True)
+
+    class HasForward(Protocol[Inputs, Output]):
+        """A module is called with the arguments of its `forward`, and returns the same."""
+
+        def forward(self, *args: Inputs.args, **kwargs: Inputs.kwargs) -> Output: ...
+
+
 PLAIN_VALUES = (bool, int, float, str, type(None))
 
 
@@ -122,6 +134,10 @@ class Configurable(nn.Module):
     renamed: ClassVar[dict[str, str]] = {}
     removed: ClassVar[dict[str, str]] = {}
     __signature__ = DerivedSignature()
+
+    if TYPE_CHECKING:
+
+        def __call__(self: HasForward[Inputs, Output], *args: Inputs.args, **kwargs: Inputs.kwargs) -> Output: ...
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -352,12 +368,13 @@ def declared_arguments(init: Callable[..., Any]) -> dict[str, Flag]:
     hints = type_hints(init)
     found = {}
     for name, parameter in list(inspect.signature(init).parameters.items())[1:]:
-        notes = getattr(hints.get(name), '__metadata__', ())
+        hint = hints.get(name)
+        notes = getattr(hint, '__metadata__', ())
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) or name == 'features':
             continue
         doc = next((note for note in notes if isinstance(note, str)), '')
         check = next((note for note in notes if isinstance(note, Check)), None)
-        found[name] = Flag(parameter.default, doc, check, name)
+        found[name] = Flag(parameter.default, doc, check, name, annotation=hint.__origin__ if notes else hint)
     return found
 
 

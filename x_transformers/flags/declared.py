@@ -38,6 +38,7 @@ class Flag:
     name: str = ''
     feature: type[Feature] | None = None
     example: Any = None
+    annotation: Any = None  # the type of an argument of `__init__`; that of a feature's flag follows from its check
 
     def refusal(self, value: Any, name: str = '') -> str | None:
         """The reason why `value` is not allowed, or None."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.keywords import ViTransformerWrapperCall
 from x_transformers.x_transformers import Attention, AttentionLayers, FeedForward
 
 POOLS = ('mean', 'first', 'first_mean', 'prefix', 'attention')
@@ -136,6 +137,9 @@ class ViTransformerWrapper(Configurable):
         if self.pool == 'prefix':
             return HeadPerToken(nn.Linear(width, num_classes) for _ in range(self.num_prefix))
         return nn.Linear(width, num_classes)
+
+    if TYPE_CHECKING:
+        __call__: ViTransformerWrapperCall
 
     @checked
     def forward(
