@@ -55,7 +55,7 @@ TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
 LEVELS = {
     Attention: 'Attention layers. On a stack, the prefix `attn_` sets a flag for all attention layers, '
     '`cross_attn_` for cross-attention only.',
-    FeedForward: 'Feedforward layers, with the prefix `ff_` on a stack.',
+    FeedForward: 'Feedforward layers. On a stack, the prefix `ff_` sets a flag for all feedforwards.',
     AttentionLayers: 'Stacks: `Encoder`, `Decoder`, `PrefixDecoder`, `CrossAttender`, `AttentionLayers`.',
     TransformerWrapper: 'Models: `TransformerWrapper`, and other wrappers that have the flag.',
 }
@@ -78,8 +78,10 @@ def cell(text: object) -> str:
 
 def described(host: type[Configurable], prefix: str, feature: type[Feature]) -> Iterator[str]:
     """Yield the lines of one feature: its formula, flags, paper, figures, and what it cannot be combined with."""
-    switch = (feature.switches or tuple(feature.flags))[0]
+    switch = next((name for name in feature.switches if name in feature.flags), next(iter(feature.flags)))
     yield from (f'### `{prefix}{switch}`', '', *inspect.cleandoc(feature.__doc__ or '').splitlines(), '')
+    if switch not in feature.switches and feature.switches:
+        yield from (f'Used with {", ".join(f"`{prefix}{name}`" for name in feature.switches)}.', '')
     yield from ('| keyword | default | meaning |', '|---|---|---|')
     for name, declared in feature.flags.items():
         yield f'| `{prefix}{name}` | `{cell(repr(declared.default))}` | {cell(declared.doc)} |'
@@ -100,7 +102,10 @@ def pages() -> dict[str, str]:
         parts[topic] = [
             f'# {title}', '',
             '<!-- written by docs/generate.py -->', '',
-            'Every flag of this topic, with its formula, its paper, its measured effect, and its limits.', '',
+            'All flags of this topic, with formulas, papers, measured effects and restrictions. "Measured" gives the '
+            'change of the loss on held-out text against a baseline, in bits per byte (negative is better), after '
+            'equal training steps and after equal training time, and the ratios of step time and memory; see '
+            '[measured effects](../measured.md).', '',
         ]  # fmt: skip
         for host, prefix in HOSTS.items():
             own = [cls for cls in host.catalogue if cls.flags and topic_of(cls) == topic]

@@ -115,7 +115,7 @@ IN_CALLS = {
     r'`differential` does not go with `polar_pos_emb`: .*': 'two levels',
     r'`disentangled` got queries of width \d+, its vectors have \d+: .*': 'polar positions double it',
     r'`(cluster|kernel|linformer_k|aft)` does not go with `\w+`: it hides no keys .*': 'those of a query are its own',
-    r'`\w+` does not go with `\w+`: nothing is added to its scores': 'it has none',
+    r'`\w+` does not go with `\w+`: it forms no scores to add to': 'it has none',
     r'`xl_rel_pos` got queries of width \d+, its vectors have \d+.*': 'other features widen heads',
     r'`shaw_rel_pos` got queries of width \d+, its vectors have \d+: .*': 'polar positions double it',
     r'`collab_heads` does not go with this `\w+`: .*': 'there is one shared key',

@@ -179,13 +179,22 @@ def test_values_at_first():
 BUILT = {
     'aft_max_len': (dict(attn_aft='full'), "`attn_aft='full'` needs `attn_aft_max_len`: each place has a vector"),
     'kv_heads': (dict(attn_kv_heads=1), '`attn_aft` does not go with `attn_kv_heads`: each channel has a key of its'),
-    'dropout': (dict(attn_dropout=0.1), '`attn_aft` does not go with `attn_dropout`: it has no weights to drop'),
-    'qk_norm': (dict(attn_qk_norm=True), '`attn_aft` does not go with `attn_qk_norm`: queries do not meet keys'),
-    'rotary': (dict(rotary_pos_emb=True), '`attn_aft` does not go with `rotary_pos_emb`: queries do not meet keys'),
-    'alibi': (dict(alibi_pos_bias=True), '`attn_aft` does not go with `alibi_pos_bias`: its weights are those of keys'),
+    'dropout': (dict(attn_dropout=0.1), '`attn_aft` does not go with `attn_dropout`: it forms no attention weights'),
+    'qk_norm': (
+        dict(attn_qk_norm=True),
+        '`attn_aft` does not go with `attn_qk_norm`: it has no dot products of queries and keys',
+    ),
+    'rotary': (
+        dict(rotary_pos_emb=True),
+        '`attn_aft` does not go with `rotary_pos_emb`: it has no dot products of queries and keys',
+    ),
+    'alibi': (dict(alibi_pos_bias=True), '`attn_aft` does not go with `alibi_pos_bias`: its weights depend only'),
     'flash': (dict(attn_flash=True), '`attn_flash=True` does not go with `attn_aft`: it attends in its own way'),
-    'cross': (dict(attn_aft='conv', cross_attend=True), '`attn_aft` does not go with `cross_attend`: its places are'),
-    'keys': (dict(attn_num_mem_kv=2), '`attn_aft` does not go with `attn_num_mem_kv`: its keys are the tokens'),
+    'cross': (
+        dict(attn_aft='conv', cross_attend=True),
+        '`attn_aft` does not go with `cross_attend`: its positions are',
+    ),
+    'keys': (dict(attn_num_mem_kv=2), '`attn_aft` does not go with `attn_num_mem_kv`: its keys must be the tokens'),
 }
 
 
@@ -200,13 +209,13 @@ def test_flags_that_it_does_not_go_with(name):
 CALLS = {
     'aft_max_len': (dict(), '`aft_max_len=5`: there are 9 tokens'),
     'mems': (dict(mem=torch.zeros(2, 1, 8)), '`aft` does not go with `mems`: its keys are those of its queries'),
-    'documents': (dict(document_ids=torch.zeros(2, 9).long()), '`document_ids` does not go with `aft`: its sums are'),
+    'documents': (dict(document_ids=torch.zeros(2, 9).long()), '`document_ids` does not go with `aft`: it sums up'),
     'attn_mask': (
         dict(attn_mask=torch.ones(9, 9).bool()),
         '`aft` does not go with `attn_mask`: it hides no keys but from',
     ),
     'maps': (dict(keep_maps=True), '`aft` does not go with `return_attn`'),
-    'context': (dict(context=torch.zeros(2, 3, 8)), '`aft` does not go with a context: its places are those of one'),
+    'context': (dict(context=torch.zeros(2, 3, 8)), '`aft` does not go with a context: its positions are those of one'),
 }
 
 

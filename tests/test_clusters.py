@@ -502,16 +502,22 @@ class Nameless(Sliding):
 
 BAD = [
     (dict(cluster='lsh', lsh_buckets=5), '`attn_lsh_buckets` got 5, it must be an even number of at least 2 or None'),
-    (dict(cluster='lsh', kv_heads=1), '`attn_cluster` does not go with `attn_kv_heads`: keys are made of queries'),
-    (dict(shared_qk=True, one_kv_head=True), '`attn_shared_qk` does not go with `attn_kv_heads`: keys are made of'),
+    (
+        dict(cluster='lsh', kv_heads=1),
+        '`attn_cluster` does not go with `attn_kv_heads`: keys are computed from the queries',
+    ),
+    (dict(shared_qk=True, one_kv_head=True), '`attn_shared_qk` does not go with `attn_kv_heads`: keys are computed'),
     (dict(cluster='lsh', lsh_chunks='sorted'), "`attn_lsh_chunks='sorted'` does not go with `causal`"),
     (dict(cluster='lsh', lsh_across_buckets=True), "`attn_lsh_across_buckets` needs `attn_lsh_chunks='sorted'`"),
     (dict(cluster='lsh', num_mem_kv=2), '`attn_cluster` does not go with `attn_num_mem_kv`: what stands in front'),
-    (dict(cluster='lsh', qk_rmsnorm=True), '`attn_cluster` does not go with `attn_qk_rmsnorm`: keys are made'),
+    (dict(cluster='lsh', qk_rmsnorm=True), '`attn_cluster` does not go with `attn_qk_rmsnorm`: keys are computed'),
     (dict(cluster='routing'), "`attn_cluster='routing'` needs `attn_num_clusters`"),
     (dict(cluster='routing', num_clusters=2, local_heads=3), '`attn_local_heads` got 3, it must be at most `heads`, 2'),
     (dict(cluster='routing', num_clusters=2, routing_balanced=True), '`attn_routing_balanced` does not go with'),
-    (dict(cluster='routing', num_clusters=2, qk_norm=True), '`attn_cluster` does not go with `attn_qk_norm`: it norms'),
+    (
+        dict(cluster='routing', num_clusters=2, qk_norm=True),
+        '`attn_cluster` does not go with `attn_qk_norm`: it already normalizes',
+    ),
     (dict(cluster='lsh', shaw_rel_pos=True), '`attn_cluster` does not go with `attn_shaw_rel'),
     (dict(cluster='lsh', dropout=0.1), '`attn_cluster` does not go with `attn_dropout`'),
     (dict(cluster='lsh', sparse_pattern='sliding'), 'both choose the attend, set only one'),
@@ -531,7 +537,7 @@ def test_what_is_refused(flags, words):
 
 
 def test_what_is_refused_of_a_stack_or_a_call():
-    with pytest.raises(ConfigError, match='`attn_cluster` does not go with `cross_attend`: clusters are of the tokens'):
+    with pytest.raises(ConfigError, match='`attn_cluster` does not go with `cross_attend`: clusters contain tokens'):
         Decoder(dim=16, depth=1, cross_attend=True, attn_cluster='lsh')
     sizes = dict(dim=16, depth=1, attn_num_clusters=2, attn_local_heads=0)
     for stack, flags, name in (

@@ -78,7 +78,7 @@ def test_joint_masks():
     ('call', 'words'),
     [
         (lambda: Encoder(**SIZES, use_adaln_zero=True), '`use_adaln_zero` needs `dim_condition`'),
-        (lambda: Encoder(**SIZES, **ZERO, use_adaptive_layernorm=True), 'both scale what a branch reads'),
+        (lambda: Encoder(**SIZES, **ZERO, use_adaptive_layernorm=True), 'both scale the branch input'),
         (lambda: Encoder(**SIZES, **ZERO, use_adaptive_layerscale=True), 'both scale the branch'),
         (lambda: Encoder(**SIZES, **ZERO, pre_norm=False), '`use_adaln_zero` needs `pre_norm`'),
         (lambda: Encoder(**SIZES, **ZERO)(randn(2, 5, 16).float()), '`condition` is missing'),

@@ -758,9 +758,9 @@ def test_a_calibrated_threshold_saves_layers(seed):
     ('stack', 'net', 'options', 'words'),
     [
         (dict(depth=1), {}, {}, '`net` has 1 block, it must have at least 2'),
-        (dict(unet_skips=True, depth=4), {}, {}, 'early exits do not go with `unet_skips`: it changes the stream'),
+        (dict(unet_skips=True, depth=4), {}, {}, 'early exits do not go with `unet_skips`: it changes the residual'),
         (dict(num_residual_streams=2), {}, {}, 'early exits do not go with `num_residual_streams`'),
-        (dict(shift_tokens=1), {}, {}, 'early exits do not go with `shift_tokens`: each branch also reads'),
+        (dict(shift_tokens=1), {}, {}, 'early exits do not go with `shift_tokens`: each branch input contains'),
         (dict(checkpoint_layers=True), {}, {}, 'early exits do not go with `checkpoint_layers`: both say'),
         (dict(attn_selective=True), {}, {}, 'early exits do not go with `attn_selective`'),
         (dict(custom_layers=('a', 'f', 'a')), {}, {}, '`net` must have a stack of equal blocks'),

@@ -220,12 +220,12 @@ TOGETHER = [
     (
         model,
         dict(use_cls_token=True, average_pool_embed=True),
-        '`average_pool_embed` does not go with `use_cls_token`: both say where the output is read',
+        '`average_pool_embed` does not go with `use_cls_token`: both determine how the output is pooled',
     ),
     (
         model,
         dict(num_output_heads=2, tie_embedding=True),
-        '`tie_embedding` does not go with `num_output_heads`: there is one token table',
+        '`tie_embedding` does not go with `num_output_heads`: there is only one table of token embeddings',
     ),
     (
         attention,
@@ -250,7 +250,7 @@ TOGETHER = [
     (
         stack,
         dict(cross_attend=True, attn_max_attend_past=2),
-        '`attn_max_attend_past` does not go with `cross_attend`: it counts to keys of the same sequence. '
+        '`attn_max_attend_past` does not go with `cross_attend`: its distances are between tokens of one sequence. '
         'Set `cross_attn_max_attend_past=None`',
     ),
     (
@@ -566,7 +566,7 @@ def test_command_explains_flags(capsys):
     assert 'c tanh(sim / c)' in out and 'paper: Gemma 2' in out
 
     assert main(['average_pool_embed']) == 0
-    assert 'not with `use_cls_token`: both say where the output is read' in capsys.readouterr().out
+    assert 'not with `use_cls_token`: both determine how the output is pooled' in capsys.readouterr().out
 
 
 MEASURED = (
@@ -585,7 +585,7 @@ MEASURED = (
     Measured('no positions', 'tiny', 'modern', *(None,) * 4, *(0.5, 0.1, 0.5, 0.1, 1.0, 1.0, 1.0, 5, True)),
     Measured('no positions', 'huge', 'modern', *(None,) * 4, *(-0.5, 0.1, 0.5, 0.1, 1.0, 1.0, 1.0, 5, False)),
 )
-QK_NORM = '-0.030 ± 0.010 bits per byte in equal steps, -0.020 ± 0.011 in equal time; 1.10 of the time of a step'
+QK_NORM = '-0.030 ± 0.010 bits per byte in equal steps, -0.020 ± 0.011 in equal time; 1.10 x step time'
 
 
 def test_measured_effects_are_told(capsys, monkeypatch):
@@ -613,7 +613,7 @@ def test_measured_effects_are_told(capsys, monkeypatch):
 
     told = [line.strip() for line in stack(attn_qk_norm=True, attn_kv_heads=2).explain().splitlines()]
     told = [line for line in told if line.startswith('measured')]
-    qk_norm = f'attn_qk_norm [{QKNorm.paper}]: {QK_NORM}, 1.05 of its memory (modern baseline, tiny, 5 seeds)'
+    qk_norm = f'attn_qk_norm [{QKNorm.paper}]: {QK_NORM}, 1.05 x memory (modern baseline, tiny, 5 seeds)'
     assert sorted(told) == [f'measured     {text}' for text in (f'attn_kv_heads 2: {MEASURED[1]}', qk_norm)]
     assert 'measured' not in stack(attn_qk_norm=False, attn_kv_heads=1).explain()
 

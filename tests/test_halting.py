@@ -300,7 +300,7 @@ def test_what_needs_all_tokens_goes_with_dense_ones(flags):
         (dict(checkpoint_layers=True), '`act_halting` does not go with `checkpoint_layers`'),
         (dict(reversible=True), '`act_halting` does not go with `reversible`'),
         (dict(layer_dropout=0.1), '`act_halting` does not go with `layer_dropout`'),
-        (dict(shift_tokens=1), '`act_halting` does not go with `shift_tokens`: each branch also reads'),
+        (dict(shift_tokens=1), '`act_halting` does not go with `shift_tokens`: each branch input contains'),
         (dict(num_residual_streams=2), '`act_halting` does not go with `num_residual_streams`'),
     ],
     ids=str,

@@ -144,7 +144,7 @@ def test_values_come_from_a_sequence_of_their_own():
         (lambda: layer(one_kv_head=True), '`head_dims` does not go with `kv_heads` or `one_kv_head`'),
         (lambda: layer(value_dim_head=4), '`head_dims` does not go with `value_dim_head`'),
         (lambda: layer(pre_talking_heads=True), '`head_dims` does not go with `pre_talking_heads`: it mixes heads'),
-        (lambda: layer(qk_rmsnorm=True), '`head_dims` does not go with `qk_rmsnorm`: it takes heads for equally wide'),
+        (lambda: layer(qk_rmsnorm=True), '`head_dims` does not go with `qk_rmsnorm`: it needs heads of equal width'),
         (
             lambda: layer(sparse_pattern={'pattern': 'global', 'mask': True}),
             r"`head_dims` does not go with Global\('mask'\), which has projections",

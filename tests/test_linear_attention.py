@@ -398,13 +398,13 @@ def test_how_many_features():
 # refusals
 
 WORDS = {
-    'rotary_pos_emb': '`attn_kernel` does not go with `rotary_pos_emb`: its features are not of turned keys',
-    'rotary_xpos': '`attn_kernel` does not go with `rotary_xpos`: its features are not of turned keys',
-    'polar_pos_emb': '`attn_kernel` does not go with `polar_pos_emb`: its features are not of turned keys',
-    'alibi_pos_bias': '`attn_kernel` does not go with `alibi_pos_bias`: nothing is added to its scores',
-    'residual_attn': '`attn_kernel` does not go with `residual_attn`: it has no scores to hand on',
-    'attn_dropout': '`attn_kernel` does not go with `attn_dropout`: it has no weights to drop',
-    'attn_max_attend_past': '`attn_kernel` does not go with `attn_max_attend_past`: its past is one sum',
+    'rotary_pos_emb': '`attn_kernel` does not go with `rotary_pos_emb`: its feature maps do not apply to rotated keys',
+    'rotary_xpos': '`attn_kernel` does not go with `rotary_xpos`: its feature maps do not apply to rotated keys',
+    'polar_pos_emb': '`attn_kernel` does not go with `polar_pos_emb`: its feature maps do not apply to rotated keys',
+    'alibi_pos_bias': '`attn_kernel` does not go with `alibi_pos_bias`: it forms no scores to add to',
+    'residual_attn': '`attn_kernel` does not go with `residual_attn`: it forms no scores for the next layer',
+    'attn_dropout': '`attn_kernel` does not go with `attn_dropout`: it forms no attention weights',
+    'attn_max_attend_past': '`attn_kernel` does not go with `attn_max_attend_past`: it sums up all earlier keys',
     'attn_flash': '`attn_flash=True` does not go with `attn_kernel`: it attends in its own way',
 }
 
@@ -434,7 +434,10 @@ def test_values_that_there_are_not():
 CALL_WORDS = {
     'attn_mask': (dict(attn_mask=torch.ones(N, N, dtype=torch.bool)), 'it hides no keys but from all queries alike'),
     'attn_bias': (dict(attn_bias=torch.zeros(N, N)), 'it hides no keys but from all queries alike'),
-    'rotary_pos_emb': (dict(rotary_pos_emb=(torch.zeros(1, N, 4), 1.0)), 'its features are not of turned keys'),
+    'rotary_pos_emb': (
+        dict(rotary_pos_emb=(torch.zeros(1, N, 4), 1.0)),
+        'its feature maps do not apply to rotated keys',
+    ),
     'return_attn': (dict(keep_maps=True), 'it keeps none'),
     'a context': (dict(context=torch.zeros(2, 3, 16)), 'where it is causal, its keys are those of its queries'),
     'queries': (dict(at=torch.tensor([[0], [1]])), 'its sums are those of the tokens in their order'),

@@ -144,7 +144,7 @@ BUILT = {
     'causal': (
         Decoder,
         FLAGS,
-        '`attn_linformer_k` does not go with `causal`: its slots are of all tokens. In cross-at',
+        '`attn_linformer_k` does not go with `causal`: its slots are sums over all tokens. In cross-at',
     ),
     'length': (Encoder, dict(attn_linformer_k=3), '`attn_linformer_k` needs `attn_linformer_max_len`: a slot is a sum'),
     'too many': (Encoder, {**FLAGS, 'attn_linformer_k': 13}, '`attn_linformer_k` got 13, it must be at most `attn_lin'),
@@ -171,7 +171,11 @@ CALLS = {
     'length': (dict(), 13, '`linformer_max_len=12`: there are 13 keys'),
     'causal': (dict(causal=True), 9, '`linformer_k` does not go with `causal`: its queries see later keys'),
     'maps': (dict(keep_maps=True), 9, '`linformer_k` does not go with `return_attn`'),
-    'mems': (dict(mem=torch.zeros(2, 1, 8)), 9, '`linformer_k` does not go with `mems`: its slots are of all tokens'),
+    'mems': (
+        dict(mem=torch.zeros(2, 1, 8)),
+        9,
+        '`linformer_k` does not go with `mems`: its slots are sums over all tokens',
+    ),
     'documents': (dict(document_ids=torch.zeros(2, 9).long()), 9, '`document_ids` does not go with `linformer_k`: its'),
     'attn_mask': (
         dict(attn_mask=torch.ones(9, 9).bool()),
@@ -193,7 +197,7 @@ def test_calls_that_it_does_not_go_with(name):
 def test_no_cache_of_its_own_tokens():
     attn, x = layer(), randn(2, 5, 8)
     _, trace = attn(x, return_intermediates=True)
-    with pytest.raises(ValueError, match='`linformer_k` does not go with `cache`: its slots are of all tokens'):
+    with pytest.raises(ValueError, match='`linformer_k` does not go with `cache`: its slots are sums over all tokens'):
         attn(x, cache=trace)
 
 

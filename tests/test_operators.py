@@ -170,7 +170,7 @@ CALLS = {
     'masks': ({}, dict(mask=HOLES), '`mask`: it hides no keys'),
     'window': (dict(max_attend_past=2), {}, '`max_attend_past`: it hides no keys'),
     'biases': ({}, dict(attn_bias=torch.zeros(N, N)), '`attn_bias`: it hides no keys'),
-    'curves': (dict(use_rel_proj_pos_bias=True), {}, '`use_rel_proj_pos_bias`: nothing is added to its scores'),
+    'curves': (dict(use_rel_proj_pos_bias=True), {}, '`use_rel_proj_pos_bias`: it forms no scores to add to'),
     'keys': (dict(num_mem_kv=2), {}, 'keys that other flags put in front'),
     'mems': ({}, dict(mem=torch.zeros(B, 2, 16)), '`mems`: its keys are those of its queries'),
     'context': ({}, dict(context=torch.zeros(B, 3, 16)), '`context`: its keys are those of its queries'),
@@ -189,7 +189,7 @@ def test_what_an_operator_does_not_handle_is_refused_by_name(name):
 
 def test_more_that_an_operator_does_not_handle():
     attn = Attention(16, heads=2, dim_head=8, features=(Bare,), bare=True, dropout=0.5)
-    with pytest.raises(ValueError, match='`bare` does not go with `dropout`: it has no weights to drop'):
+    with pytest.raises(ValueError, match='`bare` does not go with `dropout`: it forms no attention weights'):
         attn(torch.zeros(B, N, 16))
     assert attn.eval()(torch.zeros(B, N, 16)).shape == (B, N, 16)
     attn = Attention(16, heads=2, dim_head=8, causal=True, features=(Nearby,), nearby=2, use_rel_proj_pos_bias=True)

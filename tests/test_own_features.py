@@ -881,7 +881,7 @@ def test_tokens_that_there_are_not(index, message):
 
     with pytest.raises((ValueError, TypeError), match=message):
         seeded(features=(Wrong,), every_second='some')(stream(2, 5, 16))
-    with pytest.raises(ValueError, match='`shift_tokens` does not go with `of_tokens`: each branch also reads'):
+    with pytest.raises(ValueError, match='`shift_tokens` does not go with `of_tokens`: each branch input contains'):
         seeded(features=(EverySecond,), every_second='some', shift_tokens=1)(stream(2, 5, 16))
 
 

@@ -214,7 +214,7 @@ ELSE = (Sliding(2), Sliding(2) | Global(1), Strided(2), BlockLocal(2), Mix((Glob
 
 @pytest.mark.parametrize('pattern', [*ELSE, Global('mask')], ids=repr)
 def test_everything_else_is_refused(pattern):
-    reason = '`global_mask` marks tokens' if pattern == Global('mask') else 'its places are those of one sequence'
+    reason = '`global_mask` marks tokens' if pattern == Global('mask') else 'its positions are those of one sequence'
     with pytest.raises(ConfigError, match=f'`attn_sparse_pattern` does not go with `cross_attend`: {reason}'):
         Decoder(dim=8, depth=1, heads=2, cross_attend=True, cross_attn_sparse_pattern=pattern)
     with pytest.raises(ValueError, match=f'`sparse_pattern` does not go with a context: {reason}'):

@@ -292,7 +292,7 @@ def test_nets_that_count_tokens_are_told_which_are_padding():
 
 
 REFUSED = [
-    (dict(rotary_scaling=dict(kind='axial')), 'a dict with a `kind` and what that needs: linear'),
+    (dict(rotary_scaling=dict(kind='axial')), 'a dict with a `kind` and its parameters: linear'),
     (dict(rotary_scaling=dict(kind='yarn', factor=2.0)), "`rotary_scaling` of kind 'yarn' needs `length`"),
     (dict(rotary_scaling=dict(LLAMA3, theta=1.0)), "of kind 'llama3' got `theta`, it may have kind, factor, low"),
     (dict(rotary_scaling=dict(DYNAMIC, factor=0.5)), '`factor` of 0.5, it must be a number of at least 1'),

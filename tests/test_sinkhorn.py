@@ -221,11 +221,14 @@ WORDS = {
     'net': (dict(attn_sinkhorn_sort='net'), "`attn_sinkhorn_sort='net'` needs `attn_cluster_blocks`"),
     'alibi': (
         dict(alibi_pos_bias=True),
-        '`attn_cluster` does not go with `alibi_pos_bias`: a mixed key has no position',
+        '`attn_cluster` does not go with `alibi_pos_bias`: mixed keys have no position',
     ),
-    'window': (dict(attn_max_attend_past=3), '`attn_cluster` does not go with `attn_max_attend_past`: a mixed key has'),
+    'window': (dict(attn_max_attend_past=3), '`attn_cluster` does not go with `attn_max_attend_past`: mixed keys have'),
     'memories': (dict(attn_num_mem_kv=1), '`attn_cluster` does not go with `attn_num_mem_kv`: what stands in front'),
-    'dropout': (dict(attn_dropout=0.1), '`attn_cluster` does not go with `attn_dropout`: it has no weights to drop'),
+    'dropout': (
+        dict(attn_dropout=0.1),
+        '`attn_cluster` does not go with `attn_dropout`: it forms no attention weights',
+    ),
     'temperature': (dict(attn_sinkhorn_temp=0.0), '`attn_sinkhorn_temp` got 0.0, it must be a positive number'),
 }
 

@@ -164,10 +164,10 @@ def test_spans_shrink_to_what_a_task_needs():
 @pytest.mark.parametrize(
     'stack, flags, words',
     [
-        (Encoder, {}, '`attn_adaptive_span` needs `causal`: it counts back to keys of the same sequence'),
+        (Encoder, {}, '`attn_adaptive_span` needs `causal`: its distances are between tokens of one sequence'),
         (Decoder, dict(cross_attend=True), 'In cross-attention leave it out: `cross_attn_adaptive_span=None`'),
         (Decoder, dict(attn_flash=True), '`attn_flash=True` does not go with `attn_adaptive_span`'),
-        (Decoder, dict(attn_num_mem_kv=1), '`attn_adaptive_span` does not go with `attn_num_mem_kv`: keys in front'),
+        (Decoder, dict(attn_num_mem_kv=1), '`attn_adaptive_span` does not go with `attn_num_mem_kv`: prepended keys'),
         (Decoder, dict(attn_add_zero_kv=True), '`attn_adaptive_span` does not go with `attn_add_zero_kv`'),
         (Decoder, dict(attn_head_learned_sink=True), '`attn_adaptive_span` does not go with `attn_head_learned_sink`'),
         (Decoder, dict(attn_max_span=0), '`attn_max_span` got 0'),
@@ -185,6 +185,6 @@ def test_calls_keep_the_order():
     net, x = Attention(16, causal=True, adaptive_span='static'), torch.randn(1, 4, 16)
     for inputs in (dict(causal=False), dict(context=x)):
         with pytest.raises(
-            ValueError, match=f'`{next(iter(inputs))}.*does not go with `adaptive_span`: it counts back'
+            ValueError, match=f'`{next(iter(inputs))}.*does not go with `adaptive_span`: its distances are'
         ):
             net(x, **inputs)

@@ -199,13 +199,13 @@ def clamp_logits(host: Any, name: str, value: Any) -> None:
 
 
 class Attend(Configurable, ChoosesKernel):
-    """Attention of queries to keys, without projections:  softmax(q k^T scale + bias) v.  arXiv:1706.03762
+    """Scaled dot-product attention, without projections:  softmax(q k^T scale + bias) v.  arXiv:1706.03762
 
-    q             b h i d
-    k, v          b k j d, where k divides h: query head h reads key head h mod k; or b j d for one head
-    returns       (b h i d, Intermediates)
+    q             (b, h, i, d)
+    k, v          (b, k, j, d), where k divides h: query head h uses key head h mod k; or (b, j, d) for one head
+    returns       a pair of (b, h, i, d) and `Intermediates`
 
-    Every attention layer has one, as `attend`, which keeps the parameters of features that act on scores.
+    Every attention layer has one as `attend`, which holds the parameters of features that act on scores.
     """
 
     catalogue = ATTEND
@@ -217,15 +217,19 @@ class Attend(Configurable, ChoosesKernel):
         self,
         *,
         heads: Annotated[
-            int | None, 'number of query heads; needed by what has parameters per head', size | none
+            int | None, 'number of query heads; needed by features with parameters per head', size | none
         ] = None,
-        causal: Annotated[bool, 'a query sees only keys up to its own place, counted from the last', boolean] = False,
+        causal: Annotated[bool, 'causal mask, aligned at the last query and key', boolean] = False,
         flash: Annotated[
-            bool | None, 'None: the fastest exact kernel; True: the fused one; False: the formula', boolean | none
+            bool | None,
+            'attention kernel; True: fused, False: eager (materializes the scores), None: the fastest of both',
+            boolean | none,
         ] = None,
-        scale: Annotated[float | None, 'factor of the logits; d ** -0.5 if None', number | none] = None,
-        qk_norm: Annotated[bool, 'accepted; the softmax is exact for normed queries and keys too', boolean] = False,
-        sdp_kwargs: Annotated[dict, 'backends of the fused kernel', a_mapping] = ALL_BACKENDS,
+        scale: Annotated[float | None, 'factor of the dot products; d ** -0.5 if None', number | none] = None,
+        qk_norm: Annotated[
+            bool, 'accepted without effect: the softmax is exact for normalized queries and keys as well', boolean
+        ] = False,
+        sdp_kwargs: Annotated[dict, 'allowed backends of the fused kernel', a_mapping] = ALL_BACKENDS,
         features: Sequence[type[Feature]] | None = None,
         **flags: Unpack[AttendKeywords],
     ) -> None:

@@ -213,39 +213,56 @@ Prompts = Tensor | Sequence[Tensor] | None  # ids of any leading axes, or a list
 
 
 class AutoregressiveWrapper(Configurable):
-    """A model of tokens with its next-token loss, and generation.
+    """A language model with its next-token loss, and generation.
 
-        forward   b n    ids in, the mean cross entropy of each token given those before it out
+        forward   ids (b, n) -> the mean cross entropy of each token given the tokens before it
 
-    It has no parameters of its own; those of the model are stored under `net.`.
+    The wrapper has no parameters; those of the model are stored under `net.`.
     """
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
-        ignore_index: Annotated[int, 'id that is no target of the loss', integer] = -100,
+        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
+        ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
         pad_value: Annotated[
-            int, 'id for padding: in place of `ignore_index`, before prompts, after the end', integer
+            int,
+            'padding id, used as input for `ignore_index`, before shorter prompts, and after the end of a sequence',
+            integer,
         ] = 0,
-        mask_prob: Annotated[float, 'part of the keys hidden in training, arXiv:2210.13432', probability] = 0.0,
-        add_attn_z_loss: Annotated[bool, 'add the z-loss of the attention scores', boolean] = False,
-        next_embed_loss_weight: Annotated[float, 'weight of the loss of predicted embeddings', number] = 0.1,
-        looped_loss_threshold_exit: Annotated[float, 'gain of a pass, in nats, that is worth it', number] = 0.05,
-        looped_loss_slope: Annotated[float, 'how sharply the gate shall tell', positive] = 50.0,
-        looped_exit_loss_weight: Annotated[float, 'weight of the loss of the gate of a looped net', number] = 1.0,
+        mask_prob: Annotated[
+            float, 'fraction of keys that are masked in training, arXiv:2210.13432', probability
+        ] = 0.0,
+        add_attn_z_loss: Annotated[bool, 'add the z-loss of the attention logits to the loss', boolean] = False,
+        next_embed_loss_weight: Annotated[float, 'weight of the loss of the predicted next embeddings', number] = 0.1,
+        looped_loss_threshold_exit: Annotated[
+            float, 'improvement of the loss, in nats, that justifies another pass of a looped model', number
+        ] = 0.05,
+        looped_loss_slope: Annotated[float, 'slope of the target of the exit gate of a looped model', positive] = 50.0,
+        looped_exit_loss_weight: Annotated[
+            float, 'weight of the loss of the exit gate of a looped model', number
+        ] = 1.0,
         label_smoothing: Annotated[
-            float, 'e: the target has probability 1 - e, and all tokens share e, arXiv:1512.00567', probability
+            float,
+            'label smoothing e: probability 1 - e for the target, e spread over all tokens, arXiv:1512.00567',
+            probability,
         ] = 0.0,
         z_loss_weight: Annotated[
             float, 'weight of the squared log-sum-exp of the logits, arXiv:2204.02311', not_negative
         ] = 0.0,
         intermediate_layer_loss: Annotated[
-            bool | str, "in training, layers between learn too, until they fade: 'step', 'linear'", a_schedule
+            bool | str,
+            "in training, add losses of intermediate layers, which are switched off in turn ('step') or "
+            "gradually ('linear')",
+            a_schedule,
         ] = False,
         future_target_weights: Annotated[
-            Sequence[float], 'in training, weights of the losses of tokens further on, one for each more head', weights
+            Sequence[float],
+            'in training, loss weights of the further output heads, which predict later tokens, one per head',
+            weights,
         ] = (),
-        last_position_only: Annotated[bool, 'in training, the last target of a row alone counts', boolean] = False,
+        last_position_only: Annotated[
+            bool, 'in training, use only the last target of each sequence for the loss', boolean
+        ] = False,
     ) -> None:
         super().__init__()
         check_net(net)

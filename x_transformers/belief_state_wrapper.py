@@ -77,32 +77,40 @@ def flip(x: Tensor, dim: int = 1, lens: Tensor | None = None) -> Tensor:
 
 
 class BeliefStateWrapper(Configurable):
-    """Learn the token after a prefix and the token before a suffix, for every pair of both:  ids b n -> loss.
+    """Predict the token after a prefix and the token before a suffix, for all pairs of both:  ids (b, n) -> loss.
 
         head([F_f ; B_k]) -> next token of the prefix 0..f, and token before the suffix k..n        0 <= f <= k - 2
 
-    F are embeddings of the tokens read forwards, B of the tokens read backwards behind a learned first one. The
-    decoder of the second direction is the first one, unless given.  Hu et al. 2024, arXiv:2410.23506
+    F are embeddings of the tokens read forwards, B of the tokens read backwards after a learned start token. Both
+    directions use the same decoder, unless another one is passed.  Hu et al. 2024, arXiv:2410.23506
     """
 
     def __init__(
         self,
-        forward_decoder: Annotated[TransformerWrapper, 'reads forwards', an_instance(TransformerWrapper)],
+        forward_decoder: Annotated[
+            TransformerWrapper, 'causal model of the prefix, read forwards', an_instance(TransformerWrapper)
+        ],
         backward_decoder: Annotated[
-            TransformerWrapper | None, 'reads backwards; the same model if None', an_instance(TransformerWrapper) | none
+            TransformerWrapper | None,
+            'causal model of the suffix, read backwards; the same model if None',
+            an_instance(TransformerWrapper) | none
         ] = None,
-        train_frac_forward_backward_pairs: Annotated[float, 'part of the pairs to learn from, drawn', a_part] = 1.0,
+        train_frac_forward_backward_pairs: Annotated[
+            float, 'fraction of the (prefix, suffix) pairs that are sampled for training', a_part
+        ] = 1.0,
         text_head: Annotated[
-            nn.Module | None, 'from both embeddings (... 2 d) to the logits of both directions (... 2 l)',
+            nn.Module | None, 'head from both embeddings (..., 2 d) to the logits of both directions (..., 2 l)',
             an_instance(nn.Module) | none,
         ] = None,
-        backward_ar_loss_weight: Annotated[float, 'weight of the backward direction', number] = 1.0,
-        pred_distance: Annotated[bool, 'also learn how far the suffix is away', boolean] = False,
-        pred_distance_loss_weight: Annotated[float, 'weight of that', number] = 1.0,
-        cond_on_distance: Annotated[bool, 'at times, tell the head how far the suffix is away', boolean] = False,
-        cond_on_distance_prob: Annotated[float, 'how often, in training', probability] = 0.5,
+        backward_ar_loss_weight: Annotated[float, 'weight of the loss of the backward direction', number] = 1.0,
+        pred_distance: Annotated[bool, 'also predict the distance to the suffix', boolean] = False,
+        pred_distance_loss_weight: Annotated[float, 'weight of the loss of this prediction', number] = 1.0,
+        cond_on_distance: Annotated[
+            bool, 'condition the head on the distance to the suffix, at random', boolean
+        ] = False,
+        cond_on_distance_prob: Annotated[float, 'probability of this conditioning in training', probability] = 0.5,
         max_pred_distance: Annotated[
-            int | None, 'distances above count as this; `max_seq_len` if None', size | none
+            int | None, 'maximum distance, to which larger ones are clamped; `max_seq_len` if None', size | none
         ] = None,
     ) -> None:  # fmt: skip
         super().__init__()

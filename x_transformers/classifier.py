@@ -35,36 +35,38 @@ TOKENS = ('first', 'last', 'eos', 'last_eos', 'mean', 'all')
 
 
 class Classifier(Configurable):
-    """A class of every sequence, or of every token, by the hidden states of a model:  ids b n -> b c or b n c.
+    """Classify sequences or tokens by the hidden states of a model:  ids (b, n) -> logits (b, c) or (b, n, c).
 
         x = hidden states of one token, of all, or their mean
         logits = W dropout(norm(act(D x + d))) + w              without `head_transform`: W dropout(x) + w
 
-    With labels it gives their loss: the cross entropy, or squares if there is one class. The model may be one of
-    vectors, or an encoder-decoder, whose decoder reads the sequence behind `start_id`.
+    With labels it returns the loss: cross entropy, or the squared error if there is one class. The model may also be
+    one of vectors, or an encoder-decoder, whose decoder gets the sequence after `start_id`.
 
     BERT, arXiv:1810.04805; of decoders: GPT, Radford et al. 2018; of encoder-decoders: BART, arXiv:1910.13461
     """
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a model with hidden states, as TransformerWrapper', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'model with hidden states, such as TransformerWrapper', an_instance(nn.Module)],
         *,
         num_classes: Annotated[int, 'number of classes', size],
         token: Annotated[
             str | None,
-            "whose hidden state is read; 'all' for a class of each; None for 'first', or 'last' where tokens look back "
-            'alone',
+            "token whose hidden state is classified; 'all': classify every token; None: 'first', or 'last' "
+            'in causal models',
             one_of(*TOKENS) | none,
         ] = None,
-        pad_id: Annotated[int | None, 'id that is no token, where there is no mask', integer | none] = None,
-        eos_id: Annotated[int | None, "id of the token of 'eos' and 'last_eos'", integer | none] = None,
-        start_id: Annotated[int | None, 'what the decoder of an encoder-decoder reads first', integer | none] = None,
-        head_transform: Annotated[
-            Mapping[str, Any] | None, 'a layer before the classes, as `head_transform` of models', transform_options
+        pad_id: Annotated[int | None, 'id of the padding token, if no mask is passed', integer | none] = None,
+        eos_id: Annotated[int | None, "id of the token for 'eos' and 'last_eos'", integer | none] = None,
+        start_id: Annotated[
+            int | None, 'id of the start token for the decoder of an encoder-decoder', integer | none
         ] = None,
-        bias: Annotated[bool, 'a bias of the classes', boolean] = True,
-        dropout: Annotated[float, 'dropout before the classes', probability] = 0.0,
+        head_transform: Annotated[
+            Mapping[str, Any] | None, 'layer before the classes, like `head_transform` of models', transform_options
+        ] = None,
+        bias: Annotated[bool, 'use a bias for the classes', boolean] = True,
+        dropout: Annotated[float, 'dropout probability before the classes', probability] = 0.0,
     ) -> None:
         super().__init__()
         if eos_id is None and token in ('eos', 'last_eos'):

@@ -81,10 +81,10 @@ CONTINUOUS: tuple[type[Feature], ...] = (
 
 
 class ContinuousTransformerWrapper(Wrapper):
-    """Vectors in, vectors out:  b n dim_in -> b n dim_out, around any stack.
+    """A model of vectors around a stack:  (b, n, dim_in) -> (b, n, dim_out).
 
-    With `probabilistic` the output is a mean and a variance, (2 b n dim_out). With `conv_stem` n vectors become fewer
-    tokens, which `max_seq_len` and all inputs but `mask` and `lens` count.
+    With `probabilistic` the output is a mean and a variance, (2, b, n, dim_out). With `conv_stem` n vectors become
+    fewer tokens; `max_seq_len` and all inputs except `mask` and `lens` refer to these tokens.
     """
 
     catalogue = CONTINUOUS
@@ -92,20 +92,27 @@ class ContinuousTransformerWrapper(Wrapper):
     def __init__(
         self,
         *,
-        attn_layers: Annotated[AttentionLayers | nn.Module, 'the stack', a_stack],
+        attn_layers: Annotated[
+            AttentionLayers | nn.Module,
+            'stack of attention and feedforward layers, such as `Decoder` or `Encoder`',
+            a_stack,
+        ],
         max_seq_len: Annotated[
-            int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them'
+            int | None, 'maximum length with absolute positions; 0, -1 or None to use no absolute positions'
         ] = None,
         dim_in: Annotated[int | None, 'width of the input, that of the stack if None', size | none] = None,
         dim_out: Annotated[int | None, 'width of the output, that of the stack if None', size | none] = None,
-        project_in: Annotated[nn.Module | None, 'an input projection of your own'] = None,
-        project_out: Annotated[nn.Module | None, 'an output projection of your own'] = None,
-        max_mem_len: Annotated[int, 'hidden states kept as memories', count] = 0,
-        probabilistic: Annotated[bool, 'give a mean and a variance', boolean] = False,
-        use_identity_if_same_dim: Annotated[bool, 'no projection between equal widths', boolean] = False,
+        project_in: Annotated[nn.Module | None, 'custom input projection'] = None,
+        project_out: Annotated[nn.Module | None, 'custom output projection'] = None,
+        max_mem_len: Annotated[
+            int, 'number of hidden states that are returned as memories (Transformer-XL)', count
+        ] = 0,
+        probabilistic: Annotated[bool, 'predict a mean and a variance', boolean] = False,
+        use_identity_if_same_dim: Annotated[bool, 'use no projection between equal widths', boolean] = False,
         conv_stem: Annotated[
             Sequence[Sequence[int]] | None,
-            '(channels, kernel, stride, padding) of convolutions in place of the input projection, GELU after each',
+            '(channels, kernel, stride, padding) of convolutions instead of the input projection, with a '
+            'GELU after each',
             convolutions | none,
         ] = None,
         features: Sequence[type[Feature]] | None = None,
@@ -242,24 +249,27 @@ def check_sequence(x: Any, name: str, least: int, ndims: tuple[int, ...]) -> Non
 
 
 class ContinuousAutoregressiveWrapper(Configurable):
-    """A causal model of vectors with the loss of its next vector, and generation.
+    """A causal model of vectors with its next-vector loss, and generation.
 
-        forward   b n d    vectors in, the mean loss of each vector given those before it out
+        forward   vectors (b, n, d) -> the mean loss of each vector given the vectors before it
 
-    It has no parameters of its own; those of the model are stored under `net.`.
+    The wrapper has no parameters; those of the model are stored under `net.`.
     """
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a causal model of vectors, as ContinuousTransformerWrapper', an_instance(nn.Module)],
+        net: Annotated[
+            nn.Module, 'causal model of vectors, such as ContinuousTransformerWrapper', an_instance(nn.Module)
+        ],
         loss_fn: Annotated[
             Callable[[Tensor, Tensor], Tensor] | None,
-            'from (prediction, target) to one loss per entry; Gaussian likelihood, L1 or squares by default',
+            'function from (prediction, target) to one loss per entry; default: Gaussian likelihood, L1 or '
+            'squared error',
             none | a_callable,
         ] = None,
-        use_l1_loss: Annotated[bool, 'absolute instead of squared differences', boolean] = False,
+        use_l1_loss: Annotated[bool, 'use absolute instead of squared errors', boolean] = False,
         equal_loss_weight_batch: Annotated[
-            bool, 'rows count alike in the loss, however short they are', boolean
+            bool, 'weight all sequences equally in the loss, whatever their length', boolean
         ] = False,
     ) -> None:
         super().__init__()

@@ -80,37 +80,47 @@ class VariationalLatentBottleneck(nn.Module):
 
 
 class ContinuousTransformerAutoencoder(Configurable):
-    """Sequences of vectors through one latent:  b n d -> loss.
+    """Autoencoder of sequences of vectors, through one latent per sequence:  (b, n, d) -> loss.
 
         z = bottleneck(mean of the encoder's embeddings);  x_i from [W z ; x_0 .. x_{i-1}]
 
-    In training, some rows do not see their latent, and have only the vectors before to go by.
+    In training, some sequences are decoded without their latent.
     """
 
     def __init__(
         self,
         *,
         dim: Annotated[int, 'width of both stacks', size],
-        enc_depth: Annotated[int, 'blocks of the encoder', size],
-        dec_depth: Annotated[int, 'blocks of the decoder', size],
-        max_seq_len: Annotated[int | None, 'longest sequence; None for no absolute positions', size | none],
-        dim_input: Annotated[int | None, 'width of the vectors, `dim` if None', size | none] = None,
+        enc_depth: Annotated[int, 'number of blocks of the encoder', size],
+        dec_depth: Annotated[int, 'number of blocks of the decoder', size],
+        max_seq_len: Annotated[
+            int | None, 'maximum length of a sequence; None to use no absolute positions', size | none
+        ],
+        dim_input: Annotated[int | None, 'width of the input vectors, `dim` if None', size | none] = None,
         dim_latent: Annotated[int | None, 'width of the latent, `dim` if None', size | none] = None,
         bottleneck: Annotated[
-            nn.Module | None, 'one of your own, from (x, return_unreduced_loss) to (latents, loss or None)',
+            nn.Module | None, 'custom bottleneck, from (x, return_unreduced_loss) to (latents, loss or None)',
             an_instance(nn.Module) | none,
         ] = None,
         bottleneck_type: Annotated[
-            str, 'a linear layer, or one that draws', one_of('deterministic', 'variational')
+            str,
+            'type of the bottleneck: a linear layer, or a variational one that samples', one_of('deterministic',
+            'variational')
         ] = 'deterministic',
-        deterministic_bottleneck_kwargs: Annotated[dict | None, 'arguments of the first', a_mapping | none] = None,
-        variational_bottleneck_kwargs: Annotated[dict | None, 'arguments of the second', a_mapping | none] = None,
-        loss_type: Annotated[str, 'squares or absolute differences', one_of('l2', 'l1')] = 'l2',
-        attn_dim_head: Annotated[int, 'width of a head', size] = 64,
-        heads: Annotated[int, 'heads of both stacks', size] = 8,
-        enc_kwargs: Annotated[dict | None, 'further arguments of the encoder', a_mapping | none] = None,
-        dec_kwargs: Annotated[dict | None, 'further arguments of the decoder', a_mapping | none] = None,
-        latents_dropout_prob: Annotated[float, 'part of the rows that do not see their latent', probability] = 0.5,
+        deterministic_bottleneck_kwargs: Annotated[
+            dict | None, 'arguments of the deterministic bottleneck', a_mapping | none
+        ] = None,
+        variational_bottleneck_kwargs: Annotated[
+            dict | None, 'arguments of the variational bottleneck', a_mapping | none
+        ] = None,
+        loss_type: Annotated[str, 'reconstruction loss: squared or absolute error', one_of('l2', 'l1')] = 'l2',
+        attn_dim_head: Annotated[int, 'width of each attention head', size] = 64,
+        heads: Annotated[int, 'number of attention heads of both stacks', size] = 8,
+        enc_kwargs: Annotated[dict | None, 'additional arguments of the encoder', a_mapping | none] = None,
+        dec_kwargs: Annotated[dict | None, 'additional arguments of the decoder', a_mapping | none] = None,
+        latents_dropout_prob: Annotated[
+            float, 'fraction of sequences that are trained without their latent', probability
+        ] = 0.5,
         **kwargs: Unpack[ContinuousTransformerAutoencoderKeywords],
     ) -> None:  # fmt: skip
         super().__init__()

@@ -87,9 +87,9 @@ def role_ids_for_tokens(tokens: Tensor, lengths: Tensor, scheme: str, *, max_seq
 
 
 class TPREncoder(Configurable):
-    """A sequence as the sum of its bound fillers and roles:  tokens b n, roles b n -> b d.
+    """Tensor product representation: a sum of bound fillers and roles.  tokens (b, n), roles (b, n) -> (b, d)
 
-        h_o = sum_n B_ofg filler(token_n)_f role(role_n)_g + bias_o       then, if wanted, a perceptron
+        h_o = sum_n B_ofg filler(token_n)_f role(role_n)_g + bias_o       optionally followed by an MLP
 
     arXiv:2608.29530; Smolensky 1990
     """
@@ -98,11 +98,11 @@ class TPREncoder(Configurable):
         self,
         *,
         dim: Annotated[int, 'width of the encoding', size],
-        num_fillers: Annotated[int, 'different tokens', size],
-        num_roles: Annotated[int, 'different roles', size],
-        filler_dim: Annotated[int, 'width of a filler', size] = 24,
-        role_dim: Annotated[int, 'width of a role', size] = 24,
-        mlp_dim: Annotated[int | None, 'inner width of a perceptron on top; none if None', size | none] = None,
+        num_fillers: Annotated[int, 'number of fillers (token ids)', size],
+        num_roles: Annotated[int, 'number of roles', size],
+        filler_dim: Annotated[int, 'width of each filler', size] = 24,
+        role_dim: Annotated[int, 'width of each role', size] = 24,
+        mlp_dim: Annotated[int | None, 'inner width of an MLP on top; None for no MLP', size | none] = None,
     ) -> None:
         super().__init__()
         self.dim = dim
@@ -180,22 +180,24 @@ class TPREncoder(Configurable):
 
 
 class DiscoverDecoder(Configurable):
-    """One model as encoder and decoder: a sequence to one of its hidden states, and back.  ids b n -> b d.
+    """One model as encoder and decoder: encode a sequence into one hidden state, and decode it.  ids (b, n) -> (b, d).
 
-    Encode a sequence into the state of one token; decode it, given that vector in front of `bos_id`. What the vector
-    knows is told by how well a `TPREncoder` fits it, and proved by `surgery`. arXiv:2608.29530
+    Encodes a sequence into the hidden state of one token, and decodes it with that vector prepended to `bos_id`. How
+    well a `TPREncoder` fits the vector shows its structure, which `surgery` verifies. arXiv:2608.29530
     """
 
     def __init__(
         self,
         *,
-        decoder: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
-        num_fillers: Annotated[int, 'tokens below this are content', size],
-        bos_id: Annotated[int, 'id that starts decoding', integer],
-        pad_id: Annotated[int, 'id of padding', integer],
-        max_seq_len: Annotated[int, 'longest sequence', size],
+        decoder: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
+        num_fillers: Annotated[int, 'number of content tokens: ids below this', size],
+        bos_id: Annotated[int, 'id of the begin-of-sequence token for decoding', integer],
+        pad_id: Annotated[int, 'id of the padding token', integer],
+        max_seq_len: Annotated[int, 'maximum length of a sequence', size],
         enc_pos: Annotated[
-            int | str, 'place of the state that is the encoding, or the last real token', count | one_of('last')
+            int | str,
+            'index of the token whose hidden state is the encoding; the last token before padding if None',
+            count | one_of('last'),
         ] = 'last',
     ) -> None:
         super().__init__()

@@ -24,26 +24,30 @@ __all__ = ['DPO']
 
 
 class DPO(Configurable):
-    """Direct preference optimisation: raise the odds of the preferred answer, measured against the model as it was.
+    """Direct preference optimization (DPO): raise the odds of the preferred answer, relative to a frozen reference.
 
-        loss = -log sigmoid(beta ((s(w) - s'(w)) - (s(l) - s'(l))))       mean over rows
+        loss = -log sigmoid(beta ((s(w) - s'(w)) - (s(l) - s'(l))))       mean over the batch
 
-    w and l are the preferred and the other sequence, s is the log probability of an answer under the model that learns
-    and s' under its frozen copy: the mean over the tokens of the answer, or their sum, as in the paper.
+    w and l are the preferred and the other sequence. s is the log probability of an answer under the trained model and
+    s' under its frozen copy: the mean over the tokens of the answer, or their sum, as in the paper.
 
-    The copy is stored too, under `ref_model.`, since without it training could not be continued; `parameters()` gives
-    those of the model that learns only.
+    The copy is stored under `ref_model.`, so that training can be resumed; `parameters()` returns only those of the
+    trained model.
 
     Rafailov et al. 2023, arXiv:2305.18290
     """
 
     def __init__(
         self,
-        model: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
+        model: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
         *,
-        beta: Annotated[float, 'how much a departure from the frozen copy costs', positive] = 0.1,
-        pad_id: Annotated[int | None, 'id of padding, from which missing masks are made', integer | none] = None,
-        sum_log_probs: Annotated[bool, 'sum over the tokens of an answer, instead of the mean', boolean] = False,
+        beta: Annotated[float, 'beta: strength of the penalty for deviations from the frozen copy', positive] = 0.1,
+        pad_id: Annotated[
+            int | None, 'id of the padding token, from which missing masks are computed', integer | none
+        ] = None,
+        sum_log_probs: Annotated[
+            bool, 'sum the log probabilities over the tokens of an answer, instead of the mean', boolean
+        ] = False,
     ) -> None:
         super().__init__()
         if isinstance(model, AutoregressiveWrapper):

@@ -147,55 +147,69 @@ def balanced(losses: Tensor, positive: Tensor, real: Tensor) -> Tensor:
 
 
 class EarlyExitWrapper(AutoregressiveWrapper):
-    """A model of tokens that each leave after the block that is enough for them:  ids b n -> loss, and generation.
+    """Early exits: each token leaves the stack after the block that suffices for it.  ids (b, n) -> loss; generation.
 
-    All N blocks learn to say the next token, by heads of their own or that of the net.
+    All N blocks are trained to predict the next token, by separate output heads or by that of the model.
 
         aligned    sum_n w_n loss_n / sum_n w_n           w_n = 1 or n
-        mixed      the loss where each token leaves after a block that is drawn; later ones copy its state
+        mixed      the loss if each token exits after a random block; later blocks copy its state
 
-    A classifier may learn when to leave, from what leaving would have cost (`exit_oracle`):
+    A classifier can be trained to decide when to exit, from the loss at each exit (`exit_oracle`):
 
-        sequence      q = softmax(W mean(context) + b)               one depth for a row
+        sequence      q = softmax(W mean(context) + b)               one depth per sequence
         multinomial   q_t = softmax(W h_1 + b)                       known after the first block
         geometric     q_t(n) = s(w_n h_n + b_n) prod_{k<n} (1 - s(w_k h_k + b_k))
 
         loss + exit_loss_weight mean(-log q(oracle))
 
-    Generation takes `exit`, see `generate`. The net guesses by itself where `speculative` gets as `draft` a number of
-    blocks, or 'exit' with `exit` and `exit_threshold` beside it.
+    `generate` takes the criterion as `exit`. In speculative decoding, the model drafts by itself if `draft` is a number
+    of blocks, or 'exit' together with `exit` and `exit_threshold`.
 
-    h_n is the state behind block n, normed as at the end of the stack. Losses are sums over targets divided by their
+    h_n is the hidden state after block n, with the final norm applied. Losses are sums over targets divided by their
     number. Parameters of the model are stored under `net.`.
     """
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
-        exit_heads: Annotated[str, 'one head for all, or one for each block', one_of('shared', 'per_layer')] = 'shared',
+        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
+        exit_heads: Annotated[
+            str, 'output heads: one shared head, or one per block', one_of('shared', 'per_layer')
+        ] = 'shared',
         exit_train: Annotated[
-            str, 'all tokens run all blocks, or leave at random', one_of('aligned', 'mixed')
+            str, 'training: all tokens run all blocks, or exit after random blocks', one_of('aligned', 'mixed')
         ] = 'aligned',
-        mixed_samples: Annotated[int, 'how often the blocks are drawn for each step', size] = 1,
+        mixed_samples: Annotated[int, 'number of sampled exit patterns per training step', size] = 1,
         layer_loss_weights: Annotated[
-            str | Sequence[float], 'w_n of aligned training', one_of('uniform', 'linear') | weights_of_blocks
+            str | Sequence[float],
+            'loss weights w_n of aligned training',
+            one_of('uniform', 'linear') | weights_of_blocks,
         ] = 'uniform',
         exit_classifier: Annotated[
-            str | None, 'what learns when to leave', one_of('sequence', 'multinomial', 'geometric') | none
+            str | None,
+            'type of the classifier that learns when to exit',
+            one_of('sequence', 'multinomial', 'geometric') | none,
         ] = None,
-        exit_oracle: Annotated[str, 'what it is worth to stay', one_of('likelihood', 'correctness')] = 'likelihood',
-        exit_penalty: Annotated[float, 'what each block costs', not_negative] = 0.0,
-        exit_rbf_sigma: Annotated[float | None, 'how far neighbours count for the oracle', positive | none] = None,
+        exit_oracle: Annotated[
+            str,
+            "score by which the oracle compares exits: the 'likelihood' or the 'correctness' of the prediction",
+            one_of('likelihood', 'correctness'),
+        ] = 'likelihood',
+        exit_penalty: Annotated[float, 'cost per block', not_negative] = 0.0,
+        exit_rbf_sigma: Annotated[
+            float | None, 'width, in tokens, of the smoothing over neighboring tokens for the oracle', positive | none
+        ] = None,
         exit_loss_weight: Annotated[float, 'weight of the loss of the classifier', not_negative] = 1.0,
-        exit_detach: Annotated[bool, 'the net does not learn from that loss', boolean] = False,
+        exit_detach: Annotated[bool, 'stop the gradient of this loss into the model', boolean] = False,
         exit_confidence: Annotated[
             str,
-            "what `exit='confidence'` compares: p_(1) - p_(2), p_(1), cos(h_n, h_(n-1)), or a classifier that "
-            '`confidence_loss` trains',
+            "confidence measure of `exit='confidence'`: p_(1) - p_(2), p_(1), cos(h_n, h_(n-1)), or a "
+            'classifier trained by `confidence_loss`',
             one_of('softmax', 'max_prob', 'state', 'classifier'),
         ] = 'softmax',
-        ignore_index: Annotated[int, 'id that is no target of the loss', integer] = -100,
-        pad_value: Annotated[int, 'id for padding: before prompts, after the end', integer] = 0,
+        ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
+        pad_value: Annotated[
+            int, 'padding id, used before shorter prompts and after the end of a sequence', integer
+        ] = 0,
     ) -> None:
         super().__init__(net, ignore_index, pad_value)
         self.blocks = blocks = self.checked_blocks(net, exit_heads)

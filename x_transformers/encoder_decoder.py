@@ -36,7 +36,7 @@ def check_target(decoder: nn.Module, ids: Any) -> Tensor:
 
 
 class XTransformer(Configurable):
-    """Encoder and decoder:  ids b n, ids b m -> loss.  Vaswani et al. 2017, arXiv:1706.03762
+    """Encoder-decoder of tokens:  ids (b, n), ids (b, m) -> loss.  Vaswani et al. 2017, arXiv:1706.03762
 
     Keywords with `enc_` and `dec_` go to the two models, each a TransformerWrapper around its stack.
     """
@@ -45,12 +45,16 @@ class XTransformer(Configurable):
         self,
         *,
         dim: Annotated[int, 'width of both stacks', size],
-        tie_token_emb: Annotated[bool, 'one token table for both', boolean] = False,
-        ignore_index: Annotated[int, 'target id without a loss'] = -100,
-        pad_value: Annotated[int, 'id that fills up sequences'] = 0,
-        cross_attn_tokens_dropout: Annotated[float, 'fraction of encoder tokens hidden in training', probability] = 0.0,
+        tie_token_emb: Annotated[bool, 'share the token embedding of encoder and decoder', boolean] = False,
+        ignore_index: Annotated[int, 'target id that is ignored by the loss'] = -100,
+        pad_value: Annotated[int, 'id of the padding token'] = 0,
+        cross_attn_tokens_dropout: Annotated[
+            float, 'fraction of encoder tokens that cross-attention drops in training', probability
+        ] = 0.0,
         label_smoothing: Annotated[
-            float, 'e: the target has probability 1 - e, and all tokens share e, arXiv:1512.00567', probability
+            float,
+            'label smoothing e: probability 1 - e for the target, e spread over all tokens, arXiv:1512.00567',
+            probability,
         ] = 0.0,
         **kwargs: Unpack[XTransformerKeywords],
     ) -> None:
@@ -149,18 +153,22 @@ class XTransformer(Configurable):
 
 
 class EncoderDecoder(Configurable):
-    """An encoder of anything, such as sound or images, and a decoder of text that reads it:  source, ids b m -> loss.
+    """An encoder of any source, such as audio or images, with a decoder of text:  source, ids (b, m) -> loss.
 
-    The decoder reads the hidden states of the encoder, which is asked for them with `return_embeddings`.
+    The decoder attends to the hidden states of the encoder, which is called with `return_embeddings`.
 
     Radford et al. 2022, arXiv:2212.04356 (Whisper)
     """
 
     def __init__(
         self,
-        encoder: Annotated[nn.Module, 'a model of the source, as ContinuousTransformerWrapper', an_instance(nn.Module)],
+        encoder: Annotated[
+            nn.Module, 'model of the source, such as ContinuousTransformerWrapper', an_instance(nn.Module)
+        ],
         decoder: Annotated[
-            AutoregressiveWrapper, 'around a model of tokens with `cross_attend`', an_instance(AutoregressiveWrapper)
+            AutoregressiveWrapper,
+            'AutoregressiveWrapper around a model of tokens with `cross_attend`',
+            an_instance(AutoregressiveWrapper),
         ],
     ) -> None:
         super().__init__()

@@ -34,7 +34,7 @@ __all__ = ['EntropyBasedTokenizer']
 
 
 class EntropyBasedTokenizer(Configurable):
-    """Cut a sequence behind every place where the model is unsure of what follows.
+    """Split a sequence after every position where the entropy of the next token is high.
 
         h_i = -sum p_i log p_i        p_i = softmax of the logits at i
         a token ends at i             if h_i >= threshold; or, with `accumulate_entropy`, if the sum of h since the
@@ -45,11 +45,15 @@ class EntropyBasedTokenizer(Configurable):
 
     def __init__(
         self,
-        decoder: Annotated[nn.Module, 'a causal model of what is cut, as TransformerWrapper', an_instance(nn.Module)],
-        entropy_threshold: Annotated[float, 'entropy that ends a token, in nats', positive],
-        accumulate_entropy: Annotated[bool, 'compare the sum over a token with the threshold', boolean] = False,
-        ignore_entropy_below: Annotated[float, 'smaller entropies count for 0 in the sum', number] = 0.0,
-        max_token_size: Annotated[int | None, 'longer tokens are cut into pieces of this length', size | none] = None,
+        decoder: Annotated[
+            nn.Module, 'causal model of the sequence, such as TransformerWrapper', an_instance(nn.Module)
+        ],
+        entropy_threshold: Annotated[float, 'entropy threshold that ends a token, in nats', positive],
+        accumulate_entropy: Annotated[
+            bool, 'compare the entropy summed over a token with the threshold', boolean
+        ] = False,
+        ignore_entropy_below: Annotated[float, 'treat entropies below this as 0 in the sum', number] = 0.0,
+        max_token_size: Annotated[int | None, 'maximum token length: longer tokens are split', size | none] = None,
     ) -> None:
         super().__init__()
         if isinstance(decoder, AutoregressiveWrapper):

@@ -247,15 +247,15 @@ class ETCLayer(nn.Module):
 
 
 class ETCEncoder(Configurable):
-    """A long sequence in a window, and a few global tokens that read all of it and are read by all of it.
+    """Extended transformer construction (ETC): local attention of a long sequence, plus a few global tokens.
 
         global   softmax over all global and all long tokens
         long     softmax over all global tokens, and long ones at most `local_radius` away
 
-    of s q_i (k_j + P_label(i, j)), where labels are distances between tokens of a stream, clipped (0 itself, 1 .. k to
-    the right, k + 1 .. 2 k to the left), and whatever `rel_ids` say. `share_qkv` is 'all', one projection each for
-    queries, keys and values; 'kv', one for each stream of queries, and for each stream of keys; or 'none', keys and
-    values of their own in each of the pieces g2g, g2l, l2g, l2l. Time and memory grow as n (g + radius) + g^2.
+    of s q_i (k_j + P_label(i, j)), where labels are clipped distances between tokens of a stream (0 itself, 1 .. k to
+    the right, k + 1 .. 2 k to the left), or the values of `rel_ids`. `share_qkv` is 'all', one projection each for
+    queries, keys and values; 'kv', one per stream of queries, and one per stream of keys; or 'none', separate keys and
+    values in each of the parts g2g, g2l, l2g, l2l. Time and memory grow as n (g + radius) + g^2.
 
     Ainslie et al. 2020, arXiv:2004.08483
     """
@@ -266,18 +266,24 @@ class ETCEncoder(Configurable):
         self,
         dim: Annotated[int, 'width of both streams', size],
         depth: Annotated[int, 'number of blocks', size],
-        heads: Annotated[int, 'attention heads', size] = 8,
-        local_radius: Annotated[int, 'how far a long token sees others, on both sides', count] = 84,
-        rel_max_distance: Annotated[int, 'distances up to this one have labels of their own', count] = 12,
-        share_qkv: Annotated[str, 'which projections are the same', one_of('all', 'kv', 'none')] = 'all',
-        share_ff: Annotated[bool, 'norms and feedforwards are those of both streams', boolean] = True,
+        heads: Annotated[int, 'number of attention heads', size] = 8,
+        local_radius: Annotated[int, 'window of the long tokens, in tokens on each side', count] = 84,
+        rel_max_distance: Annotated[int, 'maximum distance with a separate relative position label', count] = 12,
+        share_qkv: Annotated[
+            str, "sharing of the projections: 'all', 'kv' or 'none'", one_of('all', 'kv', 'none')
+        ] = 'all',
+        share_ff: Annotated[bool, 'share norms and feedforwards between both streams', boolean] = True,
         num_rel_ids: Annotated[
-            int | None, 'size of the table of labels; None: distances, and two for segments; 0: no labels', count | none
+            int | None,
+            'number of relative position labels; None: those of distances, plus two for segments; 0: no labels',
+            count | none,
         ] = None,
         *,
-        dim_head: Annotated[int, 'width of a head', size] = 64,
-        attn_dropout: Annotated[float, 'dropout of attention weights', probability] = 0.0,
-        ff_kwargs: Annotated[Mapping[str, Any] | None, 'keywords of the feedforwards', a_mapping | none] = None,
+        dim_head: Annotated[int, 'width of each attention head', size] = 64,
+        attn_dropout: Annotated[float, 'dropout probability of the attention weights', probability] = 0.0,
+        ff_kwargs: Annotated[
+            Mapping[str, Any] | None, 'keyword arguments of the feedforwards', a_mapping | none
+        ] = None,
     ) -> None:
         super().__init__()
         distances = 2 * rel_max_distance + 1
@@ -338,8 +344,8 @@ class ETCEncoder(Configurable):
 
     def outline(self) -> dict[str, str]:
         return {
-            'global': f'(b g {self.dim}) reads all tokens',
-            'long': f'(b n {self.dim}) reads global tokens, and {self.local_radius} long ones on each side',
+            'global': f'(b g {self.dim}) attends to all tokens',
+            'long': f'(b n {self.dim}) attends to global tokens, and to {self.local_radius} long ones on each side',
             'labels': f'{self.num_rel_ids}, distances up to {self.rel_max_distance}',
         }
 

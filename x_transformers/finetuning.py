@@ -104,19 +104,21 @@ def freeze_pretrained_(
 class FineTuned(Configurable):
     """A model with a new linear head on its hidden states.
 
-    tokens   logits of each token, b n l
-    class    logits of the first or last token, or of the mean of real ones, b l
-    span     logits of where a span begins and ends, b n 2
+    tokens   logits of each token, (b, n, l)
+    class    logits of the first or last token, or of the mean of all tokens except padding, (b, l)
+    span     logits of the start and the end of a span, (b, n, 2)
     """
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a model of hidden states, as TransformerWrapper', an_instance(nn.Module)],
-        head: Annotated[str, 'what is said', one_of('tokens', 'class', 'span')] = 'class',
-        num_labels: Annotated[int, 'labels of tokens or classes', size] = 2,
+        net: Annotated[nn.Module, 'model with hidden states, such as TransformerWrapper', an_instance(nn.Module)],
+        head: Annotated[
+            str, "type of the head: 'tokens', 'class' or 'span'", one_of('tokens', 'class', 'span')
+        ] = 'class',
+        num_labels: Annotated[int, 'number of labels', size] = 2,
         read: Annotated[
             str | None,
-            "what a class is read from; None for 'first', or 'last' where tokens look back alone",
+            "token from which the class is predicted; None: 'first', or 'last' in causal models",
             one_of('first', 'last', 'mean') | none,
         ] = None,
     ) -> None:

@@ -45,19 +45,21 @@ few_bits = Check('an integer from 1 to 24', lambda value: is_int(value) and 1 <=
 
 
 class BinaryMapper(Configurable):
-    """Draw a code of bits, as a one-hot vector through which gradients pass:  logits ... bits -> ... 2^bits.
+    """Sample a binary code, as a one-hot vector with a gradient:  logits (..., bits) -> (..., 2^bits).
 
         code = sum_j bit_j 2^j,  bit_j = 1 with probability s(logit_j)
         gradient of the vector: that of the probabilities of all codes
-        loss = mean relu(bits ln 2 - entropy - threshold)        nats: what a code may tell for free is the threshold
+        loss = mean relu(bits ln 2 - entropy - threshold)        in nats; information up to the threshold is free
 
     Fleuret 2025, arXiv:2510.17558
     """
 
     def __init__(
         self,
-        bits: Annotated[int, 'bits of a code', few_bits] = 1,
-        kl_loss_threshold: Annotated[float, 'nats per code without a loss', number] = math.log(2),
+        bits: Annotated[int, 'number of bits per code', few_bits] = 1,
+        kl_loss_threshold: Annotated[
+            float, 'KL divergence per code, in nats, that is not penalized', number
+        ] = math.log(2),
     ) -> None:
         super().__init__()
         self.bits, self.num_codes, self.kl_loss_threshold = bits, 2**bits, kl_loss_threshold
@@ -102,12 +104,13 @@ class BinaryMapper(Configurable):
 
 
 class FreeTransformer(Configurable):
-    """A decoder that is conditioned, halfway up, on latents drawn from what an encoder saw:  ids b n -> loss.
+    """A decoder whose upper half is conditioned on latents that are sampled by an encoder:  ids (b, n) -> loss.
 
         h = head(tokens);  z = draw(encoder(query, h));  logits = tail(h, keys and values of its first layer + W z)
 
-    The encoder sees the whole text, each position or all of it through one learned query; a loss bounds what its codes
-    tell. A code has `latent_bits` bits, and its vectors 2^bits entries: 16 bits are 65536.  arXiv:2510.17558
+    The encoder attends to the whole text, with one query per position or one learned query for all; a loss bounds the
+    information in its codes. A code has `latent_bits` bits, and its one-hot vector 2^bits entries: 65536 for 16 bits.
+    arXiv:2510.17558
     """
 
     def __init__(
@@ -115,22 +118,24 @@ class FreeTransformer(Configurable):
         *,
         num_tokens: Annotated[int, 'size of the vocabulary', size],
         dim: Annotated[int, 'width of all stacks', size],
-        dec_head_depth: Annotated[int, 'blocks before the latents; 0 for none', count],
-        dec_tail_depth: Annotated[int, 'blocks after them', size],
-        max_seq_len: Annotated[int | None, 'has no effect: positions are rotary', integer | none] = None,
-        enc_depth: Annotated[int, 'blocks of the encoder', size] = 1,
-        dim_latent: Annotated[int | None, 'has no effect: codes are one-hot', size | none] = None,
-        attn_dim_head: Annotated[int, 'width of a head', size] = 64,
-        heads: Annotated[int, 'heads of all stacks', size] = 8,
-        latent_bits: Annotated[int, 'bits of a code', few_bits] = 16,
-        per_token_latents: Annotated[bool, 'a code for every token, else one for the text', boolean] = True,
-        kl_loss_threshold: Annotated[float, 'nats per code without a loss', number] = math.log(2),
-        binary_mapper_kwargs: Annotated[dict | None, 'further arguments of `BinaryMapper`', a_mapping | none] = None,
-        enc_kwargs: Annotated[dict | None, 'further arguments of the encoder', a_mapping | none] = None,
-        dec_kwargs: Annotated[dict | None, 'further arguments of the decoders', a_mapping | none] = None,
-        kl_loss_weight: Annotated[float, 'weight of the loss of codes', number] = 1.0,
-        latent_dropout_prob: Annotated[float, 'dropout on codes', probability] = 0.0,
-        pad_id: Annotated[int, 'id of padding, which is no target', integer] = -1,
+        dec_head_depth: Annotated[int, 'number of decoder blocks before the latents, possibly 0', count],
+        dec_tail_depth: Annotated[int, 'number of decoder blocks after the latents', size],
+        max_seq_len: Annotated[int | None, 'accepted without effect: positions are rotary', integer | none] = None,
+        enc_depth: Annotated[int, 'number of blocks of the encoder', size] = 1,
+        dim_latent: Annotated[int | None, 'accepted without effect: codes are one-hot', size | none] = None,
+        attn_dim_head: Annotated[int, 'width of each attention head', size] = 64,
+        heads: Annotated[int, 'number of attention heads of all stacks', size] = 8,
+        latent_bits: Annotated[int, 'number of bits per code', few_bits] = 16,
+        per_token_latents: Annotated[bool, 'use one code per token, otherwise one per sequence', boolean] = True,
+        kl_loss_threshold: Annotated[
+            float, 'KL divergence per code, in nats, that is not penalized', number
+        ] = math.log(2),
+        binary_mapper_kwargs: Annotated[dict | None, 'additional arguments of `BinaryMapper`', a_mapping | none] = None,
+        enc_kwargs: Annotated[dict | None, 'additional arguments of the encoder', a_mapping | none] = None,
+        dec_kwargs: Annotated[dict | None, 'additional arguments of the decoders', a_mapping | none] = None,
+        kl_loss_weight: Annotated[float, 'weight of the KL loss of the codes', number] = 1.0,
+        latent_dropout_prob: Annotated[float, 'dropout probability of the codes', probability] = 0.0,
+        pad_id: Annotated[int, 'id of the padding token, which is ignored by the loss', integer] = -1,
         **kwargs: Unpack[FreeTransformerKeywords],
     ) -> None:
         super().__init__()

@@ -245,27 +245,27 @@ def dynamic_rollout_loss_weights(step_losses: Tensor, decay: float = 1.0, thresh
 
 
 class FullBandwidth(Configurable):
-    """Train a decoder in several passes, each given the latents of the one before:  ids b n -> loss.
+    """Train a decoder in several passes, where each gets the latents of the previous one:  ids (b, n) -> loss.
 
-        pass 1    as ever
+        pass 1    unchanged
         pass r    the input s_t of block `in` becomes transition(z_{t-1}, s_t), z being the output of block `out` in
                   pass r - 1; tokens but the first
         loss = loss_1 + weight mean_r loss_r                              loss_r from the second target on
 
-    A generated token costs one pass, and sees the latents of the token before it. arXiv:2608.08888
+    In generation, each token costs one pass, which gets the latents of the token before it. arXiv:2608.08888
     """
 
     def __init__(
         self,
         net: Annotated[
-            nn.Module, 'a TransformerWrapper around a Decoder with `depth_scale_residual`, `tie_embedding=True` and '
-            '`post_emb_norm=True`', an_instance(nn.Module),
+            nn.Module, 'TransformerWrapper with `tie_embedding=True` and `post_emb_norm=True` around a Decoder with '
+            '`depth_scale_residual`', an_instance(nn.Module),
         ],
-        temporal_parallel_passes: Annotated[int, 'passes', size] = 2,
+        temporal_parallel_passes: Annotated[int, 'number of passes', size] = 2,
         recirc_pairs: Annotated[
             str | Sequence[Sequence[int]] | None,
-            'pairs (out, in) of blocks from 1 on, or `paper` (the last to the first, which is the default), `prev`, '
-            '`top_and_prev`, `prev_with_self`, `self`, `full`, `dense`',
+            'pairs (out, in) of blocks, counted from 1, or a name: `paper` (default: from the last to the '
+            'first), `prev`, `top_and_prev`, `prev_with_self`, `self`, `full`, `dense`',
             one_of(*RECIRC_SHORTCUTS) | each(Check('a pair of blocks', lambda value: isinstance(value, (list, tuple))))
             | none,
         ] = None,
@@ -274,13 +274,19 @@ class FullBandwidth(Configurable):
             '`glu` (the default), `residual`, `gru`, `linear`, `residual_glu`, a module, or a function of the width '
             'that builds one', one_of(*TRANSITIONS) | an_instance(nn.Module) | a_callable | none,
         ] = None,
-        transitions: Annotated[dict | None, 'pair (out, in) -> a transition of its own', a_mapping | none] = None,
-        feedback_pass_weight: Annotated[float, 'weight of the later passes', not_negative] = 1.0,
-        ignore_index: Annotated[int, 'id that is no target', integer] = -100,
-        jitter_noise_delta: Annotated[float, 'uniform noise on latents in training, up to this', not_negative] = 0.02,
-        dynamic_rollout_loss_weight: Annotated[bool, 'later passes count less after large losses', boolean] = False,
-        dynamic_loss_decay: Annotated[float, 'how much less', number] = 0.5,
-        dynamic_loss_threshold: Annotated[float, 'loss that is not large, in nats', number] = 1.0,
+        transitions: Annotated[
+            dict | None, 'separate transitions, a dict from pairs (out, in)', a_mapping | none
+        ] = None,
+        feedback_pass_weight: Annotated[float, 'weight of the loss of the later passes', not_negative] = 1.0,
+        ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
+        jitter_noise_delta: Annotated[
+            float, 'maximum of the uniform noise on latents in training', not_negative
+        ] = 0.02,
+        dynamic_rollout_loss_weight: Annotated[
+            bool, 'reduce the weights of later passes after large losses', boolean
+        ] = False,
+        dynamic_loss_decay: Annotated[float, 'strength of this reduction', number] = 0.5,
+        dynamic_loss_threshold: Annotated[float, 'loss, in nats, above which weights are reduced', number] = 1.0,
     ) -> None:  # fmt: skip
         super().__init__()
         check_net(net)

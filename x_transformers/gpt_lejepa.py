@@ -86,46 +86,54 @@ def check_hiddens_index(net: nn.Module, index: int | None) -> None:
 
 
 class LatentAutoregressive(Configurable):
-    """A model of tokens that learns to foretell its latents:  ids b n -> loss.
+    """A language model that also learns to predict its future latents:  ids (b, n) -> loss.
 
         z_0 = s_t;  z_r = predictor([z_{r-1} ; action t + r])             s: the input of a layer, h: the output
         loss = CE(probe(h)) + (1 - l) w sum_r w_r mean (z_r / |z_r| - h_{t+r} / |h_{t+r}|)^2
              + l (SIGReg(h) + SIGReg(s)) / 2
 
-    The probe, a perceptron in front of the head, learns from tokens; of its gradient, the part `frac_gradient` reaches
-    the model. The weights w_r sum to 1.
+    The probe, an MLP before the head, is trained by the token loss; the fraction `frac_gradient` of its gradient
+    reaches the model. The weights w_r sum to 1.
     Balestriero and LeCun 2025, arXiv:2511.08544; Huang et al. 2025, arXiv:2509.14252
     """
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
         *,
         dim: Annotated[int, 'width of the latents', size],
-        sigreg_loss_weight: Annotated[float, 'l, the part of the distance from a normal distribution', fraction] = 0.05,
-        l2_loss_weight: Annotated[float, 'w, weight of the distance of latents', not_negative] = 1.0,
-        num_rollouts: Annotated[int, 'steps foretold', size] = 1,
+        sigreg_loss_weight: Annotated[
+            float, 'weight l of the SIGReg loss, the distance from a normal distribution', fraction
+        ] = 0.05,
+        l2_loss_weight: Annotated[
+            float, 'weight w of the distance between predicted and actual latents', not_negative
+        ] = 1.0,
+        num_rollouts: Annotated[int, 'number of predicted steps', size] = 1,
         rollout_loss_weights: Annotated[
-            Sequence[float] | None, 'weights of the steps, equal ones if None', each(not_negative) | none
+            Sequence[float] | None, 'loss weights of the steps; equal if None', each(not_negative) | none
         ] = None,
         sigreg_loss_kwargs: Annotated[
             dict, '`num_slices`, `domain` and `num_knots` of `sigreg_loss`', a_mapping
         ] = SLICES,
-        frac_gradient: Annotated[float, 'part of the gradient of tokens that reaches the model', fraction] = 0.0,
-        predict_next_cosine_sim: Annotated[bool, 'compare latents of unit length', boolean] = True,
+        frac_gradient: Annotated[
+            float, 'fraction of the gradient of the token loss that reaches the model', fraction
+        ] = 0.0,
+        predict_next_cosine_sim: Annotated[bool, 'compare L2-normalized latents (cosine similarity)', boolean] = True,
         predictor_input_hiddens_index: Annotated[
-            int | None, 'the self-attention layer whose input foretells; None for the output', integer | none
+            int | None,
+            'index of the self-attention layer whose input is used for prediction; None: the output of the model',
+            integer | none
         ] = -1,
-        predict_next_embed_with_action: Annotated[bool, 'foretell given the next tokens', boolean] = True,
+        predict_next_embed_with_action: Annotated[bool, 'predict latents given the next tokens', boolean] = True,
         predict_next_embed_no_action: Annotated[
-            bool, 'foretell without them, with a predictor of its own', boolean
+            bool, 'predict latents without the next tokens, with a separate predictor', boolean
         ] = False,
-        detach_target: Annotated[bool, 'what is foretold does not learn from it', boolean] = True,
+        detach_target: Annotated[bool, 'stop the gradient into the predicted targets', boolean] = True,
         ce_probe_module: Annotated[
-            nn.Module | None, 'a module in front of the probe', an_instance(nn.Module) | none
+            nn.Module | None, 'module before the probe', an_instance(nn.Module) | none
         ] = None,
-        ignore_index: Annotated[int, 'id that is no target', integer] = -100,
-        pad_value: Annotated[int, 'id in its place', integer] = 0,
+        ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
+        pad_value: Annotated[int, 'input id that replaces `ignore_index`', integer] = 0,
     ) -> None:  # fmt: skip
         super().__init__()
         check_net(net)

@@ -33,11 +33,11 @@ __all__ = ['GPTVAE']
 
 
 class GPTVAE(Configurable):
-    """Encode a text into a latent, and decode it token by token:  ids b n -> loss.
+    """Variational autoencoder of texts: encode a text into a latent, and decode it from there:  ids (b, n) -> loss.
 
         z = mean + sd * noise;  loss = next token given [W z ; tokens] + weight * mean_b KL(N(mean, sd) || N(0, 1))
 
-    In training, some rows do not see their latent.  As the style variable of ACT, arXiv:2304.13705
+    In training, some sequences are decoded without their latent.  Like the style variable of ACT, arXiv:2304.13705
     """
 
     def __init__(
@@ -45,20 +45,22 @@ class GPTVAE(Configurable):
         *,
         num_tokens: Annotated[int, 'size of the vocabulary', size],
         dim: Annotated[int, 'width of both stacks', size],
-        depth: Annotated[int, 'blocks of the decoder', size],
-        enc_depth: Annotated[int, 'blocks of the encoder', size],
-        max_seq_len: Annotated[int, 'longest text', size],
+        depth: Annotated[int, 'number of blocks of the decoder', size],
+        enc_depth: Annotated[int, 'number of blocks of the encoder', size],
+        max_seq_len: Annotated[int, 'maximum length of a sequence', size],
         dim_latent: Annotated[int | None, 'width of the latent, `dim` if None', size | none] = None,
-        attn_dim_head: Annotated[int, 'width of a head', size] = 64,
-        heads: Annotated[int, 'heads of both stacks', size] = 8,
-        enc_kwargs: Annotated[dict | None, 'further arguments of the encoder', a_mapping | none] = None,
-        dec_kwargs: Annotated[dict | None, 'further arguments of the decoder', a_mapping | none] = None,
-        vae_kl_loss_weight: Annotated[float, 'weight of the divergence', number] = 1.0,
-        vae_kl_div_floor: Annotated[float, 'nats per feature without a loss', number] = 0.0,
-        latents_dropout_prob: Annotated[float, 'part of the rows that do not see their latent', probability] = 0.5,
-        pad_id: Annotated[int, 'id of padding, which is no target', integer] = -1,
+        attn_dim_head: Annotated[int, 'width of each attention head', size] = 64,
+        heads: Annotated[int, 'number of attention heads of both stacks', size] = 8,
+        enc_kwargs: Annotated[dict | None, 'additional arguments of the encoder', a_mapping | none] = None,
+        dec_kwargs: Annotated[dict | None, 'additional arguments of the decoder', a_mapping | none] = None,
+        vae_kl_loss_weight: Annotated[float, 'weight of the KL divergence', number] = 1.0,
+        vae_kl_div_floor: Annotated[float, 'KL divergence per channel, in nats, that is not penalized', number] = 0.0,
+        latents_dropout_prob: Annotated[
+            float, 'fraction of sequences that are trained without their latent', probability
+        ] = 0.5,
+        pad_id: Annotated[int, 'id of the padding token, which is ignored by the loss', integer] = -1,
         encoder: Annotated[
-            nn.Module | None, 'an encoder of your own, from (ids, mask) to (b, dim)', an_instance(nn.Module) | none
+            nn.Module | None, 'custom encoder, from (ids, mask) to (b, dim)', an_instance(nn.Module) | none
         ] = None,
         **kwargs: Unpack[GPTVAEKeywords],
     ) -> None:

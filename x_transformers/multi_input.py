@@ -91,9 +91,9 @@ def by_name(modules: Mapping[str, nn.Module]) -> nn.ModuleDict:
 
 
 class MultiInputTransformerWrapper(Wrapper):
-    """Streams of tokens in, logits for each out:  name -> ids b n, name -> logits b n l, around any stack.
+    """A model of several token streams around a stack:  name -> ids (b, n)  to  name -> logits (b, n, l).
 
-    The embeddings of all streams are summed. The tables start from N(0, 1), unlike that of TransformerWrapper.
+    The embeddings of all streams are summed. Unlike in TransformerWrapper, the tables are initialized from N(0, 1).
     """
 
     catalogue = MULTI_INPUT
@@ -101,17 +101,27 @@ class MultiInputTransformerWrapper(Wrapper):
     def __init__(
         self,
         *,
-        num_tokens: Annotated[Mapping[str, int], 'name -> vocabulary of each stream', sizes],
+        num_tokens: Annotated[Mapping[str, int], 'name -> vocabulary size of each stream', sizes],
         max_seq_len: Annotated[
-            int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them', integer | none
+            int | None,
+            'maximum length with absolute positions; 0, -1 or None to use no absolute positions',
+            integer | none,
         ],
-        attn_layers: Annotated[AttentionLayers | nn.Module, 'the stack', a_stack],
+        attn_layers: Annotated[
+            AttentionLayers | nn.Module,
+            'stack of attention and feedforward layers, such as `Decoder` or `Encoder`',
+            a_stack,
+        ],
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
-        emb_dropout: Annotated[float, 'dropout on the embeddings', probability] = 0.0,
-        return_only_embed: Annotated[bool, 'no heads: the output is embeddings', boolean] = False,
-        max_mem_len: Annotated[int, 'hidden states kept as memories', count] = 0,
-        shift_mem_down: Annotated[int, 'memories of a layer go to the one so many below', count] = 0,
-        attn_z_loss_weight: Annotated[float, 'weight of the loss on the size of attention logits', number] = 1e-4,
+        emb_dropout: Annotated[float, 'dropout probability of the embeddings', probability] = 0.0,
+        return_only_embed: Annotated[bool, 'return embeddings, without output heads', boolean] = False,
+        max_mem_len: Annotated[
+            int, 'number of hidden states that are returned as memories (Transformer-XL)', count
+        ] = 0,
+        shift_mem_down: Annotated[
+            int, 'number of layers by which memories are shifted down: layer i gets the memories of layer i + n', count
+        ] = 0,
+        attn_z_loss_weight: Annotated[float, 'weight of the z-loss of the attention logits', number] = 1e-4,
         features: Sequence[type[Feature]] | None = None,
         **flags: Unpack[MultiInputTransformerWrapperKeywords],
     ) -> None:
@@ -247,25 +257,27 @@ class Side:
 
 
 class MultiInputAutoregressiveWrapper(Configurable):
-    """A causal model of streams with its next-token loss, and generation.
+    """A causal model of several token streams with its next-token loss, and generation.
 
         loss = sum over streams of weight * mean cross entropy of each token given all streams before it
 
-    With weights of 1 this is the negative log-likelihood of a step, whose streams are drawn independently of one
-    another. It has no parameters of its own; those of the model are stored under `net.`.
+    With weights of 1 this is the negative log-likelihood of a step, with independently sampled streams. The
+    wrapper has no parameters; those of the model are stored under `net.`.
     """
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a causal MultiInputTransformerWrapper', an_instance(MultiInputTransformerWrapper)],
-        ignore_index: Annotated[int, 'id that is no target of the loss', integer] = -100,
-        pad_value: Annotated[int, 'id for padding: in place of `ignore_index`, and before prompts', integer] = 0,
+        net: Annotated[nn.Module, 'causal MultiInputTransformerWrapper', an_instance(MultiInputTransformerWrapper)],
+        ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
+        pad_value: Annotated[
+            int, 'padding id, used as input for `ignore_index` and before shorter prompts', integer
+        ] = 0,
         loss_weights: Annotated[
             Mapping[str, float] | None,
-            'name -> weight of the loss of a stream, 1 where it is not named',
+            'name -> weight of the loss of a stream, 1 by default',
             weights | none,
         ] = None,
-        add_attn_z_loss: Annotated[bool, 'add the z-loss of the attention scores', boolean] = False,
+        add_attn_z_loss: Annotated[bool, 'add the z-loss of the attention logits to the loss', boolean] = False,
     ) -> None:
         super().__init__()
         check_net(net)

@@ -24,21 +24,23 @@ class MuseLosses(NamedTuple):
 
 
 class Muse(Configurable):
-    """Tokens of a small image from a text, and those of a large one from the text and the small one.
+    """Text to image in two stages: tokens of a small image, then of a large one given the small one (Muse).
 
         small = base(text);  large = superres([text | embeddings of small])
 
-    Both are `NonAutoregressiveWrapper` around an `Encoder(cross_attend=True)` that reads vectors of the text. The
-    second embeds the small image by its own table of tokens, which must have the width of its context. Each learns from
-    images as they are.
+    Both are `NonAutoregressiveWrapper` around an `Encoder(cross_attend=True)` that attends to text
+    vectors. The second embeds the small image with its own token table, which must have the width of its context. Both
+    are trained on real images.
 
     Chang et al. 2023, arXiv:2301.00704
     """
 
     def __init__(
         self,
-        base: Annotated[nn.Module, 'of few tokens', an_instance(NonAutoregressiveWrapper)],
-        superres: Annotated[nn.Module | None, 'of many tokens', an_instance(NonAutoregressiveWrapper) | none] = None,
+        base: Annotated[nn.Module, 'model of the small image', an_instance(NonAutoregressiveWrapper)],
+        superres: Annotated[
+            nn.Module | None, 'model of the large image', an_instance(NonAutoregressiveWrapper) | none
+        ] = None,
     ) -> None:
         super().__init__()
         for name, model in (('base', base), ('superres', superres)):

@@ -37,10 +37,10 @@ class RandomFourierEmbed(nn.Module):
 
 
 class NeoMLP(Configurable):
-    """Numbers in, numbers out, like a perceptron: its nodes are tokens, and the weights between them attention.
+    """NeoMLP: an MLP whose nodes are tokens, and whose weights between nodes are attention.
 
         in   = W cos(2 pi (w x + c)) + e_in           one token per input node
-        out  = encoder([in; e_hidden; e_out])         without positions: the embeddings tell the nodes apart
+        out  = encoder([in; e_hidden; e_out])         without positions; the embeddings distinguish the nodes
         y_o  = <out_o, v_o> + b_o                     one number per output node
 
         [b] dim_in -> [b] dim_out
@@ -54,8 +54,8 @@ class NeoMLP(Configurable):
         dim_in: Annotated[int, 'number of input nodes', size],
         dim_hidden: Annotated[int, 'number of hidden nodes', count],
         dim_out: Annotated[int, 'number of output nodes', size],
-        dim_model: Annotated[int, 'width of a node', size],
-        depth: Annotated[int, 'blocks of the encoder', size],
+        dim_model: Annotated[int, 'width of each node', size],
+        depth: Annotated[int, 'number of blocks of the encoder', size],
         encoder_kwargs: Annotated[
             Mapping[str, Any] | None, f'flags of the encoder, in place of {ENCODER_DEFAULTS}', a_mapping | none
         ] = None,

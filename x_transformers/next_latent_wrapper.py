@@ -169,48 +169,55 @@ def frozen_logits(net: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
 
 
 class NextLatentWrapper(Configurable):
-    """A model of tokens whose hidden states foretell the next ones:  ids b n -> loss.
+    """A language model whose hidden states also predict the next hidden states:  ids (b, n) -> loss.
 
         z_0 = h_t;  z_r = dynamics(z_{r-1}, token t + r)                  for r = 1 .. R
         loss = next token + sum_r w_r (distance(z_r, h_{t+r}) + KL(head(h_{t+r}) || head(z_r))) + SIGReg(h)
 
-    Targets, tokens and the head do not learn from these losses. The weights w_r, which sum to 1, may fade with the
-    losses of the steps before, by exp(-decay sum_{s<r} distance_s).  Teoh et al. 2025, arXiv:2511.05963
+    Targets, token embeddings and the head get no gradient from these losses. The weights w_r, which sum to 1, can be
+    reduced by the losses of earlier steps, by exp(-decay sum_{s<r} distance_s).  Teoh et al. 2025, arXiv:2511.05963
     """
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
         *,
         dim: Annotated[int, 'width of the hidden states', size],
-        num_rollouts: Annotated[int, 'steps foretold', size] = 1,
+        num_rollouts: Annotated[int, 'number of predicted steps', size] = 1,
         loss_type: Annotated[
-            str | nn.Module, 'the distance; a module gets (prediction, target), and gives one loss per entry',
+            str | nn.Module, 'distance of latents; a module maps (prediction, target) to one loss per entry',
             one_of('smooth_l1', 'mse', 'mse_and_cosine_sim') | an_instance(nn.Module),
         ] = 'smooth_l1',
         dynamics_type: Annotated[
-            str, 'a residual network, a GRU, or `dynamics_network` as it is', one_of('residual', 'gru', 'custom')
+            str,
+            "dynamics model: a residual network, a GRU, or 'custom' for `dynamics_network`",
+            one_of('residual', 'gru', 'custom'),
         ] = 'residual',
         dynamics_network: Annotated[
             nn.Module | None,
-            'residual: from [state ; token] to the change of the state; custom: from the tokens (r b n e) and the '
-            'states (b n d) to the states (r b n d)', an_instance(nn.Module) | none,
+            'custom dynamics network; residual: from [state ; token] to the change of the state; custom: '
+            'from the tokens (r, b, n, e) and the states (b, n, d) to the states (r, b, n, d)',
+            an_instance(nn.Module) | none,
         ] = None,
         dynamics_hidden_dim: Annotated[int | None, 'inner width, `dim` if None', size | none] = None,
-        dynamics_num_layers: Annotated[int, 'linear layers of the residual network', size] = 3,
-        next_latent_loss_weight: Annotated[float, 'weight of the distance', not_negative] = 1.0,
-        kl_loss_weight: Annotated[float, 'weight of the divergence', not_negative] = 1.0,
-        ignore_index: Annotated[int, 'id that is no target', integer] = -100,
-        pad_value: Annotated[int, 'id in its place', integer] = 0,
+        dynamics_num_layers: Annotated[int, 'number of linear layers of the residual network', size] = 3,
+        next_latent_loss_weight: Annotated[float, 'weight of the latent distance in the loss', not_negative] = 1.0,
+        kl_loss_weight: Annotated[float, 'weight of the KL divergence', not_negative] = 1.0,
+        ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
+        pad_value: Annotated[int, 'input id that replaces `ignore_index`', integer] = 0,
         rollout_weights: Annotated[
-            Sequence[float] | None, 'weights of the steps, equal ones if None', each(not_negative) | none
+            Sequence[float] | None, 'loss weights of the steps; equal if None', each(not_negative) | none
         ] = None,
-        sigreg_loss_weight: Annotated[float, 'weight of the distance from a normal distribution', not_negative] = 0.0,
+        sigreg_loss_weight: Annotated[
+            float, 'weight of the SIGReg loss, the distance from a normal distribution', not_negative
+        ] = 0.0,
         sigreg_loss_kwargs: Annotated[
             dict | None, '`num_slices`, `domain` and `num_knots` of `sigreg_loss`', a_mapping | none
         ] = None,
-        dynamic_rollout_loss_weight: Annotated[bool, 'weights fade with the losses of earlier steps', boolean] = True,
-        dynamic_loss_decay: Annotated[float, 'how fast', number] = 1.0,
+        dynamic_rollout_loss_weight: Annotated[
+            bool, 'reduce the weights of later steps after large losses of earlier steps', boolean
+        ] = True,
+        dynamic_loss_decay: Annotated[float, 'strength of this reduction', number] = 1.0,
     ) -> None:  # fmt: skip
         super().__init__()
         check_net(net)

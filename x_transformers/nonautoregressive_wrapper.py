@@ -100,15 +100,15 @@ class SelfCritic(nn.Module):
 
 
 class NonAutoregressiveWrapper(Configurable):
-    """A model of tokens that guesses hidden ones, and generates by guessing all and hiding the least certain again.
+    """Masked generative model (MaskGIT): predict masked tokens; generate by remasking the least certain ones.
 
-        forward    b n      ids in, the mean cross entropy of the hidden ones out
+        forward    ids (b, n) -> the mean cross entropy of the masked tokens
 
-        t ~ U(0, 1), a part gamma(t) of each row is hidden
-        loss = mean over hidden tokens of  w(t) cross entropy          w = |gamma'(t)| / gamma(t), or 1
+        t ~ U(0, 1), a fraction gamma(t) of each sequence is masked
+        loss = mean over masked tokens of  w(t) cross entropy          w = |gamma'(t)| / gamma(t), or 1
 
-    The weight is that of masked diffusion; it is at most n |gamma'|, since one token of n is always hidden. A critic
-    learns which tokens were filled in wrongly, and says in generation which to hide again.
+    The weight is that of masked diffusion; it is at most n |gamma'|, since at least one of n tokens is masked. A critic
+    is trained to detect wrong tokens, and decides in generation which ones are masked again.
 
     Mask-Predict, arXiv:1904.09324; MaskGIT, arXiv:2202.04200; weights, arXiv:2406.07524; self-conditioning,
     arXiv:2208.04202; critics, arXiv:2209.04439
@@ -116,24 +116,42 @@ class NonAutoregressiveWrapper(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a model of tokens, as TransformerWrapper around an Encoder', an_instance(nn.Module)],
+        net: Annotated[
+            nn.Module, 'model of tokens, such as TransformerWrapper around an Encoder', an_instance(nn.Module)
+        ],
         *,
-        mask_id: Annotated[int, 'id of a hidden token, one of the vocabulary', count],
-        steps: Annotated[int, 'steps of generation', size] = 18,
-        self_cond: Annotated[bool, 'embeddings of the last step go into the next', boolean] = False,
-        self_cond_train_prob: Annotated[float, 'how often training makes a first step for it', ratio] = 0.75,
-        no_replace_prob: Annotated[float, 'part of the hidden tokens shown as they are', ratio] = 0.15,
-        random_token_prob: Annotated[float, 'part of the hidden tokens shown as other ones', ratio] = 0.1,
-        schedule: Annotated[str | Callable[[Tensor], Tensor], 'time -> part of hidden tokens', a_schedule] = 'linear',
-        can_mask_prev_unmasked: Annotated[bool, 'tokens once shown may be hidden again', boolean] = False,
+        mask_id: Annotated[int, 'id of the mask token, in the vocabulary', count],
+        steps: Annotated[int, 'number of generation steps', size] = 18,
+        self_cond: Annotated[
+            bool, 'self-conditioning: add the embeddings of the previous step to the input', boolean
+        ] = False,
+        self_cond_train_prob: Annotated[float, 'probability of a self-conditioning step in training', ratio] = 0.75,
+        no_replace_prob: Annotated[
+            float, 'fraction of the masked tokens that stay unchanged in the input', ratio
+        ] = 0.15,
+        random_token_prob: Annotated[
+            float, 'fraction of the masked tokens that are replaced by random ones in the input', ratio
+        ] = 0.1,
+        schedule: Annotated[
+            str | Callable[[Tensor], Tensor], 'masking schedule, from time to fraction of masked tokens', a_schedule
+        ] = 'linear',
+        can_mask_prev_unmasked: Annotated[
+            bool, 'allow tokens that were already unmasked to be masked again', boolean
+        ] = False,
         token_critic: Annotated[
-            nn.Module | None, 'from ids (b n) to (b n 1), larger for wrong ones', an_instance(nn.Module) | none
+            nn.Module | None,
+            'critic from ids (b, n) to scores (b, n, 1), larger for wrong tokens',
+            an_instance(nn.Module) | none,
         ] = None,
-        self_token_critic: Annotated[bool, 'a head on the model is the critic', boolean] = False,
+        self_token_critic: Annotated[bool, 'use an additional head of the model as the critic', boolean] = False,
         critic_loss_weight: Annotated[float, 'weight of the loss of the critic', number] = 1.0,
-        use_simple_mdlm_loss_weight: Annotated[bool, "weigh losses by |gamma'| / gamma", boolean] = True,
-        cond_drop_prob: Annotated[float, 'how often a row is learned without its `context`', ratio] = 0.0,
-        ceil_counts: Annotated[bool, 'round counts of hidden tokens up, as MaskGIT does', boolean] = False,
+        use_simple_mdlm_loss_weight: Annotated[
+            bool, "weight losses by |gamma'| / gamma (masked diffusion)", boolean
+        ] = True,
+        cond_drop_prob: Annotated[
+            float, 'probability, in training, of dropping the `context` (classifier-free guidance)', ratio
+        ] = 0.0,
+        ceil_counts: Annotated[bool, 'round the number of masked tokens up, as in MaskGIT', boolean] = False,
     ) -> None:
         super().__init__()
         check_masked_net(net)

@@ -24,10 +24,10 @@ __all__ = ['Parti']
 
 
 class Parti(Configurable):
-    """Texts to tokens of images, with guidance:  ids b m, ids b n -> loss
+    """Parti: text to image tokens, with classifier-free guidance:  ids (b, m), ids (b, n) -> loss
 
-    An `XTransformer` whose decoder writes an image row after row. In training some images come without their text: in
-    place of what the encoder gives, their context is `null_text`, which is learned.
+    An `XTransformer` whose decoder generates an image row by row. In training, the text of some images is dropped:
+    their context is the learned `null_text` instead of the encoder output.
 
     Yu et al. 2022, arXiv:2206.10789
     """
@@ -35,14 +35,16 @@ class Parti(Configurable):
     def __init__(
         self,
         dim: Annotated[int, 'width of both stacks', size],
-        enc_depth: Annotated[int, 'blocks of the encoder', size],
-        dec_depth: Annotated[int, 'blocks of the decoder', size],
-        text_tokens: Annotated[int, 'words', size],
-        text_len: Annotated[int, 'words of a text at most', size] = 128,
-        image_tokens: Annotated[int, 'tokens of images', size] = 8192,
-        grid: Annotated[int, 'rows and columns of an image', size] = 32,
-        cond_drop_prob: Annotated[float, 'how often an image is learned without its text', probability] = 0.1,
-        guidance: Annotated[float, '`cond_scale` of `generate`, if none is given', not_negative] = 1.0,
+        enc_depth: Annotated[int, 'number of blocks of the encoder', size],
+        dec_depth: Annotated[int, 'number of blocks of the decoder', size],
+        text_tokens: Annotated[int, 'number of text tokens in the vocabulary', size],
+        text_len: Annotated[int, 'maximum number of text tokens', size] = 128,
+        image_tokens: Annotated[int, 'number of image tokens in the vocabulary', size] = 8192,
+        grid: Annotated[int, 'number of rows and columns of the image, in tokens', size] = 32,
+        cond_drop_prob: Annotated[
+            float, 'probability, in training, of dropping the text (classifier-free guidance)', probability
+        ] = 0.1,
+        guidance: Annotated[float, 'default `cond_scale` of `generate` (guidance strength)', not_negative] = 1.0,
         **flags: Unpack[PartiKeywords],
     ) -> None:
         """`flags` begin with `enc_` or `dec_`, as those of XTransformer."""

@@ -78,31 +78,39 @@ class RecirculationMixer(nn.Module):
 
 
 class Recirculation(Configurable):
-    """Give a model of tokens a second look at each:  ids b n -> logits b n l.
+    """Recirculation: a second pass per token, with deep hidden states fed back:  ids (b, n) -> logits (b, n, l).
 
-        first reading     logits of the token, and the residuals z that each self-attention layer reads
-        second reading    z_dst <- a_t z_src |z_dst| / |z_src| + b z_dst,   a_t = alpha min(t / ramp_steps, 1)
+        first pass      logits of the token, and the inputs z of each self-attention layer
+        second pass     z_dst <- a_t z_src |z_dst| / |z_src| + b z_dst,   a_t = alpha min(t / ramp_steps, 1)
 
-    Keys and values of the second reading stay in the cache, so that later tokens see them. The mixture is what the
-    attention of the destination reads, its skip connection stays. Layers count self-attention from 0. It takes the
-    place of `net` in an `AutoregressiveWrapper`. Two passes per token, one token after another.
+    Keys and values of the second pass are cached, so that later tokens attend to them. The mixture is the input of the
+    destination's attention; its residual is not changed. Layers are self-attention layers, counted from 0. Pass it as
+    `net` to an `AutoregressiveWrapper`. It takes two passes per token, one token after another.
     Mozer et al. 2026, arXiv:2608.17981
     """
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
-        source_layer: Annotated[int | Sequence[int], 'the deep layer, or several', count | each(count)],
-        destination_layer: Annotated[int | Sequence[int], 'the shallow layer for each', count | each(count)],
+        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
+        source_layer: Annotated[
+            int | Sequence[int], 'index of the source self-attention layer (deep), or several', count | each(count)
+        ],
+        destination_layer: Annotated[
+            int | Sequence[int], 'index of the destination layer (shallow), one per source', count | each(count)
+        ],
         alpha: Annotated[
-            float | Sequence[float], 'weight of the source, or one for each', number | each(number)
+            float | Sequence[float], 'weight of the source, or one weight per source', number | each(number)
         ] = 0.15,
         beta: Annotated[
             float | Sequence[float] | None, 'weight of the destination, 1 - a_t if None', number | each(number) | none
         ] = None,
-        ramp_steps: Annotated[int, 'tokens over which the weight of the source grows', count] = 10,
-        use_learned: Annotated[bool, 'weights from a small network for each pair, without a ramp', boolean] = False,
-        learned_hidden: Annotated[int | None, 'its inner width, that of the stream if None', size | none] = None,
+        ramp_steps: Annotated[int, 'number of tokens over which the weight of the source grows', count] = 10,
+        use_learned: Annotated[
+            bool, 'compute the weights by a small network per pair, without a ramp', boolean
+        ] = False,
+        learned_hidden: Annotated[
+            int | None, 'inner width of this network, that of the residual stream if None', size | none
+        ] = None,
     ) -> None:
         super().__init__()
         check_net(net)

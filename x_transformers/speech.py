@@ -63,23 +63,25 @@ def kept_tables(sizes: tuple[int, int, int], device: torch.device, dtype: torch.
 
 
 class LogMelSpectrogram(Configurable):
-    """Sound as the loudness of pitches in time, in the units that Whisper reads:  [b] t -> b frames n_mels
+    """Log-mel spectrogram of audio, scaled as for Whisper:  ([b], t) -> (b, frames, n_mels)
 
         power of windows of n_fft samples (Hann), every `hop`;  m = log10(max(filters power, 1e-10))
-        (max(m, largest m of the row - 8) + 4) / 4
+        (max(m, largest m of the sample - 8) + 4) / 4
 
-    A row is padded with silence up to `seconds`: 30 of them, at 16 kHz, are 3,000 frames.
+    Audio is padded with silence up to `seconds`: 30 seconds at 16 kHz are 3,000 frames.
 
     Radford et al. 2022, arXiv:2212.04356
     """
 
     def __init__(
         self,
-        sample_rate: Annotated[int, 'samples a second', size] = 16000,
-        n_fft: Annotated[int, 'samples of a window', size] = 400,
-        hop: Annotated[int, 'samples from window to window', size] = 160,
-        n_mels: Annotated[int, 'pitches', size] = 80,
-        seconds: Annotated[float | None, 'length of a row, padded; None for as it is', positive | none] = 30.0,
+        sample_rate: Annotated[int, 'sample rate, in Hz', size] = 16000,
+        n_fft: Annotated[int, 'window length of the Fourier transform, in samples', size] = 400,
+        hop: Annotated[int, 'hop between windows, in samples', size] = 160,
+        n_mels: Annotated[int, 'number of mel bands', size] = 80,
+        seconds: Annotated[
+            float | None, 'length to which audio is padded, in seconds; None for no padding', positive | none
+        ] = 30.0,
     ) -> None:
         super().__init__()
         if n_fft % 2:
@@ -150,22 +152,22 @@ class LogMelSpectrogram(Configurable):
 
 
 class SpeechEncoder(ContinuousTransformerWrapper):
-    """The encoder of Whisper:  frames b n n_mels -> vectors b n/2 dim
+    """The encoder of Whisper:  frames (b, n, n_mels) -> (b, n / 2, dim)
 
-    Two convolutions of width 3 with GELU, the second with stride 2, sines and cosines of the position, and a pre-norm
-    stack, whose flags are those of `attn_layers`, an Encoder; with biases and norms as in the paper if it is None.
+    Two convolutions of kernel size 3 with GELU, the second with stride 2, sinusoidal positions, and a pre-norm stack:
+    `attn_layers`, an Encoder, or if it is None one with biases and norms as in the paper.
 
     Radford et al. 2022, arXiv:2212.04356
     """
 
     def __init__(
         self,
-        dim: Annotated[int | None, 'width of the stack; that of `attn_layers`', size | none] = None,
-        depth: Annotated[int | None, 'its blocks', size | none] = None,
-        heads: Annotated[int | None, 'its heads', size | none] = None,
-        n_mels: Annotated[int, 'pitches of a frame', size] = 80,
-        max_positions: Annotated[int, 'vectors at most: half of the frames', size] = 1500,
-        attn_layers: Annotated[AttentionLayers | None, 'an Encoder', an_instance(AttentionLayers) | none] = None,
+        dim: Annotated[int | None, 'width of the stack; that of `attn_layers` if it is passed', size | none] = None,
+        depth: Annotated[int | None, 'number of blocks', size | none] = None,
+        heads: Annotated[int | None, 'number of attention heads', size | none] = None,
+        n_mels: Annotated[int, 'number of mel bands per frame', size] = 80,
+        max_positions: Annotated[int, 'maximum number of output vectors, half the number of frames', size] = 1500,
+        attn_layers: Annotated[AttentionLayers | None, 'custom Encoder', an_instance(AttentionLayers) | none] = None,
         **flags: Unpack[SpeechEncoderKeywords],
     ) -> None:
         check_sizes_or_stack(attn_layers, dict(dim=dim, depth=depth, heads=heads))

@@ -59,29 +59,37 @@ class Spliced(NamedTuple):
 
 
 class VisionLanguageWrapper(Configurable):
-    """A language model that reads images where its text has placeholders:
+    """Vision-language model (LLaVA): image vectors replace placeholders in the text of a language model.
 
-        v = projector(hidden state of the image model, of each patch)          p vectors of an image
-        each id `image_token_id` becomes p places, with these vectors for embeddings; the loss is that of the text
+        v = projector(hidden state of the image model, of each patch)          p vectors per image
+        each id `image_token_id` becomes p positions with these vectors as embeddings; the loss is that of the text
 
-    At first the projector learns alone; `unfreeze` lets the others learn too.
+    At first only the projector is trained; `unfreeze` makes the other parts trainable.
 
     Liu et al. 2023, arXiv:2304.08485 (LLaVA); two layers: arXiv:2310.03744
     """
 
     def __init__(
         self,
-        vision: Annotated[nn.Module, 'a ViTransformerWrapper, or images to vectors b p d', an_instance(nn.Module)],
-        decoder: Annotated[nn.Module, 'an AutoregressiveWrapper', an_instance(AutoregressiveWrapper)],
-        image_token_id: Annotated[int, 'id that stands for an image', count],
+        vision: Annotated[
+            nn.Module, 'ViTransformerWrapper, or a module from images to vectors (b, p, d)', an_instance(nn.Module)
+        ],
+        decoder: Annotated[
+            nn.Module, 'AutoregressiveWrapper of the language model', an_instance(AutoregressiveWrapper)
+        ],
+        image_token_id: Annotated[int, 'id of the image placeholder', count],
         projector: Annotated[
-            str | None, 'one layer, two with GELU, or none', one_of('linear', 'mlp') | none
+            str | None,
+            'projector of the image vectors: one linear layer, two with a GELU, or none',
+            one_of('linear', 'mlp') | none,
         ] = 'linear',
         feature_layer: Annotated[
-            int | None, 'behind which block images are read, -1 for the last; None: what `vision` gives', integer | none
+            int | None,
+            'index of the image block whose output is used, -1 for the last; None: the output of `vision`',
+            integer | none,
         ] = -2,
-        drop_prefix: Annotated[bool, 'leave out class tokens', boolean] = True,
-        freeze: Annotated[Sequence[str], 'what does not learn', frozen] = ('vision', 'decoder'),
+        drop_prefix: Annotated[bool, 'remove class tokens', boolean] = True,
+        freeze: Annotated[Sequence[str], 'parts that are frozen', frozen] = ('vision', 'decoder'),
     ) -> None:
         super().__init__()
         net = decoder.net

@@ -1,13 +1,13 @@
 """The model, read from top to bottom: attention, feedforward, a layer, the stack, and the wrappers around it.
 
-Axis letters, here and in all of the package: b batch, n i j positions, h heads, k key heads, d features, l logits.
-Masks are boolean, True may be attended. Papers are not named here: each is a feature that plugs in at a stage, in the
-order of `features/catalogue.py`. `features/levels.py` lists the stages, `model.explain()` what runs in a built model.
+Axis letters, here and in the whole package: b batch, n i j positions, h heads, k key heads, d channels, l logits.
+Masks are boolean, True means attend. Each paper is a feature that plugs in at a stage, in the order of
+`features/catalogue.py`. `features/levels.py` lists the stages; `model.explain()` shows the features of a model.
 
-The features of a module are its `features`, those that act in a pass `on`. `on.chain(stage, value, call)` lets each
-one at a stage change a value, `on.unwind` in reverse; `on.collect(stage, call)` lists what they give;
-`on.pick(stage, own)` is the one function of a stage, a feature's or the module's own. A plain stack takes a short way
-with the same numbers, `fast/plain.py`.
+A module stores its features as `features`; those active in a pass are `on`. `on.chain(stage, value, call)` applies the
+features of a stage to a value, `on.unwind` in reverse order. `on.collect(stage, call)` returns the results of all
+features of a stage, and `on.pick(stage, own)` the one that overrides it, or the module's own function. Stacks without
+active features run on a fast path with the same results, `fast/plain.py`.
 """
 
 import functools
@@ -147,11 +147,11 @@ from x_transformers.training.token_loss import may_read_later, readout_of
 
 
 class Attention(DerivedHeads, Configurable, ChoosesKernel):
-    """Multi-head attention, of a sequence to itself or to a context.  Vaswani et al. 2017, arXiv:1706.03762
+    """Multi-head self- or cross-attention.  Vaswani et al. 2017, arXiv:1706.03762
 
-    x          b n dim
-    context    b j dim_context, for cross-attention
-    returns    b n dim_out, or with `return_intermediates` a pair with its `Intermediates`
+    x          (b, n, dim)
+    context    (b, j, dim_context), for cross-attention
+    returns    (b, n, dim_out), or with `return_intermediates` a pair of this and its `Intermediates`
     """
 
     catalogue = ATTENTION
@@ -163,20 +163,30 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
     def __init__(
         self,
         dim: Annotated[int, 'width of the input', size],
-        dim_head: Annotated[int, 'width of a query or key head', size] = 64,
+        dim_head: Annotated[int, 'width of each query and key head', size] = 64,
         dim_context: Annotated[int | None, 'width of the context, `dim` if None', size | none] = None,
         heads: Annotated[int, 'number of query heads', size] = 8,
-        causal: Annotated[bool, 'a token sees only itself and what came before', boolean] = False,
+        causal: Annotated[
+            bool, 'causal attention: tokens attend only to themselves and earlier tokens', boolean
+        ] = False,
         flash: Annotated[
-            bool | None, 'None: the fastest exact kernel; True: the fused one; False: the formula', boolean | none
+            bool | None,
+            'attention kernel; True: fused, False: eager (materializes the scores), None: the fastest of both',
+            boolean | none,
         ] = None,
         *,
-        kv_heads: Annotated[int | None, 'number of key heads, shared between query heads', size | none] = None,
-        one_kv_head: Annotated[bool, 'one key head for all query heads', boolean] = False,
-        value_dim_head: Annotated[int | None, 'width of a value head, `dim_head` if None', size | none] = None,
+        kv_heads: Annotated[
+            int | None, 'number of key/value heads (grouped-query attention); `heads` if None', size | none
+        ] = None,
+        one_kv_head: Annotated[
+            bool, 'use one key/value head for all query heads (multi-query attention)', boolean
+        ] = False,
+        value_dim_head: Annotated[int | None, 'width of each value head, `dim_head` if None', size | none] = None,
         dim_out: Annotated[int | None, 'width of the output, `dim` if None', size | none] = None,
         project_out: Annotated[
-            bool | None, 'project the output; None: unless one head has the width already', boolean | none
+            bool | None,
+            'use an output projection; None: yes, unless there is one head of the output width',
+            boolean | none,
         ] = None,
         features: Sequence[type[Feature]] | None = None,
         **flags: kw.Unpack[kw.AttentionKeywords],
@@ -251,8 +261,10 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         keys = f'k (b {s.kv_heads} j {s.dim_head}), v (b {s.kv_heads} j {s.dim_value})'
         return {
             'heads': f'x (b n {self.dim}) -> q (b {s.heads} n {s.dim_head}), {keys}',
-            'place': 'keys and values of the cache come in front of the new ones',
-            'enter': 'causal: a query sees itself and what came before' if self.causal else 'a query sees all keys',
+            'place': 'new keys and values are appended to those of the cache',
+            'enter': 'causal: queries attend to themselves and earlier tokens'
+            if self.causal
+            else 'queries attend to all keys',
             'attend': f'{self.kernel_words}; scores times {self.logit_scale:.4g}',
             'project_out': f'(b n {self.dim_merged}) -> (b n {s.dim_out}), {type(self.to_out).__name__}',
         }
@@ -357,7 +369,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
 
 
 class FeedForward(Configurable):
-    """Two linear layers with an activation between them:  b n dim -> b n dim_out.  arXiv:1706.03762"""
+    """Two linear layers with an activation in between:  (b, n, dim) -> (b, n, dim_out).  arXiv:1706.03762"""
 
     catalogue = FEEDFORWARD
     own_inputs = ('mask', 'layer', 'kind', 'stack')
@@ -370,10 +382,10 @@ class FeedForward(Configurable):
         dim_out: Annotated[int | None, 'width of the output, `dim` if None', size | none] = None,
         mult: Annotated[float, 'inner width as a multiple of `dim`', positive] = 4,
         *,
-        dim_inner: Annotated[int | None, 'inner width, in place of `mult`', size | none] = None,
-        activation: Annotated[str | None, 'by name; GELU if None', one_of(*ACTIVATIONS) | none] = None,
-        no_bias: Annotated[bool, 'linear layers without bias; a gated unit keeps its own', boolean] = False,
-        dropout: Annotated[float, 'dropout before the output projection', probability] = 0.0,
+        dim_inner: Annotated[int | None, 'inner width, instead of `mult`', size | none] = None,
+        activation: Annotated[str | None, 'name of the activation; GELU if None', one_of(*ACTIVATIONS) | none] = None,
+        no_bias: Annotated[bool, 'use linear layers without bias; a gated linear unit keeps its bias', boolean] = False,
+        dropout: Annotated[float, 'dropout probability before the output projection', probability] = 0.0,
         features: Sequence[type[Feature]] | None = None,
         **flags: kw.Unpack[kw.FeedForwardKeywords],
     ) -> None:
@@ -541,10 +553,10 @@ class LayerParts(Parts):
 
 
 class AttentionLayers(DerivedAttributes, Routing):
-    """A stack of attention and feedforward layers:  b n dim -> b n dim.
+    """A stack of attention and feedforward layers:  (b, n, dim) -> (b, n, dim).
 
-    Flags of the attention layers take the prefix `attn_`, of cross-attention `cross_attn_` (it starts from the former),
-    of feedforwards `ff_`; a tuple with one value per layer of that kind gives each its own.
+    Keywords with the prefix `attn_` go to all attention layers, with `cross_attn_` to cross-attention (overriding
+    `attn_`), and with `ff_` to feedforwards. A tuple gives one value per layer of that kind.
     """
 
     catalogue = STACK
@@ -561,22 +573,32 @@ class AttentionLayers(DerivedAttributes, Routing):
 
     def __init__(
         self,
-        dim: Annotated[int, 'width of the stream', size],
+        dim: Annotated[int, 'width of the residual stream', size],
         depth: Annotated[int | None, 'number of blocks', size | none] = None,
-        heads: Annotated[int, 'attention heads of every layer', size] = 8,
-        causal: Annotated[bool, 'a token sees only itself and what came before', boolean] = False,
+        heads: Annotated[int, 'number of attention heads in every layer', size] = 8,
+        causal: Annotated[
+            bool, 'causal attention: tokens attend only to themselves and earlier tokens', boolean
+        ] = False,
         *,
-        cross_attend: Annotated[bool, 'blocks also attend to a context', boolean] = False,
-        only_cross: Annotated[bool, 'blocks attend to the context only', boolean] = False,
-        pre_norm: Annotated[bool, 'norm the input of every branch, else the stream after it', boolean] = True,
-        pre_norm_has_final_norm: Annotated[bool, 'norm the output of a pre-norm stack', boolean] = True,
-        norm_add_unit_offset: Annotated[bool, 'store gains as their difference from one', boolean] = True,
+        cross_attend: Annotated[bool, 'add cross-attention to a context to every block', boolean] = False,
+        only_cross: Annotated[bool, 'use cross-attention only, without self-attention', boolean] = False,
+        pre_norm: Annotated[
+            bool,
+            'normalize the input of every branch (pre-norm), otherwise the residual stream after it (post-norm)',
+            boolean,
+        ] = True,
+        pre_norm_has_final_norm: Annotated[bool, 'use a final norm in pre-norm stacks', boolean] = True,
+        norm_add_unit_offset: Annotated[bool, 'store norm weights as `weight - 1`', boolean] = True,
         disable_abs_pos_emb: Annotated[
-            bool | None, 'no absolute positions in the wrapper; by default if the stack has its own', boolean | none
+            bool | None,
+            'disable the absolute positions of the model; None: disable them if the stack has another position scheme',
+            boolean | none,
         ] = None,
-        rel_pos_kwargs: Annotated[dict | None, 'further arguments of the position bias', a_mapping | none] = None,
-        residual_fn_kwargs: Annotated[dict | None, 'further arguments of the residuals', a_mapping | none] = None,
-        verbose: Annotated[bool, 'warn of choices known to hurt', boolean] = True,
+        rel_pos_kwargs: Annotated[dict | None, 'additional arguments of the position bias', a_mapping | none] = None,
+        residual_fn_kwargs: Annotated[
+            dict | None, 'additional arguments of the residual connections', a_mapping | none
+        ] = None,
+        verbose: Annotated[bool, 'warn about settings that are known to perform poorly', boolean] = True,
         features: Sequence[type[Feature]] | None = None,
         **flags: kw.Unpack[kw.AttentionLayersKeywords],
     ) -> None:
@@ -804,7 +826,7 @@ KINDS['f'] = Kind(AttentionLayers.build_branch, remembers={})
 
 
 class Encoder(AttentionLayers):
-    """A stack in which every token sees every other."""
+    """A stack in which all tokens attend to each other (bidirectional)."""
 
     plain = True
 
@@ -817,7 +839,7 @@ class Encoder(AttentionLayers):
 
 
 class Decoder(AttentionLayers):
-    """A causal stack."""
+    """A causal stack: tokens attend only to themselves and earlier tokens."""
 
     plain = True
 
@@ -830,7 +852,7 @@ class Decoder(AttentionLayers):
 
 
 class PrefixDecoder(AttentionLayers):
-    """A causal stack whose first `prefix_attn_len` tokens, one number or one per row, see one another."""
+    """A causal stack whose first `prefix_attn_len` tokens attend to each other; one number, or one per sequence."""
 
     sees_future, masks_pairs = False, True
 
@@ -874,7 +896,7 @@ class PrefixDecoder(AttentionLayers):
 
 
 class CrossAttender(AttentionLayers):
-    """A stack that attends to a context only."""
+    """A stack with cross-attention to a context, without self-attention."""
 
     def __init__(self, **kwargs: kw.Unpack[kw.CrossAttenderKeywords]) -> None:
         super().__init__(cross_attend=True, only_cross=True, **kwargs)
@@ -885,16 +907,16 @@ class CrossAttender(AttentionLayers):
 
 
 class TransformerBlock(AttentionLayers):
-    """One block, or a few, without a norm at the end: a part for models of your own."""
+    """One or a few blocks without a final norm, as a part of custom models."""
 
     plain = True
 
     def __init__(
         self,
-        dim: Annotated[int, 'width of the stream', size],
+        dim: Annotated[int, 'width of the residual stream', size],
         *,
         depth: Annotated[int, 'number of blocks', size] = 1,
-        pre_norm_has_final_norm: Annotated[bool, 'norm the output of a pre-norm stack', boolean] = False,
+        pre_norm_has_final_norm: Annotated[bool, 'use a final norm in pre-norm stacks', boolean] = False,
         **kwargs: kw.Unpack[kw.TransformerBlockKeywords],
     ) -> None:
         super().__init__(dim, depth, pre_norm_has_final_norm=pre_norm_has_final_norm, **kwargs)
@@ -909,7 +931,7 @@ class AttentionPool(Pool):
 
 
 class Wrapper(Abilities, UpdatesStack, Configurable):
-    """What models around a stack share: running it with what stands in front, memories, and return values."""
+    """Base class of models around a stack: prefix tokens, Transformer-XL memories and return values."""
 
     catalogue = MODEL
     own_states = ('real',)  # which of the cached tokens are real
@@ -1018,7 +1040,7 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
 
 
 class TransformerWrapper(Wrapper):
-    """Tokens in, logits out:  ids b n -> b n l, around any stack."""
+    """A model of tokens around a stack: embeddings, stack and output head.  ids (b, n) -> logits (b, n, l)."""
 
     renamed = {'use_pos_emb': 'use_abs_pos_emb'}  # noqa: RUF012
     plain = True
@@ -1028,28 +1050,42 @@ class TransformerWrapper(Wrapper):
         *,
         num_tokens: Annotated[int, 'size of the vocabulary', size],
         max_seq_len: Annotated[
-            int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them', integer | none
+            int | None,
+            'maximum length with absolute positions; 0, -1 or None to use no absolute positions',
+            integer | none,
         ],
-        attn_layers: Annotated[AttentionLayers | nn.Module, 'the stack', a_stack],
+        attn_layers: Annotated[
+            AttentionLayers | nn.Module,
+            'stack of attention and feedforward layers, such as `Decoder` or `Encoder`',
+            a_stack,
+        ],
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
-        emb_dropout: Annotated[float, 'dropout on the embeddings', probability] = 0.0,
-        l2norm_embed: Annotated[bool, 'embeddings of unit length', boolean] = False,
+        emb_dropout: Annotated[float, 'dropout probability of the embeddings', probability] = 0.0,
+        l2norm_embed: Annotated[bool, 'L2-normalize the embeddings', boolean] = False,
         project_emb: Annotated[
-            bool | None, 'a projection to the width of the stack; None: where widths differ', boolean | none
+            bool | None,
+            'project the embeddings to the width of the stack; None: only if the widths differ',
+            boolean | none,
         ] = None,
-        project_emb_bias: Annotated[bool, 'a bias of this projection', boolean] = True,
+        project_emb_bias: Annotated[bool, 'use a bias in this projection', boolean] = True,
         post_emb_norm_at: Annotated[
-            str, 'where `post_emb_norm` stands, before or after this projection', one_of('embedding', 'stream')
+            str,
+            "position of `post_emb_norm`: before ('embedding') or after ('stream') this projection",
+            one_of('embedding', 'stream'),
         ] = 'embedding',
         logits_dim: Annotated[int | None, 'width of the logits, `num_tokens` if None', size | none] = None,
-        logits_bias: Annotated[bool, 'a bias of the head, also beside `tie_embedding`', boolean] = False,
-        return_only_embed: Annotated[bool, 'no head: the output is embeddings', boolean] = False,
-        token_emb: Annotated[nn.Module | None, 'a token embedding of your own', an_instance(nn.Module) | none] = None,
-        to_logits: Annotated[nn.Module | None, 'a head of your own', an_instance(nn.Module) | none] = None,
-        max_mem_len: Annotated[int, 'hidden states kept as memories', count] = 0,
-        shift_mem_down: Annotated[int, 'memories of a layer go to the one so many below', count] = 0,
-        attn_z_loss_weight: Annotated[float, 'weight of the loss on the size of attention logits', number] = 1e-4,
-        input_not_include_cache: Annotated[bool, 'with a cache, calls pass new tokens only', boolean] = False,
+        logits_bias: Annotated[bool, 'add a bias to the logits, also with `tie_embedding`', boolean] = False,
+        return_only_embed: Annotated[bool, 'return embeddings, without an output head', boolean] = False,
+        token_emb: Annotated[nn.Module | None, 'custom token embedding', an_instance(nn.Module) | none] = None,
+        to_logits: Annotated[nn.Module | None, 'custom output head', an_instance(nn.Module) | none] = None,
+        max_mem_len: Annotated[
+            int, 'number of hidden states that are returned as memories (Transformer-XL)', count
+        ] = 0,
+        shift_mem_down: Annotated[
+            int, 'number of layers by which memories are shifted down: layer i gets the memories of layer i + n', count
+        ] = 0,
+        attn_z_loss_weight: Annotated[float, 'weight of the z-loss of the attention logits', number] = 1e-4,
+        input_not_include_cache: Annotated[bool, 'calls with a cache pass only the new tokens', boolean] = False,
         features: Sequence[type[Feature]] | None = None,
         **flags: kw.Unpack[kw.TransformerWrapperKeywords],
     ) -> None:

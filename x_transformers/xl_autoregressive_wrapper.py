@@ -95,12 +95,12 @@ class EpisodicMemories(nn.Module):
 
 
 class EpisodicMemoryWrapper(Configurable):
-    """A model whose self-attentions also see learned keys and values, which may be learned at test time."""
+    """A model whose self-attention layers have learned keys and values, which can be trained at test time."""
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a model of tokens, as TransformerWrapper', an_instance(nn.Module)],
-        episodic_mem_len: Annotated[int, 'learned keys and values of each self-attention', size],
+        net: Annotated[nn.Module, 'model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
+        episodic_mem_len: Annotated[int, 'number of learned key/value pairs per self-attention layer', size],
     ) -> None:
         super().__init__()
         self.net = net
@@ -143,44 +143,48 @@ class EpisodicMemoryWrapper(Configurable):
 
 
 class XLAutoregressiveWrapper(Configurable):
-    """A model of tokens over segments of its `max_seq_len`:  ids b n+1 -> the mean next-token loss.
+    """Transformer-XL training over segments of `max_seq_len` tokens:  ids (b, n + 1) -> the mean next-token loss.
 
-    Each segment attends to the hidden states of those before it, the last `max_mem_len` of the net; gradients flow
-    back over `tbptt_steps` segments.  Dai et al. 2019, arXiv:1901.02860. With test-time training, the named modules
-    learn from each segment before the next one is read, every row for itself.  Tandon et al. 2025, arXiv:2512.23675
+    Each segment attends to the last `max_mem_len` hidden states of earlier segments; gradients flow back through
+    `tbptt_steps` segments.  Dai et al. 2019, arXiv:1901.02860. With test-time training, the named modules
+    are updated after each segment, separately for each sequence.  Tandon et al. 2025, arXiv:2512.23675
 
     The parameters of the model are stored under `net.`.
     """
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a causal model of tokens, with `max_mem_len`', an_instance(nn.Module)],
-        ignore_index: Annotated[int, 'id that is no target of the loss', integer] = -100,
-        pad_value: Annotated[int, 'id in place of `ignore_index`, and after the end', integer] = 0,
-        tbptt_steps: Annotated[int, 'segments that a gradient flows back', size] = 1,
+        net: Annotated[nn.Module, 'causal model of tokens with `max_mem_len`', an_instance(nn.Module)],
+        ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
+        pad_value: Annotated[
+            int, 'padding id, used as input for `ignore_index` and after the end of a sequence', integer
+        ] = 0,
+        tbptt_steps: Annotated[int, 'number of segments through which gradients flow back', size] = 1,
         ttt_module_paths: Annotated[
             Sequence[Any],
-            'dotted paths of modules in the net that learn at test time; of a pair of paths, the second learns from '
-            'the gradient of the first',
+            'dotted paths of modules that are trained at test time; in a pair of paths, the second is '
+            'trained with the gradient of the first',
             a_sequence,
         ] = (),
-        ttt_lr: Annotated[float, 'step size of the inner loop', positive] = 1e-3,
+        ttt_lr: Annotated[float, 'learning rate of the inner loop', positive] = 1e-3,
         ttt_wd: Annotated[float, 'decoupled weight decay of the inner loop', number] = 0.01,
-        ttt_use_muon: Annotated[bool, 'orthogonalise the gradients of matrices', boolean] = False,
-        ttt_muon_steps: Annotated[int, 'iterations of that', size] = 5,
-        ttt_muon_lr: Annotated[float, 'step size of such matrices', positive] = 1e-2,
+        ttt_use_muon: Annotated[bool, 'orthogonalize the gradients of matrices (Muon)', boolean] = False,
+        ttt_muon_steps: Annotated[int, 'number of Newton-Schulz iterations of Muon', size] = 5,
+        ttt_muon_lr: Annotated[float, 'learning rate of matrices with Muon', positive] = 1e-2,
         ttt_low_rank_paths: Annotated[
             Sequence[tuple[str, int]],
-            '(path, rank) of linear layers to replace by such of a low rank, which learn',
+            '(path, rank) of linear layers that are replaced by trainable low-rank layers',
             a_sequence,
         ] = (),
         ttt_custom_loss_module: Annotated[
             nn.Module | None,
-            'inner loss, from (intermediates, mask b n) to (b, n) or (b,); that of the next token if None',
+            'inner loss, from (intermediates, mask (b, n)) to (b, n) or (b,); the next-token loss if None',
             an_instance(nn.Module) | none,
         ] = None,
-        ttt_next_latent_loss: Annotated[bool, 'the inner loss foretells the next hidden state', boolean] = False,
-        episodic_mem_len: Annotated[int, 'learned keys and values of each self-attention', count] = 0,
+        ttt_next_latent_loss: Annotated[
+            bool, 'use the prediction of the next hidden state as the inner loss', boolean
+        ] = False,
+        episodic_mem_len: Annotated[int, 'number of learned key/value pairs per self-attention layer', count] = 0,
     ) -> None:
         super().__init__()
         check_net(net)

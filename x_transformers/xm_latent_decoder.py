@@ -75,29 +75,34 @@ def repulsion(logits: Tensor, valid: Tensor) -> Tensor:
 
 
 class XMLatentDecoder(Configurable):
-    """Prepend random latents, and learn from the best of several draws of one of them:  ids b n -> loss.
+    """Prepend random latents, and train on the best of several samples of one of them:  ids (b, n) -> loss.
 
         loss = mean_b min_k CE(tokens | latents_k) - weight mean KL(p_k || mean_k p_k)
 
-    The candidates of a row share all latents but the active one. Another rule than the lowest loss may choose.
+    The candidates of a sequence differ only in the active latent. `winner_fn` replaces the choice of the lowest loss.
     arXiv:2607.27372; arXiv:2401.00036
     """
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
-        num_latents: Annotated[int, 'latents in front of the tokens', size] = 4,
+        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
+        num_latents: Annotated[int, 'number of latents prepended to the tokens', size] = 4,
         dim: Annotated[int | None, 'width of the embeddings of `net`', size | none] = None,
-        latent_dim: Annotated[int | None, 'width of a latent, that of the embeddings if None', size | none] = None,
-        candidates: Annotated[int, 'draws per row', size] = 2,
-        max_batch_size: Annotated[int | None, 'rows of all candidates that run at a time', size | none] = None,
-        ignore_index: Annotated[int, 'id that is no target', integer] = -100,
-        latent_drop_prob: Annotated[float, 'part of the batches trained without latents', chance] = 0.0,
-        always_latent_proj: Annotated[bool, 'project latents of the right width, too', boolean] = False,
-        repulsive_loss_weight: Annotated[float, 'weight of the disagreement', not_negative] = 0.0,
+        latent_dim: Annotated[int | None, 'width of each latent, that of the embeddings if None', size | none] = None,
+        candidates: Annotated[int, 'number of candidates sampled per sequence', size] = 2,
+        max_batch_size: Annotated[
+            int | None, 'maximum number of candidate sequences per forward pass', size | none
+        ] = None,
+        ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
+        latent_drop_prob: Annotated[float, 'fraction of batches trained without latents', chance] = 0.0,
+        always_latent_proj: Annotated[
+            bool, 'project latents even if they already have the right width', boolean
+        ] = False,
+        repulsive_loss_weight: Annotated[float, 'weight of the repulsive loss between candidates', not_negative] = 0.0,
         winner_fn: Annotated[
             Callable | Sequence[Callable],
-            '(losses b k, intermediates) -> the winners b; intermediates are a list if candidates run in several parts',
+            'function from (losses (b, k), intermediates) to the winners (b,); intermediates are a list if '
+            'candidates run in several parts',
             a_callable | each(a_callable),
         ] = lowest_loss_winner_fn,
         winner_fns: Annotated[Sequence[Callable] | None, 'one for each latent', each(a_callable) | none] = None,

@@ -105,12 +105,12 @@ class GenerateReturn(NamedTuple):
 
 
 class XValTransformerWrapper(Wrapper):
-    """Tokens and numbers in, logits and numbers out, around any stack:  b n, b n -> b n l, b n
+    """xVal: a model of tokens and numbers around a stack:  (b, n), (b, n) -> logits (b, n, l), numbers (b, n)
 
         e_i = T[x_i] * (x_num_i if x_i is the numerical token else 1)
 
-    The token table starts from N(0, 1), so that a number of size 1 weighs as much as a position. Numbers beside other
-    tokens are not looked at, and may be NaN.
+    The token table is initialized from N(0, 1), so that numbers of size 1 weigh as much as positions. Numbers at other
+    tokens are ignored, and may be NaN.
 
     Golkar et al. 2023, arXiv:2310.02989
     """
@@ -122,13 +122,21 @@ class XValTransformerWrapper(Wrapper):
         *,
         num_tokens: Annotated[int, 'size of the vocabulary', size],
         max_seq_len: Annotated[
-            int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them', integer | none
+            int | None,
+            'maximum length with absolute positions; 0, -1 or None to use no absolute positions',
+            integer | none,
         ],
-        numerical_token_id: Annotated[int, 'id that stands for numbers', count],
-        attn_layers: Annotated[AttentionLayers | nn.Module, 'the stack', a_stack],
+        numerical_token_id: Annotated[int, 'id of the number placeholder', count],
+        attn_layers: Annotated[
+            AttentionLayers | nn.Module,
+            'stack of attention and feedforward layers, such as `Decoder` or `Encoder`',
+            a_stack,
+        ],
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
         logits_dim: Annotated[int | None, 'width of the logits, `num_tokens` if None', size | none] = None,
-        max_mem_len: Annotated[int, 'hidden states kept as memories', count] = 0,
+        max_mem_len: Annotated[
+            int, 'number of hidden states that are returned as memories (Transformer-XL)', count
+        ] = 0,
         features: Sequence[type[Feature]] | None = None,
         **flags: Unpack[XValTransformerWrapperKeywords],
     ) -> None:
@@ -254,19 +262,21 @@ class Growing:
 
 
 class XValAutoregressiveWrapper(Configurable):
-    """A causal model of tokens and numbers with the loss of what comes next, and generation.
+    """A causal model of tokens and numbers with its next-token loss, and generation.
 
-        loss = mean over targets of   cross entropy + weight * (number - x_num)^2 where the token stands for a number
+        loss = mean over targets of   cross entropy + weight * (number - x_num)^2 at number tokens
 
-    It has no parameters of its own; those of the model are stored under `net.`.
+    The wrapper has no parameters; those of the model are stored under `net.`.
     """
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a causal XValTransformerWrapper', an_instance(XValTransformerWrapper)],
-        ignore_index: Annotated[int, 'id that is no target of the loss', integer] = -100,
-        pad_value: Annotated[int, 'id for padding: in place of `ignore_index`, and before prompts', integer] = 0,
-        numerical_loss_weight: Annotated[float, 'weight of the squared difference of numbers', number] = 1.0,
+        net: Annotated[nn.Module, 'causal XValTransformerWrapper', an_instance(XValTransformerWrapper)],
+        ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
+        pad_value: Annotated[
+            int, 'padding id, used as input for `ignore_index` and before shorter prompts', integer
+        ] = 0,
+        numerical_loss_weight: Annotated[float, 'weight of the squared error of numbers', number] = 1.0,
     ) -> None:
         super().__init__()
         check_net(net)

@@ -709,13 +709,13 @@ def test_every_flag(tmp_path: Path) -> None:
 
 REFUSED = {
     '`attn_talking_heads` .*: it mixes heads': dict(attn_talking_heads=True),
-    '`attn_qk_proj_norm` .*: it norms all heads': dict(attn_qk_proj_norm=True),
+    '`attn_qk_proj_norm` .*: it normalizes all heads': dict(attn_qk_proj_norm=True),
     '`rotate_num_heads` .*not like the others': dict(rotate_num_heads=2, rotary_pos_emb=True),
-    '`ff_post_act_ln` .*: it norms all inner features': dict(ff_post_act_ln=True),
+    '`ff_post_act_ln` .*: it normalizes all inner channels': dict(ff_post_act_ln=True),
     '`ff_moe_experts` .*: experts': dict(ff_moe_experts=2),
-    '`polar_pos_emb` .*: heads have biases': dict(polar_pos_emb=True),
+    '`polar_pos_emb` .*: its angle shifts': dict(polar_pos_emb=True),
     '`heads` got 1': dict(heads=1, attn_dim_head=16),
-    '`attn_output_gate` .*: it reads the values of all': dict(attn_output_gate=True),
+    '`attn_output_gate` .*: its gates depend on all': dict(attn_output_gate=True),
     '`attn_differential` .*two query heads': dict(attn_differential=True),
 }
 

@@ -1,4 +1,4 @@
-"""Attention-free transformers: each channel weighs keys by themselves, and by the places of query and key."""
+"""Attention-free transformers (AFT): weights per channel from the keys and from the positions of query and key."""
 
 from __future__ import annotations
 
@@ -16,44 +16,45 @@ from x_transformers.kernels import aft as sums
 from x_transformers.kernels.linear import Scaled, least
 
 WHOLE = torch.contiguous_format
-NO_PRODUCTS = 'queries do not meet keys'
-NOT_ADDED = 'its weights are those of keys and places'
+NO_PRODUCTS = 'it has no dot products of queries and keys'
+NOT_ADDED = 'its weights depend only on keys and positions'
 
 
 class AttentionFree(AttentionFeature):
-    """Queries do not meet keys: they are gates of what a weighted mean of the values gives, channel by channel.
+    """Attention-free transformer (AFT): a weighted mean of the values per channel, gated by the queries.
 
-        out_t = sigmoid(q_t) * sum_s exp(k_s + w_ts) v_s / sum_s exp(k_s + w_ts)          s <= t where it is causal
+        out_t = sigmoid(q_t) * sum_s exp(k_s + w_ts) v_s / sum_s exp(k_s + w_ts)          s <= t if causal
 
-        full     w_ts = u_t . v_s, of vectors of r features for each place
-        local    the same where s is less than a window from t, else 0
-        conv     w_ts of the distance, a table for each head; else 0
+        full     w_ts = u_t . v_s, from learned vectors of rank r for each position
+        local    the same for distances below the window, otherwise 0
+        conv     w_ts a learned table of distances per head within the window, otherwise 0
         simple   0
 
-    The cache holds sums of fixed size, and the last tokens for local and conv; keys and values for full. Places count
-    from the first real token of a row.
+    The cache holds sums of fixed size, for local and conv also the last tokens, and for full the keys and values.
+    Positions count from the first token after left padding.
     """
 
     paper = 'An Attention Free Transformer, arXiv:2105.14103'
     aft = flag(
-        None, 'weights of keys by themselves and by place', none | one_of('full', 'local', 'simple', 'conv'),
+        None, 'AFT instead of softmax attention, with this kind of position weights',
+        none | one_of('full', 'local', 'simple', 'conv'),
         example='local',
     )  # fmt: skip
-    aft_max_len = flag(None, 'how many places full and local know', size | none, example=40)
-    aft_rank = flag(128, 'features of a place, for full and local', size, example=5)
-    aft_window = flag(32, 'keys less than this away have weights by place, for local and conv', size, example=3)
+    aft_max_len = flag(None, "number of positions, for 'full' and 'local'", size | none, example=40)
+    aft_rank = flag(128, "rank r of the position weights, for 'full' and 'local'", size, example=5)
+    aft_window = flag(32, "window of the position weights, in tokens, for 'local' and 'conv'", size, example=3)
     stored_as = {'u': 'aft_u', 'v': 'aft_v', 'w': 'aft_w'}
-    joins_tokens = 'its sums are those of all tokens of a row'
-    not_across = 'its places are those of one sequence'
+    joins_tokens = 'it sums up all tokens of a sequence'
+    not_across = 'its positions are those of one sequence'
     handles = ('causal', 'padding', 'past', 'context')
     clashes = {
-        'dropout': 'it has no weights to drop',
-        'laser': 'the logarithm would be that of its gates too',
+        'dropout': 'it forms no attention weights',
+        'laser': 'the logarithm would also include its gates',
         **dict.fromkeys(('collab_heads', 'l2_distance', 'softmax_scale', 'qk_norm', 'qk_rmsnorm'), NO_PRODUCTS),
         **dict.fromkeys(('qk_head_norm', 'qk_proj_norm'), NO_PRODUCTS),
-        **dict.fromkeys(('max_attend_past', 'max_attend_future'), 'it has a window of its own'),
-        **dict.fromkeys(('num_mem_kv', 'add_zero_kv'), 'its keys are the tokens'),
-        'flash_pack_seq': 'its sums are those of all tokens of a row',
+        **dict.fromkeys(('max_attend_past', 'max_attend_future'), 'use `aft_window` instead'),
+        **dict.fromkeys(('num_mem_kv', 'add_zero_kv'), 'its keys must be the tokens'),
+        'flash_pack_seq': 'it sums up all tokens of a sequence',
         **dict.fromkeys(('shaw_rel_pos', 'disentangled', 'data_dependent_alibi', 'use_rel_proj_pos_bias'), NOT_ADDED),
     }
     not_in_stack = {
@@ -61,8 +62,8 @@ class AttentionFree(AttentionFeature):
         **dict.fromkeys(
             ('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias', 'shaw_rel_pos', 'xl_rel_pos'), NOT_ADDED
         ),
-        'residual_attn': 'it has no scores to hand on',
-        'cross_residual_attn': 'it has no scores to hand on',
+        'residual_attn': 'it forms no scores for the next layer',
+        'cross_residual_attn': 'it forms no scores for the next layer',
     }
 
     def setup(self, host: Any) -> None:

@@ -1,7 +1,7 @@
-"""Biases of attention scores by positions: ALiBi, T5, a small network, and those that the caller gives.
+"""Position biases of attention scores: ALiBi, T5, an MLP of the distance, and biases passed by the caller.
 
-A bias is a function of the positions of queries and keys. One of many scores is not formed as a whole: it comes in
-rows, or as a table of its diagonals.
+A bias is a function of the positions of queries and keys. For many scores it is computed in blocks of queries, or as a
+table of distances (diagonals), instead of as a whole.
 """
 
 from __future__ import annotations
@@ -151,9 +151,9 @@ class AlibiPositionalBias(Placed, KeepsPrecision, PositionBias):
 
 
 class SplitAlibi(AlibiPositionalBias):
-    """The same for both directions: half of the heads with a slope look back, the others, with the same slopes, ahead.
+    """ALiBi in both directions: half of the heads with a slope attend backwards, half, with the same slopes, ahead.
 
-    Each sees itself. Heads without a slope see everything.
+    Every query attends to itself. Heads without a slope attend to all keys.
     """
 
     plain = False
@@ -181,7 +181,7 @@ class SplitAlibi(AlibiPositionalBias):
 
 
 class RelativePositionBias(PositionBias):
-    """A learned bias per bucket of distances; far ones share logarithmic buckets.
+    """A learned bias per bucket of distances, with logarithmic buckets for large distances.
 
     Raffel et al. 2019, arXiv:1910.10683
     """
@@ -221,9 +221,9 @@ class RelativePositionBias(PositionBias):
 
 
 class DynamicPositionBias(PositionBias):
-    """A bias that a small network computes from the distance.  Wang et al. 2021, arXiv:2108.00154
+    """A bias that a small MLP computes from the distance d.  Wang et al. 2021, arXiv:2108.00154
 
-    With `log_distance` it sees sign(d) log(|d| + 1).  Liu et al. 2021, arXiv:2111.09883
+    With `log_distance` its input is sign(d) log(|d| + 1).  Liu et al. 2021, arXiv:2111.09883
     """
 
     plain = True
@@ -248,7 +248,7 @@ class DynamicPositionBias(PositionBias):
 
 
 class SharedBias:
-    """A bias module for one pass through a stack: computes once what all layers add."""
+    """A bias module for one pass through a stack: computes the bias once for all layers."""
 
     def __init__(self, module: PositionBias) -> None:
         self.module = module
@@ -368,9 +368,9 @@ class RelativeBias(AttentionFeature):
 
 
 class AttnBias(AttentionFeature):
-    """A bias given by the caller."""
+    """A bias passed by the caller and added to the scores."""
 
-    takes = {'attn_bias': 'broadcasts to b h i j; counts the keys without those that features add'}
+    takes = {'attn_bias': 'broadcasts to b h i j, where j excludes keys that features prepend'}
     keys_may_leave = True
     must_be = {'attn_bias': tensor_of()}
     waits = True
@@ -396,7 +396,7 @@ class AttnBias(AttentionFeature):
 
 
 class StackBias(StackFeature):
-    """Hands the bias module of a stack to its self-attention layers."""
+    """Pass the bias module of a stack to its self-attention layers."""
 
     stored_as = {'module': 'rel_pos'}
 
@@ -431,19 +431,21 @@ class StackBias(StackFeature):
 
 
 class Alibi(StackBias):
-    """Linear penalty on the distance, a slope per head:  -slope |q - k|
+    """ALiBi: a linear penalty on the distance, with one slope per head:  -slope |q - k|
 
-    In a stack that is not causal all heads see both sides ('symmetric'), or half of those with a slope look back, and
-    the others ahead, with the same slopes ('split').
+    In a non-causal stack, all heads attend in both directions ('symmetric'). With 'split', half of the heads with a
+    slope attend to earlier tokens and the other half, with the same slopes, to later tokens.
     """
 
     plain = True
     paper = 'Train Short, Test Long, arXiv:2108.12409'
-    alibi_pos_bias = flag(False, 'penalise distance linearly')
-    alibi_num_heads = flag(None, 'how many heads have a slope, the first ones; all if None', size | none, example=2)
+    alibi_pos_bias = flag(False, 'add a linear penalty on the distance to the scores (ALiBi)')
+    alibi_num_heads = flag(
+        None, 'number of heads with a slope, counted from the first; all if None', size | none, example=2
+    )
     alibi_bidirectional = flag(
         'symmetric',
-        "in stacks that are not causal: 'split', so that half of these heads look back, and the others ahead",
+        "in non-causal stacks: 'symmetric', or 'split' for half of these heads backwards and half forwards",
         one_of('symmetric', 'split'),
         example='split',
     )
@@ -468,16 +470,16 @@ class Alibi(StackBias):
 
 
 class T5Bias(StackBias):
-    """A learned bias per bucket of distances."""
+    """T5 relative position bias: one learned number per head and bucket of distances, added to the scores."""
 
     plain = True
     paper = 'T5, arXiv:1910.10683'
-    rel_pos_bias = flag(False, 'learned bias per bucket of distances')
+    rel_pos_bias = flag(False, 'add a learned bias per bucket of distances to the scores (T5)')
     rel_pos_num_buckets = flag(32, 'number of buckets', size, example=8)
-    rel_pos_max_distance = flag(128, 'distance from which on all share a bucket', size, example=64)
-    rel_pos_bias_scale = flag(
-        None, 'factor of the bias, the root of the head width if None; T5 has 1', number | none, example=1.0
+    rel_pos_max_distance = flag(
+        128, 'maximum distance, in tokens: all larger ones share the last bucket', size, example=64
     )
+    rel_pos_bias_scale = flag(None, 'factor of the bias, sqrt(dim_head) if None; T5 uses 1', number | none, example=1.0)
     clashes = {'dynamic_pos_bias': 'one position bias at a time'}
     gives_positions = True
     cuts = {}
@@ -505,14 +507,14 @@ class T5Bias(StackBias):
 
 
 class DynamicBias(StackBias):
-    """A bias computed from the distance by a small network."""
+    """A position bias that a small MLP computes from the distance."""
 
     plain = True
     paper = 'CrossFormer, arXiv:2108.00154; Swin v2, arXiv:2111.09883'
-    dynamic_pos_bias = flag(False, 'a small network turns distances into biases')
-    dynamic_pos_bias_log_distance = flag(False, 'it sees the signed logarithm of the distance')
-    dynamic_pos_bias_mlp_depth = flag(2, 'its hidden layers', size, example=3)
-    dynamic_pos_bias_norm = flag(False, 'norms inside it')
+    dynamic_pos_bias = flag(False, 'add a bias that a small MLP computes from the distance')
+    dynamic_pos_bias_log_distance = flag(False, 'use the signed logarithm of the distance as its input')
+    dynamic_pos_bias_mlp_depth = flag(2, 'number of hidden layers of the MLP', size, example=3)
+    dynamic_pos_bias_norm = flag(False, 'use layer norms in the MLP')
     cuts = {}
 
     def setup(self, host: Any) -> None:

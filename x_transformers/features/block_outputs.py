@@ -1,4 +1,4 @@
-"""What a model would give if it ended after each of its blocks, for losses of the layers between."""
+"""Outputs of a model after each of its blocks, for losses of intermediate layers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from x_transformers.training.token_loss import Readout, readout_of
 
 
 class BlockOutputs(StackFeature):
-    """Keeps the stream behind each block as the stack would give it there: streams joined, and the final norm."""
+    """Store the output of the stack after each block: residual streams merged, and the final norm applied."""
 
-    takes = {'return_block_outputs': 'keep in `block_outputs` what the stack would give after each block but the last'}
+    takes = {
+        'return_block_outputs': 'store in `block_outputs` the output of the stack after each block except the last'
+    }
     must_be = {'return_block_outputs': a_switch}
     waits = True
 
@@ -31,9 +33,9 @@ class BlockOutputs(StackFeature):
 
 
 class BlockReadouts(ModelFeature):
-    """Keeps the logits of the model after each block but the last, as readouts, which compute nothing yet."""
+    """Store the logits of the model after each block except the last, as lazy readouts."""
 
-    takes = {'return_block_readouts': 'keep in `block_readouts` the logits after each block but the last'}
+    takes = {'return_block_readouts': 'store in `block_readouts` the logits after each block except the last'}
     must_be = {'return_block_readouts': a_switch}
     waits = True
     by_token = True

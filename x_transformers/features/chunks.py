@@ -1,4 +1,4 @@
-"""Feedforwards that run a part of the tokens at a time."""
+"""Feedforwards that process the tokens in chunks, to save memory."""
 
 from __future__ import annotations
 
@@ -20,17 +20,22 @@ OfTokens = Callable[[Tensor], Any]
 
 
 class ChunkedFeedForward(FeedForwardFeature):
-    """A feedforward runs on one slice of the tokens after the other; the numbers are the same.
+    """Run the feedforward on one chunk of the tokens after the other, with the same result.
 
         out = cat(ff(slice) for slice in chunks(x))
 
-    Inner features are held for n / c tokens at a time. In training the backward pass still needs those of all slices:
-    with `chunk_checkpoint` it computes them again, slice by slice.
+    Only the inner activations of n / c tokens are in memory at a time. In training, the backward pass still needs those
+    of all chunks, unless `chunk_checkpoint` recomputes them chunk by chunk.
     """
 
     paper = 'Reformer, arXiv:2001.04451'
-    chunks = flag(1, 'slices of the tokens, one after the other: less memory in evaluation', size, example=3)
-    chunk_checkpoint = flag(False, 'in training, compute each slice again in the backward pass: less memory there too')
+    chunks = flag(
+        1,
+        'number of chunks c of the tokens, processed one after the other to save memory in evaluation',
+        size,
+        example=3,
+    )
+    chunk_checkpoint = flag(False, 'recompute each chunk in the backward pass, to save memory in training')
     uncut = 'each slice would wait for the other devices'
 
     def initialise(self) -> None:

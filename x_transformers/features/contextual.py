@@ -1,4 +1,4 @@
-"""What a query sees or counts, decided by the content of the tokens between: positions in context, selection."""
+"""Attention that depends on the content of the tokens in between: contextual positions (CoPE), selective attention."""
 
 from __future__ import annotations
 
@@ -99,15 +99,20 @@ class CoPE(ContextualPositions):
 
 
 class UseCoPE(AttentionFeature):
-    """Count positions by content: a key is as far away as there are tokens between that its query attends to."""
+    """Contextual positions (CoPE): the distance to a key is the number of tokens in between that the query attends to.
+
+    p_ij = sum of sigmoid(sim) over the keys j .. i,   sim + q . e(p)
+    """
 
     paper = 'Contextual Position Encoding, arXiv:2405.18719'
-    use_cope = flag(False, 'positions counted by content')
-    cope_max_pos = flag(16, 'number of positions, the last one for all that is further away', size, example=3)
-    cope_soft_onehot_pos = flag(False, 'read positions by a soft one-hot instead of interpolating')
-    cope_talking_heads = flag(False, 'mix the logits that count over heads')
+    use_cope = flag(False, 'contextual position embeddings, which count attended tokens instead of all tokens')
+    cope_max_pos = flag(16, 'number of positions; larger ones are clamped to the last', size, example=3)
+    cope_soft_onehot_pos = flag(
+        False, 'look positions up with a soft one-hot vector instead of interpolating between two'
+    )
+    cope_talking_heads = flag(False, 'mix the logits over heads before positions are counted')
     stored_as = {'positions': 'attend.cope'}
-    not_across = 'it counts back from a query to keys of the same sequence'
+    not_across = 'it counts tokens between a query and keys of one sequence'
     row_wise = True
     cuts = {}
 
@@ -141,11 +146,14 @@ class UseCoPE(AttentionFeature):
 
 
 class GivenCoPE(AttentionFeature):
-    """Contextual positions, or anything else to add to logits, as a module of the caller's."""
+    """A custom module whose output is added to the logits, such as contextual positions."""
 
     paper = UseCoPE.paper
     cope = flag(
-        None, 'module, (queries b h i d, logits b h i j) -> logits; hidden ones are the lowest', a_callable | none
+        None,
+        'module from queries (b, h, i, d) and logits (b, h, i, j), the lowest number where masked, to what is '
+        'added to the logits',
+        a_callable | none,
     )
     settles = ('cope',)
 
@@ -163,19 +171,21 @@ class GivenCoPE(AttentionFeature):
 
 
 class Selective(AttentionFeature):
-    """A token may hide others from all later ones:  sim_ij - sum over i' < i of relu(sim_i'j), of the first head.
+    """Selective attention: a token can mask an earlier token for all later queries.
 
-    The first token and itself it cannot hide. No parameters.
+        sim_ij - sum over i' < i of relu(sim_i'j),        the sum from the scores of the first head
+
+    A token can mask neither itself nor the first token. No parameters.
     """
 
     paper = 'Selective Attention Improves Transformer, arXiv:2410.02703'
-    selective = flag(False, 'tokens hide others from later ones')
-    not_across = 'a token hides others from later ones of the same sequence'
-    needs_all = 'queries hide keys from those behind them'
+    selective = flag(False, 'let tokens mask earlier tokens for later queries')
+    not_across = 'a token masks others for later queries of the same sequence'
+    needs_all = 'queries mask keys for later queries'
     can_cache = False
     row_wise = True
     carries = ('votes',)
-    uncut = 'one head says what all of them forget'
+    uncut = 'the first head masks keys for all heads'
 
     def setup(self, host: Any) -> None:
         if not host.causal:
@@ -183,7 +193,7 @@ class Selective(AttentionFeature):
 
     def enter(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         check_causal(call, 'selective', self.not_across)
-        call.refuse_places('selective', 'queries hide keys from those behind them')
+        call.refuse_places('selective', 'queries mask keys for later queries')
         return qkv
 
     def rows(self, sim: Tensor, call: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""A convolution module behind attention, and the norm that ends a block: what makes a conformer of a transformer."""
+"""The convolution module after attention and the norm at the end of a block, for Conformers."""
 
 from __future__ import annotations
 
@@ -138,24 +138,27 @@ KINDS['v'] = Kind(build, inputs=inputs, remembers=remembered)
 
 
 class ConvModule(StackFeature):
-    """A convolution along the sequence behind each attention, as layers of kind 'v'.
+    """Conformer convolution module after each attention layer, as layers of kind 'v'.
 
-        x + W_out silu(norm(depthwise(glu(W_in LN(x)))))          W_in: 2d d, a kernel of k tokens for each feature
+        x + W_out silu(norm(depthwise(glu(W_in LN(x)))))          W_in: (2d, d), depthwise kernels of k tokens
 
-    Padding is zero for its neighbours, and counts in no statistics. With `macaron` and `block_norm` the block is that
-    of a conformer.
+    Padding is set to zero, and excluded from the statistics of norms. With `macaron` and `block_norm` the block is that
+    of a Conformer.
     """
 
     paper = PAPER
     joins_tokens = 'its convolutions run across documents'
-    conv_module = flag(False, 'a convolution along the sequence behind each attention')
-    conv_kernel_size = flag(31, 'tokens of its kernel; odd, unless it looks back alone', size, example=3)
-    conv_causal = flag(False, 'it looks back alone', example=True)
+    conv_module = flag(False, 'add a convolution module along the sequence after each attention layer')
+    conv_kernel_size = flag(31, 'kernel size in tokens; odd, unless `conv_causal` is set', size, example=3)
+    conv_causal = flag(False, 'use a causal convolution', example=True)
     conv_norm = flag(
-        'batch', "its norm: over the 'batch', or of each token, 'layer' or 'group'", one_of('batch', 'layer', 'group'),
+        'batch', "norm of the module: 'batch', or per token 'layer' or 'group'", one_of('batch', 'layer', 'group'),
         example='layer',
     )  # fmt: skip
-    clashes = {'shift_tokens': 'both look at neighbours', 'act_halting': 'neighbours that have halted stay as they are'}
+    clashes = {
+        'shift_tokens': 'both mix neighboring tokens',
+        'act_halting': 'neighboring tokens that have halted are not updated',
+    }
 
     @property
     def looks_back(self) -> bool:
@@ -187,16 +190,16 @@ class ConvModule(StackFeature):
 
 
 class BlockNorm(StackFeature):
-    """A norm of the stream behind each block, in place of the one at the end."""
+    """A norm of the residual stream after each block, instead of the final norm."""
 
     paper = PAPER
-    block_norm = flag(False, 'norm the stream behind each block')
+    block_norm = flag(False, 'normalize the residual stream after each block')
     settles = ('norm_at_end',)
     clashes = {
-        'pre_and_post_norm': 'it norms the stream behind every branch',
-        'gated_multi_residual': 'it norms the stream behind every branch',
-        'resi_dual': 'its stream is normed behind every branch',
-        'reversible': 'the stream changes behind a block, which is not computed back',
+        'pre_and_post_norm': 'it normalizes the residual stream after every branch',
+        'gated_multi_residual': 'it normalizes the residual streams after every branch',
+        'resi_dual': 'it normalizes the residual stream after every branch',
+        'reversible': 'it changes the residual stream after a block, which the backward pass cannot invert',
     }
 
     def setup(self, host: Any) -> None:

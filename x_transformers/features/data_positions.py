@@ -1,7 +1,4 @@
-"""Positions that depend on the tokens: how fast a head forgets, and which distances a query looks at.
-
-Biases of attention scores, a function of the distance between query and key and of what stands between them.
-"""
+"""Position biases that depend on the tokens: forget gates, and biases over the distance that the query computes."""
 
 from __future__ import annotations
 
@@ -26,13 +23,13 @@ def split_heads(t: Tensor, heads: int) -> Tensor:
 
 
 class DataDependentAlibi(nn.Module):
-    """Every token closes a gate on all before it; a key that lies behind many closed gates is forgotten.
+    """Forget gates: the bias of a key is the sum of the log gates of all later tokens up to the query.
 
         f_t = a log sigmoid(W x_t + c)      b h t, the gate of token t
         C_i = f_1 + ... + f_i
         bias_ij = C_i - C_j                 = f_(j+1) + ... + f_i for earlier keys
 
-    With `causal=False`, gates of their own close the way to later keys.  Forgetting Transformer, arXiv:2503.02130
+    With `causal=False`, later keys have separate gates.  Forgetting Transformer, arXiv:2503.02130
     """
 
     def __init__(
@@ -90,7 +87,7 @@ def between_sums(first: int, past: Tensor, future: Tensor | None = None) -> Poin
 
 
 class PerRowDataDependentAlibi(nn.Module):
-    """The same with gates that the query also has a say in.
+    """Forget gates that depend on query and key.
 
         f_ij = a log sigmoid(q_i k_j / sqrt(d))     for earlier keys j < i, from small queries and keys
         bias_ij = f_ij + ... + f_i(i-1)
@@ -137,7 +134,7 @@ class PerRowDataDependentAlibi(nn.Module):
 
 
 class RelativeProjPositionalBias(nn.Module):
-    """Every query mixes curves over distance, learned and shared between heads.
+    """A bias over the distance, which every query mixes from learned curves that heads share.
 
     w_i = W x_i + c                         b h i m, the mix of the curves
     bias_ij = sum_m w_im E_m(i - j)         0 for later keys, and from `max_dist` on
@@ -173,20 +170,24 @@ class RelativeProjPositionalBias(nn.Module):
 
 
 class DataDependentBias(AttentionFeature):
-    """Forget gates:  bias_ij = the log gates of all tokens from j to i, summed."""
+    """Forget gates: bias_ij is the sum of the log forget gates of the tokens between key j and query i."""
 
     paper = 'Forgetting Transformer, arXiv:2503.02130'
-    data_dependent_alibi = flag(False, 'a penalty on distance that the tokens in between decide')
-    data_dependent_alibi_per_row = flag(False, 'and the query with them')
-    data_dependent_alibi_per_row_dim_head = flag(8, 'width of the small queries and keys for that', size, example=3)
+    data_dependent_alibi = flag(
+        False, 'add the summed log forget gates of the tokens between key and query to the scores'
+    )
+    data_dependent_alibi_per_row = flag(False, 'compute these gates from query and key, not from the token alone')
+    data_dependent_alibi_per_row_dim_head = flag(8, 'width of the queries and keys for these gates', size, example=3)
     data_dependent_alibi_kwargs = flag(
-        None, 'further arguments of the bias module', a_mapping | none, example={'post_log_scale': 0.5}
+        None, 'additional arguments of the bias module', a_mapping | none, example={'post_log_scale': 0.5}
     )
     options = {'data_dependent_alibi_per_row_dim_head': 'data_dependent_alibi_per_row'}
     stored_as = {'module': 'data_dependent_alibi'}
     remembers = {'forget gates': PerToken()}
     not_across = 'it counts gates between two tokens of the same sequence'
-    not_in_stack = {'two_stream': 'its gates are those of all tokens in between, told or not'}
+    not_in_stack = {
+        'two_stream': 'its gates depend on all tokens in between, also on those that are still to be predicted'
+    }
 
     def setup(self, host: Any) -> None:
         own = {'dim': host.dim, 'heads': host.heads, 'causal': host.causal}
@@ -212,13 +213,18 @@ class DataDependentBias(AttentionFeature):
 
 
 class RelativeProjectedBias(AttentionFeature):
-    """Each query chooses, head by head, how its attention falls with distance."""
+    """A bias over the distance that each query computes, per head, as a mix of learned curves.
 
-    use_rel_proj_pos_bias = flag(False, 'a bias over distance that the query projects')
-    rel_proj_num_distance_basis = flag(16, 'number of curves that it mixes', size, example=3)
-    rel_proj_max_dist = flag(1024, 'length of the curves; further back the bias is 0', size, example=4)
+    w_i = W x_i + c,   bias_ij = sum_m w_im E_m(i - j)
+    """
+
+    use_rel_proj_pos_bias = flag(
+        False, 'add a bias over the distance, which each query computes as a mix of learned curves'
+    )
+    rel_proj_num_distance_basis = flag(16, 'number of learned curves', size, example=3)
+    rel_proj_max_dist = flag(1024, 'length of the curves, in tokens; beyond it the bias is 0', size, example=4)
     stored_as = {'module': 'rel_proj_pos_bias'}
-    not_across = 'it counts back to keys of the same sequence'
+    not_across = 'its distances are between tokens of one sequence'
 
     def setup(self, host: Any) -> None:
         self.module = RelativeProjPositionalBias(

@@ -1,4 +1,4 @@
-"""Differential attention: what two maps of a head do not have in common."""
+"""Differential attention: subtract a second attention map of each head from its first."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from x_transformers.kernels.dense import tile_heads
 
 
 class Differential(AttentionFeature):
-    """Every head has two maps, whose difference cancels what both look at for no reason.
+    """Each head subtracts a second attention map from its first, which cancels noise that both have in common.
 
         out_h = (1 - l0) RMSNorm((softmax(q1 k1^T) - l softmax(q2 k2^T)) v)
         l = exp(a1 b1) - exp(a2 b2) + l0,   l0 = 0.8 - 0.6 exp(-0.3 n)   in the n-th layer, counted from 0
 
-    Query head q is the first map of head q, or the second one of head q - h. What acts on scores sees both maps.
+    With h heads, query heads 0 to h - 1 form the first maps, and the next h form the second maps. Other features that
+    change scores act on both.
     """
 
     paper = 'Differential Transformer, arXiv:2410.05258'
-    differential = flag(False, 'the difference of two maps per head')
-    differential_init = flag(None, 'l0; None: by the number of the layer', number | none, example=0.5)
+    differential = flag(False, 'use the difference of two attention maps per head')
+    differential_init = flag(
+        None, 'initial factor l0 of the second map; None: computed from the layer index', number | none, example=0.5
+    )
     stored_as = {'vectors': 'differential_lambda', 'gain': 'differential_norm'}
     clashes = {
-        'laser': 'differences of sums of exponentials have no logarithm',
-        'collab_heads': 'there is one shared key, not one per map',
-        'rotate_num_heads': 'both maps of a head turn, or none',
-        'latent_rope_subheads': 'its heads turn one by one',
+        'laser': 'a difference of sums of exponentials can be negative and has no logarithm',
+        'collab_heads': 'all heads share one key projection',
+        'rotate_num_heads': 'both maps of a head need the same rotation',
+        'latent_rope_subheads': 'both maps of a head need the same rotation',
     }
     row_wise = True
     uncut = 'it has two query heads for each head'

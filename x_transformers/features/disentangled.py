@@ -1,4 +1,4 @@
-"""Disentangled attention: content meets relative positions, which have queries and keys of their own."""
+"""Disentangled attention (DeBERTa): scores between contents and relative positions, with separate queries and keys."""
 
 from __future__ import annotations
 
@@ -81,33 +81,33 @@ class Buckets:
 
 
 class Disentangled(AttentionFeature):
-    """Scores are of contents, of contents and relative positions, and of relative positions and contents.
+    """Disentangled attention: content-to-content, content-to-position and position-to-content scores.
 
         sim_ij = (q_i k_j + q_i K_t + Q_t k_j) / sqrt(3 e)        t the bucket of i - j
 
-    K and Q are keys and queries of a table of vectors, one for each bucket, which all layers of a stack share; `c2p`
-    and `p2c` are the last two terms.
+    K and Q are keys and queries of a table with one vector per bucket of distances, which all layers of a stack share.
+    The last two terms are `c2p` and `p2c`.
     """
 
     paper = 'DeBERTa, arXiv:2006.03654; with shared projections and buckets: DeBERTaV3, arXiv:2111.09543'
     disentangled = flag(
         None,
-        'relative positions with keys and queries of their own: a dict with `span` S of 2 S vectors, and perhaps '
-        '`max_distance`, of logarithmic buckets, else each distance has its vector; `terms`; `share`, whether '
-        '`to_k` and `to_q` make them; `norm`, whether the table is normed',
+        'disentangled relative positions, a dict: `span` S for a table of 2 S vectors; optionally `max_distance` for '
+        "logarithmic buckets (without it, one vector per distance), `terms` (some of 'c2p' and 'p2c'), `share` "
+        '(project the table with `to_k` and `to_q`) and `norm` (layer norm of the table)',
         a_description | none,
         example={'span': 3},
     )
-    takes = {'disentangled_table': 's d, the vectors of relative positions'}
+    takes = {'disentangled_table': 's d, the table of relative positions'}
     must_be = {'disentangled_table': tensor_of('s d', floats=True)}
     stored_as = {'to_keys': 'to_pos_k', 'to_queries': 'to_pos_q'}
     settles = ('logit_scale',)
-    not_across = 'it counts distances between tokens of the same sequence'
+    not_across = 'its distances are between tokens of one sequence'
     clashes = {
-        'collab_heads': 'there is one shared key, not one per head',
-        'differential': 'its vectors are for one map of a head',
-        'use_latent_q': 'its vectors are no latents',
-        'use_latent_kv': 'its vectors are no latents',
+        'collab_heads': 'all heads share one key projection',
+        'differential': 'its position vectors are for a single attention map per head',
+        'use_latent_q': 'its position vectors are not projected through latents',
+        'use_latent_kv': 'its position vectors are not projected through latents',
     }
 
     def setup(self, host: Any) -> None:
@@ -189,7 +189,7 @@ def products_at(
 
 
 class DisentangledTable(StackFeature):
-    """The vectors of relative positions, for all layers of a stack, with a layer norm."""
+    """The table of relative positions, shared by all layers of a stack, with a layer norm."""
 
     paper = Disentangled.paper
     stored_as = {'table': 'rel_embeddings', 'norm': 'rel_embeddings_norm'}

@@ -1,7 +1,7 @@
-"""Several documents in one row, which know nothing of one another: `document_ids` says which token is of which.
+"""Several documents packed into one sequence: `document_ids` tells to which document each token belongs.
 
-Equality of ids decides who sees whom, a change of ids where positions begin anew. Whatever else joins the tokens of a
-row says so in `joins_tokens`, and is refused by name.
+Tokens attend only to tokens with the same id, and positions restart where the id changes. Features that mix tokens in
+other ways declare it in `joins_tokens`, and raise an error.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class TellsDocuments(AttentionFeature):
 
 
 class Documents(TellsDocuments):
-    """A query sees the keys of its own document."""
+    """Queries attend only to keys of the same document."""
 
-    takes = {'document_ids': 'b n, which document each token is of'}
+    takes = {'document_ids': 'b n, document of each token'}
     waits = True
     cuts = {}
 
@@ -109,9 +109,9 @@ class Documents(TellsDocuments):
 
 
 class DocumentsInStack(StackFeature):
-    """Tells self-attention which token is of which document; positions begin anew in each."""
+    """Pass `document_ids` to the self-attention layers; positions restart in each document."""
 
-    takes = {'document_ids': 'b n, which document each token is of'}
+    takes = {'document_ids': 'b n, document of each token'}
     waits = True
 
     def setup(self, host: Any) -> None:
@@ -142,9 +142,9 @@ class DocumentsInStack(StackFeature):
 
 
 class DocumentsInModel(ModelFeature):
-    """Hands `document_ids` on to the stack, and begins absolute positions anew in each document."""
+    """Pass `document_ids` to the stack, and restart absolute positions in each document."""
 
-    takes = {'document_ids': 'b n, which document each token is of'}
+    takes = {'document_ids': 'b n, document of each token'}
     waits = True
 
     def embed(self, call: Any) -> None:

@@ -1,6 +1,6 @@
-"""What early releases computed and later ones dropped: biases, and rotated values.
+"""Computations of early releases, for weights that were trained with them: biases, and rotated values.
 
-For weights that were trained with them, see `x_transformers.checkpoint.upgrade`. None of it is advice for new models.
+See `x_transformers.checkpoint.upgrade`. Not recommended for new models.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from x_transformers.flags import ConfigError, flag
 
 
 class OutputBias(AttentionFeature):
-    """A bias on what attention gives, as releases before 0.26 had it."""
+    """A bias of the output projection of attention, as in releases before 0.26."""
 
     paper = 'Attention Is All You Need, arXiv:1706.03762'
     out_bias = flag(False, 'bias of the output projection (for weights of releases before 0.26)')
@@ -32,9 +32,11 @@ class OutputBias(AttentionFeature):
 
 
 class GateValuesBias(AttentionFeature):
-    """The gate on values starts open:  sigmoid(x W + b), b = 10 at first. Releases before 2.26 had it so."""
+    """A bias of the gate of `gate_values`, as in releases before 2.26:  sigmoid(x W + b),  b initialized with 10."""
 
-    gate_values_bias = flag(False, 'bias of the gate on values, open at first (for weights of releases before 2.26)')
+    gate_values_bias = flag(
+        False, 'bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26)'
+    )
     needs = {'gate_values': 'it is the bias of that gate'}
     cuts = {}  # as `gate_values` says
 
@@ -47,13 +49,13 @@ class GateValuesBias(AttentionFeature):
 
 
 class RotateValues(AttentionFeature):
-    """Rotary positions turn the values as well, as releases from 0.15 to 1.19 had it:  v_j -> R(p_j) v_j.
+    """Also rotate the values by their rotary positions, as in releases 0.15 to 1.19:  v_j -> R(p_j) v_j.
 
-    What a token reads then depends on where it stands, and not on distances alone.
+    The output then depends on absolute positions, not only on distances.
     """
 
     paper = 'RoFormer, arXiv:2104.09864'
-    rotate_values = flag(False, 'rotary positions turn values too (for weights of releases 0.15 to 1.19)')
+    rotate_values = flag(False, 'also rotate the values by their positions (for weights of releases 0.15 to 1.19)')
     keeps_plain_keys = True
     cuts = {}
 

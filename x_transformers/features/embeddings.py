@@ -1,4 +1,4 @@
-"""What a model adds to token embeddings, and the tokens that it puts in front of the sequence."""
+"""Token and position embeddings of a model, and tokens that it prepends to the sequence."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ lengths = Check(
 
 
 class TokenEmbedding(nn.Module):
-    """A vector per token; with `l2norm_embed` of unit length.  ids b n -> b n d"""
+    """Token embedding, L2-normalized with `l2norm_embed`:  ids (b, n) -> (b, n, d)"""
 
     plain = True
 
@@ -115,10 +115,13 @@ class TokenEmbedding(nn.Module):
 
 
 class EmbScale(ModelFeature):
-    """Token embeddings times a number, before positions are added. A tied head reads the table as it is."""
+    """Multiply the token embeddings by a constant before positions are added.
+
+    With tied embeddings the output head uses the unscaled table.
+    """
 
     paper = 'Attention Is All You Need, arXiv:1706.03762, section 3.4'
-    emb_scale = flag(1.0, 'factor of token embeddings, rounded to the dtype of their table', number, example=2.0)
+    emb_scale = flag(1.0, 'factor of the token embeddings, rounded to the dtype of their table', number, example=2.0)
     plain = True
 
     @classmethod
@@ -152,16 +155,16 @@ TABLES = (AbsolutePositionalEmbedding, ScaledSinusoidalEmbedding)
 
 
 class AbsolutePositions(ModelFeature):
-    """A vector per position, added to the tokens: learned, or sines and cosines.
+    """Absolute position embeddings: one vector per position, learned or sinusoidal, added to the token embeddings.
 
-    Left out if the stack has a scheme of its own that says so (rotary, T5), or without a `max_seq_len`.
+    Off if the stack has a position scheme that replaces them (such as rotary or T5), or if `max_seq_len` is 0.
     """
 
     paper = 'Convolutional Sequence to Sequence Learning, arXiv:1705.03122'
-    use_abs_pos_emb = flag(True, 'add a vector per position, unless the stack has positions of its own')
+    use_abs_pos_emb = flag(True, 'add absolute position embeddings, unless the stack has another position scheme')
     abs_pos_emb_scale = flag(
-        None, 'factor of the table, emb_dim ** -0.5 if None; of sines, in place of the learned one', number | none,
-        example=1.0,
+        None, 'factor of the position embeddings; None: emb_dim ** -0.5 (1 with `l2norm_embed`), learned for sinusoids',
+        number | none, example=1.0,
     )  # fmt: skip
     takes = {'pos': 'n | b n, positions; or a float tensor to add'}
     must_be = {'pos': tensor_of('n | b n', floats=False) | tensor_of('n e | b n e', floats=True) | tensor_of('b h n')}
@@ -210,20 +213,22 @@ class AbsolutePositions(ModelFeature):
 
 
 class Sinusoids(ModelFeature):
-    """Sines and cosines of the position in place of a table, so that no length is too long, which are added likewise.
+    """Sinusoidal position embeddings, added to the tokens instead of a learned table. The length is unlimited.
 
-        [sin p w | cos p w]     w: d / 2 frequencies        b n -> b n d
+        [sin p w | cos p w]     w: d / 2 frequencies        (b, n) -> (b, n, d)
 
-    The paper alternates sines and cosines: a permutation of the features.
+    The paper interleaves sines and cosines, which is a permutation of these channels.
     """
 
     paper = 'Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356'
-    sinu_pos_emb = flag(False, 'sines and cosines of the position, instead of a table')
-    scaled_sinu_pos_emb = flag(False, 'the same with a learned scale')
-    sinu_theta = flag(10000.0, 'waves are 2 pi to 2 pi times this long, in tokens', a_base, example=100.0)
+    sinu_pos_emb = flag(False, 'sinusoidal position embeddings instead of a learned table')
+    scaled_sinu_pos_emb = flag(False, 'sinusoidal position embeddings times a learned scale')
+    sinu_theta = flag(
+        10000.0, 'base of the frequencies: wavelengths range from 2 pi to 2 pi theta tokens', a_base, example=100.0
+    )
     sinu_denominator = flag(
         'd',
-        "frequency k is theta ** (-2 k / d); theta ** (-k / (d / 2 - 1)) if 'half_minus_1', as in Whisper",
+        "'d': frequency k is theta ** (-2 k / d); 'half_minus_1': theta ** (-k / (d / 2 - 1)), as in Whisper",
         one_of(*DENOMINATORS),
         example='half_minus_1',
     )
@@ -255,23 +260,23 @@ class Axes(nn.ParameterList):
 
 
 class AxialPositions(ModelFeature):
-    """Vectors for the places along each axis of data that were laid out in a row, summed, in place of one table.
+    """Axial position embeddings for flattened data: one learned table per axis, summed, instead of one table.
 
-    Of axes (n1, n2), rows and columns, token p has those of p // n2 and p mod n2; further axes likewise, the last one
-    fastest, such as the channels of pixels.
+    With axes (n1, n2), rows and columns, token p gets vector p // n2 of the first and p mod n2 of the second table.
+    More axes work likewise, the last one varying fastest, such as the channels of pixels.
     """
 
     paper = 'Sparse Transformer, arXiv:1904.10509, section 5.2'
     axial_abs_pos_emb = flag(
-        None, 'lengths of the axes of data; a learned vector per place on each, in place of one per token',
+        None, 'lengths of the axes of the flattened data, which get one table of learned vectors each',
         lengths | none, example=(4, 7),
     )  # fmt: skip
     takes = {'pos': AbsolutePositions.takes['pos']}
     must_be = {'pos': AbsolutePositions.must_be['pos']}
     clashes = {
-        'sinu_pos_emb': 'both are positions of tokens',
-        'scaled_sinu_pos_emb': 'both are positions of tokens',
-        'abs_pos_emb_scale': 'there is no table of absolute positions',
+        'sinu_pos_emb': 'both are position embeddings of the tokens',
+        'scaled_sinu_pos_emb': 'both are position embeddings of the tokens',
+        'abs_pos_emb_scale': 'axial positions have no such table to scale',
     }
     stored_as = {'tables': 'axial_pos'}
     bounded = True
@@ -313,11 +318,13 @@ class AxialPositions(ModelFeature):
 
 
 class ExtraIds(ModelFeature):
-    """Further ids per token, each with an embedding of its own, all summed."""
+    """Additional ids per token, each with a separate embedding table; all embeddings are summed."""
 
-    embed_num_tokens = flag({}, 'name -> vocabulary of each further stream of ids', sizes, example={'extra': 5})
+    embed_num_tokens = flag(
+        {}, 'name -> vocabulary size of each additional kind of token ids', sizes, example={'extra': 5}
+    )
     embed_default_ids = flag(
-        {}, 'name -> id of all tokens of a stream that a call leaves out', counts, example={'extra': 1}
+        {}, 'name -> id used for every token if a call does not pass these ids', counts, example={'extra': 1}
     )
     takes = {'embed_ids': 'name -> ids b n'}
     stored_as = {'tables': 'embeds'}
@@ -346,7 +353,7 @@ class ExtraIds(ModelFeature):
 
 
 class SumEmbeds(ModelFeature):
-    """Vectors from the caller, added to the tokens."""
+    """Vectors passed by the caller, added to the token embeddings."""
 
     takes = {'sum_embeds': 'b n e'}
     waits = True
@@ -365,12 +372,12 @@ class SumEmbeds(ModelFeature):
 
 
 class PostEmbNorm(ModelFeature):
-    """A layer norm on the summed embeddings: before they are brought to the width of the stack, or after."""
+    """Layer norm of the summed embeddings, before or after they are projected to the width of the stack."""
 
     paper = 'BERT, arXiv:1810.04805'
-    post_emb_norm = flag(False, 'layer norm after the embeddings are summed')
-    post_emb_norm_bias = flag(False, 'with a bias')
-    post_emb_norm_eps = flag(None, 'its eps, 1e-5 if None', positive | none, example=0.1)
+    post_emb_norm = flag(False, 'layer norm of the summed embeddings')
+    post_emb_norm_bias = flag(False, 'learn a bias in this layer norm')
+    post_emb_norm_eps = flag(None, 'eps of this layer norm, 1e-5 if None', positive | none, example=0.1)
     stored_as = {'norm': 'post_emb_norm'}
     options = dict.fromkeys(('post_emb_norm_bias', 'post_emb_norm_eps'), 'post_emb_norm')
     plain = True
@@ -418,9 +425,9 @@ def projection_of(host: Any, wanted: bool | None, bias: bool) -> nn.Module:
 
 
 class PrependEmbeds(ModelFeature):
-    """Vectors from the caller in front of the tokens: a prefix, an image, a condition."""
+    """Vectors passed by the caller and prepended to the tokens: a prefix, an image, a condition."""
 
-    joins_tokens = 'they stand in front of one document only'
+    joins_tokens = 'they are prepended to the first document only'
     takes = {'prepend_embeds': 'b p e', 'prepend_mask': 'b p'}
     must_be = {'prepend_embeds': tensor_of('b p e', floats=True), 'prepend_mask': tensor_of('b p')}
     waits = True
@@ -443,7 +450,7 @@ class PrependEmbeds(ModelFeature):
 
 
 class PrependInputs(PrependEmbeds):
-    """Vectors from the caller in front of everything, memory tokens included."""
+    """Vectors passed by the caller and prepended to the whole sequence, memory tokens included."""
 
     embedded = None
 
@@ -452,12 +459,12 @@ class PrependInputs(PrependEmbeds):
 
 
 class EmbFracGradient(ModelFeature):
-    """Scale down the gradient that reaches the embeddings."""
+    """Scale down the gradient of the embeddings; the forward pass is unchanged."""
 
     paper = 'GLM-130B, arXiv:2210.02414'
     emb_frac_gradient = flag(
         1.0,
-        'fraction of the gradient that reaches the embeddings',
+        'factor of the gradient of the embeddings, in (0, 1]',
         Check('a number in (0, 1]', lambda v: is_number(v) and 0 < v <= 1, 'float'),
         example=0.5,
     )
@@ -471,12 +478,12 @@ class EmbFracGradient(ModelFeature):
 
 
 class ClassTokens(ModelFeature):
-    """Learned tokens in front, from which the output is read."""
+    """Learned class tokens, prepended to the sequence. The model output is taken from them."""
 
     paper = 'BERT, arXiv:1810.04805'
-    joins_tokens = 'they stand in front of one document only'
-    use_cls_token = flag(False, 'read the output from learned tokens in front')
-    num_cls_tokens = flag(1, 'how many', size, example=2)
+    joins_tokens = 'they are prepended to the first document only'
+    use_cls_token = flag(False, 'prepend learned class tokens and take the output from them')
+    num_cls_tokens = flag(1, 'number of class tokens', size, example=2)
     stored_as = {'tokens': 'cls_token'}
     can_cache = False
 
@@ -500,13 +507,13 @@ class ClassTokens(ModelFeature):
 
 
 class MemoryTokens(ModelFeature):
-    """Learned tokens in front of everything, or in front of every chunk, which are taken off again."""
+    """Learned memory tokens (registers), prepended to the sequence or to every chunk, and removed from the output."""
 
     paper = 'Memory Transformer, arXiv:2006.11527; Vision Transformers Need Registers, arXiv:2309.16588'
-    joins_tokens = 'they stand in front of one document only'
-    num_memory_tokens = flag(None, 'how many', count | none, example=2)
+    joins_tokens = 'they are prepended to the first document only'
+    num_memory_tokens = flag(None, 'number of memory tokens', count | none, example=2)
     memory_tokens_interspersed_every = flag(
-        None, 'put them in front of every chunk of so many tokens', size | none, example=3
+        None, 'chunk length: insert the memory tokens before every chunk of this many tokens', size | none, example=3
     )
     stored_as = {'tokens': 'memory_tokens'}
 
@@ -564,7 +571,7 @@ class MemoryTokens(ModelFeature):
 
 
 class TransformTokens(ModelFeature):
-    """Functions of the caller's on the token embeddings."""
+    """Functions passed by the caller and applied to the token embeddings."""
 
     takes = {
         'transform_token_embeds': 'function of the token embeddings b n e',
@@ -585,10 +592,10 @@ class TransformTokens(ModelFeature):
 
 
 class DeepEmbeds(ModelFeature):
-    """A vector per token and feedforward, which multiplies the output of that feedforward."""
+    """Multiply the output of each feedforward by a learned vector that is looked up by token id."""
 
     paper = 'RWKV-8 (DeepEmbed), github.com/BlinkDL/RWKV-LM'
-    ff_deep_embed = flag(False, 'a learned vector per token scales the output of each feedforward')
+    ff_deep_embed = flag(False, 'scale the output of each feedforward by a learned vector per token id')
     stored_as = {'table': 'ff_deep_embed'}
 
     def setup(self, host: Any) -> None:
@@ -608,9 +615,9 @@ class DeepEmbeds(ModelFeature):
 
 
 class EmbDropout(ModelFeature):
-    """Dropout on what enters the stack, tokens in front included."""
+    """Dropout on the input of the stack, prepended tokens included."""
 
-    emb_dropout = flag(0.0, 'dropout on the embeddings', probability, example=0.2)
+    emb_dropout = flag(0.0, 'dropout probability of the embeddings', probability, example=0.2)
     stored_as = {'module': 'emb_dropout'}
 
     @classmethod
@@ -633,11 +640,11 @@ def mean_of_real(x: Tensor, real: Tensor | None) -> Tensor:
 
 
 class AveragePool(ModelFeature):
-    """Read the output from the mean of all real tokens."""
+    """Average the outputs of all tokens except padding, before the output head."""
 
-    joins_tokens = 'it pools all documents as one'
-    average_pool_embed = flag(False, 'mean over tokens before the head')
-    clashes = {'use_cls_token': 'both say where the output is read'}
+    joins_tokens = 'it averages over all documents at once'
+    average_pool_embed = flag(False, 'average the tokens before the output head')
+    clashes = {'use_cls_token': 'both determine how the output is pooled'}
     can_cache = False
 
     def pool(self, x: Tensor, call: Any) -> Tensor:

@@ -1,7 +1,6 @@
-"""Tokens that leave a stack after one of its blocks: who decides it, the call says by `exits`.
+"""Early exits: tokens leave a stack after one of its blocks, as decided by the input `exits`.
 
-What belongs here: how a stack runs the tokens that go on, and what those that have left leave behind. By what they
-leave is said in `generation/exits.py`.
+This module runs the stack on the remaining tokens. The exit criteria are in `generation/exits.py`.
 """
 
 from __future__ import annotations
@@ -81,16 +80,16 @@ an_exit = Check('what says when tokens leave', lambda value: isinstance(value, E
 
 
 class ExitsInStack(StackFeature):
-    """Run the blocks for those tokens that have not left yet.
+    """Run the blocks only for tokens that have not exited yet.
 
-    A token that has left keeps its state: the output is made of it, and each later attention makes its key and value of
-    it. Rows of which no token goes on are not computed. Padding never runs.
+    A token that has exited keeps its state: the output, and its keys and values in later layers, are computed from it.
+    Batch entries without remaining tokens are not computed, nor is padding.
 
-    A compiled graph, a transform of `torch.func` and a trace compute all tokens in each block, which comes to the same.
+    Compiled graphs, transforms of `torch.func` and traces compute all tokens in each block; the result is the same.
     """
 
     paper = 'Depth-Adaptive Transformer, arXiv:1910.10073'
-    takes = {'exits': 'an `Exits`, which says after which block each token leaves'}
+    takes = {'exits': 'an `Exits`, which decides after which block each token exits'}
     must_be = {'exits': an_exit}
     waits = True
     remembers = {'exit_depth': PerToken()}
@@ -214,10 +213,10 @@ class ExitsInStack(StackFeature):
 
 
 class ExitsInModel(ModelFeature):
-    """Hands `exits` on to the stack, and lets tokens that have left be read by heads of their own, if there are any."""
+    """Pass `exits` to the stack, and apply the output heads of the exits, if there are any, to tokens that exited."""
 
     paper = 'Depth-Adaptive Transformer, arXiv:1910.10073'
-    takes = {'exits': 'an `Exits`, which says after which block each token leaves'}
+    takes = {'exits': 'an `Exits`, which decides after which block each token exits'}
     must_be = {'exits': an_exit}
     waits = True
     by_token = True  # in a call without `exits`

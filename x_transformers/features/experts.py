@@ -1,4 +1,4 @@
-"""Feedforwards made of many, of which each token goes through a few."""
+"""Mixture of experts: a router sends each token to a few of many feedforwards."""
 
 from __future__ import annotations
 
@@ -115,47 +115,51 @@ class Experts(nn.Module):
 
 
 class MixtureOfExperts(FeedForwardFeature):
-    """Many feedforwards, of which a router chooses a few for each token. No token is dropped.
+    """Mixture of experts (MoE): a router sends each token to k of x feedforwards. No token is dropped.
 
-        z = W x (+ b),  in float32                                             n x
+        z = W x (+ b),  in float32                                             (n, x)
         softmax        p = softmax(z), T = top_k(p), w = p[T]
         sigmoid        s = sigmoid(z), c = s + score_bias, T = top_k(c in the best groups), w = s[T]
         topk_softmax   T = top_k(z), w = softmax(z[T])
         out = sum over T of w expert(x), + shared(x)
 
-    `moe_renormalise` divides w by its sum, `moe_scale` multiplies it. A group of experts is as good as its two largest
-    c together. Activations, gates, dropout and biases are those of the feedforward; `shared` is one of its own.
-    The balance loss, in training, is `moe_balance_loss` times x sum_e f_e p_e: f_e is the part of all choices that went
-    to expert e, p_e its mean probability. The sum is 1 where all get the same; padding is left out.
+    `moe_renormalise` divides w by its sum, `moe_scale` multiplies it. The score of a group of experts is the sum of its
+    two largest c. Experts have the activation, gates, dropout and biases of the feedforward; `shared` is a separate
+    feedforward. In training, the balance loss is `moe_balance_loss` times x sum_e f_e p_e: f_e is the fraction of all
+    choices that are expert e, p_e its mean probability. It is 1 for a uniform distribution; padding is excluded.
     """
 
     paper = (
         'arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; '
         'DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437'
     )
-    moe_experts = flag(None, 'number of experts; None for a plain feedforward', size | none, example=4)
-    moe_top_k = flag(2, 'how many experts a token goes through', size, example=3)
-    moe_dim_inner = flag(None, 'inner width of an expert; that of the feedforward if None', size | none, example=12)
+    moe_experts = flag(None, 'number of experts; None for an ordinary feedforward', size | none, example=4)
+    moe_top_k = flag(2, 'number of experts per token', size, example=3)
+    moe_dim_inner = flag(None, 'inner width of each expert; that of the feedforward if None', size | none, example=12)
     moe_kind = flag(
         'softmax',
-        'how experts are chosen and weighted',
+        "router scores: 'softmax', 'sigmoid', or 'topk_softmax' (softmax over the chosen experts)",
         one_of('softmax', 'sigmoid', 'topk_softmax'),
         example='sigmoid',
     )
-    moe_renormalise = flag(True, 'weights of the chosen experts sum to one')
-    moe_groups = flag(1, 'equal groups of experts, of which only the best count', size, example=2)
-    moe_top_groups = flag(1, 'how many groups count', size, example=2)
-    moe_scale = flag(1.0, 'factor of the weights', number, example=2.5)
-    moe_score_bias = flag(False, 'a buffer that is added to the scores where experts are chosen, not to their weights')
-    moe_shared = flag(None, 'experts that every token goes through, as one feedforward of that many widths',
-                      size | none, example=1)  # fmt: skip
-    moe_router_bias = flag(False, 'a bias of the router')
-    moe_bias = flag(None, 'biases of all experts; None: unless `no_bias`', boolean | none, example=False)
-    moe_balance_loss = flag(0.0, 'weight of the loss that spreads tokens over experts', not_negative, example=0.1)
+    moe_renormalise = flag(True, 'normalize the weights of the chosen experts to sum 1')
+    moe_groups = flag(
+        1, 'number of equal groups of experts; experts are chosen from the best groups only', size, example=2
+    )
+    moe_top_groups = flag(1, 'number of best groups from which experts are chosen', size, example=2)
+    moe_scale = flag(1.0, 'factor of the expert weights', number, example=2.5)
+    moe_score_bias = flag(False, 'add a buffer to the scores for choosing experts, not for weighting them')
+    moe_shared = flag(
+        None, 'number of shared experts, which process every token as one feedforward of that many inner widths',
+        size | none, example=1,
+    )  # fmt: skip
+    moe_router_bias = flag(False, 'learn a bias of the router')
+    moe_bias = flag(None, 'biases in all experts; None: yes, unless `no_bias` is set', boolean | none, example=False)
+    moe_balance_loss = flag(0.0, 'weight of the load balancing loss, in training', not_negative, example=0.1)
     clashes = {
-        'solu': 'its norm has weights, of which each expert would need its own',
-        'post_act_ln': 'the norm has weights, of which each expert would need its own',
-        'glu_mult_bias': 'each expert would need its own',
+        'solu': 'its norm has weights, which each expert would need separately',
+        'post_act_ln': 'the norm has weights, which each expert would need separately',
+        'glu_mult_bias': 'each expert would need separate factors',
     }
     settles = ('dim_inner', 'no_bias')
 
@@ -164,7 +168,7 @@ class MixtureOfExperts(FeedForwardFeature):
         return self.moe_balance_loss > 0
 
     in_slices = True
-    uncut = 'experts are not cut by features'
+    uncut = 'experts are not sharded by channels'
 
     def setup(self, host: Any) -> None:
         experts, sigmoid = self.moe_experts, self.moe_kind == 'sigmoid'

@@ -28,7 +28,7 @@ class ReluSquared(nn.Module):
 
 
 class SoLU(nn.Module):
-    """norm(softmax(x) x),  the softmax over features.  Elhage et al. 2022, transformer-circuits.pub/2022/solu"""
+    """norm(softmax(x) x),  the softmax over channels.  Elhage et al. 2022, transformer-circuits.pub/2022/solu"""
 
     plain = True
 
@@ -77,7 +77,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 class GLU(nn.Module):
     """Gated linear unit:  first half of the projection times the activated second half.
 
-    Shazeer 2020, arXiv:2002.05202. `softclamp` bounds the two: the value (`up`) and the linear factor of the gate.
+    Shazeer 2020, arXiv:2002.05202. `softclamp` soft-clamps the value (`up`) and the linear factor of the gate.
     """
 
     plain = True
@@ -143,16 +143,16 @@ def depth_scaled_(projection: nn.Linear, layer_depth: int) -> None:
 
 
 class CustomActivation(FeedForwardFeature):
-    """An activation of your own; each layer gets a copy."""
+    """A custom activation module. Each layer gets a copy."""
 
     custom_activation = flag(
         None,
-        'module in place of GELU',
+        'activation module instead of GELU',
         Check('a torch module', lambda value: isinstance(value, nn.Module), 'nn.Module') | none,
         example=nn.Tanh(),
     )
     plain = True
-    uncut = 'it may look at all inner features together'
+    uncut = 'it may combine all inner channels'
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -163,10 +163,10 @@ class CustomActivation(FeedForwardFeature):
 
 
 class UseReluSquared(FeedForwardFeature):
-    """Squared ReLU."""
+    """Squared ReLU activation:  max(x, 0) ** 2."""
 
     paper = 'Primer, arXiv:2109.08668'
-    relu_squared = flag(False, 'squared ReLU in place of GELU')
+    relu_squared = flag(False, 'squared ReLU instead of GELU')
     yields_to = ('custom_activation',)
     plain = True
     cuts = {}
@@ -176,23 +176,23 @@ class UseReluSquared(FeedForwardFeature):
 
 
 class UseSoLU(FeedForwardFeature):
-    """Softmax linear units: features compete."""
+    """Softmax linear units:  norm(softmax(x) x),  the softmax over channels."""
 
     paper = 'Softmax Linear Units, transformer-circuits.pub/2022/solu'
-    solu = flag(False, 'softmax linear unit, with a norm, in place of GELU')
+    solu = flag(False, 'softmax linear unit with a norm, instead of GELU')
     yields_to = ('custom_activation',)
     plain = True
-    uncut = 'its softmax is over all inner features'
+    uncut = 'its softmax is over all inner channels'
 
     def activation(self) -> nn.Module:
         return SoLU(self.host.dim_inner)
 
 
 class Swish(FeedForwardFeature):
-    """SiLU; with `glu`, SwiGLU."""
+    """SiLU (Swish) activation; with `glu`, SwiGLU."""
 
     paper = 'Searching for Activation Functions, arXiv:1710.05941'
-    swish = flag(False, 'SiLU in place of GELU')
+    swish = flag(False, 'SiLU instead of GELU')
     yields_to = ('custom_activation', 'relu_squared', 'solu')
     plain = True
     cuts = {}
@@ -202,17 +202,19 @@ class Swish(FeedForwardFeature):
 
 
 class GatedLinearUnit(FeedForwardFeature):
-    """A gated linear unit widens the input."""
+    """Gated linear unit (GLU) as the first projection of the feedforward:  u act(g),  u and g the halves of W x + b."""
 
     paper = 'GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925'
-    glu = flag(False, 'gated linear unit')
-    glu_mult_bias = flag(False, 'learned scale per feature after the gate')
-    glu_softclamp = flag(False, 'bound both factors smoothly, but not what opens the gate; of GELU or SiLU only')
-    glu_gate_softclamp_value = flag(4.0, 'bound of the linear factor of the gate', positive, example=1.0)
-    glu_up_softclamp_value = flag(25.0, 'bound of the other half', positive, example=1.0)
-    glu_bias = flag(None, 'bias of the gated projection; None: always', boolean | none, example=False)
-    swiglu_limit = flag(None, 'bound c of both halves u, g:  (u + 1) g sigmoid(alpha g)', positive | none, example=0.5)
-    swiglu_alpha = flag(1.702, 'the factor alpha in it', positive, example=0.7)
+    glu = flag(False, 'use a gated linear unit')
+    glu_mult_bias = flag(False, 'learn a factor per channel after the gate')
+    glu_softclamp = flag(False, 'soft-clamp u and the linear factor of the gate with tanh; only for GELU and SiLU')
+    glu_gate_softclamp_value = flag(4.0, 'bound of the linear factor of the gate g', positive, example=1.0)
+    glu_up_softclamp_value = flag(25.0, 'bound of the ungated half u', positive, example=1.0)
+    glu_bias = flag(None, 'bias of the gated projection; None: with a bias', boolean | none, example=False)
+    swiglu_limit = flag(
+        None, 'bound c of both halves u and g, clamped, for  (u + 1) g sigmoid(alpha g)', positive | none, example=0.5
+    )
+    swiglu_alpha = flag(1.702, 'factor alpha of `swiglu_limit`', positive, example=0.7)
     options = {
         'glu_gate_softclamp_value': 'glu_softclamp',
         'glu_up_softclamp_value': 'glu_softclamp',
@@ -235,9 +237,11 @@ class GatedLinearUnit(FeedForwardFeature):
 
 
 class SoftclampActivation(FeedForwardFeature):
-    """Bound what enters the activation."""
+    """Soft-clamp the input of the activation:  c tanh(x / c)."""
 
-    softclamp_value = flag(None, 'bound the input of the activation smoothly', positive | none, example=1.0)
+    softclamp_value = flag(
+        None, 'bound c of the input of the activation, soft-clamped with tanh', positive | none, example=1.0
+    )
     yields_to = ('glu',)
     plain = True
     cuts = {}
@@ -253,16 +257,16 @@ class PostActivationNorm(FeedForwardFeature):
     paper = 'NormFormer, arXiv:2110.09456'
     post_act_ln = flag(False, 'layer norm after the activation')
     plain = True
-    uncut = 'it norms all inner features together'
+    uncut = 'it normalizes all inner channels together'
 
     def inner(self) -> nn.Module:
         return LayerNorm(self.host.dim_inner)
 
 
 class SublayerDropout(FeedForwardFeature):
-    """Dropout on what the feedforward gives."""
+    """Dropout on the output of the feedforward."""
 
-    sublayer_dropout = flag(0.0, 'dropout after the output projection', probability, example=0.2)
+    sublayer_dropout = flag(0.0, 'dropout probability after the output projection', probability, example=0.2)
     plain = True
     cuts = {}
 
@@ -271,10 +275,15 @@ class SublayerDropout(FeedForwardFeature):
 
 
 class DepthScaledFeedForward(FeedForwardFeature):
-    """The deeper the layer, the smaller its output at first."""
+    """Initialize the output projection with smaller weights in deeper layers:  N(0, 1 / (2 dim_inner depth))."""
 
     paper = 'OLMo, arXiv:2402.00838'
-    output_proj_depth = flag(None, 'number of the block, by which initial outputs shrink', size | none, example=3)
+    output_proj_depth = flag(
+        None,
+        'depth of the layer, from 1: the variance of the initial output weights is divided by it',
+        size | none,
+        example=3,
+    )
     idle_beside = {'output_proj_depth': 'zero_init_output'}
     plain = True
     cuts = {}
@@ -285,9 +294,9 @@ class DepthScaledFeedForward(FeedForwardFeature):
 
 
 class ZeroInitFeedForward(FeedForwardFeature):
-    """The output projection starts at zero, so that the branch starts silent."""
+    """Initialize the output projection with zeros, so that the branch outputs zero at first."""
 
-    zero_init_output = flag(False, 'zero weights and bias of the output projection at first')
+    zero_init_output = flag(False, 'initialize weights and bias of the output projection with zeros')
     plain = True
     cuts = {}
 
@@ -299,7 +308,7 @@ class ZeroInitFeedForward(FeedForwardFeature):
 
 
 class DeepEmbed(FeedForwardFeature):
-    """The output times a vector for each token, in a call that gives them."""
+    """Multiply the output by a vector per token that is passed in the call."""
 
     paper = 'RWKV-8, github.com/BlinkDL/RWKV-LM (DeepEmbed)'
     takes = {'deep_embed': 'to b n dim_out'}

@@ -1,19 +1,19 @@
-"""How fast the pairs of features of a head turn, and how that is stretched for longer contexts.
+"""Frequencies of rotary positions, and their scaling for longer contexts.
 
-    theta_i = theta ** (-2 i / r)        i = 0 .. r / 2 - 1, radians per token; in float32, as checkpoints have it
+    theta_i = theta ** (-2 i / r)        i = 0 .. r / 2 - 1, radians per token; in float32, like in checkpoints
 
-What `rotary_scaling` may be, by its `kind`; `length` is how many tokens the model was trained on before:
+Values of `rotary_scaling`, by `kind`; `length` is the context length that the model was trained with before:
 
     linear      factor                                  theta_i / factor.  arXiv:2306.15595
-    dynamic     factor, length                          of n > length tokens, theta grows by
+    dynamic     factor, length                          for n > length tokens, theta is multiplied by
                                                         (factor n / length - factor + 1) ** (r / (r - 2))
-    yarn        factor, length, [beta_fast, beta_slow,  fast pairs as they are, slow ones divided by the factor, a ramp
-                truncate, mscale, mscale_all_dim,       between them; cos and sin times `attention_factor`.
+    yarn        factor, length, [beta_fast, beta_slow,  fast pairs unchanged, slow pairs divided by the factor, a ramp
+                truncate, mscale, mscale_all_dim,       in between; cos and sin times `attention_factor`.
                 attention_factor]                       arXiv:2309.00071
-    longrope    short_factor, long_factor, length,      theta_i / short_i of up to `length` tokens, theta_i / long_i of
+    longrope    short_factor, long_factor, length,      theta_i / short_i up to `length` tokens, theta_i / long_i for
                 [factor, attention_factor]              more; cos and sin times `attention_factor`.  arXiv:2402.13753
-    llama3      factor, low, high, length               waves longer than length / low divided by the factor, shorter
-                                                        than length / high as they are.  arXiv:2407.21783
+    llama3      factor, low, high, length               frequencies with wavelengths above length / low are divided by
+                                                        the factor, below length / high unchanged.  arXiv:2407.21783
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from x_transformers.flags import (
 
 above_one = Check('a number of at least 1', lambda value: is_number(value) and value >= 1, 'float')
 divisors = Check(
-    'a list of numbers greater than 0, one for each pair of features',
+    'a list of numbers greater than 0, one for each pair of channels',
     lambda value: isinstance(value, (tuple, list)) and all(map(positive.test, value)),
 )
 NEEDED: dict[str, dict[str, Check]] = {
@@ -65,7 +65,7 @@ MORE: dict[str, dict[str, Check]] = {
 }
 WORDS = ', '.join(f'{kind} ({", ".join(needed)})' for kind, needed in NEEDED.items())
 a_scaling = Check(
-    f'a dict with a `kind` and what that needs: {WORDS}',
+    f'a dict with a `kind` and its parameters: {WORDS}',
     lambda value: isinstance(value, Mapping) and isinstance(value.get('kind'), str) and value['kind'] in NEEDED,
     'Mapping[str, Any]',
 )

@@ -1,4 +1,4 @@
-"""Gates in place of residual sums: a branch proposes, a learned gate decides what the stream takes.
+"""Gated residual connections: a learned gate combines the residual stream and the branch output.
 
 Parisotto et al. 2019, Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764.
 """
@@ -16,7 +16,7 @@ from x_transformers.flags import ConfigError, did_you_mean, flag, is_number, sho
 
 
 class Gating(Residual):
-    """What a gate makes of the stream x and the branch y, (b n d) each; with `pre_relu` of the positive part of y."""
+    """Base class of gates, from the residual x and the branch y, (b, n, d) each; `pre_relu` applies ReLU to y."""
 
     def __init__(
         self, dim: int, scale_residual: bool | float = False, *, pre_relu: bool = False, **options: Any
@@ -32,9 +32,9 @@ class Gating(Residual):
 
 
 class GRUGating(Gating):
-    """A GRU cell per token: the branch is its input, the stream its state.
+    """A GRU cell per token: the branch output is its input, the residual its state.
 
-    gate_bias   added to the bias of the gate that keeps the stream
+    gate_bias   added to the bias of the update gate, which keeps the residual
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class GRUGating(Gating):
 
 
 class Gate(Gating):
-    """A gate of matrices without biases, but for `gate_bias` (d), which starts at 2: nearly all of the stream stays.
+    """A gate of matrices without biases, except `gate_bias` (d), which is initialized with 2 to keep the residual.
 
     In the formulas sigma is the logistic function.
     """
@@ -129,11 +129,11 @@ OPTIONS = ('gate', 'gate_bias', 'pre_relu')
 
 
 class GateResidual(StackFeature):
-    """A gate decides what a branch changes: a GRU cell, or the `gate` of `residual_fn_kwargs`."""
+    """Gated residual connections instead of sums: a GRU cell, or another `gate` given in `residual_fn_kwargs`."""
 
     paper = 'Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764'
     gate_residual = flag(
-        False, "gates in place of the sum: a GRU cell, or of `residual_fn_kwargs=dict(gate='gtrxl', ...)`"
+        False, "gate the residuals: by a GRU cell, or as in `residual_fn_kwargs=dict(gate='gtrxl', ...)`"
     )
     cuts = {}
 

@@ -1,4 +1,4 @@
-"""How long a token is computed: until it says itself that it is enough."""
+"""Adaptive computation time: each token decides after how many runs of a block it halts."""
 
 from __future__ import annotations
 
@@ -59,40 +59,40 @@ class Halting:
 
 
 class TokensHalt(StackFeature):
-    """A block of layers runs up to `depth` times, and each token says after each how much it counts, and if it halts.
+    """Adaptive computation time: one block runs up to `depth` times, and each token decides after each run if it halts.
 
         p_n = s(W x_n + b)    after the n-th block; s the logistic function
         output = p_1 x_1 + ... + p_(N-1) x_(N-1) + R x_N
 
-    N is the first block at which the p_n sum up to 1 - eps, or the last one that `act_max_steps`
-    allows, and R what is left of 1 before it. A token that has halted keeps its state, from which the others still read
-    keys and values; layers compute the others only. In training the mean of N + R over real tokens, times a weight,
-    joins the loss as `ponder`. Padding never runs.
+    N is the first run at which the sum of the p_n reaches 1 - eps, or the last one that `act_max_steps` allows; R is 1
+    minus the sum before it. A token that has halted keeps its state, from which keys and values for the others are
+    computed; layers run on the other tokens only. In training, the mean of N + R over all tokens except padding, times
+    a weight, is added to the loss as `ponder`. Padding is never computed.
 
-    A compiled graph, a transform of `torch.func` and a trace compute all tokens in each block, as with `act_dense`,
-    which comes to the same.
+    Compiled graphs, transforms of `torch.func` and traces compute all tokens in each run, as with `act_dense`; the
+    result is the same.
     """
 
     paper = 'Adaptive Computation Time, arXiv:1603.08983; Universal Transformers, arXiv:1807.03819'
-    act_halting = flag(False, 'each token says after each run of the block whether it needs another')
+    act_halting = flag(False, 'let each token decide after each run of the block whether it needs another one')
     act_eps = flag(
         0.01,
-        'a token halts at a sum of 1 less this',
+        'eps: a token halts when its halting probabilities sum to 1 - eps',
         Check('a number between 0 and 0.5', lambda v: is_number(v) and 0 < v < 0.5, 'float'),
         example=0.4,
     )
     act_ponder_weight = flag(
         0.01,
-        'weight of the loss for going on',
+        'weight of the ponder loss, which penalizes many runs',
         Check('a number of at least 0', lambda v: is_number(v) and v >= 0, 'float'),
         example=0.5,
     )
     act_dense = flag(False, 'compute all tokens in every run, also those that have halted')
-    act_max_steps = flag(None, 'runs of the block at most; `None`: all, as many as `depth`', size | none, example=2)
-    needs = {'weight_tie_layers': 'it is one block that runs again'}
+    act_max_steps = flag(None, 'maximum number of runs; `depth` if None', size | none, example=2)
+    needs = {'weight_tie_layers': 'a single block runs repeatedly'}
     clashes = {
-        'reversible': 'both say how layers run',
-        'layer_dropout': 'a block that is left out would be counted as run',
+        'reversible': 'both control how layers run',
+        'layer_dropout': 'a skipped block would count as a run',
     }
     settles = ('layers_execute_order',)
     counts_tokens = True

@@ -1,4 +1,4 @@
-"""Heads of one attention that differ in width."""
+"""Attention heads of different widths."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from x_transformers.flags import Check, ConfigError, PerLayer, flag, none, shown
 
 Heads = tuple[Tensor, Tensor, Tensor]
 
-EQUAL = 'it takes heads for equally wide'
-MIXED = 'it mixes heads, which have no features in common'
+EQUAL = 'it needs heads of equal width'
+MIXED = 'it mixes heads, which have different widths'
 a_width_each = Check(
     'a tuple of integers of at least 1, one for each head',
     lambda value: isinstance(value, (tuple, list)) and len(value) > 0 and all(map(size.test, value)),
@@ -25,17 +25,17 @@ a_width_each = Check(
 
 
 class HeadDims(AttentionFeature):
-    """Every head has a width of its own, for queries, keys and values, and the scale that goes with it.
+    """A separate width e_i for each head i, for its queries, keys and values, and the matching scale.
 
-        out = [softmax(q_i k_i^T / sqrt(e_i)) v_i]_i W_o,      q_i = x W_i: b n e_i
+        out = [softmax(q_i k_i^T / sqrt(e_i)) v_i]_i W_o,      q_i = x W_i: (b, n, e_i)
 
-    Projections are as wide as all heads together. In between, heads are filled up with zeros to the widest, and take
-    the time and the memory of heads that are all so wide: keys and values in the cache as well.
+    The projections have the total width of all heads. Inside attention and in the cache, heads are padded with zeros
+    to the widest one, so that time and memory are those of heads of that width.
     """
 
     paper = 'Attention Is All You Need, arXiv:1706.03762, section 3.2.2'
     head_dims = flag(
-        None, 'a width for each head, in place of `dim_head`; of a stack `PerLayer(...)`', a_width_each | none,
+        None, 'widths of the heads, instead of `dim_head`; for a stack `PerLayer(...)` of them', a_width_each | none,
         example=(4, 2, 3, 5, 1, 2, 3, 4),
     )  # fmt: skip
     clashes = {
@@ -107,7 +107,7 @@ class HeadDims(AttentionFeature):
 
 
 class HeadDimsInStack(StackFeature):
-    """Wants widths of heads for each layer: a tuple alone might as well be one width per layer."""
+    """Require `PerLayer` for a stack, since a plain tuple could also mean one value per layer."""
 
     serves = ('head_dims',)
 

@@ -1,4 +1,4 @@
-"""Per-head transforms of queries, keys and values, before they meet the cache."""
+"""Norms of the query, key and value heads, applied before keys and values are cached."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Heads = tuple[Tensor, Tensor, Tensor]
 
 
 class QKNorm(AttentionFeature):
-    """Queries and keys of unit length, by groups of features; scores are cosines times a scale."""
+    """Cosine similarity attention: L2-normalize queries and keys, so that scores are cosines times a scale."""
 
     paper = 'Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442'
-    qk_norm = flag(False, 'cosine similarity attention')
-    qk_norm_groups = flag(1, 'parts of a head that are normed on their own', size, example=2)
-    qk_norm_scale = flag(10, 'the fixed scale of the cosines', positive, example=4)
-    qk_norm_dim_scale = flag(False, 'learned scales per feature instead')
+    qk_norm = flag(False, 'L2-normalize queries and keys (cosine similarity attention)')
+    qk_norm_groups = flag(1, 'number of groups of channels per head that are normalized separately', size, example=2)
+    qk_norm_scale = flag(10, 'fixed factor of the cosines', positive, example=4)
+    qk_norm_dim_scale = flag(False, 'learn a scale per head and channel instead of the fixed factor')
     stored_as = {'q_scale': 'qk_norm_q_scale', 'k_scale': 'qk_norm_k_scale'}
     idle_beside = {'qk_norm_scale': 'qk_norm_dim_scale'}
     keys_may_leave = True
@@ -36,7 +36,7 @@ class QKNorm(AttentionFeature):
         if shape.dim_head % groups or shape.dim_head // groups <= 2:
             raise ConfigError(
                 f'`qk_norm_groups` got {groups}, '
-                f'it must divide the head width {shape.dim_head} into parts of more than 2 features'
+                f'it must divide the head width {shape.dim_head} into parts of more than 2 channels'
             )
         if self.qk_norm_dim_scale:
             start = shape.dim_head**0.25
@@ -56,7 +56,7 @@ class QKNorm(AttentionFeature):
 
 
 class QKRMSNorm(AttentionFeature):
-    """RMS norm of each query and key head, with learned gains."""
+    """RMS norm of each query and key head, with learned weights."""
 
     paper = 'ViT-22B, arXiv:2302.05442'
     qk_rmsnorm = flag(False, 'RMS norm of queries and keys, per head')
@@ -74,10 +74,10 @@ class QKRMSNorm(AttentionFeature):
 
 
 class KeyRMSNorm(AttentionFeature):
-    """RMS norm of each key head, with learned gains."""
+    """RMS norm of each key head, with learned weights."""
 
     k_rmsnorm = flag(False, 'RMS norm of keys, per head')
-    clashes = {'qk_rmsnorm': 'it norms the keys already'}
+    clashes = {'qk_rmsnorm': 'it already normalizes the keys'}
     stored_as = {'norm': 'k_rmsnorm'}
     plain = True
     cuts = {'norm.gamma': (0, 'kv_heads')}
@@ -91,7 +91,7 @@ class KeyRMSNorm(AttentionFeature):
 
 
 class ValueRMSNorm(AttentionFeature):
-    """RMS norm of each value head, with learned gains."""
+    """RMS norm of each value head, with learned weights."""
 
     value_rmsnorm = flag(False, 'RMS norm of values, per head')
     stored_as = {'norm': 'value_rmsnorm'}
@@ -149,24 +149,24 @@ class HeadNorm(nn.Module):
 
 
 class QKHeadNorm(AttentionFeature):
-    """A norm of each query and key head over its features, before they turn and are cached."""
+    """RMS norm or layer norm of each query and key head over its channels, before rotation and caching."""
 
     paper = 'Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442'
     qk_head_norm = flag(
-        None, "norm of query and key heads, 'rms' or 'layer'", one_of('rms', 'layer') | none, example='rms'
+        None, "norm of each query and key head: 'rms' or 'layer'", one_of('rms', 'layer') | none, example='rms'
     )
-    qk_head_norm_shared = flag(True, 'one gain for all heads, else one for each')
-    qk_head_norm_bias = flag(False, 'with a bias')
+    qk_head_norm_shared = flag(True, 'share the norm weights between all heads instead of learning them per head')
+    qk_head_norm_bias = flag(False, 'learn a bias in this norm')
     qk_head_norm_eps = flag(
         None,
-        "what is added to the mean square; None: `norm_eps` of the stack, else 1e-6, 1e-5 for 'layer'",
+        "eps of this norm; None: `norm_eps` of the stack, otherwise 1e-6 ('rms') or 1e-5 ('layer')",
         positive | none,
         example=0.5,
     )
     qk_head_norm_unit_offset = flag(
-        None, 'store gains as their difference from one; None: as the stack does', boolean | none, example=False
+        None, 'store the norm weights as weight - 1; None: same as the stack', boolean | none, example=False
     )
-    clashes = dict.fromkeys(('qk_norm', 'qk_rmsnorm', 'k_rmsnorm'), 'both norm query and key heads')
+    clashes = dict.fromkeys(('qk_norm', 'qk_rmsnorm', 'k_rmsnorm'), 'both normalize query or key heads')
     stored_as = {'q_norm': 'q_norm', 'k_norm': 'k_norm'}
     plain = True
 
@@ -193,7 +193,7 @@ class QKHeadNorm(AttentionFeature):
 
 
 class HeadNormsInStack(StackFeature):
-    """Norms of queries and keys have the eps of the stack's norms, and store their gains as those do."""
+    """Give norms of queries and keys the eps and the storage of weights of the stack's norms."""
 
     serves = ('qk_head_norm', 'qk_proj_norm')
     plain = True

@@ -1,4 +1,4 @@
-"""A sequence module of your own beside attention, such as a recurrent network; their outputs are normed and mixed."""
+"""Hybrid attention: a custom sequence module, such as a recurrent network, runs in parallel with attention."""
 
 from __future__ import annotations
 
@@ -68,37 +68,40 @@ def reordered(t: Tensor, order: Tensor) -> Tensor:
 
 
 class Hybrid(AttentionFeature):
-    """A module beside attention reads the same tokens; both outputs are normed per head and mixed.
+    """A custom module runs on the same tokens as attention; both outputs are normalized per head and mixed.
 
         out = (a + h) / 2,  or  a + m (h - a)  with  m = sigmoid(W x)  per token and head
 
-    The module maps b n dim to b n (h d), or to a pair with its state; the cache hands the state back to it as a second
-    argument. `state_batch_first = True` of the module says that rows of its state can be chosen. A module without a
-    state, or beside padding, reads all tokens again. Where padding is known it stands behind the real tokens and is
-    zero, unless the module takes the mask. `mems` it does not see: a cache hands its state on.  Hymba, arXiv:2411.13676
+    The module maps (b, n, dim) to (b, n, h d), or to a pair of this and its state, which the cache stores and passes
+    back as a second argument. An attribute `state_batch_first = True` of the module allows to reorder its state by
+    batch entries. Modules without a state, and all modules if there is padding, run on all tokens again. Padding is
+    moved to the end and set to zero, unless the module takes a mask. The module does not receive `mems`; with a cache
+    its state is kept.
     """
 
     paper = 'Hymba, arXiv:2411.13676'
-    needs_all = 'it runs along the tokens in their order'
+    needs_all = 'it processes the tokens in order'
     hybrid_module = flag(
         None,
-        'a module of your own beside attention, b n dim -> b n (h d)',
+        'custom module that runs in parallel with attention, (b, n, dim) -> (b, n, heads * dim_head)',
         an_instance(nn.Module) | none,
         example=nn.ZeroPad1d((0, 16)),
     )
     hybrid_mask_kwarg = flag(
         None,
-        'keyword under which it gets the mask, where there is no order',
+        'keyword argument of the module for the mask, in non-causal attention',
         Check('a string', lambda v: isinstance(v, str), 'str') | none,
         example='mask',
     )
-    hybrid_fold_axial_dim = flag(None, 'it runs along every so many-th token', size | none, example=2)
-    hybrid_learned_mix = flag(False, 'learn the mix per token and head, else one half')
+    hybrid_fold_axial_dim = flag(
+        None, 'a: run the module along every a-th token, such as the frames of a video', size | none, example=2
+    )
+    hybrid_learned_mix = flag(False, 'compute the mix per token and head from the input, instead of one half')
     stored_as = {'module': 'hybrid_module', 'norms': 'hybrid_norms', 'to_mix': 'hybrid_mix'}
     remembers = {'hybrid_hidden': Running(batch_first=False), 'hybrid inputs': PerToken()}
     joins_tokens = 'its module runs across documents'
-    not_across = 'it runs along one sequence, beside the attention of that sequence to itself'
-    uncut = 'a module of your own may look at all heads together'
+    not_across = 'it runs along one sequence, in parallel with self-attention'
+    uncut = 'a custom module may combine all heads'
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -118,7 +121,7 @@ class Hybrid(AttentionFeature):
     def attended(self, out: Tensor, call: Any) -> Tensor:
         if call.context is not None:
             raise ValueError(f'`hybrid_module` does not go with a context: {self.not_across}')
-        call.refuse_places('hybrid_module', 'it runs along the tokens in their order')
+        call.refuse_places('hybrid_module', 'it processes the tokens in order')
         attended, beside = self.norms[0](out), self.norms[1](self.heads_of(self.beside(call), out))
         if not self.hybrid_learned_mix:
             return (attended + beside) / 2

@@ -1,4 +1,4 @@
-"""What a branch reads besides its stream: the inputs of all branches before it, and separate inputs of q, k and v."""
+"""Branch inputs computed from the inputs of all earlier branches, also separately for queries, keys and values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import RMSNorm
 from x_transformers.flags import ConfigError, a_mapping, flag, is_int, none
 
-MIXES = 'each branch reads the inputs of all branches before it'
+MIXES = 'each branch uses the inputs of all branches before it'
 
 
 class LoRALinear(nn.Module):
@@ -119,7 +119,7 @@ def mixed(weights: Tensor, hiddens: Sequence[Tensor] | Tensor) -> Tensor:
 
 
 class Integrator(StackFeature):
-    """One module per layer that makes the input of its branch from those of all branches so far."""
+    """One module per layer that computes the branch input from the inputs of all branches so far."""
 
     stored_as: ClassVar[dict[str, str]] = {'integrators': 'layer_integrators'}
 
@@ -144,15 +144,15 @@ class Integrator(StackFeature):
 
 
 class IntegrateLayers(Integrator):
-    """Every branch reads a learned mix of all branch inputs; queries, keys and values each have their own."""
+    """LIMe: the input of every branch is a learned mix of all branch inputs so far, separate for q, k and v."""
 
     paper = 'LIMe, arXiv:2502.09245'
     needs_all = MIXES
-    integrate_layers = flag(False, 'branches read a learned mix of the inputs of all before')
-    layer_integrate_use_softmax = flag(True, 'weights of the mix sum to one, else they are ReLUs')
+    integrate_layers = flag(False, 'use a learned mix of all previous branch inputs as the input of each branch')
+    layer_integrate_use_softmax = flag(True, 'normalize the weights of the mix by softmax, otherwise apply ReLU')
     clashes = {
-        'weight_tie_layers': 'each layer has weights for exactly those before it, none may run twice',
-        'layers_execute_order': 'each layer has weights for exactly those before it, in their order',
+        'weight_tie_layers': 'each layer has mixing weights for the layers before it and may run only once',
+        'layers_execute_order': 'each layer has mixing weights for the layers before it in the default order',
     }
 
     def build(self, index: int) -> nn.Module:
@@ -179,17 +179,20 @@ class IntegrateLayers(Integrator):
 
 
 class AggregatedResiduals(Integrator):
-    """Every branch attends to the inputs of all branches before it."""
+    """Attention residuals: each branch input attends, per token, to the inputs of all previous branches."""
 
     paper = 'arXiv:2601.21582, arXiv:2603.15031'
     needs_all = MIXES
-    attn_aggregated_residuals = flag(False, 'branches attend to the inputs of all before')
+    attn_aggregated_residuals = flag(False, 'let each branch input attend to the inputs of all previous branches')
     yields_to = ('integrate_layers',)
     attn_aggregated_residual_kwargs = flag(
-        None, '`lora_rank` (64) and `lora_activation` of its queries', a_mapping | none, example={'lora_rank': 3}
+        None,
+        '`lora_rank` (default 64) and `lora_activation` of the queries',
+        a_mapping | none,
+        example={'lora_rank': 3},
     )
     clashes = {
-        name: 'only one of them settles what a branch reads'
+        name: 'both compute the branch input'
         for name in ('gate_residual', 'orthog_residual', 'mv_split_residual', 'gated_multi_residual')
     }
 
@@ -202,11 +205,14 @@ class AggregatedResiduals(Integrator):
 
 
 class ReceiveViews(StackFeature):
-    """Queries, keys and values of self-attention come from three mixes instead of one."""
+    """Compute the inputs of queries, keys and values of self-attention by three separate mixes.
+
+    Needs a feature that mixes: residual streams, `integrate_layers` or `attn_aggregated_residuals`.
+    """
 
     paper = 'Hyper-Connections, arXiv:2409.19606'
     needs_all = MIXES
-    qkv_receive_diff_residuals = flag(False, 'separate inputs of queries, keys and values')
+    qkv_receive_diff_residuals = flag(False, 'use separate inputs for queries, keys and values')
     sources = ('num_residual_streams', 'gated_multi_residual', 'integrate_layers', 'attn_aggregated_residuals')
 
     def setup(self, host: Any) -> None:

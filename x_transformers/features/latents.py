@@ -1,4 +1,4 @@
-"""Queries, keys and values from narrow latents; the cache holds the latents, not the keys and values."""
+"""Multi-head latent attention: queries, keys and values from low-rank latents, which are cached instead of the keys."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ Sources = tuple[Tensor, Tensor, Tensor]
 
 
 class RopeSubheads(AttentionFeature):
-    """The last key heads come from the input itself, past the latents, and they alone turn with their positions."""
+    """Compute the last key heads directly from the input, bypassing the latents; only these heads are rotated."""
 
     paper = 'DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)'
-    latent_rope_subheads = flag(None, 'how many key heads bypass the latents, and are rotated', size | none, example=2)
+    latent_rope_subheads = flag(
+        None, 'number of key heads that bypass the latents and are rotated', size | none, example=2
+    )
     needs = {'use_latent_kv': 'these key heads bypass the latents'}
-    clashes = {'rotate_num_heads': 'both say how many heads are rotated'}
+    clashes = {'rotate_num_heads': 'both set the number of rotated heads'}
     stored_as = {'to_keys': 'to_rotateable_k'}
     uncut = 'some heads are not like the others'
 
@@ -49,22 +51,22 @@ class RopeSubheads(AttentionFeature):
 
 
 class LatentRope(AttentionFeature):
-    """The first features of every head turn with their positions: those of keys come from the input itself, the same
-    for all heads, past the latent, from which the others are made.
+    """Decoupled rotary positions: only the first r channels of every head are rotated.
 
-        k_h = [x W_r, c W_h]        r and dim_head - r features of a key head h, c the latent
+        k_h = [x W_r, c W_h]        r and dim_head - r channels of key head h, c the latent
 
-    The cache holds dim_latent_kv + r numbers per token.
+    The rotated channels of the keys are computed directly from the input, the same for all heads, and the others from
+    the latent. The cache holds dim_latent_kv + r numbers per token.
     """
 
     paper = 'DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437'
     dim_latent_rope = flag(
-        None, 'how many features of a head bypass the latent, and turn; the stack turns as many', size | none, example=4
+        None, 'number r of channels per head that bypass the latent and are rotated', size | none, example=4
     )
-    needs = {'use_latent_kv': 'the other features come from the latent'}
+    needs = {'use_latent_kv': 'the other channels are computed from the latent'}
     clashes = {
         'latent_rope_subheads': 'both bypass the latent',
-        'rotate_num_heads': 'its turning key is one for all heads',
+        'rotate_num_heads': 'all heads share its rotated key channels',
     }
     stored_as = {'to_key': 'to_rotated_k'}
     cuts = {}
@@ -100,7 +102,7 @@ def turning_features(stack: Any) -> int | None:
 
 
 class LatentNorm(AttentionFeature):
-    """RMS norms of the latents of queries, and of keys and values, where they are."""
+    """RMS norm of the latents of queries and of keys and values, if they are used."""
 
     paper = 'DeepSeek-V2, arXiv:2405.04434, section 3.1.2'
     latent_norm = flag(False, 'RMS norm of the latents, with an eps of 1e-6')
@@ -116,7 +118,7 @@ class LatentNorm(AttentionFeature):
 
 
 class LatentBias(AttentionFeature):
-    """The projections to the latents, and to keys that bypass them, have biases; zeros at first."""
+    """Biases of the projections to the latents, and to the keys that bypass them. Initialized with zeros."""
 
     paper = 'DeepSeek-V3, arXiv:2412.19437'
     latent_bias = flag(False, 'biases of the projections to the latents')
@@ -143,11 +145,11 @@ def latent_of(x: Tensor, project: nn.Linear, norm: nn.Module | None) -> Tensor:
 
 
 class LatentQueries(AttentionFeature):
-    """Queries through a bottleneck:  x -> latent -> q."""
+    """Compute queries through a low-rank latent:  x -> latent -> q."""
 
     paper = 'DeepSeek-V2, arXiv:2405.04434'
-    use_latent_q = flag(False, 'queries are made from a narrow latent')
-    dim_latent_q = flag(None, 'its width', size | none, example=6)
+    use_latent_q = flag(False, 'compute queries from a low-rank latent')
+    dim_latent_q = flag(None, 'width of the latent of the queries', size | none, example=6)
     needs = {'dim_latent_q': 'it is the width of the latent'}
     stored_as = {'to_latent': 'to_latent_q'}
     cuts = {}
@@ -164,13 +166,13 @@ class LatentQueries(AttentionFeature):
 
 
 class LatentKeysValues(AttentionFeature):
-    """Keys and values from one latent per token, which is all that the cache holds:  x -> latent -> k, v."""
+    """Compute keys and values from one latent per token:  x -> latent -> k, v.  Only the latent is cached."""
 
     paper = 'DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)'
-    use_latent_kv = flag(False, 'keys and values are made from a narrow latent, which is what is cached')
-    dim_latent_kv = flag(None, 'its width', size | none, example=6)
+    use_latent_kv = flag(False, 'compute keys and values from a shared low-rank latent, and cache only the latent')
+    dim_latent_kv = flag(None, 'width of the latent of keys and values', size | none, example=6)
     needs = {'dim_latent_kv': 'it is the width of the latent'}
-    clashes = {'qkv_receive_diff_residuals': 'keys and values share one latent, they cannot come from two inputs'}
+    clashes = {'qkv_receive_diff_residuals': 'keys and values share one latent, so that they cannot have two inputs'}
     keeps_plain_keys = True
     stored_as = {'to_latent': 'to_latent_kv'}
     cuts = {}

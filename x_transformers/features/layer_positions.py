@@ -1,4 +1,4 @@
-"""Absolute positions in every layer, each with a table of its own."""
+"""Absolute position embeddings in every layer, with a separate table for each."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from x_transformers.flags.inputs import tensor_of
 
 
 class LayerPositions(StackFeature):
-    """A learned vector for its position joins every token before each layer, in place of one below the first layer.
+    """Add learned position embeddings to the tokens before each layer, instead of only once before the first layer.
 
-    x <- x + P_l[pos],   l = 1 ... depth             P: depth, positions, dim
+        x <- x + P_l[pos],   l = 1 ... depth             P: (depth, positions, dim)
 
-    A layer is a block: attention and feedforward, or a single branch where `custom_layers` are no blocks. Where layers
-    run several times, each run has a table of its own. Tokens in front of the sequence have no position.
+    A layer is a block of attention and feedforward, or a single branch if `custom_layers` do not form blocks. If layers
+    run several times, each run has a separate table. Prepended tokens have no position.
     """
 
     paper = 'Character-Level Language Modeling with Deeper Self-Attention, arXiv:1808.04444'
     per_layer_abs_pos_emb = flag(
-        None, 'how many positions have a vector in each layer, added to the stream before it', size | none, example=40
+        None, 'number of positions in the table of position embeddings of each layer', size | none, example=40
     )
-    takes = {'token_pos': 'n | b n, positions of the new tokens, below 0 of those that have none'}
+    takes = {'token_pos': 'n | b n, positions of the new tokens, negative for tokens without a position'}
     must_be = {'token_pos': tensor_of('n | b n', floats=False)}
     stored_as = {'tables': 'per_layer_pos'}
     gives_positions = True
     needs_all = 'it changes every token before each layer'
-    clashes = {'reversible': 'the stream changes between layers, which is not computed back'}
+    clashes = {'reversible': 'it changes the residual stream between layers, which the backward pass cannot invert'}
 
     def setup(self, host: Any) -> None:
         self.runs = len(host.layers_execute_order) // host.len_default_block
@@ -93,7 +93,7 @@ def check_length(length: int | Tensor, most: int) -> None:
 
 
 class LayerPositionsInModel(ModelFeature):
-    """Tells a stack whose layers have tables of positions where the tokens stand behind those in front of them."""
+    """Pass the positions of the tokens to a stack with `per_layer_abs_pos_emb`, without the prepended tokens."""
 
     serves = ('per_layer_abs_pos_emb',)
     plain = True  # with such a stack there are no short cuts

@@ -1,6 +1,6 @@
-"""Which branch stands where, in which order the layers run, and what reaches them past the layers between.
+"""Layouts of a stack: the kinds and the order of its layers, and connections between distant layers.
 
-'a' is self-attention, 'c' cross-attention, 'f' feedforward; users may add kinds to `KINDS` (`core/kinds.py`).
+'a' is self-attention, 'c' cross-attention, 'f' feedforward. More kinds can be added to `KINDS` (`core/kinds.py`).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from x_transformers.training.losses import kept_tokens
 
 
 class Macaron(StackFeature):
-    """A second feedforward in front of each block; all feedforwards count half."""
+    """Macaron layout: a second feedforward before each block, and a factor of 1/2 on all feedforwards."""
 
     paper = 'Macaron Net, arXiv:1906.02762'
-    macaron = flag(False, 'feedforward before and after attention, each at half weight')
+    macaron = flag(False, 'use a feedforward before and after attention, each times one half')
     plain = True
     cuts = {}
 
@@ -50,14 +50,14 @@ class Macaron(StackFeature):
 
 
 class OnlyAttention(StackFeature):
-    """No feedforwards."""
+    """A stack without feedforwards."""
 
     paper = 'arXiv:2607.18363'
-    only_attn = flag(False, 'leave out every feedforward')
+    only_attn = flag(False, 'remove all feedforwards')
     clashes = {
         'macaron': 'it adds feedforwards',
-        'layers_execute_order': 'its indices count feedforwards',
-        'unet_skips': 'it pairs whole blocks',
+        'layers_execute_order': 'its indices include the feedforwards',
+        'unet_skips': 'it needs blocks of attention and feedforward',
     }
     plain = True
     cuts = {}
@@ -72,12 +72,12 @@ class OnlyAttention(StackFeature):
 
 
 class CustomLayers(StackFeature):
-    """The kinds of all layers, spelt out."""
+    """A custom sequence of layers, by their kinds."""
 
     needs_no_depth = True
     custom_layers = flag(
         None,
-        "kinds of all layers, such as ('a', 'f', 'a', 'f'): those of `KINDS`",
+        "kinds of all layers, such as ('a', 'f', 'a', 'f'); possible kinds are the keys of `KINDS`",
         each(a_kind) | none,
         example=('a', 'f', 'a', 'f'),
     )
@@ -91,10 +91,10 @@ class CustomLayers(StackFeature):
 
 
 class ParRatio(StackFeature):
-    """Attention early, feedforwards late, after the search of the PAR Transformer."""
+    """PAR layout: attention mostly in early layers, only feedforwards in the last third."""
 
     paper = 'PAR Transformer, arXiv:2009.04534'
-    par_ratio = flag(None, 'one attention to so many layers', at_least(2) | none, example=3)
+    par_ratio = flag(None, 'number of layers per attention layer', at_least(2) | none, example=3)
 
     keeps_blocks = False
     plain = True
@@ -114,11 +114,11 @@ class ParRatio(StackFeature):
 
 
 class SandwichCoef(StackFeature):
-    """Attention first, feedforwards last, ordinary blocks between."""
+    """Sandwich layout: first attention layers, then ordinary blocks, and last feedforwards."""
 
     paper = 'Sandwich Transformers, arXiv:1911.03864'
     sandwich_coef = flag(
-        None, 'how many attention layers come first, and feedforwards last', at_least(1) | none, example=1
+        None, 'number of attention layers at the start, and of feedforwards at the end', at_least(1) | none, example=1
     )
 
     keeps_blocks = False
@@ -133,10 +133,10 @@ class SandwichCoef(StackFeature):
 
 
 class WeightTying(StackFeature):
-    """One block of layers, run `depth` times."""
+    """Share the weights of all blocks: a single block runs `depth` times."""
 
     paper = 'ALBERT, arXiv:1909.11942'
-    weight_tie_layers = flag(False, 'share one block between all depths')
+    weight_tie_layers = flag(False, 'share the weights of one block between all depths')
     plain = True
     cuts = {}
 
@@ -148,10 +148,10 @@ class WeightTying(StackFeature):
 
 
 class ExecuteOrder(StackFeature):
-    """The order in which layers run; they may repeat."""
+    """The order in which layers run. Layers may run several times."""
 
     layers_execute_order = flag(
-        None, 'indices of layers, in the order in which they run', each(count) | none, example=(0, 1, 0, 1)
+        None, 'layer indices in the order of execution, with repeats allowed', each(count) | none, example=(0, 1, 0, 1)
     )
     plain = True
     cuts = {}
@@ -176,15 +176,15 @@ class ConcatCombine(nn.Module):
 
 
 class UnetSkips(StackFeature):
-    """Each block of the second half also gets the input of its mirror image in the first half."""
+    """U-Net skip connections: each block of the second half also gets the input of the mirrored block."""
 
     paper = 'U-ViT, arXiv:2209.12152'
-    unet_skips = flag(False, 'concatenate the inputs of mirrored blocks')
+    unet_skips = flag(False, 'concatenate and project the inputs of mirrored blocks (U-Net skips)')
     clashes = {
-        'weight_tie_layers': 'all blocks are one',
-        'layers_execute_order': 'blocks no longer mirror one another',
+        'weight_tie_layers': 'all blocks are the same one',
+        'layers_execute_order': 'blocks are no longer in mirrored order',
     }
-    needs_all = 'it changes the stream of every token between layers'
+    needs_all = 'it changes the residual stream of every token between layers'
     stored_as = {'combines': 'skip_combines'}
 
     def setup(self, host: Any) -> None:
@@ -218,17 +218,17 @@ TORN = 'the layers of a block run together, in their order'
 
 
 class ParallelBlock(StackFeature):
-    """All branches of a block read the stream from before the block.
+    """Parallel branches: attention and feedforward of a block have the same input.
 
         x + attention(norm_1(x)) + feedforward(norm_2(x))
 
-    With 'shared' norm_2 is norm_1, which is stored once, in the first layer of the block.
+    With 'shared', norm_2 is norm_1, which is stored once, in the first layer of the block.
     """
 
     paper = 'PaLM, arXiv:2204.02311; GPT-NeoX, arXiv:2204.06745'
     parallel_block = flag(
         False,
-        "branches of a block stand side by side, with norms of their own (True) or one for all ('shared')",
+        "run the branches of a block in parallel, with a separate norm each (True) or one norm for all ('shared')",
         Check(
             "True, False or 'shared'",
             lambda value: isinstance(value, bool) or value == 'shared',
@@ -236,17 +236,17 @@ class ParallelBlock(StackFeature):
         ),
         example=True,
     )
-    needs_all = 'branches read the stream from before their block'
+    needs_all = 'branches use the residual stream from before their block'
     clashes = {
-        'only_attn': 'nothing stands beside attention',
-        'macaron': 'it puts feedforwards around attention',
-        **dict.fromkeys(('custom_layers', 'par_ratio', 'sandwich_coef'), 'layers come in blocks no longer'),
-        **dict.fromkeys(('pre_and_post_norm', 'resi_dual'), 'the stream is normed inside of a block'),
+        'only_attn': 'blocks have a single branch',
+        'macaron': 'it needs feedforwards before and after attention',
+        **dict.fromkeys(('custom_layers', 'par_ratio', 'sandwich_coef'), 'layers no longer form equal blocks'),
+        **dict.fromkeys(('pre_and_post_norm', 'resi_dual'), 'it normalizes the residual stream inside blocks'),
         **dict.fromkeys(
             ('integrate_layers', 'attn_aggregated_residuals', 'num_residual_streams', 'gated_multi_residual'),
-            'both say what a branch reads',
+            'both compute the branch input',
         ),
-        'reversible': 'each branch reads what the other has written',
+        'reversible': 'each branch needs the output of the other',
     }
     plain = True
     cuts = {}
@@ -306,15 +306,14 @@ class ParallelBlock(StackFeature):
 
 
 class ReinjectInput(StackFeature):
-    """A projection of the input, or a condition given by the caller, joins the input of every branch.
+    """Add a projection of the stack's input, or a condition passed as `in_attn_cond`, to the input of every branch.
 
-    x0             b n d    the input of the stack
-    in_attn_cond   b d | b n d
+    `in_attn_cond` has shape (b, d) or (b, n, d).
     """
 
     paper = 'Deep Equilibrium Models, arXiv:1909.01377; arXiv:2410.03020; in_attn_cond: arXiv:2105.04090'
-    reinject_input = flag(False, 'add a projection of the input to the input of every branch')
-    learned_reinject_input_gate = flag(False, 'gate it, or `in_attn_cond`, per token')
+    reinject_input = flag(False, "add a projection of the stack's input to the input of every branch")
+    learned_reinject_input_gate = flag(False, 'gate this projection, or `in_attn_cond`, per token')
     takes = {'in_attn_cond': 'b d | b n d'}
     must_be = {'in_attn_cond': per_row_or_token}
     stored_as = {'project': 'reinject_input_proj', 'gate': 'learned_reinject_input_gate'}
@@ -359,12 +358,12 @@ class ReinjectInput(StackFeature):
 
 
 class TransformReads(StackFeature):
-    """A function of the caller's on what self-attention reads of the stream, before anything joins it.
+    """A function passed by the caller and applied to the input of self-attention layers, before anything is added.
 
-    The skip connection goes past it.
+    The residual connection is not changed.
     """
 
-    takes = {'transform_attn_inputs': 'f(layer, x) of what a self-attention layer reads; these layers count from 0'}
+    takes = {'transform_attn_inputs': 'f(layer, x), applied to the input of each self-attention layer, counted from 0'}
     must_be = {'transform_attn_inputs': a_callable}
     waits = True
 
@@ -374,10 +373,12 @@ class TransformReads(StackFeature):
 
 
 class KeptRead(StackFeature):
-    """Keep what one feedforward reads, after its norm: the key under which a datastore keeps a token."""
+    """Return the input of one feedforward, after its norm, as the key of a token for a datastore."""
 
     paper = 'kNN-LM, arXiv:1911.00172'
-    takes = {'ff_input_of': '(a list, which feedforward that runs): what it reads is added to the list'}
+    takes = {
+        'ff_input_of': '(list, index of a feedforward in the order of execution): its input is appended to the list'
+    }
     must_be = {'ff_input_of': pair_of('(a list, an integer)', lambda value: isinstance(value, list), is_int)}
     waits = True
 
@@ -391,7 +392,7 @@ class KeptRead(StackFeature):
 
 
 class ScaledByDeepEmbeds(StackFeature):
-    """The output of each feedforward times an embedding of the token, one table per feedforward that runs."""
+    """Multiply the output of each feedforward by an embedding of the token id, with one table per feedforward."""
 
     paper = 'RWKV-8, github.com/BlinkDL/RWKV-LM (DeepEmbed)'
     takes = {'deep_embeds_and_ids': '(num_tokens f d, ids b n)'}
@@ -425,15 +426,15 @@ class ScaledByDeepEmbeds(StackFeature):
 
 
 class DropContextTokens(StackFeature):
-    """In training, every cross-attention sees a random part of the context, drawn anew for each layer."""
+    """Drop random tokens of the context in training, independently in each cross-attention layer."""
 
     paper = 'Perceiver AR, arXiv:2202.07765'
     cross_attn_tokens_dropout = flag(
-        0.0, 'fraction of context tokens that a cross-attention does not see in training', probability, example=0.5
+        0.0, 'fraction of context tokens that each cross-attention layer drops in training', probability, example=0.5
     )
     clashes = {
-        'cross_residual_attn': 'the logits handed on belong to other tokens',
-        'add_value_residual': 'the values handed on belong to other tokens',
+        'cross_residual_attn': 'the logits of the previous layer belong to other tokens',
+        'add_value_residual': 'the values of the first layer belong to other tokens',
     }
     only_trains = True
 

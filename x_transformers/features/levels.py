@@ -1,10 +1,11 @@
-"""The levels of a transformer and their stages. A feature derives from the level that it plugs into.
+"""The levels of a transformer and their stages. A feature derives from the class of its level.
 
-A stage is a `ring` (value in, value out, in the order of the catalogue, or in reverse where it says `out`), a `term`
-(gathered from all features), a `choice` (replaces the one way), or a `build` step (runs at construction).
+A stage is a `ring` (a transform of a value, applied by all features in the order of the catalogue, `ring out` in
+reverse order), a `term` (contributions collected from all features), a `choice` (an override by one feature), or a
+`build` step (runs at construction).
 
-What a stage takes is the signature of its method if it has an arrow; else the value of a ring, whose method is
-(value, call) -> value, with one tuple for several, and its axes, of which b, n and i stay as long as they are.
+The third column of a stage is the signature of its method if it contains an arrow. Otherwise it is the value of a ring,
+whose method is (value, call) -> value, with one tuple for several tensors; the lengths of b, n and i must not change.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Level = TypeVar('Level', bound=type[Feature])
 
 
 class Stage(NamedTuple):
-    """A place where features of a level plug in: `takes` is the value of a ring, or a signature."""
+    """A point where features of a level plug in: `takes` is the value of a ring, or a signature."""
 
     name: str
     kind: str
@@ -63,18 +64,18 @@ def level(*stages: Stage) -> Callable[[Level], Level]:
 
 # what a feature at `attend` may say that it handles
 HANDLED = {
-    'causal': 'a query sees no later key',
-    'masks': 'keys are hidden, as `call.mask_entry()` says',
-    'padding': 'masks that are the same for all heads and queries; whoever handles masks handles them',
-    'documents': 'a query sees its document, one of those of `document_ids`; whoever handles masks handles them',
-    'biases': 'numbers are added to scores, as `call.bias_entry()` says',
-    'rows': 'masks and biases without a form for one query and one key; they have `of(rows, keys)`',
-    'keys': 'keys in front that every query sees, the first `call.total_keys - call.keys` ones',
-    'past': 'there are more keys than queries, which are the last ones: a cache, memories',
-    'context': 'keys are those of a context',
-    'elsewhere': 'queries stand at `call.places`',
-    'dropout': 'weights are dropped, a share `call.dropout` of them',
-    'groups': 'there are fewer key heads than query heads: query head h reads key head h mod k; else they are repeated',
+    'causal': 'causal masks',
+    'masks': 'masks of keys, by `call.mask_entry()`',
+    'padding': 'masks that are equal for all heads and queries; included in `masks`',
+    'documents': 'masks of documents, by `document_ids`; included in `masks`',
+    'biases': 'biases of scores, by `call.bias_entry()`',
+    'rows': 'masks and biases that are only available per block, by `of(rows, keys)`',
+    'keys': 'prepended keys that every query attends to, the first `call.total_keys - call.keys` ones',
+    'past': 'more keys than queries, which are the last tokens: a cache or memories',
+    'context': 'keys of a context (cross-attention)',
+    'elsewhere': 'queries at the indices `call.places`',
+    'dropout': 'dropout of weights, with probability `call.dropout`',
+    'groups': 'fewer key heads than query heads: query head h uses key head h mod k; otherwise they are repeated',
 }
 
 
@@ -92,7 +93,7 @@ def needs_of(call: Any, feature: Any) -> Iterator[tuple[str, str]]:
         if not term.by_entry:
             yield 'rows', f'`{term.name}`, which has no form for one query and one key'
     for term in call.biases:
-        yield 'biases', f'`{term.name or "attn_bias"}`: nothing is added to its scores'
+        yield 'biases', f'`{term.name or "attn_bias"}`: it forms no scores to add to'
         if not term.by_entry:
             yield 'rows', f'`{term.name}`, which has no form for one query and one key'
     if call.total_keys is not call.keys and call.total_keys != call.keys:
@@ -104,7 +105,7 @@ def needs_of(call: Any, feature: Any) -> Iterator[tuple[str, str]]:
     if call.places is not None:
         yield 'elsewhere', 'queries that `views` puts elsewhere'
     if call.dropout:
-        yield 'dropout', '`dropout`: it has no weights to drop'
+        yield 'dropout', '`dropout`: it forms no attention weights'
     if call.inputs.get('keep_maps') and feature.maps is None:
         yield 'maps', '`return_attn` or others that ask for its scores: it keeps none'
 
@@ -114,106 +115,107 @@ def lines_of_handled() -> str:
 
 
 @level(
-    Stage('widths', 'build', '(widths) -> Widths', 'what queries and keys are made from, before they are built'),
-    Stage('views', 'choice', '(x) -> (x_q, x_k, x_v[, places])', 'of which x_q is the input, for everything else'),
-    Stage('sources', 'ring', '(q_in, k_in, v_in), b n d', 'before projection'),
-    Stage('projected', 'ring', '(q, k, v), b n (h d)', 'as projected'),
-    Stage('heads', 'ring', '(q, k, v), b h n d', 'before the cache'),
-    Stage('turn', 'ring', '(q, k), b h n d', 'of the new tokens: what the cache keeps turned'),
-    Stage('past', 'choice', '(k, v, call) -> (k, v)', 'appended to those of the cache'),
-    Stage('stored_keys', 'ring', 'k', 'keys that no token gave, treated like real ones'),
+    Stage('widths', 'build', '(widths) -> Widths', 'sizes of queries and keys, before the projections are built'),
+    Stage('views', 'choice', '(x) -> (x_q, x_k, x_v[, places])', 'separate inputs of q, k, v; x_q for everything else'),
+    Stage('sources', 'ring', '(q_in, k_in, v_in), b n d', 'inputs of the projections'),
+    Stage('projected', 'ring', '(q, k, v), b n (h d)', 'after the projections'),
+    Stage('heads', 'ring', '(q, k, v), b h n d', 'split into heads, before the cache'),
+    Stage('turn', 'ring', '(q, k), b h n d', 'rotations of new tokens, if the cache stores rotated keys'),
+    Stage('past', 'choice', '(k, v, call) -> (k, v)', 'append keys and values to the cache'),
+    Stage('stored_keys', 'ring', 'k', 'keys without a token (memory key/values), transformed like others'),
     Stage('place', 'ring', '(q, k), b h n d', 'after the cache: rotations'),
-    Stage('mask', 'term', '(call) -> bool, to b h i j', 'ANDed, True may be attended; or `Rows`, in blocks'),
-    Stage('bias', 'term', '(call) -> float, to b h i j', 'summed; or `Rows`'),
+    Stage('mask', 'term', '(call) -> bool, to b h i j', 'combined by AND, True means attend; or `Rows`, per block'),
+    Stage('bias', 'term', '(call) -> float, to b h i j', 'summed; or `Rows`, per block'),
     Stage('keys', 'term', '(call) -> (k, v)', 'prepended, always visible'),
     Stage('enter', 'ring', '(q, k, v), b h n d', 'before the kernel'),
     Stage('bare_keys', 'term', '(k, v, call) -> (k, v)', 'prepended after `enter`'),
-    Stage('meet', 'ring', '(q, k), b h n d', 'the last word on what the kernel multiplies'),
-    Stage('attend', 'choice', '(q, k, v, call) -> (out, log_sums | None)', 'in place of all stages up to `gathered`'),
-    Stage('similarity', 'choice', '(q, k, call) -> b h i j', 'scaled; k may have fewer heads: h reads h mod k'),
-    Stage('prior', 'term', '(call) -> b h i j', 'logits from elsewhere'),
+    Stage('meet', 'ring', '(q, k), b h n d', 'q and k as passed to the kernel'),
+    Stage('attend', 'choice', '(q, k, v, call) -> (out, log_sums | None)', 'replaces all stages up to `gathered`'),
+    Stage('similarity', 'choice', '(q, k, call) -> b h i j', 'scaled scores; query head h uses key head h mod k'),
+    Stage('prior', 'term', '(call) -> b h i j', 'logits to add, such as those of the previous layer'),
     Stage('scores', 'ring', 'b h i j', 'before the bias'),
     Stage('logits', 'ring', 'b h i j', 'after the bias, before the mask'),
-    Stage('sight', 'choice', '(call) -> bool, to b h i j | None', 'which logits the mask leaves'),
-    Stage('rows', 'ring', 'b h i j', 'after the mask, which leaves the lowest finite number'),
-    Stage('normaliser', 'choice', '(logits, call) -> weights', 'over the last axis'),
-    Stage('normalising', 'ring', '(function) -> function', 'around the normaliser'),
-    Stage('weights', 'ring out', 'b h i j', 'recorded after this'),
-    Stage('mix', 'ring out', 'b h i j', 'dropout and mixing, not recorded'),
-    Stage('gathered', 'ring', '(out, weights, call) -> out', 'what the weights gathered, with them, in blocks too'),
+    Stage('sight', 'choice', '(call) -> bool, to b h i j | None', 'mask of the logits, True means attend'),
+    Stage('rows', 'ring', 'b h i j', 'after the mask, with the lowest finite number where masked'),
+    Stage('normaliser', 'choice', '(logits, call) -> weights', 'normalization over the last axis, by default softmax'),
+    Stage('normalising', 'ring', '(function) -> function', 'wraps the normalizer'),
+    Stage('weights', 'ring out', 'b h i j', 'attention weights; returned maps are those after this stage'),
+    Stage('mix', 'ring out', 'b h i j', 'dropout and mixing, not in returned maps'),
+    Stage('gathered', 'ring', '(out, weights, call) -> out', 'weighted sum of the values, and the weights, per block'),
     Stage('leave', 'ring out', 'b h i d', 'after the kernel'),
-    Stage('attended', 'ring', 'b h i d', 'per-head outputs'),
-    Stage('output', 'ring', 'b i (h d)', 'merged heads, before the projection'),
-    Stage('project_out', 'choice', '() -> Module', "the projection, given by the host's sizes"),
-    Stage('result', 'ring', 'b i d', 'what the layer gives'),
-    Stage('initialise', 'build', '() -> None', 'last word on initial values'),
+    Stage('attended', 'ring', 'b h i d', 'outputs of the heads'),
+    Stage('output', 'ring', 'b i (h d)', 'merged heads, before the output projection'),
+    Stage('project_out', 'choice', '() -> Module', 'the output projection'),
+    Stage('result', 'ring', 'b i d', 'output of the layer'),
+    Stage('initialise', 'build', '() -> None', 'change initial values, after everything is built'),
 )
 class AttentionFeature(Feature):
     """A feature of one attention layer. Its stages, in running order:
 
     {stages}
 
-    Where there is an arrow it is the signature of the method; else the value of a ring: (value, call) -> value, with
-    one tuple for several tensors; its axes b, n and i stay as long as they are. All features at a ring act, in the
-    order of the catalogue, in reverse at `ring out`.
-    A term is gathered from all of them, None for none; a choice is made by one, in place of the library's own way; a
-    build step runs at construction.
+    With an arrow, the third column is the signature of the method. Otherwise it is the value of a ring, whose method
+    is (value, call) -> value, with one tuple for several tensors; the lengths of b, n and i must not change. All
+    features at a ring are applied, in the order of the catalogue, at `ring out` in reverse order. A term is collected
+    from all features, None for no contribution. A choice is made by one feature and replaces the default. A build step
+    runs at construction.
 
-    The call holds the input of the queries `x` (b i d), counts of `heads`, `rows` (queries), `keys`, and `total_keys`
-    with those that features put in front, `scale`, `training`, the `inputs` that features take, and `real`, which of
-    the keys are real tokens (b j), None for all; of the queries `real_queries` says it (b i). From `similarity` to
-    `gathered` `call.visible()` says which keys each query sees, by masks and causality together: bool, to b h i j, None
-    for all.
+    The call has the input of the queries `x` (b, i, d), the numbers `heads`, `rows` (queries), `keys`, and `total_keys`
+    (prepended keys included), `scale`, `training`, the `inputs` of features, `real` (b, j), True for keys that are not
+    padding (None for all), and `real_queries` (b, i), the same for queries. From `similarity` to `gathered`,
+    `call.visible()` is the mask of all keys that each query attends to, including causality: bool, broadcasting to
+    (b, h, i, j), or None for all.
 
-    What it declares in `remembers` is kept by the cache, layer by layer: `call.state(name)`. It counts the tokens of
-    the sequence, in cross-attention too. Stages that run in blocks (below) read states before that, at `bias` or
-    earlier, or at `leave` or later.
+    The cache stores the states declared in `remembers`, per layer: `call.state(name)`. Their length is that of the
+    sequence, in cross-attention too. Features at stages that run in blocks (below) must read states before these
+    stages, at `bias` or earlier, or after them, at `leave` or later.
 
-    Queries need not be the tokens in their order: then `views` says by `places`, (i) or (b i), at which tokens of x
-    they stand. Masks, biases and rotations follow; what cannot is refused by name. What depends on place reads
-    nothing but the differences of `call.q_pos` and `call.k_pos`, the positions of queries, (i) or (b i), and keys, (j)
-    or (b j), without those that features put in front; or of `call.q_at` and `call.k_at`, where they stand in their
-    sequence whatever positions the caller gives. `call.of_queries(t)` gives what belongs to queries in a tensor that
-    counts keys.
+    Queries can be other tokens than those of x in order: then `views` returns `places`, (i) or (b, i), the index in x
+    of each query. Masks, biases and rotations follow; features that cannot raise an error. Features that depend on
+    positions must use only differences of `call.q_pos` and `call.k_pos`, the positions of queries, (i) or (b, i), and
+    of keys, (j) or (b, j), without prepended keys, or of `call.q_at` and `call.k_at`, their indices in the sequence,
+    which do not depend on `pos` of the caller. `call.of_queries(t)` selects the entries of the queries in a tensor
+    over keys.
 
-    `host.shape` has the sizes `heads`, `kv_heads`, `dim_head` and `dim_value`. `widths` gets and gives a dataclass, of
-    the widths of the inputs, `q` and `kv`, and `query_heads`, `key_heads` and `dim_key`; of the features of a key head
-    some may come from `elsewhere`. A layer does not know its number: a flag that differs from layer to layer is written
-    as a tuple, one value for each.
+    `host.shape` has the sizes `heads`, `kv_heads`, `dim_head` and `dim_value`. `widths` takes and returns a dataclass
+    with the widths of the inputs, `q` and `kv`, and `query_heads`, `key_heads` and `dim_key`; some channels of a key
+    head can come from another projection (`elsewhere`). A layer does not have its index: flags that differ between
+    layers are passed as a tuple, with one value per layer.
 
-    From `similarity` to `gathered` the call may be one of a block of queries (`blocks.py`), so that memory does not
-    grow with the square of the length. Where a feature at these stages knows nothing of blocks, all rows come at once.
+    From `similarity` to `gathered`, the call may be that of a block of queries (`blocks.py`), so that memory does not
+    grow quadratically with the length. If a feature at these stages does not support blocks, all queries are computed
+    at once.
 
-    row_wise            it gives a row the same whichever others are there: reads the scores it is handed, and what it
-                        kept of the whole call by `call.cut`, `cut_rows`, `cut_keys`
-    counts_hidden       it needs the columns of keys that the mask hides
-    carries             names of tensors in `call.carried`, where rows read what earlier ones left
-    keeps_plain_keys    the cache must hold keys that are not turned by their positions
-    keys_may_leave      it does the same where keys that no query sees have left the cache
-    limits_sight        queries see none but the last keys: `reach_and_step(call)` says how far back the first one is,
-                        and by multiples of what keys may leave; None if there is no such limit
-    is_band             its mask hides keys that are far away, and no others: they need not be read
-    per_head            it holds numbers for each of the layer's heads, so another count of query heads is not for it
+    row_wise            the result for a query does not depend on other queries: it uses only the given scores, and
+                        values of the whole call by `call.cut`, `cut_rows`, `cut_keys`
+    counts_hidden       it needs the columns of masked keys
+    carries             names of tensors in `call.carried`, which later blocks of queries read
+    keeps_plain_keys    the cache must store unrotated keys
+    keys_may_leave      its result does not change if keys that no query attends to are evicted from the cache
+    limits_sight        queries attend only to the last keys: `reach_and_step(call)` returns the distance to the first
+                        one, and the multiple in which keys may be evicted; None if there is no limit
+    is_band             its mask only hides keys beyond a distance, which need not be computed
+    per_head            it has parameters or values per head, so that the number of query heads must not change
 
-    A feature at the stages of scores may run in FlexAttention too (`flex.py`), if it says by one of these what it does:
+    A feature at the stages of scores can also run in FlexAttention (`flex.py`), if it defines one of these:
 
-    score_mod(call)   -> a function (score, b, h, i, j) -> score that does for one score what `scores` or `logits` does;
-                      it holds tensors and numbers, but none that changes with the lengths
-    rescale(out, log_sums, call)   -> out    what it does at `rows` and later, from the output b h i d, and
-                      the logarithm of what the softmax divides by, b h i 1
+    score_mod(call)   -> a function (score, b, h, i, j) -> score, equivalent to `scores` or `logits` for one score;
+                      it may hold tensors and numbers, but none that changes with the lengths
+    rescale(out, log_sums, call)   -> out    equivalent to `rows` and later stages, from the output (b, h, i, d) and
+                      the logarithm of the softmax denominator (b, h, i, 1)
 
-    A feature at `attend` takes the place of the kernels. It gives the output, b h i d, zeros for a query that sees no
-    key, and where it has them the logarithms of what its softmax divides by, b h i, so that outputs of disjoint keys
-    can be put together (`kernels/merging.py`). Masks and biases it reads by `call.mask_entry()` and
-    `call.bias_entry()`, for one query and one key at a time, or by the `of(rows, keys)` of `call.masks` and
-    `call.biases`. What it does not say to handle is refused by name.
+    A feature at `attend` replaces the kernels. It returns the output, (b, h, i, d), zeros for queries whose keys are
+    all masked, and if available the logarithms of the softmax denominators, (b, h, i), so that outputs can be merged
+    over disjoint keys (`kernels/merging.py`). It gets masks and biases from `call.mask_entry()` and
+    `call.bias_entry()`, for one query and one key at a time, or from `of(rows, keys)` of `call.masks` and
+    `call.biases`. Inputs that it does not list in `handles` raise an error.
 
-    handles              some of what follows, which its `attend` takes into account
+    handles              names of this table, which its `attend` supports
 
     {handled}
 
-    unsupported(call)    -> what it does not go with, or None; asked before each call
-    maps(q, k, call)     -> similarities, logits and weights, each b h i j, for whoever asks for them
+    unsupported(call)    -> the reason why it does not support a call, or None; called before each call
+    maps(q, k, call)     -> scores, logits and weights, each (b, h, i, j), if attention maps are returned
     """
 
     replaces = {'attend': EAGER_STAGES}
@@ -243,31 +245,31 @@ class AttentionFeature(Feature):
 
 
 @level(
-    Stage('activation', 'choice', '() -> Module', 'replaces GELU'),
-    Stage('widen', 'choice', '(activation) -> Module', 'dim -> inner width, activation included'),
+    Stage('activation', 'choice', '() -> Module', 'activation instead of GELU'),
+    Stage('widen', 'choice', '(activation) -> Module', 'up projection, from dim to the inner width, with activation'),
     Stage('inner', 'build', '() -> Module', 'modules between the activation and the dropout'),
-    Stage('behind', 'build', '() -> Module', 'modules behind the output projection'),
-    Stage('layers', 'choice', '() -> Module', 'all of these, built once; by default one after the other'),
-    Stage('outputs', 'choice', '() -> list of Module', 'projections back, with `weight`, `bias`, `in_features`'),
-    Stage('initialise', 'build', '() -> None', 'last word on initial values'),
-    Stage('enter', 'ring', 'b n d', 'what comes in, at each call'),
-    Stage('run', 'choice', '(x, call) -> out', "in place of the host's `ff(x)`"),
-    Stage('around', 'ring', '(function, call) -> function', 'around what runs, from tokens to what counts them'),
-    Stage('result', 'ring', 'b n d', 'what the feedforward gives'),
+    Stage('behind', 'build', '() -> Module', 'modules after the output projection'),
+    Stage('layers', 'choice', '() -> Module', 'all modules together; by default a sequence of the above'),
+    Stage('outputs', 'choice', '() -> list of Module', 'output projections, with `weight`, `bias`, `in_features`'),
+    Stage('initialise', 'build', '() -> None', 'change initial values, after everything is built'),
+    Stage('enter', 'ring', 'b n d', 'input of a call'),
+    Stage('run', 'choice', '(x, call) -> out', 'replaces `host.ff(x)`'),
+    Stage('around', 'ring', '(function, call) -> function', 'wraps the function from tokens to outputs'),
+    Stage('result', 'ring', 'b n d', 'output of the feedforward'),
 )
 class FeedForwardFeature(Feature):
-    """A feature of a feedforward. Its stages: those up to `initialise` build it, the others run at each call.
+    """A feature of a feedforward. Its stages: those up to `initialise` build it, the others run in each call.
 
     {stages}
 
-    They are called as `AttentionFeature` says. A feature at `layers` has what the other flags say by
-    `host.build_layers()`; if it does not ask, they do nothing, and it should refuse them by `clashes`.
+    They are called as described in `AttentionFeature`. A feature at `layers` gets the modules of the other flags by
+    `host.build_layers()`; if it does not call this, other flags have no effect, and it should list them in `clashes`.
 
-    The call holds the input `x`, the `inputs` that features take, and in a stack the `mask` of real tokens (b n) or
-    None, the index `layer` and the `kind` of the layer. Tokens of padding count for no loss: `call.real(t)` leaves out
-    their rows. What it `remembers` the stack keeps for each layer; a feedforward alone has no past.
+    The call has the input `x`, the `inputs` of features, and in a stack the `mask` (b, n), True for tokens that are not
+    padding, or None, the index `layer` and the `kind` of the layer. Losses must ignore padding: `call.real(t)` removes
+    it. The stack stores the states in `remembers` per layer; a feedforward without a stack has no past.
 
-    `in_slices`: a feature at `run` hands what it computes for each token to `host.features.chain('around', ..., call)`.
+    `in_slices`: a feature at `run` passes its function of tokens through `host.features.chain('around', ..., call)`.
     """
 
     in_slices: ClassVar[bool] = False
@@ -278,54 +280,54 @@ IN_FEEDFORWARD = ('enter', 'run', 'around', 'result')
 
 
 @level(
-    Stage('block', 'build', '(kinds) -> list of kinds', 'the repeated block'),
-    Stage('layout', 'choice', '(block, depth) -> list of kinds', 'which branch stands where'),
-    Stage('kinds', 'build', '(kinds) -> list of kinds', 'the last word on that'),
-    Stage('order', 'choice', '(layers, depth) -> tuple of layer indices', 'in which order they run'),
-    Stage('norm', 'choice', '() -> Module', 'a norm of the stream'),
-    Stage('each_norm', 'build', '(norm) -> norm', 'the last word on each of these'),
-    Stage('norm_at_end', 'choice', '() -> Module', 'the final norm, built once'),
-    Stage('norm_branch', 'choice', '() -> Module', 'a norm of what a branch gives'),
+    Stage('block', 'build', '(kinds) -> list of kinds', 'kinds of the repeated block'),
+    Stage('layout', 'choice', '(block, depth) -> list of kinds', 'kinds of all layers'),
+    Stage('kinds', 'build', '(kinds) -> list of kinds', 'change the kinds of all layers'),
+    Stage('order', 'choice', '(layers, depth) -> tuple of layer indices', 'order of execution'),
+    Stage('norm', 'choice', '() -> Module', 'a norm of the residual stream'),
+    Stage('each_norm', 'build', '(norm) -> norm', 'change each of these norms'),
+    Stage('norm_at_end', 'choice', '() -> Module', 'the final norm'),
+    Stage('norm_branch', 'choice', '() -> Module', 'a norm of branch outputs'),
     Stage('norms', 'build', '(norms, kind, index) -> norms', 'before a branch, after it, after the residual; or None'),
     Stage('branch_flags', 'build', '(flags, kind, number) -> flags', 'keywords of the n-th branch of a kind'),
-    Stage('wrap', 'build', '(branch, kind, index) -> Module', 'around a branch, first feature innermost'),
+    Stage('wrap', 'build', '(branch, kind, index) -> Module', 'wrap a branch, first feature innermost'),
     Stage('residual_options', 'build', '(options) -> dict', 'arguments of the residual'),
-    Stage('residual', 'choice', '(dim, layer_index, ...) -> Module', 'how a branch joins the stream'),
-    Stage('open', 'ring', 'x', 'before the first layer; may fill the call'),
-    Stage('through', 'choice', '(run, x, call) -> x', 'how the layers run: `run` takes their steps'),
-    Stage('arrive', 'ring', '(x, layer, call) -> x', 'the stream before a layer, left out or not'),
-    Stage('skips', 'term', '(layer, call) -> bool', 'leave this layer out, this time'),
-    Stage('skipped', 'term', '(x, layer, call) -> None', 'it was left out'),
-    Stage('read', 'ring', '(x, layer, call) -> x', 'the input of a branch, before its norm'),
-    Stage('normed', 'ring', '(x, layer, call) -> x', 'the same, after its norm'),
-    Stage('inputs', 'ring', '(keywords, layer, call) -> keywords', 'what the branch is called with'),
-    Stage('attended', 'term', '(layer, intermediates, call) -> None', 'after an attention layer has run'),
-    Stage('joined', 'term', '(layer, out, call) -> None', 'what a branch gives to the stream'),
+    Stage('residual', 'choice', '(dim, layer_index, ...) -> Module', 'the residual connection'),
+    Stage('open', 'ring', 'x', 'before the first layer; may set values of the call'),
+    Stage('through', 'choice', '(run, x, call) -> x', 'execute the layers: `run` runs given steps'),
+    Stage('arrive', 'ring', '(x, layer, call) -> x', 'the residual stream before a layer, skipped or not'),
+    Stage('skips', 'term', '(layer, call) -> bool', 'True to skip this layer in this call'),
+    Stage('skipped', 'term', '(x, layer, call) -> None', 'called if a layer was skipped'),
+    Stage('read', 'ring', '(x, layer, call) -> x', 'input of a branch, before its norm'),
+    Stage('normed', 'ring', '(x, layer, call) -> x', 'input of a branch, after its norm'),
+    Stage('inputs', 'ring', '(keywords, layer, call) -> keywords', 'keyword arguments of the branch'),
+    Stage('attended', 'term', '(layer, intermediates, call) -> None', 'called after an attention layer'),
+    Stage('joined', 'term', '(layer, out, call) -> None', 'called with the output of a branch'),
     Stage('close', 'ring out', 'x', 'after the last layer'),
-    Stage('finish', 'choice', '(x, call) -> x', 'in place of the final norm'),
+    Stage('finish', 'choice', '(x, call) -> x', 'replaces the final norm'),
 )
 class StackFeature(Feature):
     """A feature of a stack of layers. Its stages, in running order:
 
     {stages}
 
-    They are called as `AttentionFeature` says.
+    They are called as described in `AttentionFeature`.
 
-    At `through`, `run(x, call, steps)` runs some of the steps `range(len(call.order))`; the layer of one is
-    `host.layers[call.order[step]]`. Who runs layers by `layer.branch(x, call, host.features)` sets `call.step` before
-    each; to run one again, `call.at_step(step)` is the call as it was. Losses that it adds under `torch.no_grad` teach
-    nothing: gather them with `AuxLosses`, and hand their gradients on. Residual streams stand in the batch of x there,
-    (b s) n d.
+    At `through`, `run(x, call, steps)` runs some of the steps `range(len(call.order))`; the layer of a step is
+    `host.layers[call.order[step]]`. Code that runs layers by `layer.branch(x, call, host.features)` must set
+    `call.step` before each; to run one again, `call.at_step(step)` is the call as it was. Losses added under
+    `torch.no_grad` have no gradient: collect them with `AuxLosses`, and pass their gradients on. Several residual
+    streams are part of the batch axis of x, (b s, n, d).
 
-    A state that it `remembers` is one for the stack; `call.state(name, call.step)` gives each layer one of its own.
-    `gives_positions`: wrappers add no absolute positions. `reads_positions`: they hand over their vectors instead, as
-    `pos_vectors`. `needs_no_depth`: the feature says how many layers there are.
-    `from_first`: what it gives a token follows from its place behind the first token that is read, or the first memory;
-    `begins_anew`: from its place in the segment, whatever memories there are.
-    `per_head`: it gives layers numbers for each head.
-    `keeps_blocks`: False if layers no longer come in equal blocks.
-    `follows_length`: what it gives a token depends on how many are read with it, so that several may not be guessed.
-    `starts_over(cache, count, pads)`: whether tokens of a cache must be read again, once there are `count` more.
+    A state in `remembers` belongs to the whole stack; `call.state(name, call.step)` is a separate one per layer.
+    `gives_positions`: models add no absolute positions. `reads_positions`: models pass their position embeddings as
+    `pos_vectors` instead. `needs_no_depth`: the feature sets the number of layers.
+    `from_first`: its result for a token depends on the index after the first token of the call, or the first memory;
+    `begins_anew`: on the index in the segment, independent of memories.
+    `per_head`: it passes values per head to the layers.
+    `keeps_blocks`: False if layers no longer form equal blocks.
+    `follows_length`: its result for a token depends on the number of tokens in the call, which excludes drafted tokens.
+    `starts_over(cache, count, pads)`: True if cached tokens must be recomputed once there are `count` more tokens.
     """
 
     gives_positions: ClassVar[bool] = False
@@ -340,36 +342,36 @@ class StackFeature(Feature):
 
 
 @level(
-    Stage('token_embeds', 'ring', 'b n e', 'the embeddings of the tokens'),
-    Stage('embed', 'term', '(call) -> b n e', 'added to them'),
-    Stage('embedded', 'ring', 'x', 'the sum, b n e: norms, prefixes, gradients'),
-    Stage('lengthen', 'ring', 'x', 'tokens in front of b n d'),
-    Stage('stack_inputs', 'ring', 'keywords', 'what the stack is called with'),
-    Stage('passes', 'choice', '(run, x, call) -> (x, trace)', 'how often the stack runs'),
-    Stage('shorten', 'ring out', 'x', 'takes tokens in front off again'),
-    Stage('pool', 'ring', 'x', 'from tokens, b n d, to what is read'),
-    Stage('readout', 'choice', '() -> Module', 'built once: hidden -> logits'),
-    Stage('spread', 'ring', 'x', 'what the readout gets'),
+    Stage('token_embeds', 'ring', 'b n e', 'token embeddings'),
+    Stage('embed', 'term', '(call) -> b n e', 'added to the token embeddings'),
+    Stage('embedded', 'ring', 'x', 'the summed embeddings, b n e: norms, prefixes, gradients'),
+    Stage('lengthen', 'ring', 'x', 'prepend tokens to b n d'),
+    Stage('stack_inputs', 'ring', 'keywords', 'keyword arguments of the stack'),
+    Stage('passes', 'choice', '(run, x, call) -> (x, trace)', 'run the stack, once or several times'),
+    Stage('shorten', 'ring out', 'x', 'remove prepended tokens'),
+    Stage('pool', 'ring', 'x', 'pool the hidden states, b n d'),
+    Stage('readout', 'choice', '() -> Module', 'the output head, from hidden states to logits'),
+    Stage('spread', 'ring', 'x', 'input of the output head'),
     Stage('logits', 'ring', 'b n l', 'the logits'),
-    Stage('remember', 'choice', '(mems, hiddens, call) -> mems', 'what is kept of a segment for the next one'),
-    Stage('answer', 'ring', '(out, x, call) -> out', 'what is returned'),
-    Stage('carry', 'term', '(trace) -> keywords', 'what the call that reads the next segment is given'),
+    Stage('remember', 'choice', '(mems, hiddens, call) -> mems', 'memories for the next segment'),
+    Stage('answer', 'ring', '(out, x, call) -> out', 'the returned output'),
+    Stage('carry', 'term', '(trace) -> keywords', 'keyword arguments of the call for the next segment'),
 )
 class ModelFeature(Feature):
     """A feature of a model around a stack. Its stages, in running order:
 
     {stages}
 
-    They are called as `AttentionFeature` says.
+    They are called as described in `AttentionFeature`.
 
-    `remember` gives memories (b m d) of each self-attention layer, from those of the segments before, None if there are
-    none, and what these layers have read in this one. Where generation has read a segment in several calls, `call` has
-    what they left behind, its `trace` and `new_states`, and no inputs.
+    `remember` returns memories (b, m, d) per self-attention layer, computed from the memories of earlier segments
+    (None if there are none) and the inputs of these layers in this one. If generation ran a segment in several calls,
+    `call` has only their `trace` and `new_states`, and no inputs.
 
     `gives_log_probs`: the logits are log probabilities.
-    `by_token`: a loss may read a few tokens at a time: `spread` and `logits` look at each token alone, and `answer`
-    hands on the output as it is.
-    `bounded`: it has no positions beyond a certain one.
+    `by_token`: losses may be computed for some tokens at a time: `spread` and `logits` treat each token separately, and
+    `answer` returns the output unchanged.
+    `bounded`: positions have a maximum.
     """
 
     bounded: ClassVar[bool] = False

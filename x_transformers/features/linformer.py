@@ -1,4 +1,4 @@
-"""Linformer: queries meet a fixed number of slots, each a sum of keys or values over all places."""
+"""Linformer: queries attend to a fixed number of slots, each a weighted sum of all keys or values."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ from x_transformers.kernels.dense import tile_heads
 from x_transformers.kernels.derivatives import differentiable_sdpa
 from x_transformers.kernels.linear import in_chunks
 
-OF_ALL = 'its slots are of all tokens'
-NOT_ADDED = 'its scores are those of slots'
-TURNED = 'its slots are sums of keys from many places'
+OF_ALL = 'its slots are sums over all tokens'
+NOT_ADDED = 'its scores are those of slots, which have no position'
+TURNED = 'its slots are sums of keys at many positions'
 
 
 class Slots(AttentionFeature):
-    """Queries meet k slots in place of the keys, and so do weights and values:
+    """Linformer: project keys and values along the sequence to k slots, to which the queries attend.
 
-        head_h = softmax(scale Q_h (E_h^T K_h)^T) F_h^T V_h             E, F: n k
+        head_h = softmax(scale Q_h (E_h^T K_h)^T) F_h^T V_h             E, F: (n, k)
 
-    linear   E and F are learned, a row for each place
-    mean     a slot is the mean of its share of the places up to the last real token, as in adaptive pooling: shares
-             are as long as each other, and may have a place in common
-    max      its largest numbers
-    conv     the sum of as many places as make k slots of all that it knows, weighed by place among them and by feature;
-             learned. What is behind the last token is no slot
+        linear   E and F are learned, with a row for each position
+        mean     adaptive mean pooling of the tokens up to the last one that is not padding
+        max      adaptive max pooling
+        conv     learned depthwise convolution with kernel size and stride ceil(`linformer_max_len` / k); slots beyond
+                 the last token are masked
 
-    Matrices are those of each head, or shared by heads, by keys and values too, or by all layers of a stack. Places
-    count from the first real token of a row. Time and memory grow with the length.
+    The matrices are separate for each head, or shared by heads, also by keys and values, or also by all layers of a
+    stack. Positions count from the first token after left padding. Time and memory are linear in the length.
     """
 
     paper = 'Linformer, arXiv:2006.04768'
-    linformer_k = flag(None, 'slots that queries meet in place of the keys', size | none, example=8)
-    linformer_max_len = flag(None, 'how many places it knows', size | none, example=24)
+    linformer_k = flag(None, 'number k of slots that replace keys and values (Linformer)', size | none, example=8)
+    linformer_max_len = flag(None, 'maximum length of the sequence, in tokens', size | none, example=24)
     linformer_share = flag(
         'none',
-        'by what matrices are shared: heads, keys and values too, all layers too',
+        "sharing of the matrices: 'none', 'headwise' (by heads), 'kv' (also keys and values), 'layerwise' (all layers)",
         one_of('none', 'headwise', 'kv', 'layerwise'),
         example='kv',
     )
     linformer_proj = flag(
-        'linear', 'how places become slots', one_of('linear', 'mean', 'max', 'conv'), example='conv'
+        'linear', "projection to the slots: 'linear', 'mean', 'max' or 'conv'", one_of('linear', 'mean', 'max', 'conv'),
+        example='conv',
     )  # fmt: skip
-    takes = {'linformer_table': 'n k, the matrix that all layers share'}
+    takes = {'linformer_table': 'n k, the matrix shared by all layers'}
     stored_as = {'of_keys': 'lin_k', 'of_values': 'lin_v'}
-    joins_tokens, needs_all = 'its slots are sums of all tokens of a row', ''
+    joins_tokens, needs_all = 'its slots are sums over all tokens of a sequence', ''
     remembers = {'slots': OfContext()}
     handles = ('padding', 'past', 'context', 'elsewhere', 'dropout', 'groups')
     clashes = {
         'laser': 'sums of exponentials of values may be negative',
-        'collab_heads': 'its slots are those of a head, there is one shared key',
+        'collab_heads': 'its slots are computed per head, but all heads share one key projection',
         'l2_distance': NOT_ADDED,
         **dict.fromkeys(('max_attend_past', 'max_attend_future', 'flash_pack_seq'), OF_ALL),
-        **dict.fromkeys(('num_mem_kv', 'add_zero_kv'), 'its keys are the tokens'),
+        **dict.fromkeys(('num_mem_kv', 'add_zero_kv'), 'its keys must be the tokens'),
         **dict.fromkeys(('shaw_rel_pos', 'disentangled', 'data_dependent_alibi', 'use_rel_proj_pos_bias'), NOT_ADDED),
     }
     not_in_stack = {
@@ -71,8 +71,8 @@ class Slots(AttentionFeature):
         **dict.fromkeys(
             ('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias', 'shaw_rel_pos', 'xl_rel_pos'), NOT_ADDED
         ),
-        'residual_attn': 'it has no scores to hand on',
-        'cross_residual_attn': 'it has no scores to hand on',
+        'residual_attn': 'it forms no scores for the next layer',
+        'cross_residual_attn': 'it forms no scores for the next layer',
     }
 
     def setup(self, host: Any) -> None:
@@ -262,7 +262,7 @@ def convolution(channels: int, stride: int) -> nn.Conv1d:
 
 
 class SlotsOfLayers(StackFeature):
-    """The matrix of slots that all layers of a kind share."""
+    """The projection to slots that all layers of a kind share."""
 
     paper = Slots.paper
     stored_as = {'of_a': 'lin_k', 'of_c': 'cross_lin_k'}

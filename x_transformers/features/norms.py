@@ -1,4 +1,4 @@
-"""Norms of the stream, and scales on what a branch gives."""
+"""Norms of the residual stream, and scales of branch outputs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def per_token(condition: Tensor) -> Tensor:
 
 
 class LayerNorm(nn.Module):
-    """Layer norm without bias. With `unit_offset` the gain is stored as its difference from one; it may be None.
+    """Layer norm without bias. With `unit_offset` the weight is stored as `weight - 1`; it may be None.
 
     Ba et al. 2016, arXiv:1607.06450
     """
@@ -73,7 +73,7 @@ class BiasedLayerNorm(LayerNorm):
 
 
 class RMSNorm(nn.Module):
-    """x / |x| * sqrt(dim) * gain, or with `eps` x / sqrt(mean(x^2) + eps) * gain. The gain may be None.
+    """x / |x| * sqrt(dim) * weight, or with `eps` x / sqrt(mean(x^2) + eps) * weight. The weight may be None.
 
     Zhang & Sennrich 2019, arXiv:1910.07467
     """
@@ -95,7 +95,7 @@ class RMSNorm(nn.Module):
 
 
 class ScaleNorm(RMSNorm):
-    """RMSNorm with one gain for all features.  Nguyen & Salazar 2019, arXiv:1910.05895"""
+    """RMSNorm with one weight for all channels.  Nguyen & Salazar 2019, arXiv:1910.05895"""
 
     plain = True
 
@@ -105,7 +105,7 @@ class ScaleNorm(RMSNorm):
 
 
 class SimpleRMSNorm(nn.Module):
-    """RMSNorm without a gain.  Qin et al. 2023, arXiv:2307.14995"""
+    """RMSNorm without a weight.  Qin et al. 2023, arXiv:2307.14995"""
 
     plain = True
     eps: float | None = None
@@ -119,7 +119,7 @@ class SimpleRMSNorm(nn.Module):
 
 
 class DynamicTanh(nn.Module):
-    """No norm, but a bound:  tanh(x a) gain + beta, with one learned a.  Zhu et al. 2025, arXiv:2503.10622"""
+    """Dynamic tanh:  tanh(x a) weight + bias,  with one learned a.  Zhu et al. 2025, arXiv:2503.10622"""
 
     plain = True
 
@@ -139,7 +139,7 @@ class DynamicTanh(nn.Module):
 
 
 class Derf(nn.Module):
-    """No norm, but a bound:  erf(x a + s) gain + beta, with one learned a and s.  arXiv:2512.10938"""
+    """Derf:  erf(x a + s) weight + bias,  with one learned a and s.  arXiv:2512.10938"""
 
     plain = True
 
@@ -157,7 +157,7 @@ class Derf(nn.Module):
 
 
 class MultiheadRMSNorm(nn.Module):
-    """RMSNorm of each head, with gains of its own:  b h n d -> b h n d."""
+    """RMSNorm of each head, with separate weights:  (b, h, n, d) -> (b, h, n, d)."""
 
     plain = True
 
@@ -171,7 +171,7 @@ class MultiheadRMSNorm(nn.Module):
 
 
 class AdaptiveLayerNorm(nn.Module):
-    """Layer norm whose gain comes from a condition, (b d) or (b n d).  Peebles & Xie 2022, arXiv:2212.09748"""
+    """Layer norm with weights computed from a condition, (b, d) or (b, n, d).  Peebles & Xie 2022, arXiv:2212.09748"""
 
     eps: float | None = 1e-5
 
@@ -189,7 +189,7 @@ class AdaptiveLayerNorm(nn.Module):
 
 
 class AdaptiveRMSNorm(AdaptiveLayerNorm):
-    """RMSNorm whose gain comes from a condition, (b d) or (b n d)."""
+    """RMSNorm with weights computed from a condition, (b, d) or (b, n, d)."""
 
     eps: float | None = None
 
@@ -198,7 +198,7 @@ class AdaptiveRMSNorm(AdaptiveLayerNorm):
 
 
 class Identity(nn.Identity):
-    """Gives its first argument back, whatever else it is called with."""
+    """Return the first argument; other arguments are ignored."""
 
     plain = True
 
@@ -207,7 +207,7 @@ class Identity(nn.Identity):
 
 
 class Scale(nn.Module):
-    """A branch times a constant; of a tuple, only the first entry is scaled."""
+    """Multiply the output of a branch by a constant; of a tuple, only the first entry."""
 
     def __init__(self, scale: float, fn: nn.Module | None = None) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ class Scale(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """A branch times a learned gain per feature.  Touvron et al. 2021, arXiv:2103.17239"""
+    """Multiply the output of a branch by a learned factor per channel.  Touvron et al. 2021, arXiv:2103.17239"""
 
     def __init__(self, fn: nn.Module, dim: int, init_value: float = 0.0, unit_offset: bool = False) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ class LayerScale(nn.Module):
 
 
 class ReZero(nn.Module):
-    """A branch times one learned number, zero at first.  Bachlechner et al. 2020, arXiv:2003.04887"""
+    """Multiply the output of a branch by one learned factor, first zero.  Bachlechner et al. 2020, arXiv:2003.04887"""
 
     def __init__(self, fn: nn.Module) -> None:
         super().__init__()
@@ -242,7 +242,7 @@ class ReZero(nn.Module):
 
 
 class AdaptiveLayerScale(nn.Module):
-    """A branch times a gate that comes from a condition, almost closed at first.
+    """Multiply the output of a branch by a gate computed from a condition, almost closed at first.
 
     Peebles & Xie 2022, arXiv:2212.09748
     """
@@ -262,7 +262,7 @@ class AdaptiveLayerScale(nn.Module):
 
 
 class AdaLNZero(nn.Module):
-    """A branch whose input is shifted and scaled, and whose output is gated, by a condition; all zero at first.
+    """Shift and scale the input of a branch and gate its output, by a condition; all initialized with zeros.
 
         shift, scale, gate = W silu(condition) + b;  x -> gate branch((1 + scale) x + shift)
 
@@ -292,10 +292,10 @@ def on_first(value: Any, function: Any) -> Any:
 
 
 class UseScaleNorm(StackFeature):
-    """One learned gain for the whole norm."""
+    """ScaleNorm: RMSNorm with one learned weight for all channels."""
 
     paper = 'Transformers without Tears, arXiv:1910.05895'
-    use_scalenorm = flag(False, 'ScaleNorm in place of LayerNorm')
+    use_scalenorm = flag(False, 'ScaleNorm instead of LayerNorm')
     plain = True
     cuts = {}
 
@@ -304,10 +304,10 @@ class UseScaleNorm(StackFeature):
 
 
 class UseRMSNorm(StackFeature):
-    """Normalise by the root mean square alone."""
+    """RMSNorm: divide by the root mean square, without subtracting the mean."""
 
     paper = 'Root Mean Square Layer Normalization, arXiv:1910.07467'
-    use_rmsnorm = flag(False, 'RMSNorm in place of LayerNorm')
+    use_rmsnorm = flag(False, 'RMSNorm instead of LayerNorm')
     plain = True
     cuts = {}
 
@@ -316,10 +316,10 @@ class UseRMSNorm(StackFeature):
 
 
 class UseSimpleRMSNorm(StackFeature):
-    """RMSNorm without a gain."""
+    """RMSNorm without learned weights."""
 
     paper = 'TransNormer, arXiv:2307.14995'
-    use_simple_rmsnorm = flag(False, 'RMSNorm without a gain, in place of LayerNorm')
+    use_simple_rmsnorm = flag(False, 'RMSNorm without learned weights, instead of LayerNorm')
     plain = True
     cuts = {}
 
@@ -328,14 +328,14 @@ class UseSimpleRMSNorm(StackFeature):
 
 
 class UseDynamicTanh(StackFeature):
-    """A bound in place of norms; the branch needs one in front."""
+    """Dynamic tanh (DyT) instead of norms:  tanh(x a) weight + bias,  with one learned factor a."""
 
     paper = 'Transformers without Normalization, arXiv:2503.10622'
-    use_dynamic_tanh = flag(False, 'DynamicTanh in place of LayerNorm')
-    dynamic_tanh_init_alpha = flag(1.0, 'initial factor of what it bounds', number, example=0.5)
+    use_dynamic_tanh = flag(False, 'dynamic tanh instead of LayerNorm')
+    dynamic_tanh_init_alpha = flag(1.0, 'initial value of the factor a', number, example=0.5)
     clashes = {
-        'gated_multi_residual': 'its branches have no norm in front, which the bound stands in for',
-        'resi_dual': 'its branches have no norm in front, which the bound stands in for',
+        'gated_multi_residual': 'its branches have no norm before them that could be replaced',
+        'resi_dual': 'its branches have no norm before them that could be replaced',
     }
     plain = True
     cuts = {}
@@ -349,10 +349,10 @@ class UseDynamicTanh(StackFeature):
 
 
 class UseDerf(StackFeature):
-    """The error function in place of norms."""
+    """Derf, the error function, instead of norms:  erf(x a + s) weight + bias,  with one learned a and s."""
 
     paper = 'Stronger Normalization-Free Transformers, arXiv:2512.10938'
-    use_derf = flag(False, 'Derf in place of LayerNorm')
+    use_derf = flag(False, 'Derf (error function) instead of LayerNorm')
     plain = True
     cuts = {}
 
@@ -361,11 +361,11 @@ class UseDerf(StackFeature):
 
 
 class Condition(StackFeature):
-    """The condition (b d) or (b n d) that adaptive norms and scales read, if they are on."""
+    """The input `condition`, (b, d) or (b, n, d), of adaptive norms and scales."""
 
     dim_condition = flag(None, 'width of the condition, `dim` if None', size | none, example=12)
-    adaptive_condition_mlp = flag(False, 'expand the condition by a linear layer and SiLU first')
-    adaptive_condition_mlp_expansion = flag(4, 'by how much', at_least(1), example=2)
+    adaptive_condition_mlp = flag(False, 'first expand the condition with a linear layer and SiLU')
+    adaptive_condition_mlp_expansion = flag(4, 'expansion factor of this layer', at_least(1), example=2)
     takes = {'condition': 'b d | b n d'}
     must_be = {'condition': per_row_or_token}
     switches = ('use_adaptive_layernorm', 'use_adaptive_rmsnorm', 'use_adaptive_layerscale', 'use_adaln_zero')
@@ -407,10 +407,10 @@ class Condition(StackFeature):
 
 
 class UseAdaptiveLayerNorm(StackFeature):
-    """Layer norm with its gain from a condition."""
+    """Adaptive layer norm: the norm weights are computed from `condition`."""
 
     paper = 'Scalable Diffusion Models with Transformers, arXiv:2212.09748'
-    use_adaptive_layernorm = flag(False, 'layer norm with the gain from `condition`')
+    use_adaptive_layernorm = flag(False, 'layer norm with weights computed from `condition`')
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         call.norm_inputs = {'condition': call.condition}
@@ -421,9 +421,9 @@ class UseAdaptiveLayerNorm(StackFeature):
 
 
 class UseAdaptiveRMSNorm(StackFeature):
-    """RMSNorm with its gain from a condition."""
+    """Adaptive RMSNorm: the norm weights are computed from `condition`."""
 
-    use_adaptive_rmsnorm = flag(False, 'RMSNorm with the gain from `condition`')
+    use_adaptive_rmsnorm = flag(False, 'RMSNorm with weights computed from `condition`')
     open = UseAdaptiveLayerNorm.open
 
     def norm(self) -> nn.Module:
@@ -431,12 +431,12 @@ class UseAdaptiveRMSNorm(StackFeature):
 
 
 class UseLayerScale(StackFeature):
-    """A learned gain per feature on each branch."""
+    """LayerScale: a learned factor per channel on the output of each branch."""
 
     paper = 'Going deeper with Image Transformers, arXiv:2103.17239'
-    use_layerscale = flag(False, 'learned gain per feature on every branch')
-    layerscale_init_value = flag(0.0, 'its effective initial value', number, example=0.5)
-    clashes = {'use_adaptive_layerscale': 'both scale the branch'}
+    use_layerscale = flag(False, 'scale the output of every branch by a learned factor per channel')
+    layerscale_init_value = flag(0.0, 'initial value of this factor', number, example=0.5)
+    clashes = {'use_adaptive_layerscale': 'both scale the branch output'}
     cuts = {}
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
@@ -444,10 +444,10 @@ class UseLayerScale(StackFeature):
 
 
 class UseAdaptiveLayerScale(StackFeature):
-    """A gate on each branch, from a condition."""
+    """A gate on the output of each branch, computed from `condition` and almost closed at first."""
 
     paper = 'Scalable Diffusion Models with Transformers, arXiv:2212.09748'
-    use_adaptive_layerscale = flag(False, 'gate every branch by a sigmoid of `condition`')
+    use_adaptive_layerscale = flag(False, 'gate the output of every branch by a sigmoid of `condition`')
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
         return AdaptiveLayerScale(branch, self.host.dim, self.host.features.find(Condition).width)
@@ -457,17 +457,24 @@ class UseAdaptiveLayerScale(StackFeature):
 
 
 class UseAdaLNZero(StackFeature):
-    """Shift, scale and gate of each branch from a condition, zero at first: then blocks change nothing."""
+    """adaLN-Zero: shift, scale and gate of each branch, computed from `condition`; all are initialized with zeros.
+
+        shift, scale, gate = W silu(condition) + b;  x -> gate branch((1 + scale) x + shift)
+
+    At first every branch outputs zero, so that the blocks are the identity.
+    """
 
     paper = UseAdaptiveLayerScale.paper
-    use_adaln_zero = flag(False, 'shift, scale and gate of every branch from `condition`, zero at first')
-    needs = {'dim_condition': 'the width of the condition'}
+    use_adaln_zero = flag(
+        False, 'shift, scale and gate every branch by `condition` (adaLN-Zero), initialized with zeros'
+    )
+    needs = {'dim_condition': 'it is the width of the condition'}
     clashes = {
-        **dict.fromkeys(('use_adaptive_layernorm', 'use_adaptive_rmsnorm'), 'both scale what a branch reads'),
-        **dict.fromkeys(('use_adaptive_layerscale', 'use_layerscale', 'use_rezero'), 'both scale the branch'),
-        'zero_init_branch_output': 'gates that are zero are enough: both would never move',
+        **dict.fromkeys(('use_adaptive_layernorm', 'use_adaptive_rmsnorm'), 'both scale the branch input'),
+        **dict.fromkeys(('use_adaptive_layerscale', 'use_layerscale', 'use_rezero'), 'both scale the branch output'),
+        'zero_init_branch_output': 'with both at zero, neither would get a gradient',
     }
-    needs_all = 'it shifts and scales what a branch reads of all tokens'
+    needs_all = 'it shifts and scales the branch input of all tokens'
     inputs = UseAdaptiveLayerScale.inputs
 
     def setup(self, host: Any) -> None:
@@ -479,13 +486,13 @@ class UseAdaLNZero(StackFeature):
 
 
 class UseReZero(StackFeature):
-    """No norms; every branch starts at zero."""
+    """ReZero: no norms, and a learned factor on each branch that is initialized with zero."""
 
     paper = 'ReZero is All You Need, arXiv:2003.04887'
-    use_rezero = flag(False, 'a learned gate on every branch in place of norms')
+    use_rezero = flag(False, 'scale every branch by a learned factor, instead of norms')
     clashes = {
-        'sandwich_norm': 'it leaves no norms',
-        'pre_and_post_norm': 'it leaves no norms',
+        'sandwich_norm': 'it removes all norms',
+        'pre_and_post_norm': 'it removes all norms',
     }
     cuts = {}
 
@@ -497,17 +504,17 @@ class UseReZero(StackFeature):
 
 
 NO_NORMS = {
-    'use_dynamic_tanh': 'its bound divides by nothing',
-    'use_derf': 'its bound divides by nothing',
-    'use_rezero': 'it leaves no norms',
+    'use_dynamic_tanh': 'it replaces the norms by a function without division',
+    'use_derf': 'it replaces the norms by a function without division',
+    'use_rezero': 'it removes all norms',
 }
 
 
 class NormBias(StackFeature):
-    """Layer norms with a bias, as in most models of others."""
+    """Layer norms with a bias, as in most other implementations."""
 
     paper = 'Layer Normalization, arXiv:1607.06450'
-    norm_bias = flag(False, 'layer norms with a bias (also for weights of releases before 1.27)')
+    norm_bias = flag(False, 'learn a bias in the layer norms (also for weights of releases before 1.27)')
     plain = True
     cuts = {}
 
@@ -516,11 +523,11 @@ class NormBias(StackFeature):
 
 
 class NormEps(StackFeature):
-    """What norms add to the mean square, or variance, under the root:  x / sqrt(mean(x^2) + eps) * gain."""
+    """The eps of the norms, added to the mean square or variance:  x / sqrt(mean(x^2) + eps) * weight."""
 
     paper = 'Layer Normalization, arXiv:1607.06450'
     norm_eps = flag(
-        None, 'eps of every norm; None: 1e-5 of layer norms, x / |x| of others', positive | none, example=0.1
+        None, 'eps of every norm; None: 1e-5 in layer norms, no eps in others (x / |x|)', positive | none, example=0.1
     )
     clashes = NO_NORMS
     plain = True
@@ -534,17 +541,17 @@ class NormEps(StackFeature):
 
 
 class NormAffine(StackFeature):
-    """Norms without gains."""
+    """Learned weights of the norms. With False, norms have no parameters."""
 
     paper = 'OLMo, arXiv:2402.00838'
-    norm_affine = flag(True, 'norms with a gain')
+    norm_affine = flag(True, 'learn weights in the norms')
     clashes = {
         **NO_NORMS,
-        'norm_bias': 'there is no bias without a gain',
-        'use_scalenorm': 'its one gain is all that it learns',
-        'use_simple_rmsnorm': 'it has no gain anyway',
-        'use_adaptive_layernorm': 'its gain comes from the condition',
-        'use_adaptive_rmsnorm': 'its gain comes from the condition',
+        'norm_bias': 'norms without weights have no bias either',
+        'use_scalenorm': 'its single weight is its only parameter',
+        'use_simple_rmsnorm': 'it never has weights',
+        'use_adaptive_layernorm': 'its weights are computed from the condition',
+        'use_adaptive_rmsnorm': 'its weights are computed from the condition',
     }
     plain = True
     cuts = {}
@@ -562,15 +569,17 @@ class NormAffine(StackFeature):
 
 
 class BranchPostNorm(StackFeature):
-    """Norm what a branch gives, and nothing in front of it:  x + norm(f(x)). The norm at the end stays."""
+    """Normalize the output of each branch instead of its input:  x + norm(f(x)). The final norm remains."""
 
     paper = 'OLMo 2, arXiv:2501.00656'
-    branch_post_norm = flag(False, 'norm the output of every branch in place of its input')
+    branch_post_norm = flag(False, 'normalize the output of every branch instead of its input')
     settles = ('norm_before',)
     clashes = {
-        **dict.fromkeys(('pre_and_post_norm', 'resi_dual', 'gated_multi_residual'), 'both settle where norms stand'),
-        'use_rezero': 'it leaves no norms',
-        'use_dynamic_tanh': 'its bound stands in front of a branch',
+        **dict.fromkeys(
+            ('pre_and_post_norm', 'resi_dual', 'gated_multi_residual'), 'both set the positions of the norms'
+        ),
+        'use_rezero': 'it removes all norms',
+        'use_dynamic_tanh': 'it needs dynamic tanh before each branch',
     }
     plain = True
     cuts = {}
@@ -585,15 +594,15 @@ class BranchPostNorm(StackFeature):
 
 
 class FirstAttentionNorm(StackFeature):
-    """The first attention reads the stream as it is: embeddings that have a norm of their own."""
+    """The norm before the first attention layer. Set to False for embeddings that are already normalized."""
 
     paper = 'ModernBERT, arXiv:2412.13663'
-    first_attn_norm = flag(True, 'a norm in front of the first attention')
+    first_attn_norm = flag(True, 'use a norm before the first attention layer')
     clashes = {
         **dict.fromkeys(('branch_post_norm', 'resi_dual', 'gated_multi_residual'), 'there is no norm before a branch'),
-        'use_rezero': 'it leaves no norms',
-        'use_dynamic_tanh': 'the branch needs its bound',
-        'weight_tie_layers': 'the first attention is all others too',
+        'use_rezero': 'it removes all norms',
+        'use_dynamic_tanh': 'it needs dynamic tanh before each branch',
+        'weight_tie_layers': 'all attention layers are the first one',
     }
     plain = True
     cuts = {}
@@ -618,12 +627,12 @@ class FirstAttentionNorm(StackFeature):
 
 
 class PreAndPostNorm(StackFeature):
-    """Norm the input of every branch, and the stream after it; no norm at the end."""
+    """Normalize the input of every branch, and the residual stream after it. There is no final norm."""
 
-    pre_and_post_norm = flag(False, 'norm before every branch and after its residual')
+    pre_and_post_norm = flag(False, 'use a norm before every branch and another after its residual')
     clashes = {
-        'gated_multi_residual': 'it norms the stream after the residual only',
-        'resi_dual': 'it norms the stream after the residual only',
+        'gated_multi_residual': 'it has norms after the residual only',
+        'resi_dual': 'it has norms after the residual only',
     }
     settles = ('norm_outside', 'norm_at_end')
     plain = True
@@ -636,13 +645,13 @@ class PreAndPostNorm(StackFeature):
 
 
 class SandwichNorm(StackFeature):
-    """A second norm on the output of each branch."""
+    """Sandwich norm: a second norm, on the output of each branch."""
 
     paper = 'CogView, arXiv:2105.13290'
-    sandwich_norm = flag(False, 'norm the output of every branch as well')
+    sandwich_norm = flag(False, 'also normalize the output of every branch')
     clashes = {
-        'gated_multi_residual': 'its branches have no norm in front',
-        'resi_dual': 'its branches have no norm in front',
+        'gated_multi_residual': 'its branches have no norm before them',
+        'resi_dual': 'its branches have no norm before them',
     }
     plain = True
     cuts = {}

@@ -1,4 +1,4 @@
-"""What the kernel multiplies, and which kernel does it: distances, exponentials, shared heads, packed documents."""
+"""Inputs and backends of the attention kernel: L2 distances, LASER, collaborating heads, packed documents."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ Heads = tuple[Tensor, Tensor, Tensor]
 
 
 class L2Distance(AttentionFeature):
-    """Similarity by distance:  -|q - k|^2 = [2q, |q|^2, -1] . [k, -1, |k|^2], so that every kernel can multiply it."""
+    """Use the negative squared L2 distance between query and key as score, instead of their dot product.
+
+    -|q - k|^2 = [2q, |q|^2, -1] . [k, -1, |k|^2]          a dot product, so that every kernel can be used
+    """
 
     paper = 'The Lipschitz Constant of Self-Attention, arXiv:2006.04710'
-    l2_distance = flag(False, 'similarity is the negative squared distance')
+    l2_distance = flag(False, 'use negative squared L2 distances as scores')
     cuts = {}
 
     def meet(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
@@ -37,14 +40,14 @@ class L2Distance(AttentionFeature):
 
 
 class Laser(AttentionFeature):
-    """Attention to exponentials of values:  log(A exp(s tanh(v / s))),  in float32 if the values are in half precision.
+    """LASER: attend to exponentials of the values:  log(A exp(s tanh(v / s))).
 
-    A query that sees no token gets zeros.
+    Computed in float32 if the values are in half precision. A query whose keys are all masked gets zeros.
     """
 
     paper = 'LASER: Attention with Exponential Transformation, arXiv:2411.03493'
-    laser = flag(False, 'attend to exponentials of values')
-    laser_softclamp_value = flag(15.0, 'the bound s of the values', positive, example=2.0)
+    laser = flag(False, 'attend to exponentials of the values (LASER)')
+    laser_softclamp_value = flag(15.0, 'soft bound s of the values, before the exponential', positive, example=2.0)
     cuts = {}
 
     def enter(self, qkv: Heads, call: Any) -> Heads:
@@ -63,14 +66,18 @@ class Laser(AttentionFeature):
 
 
 class CollabHeads(AttentionFeature):
-    """All heads share one projection of queries and keys, and each weighs its features:  q_h = (x Wq) * mixing_h"""
+    """All heads share one query and one key projection, whose channels each head reweights:  q_h = (x Wq) * mixing_h"""
 
     paper = 'Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362'
-    collab_heads = flag(False, 'one projection of queries and keys, weighed by each head')
-    collab_compression = flag(0.3, 'its width, as a fraction of that of all heads', positive, example=0.5)
+    collab_heads = flag(
+        False, 'share one query and one key projection between heads, with learned channel weights per head'
+    )
+    collab_compression = flag(
+        0.3, 'width of the shared projection, as a fraction of heads * dim_head', positive, example=0.5
+    )
     stored_as = {'mixing': 'collab_mixing'}
     clashes = {
-        name: 'there is one shared key, not one per head'
+        name: 'all heads share one key projection'
         for name in (
             'num_mem_kv',
             'qk_norm',
@@ -129,10 +136,10 @@ a_choice_of_backends = Check(
 
 
 class SDPKwargs(AttentionFeature):
-    """Which of torch's backends the fused kernel may choose from."""
+    """Backends of `torch.nn.functional.scaled_dot_product_attention` that the fused kernel may use."""
 
     attend_sdp_kwargs = flag(
-        ALL_BACKENDS, 'backends of the fused kernel', a_choice_of_backends, example=dict(enable_math=True)
+        ALL_BACKENDS, 'allowed backends of the fused kernel', a_choice_of_backends, example=dict(enable_math=True)
     )
     settles = ('sdp_backends',)
     only_trains = True
@@ -145,9 +152,9 @@ class SDPKwargs(AttentionFeature):
 
 
 class Onnxable(AttentionFeature):
-    """Changes nothing: the causal triangle is always made by comparing positions, which ONNX can express."""
+    """Accepted without effect: the causal mask is always computed by comparing positions, which ONNX supports."""
 
-    onnxable = flag(False, 'accepted; the causal triangle can always be exported')
+    onnxable = flag(False, 'accepted without effect: the causal mask can always be exported')
     settles = ('onnxable',)
     only_trains = True
     plain = True
@@ -192,12 +199,17 @@ def check_packed(packed: Any, name: str, rows: int, keys: int, batch: int) -> No
 
 
 class PackedDocuments(TellsDocuments):
-    """Documents one after the other in a single row, which do not see one another, on every device and kernel."""
+    """Several documents packed into one sequence, which do not attend to each other. Works on all devices and kernels.
 
-    flash_pack_seq = flag(False, 'documents packed in one row, as `flash_pack_seq_kwargs` of the call says')
+    `flash_pack_seq_kwargs` of a call gives the boundaries.
+    """
+
+    flash_pack_seq = flag(
+        False, 'accept documents packed into one sequence, with boundaries in `flash_pack_seq_kwargs` of a call'
+    )
     takes = {'flash_pack_seq_kwargs': f'dict of {", ".join(PACKED)}'}
     clashes = {
-        'inverted_attention': 'its softmax over queries is one over all documents',
+        'inverted_attention': 'its softmax over queries would span all documents',
         'hybrid_module': 'it would run across documents',
     }
     only_trains = True
@@ -227,11 +239,11 @@ class PackedDocuments(TellsDocuments):
 
 
 class PackedInStack(StackFeature):
-    """Hands the boundaries of packed documents to the attention layers; positions begin anew in each document."""
+    """Pass the boundaries of packed documents to the attention layers; positions restart in each document."""
 
     takes = {
-        'flash_pack_seq_kwargs': f'dict of {", ".join(PACKED)}, of the sequence',
-        'flash_pack_seq_context_kwargs': 'the same, with the keys of the context',
+        'flash_pack_seq_kwargs': f'dict of {", ".join(PACKED)}, for the sequence',
+        'flash_pack_seq_context_kwargs': 'dict of the same entries, with the keys of the context',
     }
     waits = True
     only_trains = True

@@ -1,4 +1,4 @@
-"""Gates and scales on what attention gives, and the projection out."""
+"""Gates and scales of the attention output, and the output projection."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def in_heads(t: Tensor, heads: int) -> Tensor:
 
 
 class HeadScale(AttentionFeature):
-    """A learned scale on the output of each head."""
+    """A learned factor of the output of each head."""
 
     per_head = True
     paper = 'NormFormer, arXiv:2110.09456'
-    head_scale = flag(False, 'learned scale per head')
+    head_scale = flag(False, 'scale the output of each head by a learned factor')
     stored_as = {'scale': 'head_scale_params'}
     cuts = {'scale': (1, 'heads')}
 
@@ -37,11 +37,11 @@ class HeadScale(AttentionFeature):
 
 
 class GateValueHeads(AttentionFeature):
-    """A sigmoid gate on each head's output, from the input; open at first."""
+    """A sigmoid gate on the output of each head, computed from the input. Initialized open."""
 
     per_head = True
     paper = 'Quantizable Transformers, arXiv:2306.12929'
-    gate_value_heads = flag(False, 'gate every head from the input')
+    gate_value_heads = flag(False, 'gate the output of each head by a sigmoid of the input')
     stored_as = {'to_gate': 'to_v_head_gate'}
     cuts = {'to_gate.weight': (0, 'heads'), 'to_gate.bias': (0, 'heads')}
 
@@ -70,22 +70,22 @@ class LowRank(nn.Module):
 
 
 class GateValues(AttentionFeature):
-    """A gate on the aggregated values o, from the input x, from o itself, or from the sum of both:
+    """A gate on the attention output o, computed from the input x, from o itself, or from the sum of both.
 
         o act(W x + U o)        act is the sigmoid or SiLU; W and U may be of low rank, or give one logit per head
 
-    All starts at zero: a sigmoid then halves the values, SiLU silences them.  arXiv:2608.11805
+    W and U are initialized with zeros: at first the sigmoid gate is 1/2, the SiLU gate 0.  arXiv:2608.11805
     """
 
     paper = 'AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805'
-    gate_values = flag(False, 'gate the aggregated values from the input')
-    gate_values_rank = flag(None, 'rank of that gate, full if None', size | none, example=2)
-    gate_values_headwise = flag(False, 'one logit per head from the input')
-    output_gate = flag(False, 'gate the aggregated values from themselves')
-    output_gate_rank = flag(None, 'rank of that gate, full if None', size | none, example=2)
-    output_gate_headwise = flag(False, 'one logit per head from the values')
-    swiglu_values = flag(False, 'gates by SiLU instead of a sigmoid')
-    low_rank_silu_gates = flag(True, 'SiLU between the two maps of a gate of low rank')
+    gate_values = flag(False, 'gate the attention output, with a gate computed from the input')
+    gate_values_rank = flag(None, 'rank of this gate, full if None', size | none, example=2)
+    gate_values_headwise = flag(False, 'compute one gate per head instead of one per channel')
+    output_gate = flag(False, 'gate the attention output, with a gate computed from the output itself')
+    output_gate_rank = flag(None, 'rank of this gate, full if None', size | none, example=2)
+    output_gate_headwise = flag(False, 'compute one such gate per head instead of one per channel')
+    swiglu_values = flag(False, 'SiLU instead of sigmoid in these gates')
+    low_rank_silu_gates = flag(True, 'SiLU between the two projections of a low-rank gate')
     switches = ('gate_values', 'output_gate')
     options = {
         'gate_values_rank': 'gate_values',
@@ -131,7 +131,7 @@ class GateValues(AttentionFeature):
 
     @property
     def uncut(self) -> str:
-        return 'it reads the values of all heads' if self.output_gate else ''
+        return 'its gates depend on all heads' if self.output_gate else ''
 
     def output(self, out: Tensor, call: Any) -> Tensor:
         heads, logits = self.host.shape.heads, []
@@ -146,19 +146,21 @@ class GateValues(AttentionFeature):
 
 
 class OrthogonalValues(AttentionFeature):
-    """Take from the output of a token what it knew before, its own value:  o - (o u) u,  u = v / |v|.
+    """Remove from the output of each token the component along the token's own value:  o - (o u) u,  u = v / |v|.
 
-    With all heads as one vector, with each head alone, or both side by side.
+    For all heads as one vector, for each head separately, or both, concatenated.
     """
 
     paper = 'Belief attention, openreview.net/forum?id=Ard2QzPAUK'
-    orthog_projected_values = flag(False, 'remove the direction of the own values, all heads together')
-    orthog_projected_values_per_head = flag(False, 'the same in each head')
+    orthog_projected_values = flag(
+        False, "remove the component along the token's own value, with all heads as one vector"
+    )
+    orthog_projected_values_per_head = flag(False, "remove the component along the token's own value in each head")
     orthog_projected_values_over_sequence = flag(
-        False, 'all tokens as one vector, as in weights of x-transformers 2.31'
+        False, 'treat all tokens as one vector, for weights of x-transformers 2.31'
     )
     switches = ('orthog_projected_values', 'orthog_projected_values_per_head')
-    not_across = 'the keys of a context are no values of the tokens themselves'
+    not_across = 'in cross-attention the tokens have no values'
     settles = ('dim_merged',)
 
     @classmethod
@@ -176,7 +178,7 @@ class OrthogonalValues(AttentionFeature):
     @property
     def joins_tokens(self) -> str:
         """The reason why packed documents would mix, and later tokens be seen, if they would."""
-        return 'it takes the tokens of a row as one vector' if self.orthog_projected_values_over_sequence else ''
+        return 'it treats all tokens of a sequence as one vector' if self.orthog_projected_values_over_sequence else ''
 
     looks_ahead = needs_all = joins_tokens
 
@@ -216,10 +218,10 @@ class OrthogonalValues(AttentionFeature):
 
 
 class AttentionOnAttention(AttentionFeature):
-    """A gated linear unit as the projection out."""
+    """Attention on attention: a gated linear unit as the output projection."""
 
     paper = 'Attention on Attention, arXiv:1908.06954'
-    on_attn = flag(False, 'gated projection of the output')
+    on_attn = flag(False, 'use a gated linear unit as the output projection')
     plain = True
     uncut = 'it gates the sum over all heads'
 
@@ -229,9 +231,9 @@ class AttentionOnAttention(AttentionFeature):
 
 
 class DropOutput(AttentionFeature):
-    """Drop features of the output in training."""
+    """Dropout on the output of attention."""
 
-    sublayer_dropout = flag(0.0, 'probability of dropping a feature of the output', probability, example=0.2)
+    sublayer_dropout = flag(0.0, 'dropout probability after the output projection', probability, example=0.2)
     only_trains = True
     cuts = {}
 
@@ -240,10 +242,15 @@ class DropOutput(AttentionFeature):
 
 
 class OutputProjDepth(AttentionFeature):
-    """The projection out starts smaller the deeper the network:  N(0, 1 / (2 dim depth))."""
+    """Initialize the output projection with smaller weights in deeper layers:  N(0, 1 / (2 dim depth))."""
 
     paper = 'OLMo, arXiv:2402.00838'
-    output_proj_depth = flag(None, 'depth of the network, for small initial weights', size | none, example=3)
+    output_proj_depth = flag(
+        None,
+        'depth of the layer, from 1: the variance of the initial output weights is divided by it',
+        size | none,
+        example=3,
+    )
     idle_beside = {'output_proj_depth': 'zero_init_output'}
     plain = True
     cuts = {}
@@ -255,9 +262,9 @@ class OutputProjDepth(AttentionFeature):
 
 
 class ZeroInitOutput(AttentionFeature):
-    """The projection out starts at zero, so that the branch starts silent."""
+    """Initialize the output projection with zeros, so that the branch outputs zero at first."""
 
-    zero_init_output = flag(False, 'zero weights of the output projection at first')
+    zero_init_output = flag(False, 'initialize the output projection with zeros')
     only_trains = True
     plain = True
     cuts = {}

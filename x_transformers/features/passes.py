@@ -1,6 +1,7 @@
-"""How often a model runs its stack: once, several times over its own output, or until a gate says that it is enough.
+"""Models that run their stack several times: recycling, and looped models with an exit gate.
 
-A feature here is the `passes` choice: it gets a function that runs the stack once, the stream, and the call.
+A feature here overrides the `passes` stage: it gets a function that runs the stack once, the hidden states, and the
+call.
 """
 
 from __future__ import annotations
@@ -33,14 +34,20 @@ def steps_of(call: Any, name: str, otherwise: int) -> int:
 
 
 class Recycling(ModelFeature):
-    """Run the stack again on the input plus a projection of its own output; only the last pass has a gradient.
+    """Run the stack several times, each time on the input plus a linear projection of the previous output.
 
-    h_1 = A(x),  h_{k+1} = A(x + W h_k)
+        h_1 = A(x),  h_{k+1} = A(x + W h_k)          A: the stack
+
+    Only the last pass is differentiated.
     """
 
     paper = 'AlphaFold 2, doi:10.1038/s41586-021-03819-2, section 1.10'
-    recycling = flag(False, 'run the stack several times, each time with its last output added to the input')
-    train_max_recycle_steps = flag(4, 'in training, the passes are drawn from 1 to this many', size, example=2)
+    recycling = flag(
+        False, 'run the stack several times, each time on the input plus a projection of the previous output'
+    )
+    train_max_recycle_steps = flag(
+        4, 'number of passes in evaluation; in training it is drawn from 1 to this number', size, example=2
+    )
     takes = {'recycle_steps': 'number of passes; `train_max_recycle_steps` if not given, in training a random one'}
     stored_as = {'project': 'recycled_proj'}
     can_cache = False
@@ -68,25 +75,25 @@ class Recycling(ModelFeature):
 
 
 class Looped(ModelFeature):
-    """Run the stack over its own output, up to a number of times; a gate may stop earlier when generating.
+    """Run the stack repeatedly on its own output. In generation, a learned gate may exit before the last pass.
 
-        h_0 = x,  h_{i+1} = A(h_i)
+        h_0 = x,  h_{i+1} = A(h_i)                   A: the stack
         exit after step i with probability  s(g_i) prod_{j<i} s(-g_j),  g the gate, s the logistic function
 
-    Each pass remembers keys and values of its own. A token that stopped early leaves those of its last pass to the
-    passes it did not run.
+    Each pass has a separate cache of keys and values. If a token exits early, the remaining passes cache the keys and
+    values of its last pass.
     """
 
     paper = 'Scaling Latent Reasoning via Looped Language Models, arXiv:2510.25741'
-    looped = flag(False, 'run the stack several times over its own output')
-    max_looped_steps = flag(4, 'how often', size, example=2)
-    clashes = {'recycling': 'both say how often the stack runs'}
+    looped = flag(False, 'run the stack several times, each time on the previous output')
+    max_looped_steps = flag(4, 'number of passes', size, example=2)
+    clashes = {'recycling': 'both set the number of passes through the stack'}
     takes = {
-        'looped_steps': 'number of passes, of which none is left out',
-        'max_looped_steps': 'number of passes at most, in place of the flag',
-        'looped_pred_all_logits': 'keep the logits of every pass; in training, if not given',
-        'looped_inference': 'stop early where the gate says so; one row, token by token',
-        'looped_exit_prob_threshold': 'stop once the probability to have stopped reaches this, 0.9 if not given',
+        'looped_steps': 'exact number of passes, without early exit',
+        'max_looped_steps': 'maximum number of passes, overrides the flag',
+        'looped_pred_all_logits': 'return the logits of every pass; the default is True in training',
+        'looped_inference': 'let the gate exit early; needs a batch of 1, token by token',
+        'looped_exit_prob_threshold': 'exit once the cumulative exit probability reaches this, 0.9 by default',
     }
     must_be = {'looped_pred_all_logits': a_switch, 'looped_inference': a_switch, 'looped_exit_prob_threshold': number}
     stored_as = {'gate': 'exit_gate'}

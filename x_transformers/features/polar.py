@@ -1,4 +1,4 @@
-"""Positions as angles of a complex number per feature, and positions added to what queries and keys are made from."""
+"""Polar positions (PoPE), and sinusoids added to the inputs of queries and keys (position-infused attention)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from x_transformers.kernels.dense import tile_heads
 
 
 class PolarEmbedding(KeepsPrecision):
-    """The angles of polar positions, one per feature, and a learned shift of them for the keys of each head.
+    """The angles of polar positions, one per channel, and a learned shift of them for the keys of each head.
 
         pos      n | b n                         positions
-        returns  (1 or b) n d,  h 1 d            angles p base^(-k / d) but for whole turns, and shifts, -2 pi to 0
+        returns  (1 or b) n d,  h 1 d            angles p base^(-k / d) modulo 2 pi, and shifts from -2 pi to 0
 
     Gopalakrishnan et al. 2025, arXiv:2509.10534
     """
@@ -40,7 +40,7 @@ class PolarEmbedding(KeepsPrecision):
 
 
 class InfusedSinusoids(KeepsPrecision):
-    """Sines, then cosines of the position, not scaled:  positions (...) -> (... d).  arXiv:2012.15832"""
+    """Unscaled sinusoids of positions, first sines, then cosines:  positions (...) -> (..., d).  arXiv:2012.15832"""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -57,9 +57,9 @@ class InfusedSinusoids(KeepsPrecision):
 
 
 class Polar(AttentionFeature):
-    """Sizes from content, angles from position alone:  q -> softplus(q) e^(i p theta), keys shifted by a learned angle.
+    """Magnitudes from content, angles from positions:  q -> softplus(q) e^(i p theta), keys shifted by a learned angle.
 
-    The real and imaginary parts stand side by side, so that queries and keys become twice as wide.
+    Real and imaginary parts are concatenated, so that queries and keys become twice as wide.
     """
 
     paper = 'PoPE, arXiv:2509.10534'
@@ -106,7 +106,7 @@ def apply_polar_pos_emb(t: Tensor, freqs: Tensor) -> Tensor:
 
 
 class InfusedPositions(AttentionFeature):
-    """Queries and keys, not values, are made from the input plus a sinusoid of the position."""
+    """Add sinusoids of the positions to the inputs of queries and keys, not to the input of the values."""
 
     paper = 'Shortformer, arXiv:2012.15832'
     takes = {'infused_positions': '(module from positions to vectors, positions j | b j)'}
@@ -133,18 +133,23 @@ class InfusedPositions(AttentionFeature):
 
 
 class PolarPositions(StackFeature):
-    """Polar positions for all self-attention layers of a stack."""
+    """Polar position embeddings (PoPE) in all self-attention layers of a stack.
+
+    q -> softplus(q) e^(i p theta)          one angle per channel; keys are shifted by a learned angle
+    """
 
     paper = 'PoPE, arXiv:2509.10534'
-    polar_pos_emb = flag(False, 'sizes from content, angles from positions')
-    polar_bias_uniform_init = flag(False, 'the learned shift of the keys starts at random, else at zero')
+    polar_pos_emb = flag(False, 'polar positions: magnitudes from content, angles from positions')
+    polar_bias_uniform_init = flag(
+        False, 'initialize the learned angle shift of the keys uniformly at random instead of with zeros'
+    )
     clashes = {
-        'rotary_pos_emb': 'both turn queries and keys by their positions',
-        'rotary_xpos': 'both turn queries and keys by their positions',
+        'rotary_pos_emb': 'both rotate queries and keys by their positions',
+        'rotary_xpos': 'both rotate queries and keys by their positions',
     }
     stored_as = {'module': 'polar_pos_emb'}
     gives_positions = True
-    uncut = 'heads have biases of their own'
+    uncut = 'its angle shifts are per head'
 
     def setup(self, host: Any) -> None:
         self.module = PolarEmbedding(host.attn_dim_head, host.attn_heads, bool(self.polar_bias_uniform_init))
@@ -156,10 +161,13 @@ class PolarPositions(StackFeature):
 
 
 class PositionInfused(StackFeature):
-    """Sinusoidal positions join the inputs of queries and keys in every self-attention, never the stream."""
+    """Add sinusoids of the positions to the inputs of queries and keys in every self-attention layer.
+
+    The residual stream and the values are not changed.
+    """
 
     paper = 'Shortformer, arXiv:2012.15832'
-    position_infused_attn = flag(False, 'add sinusoids to what queries and keys are made from')
+    position_infused_attn = flag(False, 'add sinusoidal positions to the inputs of queries and keys')
     stored_as = {'module': 'pia_pos_emb'}
     gives_positions = from_first = True
 

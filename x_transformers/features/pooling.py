@@ -50,7 +50,7 @@ class Pool(Configurable):
         add_residual: Annotated[bool, 'add the queries to the output', boolean] = False,
         depth: Annotated[int, 'number of blocks', size] = 1,
         heads: Annotated[int, 'number of heads', size] = 8,
-        dim_head: Annotated[int, 'width of a head', size] = 64,
+        dim_head: Annotated[int, 'width of each attention head', size] = 64,
         use_transformer_blocks: Annotated[
             bool | None, 'blocks with norms, residuals and feedforwards; None: if `depth` is above 1', boolean | none
         ] = None,

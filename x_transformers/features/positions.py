@@ -1,7 +1,7 @@
-"""Where tokens are: vectors added to the input, and windows. Rotations stand in `rotary.py`, biases in `biases.py`.
+"""Absolute position embeddings and attention windows. Rotations are in `rotary.py`, biases in `biases.py`.
 
-Everything there and here is a function of the positions of queries and keys, never of the size of a grid. So decoding
-with a cache, memories, left padding and positions given by the user need no case of their own.
+Everything there and here is a function of the positions of queries and keys, so that caches, memories, left padding and
+positions passed by the user need no special cases.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def no_positions(
 
 
 class AbsolutePositionalEmbedding(nn.Module):
-    """A learned vector per position, of unit length with `l2norm_embed`, times `scale`: else dim ** -0.5 by default.
+    """A learned vector per position times `scale`: by default dim ** -0.5, or 1 if `l2norm_embed` normalizes it.
 
     x        b n ...      only its length and device are used
     pos      n | b n      positions, 0.. if None
@@ -106,7 +106,7 @@ class AbsolutePositionalEmbedding(nn.Module):
 
 
 class ScaledSinusoidalEmbedding(nn.Module):
-    """Sines, then cosines of the position p, times one scale, learned if None.  Vaswani et al. 2017, arXiv:1706.03762
+    """Sinusoids of the position p, first sines, then cosines, times a scale, learned if None.  arXiv:1706.03762
 
         sin(p w_k), cos(p w_k),   w_k = theta ** (-k / n),   k = 0 .. dim / 2 - 1
 
@@ -148,15 +148,18 @@ class ScaledSinusoidalEmbedding(nn.Module):
 
 
 class Window(AttentionFeature):
-    """See no further than a number of tokens, back and ahead. In causal attention there is nothing ahead."""
+    """Sliding window: attend only to keys within a distance, backwards and (if not causal) forwards."""
 
     paper = 'Longformer, arXiv:2004.05150; ModernBERT, arXiv:2412.13663'
-    max_attend_past = flag(None, 'how many tokens before itself a query sees', count | none, example=3)
-    max_attend_future = flag(
-        None, 'how many tokens after itself a query sees, if it is not causal', count | none, example=1
+    max_attend_past = flag(
+        None, 'number of earlier tokens that a query attends to, besides itself; all if None', count | none, example=3
     )
+    max_attend_future = flag(
+        None, 'number of later tokens that a query attends to in non-causal attention; all if None', count | none,
+        example=1,
+    )  # fmt: skip
 
-    not_across = 'it counts to keys of the same sequence'
+    not_across = 'its distances are between tokens of one sequence'
     switches = ('max_attend_past', 'max_attend_future')
     settles = ('max_attend_past',)
     is_band = True

@@ -1,4 +1,4 @@
-"""The projections of queries, keys and values: their biases, bounds and norms, and the scale of their products."""
+"""Projections of queries, keys and values: biases, clipping, norms, and the softmax scale."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def names_projections(value: Any) -> bool:
 
 
 class ProjectionBias(AttentionFeature):
-    """The projections of queries, keys and values have biases, all or some of them; zeros at first."""
+    """Biases of all or some of the query, key and value projections. Initialized with zeros."""
 
     paper = 'BERT, arXiv:1810.04805; without that of keys: Whisper, arXiv:2212.04356'
     qkv_bias = flag(
         False,
-        "biases of the projections: True for all three, or some of the letters, 'qv'",
+        "biases of the projections: True for all three, or some of the letters 'qkv', such as 'qv'",
         boolean | Check("some of the letters 'qkv'", names_projections, 'str'),
         example=True,
     )
@@ -38,10 +38,10 @@ class ProjectionBias(AttentionFeature):
 
 
 class ProjectionClip(AttentionFeature):
-    """Bound what the projections give, with their biases:  min(max(x, -c), c)."""
+    """Clip the projected queries, keys and values:  min(max(x, -c), c)."""
 
     paper = 'MPT, github.com/mosaicml/llm-foundry; OLMo, arXiv:2402.00838'
-    qkv_clip = flag(None, 'the bound c of queries, keys and values as projected', positive | none, example=0.5)
+    qkv_clip = flag(None, 'bound c of the projected queries, keys and values', positive | none, example=0.5)
     cuts = {}
 
     def projected(self, qkv: Projected, call: Any) -> Projected:
@@ -49,19 +49,19 @@ class ProjectionClip(AttentionFeature):
 
 
 class ProjectionNorm(AttentionFeature):
-    """RMS norm of queries and of keys over the features of all heads together, before they are cut into heads."""
+    """RMS norm of queries and of keys over the channels of all heads together, before they are split into heads."""
 
     paper = '2 OLMo 2 Furious, arXiv:2501.00656'
     qk_proj_norm = flag(False, 'RMS norm of queries and keys, over all heads together')
     qk_proj_norm_eps = flag(
-        None, 'what is added to the mean square; None: `norm_eps` of the stack, else 1e-6', positive | none, example=0.5
+        None, 'eps of this norm; None: `norm_eps` of the stack, otherwise 1e-6', positive | none, example=0.5
     )
     qk_proj_norm_unit_offset = flag(
-        None, 'store gains as their difference from one; None: as the stack does', boolean | none, example=False
+        None, 'store the norm weights as weight - 1; None: same as the stack', boolean | none, example=False
     )
-    clashes = {'latent_rope_subheads': 'some of its key heads are not of the projection'}
+    clashes = {'latent_rope_subheads': 'some of its key heads come from another projection'}
     stored_as = {'q_norm': 'q_proj_norm', 'k_norm': 'k_proj_norm'}
-    uncut = 'it norms all heads together'
+    uncut = 'it normalizes all heads together'
 
     def setup(self, host: Any) -> None:
         options = dict(eps=self.qk_proj_norm_eps, unit_offset=self.qk_proj_norm_unit_offset)
@@ -74,10 +74,12 @@ class ProjectionNorm(AttentionFeature):
 
 
 class SoftmaxScale(AttentionFeature):
-    """Scores are products of queries and keys times a number of your own, in place of  dim_head ** -0.5."""
+    """Scale of the scores, instead of  dim_head ** -0.5."""
 
     paper = 'Gemma 2, arXiv:2408.00118; the root: Attention Is All You Need, arXiv:1706.03762'
-    softmax_scale = flag(None, 'factor of the products of queries and keys', positive | none, example=0.5)
+    softmax_scale = flag(
+        None, 'factor of the dot products of queries and keys; dim_head ** -0.5 if None', positive | none, example=0.5
+    )
     settles = ('logit_scale',)
     plain = True
     cuts = {}

@@ -1,4 +1,4 @@
-"""From hidden states to logits, and to what else a model gives."""
+"""Output heads: from hidden states to logits, pooled vectors and predicted embeddings."""
 
 from __future__ import annotations
 
@@ -117,16 +117,16 @@ BY_TOKEN |= {TiedReadout, Heads, LayerNorm, BiasedLayerNorm, RMSNorm}
 
 
 class TieEmbedding(ModelFeature):
-    """Logits from the table of token embeddings."""
+    """Tied embeddings: the output head uses the table of token embeddings."""
 
     paper = 'Using the Output Embedding to Improve Language Models, arXiv:1608.05859'
-    tie_embedding = flag(False, 'logits from the token table')
+    tie_embedding = flag(False, 'use the table of token embeddings as the output head (weight tying)')
     tie_embedding_scale = flag(None, 'factor of tied logits, dim ** -0.5 if None', number | none, example=0.3)
     tie_embedding_normed = flag(
         True,
-        'of `l2norm_embed`, logits come from the normed table; False, as in the original: from that which is stored',
+        'with `l2norm_embed`, use the normalized table for the logits; False, as in the original: the stored one',
     )
-    clashes = {'num_output_heads': 'there is one token table'}
+    clashes = {'num_output_heads': 'there is only one table of token embeddings'}
     settles = ('tie_embedding_scale',)
     plain = True
 
@@ -154,9 +154,11 @@ class TieEmbedding(ModelFeature):
 
 
 class OutputHeads(ModelFeature):
-    """Several heads on the same hidden states."""
+    """Several output heads on the same hidden states."""
 
-    num_output_heads = flag(1, 'how many heads; the logits become a tuple', at_least(1), example=2)
+    num_output_heads = flag(
+        1, 'number of output heads; with several, the model returns a tuple of logits', at_least(1), example=2
+    )
     plain = True
 
     @classmethod
@@ -170,16 +172,16 @@ class OutputHeads(ModelFeature):
 
 
 class HeadTransform(ModelFeature):
-    """A linear map, an activation and a norm in front of the head:  norm(act(W x + b)).
+    """A linear layer, an activation and a norm before the output head:  norm(act(W x + b)).
 
         head_transform=dict(dim=, activation='gelu', bias=True, norm='layer', norm_bias=True, eps=)
 
-    `dim` is the width that the head reads, that of the stack if it is left out; `norm` is 'layer', 'rms' or None.
+    `dim` is the output width of the linear layer, by default that of the stack; `norm` is 'layer', 'rms' or None.
     """
 
     paper = 'BERT, arXiv:1810.04805'
     head_transform = flag(
-        None, 'a dict of what stands in front of the head: a linear map, an activation, a norm', transform_options,
+        None, 'a dict that describes a linear layer, activation and norm before the output head', transform_options,
         example=dict(activation='tanh'),
     )  # fmt: skip
     stored_as = {'module': 'head_transform'}
@@ -226,11 +228,11 @@ def transform_to(width: int, own: Mapping[str, Any]) -> Transform:
 
 
 class LogitsScale(ModelFeature):
-    """Logits times a number."""
+    """Multiply the logits by a constant."""
 
     paper = 'Tensor Programs V, arXiv:2203.03466'
     logits_scale = flag(1.0, 'factor of the logits', number, example=0.3)
-    clashes = {'tie_embedding': 'the factor of tied logits is `tie_embedding_scale`'}
+    clashes = {'tie_embedding': 'use `tie_embedding_scale` to scale tied logits'}
     by_token = True
     plain = True
 
@@ -243,10 +245,10 @@ class LogitsScale(ModelFeature):
 
 
 class LogitsSoftclamp(ModelFeature):
-    """Bound the logits smoothly:  c tanh(z / c)."""
+    """Soft-clamp the logits:  c tanh(z / c)."""
 
     paper = 'Gemma 2, arXiv:2408.00118, section 2'
-    logits_softclamp = flag(None, 'bound the logits smoothly by this', positive | none, example=2.0)
+    logits_softclamp = flag(None, 'bound c of the logits, soft-clamped with tanh', positive | none, example=2.0)
     by_token = True
     plain = True
 
@@ -255,10 +257,10 @@ class LogitsSoftclamp(ModelFeature):
 
 
 class SigSoftmax(ModelFeature):
-    """Logits plus the logarithm of their sigmoid, which lifts the rank that a softmax allows:  z + log s(z)."""
+    """Sigsoftmax: add the log sigmoid of the logits,  z + log s(z),  which raises the possible rank of the softmax."""
 
     paper = 'Sigsoftmax, arXiv:1805.10829'
-    sigsoftmax_logits = flag(False, 'add log sigmoid to the logits')
+    sigsoftmax_logits = flag(False, 'add the log sigmoid of the logits to the logits (sigsoftmax)')
     by_token = True
 
     def logits(self, logits: Tensor, call: Any) -> Tensor:
@@ -266,12 +268,12 @@ class SigSoftmax(ModelFeature):
 
 
 class MixtureOfSoftmax(ModelFeature):
-    """A mixture of k softmaxes; the output is log probabilities:  log sum_k pi_k softmax(W h_k)."""
+    """A mixture of k softmaxes. The model returns log probabilities:  log sum_k pi_k softmax(W h_k)."""
 
     paper = 'Breaking the Softmax Bottleneck, arXiv:1711.03953'
-    mixture_of_softmax = flag(False, 'log probabilities of a mixture of softmaxes, in place of logits')
-    mixture_of_softmax_k = flag(4, 'number of components', size, example=2)
-    clashes = {'num_output_heads': 'a mixture has one head'}
+    mixture_of_softmax = flag(False, 'return log probabilities of a mixture of softmaxes instead of logits')
+    mixture_of_softmax_k = flag(4, 'number k of softmaxes', size, example=2)
+    clashes = {'num_output_heads': 'a mixture needs a single output head'}
     stored_as = {'expand': 'to_mixture', 'combine': 'combine_mixture'}
     settles = ('output_is_log_prob',)
     gives_log_probs = True
@@ -300,9 +302,9 @@ class MixtureOfSoftmax(ModelFeature):
 
 
 class SqueezeLogits(ModelFeature):
-    """Logits of a single class without their last axis."""
+    """Remove the last axis of logits with a single class."""
 
-    squeeze_out_last_dim = flag(False, 'drop the last axis of logits if it has one entry')
+    squeeze_out_last_dim = flag(False, 'remove the last axis of the logits if it has size 1')
     by_token = True
 
     def logits(self, logits: Tensor, call: Any) -> Tensor:
@@ -310,16 +312,19 @@ class SqueezeLogits(ModelFeature):
 
 
 class PoolByAttention(ModelFeature):
-    """Learned queries pool the final embeddings. What they give is the output of a model that sees the future."""
+    """Attention pooling: learned queries attend to the final embeddings.
 
-    joins_tokens = 'it pools all documents as one'
-    attn_pool = flag(False, 'pool the output by attention of learned queries')
+    In models that are not causal, the pooled tokens are the output.
+    """
+
+    joins_tokens = 'it pools all documents at once'
+    attn_pool = flag(False, 'pool the final embeddings by attention of learned queries')
     num_pooled_tokens = flag(1, 'number of queries', size, example=2)
-    attn_pool_depth = flag(1, 'blocks of cross-attention', size, example=2)
+    attn_pool_depth = flag(1, 'number of cross-attention blocks', size, example=2)
     dim_pooled_tokens = flag(None, 'width of the pooled tokens, that of the stack if None', size | none, example=12)
     clashes = {
-        'use_cls_token': 'both say where the output is read',
-        'average_pool_embed': 'both say where the output is read',
+        'use_cls_token': 'both determine how the output is pooled',
+        'average_pool_embed': 'both determine how the output is pooled',
     }
     stored_as = {'module': 'attn_pool'}
     can_cache = False
@@ -346,9 +351,9 @@ class PoolByAttention(ModelFeature):
 
 
 class NextEmbedHead(ModelFeature):
-    """A small network that predicts the embedding of the next token."""
+    """An additional head that predicts the embedding of the next token."""
 
-    add_continuous_pred_head = flag(False, 'predict the next embedding as well')
+    add_continuous_pred_head = flag(False, 'add a head that predicts the embedding of the next token')
     takes = {'return_next_embed_pred': 'True to return (output, (predicted embeddings, embeddings))'}
     stored_as = {'predict': 'to_next_embed_pred'}
     by_token = True
@@ -365,21 +370,20 @@ class NextEmbedHead(ModelFeature):
 
 
 class Pooler(ModelFeature):
-    """A vector of the whole sequence beside the output: the hidden state of one token, or their mean, in a linear map.
+    """Also return one vector per sequence: the hidden state of one token, or the mean, after an optional linear layer.
 
         pooler=dict(token='first', dim=None, activation=None, bias=True, eos=None)
-        out, pooled = model(ids, return_embeddings=True, return_pooled=True)        pooled b dim
+        out, pooled = model(ids, return_embeddings=True, return_pooled=True)        pooled (b, dim)
 
-    `token` is 'first', 'last', 'eos', the first of the id `eos` (of the largest id if that is None; in a row without
-    it, the first token, or the last one where tokens look back alone), or 'mean'; padding by a mask is passed over.
-    Without it, it is the first token, or the last one where tokens look back alone. Without a `dim` there is no linear
-    map.
+    `token` is 'first', 'last', 'mean' (padding excluded by a mask), or 'eos': the first token with the id `eos` (with
+    the largest id of the sequence, if that is None; without such a token, the default). The default is the first token,
+    or the last one in causal models. Without `dim` there is no linear layer.
     """
 
     paper = 'BERT, arXiv:1810.04805; CLIP, arXiv:2103.00020'
-    joins_tokens = 'it pools all documents as one'
+    joins_tokens = 'it pools all documents at once'
     pooler = flag(
-        None, 'a dict of how `return_pooled` reads a vector of the sequence',
+        None, 'a dict that describes how `return_pooled` computes one vector per sequence',
         of_keys(
             token=one_of('first', 'last', 'eos', 'mean'), dim=size | none, activation=an_activation | none,
             bias=boolean, eos=count | none,
@@ -388,8 +392,8 @@ class Pooler(ModelFeature):
     )  # fmt: skip
     takes = {'return_pooled': 'True to return (output, pooled b d)'}
     clashes = {
-        'use_cls_token': 'the output is of no token of the sequence',
-        'average_pool_embed': 'the output is no longer of tokens',
+        'use_cls_token': 'the output no longer contains the tokens of the sequence',
+        'average_pool_embed': 'the output no longer contains the tokens of the sequence',
     }
     stored_as = {'linear': 'pooler', 'activation': 'pooler_activation'}
     by_token = True

@@ -1,7 +1,7 @@
-"""What is computed again in the backward pass instead of being kept for it.
+"""Activation checkpointing: recompute layers in the backward pass instead of storing their activations.
 
-A segment of layers runs on a fork of the call, which is then adopted: what its layers leave behind is that of the first
-run, with its gradient. The second run gets a fork of its own, as the call was before the segment, and is forgotten.
+A segment of layers runs on a copy of the call, which is then merged: its results are those of the first run, with their
+gradient. The second run gets another copy of the call as it was before the segment, which is discarded.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Run = Callable[[Tensor, Any, Sequence[int]], Tensor]
 
 
 class CheckpointLayers(StackFeature):
-    """In training, keep the input of every k-th layer only, and run the k layers again in the backward pass.
+    """Activation checkpointing: store only the input of every k-th layer, and recompute the rest in the backward pass.
 
-    Memory for the backward pass falls from all that n layers save to n / k streams and what one segment saves.
-    Numbers and gradients are the same: dropout draws the same again.
+    In training, n layers store n / k inputs, plus the activations of one segment of k layers. Outputs and gradients do
+    not change, since dropout uses the same random numbers again.
     """
 
     paper = 'Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174'
     checkpoint_layers = flag(
         False,
-        'in training, compute layers again in the backward pass: True for each by itself, k for segments of k layers',
+        'recompute layers in the backward pass: True for each layer separately, k for segments of k layers',
         boolean | count,
         example=True,
     )

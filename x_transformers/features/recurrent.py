@@ -1,4 +1,4 @@
-"""Layers of kind 'r': recurrent modules in place of attention."""
+"""Recurrent layers (kind 'r') instead of attention."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ MADE = {'rwkv': RWKVTimeMix, 'ssm': DiagonalSSM}
 
 
 class RecurrentModule(StackFeature):
-    """Layers of kind 'r' are recurrent: what they make of a token follows from it, and a state of fixed size.
+    """Recurrent layers, of kind 'r' in `custom_layers`: the output of a token depends on it and a state of fixed size.
 
-    A module of your own maps x (b n dim) and a state, None at the beginning, to a pair of its output and the state that
-    it leaves, a tree of tensors with the batch first. Where there is padding it also gets `mask` (b n), which of these
-    tokens are real.
+    A custom module maps x, (b, n, dim), and a state, None at first, to a pair of its output and the new state, a tree
+    of tensors with the batch axis first. If there is padding, it also gets `mask`, (b, n), True for tokens that are not
+    padding.
     """
 
     paper = 'RWKV, arXiv:2305.13048; diagonal state spaces, arXiv:2203.14343'
     recurrent_module = flag(
         None,
-        "what layers of kind 'r' in `custom_layers` are, by name or as a module of your own, of which each gets a copy",
+        "module of the layers of kind 'r': 'rwkv', 'ssm', or a custom module, of which each layer gets a copy",
         one_of(*MADE) | an_instance(nn.Module) | none,
         example='rwkv',
     )

@@ -1,4 +1,4 @@
-"""Vectors for distances: relative positions that are seen by queries, and gathered with values."""
+"""Relative positions of Shaw et al.: a learned vector per distance, added to keys and values."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Heads = tuple[Tensor, Tensor, Tensor]
 
 
 class ShawKeys(AttentionFeature):
-    """Every key has a vector for its distance from the query, shared by all heads.
+    """Add to every key a learned vector for its distance from the query, shared by all heads.
 
     sim_ij = scale q_i (k_j + a_r(i, j)),   r = clip(p_j - p_i, -m, m)         a_r: 2m + 1 vectors
     """
 
     paper = 'Self-Attention with Relative Position Representations, arXiv:1803.02155'
-    shaw_rel_pos = flag(False, 'vectors for distances, added to keys and values')
-    shaw_max_distance = flag(16, 'distance from which on all share a vector', count, example=3)
+    shaw_rel_pos = flag(False, 'add learned vectors per distance to keys and values')
+    shaw_max_distance = flag(16, 'maximum distance m: larger distances use its vector', count, example=3)
     stored_as = {'table': 'shaw_k'}
-    not_across = 'it counts distances between tokens of the same sequence'
+    not_across = 'its distances are between tokens of one sequence'
     cuts = {}
 
     def setup(self, host: Any) -> None:
@@ -62,16 +62,16 @@ class ShawKeys(AttentionFeature):
 
 
 class ShawValues(AttentionFeature):
-    """Every value has such a vector too:  out_i = sum_j A_ij (v_j + c_r(i, j)),  by the sums of the weights of each r.
+    """Add to every value a learned vector for its distance:  out_i = sum_j A_ij (v_j + c_r(i, j)).
 
-    Keys that features put in front have no distance, and no vector.
+    Computed from the summed attention weights per distance. Prepended keys have no distance, and no vector.
     """
 
     paper = ShawKeys.paper
-    shaw_rel_values = flag(True, 'vectors for values too; without them the fused kernel can do it')
+    shaw_rel_values = flag(True, 'also add vectors to the values; if False, the fused kernel can be used')
     stored_as = {'table': 'shaw_v'}
     options = {'shaw_rel_values': 'shaw_rel_pos'}
-    clashes = {'laser': 'it attends to exponentials of values, to which nothing can be added'}
+    clashes = {'laser': 'it attends to exponentials of the values, to which no vectors can be added'}
     row_wise = True
     cuts = {}
 
@@ -98,12 +98,15 @@ def clipped(q_pos: Tensor, k_pos: Tensor, most: int) -> Tensor:
 
 
 class ShawPositions(StackFeature):
-    """Vectors for distances in all self-attention layers of a stack, each with its own."""
+    """Learned vectors per relative distance, with a separate table in each self-attention layer of a stack.
+
+    sim_ij = scale q_i (k_j + a_r),   out_i = sum_j A_ij (v_j + c_r),   r = clip(p_j - p_i, -m, m)
+    """
 
     paper = ShawKeys.paper
-    shaw_rel_pos = flag(False, 'vectors for distances, added to keys and values')
-    shaw_max_distance = flag(16, 'distance from which on all share a vector', count, example=3)
-    shaw_rel_values = flag(True, 'vectors for values too; without them the fused kernel can do it')
+    shaw_rel_pos = flag(False, 'add learned vectors per distance to keys and values')
+    shaw_max_distance = flag(16, 'maximum distance m: larger distances use its vector', count, example=3)
+    shaw_rel_values = flag(True, 'also add vectors to the values; if False, the fused kernel can be used')
     gives_positions = True
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Scores that are multiplied by a function of the distance."""
+"""Rescale attention scores by a learned function of the distance."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import flag
 
 Heads = tuple[Tensor, Tensor, Tensor]
-WORDS = 'scores without their sign, times a learned function of the distance, one for each head'
+WORDS = 'multiply the ReLU of the scores by a learned function of the distance, one per head'
 
 
 class DistanceRescaling(AttentionFeature):
-    """A learned factor per head and distance: scores of distant keys fade, or those of near ones do.
+    """Multiply the scores by a learned function of the distance, per head, which favors near or distant keys.
 
         sim_ij = relu(q_i k_j / sqrt(e)) f(a_h |p_i - p_j|),   f(R) = (1 + e^b) / (1 + e^(b - R)),   b = b_h
 
-    f(0) = 1; far away f is 0 if a < 0, and 1 + e^b if a > 0. A score of 0 counts in the softmax, a hidden key does not.
-    Keys that features put in front have no distance, and the factor 1.
+    f(0) = 1; for large distances f tends to 0 if a < 0, and to 1 + e^b if a > 0. A score of 0 still counts in the
+    softmax, a masked key does not. Prepended keys have no distance and the factor 1.
     """
 
     paper = 'DA-Transformer, arXiv:2010.06925'
     da_pos_rescale = flag(False, WORDS)
     stored_as = {'slopes': 'da_alpha', 'bounds': 'da_beta'}
-    not_across = 'it counts distances between tokens of the same sequence'
-    clashes = {'l2_distance': 'its scores have one sign, and none would be left'}
-    not_in_stack = {'alibi_pos_bias': 'one function of the distance at a time'}
+    not_across = 'its distances are between tokens of one sequence'
+    clashes = {'l2_distance': 'all its scores are negative, so that ReLU would set them to zero'}
+    not_in_stack = {'alibi_pos_bias': 'only one function of the distance is possible'}
     row_wise = True
     cuts = {'slopes': (0, 'heads'), 'bounds': (0, 'heads')}
 
@@ -71,7 +71,10 @@ def factor_of(r: Tensor, b: Tensor) -> Tensor:
 
 
 class DistanceRescalingInStack(StackFeature):
-    """The same in all self-attention layers of a stack, each with its own."""
+    """Multiply the scores by a learned function of the distance, separate in each self-attention layer of a stack.
+
+    sim_ij = relu(q_i k_j / sqrt(e)) f(a_h |p_i - p_j|),   f(R) = (1 + e^b) / (1 + e^(b - R)),   b = b_h
+    """
 
     paper = DistanceRescaling.paper
     da_pos_rescale = flag(False, WORDS)

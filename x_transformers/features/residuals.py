@@ -1,7 +1,7 @@
-"""How a branch joins the stream, and what shifts or silences a branch.
+"""Residual connections: how branch outputs are added to the residual stream, token shift, and layer dropout.
 
-A residual module has `prepare(x) -> (input of the branch, what to add to, extra keywords)` and is called with the
-branch's output, the last two of them, and the `StackCall`.
+A residual module has `prepare(x) -> (branch input, tensor to add to, extra keywords)`. It is called with the branch
+output, the last two of these values, and the `StackCall`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from x_transformers.flags import (
 
 
 class Residual(nn.Module):
-    """branch + residual, the residual times an optional learned scale per feature and a constant."""
+    """branch + residual, the residual times an optional learned factor per channel and a constant."""
 
     plain = True
 
@@ -71,7 +71,10 @@ def orthog_project(x: Tensor, y: Tensor) -> Tensor:
 
 
 class OrthogonalResidualUpdate(Residual):
-    """Each token adds only what is orthogonal to its stream, or all real tokens as one vector.  arXiv:2505.11881"""
+    """Add the component of the branch output that is orthogonal to the residual, per token or over the whole sequence.
+
+    arXiv:2505.11881
+    """
 
     def __init__(
         self, dim: int, scale_residual: bool | float = False, *, layer_index: int = 0, over_sequence: bool = False
@@ -92,10 +95,10 @@ class OrthogonalResidualUpdate(Residual):
 
 
 class MVSplitResidualUpdate(nn.Module):
-    """r + (o - mean o) beta + (mean o - mean r) alpha,  the means over real tokens.  arXiv:2605.06169
+    """r + (o - mean o) beta + (mean o - mean r) alpha,  the means over tokens except padding.  arXiv:2605.06169
 
-    With `causal`, over those up to each token; then sums of earlier tokens are remembered with a cache. With `learned`,
-    alpha and beta come from the mean of the branch.
+    With `causal`, the means are over the tokens up to each token, and the cache stores the sums. With `learned`, alpha
+    and beta are computed from the mean of the branch output.
     """
 
     def __init__(
@@ -158,10 +161,10 @@ def shift(t: Tensor, amount: int, mask: Tensor | None = None) -> Tensor:
 
 
 class ShiftTokens(nn.Module):
-    """Shift equal parts of the features along the sequence, each part by one of `shifts`, then apply `fn`.
+    """Shift equal parts of the channels along the sequence, each part by one of `shifts`, then apply `fn`.
 
-    `recall`, if given, takes the new tokens and returns them with all earlier ones in front; from another
-    document of `shift_within` (b n) nothing comes in.
+    `recall`, if passed, takes the new tokens and returns them with all earlier ones prepended. Channels are not
+    shifted across the documents of `shift_within` (b, n).
     """
 
     def __init__(self, shifts: tuple[int, ...], fn: nn.Module) -> None:
@@ -213,13 +216,16 @@ def without_scales(flag_name: str, options: dict[str, Any], *scales: str) -> dic
 
 
 class TokenShift(StackFeature):
-    """Each branch also sees features of the tokens before (and, if not causal, after) it."""
+    """Token shift: shift part of the channels of each branch input by one or more tokens.
+
+    Each branch then also receives channels of previous tokens (and, if not causal, of later ones).
+    """
 
     paper = 'RWKV, github.com/BlinkDL/RWKV-LM (token shift)'
-    needs_all = 'each branch also reads the neighbours of a token'
+    needs_all = 'each branch input contains channels of neighboring tokens'
     shift_tokens = flag(
         0,
-        'by how many tokens features are shifted, or a tuple with one number per layer',
+        'maximum shift, in tokens, or a tuple with one value per layer',
         count | each(count),
         example=1,
     )
@@ -228,7 +234,7 @@ class TokenShift(StackFeature):
 
     @property
     def looks_ahead(self) -> str:
-        return 'features of later tokens are shifted back' if self.host.sees_future else ''
+        return 'channels of later tokens are shifted back' if self.host.sees_future else ''
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -254,19 +260,19 @@ class TokenShift(StackFeature):
 
 
 class ResidualScale(StackFeature):
-    """Scales on the residual and on the branch."""
+    """Scale the residual, the branch outputs, or their initial weights."""
 
     paper = 'NormFormer, arXiv:2110.09456; DeepNet, arXiv:2203.00555; OLMo, arXiv:2402.00838'
     scale_residual = flag(
         False,
-        'learned scale per feature on the residual; a number also scales every branch',
+        'learn a factor per channel of the residual; a number is also a constant factor of every branch output',
         boolean | number,
         example=True,
     )
     scale_residual_constant = flag(1.0, 'constant factor of the residual', number, example=0.5)
     depth_scale_residual = flag(
         False,
-        'True: initial outputs shrink with depth; a number: constant factor of every branch',
+        'True: smaller initial output weights in deeper layers; a number: constant factor of every branch output',
         Check(
             'True, False or a number other than 0',
             lambda v: isinstance(v, bool) or (is_number(v) and v != 0),
@@ -311,11 +317,11 @@ class ResidualScale(StackFeature):
 
 
 class OrthogResidual(StackFeature):
-    """A branch only turns the stream of a token, it never stretches it."""
+    """Add only the component of the branch output that is orthogonal to the residual stream of the token."""
 
     paper = 'Revisiting Residual Connections, arXiv:2505.11881'
-    orthog_residual = flag(False, 'add only what is orthogonal to the residual')
-    orthog_residual_over_sequence = flag(False, 'all tokens as one vector, as in weights of x-transformers 2.31')
+    orthog_residual = flag(False, 'add only the component of the branch output that is orthogonal to the residual')
+    orthog_residual_over_sequence = flag(False, 'treat all tokens as one vector, for weights of x-transformers 2.31')
 
     def residual(self, *args: Any, **options: Any) -> nn.Module:
         options = without_scales('orthog_residual', options, 'scale_residual_constant')
@@ -326,7 +332,7 @@ class OrthogResidual(StackFeature):
     @property
     def joins_tokens(self) -> str:
         """The reason why packed documents would mix, if they would."""
-        return 'it takes the tokens of a row as one vector' if self.orthog_residual_over_sequence else ''
+        return 'it treats all tokens of a sequence as one vector' if self.orthog_residual_over_sequence else ''
 
     @property
     def needs_all(self) -> str:
@@ -334,12 +340,15 @@ class OrthogResidual(StackFeature):
 
 
 class MVSplitResidual(StackFeature):
-    """The mean over tokens and what differs from it join the stream at rates of their own."""
+    """Separate factors for the mean of the branch output over tokens, and for the deviation from this mean.
+
+    r + (o - mean o) beta + (mean o - mean r) alpha          r: residual, o: branch output
+    """
 
     paper = 'arXiv:2605.06169'
     joins_tokens = 'its means run across documents'
     needs_all = 'its means are over all tokens'
-    mv_split_residual = flag(False, 'separate rates for the mean over tokens, and for what differs from it')
+    mv_split_residual = flag(False, 'scale the mean over tokens and the deviation from it by separate factors')
     remembers = {'sums': PerToken()}
 
     def residual(self, *args: Any, **options: Any) -> nn.Module:
@@ -348,12 +357,12 @@ class MVSplitResidual(StackFeature):
 
 
 class LayerDropout(StackFeature):
-    """Leave whole layers out in training (stochastic depth)."""
+    """Stochastic depth: skip whole layers at random in training."""
 
     paper = 'Deep Networks with Stochastic Depth, arXiv:1603.09382'
     layer_dropout = flag(
         0.0,
-        'probability of leaving a layer out in training, or a tuple with one per layer',
+        'probability of skipping a layer in training, or a tuple with one value per layer',
         probability | each(Check('a number from 0 to 1', lambda value: is_number(value) and 0 <= value <= 1, 'float')),
         example=0.5,
     )
@@ -378,24 +387,24 @@ class LayerDropout(StackFeature):
 
 
 class ResiDual(StackFeature):
-    """Post-norm layers, with a second stream that no norm touches; their sum is the output.
+    """ResiDual: post-norm layers, and a second residual stream without norms. The output is the sum of both.
 
     r starts as c x;  after each branch  r += c out,  x = norm(x + out);  output  x + norm(r).
     """
 
     paper = 'ResiDual, arXiv:2304.14802'
-    needs_all = 'its second stream takes up every token in each layer'
-    resi_dual = flag(False, 'post-norm with a second, pre-norm stream beside it')
+    needs_all = 'its second stream is updated for every token in each layer'
+    resi_dual = flag(False, 'post-norm layers plus a second, unnormalized residual stream')
     resi_dual_scale = flag(
         1.0,
-        'the factor c of the second stream, against overflow',
+        'factor c of the second stream, against overflow in half precision',
         Check('a number above 0, up to 1', lambda v: is_number(v) and 0 < v <= 1, 'float'),
         example=0.5,
     )
     options = {'resi_dual_scale': 'resi_dual'}
     settles = ('pre_norm', 'norm_before', 'norm_outside', 'norm_at_end')
     clashes = {
-        name: 'both streams add the plain output of a branch'
+        name: 'it adds the unchanged branch output to both of its streams'
         for name in (
             'gate_residual',
             'orthog_residual',
@@ -422,9 +431,9 @@ class ResiDual(StackFeature):
 
 
 class ZeroInitBranches(StackFeature):
-    """Every branch starts at zero, so that the stack starts as the identity."""
+    """Initialize the last projection of every branch with zeros, so that the stack starts as the identity."""
 
-    zero_init_branch_output = flag(False, 'zero the last projection of every branch at first')
+    zero_init_branch_output = flag(False, 'initialize the output projection of every branch with zeros')
     only_trains = True
     plain = True
     cuts = {}
@@ -434,13 +443,13 @@ class ZeroInitBranches(StackFeature):
 
 
 class SoftclampOutput(StackFeature):
-    """Bound the stream before the final norm:  c tanh(x / c)."""
+    """Soft-clamp the residual stream before the final norm:  c tanh(x / c)."""
 
     paper = 'Gemma 2, arXiv:2408.00118'
-    softclamp_output = flag(False, 'bound the output of the last layer smoothly')
+    softclamp_output = flag(False, 'soft-clamp the output of the last layer with tanh')
     softclamp_output_value = flag(
         30.0,
-        'the bound c',
+        'bound c of this output',
         Check('a positive number', lambda v: is_number(v) and 0 < v < math.inf, 'float'),
         example=2.0,
     )

@@ -1,7 +1,7 @@
-"""Layers that can be run backwards, so that nothing between them is kept for the backward pass.
+"""Reversible layers, whose inputs are recomputed from their outputs in the backward pass instead of being stored.
 
-The stream is two streams side by side while the layers run (b n 2d). A training step keeps their last values; the
-backward pass goes through the layers from the last to the first, and finds the input of each from its output.
+While the layers run, the hidden states are two concatenated residual streams, (b, n, 2d). A training step stores only
+their last values; the backward pass recomputes the input of each layer from its output, from the last to the first.
 """
 
 from __future__ import annotations
@@ -41,47 +41,48 @@ class Coupled(nn.Module):
 
 
 class Reversible(StackFeature):
-    """Two streams, of which each layer changes one by what it reads of the other: no activation is kept for training.
+    """Reversible residual connections with two streams, so that training does not store the activations of layers.
 
         x1 = x2 = x
         x1 = x1 + attention(norm(x2))          and cross-attention
         x2 = x2 + feedforward(norm(x1))
         mean           output = final_norm((x1 + x2) / 2)
-        concat_norm    y1, y2 = final_norm(x1, x2 side by side),   output = (y1 + y2) / 2
+        concat_norm    y1, y2 = final_norm(concatenation of x1 and x2),   output = (y1 + y2) / 2
 
-    The norm over both streams has 2d gains, one for each feature of each stream. That what reads it is d wide, a tied
-    table of tokens among it, leaves the paper's logits W1 y1 + W2 y2 with one W, up to those gains; where the streams
-    are the same, it is the norm of one.
-    The input of a layer follows from its output: x2 = y2 - feedforward(norm(y1)). In training the last two streams are
-    kept, whatever the depth, and the state of the random numbers before each layer; the backward pass computes each
-    layer again, with the same dropout. Outside of training, in a compiled graph, in transforms of `torch.func`, where
-    layers or parameters have hooks, where each branch gathers its parameters (FSDP), and where the caller asks for what
-    layers leave behind (`return_hiddens`, memories, a cache), the same is computed in the ordinary way, and what that
-    takes is kept.
+    The norm over both streams has 2d weights, one for each channel of each stream. The output has width d, so that the
+    output head can be tied; the paper's logits W1 y1 + W2 y2 then have one W, up to the norm weights. If both streams
+    are equal, it is the norm of one.
+    The input of a layer follows from its output: x2 = y2 - feedforward(norm(y1)). In training, only the last two
+    streams are stored, for any depth, and the random state before each layer; the backward pass recomputes each layer,
+    with the same dropout. The same result is computed in the ordinary way, with stored activations, outside of
+    training, in compiled graphs, in transforms of `torch.func`, if layers or parameters have hooks, if each branch
+    gathers its parameters (FSDP), and if the call returns states of layers (`return_hiddens`, memories, a cache).
     """
 
     paper = 'The Reversible Residual Network, arXiv:1707.04585; Reformer, arXiv:2001.04451'
-    reversible = flag(False, 'two streams, whose values are computed back in the backward pass instead of being kept')
+    reversible = flag(
+        False, 'use two residual streams, which the backward pass recomputes instead of storing activations'
+    )
     reversible_merge = flag(
         'mean',
-        'what the final norm reads: the mean of the streams, or both',
+        "input of the final norm: 'mean' of the two streams, or both ('concat_norm')",
         one_of('mean', 'concat_norm'),
         example='concat_norm',
     )
     settles = ('dim',)  # while the final norm is built
     clashes = {
-        'checkpoint_layers': 'nothing between the layers is kept',
-        'only_attn': 'feedforwards write the stream that attention reads',
-        'pre_and_post_norm': 'the stream after a norm cannot be computed back',
-        'resi_dual': 'the stream after a norm cannot be computed back',
-        'num_residual_streams': 'both say which streams there are',
-        'qkv_receive_diff_residuals': 'both say which streams there are',
-        'unet_skips': 'a layer reads more than the streams before it',
-        'integrate_layers': 'a layer reads more than the streams before it',
-        'attn_aggregated_residuals': 'a layer reads more than the streams before it',
-        'add_value_residual': 'a layer reads more than the streams before it',
-        'residual_attn': 'a layer reads more than the streams before it',
-        'cross_residual_attn': 'a layer reads more than the streams before it',
+        'checkpoint_layers': 'no activations are stored between the layers anyway',
+        'only_attn': 'the second stream is updated by the feedforwards',
+        'pre_and_post_norm': 'a norm of the residual stream cannot be inverted',
+        'resi_dual': 'a norm of the residual stream cannot be inverted',
+        'num_residual_streams': 'both define the residual streams',
+        'qkv_receive_diff_residuals': 'it needs other residual streams or branch inputs',
+        'unet_skips': 'a layer needs more than the two streams before it',
+        'integrate_layers': 'a layer needs more than the two streams before it',
+        'attn_aggregated_residuals': 'a layer needs more than the two streams before it',
+        'add_value_residual': 'a layer needs more than the two streams before it',
+        'residual_attn': 'a layer needs more than the two streams before it',
+        'cross_residual_attn': 'a layer needs more than the two streams before it',
     }
 
     def setup(self, host: Any) -> None:

@@ -1,7 +1,6 @@
-"""Rotations of queries and keys by their positions.
+"""Rotary position embeddings (RoPE): rotate queries and keys by angles that depend on their positions.
 
-The angles are a function of positions, computed once for all layers of a stack, and kept in the cache with the keys
-that they have turned.
+The angles are computed once for all layers of a stack. The cache stores them together with the rotated keys.
 """
 
 from __future__ import annotations
@@ -48,17 +47,17 @@ REACH, REACH_IN_FLOAT16 = 70.0, 6.0
 
 
 class RotaryEmbedding(KeepsPrecision):
-    """The angles of rotary positions, each repeated for the two features of a pair.
+    """The angles of rotary positions, each repeated for both channels of a pair.
 
         pos      n | b n                       positions
-        centre   number | (1 or b) 1           position where the scale of xPos is 1, the middle if None
-        lengths  (1 or b) | (1 or b) n         tokens of each row, or of the document of each token, where `scaling`
-                                               depends on them
-        reach                                  distance from the centre at most, in lengths of the decay
+        centre   number | (1 or b) 1           position at which the scale of xPos is 1, the middle if None
+        lengths  (1 or b) | (1 or b) n         length of each sequence, or of the document of each token, if `scaling`
+                                               depends on it
+        reach                                  maximum distance from the centre, in lengths of the decay
         returns  (1 or b) n dim, and a scale   the scale is 1., or a tensor of the same shape with xPos
         raises   ValueError                    for positions so far from the centre that the scale of xPos overflows
 
-    Features turn in pairs: of an odd `dim`, the last frequency turns one more.
+    Channels are rotated in pairs: with an odd `dim`, the last frequency rotates one channel more.
 
     Su et al. 2021, arXiv:2104.09864; xPos: Sun et al. 2022, arXiv:2212.10554; interpolation: arXiv:2306.15595
     """
@@ -218,15 +217,20 @@ def with_heads(angles: Tensor, t: Tensor) -> Tensor:
 
 
 class Rotary(AttentionFeature):
-    """Turn queries and keys by their positions:  (x + iy) e^(i p theta), so that scores depend on distances."""
+    """Rotate pairs of channels of queries and keys:  (x + iy) e^(i p theta),  p the position.
+
+    The scores then depend on relative distances only.
+    """
 
     paper = 'RoFormer, arXiv:2104.09864'
-    rotate_num_heads = flag(None, 'how many heads are rotated, the last ones; all if None', size | none, example=2)
-    rotary_factor = flag(1.0, 'factor of features that are rotated, of queries and of keys', positive, example=1.2)
+    rotate_num_heads = flag(
+        None, 'number of heads that are rotated, counted from the last; all if None', size | none, example=2
+    )
+    rotary_factor = flag(1.0, 'factor of the rotated channels, in queries and in keys', positive, example=1.2)
     takes = {
         'rotary_pos_emb': '(angles (1 or b) j r, scale)',
         'context_rotary_pos_emb': '(angles (1 or b) j r, scale), of the keys of a context',
-        'kept_angles': 'a Buffer of the angles of all cached and new tokens: the cache keeps turned keys',
+        'kept_angles': 'a Buffer with the angles of all cached and new tokens: the cache stores rotated keys',
     }
     keys_may_leave = True
     must_be = {
@@ -310,10 +314,10 @@ class Rotary(AttentionFeature):
 
 
 class GivenAngles(StackFeature):
-    """Positions computed elsewhere, for all self-attention layers of a stack, whether it has its own or not."""
+    """Position angles passed by the caller, used in all self-attention layers instead of those of the stack."""
 
     takes = {
-        'rotary_pos_emb': '(angles (1 or b) j r, scale), as a `RotaryEmbedding` gives them',
+        'rotary_pos_emb': '(angles (1 or b) j r, scale), as `RotaryEmbedding` returns them',
         'polar_pos_emb': '(angles (1 or b) j d, shifts of the keys h 1 d)',
     }
     waits = True
@@ -347,33 +351,38 @@ def turns_a_layer(value: Any) -> bool:
 
 
 class RotaryPositions(StackFeature):
-    """Rotary positions for all self-attention layers of a stack."""
+    """Rotary position embeddings (RoPE) in all self-attention layers of a stack."""
 
     paper = 'RoFormer, arXiv:2104.09864'
-    rotary_pos_emb = flag(False, 'rotate queries and keys by their positions')
-    rotary_emb_dim = flag(None, 'how many features of a head turn, half of them if None', size | none, example=4)
+    rotary_pos_emb = flag(False, 'rotate queries and keys by their positions (RoPE)')
+    rotary_emb_dim = flag(None, 'number of rotated channels per head, half of the head if None', size | none, example=4)
     rotary_theta = flag(
         10000.0,
-        'base of the frequencies, theta ** (-2 i / r) for pair i of r features',
+        'base of the frequencies: pair i of r channels has frequency theta ** (-2 i / r)',
         a_base,
         example=100.0,
     )
     rotary_scaling = flag(
         None,
-        'frequencies for longer contexts, a dict with a `kind`',
+        "frequency scaling for longer contexts, a dict with `kind` ('linear', 'dynamic', 'yarn', 'longrope' or "
+        "'llama3') and its parameters",
         a_scaling | none,
         example=dict(kind='llama3', factor=4.0, low=1.0, high=4.0, length=8),
     )
-    rotary_xpos = flag(False, 'decay with distance as well (xPos)')
-    rotary_xpos_scale_base = flag(512, 'length scale of the decay, in tokens', positive, example=64)
+    rotary_xpos = flag(False, 'also decay the scores with distance (xPos)')
+    rotary_xpos_scale_base = flag(512, 'length scale of the xPos decay, in tokens', positive, example=64)
     rotary_interpolation_factor = flag(
         1.0,
-        'divide positions by this',
+        'divisor of the positions (position interpolation)',
         Check('a number of at least 1', lambda v: is_number(v) and v >= 1, 'float'),
         example=2.0,
     )
-    rotary_base_rescale_factor = flag(1.0, 'stretch the base for longer contexts (NTK-aware)', positive, example=2.0)
-    rotate_num_heads = flag(None, 'how many heads are rotated, the last ones; all if None', size | none, example=2)
+    rotary_base_rescale_factor = flag(
+        1.0, 'NTK-aware factor that enlarges the base for longer contexts', positive, example=2.0
+    )
+    rotate_num_heads = flag(
+        None, 'number of heads that are rotated, counted from the last; all if None', size | none, example=2
+    )
     takes = {'context_pos': 'm | b m'}
     must_be = {'context_pos': tensor_of('m | b m')}
     stored_as = {'angles': 'rotary_pos_emb'}
@@ -636,12 +645,12 @@ class RotaryPositions(StackFeature):
 
 
 class RotaryLayers(StackFeature):
-    """Which self-attentions turn their queries and keys, and by which frequencies."""
+    """Rotary settings per self-attention layer: rotated or not, and with which frequencies."""
 
     paper = 'Gemma 3, arXiv:2503.19786; without positions: arXiv:2305.19466'
     rotary_layers = flag(
         None,
-        'for each self-attention True, False for no rotation, or a dict with `theta` and `scaling` of its own',
+        'one value per self-attention layer: True, False for no rotation, or a dict with another `theta` or `scaling`',
         each(
             Check(
                 f'True, False or a dict with `theta`, {a_base.words}, `scaling` or both',
@@ -652,8 +661,8 @@ class RotaryLayers(StackFeature):
         | none,
         example=(False, dict(theta=100.0)),
     )
-    needs = {'rotary_pos_emb': 'it says in which layers'}
-    clashes = {'rotary_xpos': 'layers that turn otherwise have no decay'}
+    needs = {'rotary_pos_emb': 'it selects the layers that use these positions'}
+    clashes = {'rotary_xpos': 'the xPos decay is not defined for layers with other frequencies'}
     plain = True
     cuts = {}
 

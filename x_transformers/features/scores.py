@@ -1,7 +1,7 @@
-"""From logits to weights. Everything here needs the eager kernel, apart from dropout.
+"""From attention logits to attention weights. Everything here except dropout needs the eager kernel.
 
-A feature that adds columns (a sink) puts them in front at `rows` and takes them off at `mix`: until then logits and
-weights are b h i (1 + j).
+A feature that adds columns (a sink) prepends them at stage `rows` and removes them at stage `mix`: in between, logits
+and weights have shape (b, h, i, 1 + j).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def head_mixer(heads: int) -> HeadMixer:
 
 
 class ResidualScores(AttentionFeature):
-    """Logits of the layer before, added to the similarities."""
+    """Logits of the previous layer, added to the scores."""
 
     paper = 'RealFormer, arXiv:2012.11747'
     row_wise = True
@@ -124,11 +124,11 @@ class ResidualScores(AttentionFeature):
 
 
 class PreScalePostTalkingHeads(AttentionFeature):
-    """Weights times a mix over heads of the similarities, taken before biases and masks."""
+    """Multiply the attention weights by the scores, mixed over heads, from before biases and masks."""
 
     per_head = True
     row_wise = True
-    pre_scale_post_talking_heads = flag(False, 'multiply the weights by mixed similarities')
+    pre_scale_post_talking_heads = flag(False, 'multiply the attention weights by scores that are mixed over heads')
     stored_as = {'mixer': 'attend.pre_scale_post_talking_heads'}
     uncut = 'it mixes heads'
 
@@ -147,11 +147,11 @@ class PreScalePostTalkingHeads(AttentionFeature):
 
 
 class PreTalkingHeads(AttentionFeature):
-    """Heads exchange logits before the softmax:  sim + W sim, W mixing heads."""
+    """Talking heads before the softmax: add logits that are mixed over heads,  sim + W sim."""
 
     paper = 'Talking-Heads Attention, arXiv:2003.02436'
     row_wise = True
-    pre_talking_heads = flag(False, 'mix logits over heads')
+    pre_talking_heads = flag(False, 'add logits mixed over heads, before the softmax')
     stored_as = {'mixer': 'attend.pre_softmax_talking_heads'}
     uncut = 'it mixes heads'
 
@@ -168,7 +168,7 @@ class PostTalkingHeads(AttentionFeature):
     per_head = True
     paper = 'Talking-Heads Attention, arXiv:2003.02436'
     row_wise = True
-    post_talking_heads = flag(False, 'mix weights over heads')
+    post_talking_heads = flag(False, 'mix attention weights over heads, after the softmax')
     stored_as = {'mixer': 'attend.post_softmax_talking_heads'}
     uncut = 'it mixes heads'
 
@@ -180,15 +180,17 @@ class PostTalkingHeads(AttentionFeature):
 
 
 class TalkingHeads(AttentionFeature):
-    """Heads exchange logits, and weights:  sim_k = sum_h sim_h Pre_hk,  the same with Post behind the dropout.
+    """Talking heads: mix logits over heads before the softmax, and weights after the dropout.
 
-    The logits are mixed before biases and masks; `residual_attn` hands on those from before the mix.
+        sim_k = sum_h sim_h Pre_hk          likewise the weights, with Post
+
+    The logits are mixed before biases and masks. `residual_attn` uses the logits from before the mix.
     """
 
     per_head = True
     paper = 'Talking-Heads Attention, arXiv:2003.02436, as in the first versions of the library'
     row_wise = True
-    talking_heads = flag(False, 'replace logits and weights by mixes over heads')
+    talking_heads = flag(False, 'replace attention logits and weights by learned mixes over heads')
     stored_as = {'pre': 'pre_softmax_proj', 'post': 'post_softmax_proj'}
     uncut = 'it mixes heads'
 
@@ -205,12 +207,12 @@ class TalkingHeads(AttentionFeature):
 
 
 class AttentionDropout(AttentionFeature):
-    """Drop attention weights in training."""
+    """Dropout of attention weights."""
 
     paper = 'arXiv:1706.03762'
     row_wise = True
     fuses = True
-    dropout = flag(0.0, 'probability of dropping an attention weight', probability, example=0.2)
+    dropout = flag(0.0, 'dropout probability of the attention weights', probability, example=0.2)
     settles = ('dropout',)
     only_trains = True
     plain = True
@@ -224,13 +226,13 @@ class AttentionDropout(AttentionFeature):
 
 
 class SoftclampLogits(AttentionFeature):
-    """Bound every attention logit, so that no single pair can saturate the softmax:  c tanh(sim / c)."""
+    """Soft-clamp the attention logits, so that no single pair can saturate the softmax:  c tanh(sim / c)."""
 
     paper = 'Gemma 2, arXiv:2408.00118, section 2'
     keys_may_leave = True
     row_wise = True
-    softclamp_logits = flag(False, 'bound the attention logits smoothly')
-    logit_softclamp_value = flag(50.0, 'the bound c, in logits', positive, example=2.0)
+    softclamp_logits = flag(False, 'soft-clamp the attention logits with tanh')
+    logit_softclamp_value = flag(50.0, 'bound c of the attention logits', positive, example=2.0)
     cuts = {}
 
     def logits(self, sim: Tensor, call: Any) -> Tensor:
@@ -244,12 +246,12 @@ class SoftclampLogits(AttentionFeature):
 
 
 class SparseTopk(AttentionFeature):
-    """Softmax over the k largest logits of each row; ties with the k-th stay, up to rounding."""
+    """Softmax over the k largest logits of each query. Logits equal to the k-th, up to rounding, are also kept."""
 
     paper = 'Explicit Sparse Transformer, arXiv:1912.11637; straight-through: arXiv:2505.22074'
     row_wise = True
-    sparse_topk = flag(None, 'how many keys a query keeps', size | none, example=3)
-    sparse_topk_straight_through = flag(False, 'with the gradient of the full softmax')
+    sparse_topk = flag(None, 'number of keys k that each query attends to', size | none, example=3)
+    sparse_topk_straight_through = flag(False, 'use the gradient of the full softmax (straight-through)')
     cuts = {}
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
@@ -267,11 +269,11 @@ class SparseTopk(AttentionFeature):
 
 
 class SigmoidAttention(AttentionFeature):
-    """Each weight on its own, not normalised over keys."""
+    """Sigmoid attention: a sigmoid of each logit, without normalization over the keys."""
 
     paper = 'Theory, Analysis, and Best Practices for Sigmoid Self-Attention, arXiv:2409.04431'
     row_wise = True
-    sigmoid = flag(False, 'sigmoid in place of softmax')
+    sigmoid = flag(False, 'sigmoid instead of softmax')
     cuts = {}
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
@@ -279,11 +281,11 @@ class SigmoidAttention(AttentionFeature):
 
 
 class HardAttention(AttentionFeature):
-    """All the weight on the largest logit, with the gradient of the softmax."""
+    """Hard attention: weight 1 on the key with the largest logit, with the gradient of the softmax."""
 
     paper = 'straight-through estimator, arXiv:1308.3432; hard attention: arXiv:2410.01104'
     row_wise = True
-    hard = flag(False, 'attend to the best key only')
+    hard = flag(False, 'attend only to the key with the largest logit')
     cuts = {}
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
@@ -291,14 +293,16 @@ class HardAttention(AttentionFeature):
 
 
 class GumbelSoftmax(AttentionFeature):
-    """Softmax of noisy logits:  softmax((sim + g) / temp),  g Gumbel noise, which is drawn in training only."""
+    """Gumbel softmax:  softmax((sim + g) / temp),  with Gumbel noise g in training only."""
 
     paper = 'Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144'
     row_wise = True
-    gumbel_softmax = flag(False, 'sample the attended keys in training')
-    gumbel_softmax_temp = flag(1.0, 'temperature', positive, example=0.5)
-    gumbel_softmax_hard = flag(True, 'attend to the chosen key only, with the gradient of the softmax')
-    uncut = 'every head draws noise of its own'
+    gumbel_softmax = flag(False, 'add Gumbel noise to the logits in training (Gumbel softmax)')
+    gumbel_softmax_temp = flag(1.0, 'temperature of the Gumbel softmax', positive, example=0.5)
+    gumbel_softmax_hard = flag(
+        True, 'attend only to the key with the largest noisy logit, with the gradient of the softmax'
+    )
+    uncut = 'every head draws separate noise'
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
         noise = self.noise(sim, call)
@@ -338,11 +342,11 @@ def gumbel_noise(like: Tensor, size: Sequence[int]) -> Tensor:
 
 
 class Entmax15(AttentionFeature):
-    """1.5-entmax, which gives low logits no weight at all:  max(sim / 2 - t, 0)^2,  t so that they sum to one."""
+    """1.5-entmax, which gives low logits a weight of zero:  max(sim / 2 - t, 0)^2,  t such that they sum to 1."""
 
     paper = 'Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015'
     row_wise = True
-    use_entmax15 = flag(False, '1.5-entmax in place of softmax')
+    use_entmax15 = flag(False, '1.5-entmax instead of softmax')
     cuts = {}
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
@@ -350,27 +354,34 @@ class Entmax15(AttentionFeature):
 
 
 class CustomNormaliser(AttentionFeature):
-    """A function of your own from logits to weights; hidden logits hold the lowest finite number."""
+    """A custom function from logits to attention weights. Masked logits hold the lowest finite number of the dtype."""
 
     row_wise = True
     counts_hidden = True
-    custom_attn_fn = flag(None, 'callable, logits b h i j -> weights', a_callable | none, example=torch.sigmoid)
-    uncut = 'a function of your own may look at all heads together'
+    custom_attn_fn = flag(
+        None,
+        'callable from logits (b, h, i, j) to attention weights, instead of softmax',
+        a_callable | none,
+        example=torch.sigmoid,
+    )
+    uncut = 'a custom function may combine all heads'
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
         return self.custom_attn_fn(sim)
 
 
 class LearnedSink(AttentionFeature):
-    """A learned logit per head joins each row, so that a head may attend to nothing:  e^sim / (e^s + sum e^sim)
+    """Attention sink: a learned logit s per head in the softmax, so that a head can attend to nothing.
 
-    Recorded maps have the sink as their first column.
+        e^sim / (e^s + sum e^sim)
+
+    Returned attention maps have the sink as their first column.
     """
 
     paper = 'gpt-oss, arXiv:2508.10925; Efficient Streaming Language Models with Attention Sinks, arXiv:2309.17453'
     keys_may_leave = True
     row_wise = True
-    head_learned_sink = flag(False, 'a learned sink per head')
+    head_learned_sink = flag(False, 'add a learned sink logit per head to the softmax')
     stored_as = {'sink': 'attend.head_attn_sink'}
     idle_beside = {'head_learned_sink': 'sigmoid'}
     cuts = {'sink': (0, 'heads')}
@@ -391,11 +402,11 @@ class LearnedSink(AttentionFeature):
 
 
 class CogSigned(AttentionFeature):
-    """Weights with the signs of their logits:  sign(sim) softmax(|sim|)"""
+    """Signed attention weights (Cog Attention):  sign(sim) softmax(|sim|)"""
 
     paper = 'More Expressive Attention with Negative Weights, arXiv:2411.07176'
     row_wise = True
-    cog_signed = flag(False, 'weights keep the sign of their logits')
+    cog_signed = flag(False, 'give each attention weight the sign of its logit')
     cuts = {}
 
     def setup(self, host: Any) -> None:
@@ -418,12 +429,12 @@ class CogSigned(AttentionFeature):
 
 
 class AttnDelta(AttentionFeature):
-    """Weights given by the caller, added to those of the softmax; hidden keys get theirs as well."""
+    """Attention weights passed by the caller, added to those of the softmax, also for masked keys."""
 
     paper = 'OpenReview uomCTwGflg'
     row_wise = True
     counts_hidden = True
-    takes = {'attn_delta': 'broadcasts to b h i j; keys that features add get nothing, unless it counts them'}
+    takes = {'attn_delta': 'broadcasts to b h i j; prepended keys get 0, unless its last axis includes them'}
     must_be = {'attn_delta': floating}
     waits = True
     cuts = {}
@@ -449,19 +460,20 @@ class AttnDelta(AttentionFeature):
 
 
 class InvertedAttention(AttentionFeature):
-    """Queries compete for keys: softmax over the queries, then weights that sum to one over the keys.
+    """Inverted attention: softmax over the queries, then normalize the weights over the keys.
 
-        A / max(sum_j |A|, 1e-8)    with A = softmax_i(sim), hidden keys at zero
+        A / max(sum_j |A|, 1e-8)    with A = softmax_i(sim), masked keys at zero
 
-    Padded queries do not compete. Every query depends on all others: not for causal attention.
+    Padding is excluded from the softmax over queries. Every query depends on all others, so that attention cannot be
+    causal.
     """
 
     paper = 'Inverted-Attention Transformers, OpenReview WgQZNoQ5AB; Slot Attention, arXiv:2006.15055'
-    joins_tokens = 'its softmax over queries is one over all documents'
+    joins_tokens = 'its softmax over queries would span all documents'
     needs_all = 'its softmax is over all queries'
-    inverted_attention = flag(False, 'softmax over the queries')
+    inverted_attention = flag(False, 'softmax over the queries instead of the keys')
     can_cache = False
-    looks_ahead = 'its softmax over queries sees later ones'
+    looks_ahead = 'its softmax over queries includes later ones'
     cuts = {}
 
     def setup(self, host: Any) -> None:
@@ -500,11 +512,11 @@ class InvertedAttention(AttentionFeature):
 
 
 class ResidualAttention(StackFeature):
-    """The logits of each self-attention layer join those of the next."""
+    """Residual attention (RealFormer): add the logits of each self-attention layer to those of the next."""
 
     paper = 'RealFormer, arXiv:2012.11747'
-    needs_all = 'logits are handed on for every query'
-    residual_attn = flag(False, 'add the logits of the self-attention before')
+    needs_all = 'the next layer needs the logits of every query'
+    residual_attn = flag(False, 'add the logits of the previous self-attention layer')
     kind = 'a'
 
     def setup(self, host: Any) -> None:
@@ -535,7 +547,7 @@ class ResidualAttention(StackFeature):
 
 
 class CrossResidualAttention(ResidualAttention):
-    """The logits of each cross-attention layer join those of the next."""
+    """Residual attention (RealFormer): add the logits of each cross-attention layer to those of the next."""
 
-    cross_residual_attn = flag(False, 'add the logits of the cross-attention before')
+    cross_residual_attn = flag(False, 'add the logits of the previous cross-attention layer')
     kind = 'c'

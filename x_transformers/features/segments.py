@@ -1,4 +1,4 @@
-"""How far back queries see where a long text is read in segments, each with the memories of those before it."""
+"""Attention windows for long texts that are processed in segments with memories."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from x_transformers.flags import ConfigError, count, flag
 
 
 class SameLength(AttentionFeature):
-    """A query sees so many keys before itself, memories among them, and no others that are further back."""
+    """Limit each query to a number of keys before itself, memories included."""
 
     paper = 'Transformer-XL, arXiv:1901.02860'
-    takes = {'mem_same_length': 'how many keys before itself a query sees'}
+    takes = {'mem_same_length': 'number of keys before itself that a query attends to'}
     must_be = {'mem_same_length': count}
     waits = True
     is_band = keys_may_leave = True
@@ -27,12 +27,14 @@ class SameLength(AttentionFeature):
         if past is None:
             return None
         if call.context is not None:
-            raise ValueError('`mem_same_length` does not go with a context: it counts to keys of the same sequence')
+            raise ValueError(
+                '`mem_same_length` does not go with a context: its distances are between tokens of one sequence'
+            )
         return window(call, past, None)
 
 
 class SameLengthInStack(StackFeature):
-    """Tells self-attention how far back queries see."""
+    """Pass the window of the queries to self-attention."""
 
     paper = SameLength.paper
     takes = SameLength.takes
@@ -46,14 +48,14 @@ class SameLengthInStack(StackFeature):
 
 
 class MemSameLength(ModelFeature):
-    """Every query sees the same number of keys before itself, `max_mem_len`, once there are so many.
+    """Let every query attend to the same number of keys before itself, `max_mem_len`, if there are as many.
 
-    Without it the last query of a segment sees all memories and the whole segment, the first one memories alone. In
-    evaluation, where a segment is often a single token, all see as many as the first one.
+    Without it, the last query of a segment attends to all memories and the whole segment, and the first one only to
+    memories and itself. In evaluation, where a segment is often a single token, all have the window of the first one.
     """
 
     paper = SameLength.paper
-    mem_same_length = flag(False, 'each query sees `max_mem_len` keys before itself, memories or not')
+    mem_same_length = flag(False, 'limit each query to `max_mem_len` keys before itself, memories included')
 
     def setup(self, host: Any) -> None:
         if not host.max_mem_len:

@@ -1,6 +1,6 @@
-"""What becomes queries, keys and values: separate inputs, residuals and deltas, memories, further keys, earlier values.
+"""Inputs of queries, keys and values: separate inputs, residuals, deltas, memories, extra keys, earlier values.
 
-Keys in front of all others stand in this order: zero key, those of the caller, learned ones, memories.
+Prepended keys have this order: zero key, keys passed by the caller, learned keys, memories.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from x_transformers.kernels.dense import tile_heads
 
 
 class SeparateInputs(AttentionFeature):
-    """Queries, keys and values each come from an input of their own; the queries' counts for everything else."""
+    """Separate inputs for queries, keys and values. Everything else uses the input of the queries."""
 
     paper = 'Hyper-Connections, arXiv:2409.19606'
-    qkv_receive_diff_residuals = flag(False, 'x is three inputs, 3 b n d, for queries, keys and values')
+    qkv_receive_diff_residuals = flag(False, 'x has shape (3, b, n, d), the inputs of queries, keys and values')
     not_across = 'keys and values of a context come from the context'
 
     def views(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -42,10 +42,10 @@ class SeparateInputs(AttentionFeature):
 
 
 class ValueContext(AttentionFeature):
-    """Values from a sequence of their own, as long as that of the keys:  Q = X_q W_q,  K = X_k W_k,  V = X_v W_v"""
+    """Values from a separate sequence, as long as that of the keys:  Q = X_q W_q,  K = X_k W_k,  V = X_v W_v"""
 
     paper = 'Attention Is All You Need, arXiv:1706.03762, section 3.2.2'
-    takes = {'value_context': 'b j d, values of the tokens of `context`'}
+    takes = {'value_context': 'b j d, input of the values, one vector per token of `context`'}
     must_be = {'value_context': tensor_of('b j d', floats=True)}
     waits = True
     cuts = {}
@@ -65,7 +65,7 @@ class ValueContext(AttentionFeature):
 
 
 class KVInputResidual(AttentionFeature):
-    """What the caller adds to the inputs of keys and values."""
+    """A tensor passed by the caller and added to the inputs of keys and values."""
 
     takes = {'kv_input_residual': 'broadcasts to the input of the keys, b j d'}
     must_be = {'kv_input_residual': floating}
@@ -83,7 +83,7 @@ class KVInputResidual(AttentionFeature):
 
 
 class Deltas(AttentionFeature):
-    """What the caller adds to the projected queries, keys and values, and to the merged heads.  arXiv:2605.12357"""
+    """Tensors passed by the caller and added to projected queries, keys, values and merged heads.  arXiv:2605.12357"""
 
     takes = {
         'q_delta': 'broadcasts to b n (h d)',
@@ -116,10 +116,10 @@ class Deltas(AttentionFeature):
 
 
 class SegmentMemory(AttentionFeature):
-    """Keys and values also come from hidden states of an earlier segment, which stand in front."""
+    """Memories: prepend the hidden states of earlier segments to the inputs of keys and values."""
 
     paper = 'Transformer-XL, arXiv:1901.02860'
-    takes = {'mem': 'b l d, normed like x', 'mem_mask': 'b l'}
+    takes = {'mem': 'b l d, normalized like x', 'mem_mask': 'b l'}
     must_be = {'mem': tensor_of('b l d', floats=True), 'mem_mask': tensor_of('b l')}
     waits = True
     cuts = {}
@@ -139,10 +139,10 @@ class SegmentMemory(AttentionFeature):
 
 
 class ValueResidual(AttentionFeature):
-    """Mix in the values of an earlier layer:  v = r + m (v - r),  m one half, or learned per token and head."""
+    """Mix the values with those of an earlier layer, r:  v = r + m (v - r),  m one half, or per token and head."""
 
     paper = 'Value Residual Learning, arXiv:2410.17897'
-    learned_value_residual_mix = flag(False, 'learn the mix per token and head, from the input')
+    learned_value_residual_mix = flag(False, 'compute the mix per token and head from the input, instead of one half')
     takes = {'value_residual': 'like the values, b h n d'}
     must_be = {'value_residual': tensor_of('b h n d', floats=True)}
     waits = True
@@ -186,10 +186,10 @@ class ValueResidual(AttentionFeature):
 
 
 class MemoryKV(AttentionFeature):
-    """Learned keys and values that every query can attend to."""
+    """Learned key/value pairs (persistent memory) that every query can attend to."""
 
     paper = 'Augmenting Self-attention with Persistent Memory, arXiv:1907.01470'
-    num_mem_kv = flag(0, 'number of learned key/value pairs', count, example=2)
+    num_mem_kv = flag(0, 'number of learned key/value pairs per head', count, example=2)
     stored_as = {'k': 'mem_k', 'v': 'mem_v'}
     keys_may_leave = True
     cuts = {'k': (0, 'kv_heads'), 'v': (0, 'kv_heads')}
@@ -205,10 +205,10 @@ class MemoryKV(AttentionFeature):
 
 
 class AdditionalKV(AttentionFeature):
-    """Keys and values that the caller has already: not normed, at no position, visible to every query."""
+    """Keys and values passed by the caller: not normalized, without a position, visible to every query."""
 
     takes = {
-        'additional_key_values': '(k, v), b k m d each, the heads divide those of the layer',
+        'additional_key_values': '(k, v), b k m d each, k a divisor of the number of heads',
         'additional_key_value_mask': 'b m',
     }
     keys_may_leave = True
@@ -255,10 +255,10 @@ class AdditionalKV(AttentionFeature):
 
 
 class ZeroKV(AttentionFeature):
-    """A key and a value of zero, so that a head may attend to nothing."""
+    """Add a key and a value of zeros, so that a head can attend to nothing."""
 
     paper = 'Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html'
-    add_zero_kv = flag(False, 'one key and value of zero in front')
+    add_zero_kv = flag(False, 'prepend one key and one value of zeros')
     keys_may_leave = True
     cuts = {}
 
@@ -270,12 +270,14 @@ class ZeroKV(AttentionFeature):
 
 
 class AddValueResidual(StackFeature):
-    """Every attention layer mixes in the values of the first one of its kind."""
+    """Value residual: mix the values of every attention layer with those of the first one of its kind."""
 
     paper = 'Value Residual Learning, arXiv:2410.17897'
     plain = True
     add_value_residual = flag(False, 'mix the values of the first attention layer into the later ones')
-    learned_value_residual_mix = flag(True, 'learn the mix in self-attention, else one half')
+    learned_value_residual_mix = flag(
+        True, 'in self-attention, compute the mix per token and head from the input, instead of one half'
+    )
     cuts = {}
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
@@ -292,7 +294,7 @@ class AddValueResidual(StackFeature):
 
 
 class KVResiduals(StackFeature):
-    """What the caller adds to the inputs of keys and values, layer by layer as they run."""
+    """Tensors passed by the caller and added to the inputs of keys and values, in the order in which layers run."""
 
     takes = {
         'self_attn_kv_residuals': 'l b n d, or b n d for the first layer',
@@ -324,12 +326,12 @@ class KVResiduals(StackFeature):
 
 
 class AdditionalKVs(StackFeature):
-    """Keys and values of another model, one pair per self-attention, from its cache or given as tensors."""
+    """Keys and values of another model, one pair per self-attention layer, from its cache or as tensors."""
 
     takes = {
-        'self_attn_additional_kv': 'list of (k, v), b k m d each, or what another stack left behind',
+        'self_attn_additional_kv': 'list of (k, v), b k m d each, or the cache or intermediates of another stack',
         'additional_kv_mask': 'b m',
-        'detach_additional_kv': 'True or False: no gradient flows into them',
+        'detach_additional_kv': 'True to stop the gradient into them',
         'route_additional_kv_to_top': 'True: the last pair goes to the last layer; False: the first to the first',
     }
     must_be = {'detach_additional_kv': a_switch, 'route_additional_kv_to_top': a_switch}

@@ -1,4 +1,4 @@
-"""How far back each head looks, learned: what lies further fades out, and is not read."""
+"""Adaptive attention span: each head learns how far back it attends."""
 
 from __future__ import annotations
 
@@ -23,40 +23,43 @@ GREW = '`cache` holds the keys that spans reached when it was written: they have
 
 
 class AdaptiveSpan(AttentionFeature):
-    """Each head learns how many tokens back it looks; its weights fade out over a ramp, and are normalised again.
+    """Adaptive attention span: each head learns how far back it attends. Weights fade out over a ramp of R tokens.
 
         a_ij = m(i - j) e^l_ij / sum_j m(i - j) e^l_ij       m(x) = clamp((R + z - x) / R, 0, 1)
 
-        static     z = S clamp(span, 0, 1), one for each head, whose gradient goes through the clamp
-        dynamic    z = S sigmoid(v . x_i + b), one for each head and query
+        static     z = S clamp(span, 0, 1), one per head, whose gradient ignores the clamp
+        dynamic    z = S sigmoid(v . x_i + b), one per head and query
 
-    No key further away than S is seen. In training the mean span of the heads, times a weight, joins the loss as
-    `attn_span`. What no head reaches is not read: the longest span is looked up at each call, but in graphs, where it
-    is S. Caches let go of keys that are out of a static reach.
+    Keys further away than S are masked. In training, the mean span of the heads, times a weight, is added to the loss
+    as `attn_span`. Keys that no head reaches are not computed: the longest span is determined in each call, except in
+    compiled graphs, where it is S. Caches evict keys beyond a static span.
     """
 
     paper = 'Adaptive Attention Span in Transformers, arXiv:1905.07799'
     adaptive_span = flag(
-        None, 'heads learn how far back they look', none | one_of('static', 'dynamic'), example='static'
+        None,
+        "learn the attention span of each head: 'static', or 'dynamic' per query",
+        none | one_of('static', 'dynamic'),
+        example='static',
     )
-    max_span = flag(1024, 'S, the longest span', size, example=5)
-    span_ramp = flag(32, 'R, over how many tokens weights fade out', size, example=3)
+    max_span = flag(1024, 'maximum span S, in tokens', size, example=5)
+    span_ramp = flag(32, 'length R of the ramp over which weights fade out, in tokens', size, example=3)
     span_init = flag(
-        0.0, 'of static spans, as a share of the longest',
+        0.0, 'initial static span, as a fraction of S',
         Check('a number from 0 to 1', lambda v: is_number(v) and 0 <= v <= 1, 'float'), example=0.5,
     )  # fmt: skip
     span_loss_weight = flag(
-        2e-6, 'weight of the loss for long spans',
+        2e-6, 'weight of the loss that penalizes long spans',
         Check('a number of at least 0', lambda v: is_number(v) and v >= 0, 'float'),
         example=0.1,
     )  # fmt: skip
     options = dict.fromkeys(('max_span', 'span_ramp', 'span_init', 'span_loss_weight'), 'adaptive_span')
     stored_as = {'span': 'span', 'span_v': 'span_v', 'span_b': 'span_b'}
     clashes = {
-        **dict.fromkeys(('num_mem_kv', 'add_zero_kv', 'head_learned_sink'), 'keys in front are at no distance'),
-        **dict.fromkeys(('kernel', 'aft', 'linformer_k'), 'there are no weights of single keys'),
+        **dict.fromkeys(('num_mem_kv', 'add_zero_kv', 'head_learned_sink'), 'prepended keys have no distance'),
+        **dict.fromkeys(('kernel', 'aft', 'linformer_k'), 'it forms no weights of single keys'),
     }
-    not_across = 'it counts back to keys of the same sequence'
+    not_across = 'its distances are between tokens of one sequence'
     keys_may_leave = limits_sight = True
 
     @property

@@ -1,6 +1,6 @@
-"""Several residual streams beside one another, and how layers read and write them.
+"""Several parallel residual streams, and how layers combine and update them.
 
-The streams stand in the batch, (b s) n d with s fastest, from before the first layer until after the last one.
+The streams are part of the batch axis, (b s, n, d) with s fastest, from before the first layer to after the last one.
 """
 
 from __future__ import annotations
@@ -170,15 +170,15 @@ class GatedMultiResidual(Streams):
 
 
 class ResidualStreams(StackFeature):
-    """Copies of the input, each with an embedding of its own, that layers read and write; the output is their sum."""
+    """Several residual streams: copies of the input, each plus a learned embedding. The output is their sum."""
 
     paper = 'Hyper-Connections, arXiv:2409.19606'
-    needs_all = 'the tokens of all streams stand side by side'
+    needs_all = 'the streams are part of the batch axis'
     num_residual_streams = flag(1, 'number of residual streams', size, example=2)
     clashes = {
-        'gate_residual': 'it knows one residual stream',
-        'orthog_residual': 'it knows one residual stream',
-        'mv_split_residual': 'it knows one residual stream',
+        'gate_residual': 'it supports a single residual stream',
+        'orthog_residual': 'it supports a single residual stream',
+        'mv_split_residual': 'it supports a single residual stream',
     }
     stored_as = {'embedding': 'stream_emb'}
 
@@ -194,13 +194,15 @@ class ResidualStreams(StackFeature):
 
 
 class HyperConnections(StackFeature):
-    """Layers mix the streams; the mix is doubly stochastic."""
+    """Hyper-connections: each layer mixes the residual streams by a doubly stochastic matrix."""
 
     paper = 'Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880'
-    hyper_conn_sinkhorn_iters = flag(5, 'iterations that make the mix doubly stochastic', count, example=1)
+    hyper_conn_sinkhorn_iters = flag(
+        5, 'number of Sinkhorn iterations that make the mixing matrix doubly stochastic', count, example=1
+    )
     hyper_conn_residual_mix = flag(
         'sinkhorn',
-        "the mix of streams: 'sinkhorn', doubly stochastic, or 'ones', as in weights of x-transformers 2.31",
+        "mixing matrix of the streams: 'sinkhorn' (doubly stochastic), or 'ones' for weights of x-transformers 2.31",
         one_of('sinkhorn', 'ones'),
         example='ones',
     )
@@ -220,9 +222,14 @@ class HyperConnections(StackFeature):
 
 
 class UseGatedMultiResidual(StackFeature):
-    """Layers read and write the streams through gates. The read is normed; so is the stream after each residual."""
+    """Gated residual streams: gates combine the streams to the branch input, and scale how much each is updated.
 
-    gated_multi_residual = flag(False, 'gated reads and writes; needs `residual_fn_kwargs=dict(read_gate_rank=...)`')
+    The branch input is normalized, and so are the streams after each residual.
+    """
+
+    gated_multi_residual = flag(
+        False, 'combine and update the streams by gates; needs `residual_fn_kwargs=dict(read_gate_rank=...)`'
+    )
     settles = ('norm_before', 'norm_outside', 'norm_at_end')
 
     def setup(self, host: Any) -> None:

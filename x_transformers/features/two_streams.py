@@ -1,4 +1,4 @@
-"""Tokens in an order of prediction: a stream of contents, and one of queries that do not see what they ask for."""
+"""Two-stream attention (XLNet): predict tokens in any order, with content and query streams."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from x_transformers.flags import ConfigError, flag
 from x_transformers.flags.inputs import tensor_of
 
 PAPER = 'XLNet, arXiv:1906.08237'
-AT = 'b k, which tokens are asked for; the last k of x are their queries'
+AT = 'b k, indices of the tokens to predict; the last k entries of x are their queries'
 
 
 class InOrder(AttentionFeature):
-    """A query with number i sees the keys whose number is not above i; memories are seen by all."""
+    """A query with rank i attends to keys whose rank is at most i. Memories are visible to all queries."""
 
     paper = PAPER
-    takes = {'order_of_queries': 'b n, numbers', 'order_of_keys': 'b n, numbers'}
+    takes = {'order_of_queries': 'b n, ranks', 'order_of_keys': 'b n, ranks'}
     must_be = dict.fromkeys(takes, tensor_of('b n', floats=False))
     waits = True
     cuts = {}
@@ -53,21 +53,22 @@ class InOrder(AttentionFeature):
 
 
 class TwoStreams(StackFeature):
-    """Contents h see what is no later than themselves in an order of prediction, queries g what is earlier.
+    """Two-stream attention: tokens are predicted in a given order, by queries that do not attend to themselves.
 
         h = layer(h, keys and values of h, rank_j <= rank_i)          h: tokens
         g = layer(g, keys and values of h, rank_j <  rank_i)          g: one learned vector w, and a position
 
-    The same layers run for both, at once: queries are the last rows of x, which nobody sees. Tokens of rank -1 are
-    known to all. A call without an order is one of contents alone, in which all see all.
+    Content h_i attends to tokens up to its own rank, query g_i only to earlier ones. Both run through the same layers
+    in one pass: the queries are appended to x, and no token attends to them. Tokens with rank -1 are visible to all. A
+    call without an order runs the contents alone, with full attention.
     """
 
     paper = PAPER
-    two_stream = flag(False, 'tokens may be asked for in an order, by queries that do not see them')
-    takes = {'stream_ranks': 'b n, the place of each token in the order, -1 for known ones', 'stream_at': AT}
+    two_stream = flag(False, 'add a query stream that predicts tokens in a given order (XLNet)')
+    takes = {'stream_ranks': 'b n, the rank of each token in the order, -1 for known tokens', 'stream_at': AT}
     must_be = dict.fromkeys(takes, tensor_of('b n', floats=False))
     stored_as = {'query': 'two_stream_w'}
-    clashes = {'shift_tokens': 'a query has no token before it'}
+    clashes = {'shift_tokens': 'the queries have no preceding token'}
 
     def setup(self, host: Any) -> None:
         if host.causal or host.cross_attend:
@@ -120,7 +121,7 @@ class TwoStreams(StackFeature):
 
 
 class TwoStreamsInModel(ModelFeature):
-    """Hands the order of prediction to a stack with two streams. The last ids, those of queries, stand for nothing."""
+    """Pass the order of prediction to a stack with two streams. The last ids, those of the queries, are ignored."""
 
     paper = PAPER
     takes = TwoStreams.takes
@@ -156,17 +157,21 @@ class TwoStreamsInModel(ModelFeature):
 
 
 class SegmentTerm(AttentionFeature):
-    """Whether two tokens are of one segment, as a part of their score; what precedes the sequence is of segment 0.
+    """Relative segments: a term of the scores that depends on whether two tokens belong to the same segment.
 
-    sim_ij = scale (... + (q_i + s) c)      c is one vector of each head if they are, another one if not
+        sim_ij = scale (... + (q_i + s) c)      c: one learned vector per head for the same, another for other segments
+
+    Prepended tokens belong to segment 0.
     """
 
     paper = PAPER
-    xl_rel_segments = flag(False, 'scores say whether two tokens are of one segment')
-    takes = {'segment_ids': 'b n, which segment each token is of'}
+    xl_rel_segments = flag(
+        False, 'add a term to the scores that depends on whether two tokens belong to the same segment'
+    )
+    takes = {'segment_ids': 'b n, segment of each token'}
     must_be = {'segment_ids': tensor_of('b n', floats=False)}
     stored_as = {'query': 'xl_s', 'table': 'xl_segments'}
-    not_across = 'its segments are those of one sequence'
+    not_across = 'its segments belong to one sequence'
 
     def setup(self, host: Any) -> None:
         heads, width = host.shape.heads, host.dim_key
@@ -208,10 +213,15 @@ class SegmentTerm(AttentionFeature):
 
 
 class SegmentsInStack(StackFeature):
-    """The same in all self-attention layers. The query of a token, in an order of prediction, is of its segment."""
+    """Relative segments in all self-attention layers: a score term for tokens of the same segment, and one for others.
+
+    In an order of prediction, the query of a token belongs to the segment of the token.
+    """
 
     paper = PAPER
-    xl_rel_segments = flag(False, 'scores say whether two tokens are of one segment')
+    xl_rel_segments = flag(
+        False, 'add a term to the scores that depends on whether two tokens belong to the same segment'
+    )
     takes = SegmentTerm.takes
     must_be = SegmentTerm.must_be
 
@@ -231,7 +241,7 @@ class SegmentsInStack(StackFeature):
 
 
 class SegmentsInModel(ModelFeature):
-    """Hands `segment_ids` to the stack; tokens in front are of segment 0."""
+    """Pass `segment_ids` to the stack; prepended tokens belong to segment 0."""
 
     paper = PAPER
     takes = SegmentTerm.takes

@@ -1,6 +1,6 @@
-"""Universal transformers: a signal of place and step at every run of a block, and convolutions as its transition.
+"""Universal Transformers: position and step signals before every run of a block, and convolutions as transition.
 
-That one block runs several times is `weight_tie_layers`, that each token says how often `act_halting`.
+`weight_tie_layers` makes one block run several times, `act_halting` lets each token decide how often.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from x_transformers.flags import Check, ConfigError, Ring, flag, one_of
 
 
 class CoordinatePositions(StackFeature):
-    """Before every run of a block, each token gets waves of its position and of the number of the run, from 1 on:
+    """Add sinusoids of the position i and of the step t to the tokens, before every run of a block (t = 1, 2, ...).
 
         x <- x + [sin i w + sin t w | cos i w + cos t w]          w_k = 10000 ** (-2 k / d)
 
-    The paper alternates sines and cosines: a permutation of the features. 'learned': a vector per run in place of the
-    waves of t. A token that has halted keeps its state, of which the others read keys with the signal of their run.
+    The paper interleaves sines and cosines, which is a permutation of these channels. With 'learned', a learned vector
+    per step replaces the sinusoids of t. Tokens that have halted keep their state; the keys that others compute from it
+    include the signal of the current step.
     """
 
     paper = 'Universal Transformers, arXiv:1807.03819'
     coord_pos_emb = flag(
         False,
-        "waves of positions and runs, added at every run of a block; 'learned': a vector per run",
+        "add sinusoids of position and step before every run of a block; 'learned': a learned vector per step",
         Check("True, False or 'learned'", lambda v: isinstance(v, bool) or v == 'learned', "bool | Literal['learned']"),
         example='learned',
     )
     stored_as = {'table': 'step_emb'}
     gives_positions = begins_anew = True
     clashes = {
-        'reversible': 'the stream changes between layers, which is not computed back',
+        'reversible': 'it changes the residual stream between layers, which the backward pass cannot invert',
         'per_layer_abs_pos_emb': 'both add positions before every block',
     }
 
@@ -142,13 +143,13 @@ KINDS['sepconv'] = Kind(build_sepconv, inputs=sepconv_inputs, remembers={'sepcon
 
 
 class UniversalTransition(StackFeature):
-    """Separable convolutions over the sequence in place of feedforwards, as layers of kind 'sepconv'."""
+    """Separable convolutions along the sequence instead of feedforwards, as layers of kind 'sepconv'."""
 
     paper = CoordinatePositions.paper
     joins_tokens = 'its convolutions run across documents'
     ut_transition = flag(
         'ff',
-        "what stands in place of feedforwards: 'sepconv' for convolutions",
+        "second branch of each block: 'ff' (feedforward) or 'sepconv' (separable convolutions)",
         one_of('ff', 'sepconv'),
         example='sepconv',
     )

@@ -1,4 +1,4 @@
-"""Positions apart from contents: scores of their own, from the vectors that a model would add to its tokens (TUPE)."""
+"""Untied positions (TUPE): separate scores of the position embeddings, which are not added to the tokens."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def scores_of(q: Tensor, k: Tensor, q_known: Tensor, k_known: Tensor, without: T
 
 
 class UntiedPositions(AttentionFeature):
-    """Contents meet contents, and positions meet positions:  sim_ij = (q_i k_j + (p_i U) (p_j V)) / sqrt(2 e).
+    """Separate scores of contents and positions:  sim_ij = (q_i k_j + (p_i U) (p_j V)) / sqrt(2 e).
 
-    A stack forms the second term, which is the same in all its layers.
+    The stack computes the second term, which is the same in all layers.
     """
 
     paper = 'TUPE, arXiv:2006.15595'
-    tupe_pos = flag(False, 'positions have scores of their own, which a stack forms')
-    takes = {'untied_scores': 'b h i j, of all keys; or what they are products of'}
+    tupe_pos = flag(False, 'add scores of the position embeddings, computed by the stack')
+    takes = {'untied_scores': 'b h i j, for all keys, or their factors'}
     settles = ('logit_scale',)
-    not_across = 'its positions are those of one sequence'
-    not_in_stack = dict.fromkeys(OTHERS, 'positions have scores of their own')
+    not_across = 'its positions belong to one sequence'
+    not_in_stack = dict.fromkeys(OTHERS, 'only one position scheme is possible')
 
     def setup(self, host: Any) -> None:
         if host.shape.kv_heads != host.shape.heads:
@@ -81,19 +81,19 @@ def repeated(t: Tensor, heads: int) -> Tensor:
 
 
 class UntiedPositionsInStack(StackFeature):
-    """Scores of positions, once for all self-attention layers:  (p_i U) (p_j V) / sqrt(2 e)
+    """Separate scores of the position embeddings, the same in all self-attention layers:  (p_i U) (p_j V) / sqrt(2 e)
 
-    The vectors p are those that a model would add to its tokens. Tokens in front have no position, as [CLS] in the
-    paper: their scores are a number of each head, that of the query for all keys, else that of the key. T5's bias may
-    stand beside it.
+    The vectors p are the position embeddings of the model, which are then not added to the tokens. Prepended tokens
+    have no position, like [CLS] in the paper: their term is a learned number per head, one for queries (with all keys)
+    and one for keys. It can be combined with the T5 bias.
     """
 
     paper = UntiedPositions.paper
-    tupe_pos = flag(False, 'positions have scores of their own, apart from contents')
-    tupe_cls_first = flag(False, 'the token at position 0 is [CLS], and has no position either')
+    tupe_pos = flag(False, 'add separate scores of the position embeddings, instead of adding these to the tokens')
+    tupe_cls_first = flag(False, 'treat the token at position 0 as [CLS], which has no position')
     takes = {
-        'pos_vectors': 'n d | b n d, of the positions of the new tokens',
-        'pos_known': 'n | b n, which of them have a position; all if None',
+        'pos_vectors': 'n d | b n d, position embeddings of the new tokens',
+        'pos_known': 'n | b n, True for tokens with a position; all if None',
     }
     must_be = {'pos_vectors': tensor_of('n d | b n d', floats=True), 'pos_known': tensor_of('n | b n')}
     stored_as = {'to_queries': 'tupe_q', 'to_keys': 'tupe_k', 'without': 'tupe_cls'}
@@ -163,7 +163,7 @@ def begins_with_cls(stack: Any) -> bool:
 
 
 class UntiedPositionsInModel(ModelFeature):
-    """Hands the vectors of positions to a stack that has scores of them."""
+    """Pass the position embeddings to a stack with `tupe_pos`."""
 
     serves = ('tupe_pos',)
     plain = True  # with such a stack there are no short cuts

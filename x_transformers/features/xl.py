@@ -1,4 +1,4 @@
-"""Relative positions of Transformer-XL: what a query looks for at a distance, by sinusoids of it."""
+"""Relative positions of Transformer-XL: scores of the queries with sinusoids of the distance."""
 
 from __future__ import annotations
 
@@ -17,29 +17,28 @@ from x_transformers.flags import ConfigError, flag, none, size
 from x_transformers.flags.inputs import is_floating, pair_of
 
 Pair = tuple[Tensor, Tensor]
-ONE_AT_A_TIME = 'one kind of relative positions at a time'
+ONE_AT_A_TIME = 'only one relative position scheme is possible'
 OTHERS = ('rel_pos_bias', 'alibi_pos_bias', 'dynamic_pos_bias', 'rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb')
-CLAMPED = 'distance from which on all are alike, on both sides; None for none'
+CLAMPED = 'maximum distance, in both directions: larger distances are clamped to it; None for no limit'
 
 
 class XLPositions(AttentionFeature):
-    """A query meets contents and distances, each with a vector of its own added to it.
+    """Scores with keys and with distances, where separate learned vectors u and v are added to the query.
 
-        sim_ij = scale ((q_i + u) k_j + (q_i + v) W r_t),   t = p_i - p_j        u, v: h e, W: d (h e)
+        sim_ij = scale ((q_i + u) k_j + (q_i + v) W r_t),   t = p_i - p_j        u, v: (h, e), W: (d, h e)
 
-    r_t are sines and cosines of the distance, b i d. What stands in front of the keys has no distance, and no such
-    term. Where positions are no row of numbers, r_t comes from sin (a - b) = sin a cos b - cos a sin b: then queries
-    turn instead.
+    r_t are sines and cosines of the distance, (d). Prepended keys have no distance and get no such term. If positions
+    are not consecutive, r_t is expanded by sin (a - b) = sin a cos b - cos a sin b: the queries are rotated instead.
     """
 
     paper = 'Transformer-XL, arXiv:1901.02860'
-    xl_rel_pos = flag(False, 'queries meet sinusoids of the distance')
-    xl_rel_pos_untied = flag(True, 'vectors u and v of its own; else a stack gives them')
+    xl_rel_pos = flag(False, 'add the scores of the queries with sinusoids of the distance (Transformer-XL)')
+    xl_rel_pos_untied = flag(True, 'learn u and v in this layer; if False, the stack provides them')
     xl_clamp_len = flag(None, CLAMPED, size | none, example=3)
     takes = {'xl_vectors': '(u, v), each h e'}
     must_be = {'xl_vectors': pair_of('(u, v), tensors', is_floating, is_floating)}
     stored_as = {'matrix': 'xl_r', 'u': 'xl_u', 'v': 'xl_v'}
-    not_across = 'it counts distances between tokens of the same sequence'
+    not_across = 'its distances are between tokens of one sequence'
     not_in_stack = dict.fromkeys(OTHERS, ONE_AT_A_TIME)
 
     def setup(self, host: Any) -> None:
@@ -137,11 +136,14 @@ def vectors(heads: int, width: int) -> nn.Parameter:
 
 
 class XLPositionsInStack(StackFeature):
-    """Relative positions of Transformer-XL in all self-attention layers, with vectors u and v that all share."""
+    """Relative positions of Transformer-XL in all self-attention layers, which share the vectors u and v.
+
+    sim_ij = scale ((q_i + u) k_j + (q_i + v) W r_t),   t = p_i - p_j        r_t: sinusoids of t
+    """
 
     paper = XLPositions.paper
-    xl_rel_pos = flag(False, 'queries meet sinusoids of the distance')
-    xl_rel_pos_untied = flag(False, 'vectors u and v of each layer')
+    xl_rel_pos = flag(False, 'add the scores of the queries with sinusoids of the distance (Transformer-XL)')
+    xl_rel_pos_untied = flag(False, 'learn separate vectors u and v in each layer')
     xl_clamp_len = flag(None, CLAMPED, size | none, example=3)
     stored_as = {'u': 'xl_u', 'v': 'xl_v'}
     clashes = XLPositions.not_in_stack

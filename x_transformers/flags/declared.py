@@ -1,5 +1,4 @@
-"""Declarations: a keyword (`flag`), one paper (`Feature`), and the features of one module, resolved to a tuple per
-stage (`Features`)."""
+"""Declarations: a keyword (`flag`), a feature with its flags (`Feature`), and the features of a module (`Features`)."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ REQUIRED = inspect.Parameter.empty
 
 @dataclass(frozen=True)
 class Flag:
-    """A keyword: its default, what it does, and what its value must be."""
+    """A keyword: its default, its documentation, and a check of its value."""
 
     default: Any
     doc: str
@@ -52,8 +51,8 @@ class Flag:
 def flag(default: Any, doc: str, check: Check | None = None, example: Any = None) -> Any:
     """Declare a flag in the body of a feature.
 
-    `example` is a value that switches it on in a small model: documentation and tests use it. It may be left out for
-    a flag that is True or False, and so may its check.
+    `example` is a value that switches the flag on in a small model, for documentation and tests. `check` and `example`
+    can be omitted for flags that are True or False.
     """
     if isinstance(default, bool):
         check, example = check or boolean, not default if example is None else example
@@ -61,7 +60,7 @@ def flag(default: Any, doc: str, check: Check | None = None, example: Any = None
 
 
 class PerLayer:
-    """One value for each layer of a kind, where a tuple might mean one value:  attn_pair=PerLayer((8, 8), (4, 4))"""
+    """One value for each layer of a kind, for flags whose value is a tuple:  attn_pair=PerLayer((8, 8), (4, 4))"""
 
     def __init__(self, *values: Any) -> None:
         self.values = values
@@ -77,56 +76,56 @@ class PerLayer:
 
 
 class Feature:
-    """One paper: its flags, its parameters and its formula, plugged in at the stages of one level.
+    """A feature, usually one paper: its flags, parameters and formula, plugged in at the stages of one level.
 
-    The first flag is the switch. `setup` creates what the feature owns: a parameter, buffer or module assigned to
-    `self` is kept by the host module under the name that `stored_as` gives (dots lead into submodules), so that
-    checkpoints keep the names they always had. A tensor is in checkpoints if `stored_as` names it, or as
-    `nn.Buffer(tensor)`. A method named after a stage of its level runs at that stage.
+    The first flag is the switch. `setup` creates the parameters of the feature: a parameter, buffer or module assigned
+    to `self` is stored in the host module, under the name given by `stored_as` (dots lead into submodules), so that
+    names in checkpoints do not change. A tensor is part of checkpoints if `stored_as` names it, or as
+    `nn.Buffer(tensor)`. A method named after a stage of the level runs at that stage.
 
-        needs      flag -> reason: a flag of the same level that must be on. What the host itself is given, such as
-                   `causal`, is no flag: `setup(host)` checks `host.causal`
+        needs      flag -> reason: a flag of the same level that must be on. Arguments of the host, such as `causal`,
+                   are not flags: check `host.causal` in `setup(host)`
         clashes    flag -> reason: a flag of the same level that must be off
-        not_in_stack   flag -> reason: a flag of the stack around a layer of self-attention that must be off
-        yields_to  flags of the same level that take over if they are set too, with a warning
-        switches   flags that switch the feature on, if that is not the first one alone
-        settles    attributes of the host that `setup` writes; no two features settle the same one
-        options    flag -> flag: the first does nothing unless the second is set
-        idle_beside   flag -> flag: the first does nothing if the second is set
-        serves   flags of branches: a feature of a stack, without flags of its own, is there for any of them
-        not_across    the reason why the feature has no meaning in cross-attention, if it has none
-        looks_ahead   how a token comes to depend on later ones, if it does: not for a causal stack
-        looks_ahead_by   the flag that decides it; '' for the last one that is set
-        joins_tokens   how the tokens of a row meet other than by attention, if they do: not beside packed documents
-        needs_all   the reason why layers must run for all tokens, if they must: not beside `call.of_tokens`. Where this
-                   or `joins_tokens` is not said, '' if there is none, a Running or Ring state is the reason
-        counts_tokens   True if what a token becomes, or a loss of the layers, depends on how many tokens are real, also
-                   behind it: then losses tell a model where padding begins
-        takes      name -> shape: inputs of the forward call that the feature reads
-        must_be    name -> Check: what such an input must be (`flags.inputs` has some)
-        waits      True if the feature does nothing in a call without any of these inputs
-        fuses      True if the fused kernel does the feature's work itself
-        falls_back   for a feature without flags: with its inputs the formula runs even where `flash=True`
-        can_cache  False if a later token changes what was computed for earlier ones, or the past cannot be kept
-        can_cache_in_training   False if it may not be cached only while training, where it draws
-        can_pad_left   False if rows cannot have padding on the left
-        remembers  name -> PerToken(), Running(), Ring(w): what the cache keeps for it, read and written by
-                   `call.state(name)`; an instance may set its own in `setup`. `flags/states.py` says more
-        only_trains   True if it changes nothing in evaluation but speed and initial values
-        cuts       that several devices may share the work of the host (`parallel`), each with some of its heads, inner
-                   features or tokens: name -> (axis, 'heads' | 'kv_heads') of the tensors that each has only its part
-                   of, {} for none. None if nobody has said so: it is refused there
-        input_cuts   name -> axes, such as '... h i j' or 'b n (h d)': inputs of which each device reads what is of its
-                   heads (h) or key heads (k); a tuple for a pair; '' for one that another layer made of the same heads.
-                   All others are the same on every device
-        uncut      the reason why they may not, if there is one
-        plain      True if it does nothing in a pass of evaluation but by what it has built, or if short cuts know what
-                   it does. It holds for exactly the class that says so; all others take the ordinary way
+        not_in_stack   flag -> reason: a flag of the stack that must be off, for features of self-attention
+        yields_to  flags of the same level that override this feature if they are also set, with a warning
+        switches   flags that switch the feature on, if not only the first one
+        settles    attributes of the host that `setup` writes; no two features may write the same one
+        options    flag -> flag: the first has no effect unless the second is set
+        idle_beside   flag -> flag: the first has no effect if the second is set
+        serves   flags of branches, any of which enables this feature of a stack, which has no flags itself
+        not_across    the reason why the feature cannot be used in cross-attention, if there is one
+        looks_ahead   how tokens depend on later ones, if they do: an error in causal stacks
+        looks_ahead_by   the flag that causes it; '' for the last one that is set
+        joins_tokens   how tokens are mixed other than by attention, if they are: an error with packed documents
+        needs_all   the reason why layers must run on all tokens, if there is one: an error with `call.of_tokens`. If
+                   this or `joins_tokens` is not set ('' for no reason), a Running or Ring state is the reason
+        counts_tokens   True if the result for a token, or a loss, depends on the number of tokens that are not padding,
+                   later ones included: then losses pass the padding to the model
+        takes      name -> shape: inputs of the forward call that the feature uses
+        must_be    name -> Check: checks of these inputs (`flags.inputs` has some)
+        waits      True if the feature has no effect in a call without any of these inputs
+        fuses      True if the fused kernel implements the feature
+        falls_back   for features without flags: with its inputs the eager kernel is used even if `flash=True`
+        can_cache  False if later tokens change earlier results, or the past cannot be stored
+        can_cache_in_training   False if it cannot be cached in training only, because of random numbers
+        can_pad_left   False if sequences cannot be padded on the left
+        remembers  name -> PerToken(), Running(), Ring(w): states that the cache stores, accessed by
+                   `call.state(name)`; an instance may set its own in `setup`. See `flags/states.py`
+        only_trains   True if in evaluation it changes only speed and initial values
+        cuts       how its tensors are sharded if several devices share the host (`parallel`), by heads, inner channels
+                   or tokens: name -> (axis, 'heads' | 'kv_heads'); {} if no tensor is sharded. None, the default, is
+                   an error there
+        input_cuts   name -> axes, such as '... h i j' or 'b n (h d)': inputs of which each device uses the part of its
+                   heads (h) or key heads (k); a tuple for a pair; '' for an input that is already sharded by heads.
+                   All others are equal on all devices
+        uncut      the reason why it cannot be sharded, if there is one
+        plain      True if in evaluation it acts only through the modules it has built, or if the fast paths implement
+                   it. Applies only to the class that sets it; all others use the ordinary path
 
-    What a stage keeps for a later one of the same pass it notes as an attribute of `call.own(self)`, never on `self`.
-    What changes in the course of training (schedules, averages) does so in `stepped(progress)`: training loops call it
-    for a whole model after each step of the optimiser, by `model.stepped(step / steps)`. A pass may be computed twice.
-    In training a stage may add to the loss of the wrapper around the model, by `call.add_loss(name, value)`.
+    To pass a value to a later stage of the same call, set it as an attribute of `call.own(self)`, never on `self`.
+    Values that change during training (schedules, averages) are updated in `stepped(progress)`: training loops call
+    `model.stepped(step / steps)` after each optimizer step. A forward pass may be computed twice.
+    In training, a stage may add to the loss of the wrapper around the model by `call.add_loss(name, value)`.
     """
 
     stages: ClassVar[dict[str, str]] = {}

@@ -37,7 +37,7 @@ class Measured:
     def __str__(self) -> str:
         equal = f'{self.bits:+.3f} ± {self.half:.3f} bits per byte in equal steps'
         timed = f'{self.timed:+.3f} ± {self.half_timed:.3f} in equal time'
-        costs = f'{self.step:.2f} of the time of a step, {self.memory:.2f} of its memory'
+        costs = f'{self.step:.2f} x step time, {self.memory:.2f} x memory'
         return f'{equal}, {timed}; {costs} ({self.baseline} baseline, {self.models}, {self.seeds} seeds)'
 
     def as_given(self) -> str:

@@ -83,13 +83,13 @@ class Tuned(NamedTuple):
 
 
 class KNNLMWrapper(WithDatastore):
-    """A model of tokens whose distribution is mixed with that of the nearest contexts in a datastore:  b n -> b n l.
+    """kNN-LM: interpolate a language model with the nearest contexts in a datastore:  (b, n) -> (b, n, l).
 
         p(y | c)     = lam p_knn(y | c) + (1 - lam) p_net(y | c)
         p_knn(y | c) ~ sum over the k nearest (key, y) of  exp(-|f(c) - key|^2 / temperature)
 
-    f(c) is what the last feedforward reads, after its norm. Nothing is trained. It is called as the net is, and gives
-    log probabilities in place of logits, so that `AutoregressiveWrapper` takes it; `generate` is that of this wrapper.
+    f(c) is the input of the last feedforward, after its norm. Nothing is trained. The wrapper is called like the model
+    and returns log probabilities instead of logits, so that it can be passed to `AutoregressiveWrapper` for generation.
     Padding is not looked up.  arXiv:1911.00172
     """
 
@@ -97,13 +97,13 @@ class KNNLMWrapper(WithDatastore):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'the model whose hidden states are the keys', an_instance(nn.Module)],
-        datastore: Annotated[Any, 'a KNNDatastore that `build` has filled, or its path', a_store],
-        k: Annotated[int, 'neighbours of each token', size] = 1024,
-        lam: Annotated[float, 'share of the neighbours; see `tune_lambda`', a_share] = 0.25,
-        temperature: Annotated[float, 'squared distance over which a neighbour counts less by e', positive] = 1.0,
-        key_layer: Annotated[int, 'which feedforward, as the datastore was built', integer] = -1,
-        key_at: Annotated[str, "'ff_input' or 'output', as the datastore was built", one_of(*KEYS)] = 'ff_input',
+        net: Annotated[nn.Module, 'model whose hidden states are the keys', an_instance(nn.Module)],
+        datastore: Annotated[Any, 'KNNDatastore filled by `build`, or its path', a_store],
+        k: Annotated[int, 'number of retrieved neighbors per token', size] = 1024,
+        lam: Annotated[float, 'interpolation weight lam of the neighbors; see `tune_lambda`', a_share] = 0.25,
+        temperature: Annotated[float, 'temperature of the squared distances', positive] = 1.0,
+        key_layer: Annotated[int, 'index of the feedforward, as used to build the datastore', integer] = -1,
+        key_at: Annotated[str, "'ff_input' or 'output', as used to build the datastore", one_of(*KEYS)] = 'ff_input',
     ) -> None:
         super().__init__()
         if isinstance(getattr(net, 'to_logits', None), nn.ModuleList):

@@ -24,28 +24,31 @@ __all__ = ['SPALMWrapper']
 
 
 class SPALMWrapper(WithDatastore):
-    """A net with memories whose output is mixed with tokens of a datastore by a learned gate:  b n -> b n l.
+    """SPALM: mix the output of a model with tokens of a datastore by a learned gate:  (b, n) -> (b, n, l).
 
-        m_t = sum_i softmax_i(y_i h_t) y_i          y_i  rows of the token table, of the k neighbours' tokens
-        g_t = sigmoid(w h_t + b)                    h_t  output of the net
+        m_t = sum_i softmax_i(y_i h_t) y_i          y_i  embeddings of the tokens of the k neighbors
+        g_t = sigmoid(w h_t + b)                    h_t  output of the model
         z_t = (1 - g_t) m_t + g_t h_t,   p = softmax(z_t W^T)
 
-    Distances say which tokens are found, and no more. Keys are those of a frozen model: `key_net`, or the net itself as
-    long as its weights stay. For training, `retrieve` finds all tokens once, for `forward(..., neighbours=...)`.
+    Distances are used only for retrieval. Keys are computed by a frozen model: `key_net`, or the model itself as long
+    as its weights do not change. For training, `retrieve` finds all tokens once, for `forward(..., neighbours=...)`.
 
-    It is called as the net is, so that `AutoregressiveWrapper` and `XLAutoregressiveWrapper` take it. Padding is not
-    looked up. With a `key_net` there is no cache: generation reads its tokens again.  arXiv:2102.02557
+    The wrapper is called like the model, so that it can be passed to `AutoregressiveWrapper` and
+    `XLAutoregressiveWrapper`. Padding is not looked up. With a `key_net` there is no cache: generation recomputes all
+    tokens in each step.  arXiv:2102.02557
     """
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a model with `tie_embedding` and `max_mem_len`', an_instance(nn.Module)],
-        datastore: Annotated[Any, 'a KNNDatastore that `build` has filled, or its path', a_store],
-        k: Annotated[int, 'neighbours of each token', size] = 4,
-        gate_init: Annotated[float, 'bias of the gate at first: 0 is one half, large is the net alone', number] = 0.0,
-        need_memory: Annotated[bool, 'refuse a net without memories', boolean] = True,
+        net: Annotated[nn.Module, 'model with `tie_embedding` and `max_mem_len`', an_instance(nn.Module)],
+        datastore: Annotated[Any, 'KNNDatastore filled by `build`, or its path', a_store],
+        k: Annotated[int, 'number of retrieved neighbors per token', size] = 4,
+        gate_init: Annotated[
+            float, 'initial bias of the gate: 0 means one half, large values the model alone', number
+        ] = 0.0,
+        need_memory: Annotated[bool, 'raise an error for models without memories', boolean] = True,
         key_net: Annotated[
-            nn.Module | None, 'the model that the datastore was built with, if it is not `net`; it is not trained',
+            nn.Module | None, 'frozen model that was used to build the datastore, if it is not `net`',
             an_instance(nn.Module) | none,
         ] = None,
     ) -> None:  # fmt: skip

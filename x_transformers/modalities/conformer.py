@@ -19,10 +19,10 @@ factor = Check('4 or 1', lambda value: value in (1, 4) and not isinstance(value,
 
 
 class ConformerEncoder(Configurable):
-    """Frames of sound as vectors:  b t input_dim -> b n dim
+    """Conformer encoder of audio frames:  (b, t, input_dim) -> (b, n, dim)
 
-    Two convolutions of 3 x 3 with stride 2 and ReLU leave a quarter of the frames, n = ((t - 1) // 2 - 1) // 2; then
-    blocks of half a feedforward, attention, convolution, half a feedforward and a norm, with the relative positions of
+    Two 3 x 3 convolutions with stride 2 and ReLU reduce the frames to a quarter, n = ((t - 1) // 2 - 1) // 2. Each
+    block is half a feedforward, attention, convolution, half a feedforward and a norm, with the relative positions of
     Transformer-XL.
 
     Gulati et al. 2020, arXiv:2005.08100
@@ -30,13 +30,11 @@ class ConformerEncoder(Configurable):
 
     def __init__(
         self,
-        dim: Annotated[int | None, 'width of the stack; that of `attn_layers`', size | none] = None,
-        depth: Annotated[int | None, 'its blocks', size | none] = None,
-        input_dim: Annotated[int, 'numbers of a frame', size] = 80,
-        subsample: Annotated[int, 'frames of a vector: 4, or 1 for no convolutions in front', factor] = 4,
-        attn_layers: Annotated[
-            AttentionLayers | None, 'an Encoder, in place of this one', an_instance(AttentionLayers) | none
-        ] = None,
+        dim: Annotated[int | None, 'width of the stack; that of `attn_layers` if it is passed', size | none] = None,
+        depth: Annotated[int | None, 'number of blocks', size | none] = None,
+        input_dim: Annotated[int, 'number of channels per frame', size] = 80,
+        subsample: Annotated[int, 'number of frames per output vector: 4, or 1 for no convolutions', factor] = 4,
+        attn_layers: Annotated[AttentionLayers | None, 'custom Encoder', an_instance(AttentionLayers) | none] = None,
         **flags: Any,
     ) -> None:
         super().__init__()

@@ -125,36 +125,40 @@ class Painter:
 
 
 class DALLE(Configurable):
-    """A text and the tokens of an image in one sequence, with the loss of both, and images from texts.
+    """Language model of a text followed by the tokens of an image, with the loss of both; generates images from texts.
 
-        sequence    begin, text (`text_seq_len`), image (`image_grid` rows of as many)
+        sequence    start token, text (`text_seq_len`), image (`image_grid` rows and columns)
         loss        (CE of the text + w CE of the image) / (1 + w)                     w = `image_loss_weight`
 
-    Words and tokens of the image have tables of their own, and places of the text can only be followed by words, others
-    by tokens. A text that is shorter is filled up by ids of its own, one for each place. Places of the text have a
-    vector each, those of the image one of their row and one of their column.
+    Text and image tokens have separate embedding tables and output logits: at text positions only text tokens can be
+    predicted, at image positions only image tokens. Shorter texts are padded with a separate padding id per position.
+    Text positions have one learned vector each, image positions one per row and one per column.
 
     Ramesh et al. 2021, arXiv:2102.12092
     """
 
     def __init__(
         self,
-        dim: Annotated[int | None, 'width of the stack; that of `attn_layers`', size | none] = None,
-        depth: Annotated[int | None, 'its blocks', size | none] = None,
+        dim: Annotated[int | None, 'width of the stack; that of `attn_layers` if it is passed', size | none] = None,
+        depth: Annotated[int | None, 'number of blocks', size | none] = None,
         *,
-        num_text_tokens: Annotated[int, 'words', size] = 16384,
-        text_seq_len: Annotated[int, 'words of a text at most', size] = 256,
-        num_image_tokens: Annotated[int, 'tokens of images', size] = 8192,
-        image_grid: Annotated[int, 'rows and columns of an image', size] = 32,
-        image_loss_weight: Annotated[float, 'weight of the loss of the image, that of the text is 1', not_negative] = 7,
+        num_text_tokens: Annotated[int, 'number of text tokens in the vocabulary', size] = 16384,
+        text_seq_len: Annotated[int, 'maximum number of text tokens', size] = 256,
+        num_image_tokens: Annotated[int, 'number of image tokens in the vocabulary', size] = 8192,
+        image_grid: Annotated[int, 'number of rows and columns of the image, in tokens', size] = 32,
+        image_loss_weight: Annotated[float, 'weight of the image loss; that of the text is 1', not_negative] = 7,
         attn: Annotated[
-            str, "'dalle': rows, columns and squares of the image, see `dalle_patterns`", one_of('full', 'dalle')
+            str,
+            "attention: 'dalle' for sparse patterns of rows, columns and squares (`dalle_patterns`)",
+            one_of('full', 'dalle'),
         ] = 'full',
-        cond_drop_prob: Annotated[float, 'how often an image is learned without its text', probability] = 0.0,
-        heads: Annotated[int | None, 'heads of the stack; 8 if there is no `attn_layers`', size | none] = None,
-        attn_layers: Annotated[AttentionLayers | None, 'a Decoder', an_instance(AttentionLayers) | none] = None,
+        cond_drop_prob: Annotated[
+            float, 'probability, in training, of dropping the text (classifier-free guidance)', probability
+        ] = 0.0,
+        heads: Annotated[int | None, 'number of attention heads; 8 by default', size | none] = None,
+        attn_layers: Annotated[AttentionLayers | None, 'custom Decoder', an_instance(AttentionLayers) | none] = None,
         tokenizer: Annotated[
-            nn.Module | None, 'makes images of ids, and back; it does not learn', a_tokenizer | none
+            nn.Module | None, 'frozen image tokenizer, between images and ids', a_tokenizer | none
         ] = None,
     ) -> None:
         super().__init__()

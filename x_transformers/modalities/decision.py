@@ -88,29 +88,33 @@ class Steps(NamedTuple):
 
 
 class DecisionTransformer(Configurable):
-    """A causal model of (return to go, state, action), three tokens a step, which predicts the action of each state.
+    """Decision Transformer: a causal model of (return to go, state, action), which predicts the action of each state.
 
         tokens   R_0 s_0 a_0 R_1 s_1 a_1 ...        R_t = r_t + r_(t+1) + ...
         x        norm(projection of the token + table[t])
         a_t      W out(s_t) + w                     tanh of it, or logits of discrete actions
 
-    It learns from trajectories of any quality; to act, it is given the return that one would like. The stack has no
-    positions: those of the table are times, the same for the three tokens of a step.
+    It is trained on trajectories of any quality; to act, it is conditioned on the desired return. The stack has no
+    position embeddings: `table` embeds time steps, the same for the three tokens of a step.
 
     Chen et al. 2021, arXiv:2106.01345
     """
 
     def __init__(
         self,
-        state_dim: Annotated[Any, 'features of a state, or (channels, height, width) of images', an_observation],
-        act_dim: Annotated[int, 'features of an action, or the number of discrete ones', size],
-        attn_layers: Annotated[AttentionLayers, 'a Decoder', an_instance(AttentionLayers)],
+        state_dim: Annotated[
+            Any, 'number of channels of a state, or (channels, height, width) of images', an_observation
+        ],
+        act_dim: Annotated[int, 'number of channels of an action, or number of discrete actions', size],
+        attn_layers: Annotated[AttentionLayers, 'custom Decoder', an_instance(AttentionLayers)],
         *,
-        discrete: Annotated[bool, 'actions are whole numbers', boolean] = False,
-        context_len: Annotated[int, 'steps that are read at most', size] = 20,
-        max_ep_len: Annotated[int, 'times that have a vector', size] = 4096,
-        action_tanh: Annotated[bool | None, 'actions from -1 to 1; None: unless discrete', boolean | none] = None,
-        return_scale: Annotated[float, 'returns are divided by this', positive] = 1.0,
+        discrete: Annotated[bool, 'use discrete actions, given as integers', boolean] = False,
+        context_len: Annotated[int, 'maximum number of steps in the context', size] = 20,
+        max_ep_len: Annotated[int, 'number of time steps with a learned embedding', size] = 4096,
+        action_tanh: Annotated[
+            bool | None, 'bound actions to [-1, 1] by tanh; None: yes, unless actions are discrete', boolean | none
+        ] = None,
+        return_scale: Annotated[float, 'divisor of the returns', positive] = 1.0,
     ) -> None:
         super().__init__()
         if not attn_layers.causal or attn_layers.cross_attend:

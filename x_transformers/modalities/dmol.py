@@ -19,13 +19,13 @@ SMALL = 1e-5
 
 
 class DMOLHead(Configurable):
-    """From hidden states to parameters of a mixture over pixels, and from these to probabilities and pixels.
+    """Output head for pixels: a discretized mixture of logistics (DMOL), with log probabilities and sampling.
 
         p(v) = sum_k pi_k prod_c ( s((x_c - m_kc + w) / e^s_kc) - s((x_c - m_kc - w) / e^s_kc) ),   s the sigmoid
 
-    x_c is the value of channel c in [-1, 1], w half of the way to the next one; the lowest and the highest value have
-    the tails. The mean m_kc of a channel is one parameter, and those of the channels before times coefficients of
-    their own, tanh of further ones. As a head of a model, `to_logits=DMOLHead(dim)`, its logits are the parameters.
+    x_c is the value of channel c in [-1, 1], w half the distance between values; the lowest and the highest value get
+    the tails. The mean m_kc is a parameter, plus the previous channels times coefficients, which are the tanh of
+    further parameters. As a head of a model, `to_logits=DMOLHead(dim)`, its logits are the parameters.
 
         params = head(x)                          b n d -> b n (components parameters)
         loss = -head.log_prob(params, pixels).mean()
@@ -39,9 +39,9 @@ class DMOLHead(Configurable):
     def __init__(
         self,
         dim: Annotated[int, 'width of the hidden states', size],
-        components: Annotated[int, 'logistics in the mixture', size] = 10,
-        channels: Annotated[int, 'channels of a pixel', size] = 3,
-        levels: Annotated[int, 'values of a channel', at_least(2)] = 256,
+        components: Annotated[int, 'number of logistic components in the mixture', size] = 10,
+        channels: Annotated[int, 'number of channels per pixel', size] = 3,
+        levels: Annotated[int, 'number of values per channel', at_least(2)] = 256,
     ) -> None:
         super().__init__()
         self.dim, self.components, self.channels, self.levels = dim, components, channels, levels

@@ -16,18 +16,18 @@ __all__ = ['JointAttention']
 
 
 class JointAttention(Configurable):
-    """Two sequences, such as patches and words, in one softmax:  b n d, b m d -> b n d, b m d
+    """Joint attention of two sequences, such as image patches and text:  (b, n, d), (b, m, d) -> (b, n, d), (b, m, d)
 
-        q, k, v of a by its weights, of b by others;  every token sees both;  outputs by weights of each
+        separate q, k, v and output projections for a and b;  one softmax over the keys of both
 
     Esser et al. 2024, arXiv:2403.03206 (Stable Diffusion 3)
     """
 
     def __init__(
         self,
-        dim: Annotated[int, 'width of both', size],
+        dim: Annotated[int, 'width of both sequences', size],
         heads: Annotated[int, 'number of heads', size] = 8,
-        dim_head: Annotated[int, 'width of a head', size] = 64,
+        dim_head: Annotated[int, 'width of each attention head', size] = 64,
     ) -> None:
         super().__init__()
         self.dim, self.heads, self.dim_head = dim, heads, dim_head

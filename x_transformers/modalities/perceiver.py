@@ -101,36 +101,40 @@ class Reads:
 
 
 class Perceiver(Reads, Configurable):
-    """Latents z read an array x, think, and read again:  b ... c -> b num_classes
+    """Perceiver: latents z attend to an array x and to each other, repeatedly:  (b, ..., c) -> (b, num_classes)
 
         z = cross_i(z, [x | positions]);  z = self_i(z)          i < depth
         logits = head(mean of z)                                 or z itself, without `num_classes`
 
-    The cost is that of the latents for each entry: linear in the array. With `weight_tie_layers` all readings but the
-    first are one, and so are all stacks of latents.
+    The cost is linear in the size of the array. With `weight_tie_layers`, all cross-attentions except the first share
+    their weights, and so do all self-attention stacks.
 
     Jaegle et al. 2021, arXiv:2103.03206
     """
 
     def __init__(
         self,
-        input_channels: Annotated[int, 'numbers of an entry of the array', size],
-        input_axis: Annotated[int, 'axes of the array: 1 for sound or text, 2 for images', size],
-        num_latents: Annotated[int, 'how many latents', size],
-        dim: Annotated[int, 'their width', size],
-        depth: Annotated[int, 'how often they read', size],
+        input_channels: Annotated[int, 'number of channels of the input array', size],
+        input_axis: Annotated[int, 'number of axes of the input array: 1 for audio or text, 2 for images', size],
+        num_latents: Annotated[int, 'number of latents', size],
+        dim: Annotated[int, 'width of the latents', size],
+        depth: Annotated[int, 'number of rounds of cross-attention and self-attention', size],
         *,
-        cross_heads: Annotated[int, 'heads that read the array', size] = 1,
-        heads: Annotated[int, 'heads of latents', size] = 8,
-        cross_dim_head: Annotated[int, 'width of a head that reads', size] = 64,
-        dim_head: Annotated[int, 'width of a head of latents', size] = 64,
-        self_per_cross: Annotated[int, 'blocks of latents behind each reading', size] = 1,
-        weight_tie_layers: Annotated[bool, 'later rounds share their weights', boolean] = False,
-        num_freq_bands: Annotated[int | None, 'waves of a position; None for no positions', count | none] = 64,
-        max_freq: Annotated[float, 'twice the largest frequency', positive] = 10.0,
-        num_classes: Annotated[int | None, 'logits of so many classes; None for the latents', size | none] = None,
-        cross_kwargs: Annotated[dict | None, 'further keywords of the CrossAttender', a_mapping | none] = None,
-        self_kwargs: Annotated[dict | None, 'further keywords of the Encoder', a_mapping | none] = None,
+        cross_heads: Annotated[int, 'number of heads of the cross-attention to the array', size] = 1,
+        heads: Annotated[int, 'number of heads of the self-attention of the latents', size] = 8,
+        cross_dim_head: Annotated[int, 'width of each cross-attention head', size] = 64,
+        dim_head: Annotated[int, 'width of each self-attention head', size] = 64,
+        self_per_cross: Annotated[int, 'number of self-attention blocks after each cross-attention', size] = 1,
+        weight_tie_layers: Annotated[
+            bool, 'share weights between the rounds, except for the first cross-attention', boolean
+        ] = False,
+        num_freq_bands: Annotated[
+            int | None, 'number of Fourier frequency bands of the positions; None for no positions', count | none
+        ] = 64,
+        max_freq: Annotated[float, 'twice the maximum frequency of the Fourier features', positive] = 10.0,
+        num_classes: Annotated[int | None, 'number of classes; None to return the latents', size | none] = None,
+        cross_kwargs: Annotated[dict | None, 'additional arguments of the CrossAttender', a_mapping | none] = None,
+        self_kwargs: Annotated[dict | None, 'additional arguments of the Encoder', a_mapping | none] = None,
     ) -> None:
         super().__init__()
         self.open(input_channels, input_axis, num_latents, dim, num_freq_bands, max_freq)
@@ -160,37 +164,39 @@ class Perceiver(Reads, Configurable):
 
 
 class PerceiverIO(Reads, Configurable):
-    """Latents read an array once, think, and answer any number of queries:  b ... c, b o queries_dim -> b o logits_dim
+    """Perceiver IO: latents encode an array, queries decode it:  (b, ..., c), (b, o, queries_dim) -> (b, o, logits_dim)
 
         z = cross(latents, [x | positions]);  z = self_i(z), i < depth;  out = decoder(queries, z)
 
-    An answer depends on its own query alone. Without queries the output is the latents. With `weight_tie_layers` all
-    stacks of latents are one.
+    Each output depends only on its query. Without queries, the latents are returned. With `weight_tie_layers`, all
+    self-attention stacks share their weights.
 
     Jaegle et al. 2021, arXiv:2107.14795
     """
 
     def __init__(
         self,
-        input_channels: Annotated[int, 'numbers of an entry of the array', size],
-        input_axis: Annotated[int, 'axes of the array: 1 for sound or text, 2 for images', size],
-        num_latents: Annotated[int, 'how many latents', size],
-        dim: Annotated[int, 'their width', size],
-        depth: Annotated[int, 'how often their stack runs', size],
+        input_channels: Annotated[int, 'number of channels of the input array', size],
+        input_axis: Annotated[int, 'number of axes of the input array: 1 for audio or text, 2 for images', size],
+        num_latents: Annotated[int, 'number of latents', size],
+        dim: Annotated[int, 'width of the latents', size],
+        depth: Annotated[int, 'number of times the self-attention stack runs', size],
         *,
-        queries_dim: Annotated[int, 'width of a query', size],
-        logits_dim: Annotated[int | None, 'width of an answer; that of its query if None', size | none] = None,
-        cross_heads: Annotated[int, 'heads that read the array', size] = 1,
-        heads: Annotated[int, 'heads of latents', size] = 8,
-        decoder_heads: Annotated[int, 'heads of queries', size] = 1,
-        cross_dim_head: Annotated[int, 'width of a head that reads array or latents', size] = 64,
-        dim_head: Annotated[int, 'width of a head of latents', size] = 64,
-        self_per_cross: Annotated[int, 'blocks of a stack of latents', size] = 1,
-        weight_tie_layers: Annotated[bool, 'the same stack each time', boolean] = False,
-        num_freq_bands: Annotated[int | None, 'waves of a position; None for no positions', count | none] = 64,
-        max_freq: Annotated[float, 'twice the largest frequency', positive] = 10.0,
-        cross_kwargs: Annotated[dict | None, 'further keywords of both CrossAttenders', a_mapping | none] = None,
-        self_kwargs: Annotated[dict | None, 'further keywords of the Encoder', a_mapping | none] = None,
+        queries_dim: Annotated[int, 'width of the queries', size],
+        logits_dim: Annotated[int | None, 'width of the outputs; that of the queries if None', size | none] = None,
+        cross_heads: Annotated[int, 'number of heads of the cross-attention to the array', size] = 1,
+        heads: Annotated[int, 'number of heads of the self-attention of the latents', size] = 8,
+        decoder_heads: Annotated[int, 'number of heads of the cross-attention of the queries', size] = 1,
+        cross_dim_head: Annotated[int, 'width of each cross-attention head', size] = 64,
+        dim_head: Annotated[int, 'width of each self-attention head', size] = 64,
+        self_per_cross: Annotated[int, 'number of blocks of each self-attention stack', size] = 1,
+        weight_tie_layers: Annotated[bool, 'share the weights of all self-attention stacks', boolean] = False,
+        num_freq_bands: Annotated[
+            int | None, 'number of Fourier frequency bands of the positions; None for no positions', count | none
+        ] = 64,
+        max_freq: Annotated[float, 'twice the maximum frequency of the Fourier features', positive] = 10.0,
+        cross_kwargs: Annotated[dict | None, 'additional arguments of both CrossAttenders', a_mapping | none] = None,
+        self_kwargs: Annotated[dict | None, 'additional arguments of the Encoder', a_mapping | none] = None,
     ) -> None:
         super().__init__()
         self.open(input_channels, input_axis, num_latents, dim, num_freq_bands, max_freq)

@@ -38,13 +38,13 @@ MOST, ROUNDED = 100.0, 4.60546875
 
 
 class TwoTowers(Configurable):
-    """A model of images and a model of texts, trained so that the two of a pair have similar vectors.
+    """Contrastive training of an image model and a text model (CLIP, SigLIP): pairs get similar vectors.
 
-        u, v = images and texts, pooled, projected, of length 1                    b d
-        logits = exp(logit_scale) u v^T + logit_bias                               images texts
+        u, v = images and texts, pooled, projected, L2-normalized                  (b, d)
+        logits = exp(logit_scale) u v^T + logit_bias                               (images, texts)
 
-        softmax   the cross entropy of the right text of each image, and of the right image of each text, averaged;
-                  the factor is 100 at most, with the gradient that it has there
+        softmax   the mean of the cross entropies of the text of each image and of the image of each text;
+                  the factor is clamped to 100, with the gradient that it has there
         sigmoid   -sum log sigmoid(+logit of a pair, -logit of any other two), for each image
 
     Radford et al. 2021, arXiv:2103.00020 (CLIP); sigmoid: Zhai et al. 2023, arXiv:2303.15343 (SigLIP)
@@ -52,25 +52,36 @@ class TwoTowers(Configurable):
 
     def __init__(
         self,
-        image: Annotated[nn.Module, 'images to vectors, b d, as ViTransformerWrapper does', an_instance(nn.Module)],
-        text: Annotated[nn.Module, 'ids to vectors, b d; or b n d, with `text_pool`', an_instance(nn.Module)],
+        image: Annotated[
+            nn.Module, 'model from images to vectors (b, d), such as ViTransformerWrapper', an_instance(nn.Module)
+        ],
+        text: Annotated[
+            nn.Module, 'model from ids to vectors (b, d), or (b, n, d) with `text_pool`', an_instance(nn.Module)
+        ],
         *,
         text_pool: Annotated[
-            str | None, 'which token stands for a text, or their mean; None: the model pools', one_of(*POOLS) | none
+            str | None, 'pooling of the text: one token or the mean; None if the model pools', one_of(*POOLS) | none
         ] = None,
         eos_id: Annotated[
-            int | None, "the first of these ids is the token of 'eos'; None for the largest id", integer | none
+            int | None, "id of the token for 'eos', of which the first is used; None for the largest id", integer | none
         ] = None,
-        dim_shared: Annotated[int | None, 'width of the projections; None for none', size | none] = None,
-        project_image: Annotated[bool, 'project images, if `dim_shared` is set', boolean] = True,
-        project_text: Annotated[bool, 'project texts, if `dim_shared` is set', boolean] = True,
-        project_bias: Annotated[bool, 'projections with bias', boolean] = False,
-        dim_image: Annotated[int | None, 'width of vectors of images, that of their stack if None', size | none] = None,
-        dim_text: Annotated[int | None, 'width of vectors of texts, that of their stack if None', size | none] = None,
-        loss: Annotated[str, 'how the logits of a batch are compared', one_of('softmax', 'sigmoid')] = 'softmax',
-        logit_scale: Annotated[float, 'initial factor of similarities, learned as its logarithm', positive] = 1 / 0.07,
+        dim_shared: Annotated[int | None, 'width of the shared space; None for no projections', size | none] = None,
+        project_image: Annotated[bool, 'project image vectors, if `dim_shared` is set', boolean] = True,
+        project_text: Annotated[bool, 'project text vectors, if `dim_shared` is set', boolean] = True,
+        project_bias: Annotated[bool, 'use a bias in the projections', boolean] = False,
+        dim_image: Annotated[
+            int | None, 'width of the image vectors; that of the image stack if None', size | none
+        ] = None,
+        dim_text: Annotated[
+            int | None, 'width of the text vectors; that of the text stack if None', size | none
+        ] = None,
+        loss: Annotated[
+            str, "contrastive loss: 'softmax' (CLIP) or 'sigmoid' (SigLIP)", one_of('softmax', 'sigmoid')
+        ] = 'softmax',
+        logit_scale: Annotated[float, 'initial factor of the similarities; its logarithm is learned', positive] = 1
+        / 0.07,
         logit_bias: Annotated[
-            float | None, 'initial value of what is added to logits; None for nothing', number | none
+            float | None, 'initial value of the learned bias of the logits; None for no bias', number | none
         ] = None,
     ) -> None:
         super().__init__()

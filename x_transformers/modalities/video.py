@@ -36,30 +36,35 @@ class VideoCache(NamedTuple):
 
 
 class FactorizedVideoEncoder(Configurable):
-    """Videos to vectors:  b c T H W -> b t (h w) dim,  t = 1 + (T - 1) / p of patches (p, H / h, W / w)
+    """Factorized video encoder (C-ViViT):  (b, c, T, H, W) -> (b, t, h w, dim)
 
-        x = patches of the first frame, and of each p frames behind it, by projections of their own, + place in space
-        x = spatial(x)      within each token frame, both ways
-        x = temporal(x + place in time)     at each place, causal
+        t = 1 + (T - 1) / p                 for patches (p, H / h, W / w)
+        x = separate projections of patches of the first frame, and of each next p frames, + spatial position
+        x = spatial(x)      within each token frame, bidirectional
+        x = temporal(x + time position)     at each spatial position, causal
 
-    An image (b c H W) is a video of one frame; no token knows of later frames, so that a video can be read as it comes.
+    An image (b, c, H, W) is a video of one frame. No token depends on later frames, so that videos can be streamed.
 
     Villegas et al. 2022, arXiv:2210.02399 (C-ViViT)
     """
 
     def __init__(
         self,
-        spatial_depth: Annotated[int, 'blocks within frames', size],
-        temporal_depth: Annotated[int, 'blocks through time', size],
+        spatial_depth: Annotated[int, 'number of blocks of the spatial stack, within frames', size],
+        temporal_depth: Annotated[int, 'number of blocks of the temporal stack, across frames', size],
         dim: Annotated[int, 'width of both stacks', size],
-        patch: Annotated[tuple[int, int, int], 'frames, rows and columns of a patch', three_sizes] = (2, 8, 8),
-        channels: Annotated[int, 'of a pixel', size] = 3,
+        patch: Annotated[tuple[int, int, int], 'number of frames, rows and columns per patch', three_sizes] = (2, 8, 8),
+        channels: Annotated[int, 'number of channels per pixel', size] = 3,
         *,
-        image_size: Annotated[Any, 'rows and columns of a frame, one number for both', an_image_size] = 128,
-        max_frames: Annotated[int, 'token frames at most', size] = 64,
-        heads: Annotated[int, 'of both stacks', size] = 8,
-        spatial_kwargs: Annotated[dict | None, 'further flags of that Encoder', a_mapping | none] = None,
-        temporal_kwargs: Annotated[dict | None, 'further flags of that Decoder', a_mapping | none] = None,
+        image_size: Annotated[
+            Any, 'number of rows and columns of a frame, or one number for both', an_image_size
+        ] = 128,
+        max_frames: Annotated[int, 'maximum number of token frames', size] = 64,
+        heads: Annotated[int, 'number of attention heads of both stacks', size] = 8,
+        spatial_kwargs: Annotated[dict | None, 'additional arguments of the spatial Encoder', a_mapping | none] = None,
+        temporal_kwargs: Annotated[
+            dict | None, 'additional arguments of the temporal Decoder', a_mapping | none
+        ] = None,
     ) -> None:
         super().__init__()
         image_size = (image_size, image_size) if size.test(image_size) else tuple(image_size)

@@ -56,12 +56,12 @@ Options = Annotated[
 
 
 class ViTransformerWrapper(Configurable):
-    """Images in, classes or embeddings out:  b c height width -> b classes.
+    """Vision Transformer (ViT): images to classes or embeddings.  (b, c, height, width) -> (b, classes)
 
-    The stack sees learned prefix tokens, the patches, row by row, and registers, behind the patches unless
-    `register_place='front'` puts them before. Prefix tokens and patches have learned positions, added as they are
-    stored, or handed to a stack that reads them apart from the tokens, as `tupe_pos` does. Registers have none, and are
-    left out of what is pooled and returned.
+    The sequence is learned prefix tokens, the patches, row by row, and register tokens, after the patches unless
+    `register_place='front'`. Prefix tokens and patches have learned position embeddings, which are added, or passed
+    to a stack that uses them separately, such as `tupe_pos`. Registers have no positions, and are excluded from pooling
+    and from the output.
 
     Dosovitskiy et al. 2020, arXiv:2010.11929; mean pooling: arXiv:2205.01580; registers: arXiv:2309.16588
     """
@@ -71,25 +71,39 @@ class ViTransformerWrapper(Configurable):
         *,
         image_size: Annotated[int, 'height and width of an image, in pixels', size],
         patch_size: Annotated[int, 'height and width of a patch, in pixels', size],
-        attn_layers: Annotated[AttentionLayers | nn.Module, 'the stack', a_stack],
-        channels: Annotated[int, 'channels of an image', size] = 3,
-        num_classes: Annotated[int | None, 'width of the head; None for what is pooled', size | none] = None,
-        post_emb_norm: Annotated[bool, 'layer norm after the positions are added', boolean] = False,
-        num_register_tokens: Annotated[int, 'learned tokens behind the patches, without positions', count] = 0,
-        emb_dropout: Annotated[float, 'dropout on the embeddings', probability] = 0.0,
-        patch_norm: Annotated[bool, 'norm patches before and after their linear map', boolean] = True,
-        patch_bias: Annotated[bool, 'bias of the linear map of patches', boolean] = True,
-        prefix_tokens: Annotated[int, 'learned tokens in front of the patches, with positions', count] = 0,
+        attn_layers: Annotated[
+            AttentionLayers | nn.Module,
+            'stack of attention and feedforward layers, such as `Decoder` or `Encoder`',
+            a_stack,
+        ],
+        channels: Annotated[int, 'number of channels of an image', size] = 3,
+        num_classes: Annotated[
+            int | None, 'number of classes; None to return the pooled embedding', size | none
+        ] = None,
+        post_emb_norm: Annotated[bool, 'use a layer norm after the positions are added', boolean] = False,
+        num_register_tokens: Annotated[
+            int, 'number of learned register tokens after the patches, without positions', count
+        ] = 0,
+        emb_dropout: Annotated[float, 'dropout probability of the embeddings', probability] = 0.0,
+        patch_norm: Annotated[bool, 'use norms before and after the linear projection of the patches', boolean] = True,
+        patch_bias: Annotated[bool, 'use a bias in the linear projection of the patches', boolean] = True,
+        prefix_tokens: Annotated[int, 'number of learned prefix tokens before the patches, with positions', count] = 0,
         register_place: Place = 'end',
-        post_emb_norm_bias: Annotated[bool, 'bias of `post_emb_norm`', boolean] = False,
+        post_emb_norm_bias: Annotated[bool, 'use a bias in `post_emb_norm`', boolean] = False,
         post_emb_norm_eps: Annotated[float | None, 'eps of `post_emb_norm`, 1e-5 if None', positive | none] = None,
         interpolate_pos_emb: Resampling = None,
-        crop_to_patches: Annotated[bool, 'leave out pixels on the right and below that fill no patch', boolean] = False,
-        mask_token: Annotated[bool, 'a learned vector in place of the `hidden_patches` of a call', boolean] = False,
+        crop_to_patches: Annotated[
+            bool, 'crop pixels on the right and at the bottom that do not fill a patch', boolean
+        ] = False,
+        mask_token: Annotated[bool, 'use a learned mask token for the `hidden_patches` of a call', boolean] = False,
         pool: Pooling = 'mean',
         pool_kwargs: Options = None,
-        post_pool_norm: Annotated[bool, 'norm of what is pooled, of the kind of the stack', boolean] = False,
-        pooler: Annotated[dict | None, 'layer on what is pooled: `dim`, `activation`, `bias`', a_mapping | none] = None,
+        post_pool_norm: Annotated[
+            bool, 'normalize the pooled embedding, with the kind of norm of the stack', boolean
+        ] = False,
+        pooler: Annotated[
+            dict | None, 'dict that describes a layer after pooling: `dim`, `activation`, `bias`', a_mapping | none
+        ] = None,
     ) -> None:
         super().__init__()
         if image_size % patch_size and not (crop_to_patches and image_size > patch_size):

@@ -135,32 +135,40 @@ class Hiding:
 
 
 class MLMWrapper(Configurable):
-    """A model of tokens that sees both sides, with the loss of hidden tokens:  ids b n -> loss.
+    """Masked language model (BERT), with the loss of the masked tokens:  ids (b, n) -> loss.
 
-        of the v tokens of a row that may be hidden, ceil(mask_prob v) are chosen
-        a chosen one is read as [MASK] (replace_prob), another token (random_token_prob), or as it is
-        loss = mean over all chosen tokens of  -ln p(x_t | what is read)
+        of the v tokens of a sequence that may be masked, ceil(mask_prob v) are chosen
+        a chosen token is replaced by [MASK] (replace_prob) or a random token (random_token_prob), or kept
+        loss = mean over all chosen tokens of  -ln p(x_t | the changed input)
 
-    `max_span` above 1 chooses spans; `word_ids` in the call whole words, as many as fit into the share. Another token
-    is any of the vocabulary. The head reads chosen tokens only.
+    `max_span` above 1 chooses spans; `word_ids` in the call chooses whole words, as many as fit into the fraction.
+    Random tokens are uniform over the vocabulary. Logits are computed for chosen tokens only.
 
     Devlin et al. 2018, arXiv:1810.04805; spans: Joshi et al. 2019, arXiv:1907.10529
     """
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a model of tokens, as TransformerWrapper around an Encoder', an_instance(nn.Module)],
-        mask_token_id: Annotated[int, 'id of a hidden token, one of the vocabulary', count],
-        pad_token_id: Annotated[int | None, 'id of padding, which is neither read nor hidden', count | none],
-        mask_prob: Annotated[float, 'share of the tokens of a row that are chosen', share] = 0.15,
-        replace_prob: Annotated[float, 'share of these that are read as `mask_token_id`', ratio] = 0.8,
-        random_token_prob: Annotated[float, 'share of these that are read as any token', ratio] = 0.1,
-        ignore_token_ids: Annotated[Sequence[int], 'ids that are never hidden, as [CLS] and [SEP]', several_ids] = (),
+        net: Annotated[
+            nn.Module, 'model of tokens, such as TransformerWrapper around an Encoder', an_instance(nn.Module)
+        ],
+        mask_token_id: Annotated[int, 'id of the mask token, in the vocabulary', count],
+        pad_token_id: Annotated[int | None, 'id of the padding token, which is never masked', count | none],
+        mask_prob: Annotated[float, 'fraction of the tokens of a sequence that are chosen', share] = 0.15,
+        replace_prob: Annotated[
+            float, 'fraction of the chosen tokens that are replaced by `mask_token_id`', ratio
+        ] = 0.8,
+        random_token_prob: Annotated[
+            float, 'fraction of the chosen tokens that are replaced by a random token', ratio
+        ] = 0.1,
+        ignore_token_ids: Annotated[
+            Sequence[int], 'ids that are never masked, such as [CLS] and [SEP]', several_ids
+        ] = (),
         num_tokens: Annotated[
-            int | None, 'any token is one of the first so many; those of `net` if None', size | none
+            int | None, 'random tokens are below this id; `num_tokens` of `net` if None', size | none
         ] = None,
-        max_span: Annotated[int, 'choose spans of up to so many tokens; 1 for single tokens', size] = 1,
-        span_stop_prob: Annotated[float, 'how likely a span ends after each of its tokens', share] = 0.2,
+        max_span: Annotated[int, 'maximum length of the chosen spans, in tokens; 1 for single tokens', size] = 1,
+        span_stop_prob: Annotated[float, 'probability that a span ends after each of its tokens', share] = 0.2,
     ) -> None:
         super().__init__()
         check_every_place(net)

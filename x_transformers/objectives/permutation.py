@@ -51,24 +51,30 @@ class PredictionOrder(NamedTuple):
 
 
 class PermutationLMWrapper(Configurable):
-    """A model with two streams that predicts some tokens of a row one after another, in a random order.
+    """Permutation language model (XLNet): predict some tokens of a sequence autoregressively, in a random order.
 
         z      a random order of the tokens, of which the last ceil(predict_frac n) are predicted
-        loss = mean over these of  -ln p(x_t | the tokens that are not predicted, those before t in z, where t is)
+        loss = mean over these of  -ln p(x_t | tokens that are not predicted, tokens before t in z, position of t)
 
-    `net` is a `TransformerWrapper` around an `Encoder(two_stream=True)`. Tokens that are not predicted see and are seen
-    by one another. With `perm_len` the order is one within pieces of that length, piece after piece, and a share of
-    each piece is predicted. Memories of an earlier segment, `mems`, are seen by all.
+    `net` is a `TransformerWrapper` around an `Encoder(two_stream=True)`. Tokens that are not
+    predicted attend to each other. With `perm_len`, tokens are permuted within pieces of that length, and a fraction of
+    each piece is predicted. All tokens attend to `mems`, the memories of an earlier segment.
 
     Yang et al. 2019, arXiv:1906.08237
     """
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a model of tokens around an Encoder(two_stream=True)', an_instance(nn.Module)],
-        predict_frac: Annotated[float, 'share of the tokens of a row that are predicted', share] = 1 / 6,
-        perm_len: Annotated[int | None, 'length of the pieces that are permuted; None for the row', size | none] = None,
-        pad_token_id: Annotated[int | None, 'id of padding, neither read nor predicted', count | none] = None,
+        net: Annotated[nn.Module, 'model of tokens around an Encoder(two_stream=True)', an_instance(nn.Module)],
+        predict_frac: Annotated[float, 'fraction of the tokens of a sequence that are predicted', share] = 1 / 6,
+        perm_len: Annotated[
+            int | None,
+            'length of the pieces within which tokens are permuted; None for the whole sequence',
+            size | none,
+        ] = None,
+        pad_token_id: Annotated[
+            int | None, 'id of the padding token, which is masked and not predicted', count | none
+        ] = None,
     ) -> None:
         super().__init__()
         check_every_place(net)

@@ -140,21 +140,23 @@ def cut(first: Sequence[int], second: Sequence[int], room: int | None) -> tuple[
 
 
 class BertPretrainWrapper(Configurable):
-    """The two losses of BERT: hidden tokens, and whether a row's second sentence belongs there:  ids b n -> loss.
+    """The two losses of BERT: masked tokens, and next sentence prediction:  ids (b, n) -> loss.
 
         loss = masked tokens  +  cross entropy of  W tanh(W_p h_CLS + b_p) + b
 
-    h_CLS is the hidden state of the first token. `W_p` is the `pooler` of the model if it has one, else one of the
-    wrapper. The net's `embed_ids` tell it which sentence a token is of, if it has `embed_num_tokens`.
+    h_CLS is the hidden state of the first token. `W_p` is the `pooler` of the model if it has one, otherwise a
+    layer of the wrapper. If the model has `embed_num_tokens`, sentence ids are passed as `embed_ids`.
 
     Devlin et al. 2018, arXiv:1810.04805; the order of sentences: Lan et al. 2019, arXiv:1909.11942
     """
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a model of tokens, as TransformerWrapper around an Encoder', an_instance(nn.Module)],
-        mlm: Annotated[Mapping[str, Any], 'keywords of `MLMWrapper`: which tokens are hidden', a_mapping],
-        nsp: Annotated[bool, 'also tell whether the second sentence belongs there', boolean] = True,
+        net: Annotated[
+            nn.Module, 'model of tokens, such as TransformerWrapper around an Encoder', an_instance(nn.Module)
+        ],
+        mlm: Annotated[Mapping[str, Any], 'keyword arguments of `MLMWrapper`', a_mapping],
+        nsp: Annotated[bool, 'also train next sentence prediction', boolean] = True,
     ) -> None:
         super().__init__()
         if 'net' in mlm:

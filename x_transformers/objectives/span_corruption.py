@@ -196,26 +196,26 @@ class Corruption(Configurable):
 
 
 class SpanCorruption(Corruption):
-    """Take out random spans of a text, each for a sentinel:  ids b n -> inputs b i, targets b t.
+    """Span corruption (T5): replace random spans by sentinels.  ids (b, n) -> inputs (b, i), targets (b, t)
 
         noise = clip(round(n noise_density), 1, n - 1),  spans = max(1, round(noise / mean_span))
         text      kept_1 noise_1 kept_2 noise_2 ...
         inputs    kept_1 s_1 kept_2 s_2 ... eos               i = n - noise + spans + 1
         targets   s_1 noise_1 s_2 noise_2 ... [s_last] eos    t = noise + spans + 1, one more with `final_sentinel`
 
-    The lengths of the spans, and of what is between them, are random, at least 1 each. Raffel et al. 2019,
+    The lengths of the spans and of the gaps between them are random, at least 1 each. Raffel et al. 2019,
     arXiv:1910.10683
     """
 
     def __init__(
         self,
-        sentinel_start: Annotated[int, 'id of the first sentinel, from which the others go down', count],
+        sentinel_start: Annotated[int, 'id of the first sentinel; the others have descending ids', count],
         eos_id: Annotated[int, 'id at the end of inputs and targets', count],
-        noise_density: Annotated[float, 'share of the tokens that are taken out', part] = 0.15,
-        mean_span: Annotated[float, 'mean length of a span', length] = 3.0,
-        final_sentinel: Annotated[bool, 'one more sentinel ends the targets, before `eos_id`', boolean] = False,
-        pad_id: Annotated[int, 'fills up inputs', count] = 0,
-        num_sentinels: Annotated[int, 'how many sentinels there are', size] = 100,
+        noise_density: Annotated[float, 'fraction of the tokens that are removed', part] = 0.15,
+        mean_span: Annotated[float, 'mean length of the removed spans, in tokens', length] = 3.0,
+        final_sentinel: Annotated[bool, 'add a final sentinel to the targets, before `eos_id`', boolean] = False,
+        pad_id: Annotated[int, 'id of the padding token', count] = 0,
+        num_sentinels: Annotated[int, 'number of sentinels', size] = 100,
     ) -> None:
         super().__init__()
         self.keep(sentinel_start, eos_id, final_sentinel, pad_id, num_sentinels)
@@ -248,28 +248,30 @@ def is_denoiser(value: Any) -> bool:
 
 
 class UL2Mixture(Corruption):
-    """A task drawn for each row, which its first input token tells: few short spans, much or long ones, or the end.
+    """UL2: a random denoising task per sequence, given by its first input token: short spans, long or many, or the end.
 
         R    (3, .15)                           as T5
-        X    (32, .15), (32, .5), (3, .5)       mean length of spans, share of the tokens
+        X    (32, .15), (32, .5), (3, .5)       mean length of spans, fraction of the tokens
         S    the last quarter, as one span      a prefix language model
 
-    `mode_ids` are the tokens of R, X and S; `denoisers` says other tasks. Tay et al. 2022, arXiv:2205.05131
+    `mode_ids` are the tokens of R, X and S; `denoisers` sets other tasks. Tay et al. 2022, arXiv:2205.05131
     """
 
     def __init__(
         self,
-        sentinel_start: Annotated[int, 'id of the first sentinel, from which the others go down', count],
+        sentinel_start: Annotated[int, 'id of the first sentinel; the others have descending ids', count],
         eos_id: Annotated[int, 'id at the end of inputs and targets', count],
         mode_ids: Annotated[
-            Sequence[int] | None, 'ids of the modes R, X and S',
+            Sequence[int] | None, 'ids of the mode tokens R, X and S',
             three_ids | none,
         ] = None,
-        denoisers: Annotated[Sequence[Denoiser] | None, 'the tasks, in place of these', a_mixture | none] = None,
-        weights: Annotated[Sequence[float] | None, 'how often each task is drawn; None: alike', shares | none] = None,
-        final_sentinel: Annotated[bool, 'one more sentinel ends the targets, before `eos_id`', boolean] = False,
-        pad_id: Annotated[int, 'fills up inputs', count] = 0,
-        num_sentinels: Annotated[int, 'how many sentinels there are', size] = 100,
+        denoisers: Annotated[Sequence[Denoiser] | None, 'custom denoising tasks', a_mixture | none] = None,
+        weights: Annotated[
+            Sequence[float] | None, 'sampling weights of the tasks; None for equal weights', shares | none
+        ] = None,
+        final_sentinel: Annotated[bool, 'add a final sentinel to the targets, before `eos_id`', boolean] = False,
+        pad_id: Annotated[int, 'id of the padding token', count] = 0,
+        num_sentinels: Annotated[int, 'number of sentinels', size] = 100,
     ) -> None:  # fmt: skip
         super().__init__()
         if (mode_ids is None) == (denoisers is None):
@@ -295,16 +297,16 @@ class UL2Mixture(Corruption):
 
 
 class T5PretrainWrapper(Configurable):
-    """An encoder-decoder, with the loss of saying what was taken out of a text:  ids b n -> loss.
+    """An encoder-decoder that is trained to predict the spans that were removed from a text:  ids (b, n) -> loss.
 
-    The decoder starts with `start_id`, and says the targets of the `corruption`. Raffel et al. 2019, arXiv:1910.10683
+    The decoder starts with `start_id` and predicts the targets of `corruption`. Raffel et al. 2019, arXiv:1910.10683
     """
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'an encoder-decoder, as XTransformer', an_instance(nn.Module)],
-        corruption: Annotated[Corruption, 'a SpanCorruption or UL2Mixture', an_instance(Corruption)],
-        start_id: Annotated[int, 'what the decoder reads first', integer] = 0,
+        net: Annotated[nn.Module, 'encoder-decoder, such as XTransformer', an_instance(nn.Module)],
+        corruption: Annotated[Corruption, 'SpanCorruption or UL2Mixture', an_instance(Corruption)],
+        start_id: Annotated[int, 'id of the start token of the decoder', integer] = 0,
     ) -> None:
         super().__init__()
         sides = getattr(net, 'encoder', None), getattr(getattr(net, 'decoder', None), 'net', None)

@@ -131,11 +131,11 @@ class LowRankLinear(nn.Module):
 
 
 class TTTNextLatentPredictionLoss(Configurable):
-    """How badly each hidden state foretells the next one:  b n d -> b n.
+    """Loss of predicting each hidden state from the previous one:  (b, n, d) -> (b, n).
 
         loss_i = mean_d distance(MLP(LayerNorm(h_i)), stopgrad(h_{i+1}))
 
-    The last one foretells the first, as the order is cyclic; zero where the next one is masked.
+    The order is cyclic: the last state predicts the first. The loss is zero if the next state is masked.
     """
 
     def __init__(
@@ -143,8 +143,8 @@ class TTTNextLatentPredictionLoss(Configurable):
         *,
         dim: Annotated[int, 'width of the hidden states', size],
         hidden_dim: Annotated[int | None, 'inner width, `dim` if None', size | nothing] = None,
-        num_layers: Annotated[int, 'linear layers', size] = 3,
-        loss_type: Annotated[str, 'the distance', one_of('smooth_l1', 'mse')] = 'smooth_l1',
+        num_layers: Annotated[int, 'number of linear layers', size] = 3,
+        loss_type: Annotated[str, 'distance of predicted and actual states', one_of('smooth_l1', 'mse')] = 'smooth_l1',
     ) -> None:
         super().__init__()
         widths = [dim, *[hidden_dim or dim] * (num_layers - 1), dim]
@@ -162,9 +162,9 @@ class TTTNextLatentPredictionLoss(Configurable):
 
 
 class TTTMetaLearningTargetKLLoss(Configurable):
-    """How far each state's own prediction is from that of an encoder which sees all of them:  b n d -> b n.
+    """KL divergence of the prediction of each state from that of an encoder of all states:  (b, n, d) -> (b, n).
 
-    KL(softmax(W h) || softmax(V Encoder(h)))       over classes that mean only what the outer loss makes of them
+    KL(softmax(W h) || softmax(V Encoder(h)))       over classes that are learned by the outer loss
     """
 
     def __init__(
@@ -172,9 +172,9 @@ class TTTMetaLearningTargetKLLoss(Configurable):
         *,
         dim: Annotated[int, 'width of the hidden states', size],
         num_classes: Annotated[int, 'number of classes', size],
-        depth: Annotated[int, 'layers of the encoder', size] = 1,
-        heads: Annotated[int, 'its heads', size] = 4,
-        dim_head: Annotated[int, 'their width', size] = 64,
+        depth: Annotated[int, 'number of layers of the encoder', size] = 1,
+        heads: Annotated[int, 'number of attention heads', size] = 4,
+        dim_head: Annotated[int, 'width of the latents', size] = 64,
         **kwargs: Unpack[TTTMetaLearningTargetKLLossKeywords],
     ) -> None:
         super().__init__()

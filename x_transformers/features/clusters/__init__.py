@@ -1,8 +1,7 @@
-"""Attention inside of clusters, which are formed by what tokens say: `cluster='lsh'`, `'routing'`, `'sinkhorn'`.
+"""Attention within clusters of tokens, which depend on their content: `cluster='lsh'`, `'routing'`, `'sinkhorn'`.
 
-What belongs here: a module for each way to form clusters, a class in it derived from `Clusters` (of `clusters.py`,
-where the keywords of all of them are declared). Sorting, chunks and sums are in `kernels/clusters.py`, mixes
-of blocks in `kernels/sinkhorn.py`.
+Each clustering method is a module with a class derived from `Clusters` (in `clusters.py`, which declares all keywords).
+Sorting, chunks and sums are in `kernels/clusters.py`, mixes of blocks in `kernels/sinkhorn.py`.
 """
 
 from x_transformers.features.clusters.clusters import Clusters

@@ -1,4 +1,4 @@
-"""What all ways to form clusters have in common: their keywords, and how a call is read."""
+"""Base class of attention within clusters: keywords of all clustering methods, and common checks of a call."""
 
 from __future__ import annotations
 
@@ -35,97 +35,101 @@ from x_transformers.kernels.clusters import FAR, SELF, UNSEEN, Extra
 even = Check('an even number of at least 2', lambda value: is_int(value) and value >= 2 and value % 2 == 0, 'int')
 # keys from which a single query looks for those that it sees before it meets them
 MANY = 1024
-NO_SCORES = 'it has no scores of all keys to hand on'
+NO_SCORES = 'it computes no scores of all keys for the next layer'
 
 
 class Clusters(AttentionFeature):
-    """Queries meet the keys of their cluster alone, which content decides; `cluster` says how clusters are formed.
+    """Attention within clusters: queries attend only to keys of the same cluster, which depends on the content.
 
-        lsh        tokens whose queries point in about the same direction:  `lsh.py`
-        routing    tokens around a centroid, which moves with them:  `routing.py`
-        sinkhorn   blocks of tokens, and a mix of all blocks for each:  `sinkhorn.py`
+        lsh        locality-sensitive hashing: queries with similar directions           `lsh.py`
+        routing    tokens near the same centroid, by online k-means                      `routing.py`
+        sinkhorn   blocks of tokens, each with a soft permutation of all blocks          `sinkhorn.py`
 
-    Time and memory grow with the length, not its square. Clusters are those of a document, if there are several, and
-    padding has one of its own.
+    Time and memory are linear in the length, not quadratic. With several documents, clusters are formed within each
+    document, and padding has a separate cluster.
     """
 
     paper = 'Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296'
     cluster = flag(
         None,
-        'attention inside of clusters, formed in this way',
+        "attend within clusters: 'lsh', 'routing' or 'sinkhorn'",
         one_of('lsh', 'routing', 'sinkhorn') | none,
         example='lsh',
     )
     cluster_size = flag(
         None,
-        'tokens of a chunk of a cluster; None: 64, with `num_clusters` k of n tokens n / k',
+        'tokens per chunk of a cluster; None: 64, or with `num_clusters` k and n tokens n / k',
         size | none,
         example=3,
     )
-    lsh_rounds = flag(4, 'hashes of each token: it sees its neighbours by any of them', size, example=2)
+    lsh_rounds = flag(4, 'number of hash rounds; a token attends to its neighbors in any of them', size, example=2)
     lsh_buckets = flag(
         None,
-        'buckets of a hash, even; None: by the length, two for each chunk, without a cache',
+        'number of hash buckets, even; None: two per chunk, depending on the length, without a cache',
         even | none,
         example=4,
     )
     lsh_chunks = flag(
         None,
-        "'bucket': each bucket is cut into chunks; 'sorted': all tokens, sorted by bucket; None: the first if causal",
+        "'bucket': chunks in each bucket; 'sorted': chunks of all tokens sorted by bucket; None: 'bucket' if causal",
         one_of('bucket', 'sorted') | none,
         example='bucket',
     )
-    lsh_across_buckets = flag(False, "with 'sorted', a token sees all of the chunks around it")
-    lsh_scale = flag(1.0, 'factor of the products of queries and keys, which have length one', positive, example=2.0)
-
-    num_clusters = flag(None, "how many centroids each head has, for 'routing'", size | none, example=2)
-    local_heads = flag(None, 'how many heads see nearby tokens; None: half of them', count | none, example=1)
-    local_pattern = flag(
-        None, 'what these see, a pattern; None: a window of `cluster_size`', none | a_pattern, example='sliding'
+    lsh_across_buckets = flag(
+        False, "with 'sorted', attend to all tokens of the neighboring chunks, also of other buckets"
     )
-    routing_decay = flag(0.999, 'how much of a centroid is left after a step', probability, example=0.5)
+    lsh_scale = flag(1.0, 'factor of the dot products of queries and unit-length keys', positive, example=2.0)
+
+    num_clusters = flag(None, "number of centroids per head, for 'routing'", size | none, example=2)
+    local_heads = flag(None, 'number of heads with local attention; None: half of the heads', count | none, example=1)
+    local_pattern = flag(
+        None, 'sparse pattern of these heads; None: a window of `cluster_size`', none | a_pattern, example='sliding'
+    )
+    routing_decay = flag(0.999, 'decay of the moving averages of the centroids, per step', probability, example=0.5)
     routing_balanced = flag(
         None,
-        'centroids take equally many tokens, their best; None: unless causal',
+        'give each centroid the same number of tokens, those nearest to it; None: yes, unless causal',
         boolean | none,
         example=False,
     )
-    cluster_blocks = flag(None, "blocks at most, which `sinkhorn_sort='net'` has weights for", size | none, example=16)
+    cluster_blocks = flag(
+        None, "maximum number of blocks, for the weights of `sinkhorn_sort='net'`", size | none, example=16
+    )
     sinkhorn_sort = flag(
         'bilinear',
-        "how blocks are compared: by their queries and keys, or 'net': by a network",
+        "how blocks are compared: 'bilinear' (their mean queries and keys) or 'net' (a small network)",
         one_of('bilinear', 'net'),
         example='net',
     )
-    sinkhorn_iters = flag(8, 'how often columns and rows are divided by their sums', size, example=2)
-    sinkhorn_temp = flag(0.75, 'temperature of the permutation', positive, example=0.3)
-    sinkhorn_gumbel = flag(True, 'noise in training, so that the permutation is a drawn one')
-    sortcut = flag(0, 'all queries see so many sorted blocks alone; 0: their own block and its mix', count, example=2)
+    sinkhorn_iters = flag(8, 'number of Sinkhorn iterations', size, example=2)
+    sinkhorn_temp = flag(0.75, 'temperature of the soft permutation', positive, example=0.3)
+    sinkhorn_gumbel = flag(True, 'add Gumbel noise in training, so that permutations are sampled')
+    sortcut = flag(0, 'if positive, all queries attend only to this number of sorted blocks', count, example=2)
 
     kinds: ClassVar[dict[str, type[Clusters]]] = {}
     options_of: ClassVar[tuple[str, ...]] = ()  # the keywords that a way reads, beside those of all
     stored_as = {'sort': 'sinkhorn_sort'}  # where there is one, in place of the flag
     joins_tokens = ''  # clusters are those of a document
-    not_across = 'clusters are of the tokens of one sequence'
+    not_across = 'clusters contain tokens of one sequence'
     handles = ('causal', 'masks', 'padding', 'documents', 'biases', 'past')
     clashes = {
-        **dict.fromkeys(('max_attend_future', 'max_attend_past'), 'a token sees those of its cluster'),
-        **dict.fromkeys(('num_mem_kv', 'add_zero_kv'), 'what stands in front is of no cluster'),
+        **dict.fromkeys(('max_attend_future', 'max_attend_past'), 'a token attends to its cluster instead of a window'),
+        **dict.fromkeys(('num_mem_kv', 'add_zero_kv'), 'prepended keys belong to no cluster'),
         'dropout': 'it forms weights of chunks, which are computed twice',
-        'collab_heads': 'clusters are those of a head, there is one shared key',
-        'flash_pack_seq': '`document_ids` says the same',
-        'l2_distance': 'queries meet keys by products',
-        **dict.fromkeys(('shaw_rel_pos', 'xl_rel_pos'), 'nothing is known of distances between tokens of a cluster'),
-        'shaw_rel_values': 'nothing is known of distances between tokens of a cluster',
-        'disentangled': 'nothing is known of distances between tokens of a cluster',
-        'use_rel_proj_pos_bias': 'its bias is one of all keys',
+        'collab_heads': 'clusters are formed per head, but all heads share one key projection',
+        'flash_pack_seq': 'use `document_ids` instead',
+        'l2_distance': 'scores are dot products',
+        **dict.fromkeys(('shaw_rel_pos', 'xl_rel_pos'), 'it does not use distances between tokens of a cluster'),
+        'shaw_rel_values': 'it does not use distances between tokens of a cluster',
+        'disentangled': 'it does not use distances between tokens of a cluster',
+        'use_rel_proj_pos_bias': 'this bias is computed for all keys at once',
     }
     not_in_stack = {
-        **dict.fromkeys(('shaw_rel_pos', 'xl_rel_pos'), 'nothing is known of distances between tokens of a cluster'),
-        'polar_pos_emb': 'its keys have a shift for each head, clusters are of queries',
+        **dict.fromkeys(('shaw_rel_pos', 'xl_rel_pos'), 'it does not use distances between tokens of a cluster'),
+        'polar_pos_emb': 'its keys are shifted per head, but clusters are formed by queries',
         'residual_attn': NO_SCORES,
         'cross_residual_attn': NO_SCORES,
-        'two_stream': 'clusters are formed of all tokens, told or not',
+        'two_stream': 'clusters are formed from all tokens, also those that are still to be predicted',
     }
     cuts = None
 

@@ -1,4 +1,4 @@
-"""Clusters of tokens whose queries point in about the same direction, found by random hashes."""
+"""Locality-sensitive hashing (LSH): clusters of tokens whose queries have similar directions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from x_transformers.flags import ConfigError, PerToken, flag
 from x_transformers.kernels.clusters import SELF, Order, attend, by_chunk, by_rank
 
 Heads = tuple[Tensor, Tensor, Tensor]
-OF_QUERIES = 'keys are made of queries'
+OF_QUERIES = 'keys are computed from the queries'
 LATER = 'chunks of all tokens end by later ones'
 ONE_HASH = 128  # buckets at most; more are the product of two hashes
 # what has numbers of its own for keys, or makes keys otherwise
@@ -59,16 +59,19 @@ class KeysOfQueries:
 
 
 class SharedQK(KeysOfQueries, AttentionFeature):
-    """Keys are the directions of queries; a token looks at itself only if it sees nothing else.
+    """Shared queries and keys: keys are the normalized queries. A token attends to itself only if it has no other key.
 
     sim_ij = q_i q_j / |q_j|
     """
 
     paper = 'Reformer, arXiv:2001.04451, section 2'
-    shared_qk = flag(False, 'keys are the directions of queries, without a projection of their own')
-    not_across = 'keys are made of the queries of the same tokens'
+    shared_qk = flag(False, 'use the L2-normalized queries as keys, without a key projection')
+    not_across = 'keys are computed from the queries of the same tokens'
     settles = ('logit_scale',)
-    clashes = {**dict.fromkeys(MAKE_KEYS, OF_QUERIES), 'cluster': "'lsh' shares queries and keys, others do not"}
+    clashes = {
+        **dict.fromkeys(MAKE_KEYS, OF_QUERIES),
+        'cluster': "'lsh' already shares queries and keys, other methods need separate keys",
+    }
     row_wise = True
     cuts = None
 
@@ -94,13 +97,13 @@ class SharedQK(KeysOfQueries, AttentionFeature):
 
 
 class LSH(KeysOfQueries, Clusters, kind='lsh'):
-    """Tokens of a bucket of a hash see each other, of several hashes together.
+    """LSH attention: tokens in the same bucket of a random hash attend to each other, in several rounds of hashing.
 
-        k = q / |q|,  hash(x) = argmax [x R; -x R]        R is random, e b/2, for each round and head
-        o_i = softmax_j over the union of what i sees in each round (s q_i k_j - 1e5 [i = j]) v_j
+        k = q / |q|,  hash(x) = argmax [x R; -x R]        R: random, (e, b / 2), for each round and head
+        o_i = softmax_j over the union of the keys of all rounds (s q_i k_j - 1e5 [i = j]) v_j
 
-    R is drawn anew in training; in evaluation it follows from `lsh_seed`. Without `lsh_buckets`, the number of buckets
-    is that of the row, or of its document, without padding: shorter ones read the first columns of R.
+    R is sampled again in training; in evaluation it is computed from `lsh_seed`. Without `lsh_buckets`, the number of
+    buckets depends on the length of the sequence or document without padding: shorter ones use the first columns of R.
     """
 
     paper = 'Reformer, arXiv:2001.04451'

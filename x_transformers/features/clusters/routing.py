@@ -1,4 +1,4 @@
-"""Clusters around centroids that follow the tokens, as k-means finds them online."""
+"""Routing: clusters around centroids that are updated by online k-means."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ UNITS = 2**24  # in which sums are counted: whole numbers add up to the same in 
 
 
 class Routing(HoldsPattern, Clusters, kind='routing'):
-    """Tokens of the same centroid m see each other, in the last heads; the first ones see nearby tokens.
+    """Routing attention: in the last heads, tokens near the same centroid m attend to each other; the first are local.
 
-        q, k = layer_norm(q), layer_norm(k)        without gain and bias
-        argmax    a token is of the centroid with the largest m q, and sees its chunk of that cluster and the one before
-        balanced  each centroid takes the w queries with the largest m q and the w keys with the largest m k; a token
-                  that several took gets the mean of what they give, that none took nothing
-        m = decay m + (1 - decay) (mean q + mean k) / 2, of length one, of the tokens nearest to it
+        q, k = layer_norm(q), layer_norm(k)        without weight and bias
+        argmax    a token belongs to the centroid with the largest m q; it attends to its chunk of the cluster and to
+                  the one before
+        balanced  each centroid gets the w queries with the largest m q and the w keys with the largest m k; a token in
+                  several clusters gets the mean of their outputs, a token in none gets zeros
+        m = decay m + (1 - decay) (mean q + mean k) / 2, normalized, over the tokens nearest to it
 
-    Without `cluster_size`, chunks, what balanced centroids take, and the window of the first heads have the length of
-    the row, or of its document, over the number of centroids: padding does not count. Centroids move in `stepped`, by
-    what passes in training have counted since.
+    Without `cluster_size`, the chunks, the balanced clusters and the window of the local heads have the length of the
+    sequence (or document), without padding, divided by the number of centroids. Centroids are updated in `stepped`,
+    from the training passes since the last update.
     """
 
     paper = 'Routing Transformer, arXiv:2003.05997'
@@ -47,10 +48,11 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
     clashes = {
         **Clusters.clashes,
         **dict.fromkeys(
-            ('qk_norm', 'qk_rmsnorm', 'k_rmsnorm', 'qk_head_norm', 'qk_proj_norm'), 'it norms queries and keys'
+            ('qk_norm', 'qk_rmsnorm', 'k_rmsnorm', 'qk_head_norm', 'qk_proj_norm'),
+            'it already normalizes queries and keys',
         ),
         'differential': 'heads are local or routed, not both',
-        'shared_qk': 'keys have a centroid of their own',
+        'shared_qk': 'queries and keys have separate centroids',
     }
     counts_tokens = True  # Centroids follow the real tokens, whatever gives the sizes.
 

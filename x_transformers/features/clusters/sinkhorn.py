@@ -1,4 +1,4 @@
-"""Blocks of keys, sorted softly: a block of queries sees its own tokens, and a mix of all blocks that resembles one."""
+"""Sparse Sinkhorn attention: blocks of queries attend to their own block and to a soft permutation of all blocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from x_transformers.kernels.sinkhorn import (
     widened,
 )
 
-NO_PLACE = 'a mixed key has no position'
+NO_PLACE = 'mixed keys have no position'
 OF_PLACES = (
     'max_attend_past',
     'max_attend_future',
@@ -68,10 +68,10 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         K'_i = sum_j S_ij K_j,  V'_i = sum_j S_ij V_j
         out_i = softmax(s q_i [K'_i; K_i]) [V'_i; V_i]
 
-    `sinkhorn` divides columns by their sums, then rows, `sinkhorn_iters` times. Where a token sees no later one, i
-    mixes j < i alone, a row divides columns by their sums up to itself, and its queries or x are those of all tokens up
-    to the first one of its block; so no row depends on what follows that token. The first block sees itself alone.
-    With `sortcut=c` all queries see the first c of the K', and nothing else.
+    `sinkhorn` divides columns by their sums, then rows, `sinkhorn_iters` times. In causal attention, i mixes only
+    j < i, columns are divided by their sums up to row i, and the queries or x of row i are those of all tokens up to
+    the first one of its block, so that no row depends on later tokens. The first block attends only to itself.
+    With `sortcut=c`, all queries attend only to the first c blocks of K'.
     """
 
     paper = 'Sparse Sinkhorn Attention, arXiv:2002.11296'
@@ -87,9 +87,9 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
     joins_tokens = 'blocks of tokens are mixed'
     handles = ('causal', 'padding', 'past')
     clashes = {
-        'dropout': 'it has no weights to drop',
-        'collab_heads': 'blocks are sorted for each head, there is one shared key',
-        'l2_distance': 'queries meet keys by products',
+        'dropout': 'it forms no attention weights',
+        'collab_heads': 'blocks are sorted per head, but all heads share one key projection',
+        'l2_distance': 'scores are dot products',
         'flash_pack_seq': joins_tokens,
         **{name: Clusters.clashes[name] for name in ('num_mem_kv', 'add_zero_kv')},
         **dict.fromkeys(OF_PLACES, NO_PLACE),

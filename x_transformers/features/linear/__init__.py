@@ -1,4 +1,4 @@
-"""Products of features in place of a softmax, so that the past is a sum of fixed size.
+"""Linear attention: dot products of feature maps instead of a softmax, so that the past is a state of fixed size.
 
     attention    `attn_kernel`, on the engine of `kernels/linear`
     gates        how strongly a token is written, and what it leaves of the past

@@ -1,4 +1,4 @@
-"""Linear attention: queries and keys meet by products of features, so that the past is a sum of fixed size."""
+"""Linear attention: dot products of feature maps instead of a softmax, so that the past is a state of fixed size."""
 
 from __future__ import annotations
 
@@ -45,26 +45,25 @@ ONLY_WITH = {
 
 
 class LinearAttention(AttentionFeature):
-    """Queries and keys meet by products of features, in place of a softmax:  w_ts = phi(q_t) . phi(k_s)
+    """Linear attention: dot products of feature maps instead of a softmax:  w_ts = phi(q_t) . phi(k_s)
 
         elu        phi(x) = elu(x) + 1
         favor      phi(x) = m^-1/2 exp(w x - |x|^2 / 2), w from N(0, I) in orthogonal blocks:  E w_ts = exp(x . y)
         relu       phi(x) = m^-1/2 relu(w x) + 0.001
         rff        phi(x) = m^-1/2 (sin(w x / sigma), cos(w x / sigma)), x of unit length:  ~ exp(x . y / sigma^2)
         arccos     phi(x) = m^-1/2 relu(w x), x of unit length
-        dpfp       products of entries of (relu(x), relu(-x)) with those up to nu places before
-        identity   x itself
+        dpfp       products of the channels of (relu(x), relu(-x)) with those up to nu channels before
+        identity   x
 
-    of q and k, for the first three times the root of the scale. Keys are summed up: time and memory grow with the
-    length, and the cache holds m (e + 1) numbers per key head in place of keys and values. Other updates of the state,
-    where it is causal, with g_t = sigmoid(w x_t + b) of each key head:
+    For the first three maps, x is q or k times the square root of the scale. Keys and values are summed up: time and
+    memory are linear in the length, and the cache holds m (e + 1) numbers per key head instead of keys and values.
+    Updates of the state in causal attention, with g_t = sigmoid(w x_t + b) per key head:
 
         sum        S_t = S_t-1 + phi(k_t) v_t
         gate       S_t = g_t S_t-1 + (1 - g_t) phi(k_t) v_t, and so the sum of weights
         delta      S_t = S_t-1 + g_t phi(k_t) (v_t - phi(k_t) S_t-1), without a sum of weights
 
-    Keys that other features put in front are a sum of their own, which is added. Random features are drawn anew in
-    training, by `stepped`.
+    Prepended keys are summed separately, and added. Random features are sampled again in training, by `stepped`.
     """
 
     paper = (
@@ -73,67 +72,79 @@ class LinearAttention(AttentionFeature):
     )
     kernel = flag(
         None,
-        'feature map of linear attention',
+        'feature map of linear attention, which replaces softmax attention',
         none | one_of('elu', 'favor', 'relu', 'identity', 'dpfp', 'rff', 'arccos'),
         example='elu',
     )
     kernel_update = flag(
-        'sum', 'what a token does to the state of linear attention', one_of('sum', 'gate', 'delta'), example='gate'
+        'sum',
+        "update of the state by each token: 'sum', 'gate' or 'delta'",
+        one_of('sum', 'gate', 'delta'),
+        example='gate',
     )
     kernel_normalize = flag(
-        None, 'divide by the sum of weights; None: yes, but for the delta rule', none | boolean, example=False
+        None, 'divide by the sum of the weights; None: yes, except with the delta rule', none | boolean, example=False
     )
     kernel_l2norm = flag(
-        None, "queries and keys of unit length; None: with 'rff' and 'arccos'", none | boolean, example=True
+        None, "L2-normalize queries and keys; None: for 'rff' and 'arccos'", none | boolean, example=True
     )
     kernel_key_norm = flag(
         None,
-        'features of unit sum or length; None: for the delta rule, unit sum, or length where some may be negative',
+        "normalize the features to unit 'sum' or 'l2' norm; None: with the delta rule, by 'sum', or 'l2' if features "
+        'may be negative',
         none | one_of('sum', 'l2'),
         example='l2',
     )
     kernel_features = flag(
-        None, "random vectors of a head; None: e log(e), for 'rff' and 'arccos' e", size | none, example=6
+        None, "number of random vectors per head; None: e log(e), or e for 'rff' and 'arccos'", size | none, example=6
     )
     kernel_orthogonal = flag(
-        None, "random vectors orthogonal in blocks; None: with 'favor' and 'relu'", boolean, example=False
+        None, "make the random vectors orthogonal in blocks; None: for 'favor' and 'relu'", boolean, example=False
     )
     kernel_redraw = flag(
         None,
-        "draw them anew after so many steps of training, 0 never; None: 1000, for 'rff' and 'arccos' 0",
+        'number of training steps after which random vectors are sampled again, 0 for never; None: 1000, or 0 for '
+        "'rff' and 'arccos'",
         count | none,
         example=2,
     )
-    kernel_hyperbolic = flag(False, 'random features in pairs w, -w')
-    kernel_chunk = flag(64, 'tokens of a chunk, inside of which causal queries meet keys one by one', size, example=3)
-    dpfp_nu = flag(3, "places that 'dpfp' looks back", size, example=2)
+    kernel_hyperbolic = flag(False, 'use random vectors in pairs w, -w')
+    kernel_chunk = flag(
+        64, 'chunk size, in tokens: within a chunk, causal scores are computed for single keys', size, example=3
+    )
+    dpfp_nu = flag(3, "number nu of shifts of 'dpfp'", size, example=2)
     rff_sigma = flag(
-        'learned', "width of 'rff', of each feature of a head if learned", one_of('learned') | positive, example=0.8
+        'learned',
+        "width sigma of 'rff': a number, or 'learned' per channel and head",
+        one_of('learned') | positive,
+        example=0.8,
     )
     stored_as = {'w': 'features_w', 'age': 'features_age', 'sigma': 'rff_sigma', 'gate': 'write_gate'}
     remembers = {'key sums': Running()}
     joins_tokens = ''  # its sums end with a document
     handles = ('causal', 'padding', 'documents', 'keys', 'past', 'context', 'elsewhere', 'groups')
     clashes = {
-        'dropout': 'it has no weights to drop',
-        'collab_heads': 'features are those of a head, there is one shared key',
-        **dict.fromkeys(('max_attend_future', 'max_attend_past'), 'its past is one sum'),
-        'flash_pack_seq': 'its past is one sum; `document_ids` says the same',
-        'l2_distance': 'queries meet keys by products',
-        'shaw_rel_pos': 'nothing is added to its scores',
-        'xl_rel_pos': 'nothing is added to its scores',
-        'shared_qk': 'nothing is added to its scores',
-        'disentangled': 'nothing is added to its scores',
-        'data_dependent_alibi': 'nothing is added to its scores',
-        'use_rel_proj_pos_bias': 'nothing is added to its scores',
+        'dropout': 'it forms no attention weights',
+        'collab_heads': 'features are computed per head, but all heads share one key projection',
+        **dict.fromkeys(('max_attend_future', 'max_attend_past'), 'it sums up all earlier keys'),
+        'flash_pack_seq': 'use `document_ids` instead',
+        'l2_distance': 'scores are dot products of feature maps',
+        'shaw_rel_pos': 'it forms no scores to add to',
+        'xl_rel_pos': 'it forms no scores to add to',
+        'shared_qk': 'it forms no scores to add to',
+        'disentangled': 'it forms no scores to add to',
+        'data_dependent_alibi': 'it forms no scores to add to',
+        'use_rel_proj_pos_bias': 'it forms no scores to add to',
     }
     not_in_stack = {
-        **dict.fromkeys(('rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb'), 'its features are not of turned keys'),
-        **dict.fromkeys(('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias'), 'nothing is added to its scores'),
-        'shaw_rel_pos': 'nothing is added to its scores',
-        'xl_rel_pos': 'nothing is added to its scores',
-        'residual_attn': 'it has no scores to hand on',
-        'cross_residual_attn': 'it has no scores to hand on',
+        **dict.fromkeys(
+            ('rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb'), 'its feature maps do not apply to rotated keys'
+        ),
+        **dict.fromkeys(('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias'), 'it forms no scores to add to'),
+        'shaw_rel_pos': 'it forms no scores to add to',
+        'xl_rel_pos': 'it forms no scores to add to',
+        'residual_attn': 'it forms no scores for the next layer',
+        'cross_residual_attn': 'it forms no scores for the next layer',
     }
 
     def setup(self, host: Any) -> None:

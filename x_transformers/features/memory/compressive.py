@@ -1,4 +1,4 @@
-"""Compressive Transformer: memories that grow too old are not forgotten, but made into fewer."""
+"""Compressive Transformer: the oldest memories are compressed into fewer instead of being dropped."""
 
 from __future__ import annotations
 
@@ -41,33 +41,51 @@ OF_CONTENT = (ProjectionClip, ProjectionNorm, QKNorm, QKRMSNorm, QKHeadNorm, Key
 
 
 class CompressiveMemory(ModelFeature):
-    """Memories come in pairs (mem, cmem), of which the second holds what was pushed out of the first, compressed.
+    """Compressed memories: entries that are pushed out of the memories are compressed and stored in a second memory.
 
-        a layer sees        cmem, mem, x                    oldest first, a step of positions for each entry
-        old, mem <- mem x   the last `max_mem_len` stay; old are those that do not
-        new = f(old)        b n d -> b ceil(n / c) d
-        cmem <- cmem new    the last `cmem_len` stay
+        attended keys       cmem, mem, x                    oldest first, consecutive positions
+        old, mem <- mem x   mem keeps the last `max_mem_len` entries, old are the others
+        new = f(old)        (b, n, d) -> (b, ceil(n / c), d)
+        cmem <- cmem new    cmem keeps the last `cmem_len` entries
 
-    f is a convolution of `cmem_ratio` = c entries, a pool of them, dilated convolutions, or keeps those that the
-    segment has attended to most. In training it learns by a loss of its own, `cmem`, summed over layers:
+    The memories of a call are pairs (mem, cmem). f is a convolution of `cmem_ratio` = c entries, pooling, dilated
+    convolutions, or keeps the entries that the segment has attended to most. In training it is trained by a separate
+    loss, `cmem`, summed over layers:
 
-        attn    mean (attention(x, old) - attention(x, new))^2      by content alone, with what the layer projects by
-        ae      mean (old - g(new))^2                               g is a transposed convolution; pools repeat
+        attn    mean (attention(x, old) - attention(x, new))^2      by content alone, with the projections of the layer
+        ae      mean (old - g(new))^2                               g: transposed convolution, or repetition for pooling
 
-    in which all but f and g are constants. The loss of later segments reaches f where memories keep their gradients.
-    Where masks say what is real, the intermediates hold masks of the new memories, `mem_masks`, to go with them.
+    in which all but f and g is constant. The loss of later segments reaches f if memories keep their gradients. If
+    there are masks, the intermediates contain masks of the new memories, `mem_masks`, for the next call.
     """
 
     paper = 'Compressive Transformer, arXiv:1911.05507'
-    cmem_len = flag(0, 'compressed memories of each self-attention, behind `max_mem_len`', count, example=3)
-    cmem_ratio = flag(4, 'how many memories become one', size, example=2)
-    cmem_fn = flag('conv', 'what makes one of them', one_of(*LEARNED, *POOLS), example='mean')
-    cmem_loss = flag('attn', 'what it learns by: attention, or the way back', one_of('attn', 'ae') | none, example='ae')
+    cmem_len = flag(
+        0, 'number of compressed memories per self-attention layer, in addition to `max_mem_len`', count, example=3
+    )
+    cmem_ratio = flag(4, 'compression ratio: number of memories that are compressed to one', size, example=2)
+    cmem_fn = flag(
+        'conv',
+        "compression function: 'conv', 'dilated_conv', 'mean', 'max' or 'most_used'",
+        one_of(*LEARNED, *POOLS),
+        example='mean',
+    )
+    cmem_loss = flag(
+        'attn',
+        "loss of the compression: 'attn' (attention reconstruction), 'ae' (autoencoding), or None",
+        one_of('attn', 'ae') | none,
+        example='ae',
+    )
     cmem_loss_weight = flag(1.0, 'weight of this loss', not_negative, example=0.5)
-    cmem_init = flag(None, "how convolutions start: None as torch's do", one_of('mean') | none, example='mean')
-    clashes = {'mem_same_length': 'compressed memories are further away than a query would see'}
+    cmem_init = flag(
+        None,
+        "initialization of the convolutions: 'mean' (averaging), or None for PyTorch's default",
+        one_of('mean') | none,
+        example='mean',
+    )
+    clashes = {'mem_same_length': 'compressed memories are outside the window of the queries'}
     stored_as = {'each': 'attn_layers.cmem'}
-    joins_tokens = 'what is kept of a segment is made of several tokens'
+    joins_tokens = 'its compressed memories combine several tokens'
     needs_all = ''
 
     def setup(self, host: Any) -> None:

@@ -1,4 +1,4 @@
-"""Memorizing Transformer: layers that look up keys and values of earlier segments."""
+"""Memorizing Transformer: layers that retrieve keys and values of earlier segments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Heads = tuple[Tensor, Tensor, Tensor]
 # keys b k j e and values b k j d, the newest last, and how many of them are real in each row (b): the last ones
 Store = Sequence[Tensor]
 
-NOT_SUMMED = 'it looks up keys of a softmax'
+NOT_SUMMED = 'it retrieves keys for a softmax'
 is_settings = Check(
     'what the stack says: (keys that a query gets, initial gate, search)',
     lambda value: isinstance(value, (tuple, list)) and len(value) == 3,
@@ -50,35 +50,45 @@ are_layers = Check(
 
 
 class KNNMemory(AttentionFeature):
-    """A head also reads the keys of earlier segments that fit its query best, and mixes both by a gate.
+    """Attention also to the best matching keys of earlier segments; a gate mixes both results.
 
-        q, k <- q / |q| t, k / |k|       t = exp(knn_scale), of each head, root of e at first
-        near = attention(q, k, v)        the layer's own, with its positions
-        far = softmax(q k_far) v_far     the K best keys of the row's store, without positions
-        out = g far + (1 - g) near       g = sigmoid(knn_gate), of each head; near where the store is empty
+        q, k <- q / |q| t, k / |k|       t = exp(knn_scale), per head, initialized with sqrt(e)
+        near = attention(q, k, v)        ordinary attention, with positions
+        far = softmax(q k_far) v_far     the K best keys in the store of the batch entry, without positions
+        out = g far + (1 - g) near       g = sigmoid(knn_gate), per head; near if the store is empty
 
-    Stores are constants, and the same during a segment: its own tokens are no part of them. The cache holds the store,
-    and the keys and values of the segment, which join it at its end.
+    Stores have no gradient, and do not change within a segment: its own tokens are added at its end. The cache holds
+    the store, and the keys and values of the segment.
     """
 
     paper = 'Memorizing Transformers, arXiv:2203.08913'
-    knn_mem = flag(None, 'as `knn_mem_layers` of the stack says', is_settings | none, example=(2, 0.5, 'exact'))
-    takes = {'knn_store': '(k b h m e, v b h m e, count b), of earlier segments', 'knn_reset': 'b, rows that forget'}
+    knn_mem = flag(
+        None,
+        'settings (top k, initial gate, search), set by `knn_mem_layers` of the stack',
+        is_settings | none,
+        example=(2, 0.5, 'exact'),
+    )
+    takes = {
+        'knn_store': '(k b h m e, v b h m e, count b), of earlier segments',
+        'knn_reset': 'b, True to clear the store',
+    }
     stored_as = {'gate': 'knn_gate', 'scale': 'knn_scale'}
     remembers = {'knn': OfContext(), 'knn keys': PerToken(), 'knn values': PerToken()}
-    joins_tokens = 'what is stored would be of several documents'
-    needs_all = 'what is stored is of all tokens'
+    joins_tokens = 'keys of several documents would be stored together'
+    needs_all = 'the keys of all tokens are stored'
     settles = ('logit_scale',)
     per_head = True
     not_across = 'it stores keys of the sequence itself'
     clashes = {
-        **dict.fromkeys(('qk_norm', 'qk_rmsnorm', 'qk_head_norm', 'k_rmsnorm'), 'queries and keys are normed already'),
+        **dict.fromkeys(
+            ('qk_norm', 'qk_rmsnorm', 'qk_head_norm', 'k_rmsnorm'), 'queries and keys are already normalized'
+        ),
         **dict.fromkeys(('kernel', 'aft', 'linformer_k', 'cluster'), NOT_SUMMED),
-        'collab_heads': 'what is stored is of each head, there is one shared key',
-        'l2_distance': 'what is looked up fits by products',
-        'use_latent_kv': 'what is stored are keys and values, not what they are made of',
-        'latent_rope_subheads': 'some of its keys turn',
-        'dim_latent_rope': 'some of its keys turn',
+        'collab_heads': 'keys are stored per head, but all heads share one key projection',
+        'l2_distance': 'keys are retrieved by dot products',
+        'use_latent_kv': 'it stores keys and values, not latents',
+        'latent_rope_subheads': 'some of its key channels are rotated',
+        'dim_latent_rope': 'some of its key channels are rotated',
     }
 
     def setup(self, host: Any) -> None:
@@ -183,33 +193,35 @@ def check_store(store: Any, k: Tensor, v: Tensor) -> None:
 
 
 class KNNMemoryLayers(StackFeature):
-    """Some layers of self-attention store their keys and values, and look up those of earlier segments.
+    """kNN memory: some self-attention layers store their keys and values, and retrieve those of earlier segments.
 
-    Each row of the batch has a store of its own for each of these layers, the last `knn_mem_size` tokens; it is a part
-    of the cache, and outlives it as `knn_mems`.
+    Each batch entry has a separate store in each of these layers, with the last `knn_mem_size` tokens. Stores are part
+    of the cache, and can be passed to later calls as `knn_mems`.
     """
 
     paper = KNNMemory.paper
-    knn_mem_layers = flag((), 'which layers of self-attention, counted from 0', are_layers, example=(1,))
-    knn_mem_size = flag(65536, 'tokens that are stored for each row', size, example=6)
-    knn_mem_topk = flag(32, 'how many of them a head reads', size, example=3)
-    knn_mem_gate_init = flag(0.0, 'where gates start, a logit; -4 to add memory to a trained net', number, example=1.0)
+    knn_mem_layers = flag(
+        (), 'indices of the self-attention layers with a kNN memory, counted from 0', are_layers, example=(1,)
+    )
+    knn_mem_size = flag(65536, 'number of stored tokens per batch entry', size, example=6)
+    knn_mem_topk = flag(32, 'number of stored tokens that each query retrieves, per head', size, example=3)
+    knn_mem_gate_init = flag(0.0, 'initial gate, a logit; -4 to add memory to a pretrained model', number, example=1.0)
     knn_mem_search = flag(
         'exact',
-        "how they are found: 'coarse' looks at few dimensions first, and may miss some",
+        "search: 'exact', or 'coarse', which first compares only some channels and may miss some keys",
         one_of('exact', 'coarse'),
         example='coarse',
     )
     takes = {
         'knn_mems': 'stores of earlier segments, one for each run of such a layer',
-        'knn_reset': 'b, rows that forget',
+        'knn_reset': 'b, True to clear the store',
     }
     must_be = {'knn_reset': tensor_of('b')}
     joins_tokens = KNNMemory.joins_tokens
-    needs_all = 'what is stored is of all tokens'
+    needs_all = 'the keys of all tokens are stored'
     clashes = {
-        'reversible': 'what layers store is not computed back',
-        'layer_dropout': 'a layer that is left out stores nothing',
+        'reversible': 'the backward pass cannot recompute the stores',
+        'layer_dropout': 'a skipped layer stores nothing',
     }
 
     @classmethod
@@ -256,7 +268,7 @@ class KNNMemoryLayers(StackFeature):
 
 
 class KNNMemoryOfModel(ModelFeature):
-    """Hands out what layers have stored, with the tokens of the segment that has been read."""
+    """Return the stores of the layers, with the tokens of the current segment."""
 
     paper = KNNMemory.paper
     takes = {'return_knn_mems': 'True to return (output, knn_mems)'}

@@ -1,4 +1,4 @@
-"""Attention to some keys of each query, by their positions: what runs the patterns of `x_transformers.patterns`.
+"""Sparse attention by positions, with the patterns of `x_transformers.patterns`.
 
     pattern    `attn_sparse_pattern`, on the engine of `kernels/patterns`
     held       what all that hold a pattern read of it

@@ -1,4 +1,4 @@
-"""What patterns of the layers of a stack have to do with each other."""
+"""Patterns that differ between the layers of a stack: random blocks, and patterns that alternate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from x_transformers.patterns import Mix
 
 
 class DrawnInStack(StackFeature):
-    """Blocks at random are others in each layer; patterns that take turns need as many layers."""
+    """Draw different random blocks in each layer; check that there are enough layers for alternating patterns."""
 
     serves = ('sparse_pattern', 'local_pattern')
 

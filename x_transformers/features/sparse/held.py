@@ -1,4 +1,4 @@
-"""What holds a pattern: the ways in which all features with one read it."""
+"""Mixin of features with a sparse pattern."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from x_transformers.kernels.patterns.placement import Placement
 from x_transformers.patterns import Pattern, as_pattern, check_known, is_pattern
 
 OUTSIDE = {
-    'outside_pattern': 'how many of the first tokens stand outside of the pattern, or at which places (p): all tokens '
+    'outside_pattern': 'tokens outside of the pattern, their number at the start or their indices (p): all tokens '
     'attend to them, and they attend to all'
 }
 OUTSIDE_MUST_BE = {
     'outside_pattern': Check(
-        'a number of tokens, or a tensor of places (p)',
+        'a number of tokens, or a tensor of indices (p)',
         lambda value: (is_int(value) and value >= 0) or (torch.is_tensor(value) and value.ndim == 1),
     )
 }
@@ -26,7 +26,7 @@ a_pattern = Check("a pattern, its dict, or a name such as 'sliding'", is_pattern
 
 
 class HoldsPattern:
-    """A part of an attention feature, whose heads, or some of them, see what a pattern shows them.
+    """Mixin of attention features in which all or some heads attend according to a pattern.
 
     pattern         a subclass calls `hold` where it is set up
     random_blocks   what is drawn for the pattern, if anything is, a buffer: `stored_as` must name it

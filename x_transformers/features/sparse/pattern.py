@@ -1,4 +1,4 @@
-"""A pattern in place of all keys."""
+"""Sparse attention patterns (`x_transformers.patterns`) instead of attention to all keys."""
 
 from __future__ import annotations
 
@@ -63,29 +63,38 @@ class Apart:
 
 
 class SparsePattern(HoldsPattern, AttentionFeature):
-    """A query sees the keys that a pattern shows it, and no score is formed for others:  x_transformers.patterns
+    """Sparse attention: queries attend only to the keys of a pattern, and no other scores are computed.
 
-    Positions are places in the sequence, counted from its first real token, whatever `pos` says; what depends on the
-    length depends on that of the row. Memory tokens and prefixes stand outside of a pattern that knows more than
-    distances: all tokens attend to them, and they attend to all. Time and memory grow with the keys that a query sees.
+    The patterns are in `x_transformers.patterns`. They use token indices, counted from the first token after left
+    padding, not `pos`; the length is that of each sequence. Memory tokens and prefixes are outside of patterns that
+    depend on more than distances: all tokens attend to them, and they attend to all. Time and memory are proportional
+    to the number of keys per query.
     """
 
     paper = 'Sparse Transformer, arXiv:1904.10509; Longformer, arXiv:2004.05150'
     sparse_pattern = flag(
-        None, 'which keys a query sees, by their places', none | a_pattern, example={'pattern': 'sliding', 'window': 3}
+        None,
+        'sparse pattern of keys that each query attends to: a `Pattern`, its dict, or its name',
+        none | a_pattern,
+        example={'pattern': 'sliding', 'window': 3},
     )
     global_separate_qkv = flag(
         None,
-        "tokens that `global_mask` marks have projections of their own; None: yes, where there is Global('mask')",
+        "use separate projections for the tokens of `global_mask`; None: yes, if the pattern has Global('mask')",
         boolean | none,
         example=False,
     )
-    takes = {'global_mask': "b n, which tokens see all and are seen by all, for Global('mask')", **OUTSIDE}
+    takes = {
+        'global_mask': "b n, True for global tokens, which attend to all and to which all attend, for Global('mask')",
+        **OUTSIDE,
+    }
     must_be = OUTSIDE_MUST_BE
-    not_across = 'its places are those of one sequence'  # unless it is Global
+    not_across = 'its positions are those of one sequence'  # unless it is Global
     handles = ('causal', 'masks', 'padding', 'documents', 'biases', 'keys', 'past', 'context', 'elsewhere', 'dropout')
     not_in_stack = {
-        **dict.fromkeys(('residual_attn', 'cross_residual_attn'), 'it forms no scores of all keys to hand on'),
+        **dict.fromkeys(
+            ('residual_attn', 'cross_residual_attn'), 'it computes no scores of all keys for the next layer'
+        ),
     }
     stored_as = {'random_blocks': 'random_blocks'}
     keys_may_leave = limits_sight = True
@@ -243,8 +252,8 @@ class SparsePattern(HoldsPattern, AttentionFeature):
 
 
 class PatternsInStack(StackFeature):
-    """Tells layers with a pattern where rows with padding on the left begin, and which tokens stand outside of it, and
-    those of cross-attention where their queries stand."""
+    """Pass left padding and tokens outside of the pattern to layers with a pattern, and indices of the queries to
+    cross-attention."""
 
     serves = ('sparse_pattern', 'local_pattern')
     takes = OUTSIDE
@@ -278,7 +287,7 @@ class PatternsInStack(StackFeature):
 
 
 class PatternsInModel(ModelFeature):
-    """Tells a stack which tokens stand outside of its patterns: those that the model puts in front or between."""
+    """Pass the indices of tokens outside of patterns to a stack: those that the model prepends or inserts."""
 
     serves = ('sparse_pattern', 'local_pattern')
     plain = True  # with such a stack there are no short cuts
@@ -313,10 +322,12 @@ def holds_pattern(layer: Any) -> bool:
 
 
 class GlobalTokensInStack(StackFeature):
-    """Tells layers that have Global('mask') which tokens are global."""
+    """Pass `global_mask` to layers whose pattern has Global('mask')."""
 
     serves = ('sparse_pattern',)
-    takes = {'global_mask': 'b n, which tokens see all and are seen by all; those behind its end are not'}
+    takes = {
+        'global_mask': 'b n, True for global tokens, which attend to all and to which all attend; False beyond its end'
+    }
     waits = True
 
     def open(self, x: Tensor, call: Any) -> Tensor:
@@ -344,9 +355,11 @@ def reads_marks(layer: Any) -> bool:
 
 
 class GlobalTokensInModel(ModelFeature):
-    """Hands `global_mask` on to the stack. What stands in front of the tokens is not global."""
+    """Pass `global_mask` to the stack. Prepended tokens are not global."""
 
-    takes = {'global_mask': 'b n, which tokens see all and are seen by all; those behind its end are not'}
+    takes = {
+        'global_mask': 'b n, True for global tokens, which attend to all and to which all attend; False beyond its end'
+    }
     waits = True
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
