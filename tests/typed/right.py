@@ -16,6 +16,7 @@ from x_transformers import (
     TransformerWrapper,
     ViTransformerWrapper,
     XTransformer,
+    pretrained,
 )
 from x_transformers.flags import PerLayer
 from x_transformers.keywords import DecoderKeywords, Unpack
@@ -78,6 +79,14 @@ translator = XTransformer(
 )
 loss = translator(ids, ids)
 tokens = translator.generate(ids, ids[:, :1], 4)
+
+
+def load(folder: str) -> Tensor:
+    """Typed by the class that is asked for."""
+    loaded: TransformerWrapper = TransformerWrapper.from_pretrained(folder)
+    again, info = pretrained.load(folder, cls=TransformerWrapper, return_info=True)
+    names: list[str] = info.new
+    return loaded(ids) + again(ids) + len(names)
 
 
 class MyKeywords(DecoderKeywords, total=False):

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, overload
 
 import torch
 from torch import nn
@@ -254,6 +254,15 @@ class Configurable(nn.Module):
                 f'`class` got {config.get("class")!r}, it must be {cls.__name__} or one of its subclasses'
             )
         return decode({**config, 'class': kind.__name__})
+
+    @overload
+    @classmethod
+    def from_pretrained(
+        cls: type[Own], source: str | os.PathLike[str], *, return_info: Literal[True], **options: Any
+    ) -> tuple[Own, Any]: ...
+    @overload
+    @classmethod
+    def from_pretrained(cls: type[Own], source: str | os.PathLike[str], **options: Any) -> Own: ...
 
     @classmethod
     def from_pretrained(cls, source: str | os.PathLike[str], **options: Any) -> Any:
