@@ -1,6 +1,7 @@
 """What editors and type checkers see: keywords, calls and results have types, and mistakes are found before a run."""
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -65,6 +66,27 @@ def fields_of(name, declared):
 
 def source_of(cls):
     return Path(sys.modules[cls.__module__].__file__).read_text(encoding='utf-8')
+
+
+def original_names():
+    """Yield the modules of the original with the names in them."""
+    text = (Path(__file__).parent / 'data' / 'original_names.txt').read_text(encoding='utf-8')
+    for module, names in re.findall(r'^(\w+):\n((?:    .*\n?)+)', text, re.MULTILINE):
+        yield module, set(names.split())
+
+
+def test_names_of_the_original_are_no_private_imports():
+    """Type checkers refuse what a module imports for itself alone: `import name as name` is for users, too."""
+    found = 0
+    for module, names in original_names():
+        path = PACKAGE / f'{module}.py'
+        listed = getattr(importlib.import_module(f'x_transformers.{module}'), '__all__', ()) if path.exists() else ()
+        for node in ast.parse(path.read_text(encoding='utf-8')).body if path.exists() else ():
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith('x_transformers'):
+                private = [one.name for one in node.names if one.name in names - {*listed} and one.asname is None]
+                assert not private, f'{module}: import {private[0]} as {private[0]}'
+                found += sum(one.asname in names for one in node.names)
+    assert found > 40
 
 
 def test_types_cost_nothing_at_run_time():

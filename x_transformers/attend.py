@@ -20,12 +20,20 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from x_transformers.compat.elsewhere import also
-from x_transformers.compat.helpers import create_causal_mask, default_device, pack_one, unpack_one
+from x_transformers.compat.helpers import (
+    create_causal_mask as create_causal_mask,
+    default_device as default_device,
+    pack_one as pack_one,
+    unpack_one as unpack_one,
+)
 from x_transformers.core.calls import Call
 from x_transformers.core.checks import a_tensor, as_mask, boolean_mask
 from x_transformers.core.hooks import is_plainly
 from x_transformers.core.rows import Rows, to_4d
-from x_transformers.core.traces import Intermediates, log_prob_from_hard_attend
+from x_transformers.core.traces import (
+    Intermediates as Intermediates,
+    log_prob_from_hard_attend as log_prob_from_hard_attend,
+)
 from x_transformers.features.catalogue import ATTEND
 from x_transformers.features.contextual import UseCoPE
 from x_transformers.features.derived import keep_none

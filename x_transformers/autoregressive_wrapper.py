@@ -17,18 +17,18 @@ from torch import Generator, Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
 from x_transformers.compat.elsewhere import also
-from x_transformers.compat.helpers import (  # noqa: F401  names that other code imports from here
+from x_transformers.compat.helpers import (
     cast_tuple,
-    cross_entropy,
+    cross_entropy as cross_entropy,
     default,
     exists,
     identity,
     join,
-    lens_to_mask,
-    log,
-    masked_mean,
-    modify_cached_kv,
-    pad_at_dim,
+    lens_to_mask as lens_to_mask,
+    log as log,
+    masked_mean as masked_mean,
+    modify_cached_kv as modify_cached_kv,
+    pad_at_dim as pad_at_dim,
 )
 from x_transformers.core.arguments import Method, checked
 from x_transformers.core.aux_losses import AuxLosses
@@ -62,8 +62,8 @@ from x_transformers.generation.sampling import (
     align_right,
     check_mask,
     contrastive_decode_fn,
-    gumbel_noise,  # noqa: F401  a name of the original
-    gumbel_sample,  # noqa: F401  the same
+    gumbel_noise as gumbel_noise,
+    gumbel_sample as gumbel_sample,
     lens_of_mask,
     min_p,
     new_tokens_of,

@@ -36,7 +36,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.choice import Choice
-from x_transformers.generation.sampling import min_p, padded_prompts, require
+from x_transformers.generation.sampling import min_p as min_p, padded_prompts, require
 from x_transformers.training.losses import mean_or_zero, tell_padding
 from x_transformers.training.token_loss import (
     Linear,
@@ -48,7 +48,7 @@ from x_transformers.training.token_loss import (
     shared,
     split_head,
 )
-from x_transformers.x_transformers import TransformerWrapper
+from x_transformers.x_transformers import TransformerWrapper as TransformerWrapper
 
 __all__ = ['BeliefStateWrapper']
 

@@ -53,11 +53,17 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.generation.sampling import align_right, check_temperature, lens_of_real, require, shift_right
+from x_transformers.generation.sampling import (
+    align_right as align_right,
+    check_temperature,
+    lens_of_real,
+    require,
+    shift_right,
+)
 from x_transformers.keywords import ContinuousTransformerWrapperCall, ContinuousTransformerWrapperKeywords, Unpack
 from x_transformers.modalities.conv_stem import ConvStem, convolutions
 from x_transformers.training.losses import mean_or_zero, predictable, read_of, real_tokens
-from x_transformers.x_transformers import AttentionLayers, Wrapper
+from x_transformers.x_transformers import AttentionLayers as AttentionLayers, Wrapper
 
 __all__ = ['ContinuousAutoregressiveWrapper', 'ContinuousTransformerWrapper']
 

@@ -33,11 +33,11 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.generation.choice import Choice
-from x_transformers.generation.sampling import filter_with, padded_prompts, require, top_p
+from x_transformers.generation.sampling import filter_with, padded_prompts, require, top_p as top_p
 from x_transformers.keywords import FreeTransformerKeywords, Unpack
 from x_transformers.training.losses import mean_or_zero, read_of
 from x_transformers.training.token_loss import Readout, next_token_loss
-from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder
+from x_transformers.x_transformers import AttentionLayers, Decoder as Decoder, Encoder as Encoder
 
 __all__ = ['BinaryMapper', 'FreeTransformer']
 

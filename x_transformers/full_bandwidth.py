@@ -12,14 +12,14 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, next_token_loss
-from x_transformers.cache import LayerIntermediates
+from x_transformers.cache import LayerIntermediates as LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids, within
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.core.traces import maps_apart
-from x_transformers.features.norms import RMSNorm
+from x_transformers.features.norms import RMSNorm as RMSNorm
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -39,7 +39,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.engine import Reader
-from x_transformers.generation.sampling import padded_prompts, require, top_k
+from x_transformers.generation.sampling import padded_prompts, require, top_k as top_k
 from x_transformers.training.layer_losses import Targets
 from x_transformers.training.losses import before_padding, read_of, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import later

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import next_token_loss
 from x_transformers.compat.elsewhere import also
-from x_transformers.compat.helpers import masked_mean
+from x_transformers.compat.helpers import masked_mean as masked_mean
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids
 from x_transformers.core.model_calls import model_call
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.core.precision import accurate
-from x_transformers.features.norms import RMSNorm
+from x_transformers.features.norms import RMSNorm as RMSNorm
 from x_transformers.flags import (
     Check,
     ConfigError,

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from x_transformers.autoregressive_wrapper import Reader, evaluating, next_token_loss
-from x_transformers.cache import Cache, LayerIntermediates
+from x_transformers.cache import Cache, LayerIntermediates as LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core import ordering
 from x_transformers.core.arguments import checked
@@ -59,7 +59,7 @@ from x_transformers.keywords import MultiInputTransformerWrapperKeywords, Unpack
 from x_transformers.training.layer_losses import Targets
 from x_transformers.training.losses import before_padding, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import Readout, later, overheard
-from x_transformers.x_transformers import AttentionLayers, Wrapper
+from x_transformers.x_transformers import AttentionLayers as AttentionLayers, Wrapper
 
 __all__ = ['MultiInputAutoregressiveWrapper', 'MultiInputTransformerWrapper']
 

@@ -17,7 +17,7 @@ from torch.func import functional_call
 
 from x_transformers.autoregressive_wrapper import next_token_loss
 from x_transformers.compat.elsewhere import also
-from x_transformers.compat.helpers import masked_mean
+from x_transformers.compat.helpers import masked_mean as masked_mean
 from x_transformers.core.again import Kept, itself
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses

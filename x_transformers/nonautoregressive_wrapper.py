@@ -35,8 +35,15 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.guidance import unlearned
-from x_transformers.generation.sampling import accurate, guided, gumbel_noise, in_range, require, without_token
-from x_transformers.generation.sampling import top_k as keep_largest
+from x_transformers.generation.sampling import (
+    accurate,
+    guided,
+    gumbel_noise as gumbel_noise,
+    in_range,
+    require,
+    top_k as keep_largest,
+    without_token,
+)
 from x_transformers.training.losses import mean_or_zero, real_tokens
 from x_transformers.training.masking import random_rank
 from x_transformers.training.token_loss import Terms, later, weighted_token_loss

@@ -24,9 +24,9 @@ from torch.nn import ModuleList
 from torch.utils._pytree import tree_map_only
 
 from x_transformers import keywords as kw
-from x_transformers.attend import Attend, ChoosesKernel, attended, settle
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.cache import Cache, LayerIntermediates, cache_of
+from x_transformers.attend import Attend as Attend, ChoosesKernel, attended, settle
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
+from x_transformers.cache import Cache, LayerIntermediates as LayerIntermediates, cache_of
 from x_transformers.compat.elsewhere import also
 from x_transformers.compat.names import *  # noqa: F403  names that other code imports from here
 from x_transformers.core import ordering
@@ -81,7 +81,7 @@ from x_transformers.core.routing import (
 from x_transformers.core.rows import taken, to_4d
 from x_transformers.core.sight import Limits
 from x_transformers.core.some import refuse_kind, refuse_some
-from x_transformers.core.traces import Intermediates, are_maps_apart, maps_apart
+from x_transformers.core.traces import Intermediates as Intermediates, are_maps_apart, maps_apart
 from x_transformers.core.widths import Shape, Widths
 from x_transformers.fast.plain import PlainLayers, ShortCuts
 from x_transformers.fast.untouched import remember
@@ -96,16 +96,16 @@ from x_transformers.features.derived import (
     DerivedHeads,
     keep_none,
 )
-from x_transformers.features.embeddings import TokenEmbedding, projection_of
+from x_transformers.features.embeddings import TokenEmbedding as TokenEmbedding, projection_of
 from x_transformers.features.feedforward import ACTIVATIONS
 from x_transformers.features.heads import refuse_other_heads
 from x_transformers.features.layouts import checked_order, repeated, transformed
 from x_transformers.features.levels import IN_FEEDFORWARD
-from x_transformers.features.norms import Identity, LayerNorm
+from x_transformers.features.norms import Identity as Identity, LayerNorm as LayerNorm
 from x_transformers.features.pooling import Pool
 from x_transformers.features.positions import no_positions
 from x_transformers.features.readouts import linear_head, retie
-from x_transformers.features.residuals import Residual
+from x_transformers.features.residuals import Residual as Residual
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -132,7 +132,7 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.generation.engine import evaluating
-from x_transformers.training.losses import attn_z_loss, dropout_seq, each_head, entropy
+from x_transformers.training.losses import attn_z_loss, dropout_seq as dropout_seq, each_head, entropy
 from x_transformers.training.optim import (
     UpdatesStack,
     largest_logits,

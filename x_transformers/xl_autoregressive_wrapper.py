@@ -40,7 +40,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.choice import Choice
-from x_transformers.generation.sampling import padded_prompts, require, top_k
+from x_transformers.generation.sampling import padded_prompts, require, top_k as top_k
 from x_transformers.objectives.test_time_training import (
     InnerStep,
     LowRankLinear,

@@ -30,7 +30,7 @@ from x_transformers.features.embeddings import (
     PrependInputs,
     Sinusoids,
     SumEmbeds,
-    TokenEmbedding,
+    TokenEmbedding as TokenEmbedding,
 )
 from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.readouts import TieEmbedding
@@ -57,7 +57,7 @@ from x_transformers.generation.sampling import (
     lens_of_mask,
     padded_prompts,
     require,
-    top_k,
+    top_k as top_k,
     without_token,
 )
 from x_transformers.keywords import Unpack, XValTransformerWrapperKeywords
@@ -70,7 +70,7 @@ from x_transformers.training.token_loss import (
     single_losses,
     weighted_token_loss,
 )
-from x_transformers.x_transformers import AttentionLayers, Wrapper
+from x_transformers.x_transformers import AttentionLayers as AttentionLayers, Wrapper
 
 __all__ = ['XValAutoregressiveWrapper', 'XValTransformerWrapper']
 

@@ -15,8 +15,7 @@ from x_transformers.flags import Features
 from x_transformers.kernels.flex import attempted, fits, in_one_dtype
 from x_transformers.kernels.patterns.placement import Placement
 from x_transformers.patterns import Pattern
-from x_transformers.patterns.branches import Branch, Columns, Span
-from x_transformers.patterns.branches import Rows as AllKeys
+from x_transformers.patterns.branches import Branch, Columns, Rows as AllKeys, Span
 
 Place = Callable[[Pattern], Placement]
 
