@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.jit._trace import is_tracing
 
 from x_transformers.core.kinds import KINDS
 from x_transformers.core.transforms import transformed
@@ -147,7 +148,7 @@ class ExitsInStack(StackFeature):
         return on.pick('finish', lambda x, call: call.norm(self.host.final_norm, x))(x, call)
 
     def leaving(self, run: Run, x: Tensor, call: Any, blocks: Sequence[range], exits: Exits) -> Tensor:
-        tracing = torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed()
+        tracing = torch.compiler.is_compiling() or is_tracing() or transformed()
         whole = tracing or type(x) is not Tensor or x.is_meta  # how many go on is not known there
         real = None if call.real is None else call.real[:, call.real.shape[1] - x.shape[1] :]
         going = x.new_ones(x.shape[:2], dtype=torch.bool) if real is None else real

@@ -217,7 +217,7 @@ class AttentionFeature(Feature):
     """
 
     replaces = {'attend': EAGER_STAGES}
-    handles: ClassVar[Collection[str]] = ()
+    handles: Collection[str] = ()
     maps: ClassVar[Any] = None
 
     row_wise: ClassVar[bool] = False
@@ -372,7 +372,7 @@ class ModelFeature(Feature):
     `bounded`: it has no positions beyond a certain one.
     """
 
-    bounded: ClassVar[bool] = False
+    bounded: bool = False
     gives_log_probs: ClassVar[bool] = False
     by_token: ClassVar[bool] = False
 
