@@ -33,6 +33,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.guidance import unlearned
 from x_transformers.generation.sampling import accurate, guided, gumbel_noise, in_range, require, without_token
@@ -48,8 +49,8 @@ class Losses(NamedTuple):
     """The loss to minimise, and its parts; those that were not computed are None."""
 
     loss: Tensor
-    generator_loss: Tensor | None
-    critic_loss: Tensor | None
+    generator_loss: Maybe[Tensor]
+    critic_loss: Maybe[Tensor]
 
 
 # schedules: the part of the tokens that is hidden at time t, from all at 0 to none at 1

@@ -82,7 +82,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
 
     trace: LayerIntermediates
     inputs: dict[str, Any]
-    cache: Cache | None
+    cache: Maybe[Cache]
     held: int
     seen: int | Tensor
     new: int
@@ -91,10 +91,10 @@ class StackCall(AddsLosses, HasStates, OfTokens):
     mem_masks: Sequence[Tensor | None]
     context_length: int = 0
     start: Maybe[Tensor] = None
-    real: Tensor | None = None
+    real: Maybe[Tensor] = None
     shared: dict[str, dict[str, Any]] = field(default_factory=no_shared_inputs)
     norm_inputs: dict[str, Tensor] = field(default_factory=dict)
-    condition: Tensor | None = None
+    condition: Maybe[Tensor] = None
     keeps: bool = False
     order: Sequence[int] = ()
     kinds: Sequence[str] = ()
@@ -103,7 +103,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
     self_attended: int = 0
     declared: Mapping[str, Remembered] = field(default_factory=dict)
     batch: int | None = None
-    documents: Tensor | None = None
+    documents: Maybe[Tensor] = None
     maps_apart: bool = False
 
     @property
@@ -516,8 +516,8 @@ class Call(AddsLosses, HasStates, InBlocks):
 
     x: Tensor
     heads: int
-    context: Tensor | None
-    query_mask: Tensor | None
+    context: Maybe[Tensor]
+    query_mask: Maybe[Tensor]
     causal: bool
     scale: float
     dropout: float
@@ -526,9 +526,9 @@ class Call(AddsLosses, HasStates, InBlocks):
     trace: Intermediates
     keeps: bool = False
     new_states: dict[str, State] = field(default_factory=dict)
-    old_states: Mapping[str, State] | None = None
+    old_states: Maybe[Mapping[str, State]] = None
     declared: Mapping[str, Remembered] = field(default_factory=dict)
-    changed_by: Feature | None = None
+    changed_by: Maybe[Feature] = None
     rebuilds_values: bool = False
     unmasked: bool = False
     hides_added: bool = False
@@ -536,12 +536,12 @@ class Call(AddsLosses, HasStates, InBlocks):
     keys: int = 0
     total_keys: int = 0
     summed: int = 0
-    sight: Sight | None = None
-    shown: Tensor | None = None
-    real: Tensor | None = None
+    sight: Maybe[Sight] = None
+    shown: Maybe[Tensor] = None
+    real: Maybe[Tensor] = None
     all_real: Maybe[Tensor] = None
-    mask: Tensor | None = None
-    bias: Tensor | None = None
+    mask: Maybe[Tensor] = None
+    bias: Maybe[Tensor] = None
     bare_keys: Sequence[tuple[Tensor, Tensor]] = ()
     may_be_blind: bool = False
     many: bool = False

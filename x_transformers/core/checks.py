@@ -161,7 +161,7 @@ def check_broadcast(t: Tensor, name: str, to: Tensor) -> None:
     check_digits(t, name, to)
 
 
-def first_of(found: Iterable[T]) -> T | None:
+def first_of(found: Iterable[T]) -> Maybe[T]:
     """The first, or None: `next` with a default, which torch's compiler cannot follow in all releases."""
     for one in found:
         return one

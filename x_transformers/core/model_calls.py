@@ -91,13 +91,13 @@ class ModelCall(AddsLosses, HasStates):
     offset: int | Tensor
     like_tokens: Maybe[Tensor] = None
     ids: Any = None
-    before: Tensor | None = None
-    shown: Tensor | None = None
-    mask: Tensor | None = None
+    before: Maybe[Tensor] = None
+    shown: Maybe[Tensor] = None
+    mask: Maybe[Tensor] = None
     leading: int = 0
     taken: int = 0
     front: list[tuple[int, Tensor | None]] = field(default_factory=list)
-    spread: Callable[..., Tensor] | None = None
+    spread: Maybe[Callable[..., Tensor]] = None
     keeps: bool = False
     maps_apart: bool = False
     returns_readout: bool = False

@@ -371,13 +371,13 @@ class InBlocks(OfCall):
 
     masks: list[Rows] = field(default_factory=list)
     biases: list[Rows] = field(default_factory=list)
-    span: Span | None = None
+    span: Maybe[Span] = None
     later_keys: int = 0
     combined: bool = False
     carried: dict[str, Tensor] = field(default_factory=dict)
     split_once: dict[int, Given] = field(default_factory=dict)
     in_one: Any = None
-    places: Tensor | None = None
+    places: Maybe[Tensor] = None
     positions: dict[tuple[str, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def term(self, t: Tensor | Rows, name: str) -> Rows:

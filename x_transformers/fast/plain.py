@@ -35,6 +35,7 @@ from x_transformers.features.norms import BiasedLayerNorm, LayerNorm, MultiheadR
 from x_transformers.features.residuals import Residual
 from x_transformers.features.rotary import Rotary, RotaryLayers, is_one
 from x_transformers.flags import Feature, Features
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels import dense
 from x_transformers.kernels.dense import Sight, fused, sight_of
 from x_transformers.kernels.derivatives import differentiable_sdpa
@@ -299,10 +300,10 @@ class PlainCall(TakesNotes):
 class PlainPass:
     """What the layers of one pass share: how many `rows`, (b, n), by which angles they turn, what queries see."""
 
-    hidden: Tensor | None = None
+    hidden: Maybe[Tensor] = None
     hides_blind = False
     gains: dict[Any, Tensor] | None = None
-    sight: Sight | None = None
+    sight: Maybe[Sight] = None
     by_layer: dict[int, Tensor | None] | None = None
 
     def __init__(self, x: Tensor, call: StackCall, on: Features, first: PlainAttention | None) -> None:

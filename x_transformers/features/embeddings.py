@@ -184,7 +184,7 @@ class AbsolutePositions(ModelFeature):
         sizes = host.emb_dim, host.max_seq_len, host.l2norm_embed
         self.module = AbsolutePositionalEmbedding(*sizes, self.abs_pos_emb_scale)
         if host.l2norm_embed:
-            nn.init.normal_(host.pos_emb.emb.weight, std=1e-5)
+            nn.init.normal_(self.module.emb.weight, std=1e-5)
 
     def embed(self, call: Any) -> Tensor | None:
         return None if hands_on_positions(self.host) else self.vectors(call)

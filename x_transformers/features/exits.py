@@ -20,6 +20,7 @@ from x_transformers.core.transforms import transformed
 from x_transformers.features.halting import all_tokens, those_that_go_on
 from x_transformers.features.levels import ModelFeature, StackFeature
 from x_transformers.flags import Check, PerToken
+from x_transformers.flags.maybe import Maybe
 
 Run = Callable[[Tensor, Any, Sequence[int]], Tensor]
 
@@ -54,10 +55,10 @@ class Exits:
     log       gets these of each call, if it is a list
     """
 
-    heads: Sequence[nn.Module] | None = None
+    heads: Maybe[Sequence[nn.Module]] = None
     leading: int = 0
-    front: Tensor | None = None
-    depth: Tensor | None = None
+    front: Maybe[Tensor] = None
+    depth: Maybe[Tensor] = None
     log: list[Tensor] | None = None
 
     def leaves(self, tokens: Tokens) -> Tensor:

@@ -16,6 +16,7 @@ from x_transformers.core.checks import check_ids, numbers_of, weights_in
 from x_transformers.core.own_stacks import given_whole, has_own_forward, known_stack
 from x_transformers.fast.paged_step import PagedStep
 from x_transformers.flags import ConfigError, count, did_you_mean, is_int, none, size
+from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.cached_step import each_rows, form_of, named_rows
 from x_transformers.generation.choice import NO_TOKEN, REASONS, Choice, Endings, GenerationHistory, vocabulary_of
 from x_transformers.generation.engine import Generated, evaluating, reasons_of
@@ -40,7 +41,7 @@ class Completion(NamedTuple):
 
     tokens: Tensor
     finish_reason: str
-    error: Exception | None = None
+    error: Maybe[Exception] = None
     shared: int = 0
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from x_transformers.core.transforms import is_exporting, transformed
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.linear import (
     FeatureMap,
     Scaled,
@@ -116,7 +117,7 @@ class Told(NamedTuple):
     """The state so far, b k m d, and of which document the last token is, b 1."""
 
     state: Tensor
-    document: Tensor | None
+    document: Maybe[Tensor]
 
 
 def corrected(

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from x_transformers.core.transforms import is_exporting, transformed
+from x_transformers.flags.maybe import Maybe
 
 # chunks that are computed at once, outside of compiled graphs: what stays in the cache of a core
 CHUNKS = 16
@@ -36,7 +37,7 @@ class Scaled(NamedTuple):
     """
 
     value: Tensor
-    level: Tensor | None = None
+    level: Maybe[Tensor] = None
 
     def plus(self, other: Scaled | None) -> Scaled:
         if other is None:
@@ -81,10 +82,10 @@ class Tokens(NamedTuple):
 
     k: Tensor
     v: Tensor
-    seen: Tensor | None = None
-    rate: Tensor | None = None
-    fade: Tensor | None = None
-    document: Tensor | None = None  # those of a document stand side by side
+    seen: Maybe[Tensor] = None
+    rate: Maybe[Tensor] = None
+    fade: Maybe[Tensor] = None
+    document: Maybe[Tensor] = None  # those of a document stand side by side
 
     def each(self, function: Callable[[Tensor, int], Any]) -> list[Any]:
         """Of each field and the axis of its tokens, None of those that there are not."""
@@ -209,9 +210,9 @@ def met(a: Tensor, b: Tensor) -> Tensor:
 class Carry(NamedTuple):
     """The sum of the keys so far, None for nothing, its level b k 1 1, and of which document the last one is, b 1."""
 
-    sums: Tensor | None
-    level: Tensor | None
-    document: Tensor | None
+    sums: Maybe[Tensor]
+    level: Maybe[Tensor]
+    document: Maybe[Tensor]
 
 
 def causal(
@@ -322,12 +323,12 @@ class Levels(NamedTuple):
     last         b k 1 1           that of all keys
     """
 
-    near: Tensor | None = None
-    goes_on: Tensor | None = None
-    between: Tensor | None = None
-    read: Tensor | None = None
-    of_queries: Tensor | None = None
-    last: Tensor | None = None
+    near: Maybe[Tensor] = None
+    goes_on: Maybe[Tensor] = None
+    between: Maybe[Tensor] = None
+    read: Maybe[Tensor] = None
+    of_queries: Maybe[Tensor] = None
+    last: Maybe[Tensor] = None
 
     @classmethod
     def of(cls, up: Tensor | None, tokens: Tokens, carry: Carry, k: Tensor, diagonal: int) -> Levels:
@@ -366,8 +367,8 @@ class Sight(NamedTuple):
 
     near: Tensor
     between: Tensor
-    goes_on: Tensor | None = None
-    reads: Tensor | None = None
+    goes_on: Maybe[Tensor] = None
+    reads: Maybe[Tensor] = None
 
     @classmethod
     def of(cls, document: Tensor | None, last: Tensor | None, k: Tensor, diagonal: int = 0) -> Sight:

@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
 from x_transformers.flags import ConfigError
+from x_transformers.flags.maybe import Maybe
 
 LENGTH = 1  # the axis of tokens in the stream, b n d
 
@@ -101,7 +102,7 @@ class View:
     axis: int | None = None
     parts: int = 1
     partial: bool = False
-    lane: Lane | None = None
+    lane: Maybe[Lane] = None
     divided: bool = False
 
     def names(self, name: str) -> list[str]:

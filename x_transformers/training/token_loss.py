@@ -24,6 +24,7 @@ from x_transformers.core.again import Kept, again, batched, differentiated, itse
 from x_transformers.core.precision import at_least_float
 from x_transformers.core.transforms import transformed
 from x_transformers.flags import is_int, is_number, shown
+from x_transformers.flags.maybe import Maybe
 
 __all__ = ['Readout', 'linear_cross_entropy', 'next_token_loss', 'token_losses', 'weighted_token_loss']
 
@@ -91,9 +92,9 @@ def mean_shares(valid: Tensor, like: Tensor) -> Tensor:
 class Gradients(NamedTuple):
     """Of hidden states, weights and bias, in float32 at least; None for what needs none."""
 
-    hidden: Tensor | None
-    weight: Tensor | None
-    bias: Tensor | None
+    hidden: Maybe[Tensor]
+    weight: Maybe[Tensor]
+    bias: Maybe[Tensor]
 
 
 def autocasts(t: Tensor) -> bool:
@@ -453,7 +454,7 @@ class Linear(NamedTuple):
     """A linear head:  z = s W x + b"""
 
     weight: Tensor
-    bias: Tensor | None = None
+    bias: Maybe[Tensor] = None
     scale: float = 1.0
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from x_transformers.core.precision import accurate, clamped_to
 from x_transformers.features.clusters.clusters import NO_SCORES, Clusters
 from x_transformers.flags import ConfigError, Running, warn_once
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.sinkhorn import (
     Blocks,
     Sums,
@@ -240,7 +241,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         count = last - first + 1
         q = in_blocks(F.pad(q, (0, 0, off, 0)), c, count)
         pairs = [Blocks(mix, in_blocks(own, c, count)) for mix, own in ((mix_k, own_k), (mix_v, own_v))]
-        out = attended(q, *pairs, no_later(torch.arange(first, last + 1, device=q.device), c), call.scale)
+        out = attended(q, pairs[0], pairs[1], no_later(torch.arange(first, last + 1, device=q.device), c), call.scale)
         return out.flatten(2, 3)[:, :, off : off + n]
 
     @staticmethod
@@ -296,7 +297,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         own_real = picked(grid.real, inside, 1)
         own_real = own_real & ((rows >= 0) & (rows < grid.blocks)).unsqueeze(-1)
         mask = torch.cat((slots.unsqueeze(2).expand(-1, -1, c, -1), own_real.unsqueeze(2) & near(c, q)), dim=-1)
-        out = attended(q, *map(Blocks, mixes, own), mask, call.scale, blind=True)
+        out = attended(q, Blocks(mixes[0], own[0]), Blocks(mixes[1], own[1]), mask, call.scale, blind=True)
         return picked(out.flatten(2, 3), place, 2)
 
     # all tokens see all
@@ -312,8 +313,8 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
             q, k, v, tokens = (in_blocks(t, c, blocks) for t in (q, k, v, tokens))
             short = torch.compiler.is_compiling() or blocks * c != n
             real = (torch.arange(blocks * c, device=q.device) < n).unflatten(0, (blocks, c))[None] if short else None
-        many = c if real is None else real.sum(dim=-1).clamp(min=1)[:, None, :, None]
-        filled = None if real is None else real.any(dim=-1)
+        many: Any = c if real is None else real.sum(dim=-1).clamp(min=1)[:, None, :, None]
+        filled: Any = None if real is None else real.any(dim=-1)
         pairs = None if real is None else (filled.unsqueeze(-1) & filled.unsqueeze(-2)).unsqueeze(1)
         asks, keys = self.summary(tokens.sum(dim=-2), many), accurate(k).sum(dim=-2) / many
         s, _ = self.balanced(self.compared(asks, keys, call), pairs, call)
@@ -323,10 +324,10 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         if self.sortcut:
             mask = None if slots is None else slots.flatten(1)[:, None, None]
             sighted = None if mask is None else mask.any(dim=-1, keepdim=True)
-            out = sdpa(q.flatten(2, 3), *(t.flatten(2, 3) for t in mixes), mask, call.scale, sighted)
+            out = sdpa(q.flatten(2, 3), mixes[0].flatten(2, 3), mixes[1].flatten(2, 3), mask, call.scale, sighted)
         else:
             mask = None if slots is None else torch.cat((slots, real), dim=-1).unsqueeze(2)
-            out = attended(q, *map(Blocks, mixes, (k, v)), mask, call.scale, blind=True).flatten(2, 3)
+            out = attended(q, Blocks(mixes[0], k), Blocks(mixes[1], v), mask, call.scale, blind=True).flatten(2, 3)
         return first_of(out, n) if grid is None else grid.back(out, n)
 
     def nothing(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
@@ -375,7 +376,7 @@ class Grid(NamedTuple):
     """
 
     starts: Tensor
-    places: Tensor | None
+    places: Maybe[Tensor]
     real: Tensor
 
     @classmethod

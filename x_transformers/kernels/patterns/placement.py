@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from x_transformers.core.checks import can_look
+from x_transformers.flags.maybe import Maybe
 from x_transformers.patterns import Pattern
 
 
@@ -27,10 +28,10 @@ class Placement(NamedTuple):
     """
 
     count: int = 0
-    offset: Tensor | None = None
-    outside: Tensor | None = None
-    table: Tensor | None = None
-    lengths: Tensor | None = None
+    offset: Maybe[Tensor] = None
+    outside: Maybe[Tensor] = None
+    table: Maybe[Tensor] = None
+    lengths: Maybe[Tensor] = None
 
     @property
     def by_row(self) -> bool:
