@@ -301,7 +301,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
         refuse_own(kwargs, 'the loss', SET_BY_LOSS)
         if lens is not None and mask is not None:
             raise ValueError('`lens` and `mask` cannot both be given: they say the same')
-        real = real_tokens(x, mask, lens, kwargs.get('seq_start_pos'))
+        real: Any = real_tokens(x, mask, lens, kwargs.get('seq_start_pos'))
         x = x if real is None else x.masked_fill(~real.unsqueeze(-1), 0.0)
         if rollout_steps > 1:
             if mask is not None:

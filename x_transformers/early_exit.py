@@ -214,7 +214,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         weights = named[layer_loss_weights] if isinstance(layer_loss_weights, str) else layer_loss_weights
         self.layer_weights = [weight / sum(weights) for weight in weights]
         if exit_heads == 'per_layer':
-            classes = net.logits_dim or net.num_tokens
+            classes: Any = net.logits_dim or net.num_tokens
             self.exit_heads = nn.ModuleList(linear_head(net.dim, classes, False) for _ in range(blocks - 1))
         else:
             self.exit_heads = None

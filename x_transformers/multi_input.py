@@ -371,7 +371,7 @@ class MultiInputAutoregressiveWrapper(Configurable):
         check_mask(kwargs.get('mask'), sequence[..., 0], alone=prompt_lens is None)
         start = sequence.shape[1]
         sequence = F.pad(sequence, (0, 0, 0, seq_len), value=self.pad_value)
-        own = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
+        own: Any = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
         choice = Choice(**own, generator=generator)
         never, failed = self.ignore_index, {name: FailedRows(name=f'stream {name!r}, row') for name in names}
         widths = [self.net.num_tokens[name] for name in names]

@@ -150,9 +150,9 @@ def residual_mlp(dim: int, dim_action: int, dim_hidden: int, num_layers: int) ->
     return nn.Sequential(nn.LayerNorm(dim + dim_action), nn.Sequential(*layers[:-1]))
 
 
-def frozen_logits(net: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
+def frozen_logits(net: Any, x: Tensor) -> tuple[Tensor, ...]:
     """The logits of each head of a model from its hidden states, which learn from them alone."""
-    head = net.to_logits
+    head: Any = net.to_logits
     if not torch.compiler.is_compiling():
         logits = Kept(head, detached=True).now(head)(x)
     elif isinstance(head, TiedReadout):

@@ -380,7 +380,7 @@ class NonAutoregressiveWrapper(Configurable):
             if batch_size is not None or seq_len is not None:
                 raise ValueError('`batch_size` and `seq_len` do not go with `given`, which has its own')
             seq = check_ids(given, 'given', least=1, num_tokens=self.num_tokens).to(device)
-            n = seq.shape[1]
+            n: Any = seq.shape[1]
             require(not self.max_seq_len or n <= self.max_seq_len, 'given', n, f'at most {self.max_seq_len} tokens')
             return seq
         n = self.max_seq_len if seq_len is None else seq_len

@@ -106,13 +106,13 @@ class Recirculation(Configurable):
     ) -> None:
         super().__init__()
         check_net(net)
-        stack = net.attn_layers
+        stack: Any = net.attn_layers
         for name in ('looped', 'recycling'):
             if getattr(net, name, False):
                 raise ConfigError(f'`net` has `{name}`, which passes through a layer several times')
         if not net.can_cache_kv:
             raise ConfigError('`net` cannot be cached, which a second reading needs')
-        order = stack.layers_execute_order
+        order: Any = stack.layers_execute_order
         if len(set(order)) != len(order) or len({id(stack.layers[at][1]) for at in order}) != len(order):
             raise ConfigError('`net` runs a layer more than once, so that its residual is not one')
         self.attn_layer_indices = [index for index in order if stack.layer_types[index] == 'a']

@@ -1183,7 +1183,7 @@ class TransformerWrapper(Wrapper):
         only_embed = return_embeddings or return_embeddings_and_intermediates or self.return_only_embed
         logits = None
         if not only_embed or return_logits_and_embeddings:
-            kept = x if logits_to_keep is None else x[:, -logits_to_keep:]
+            kept: Any = x if logits_to_keep is None else x[:, -logits_to_keep:]
             logits = self.read_later(kept, call, to_logits_kwargs or {})
         call.trace.logits = None if return_readout else logits
         out = (logits, x) if return_logits_and_embeddings else x if only_embed else logits

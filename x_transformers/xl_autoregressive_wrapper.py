@@ -415,7 +415,7 @@ class SegmentReader:
 
     def read(self, sequence: Tensor, pads: None = None) -> Tensor:
         """The logits (b l) after the last token of `sequence` (b n)."""
-        size = self.wrapper.max_seq_len
+        size: Any = self.wrapper.max_seq_len
         while sequence.shape[1] > self.start + size:
             self.complete(sequence[:, : self.start + size + 1])
         return self.advance(sequence)

@@ -137,7 +137,7 @@ class XMLatentDecoder(Configurable):
         latents     (b m d), (m d), (b k m d), or a list of m of (b d), (d,) or None
         """
         like = next(self.net.parameters())
-        wanted = (batch, self.num_latents, self.latent_dim)
+        wanted: Any = (batch, self.num_latents, self.latent_dim)
         new = torch.randn(wanted, device=device or like.device, dtype=like.dtype)
         if latents is None:
             return new

@@ -391,7 +391,7 @@ def check_stack_inputs(
 
 
 def check_attention_inputs(
-    attn: Any, views: Views, places: Tensor | None, context: Tensor | None, mask: Tensor | None, cache: Any
+    attn: Any, views: Views, places: Tensor | None, context: Tensor | None, mask: Maybe[Tensor], cache: Any
 ) -> Tensor | None:
     """Which queries of an attention layer are real, of all tokens or of those at `places`; or a refusal."""
     x = views[0]

@@ -147,7 +147,7 @@ def part(module: nn.Module | None) -> Any:
     return PARTS.get(type(module), lambda module: module)(module)
 
 
-def leaves(module: nn.Module) -> Iterator[nn.Module]:
+def leaves(module: Any) -> Iterator[nn.Module]:
     """The modules of nested sequences, in order, without dropout, which does nothing here."""
     for child in module:
         if type(child) is nn.Sequential:
@@ -201,7 +201,7 @@ class PlainAttention(PlainLayer):
         self.turns_all = attn.rotate_num_heads == attn.heads
         self.options = SimpleNamespace(dropout=0.0, scale=self.scale, backends=None)
         self.layer, (self.rings, _) = layer, rings_of(attn, {})
-        joint = attn.features.find(QKRMSNorm) or attn.features.find(QKHeadNorm)
+        joint: Any = attn.features.find(QKRMSNorm) or attn.features.find(QKHeadNorm)
         # queries and keys that nothing but their norms change are normed side by side
         alone = joint is not None and self.rings == [joint.heads]
         pair = (joint.q_norm, joint.k_norm) if alone else ()
@@ -369,7 +369,7 @@ class PlainFeedForward(PlainLayer):
         return self.join(y, x)
 
 
-def side_by_side(layers: Sequence[PlainLayer], parallel: ParallelBlock | None) -> None:
+def side_by_side(layers: Sequence[PlainLayer], parallel: Maybe[ParallelBlock]) -> None:
     """Tell layers where blocks begin whose branches read the same, and which norm they borrow."""
     for at, layer in enumerate(layers if parallel is not None else ()):
         layer.opens = parallel.begins(layer.index)

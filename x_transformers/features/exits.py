@@ -180,7 +180,7 @@ class ExitsInStack(StackFeature):
         b, n, _ = states[0].shape
         place = torch.arange(n, device=states[0].device) + (call.seen - exits.leading)
         if going is None:
-            row = torch.arange(b, device=place.device).repeat_interleave(n)
+            row: Any = torch.arange(b, device=place.device).repeat_interleave(n)
             found = exits.leaves(Tokens(number, *(t.flatten(0, 1) for t in states), row, place.repeat(b)))
             found = found.reshape(b, n)
         else:

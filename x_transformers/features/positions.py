@@ -51,6 +51,7 @@ from x_transformers.features.tables import (  # noqa: F401
     sinusoids,
 )
 from x_transformers.flags import ConfigError, count, flag, none
+from x_transformers.flags.maybe import Maybe
 
 # vectors added to the input
 
@@ -182,7 +183,7 @@ class Window(AttentionFeature):
         return window(call, self.max_attend_past, self.max_attend_future)
 
 
-def window(call: Any, past: int | None, ahead: int | None) -> Rows:
+def window(call: Any, past: int | None, ahead: Maybe[int]) -> Rows:
     """Queries see no keys further back than `past`, and none further ahead than `ahead`; None is no bound."""
     index, own = call.k_at, call.q_at
     # with positions of its own per row, memories are nearer than they stand
@@ -203,7 +204,7 @@ def window(call: Any, past: int | None, ahead: int | None) -> Rows:
     return Rows(near, reach=reach, reach_ahead=reach_ahead, band=in_order, entry=entry, made_of=made_of)
 
 
-def between(of_key: Callable[[Tensor, Tensor], Tensor], first: Tensor | None, last: Tensor | None) -> Pointwise:
+def between(of_key: Callable[[Tensor, Tensor], Tensor], first: Maybe[Tensor], last: Tensor | None) -> Pointwise:
     """Whether the place of a key is none before the first and none behind the last one that a query sees."""
     if last is None:
         farthest = of_each(first)

@@ -39,6 +39,7 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.flags.inputs import rotary_angles, tensor_of
+from x_transformers.flags.maybe import Maybe
 
 # The scale of xPos is at most exp(1.26 reach): so many lengths of the decay apart, float32 holds it, and float16 keys
 # of up to 35 times it.
@@ -190,7 +191,7 @@ def is_one(scale: Tensor | float | None) -> bool:
     return scale is None or (isinstance(scale, (int, float)) and scale == 1)
 
 
-def cos_and_sin(freqs: Tensor, scale: Tensor | float | None, t: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def cos_and_sin(freqs: Tensor, scale: Maybe[Tensor | float], t: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Of the angles for the places of `t`, one for each pair of features, times the scale."""
     length = t.shape[-2]
     angles = with_heads(freqs[..., -length:, ::2], t).to(dtype)

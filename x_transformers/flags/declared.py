@@ -160,7 +160,7 @@ class Feature:
     can_cache: bool = True
     can_cache_in_training: bool = True
     can_pad_left: bool = True
-    remembers: dict[str, Remembered] = {}
+    remembers: dict[str, Remembered] = {}  # noqa: RUF012  an instance may have its own
     only_trains: ClassVar[bool] = False
     cuts: ClassVar[dict[str, tuple[int, str]] | None] = None
     input_cuts: ClassVar[dict[str, str | tuple[str | None, ...]]] = {}

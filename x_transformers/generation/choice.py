@@ -328,7 +328,7 @@ class GenerationHistory:
 
     def left_padded(self) -> tuple[Tensor, Tensor | None]:
         """Return `ids` and `padding_mask`, (b, t) both, with what is not real moved to the front of each row."""
-        real = self.padding_mask
+        real: Any = self.padding_mask
         if self.mask is None:
             return self.ids, real
         order = real.byte().argsort(dim=-1, stable=True)

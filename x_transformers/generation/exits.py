@@ -30,7 +30,7 @@ Logits = Callable[[Tensor, int], Tensor]
 
 def blocks_of(net: Any) -> int:
     """After how many blocks a token may leave a net, the last one included.  Raises ValueError if it has no blocks."""
-    stack = getattr(net, 'attn_layers', None)
+    stack: Any = getattr(net, 'attn_layers', None)
     if not hasattr(stack, 'layers_execute_order') or not hasattr(stack, 'len_default_block'):
         raise ValueError(f'`net` got a {type(net).__name__}, it must be a model around a stack, as TransformerWrapper')
     if stack.has_custom_layer_types or len(stack.layers_execute_order) % stack.len_default_block:
@@ -106,7 +106,7 @@ class BySequence(Exits):
         return new
 
     def leaves(self, tokens: Tokens) -> Tensor:
-        depths = self.depths.expand(int(tokens.row.max()) + 1) if len(self.depths) == 1 else self.depths
+        depths: Any = self.depths.expand(int(tokens.row.max()) + 1) if len(self.depths) == 1 else self.depths
         return depths[tokens.row] <= tokens.block
 
 

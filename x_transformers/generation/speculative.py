@@ -283,7 +283,7 @@ class Speculation:
 
     def room(self) -> int:
         """How many tokens can be guessed before the window would have to slide, one token at a time."""
-        window = self.reader.window
+        window: Any = self.reader.window
         return self.guesses if window is None else window - self.ids.shape[1]
 
     def weighed(self, ids: Tensor, logits: Tensor) -> Tensor:

@@ -131,7 +131,9 @@ def corrected(
         k, _, v = features.of_tokens(part)
         if told is None:
             state = k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]) if past is None else past
-            told = Told(state, None if part.document is None else part.document.new_full((len(part.document), 1), -1))
+            told: Any = Told(
+                state, None if part.document is None else part.document.new_full((len(part.document), 1), -1)
+            )
         return of_span(features.of_queries(q), part._replace(k=k, v=v), told, chunk)
 
     spans = in_spans(tokens, n, chunk)

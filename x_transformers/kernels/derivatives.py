@@ -21,6 +21,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from x_transformers.core.precision import without_autocast
 from x_transformers.core.transforms import transforms_active
+from x_transformers.flags.maybe import Maybe
 
 # Queries from which on a CPU's kernel gets heads whose rows lie side by side: it reads each row of keys so often that
 # the copy pays, 4 % of 2,048 rows and 13 % of 16,384, most where rows are powers of two apart.
@@ -104,7 +105,7 @@ def by_formula(
 
 
 def sdpa_gradients(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, scale: Maybe[float]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """P = softmax(s),  dP = dO V^T,  ds = P (dP - sum(P dP)),  dq = ds k,  dk = ds^T q,  dv = P^T dO, for a mask ds"""
     weights = sdpa_weights(q, k, mask, is_causal, scale)

@@ -225,7 +225,7 @@ def causal(
 
     def go_on(q: Tensor, part: Tokens, carry: Carry | None) -> tuple[Scaled, Carry]:
         k, up, v = features.of_tokens(part)
-        carry = before_all(up, part, past) if carry is None else carry
+        carry: Any = before_all(up, part, past) if carry is None else carry
         v = v if part.rate is None else v * part.rate
         return of_span(features.of_queries(q), part._replace(k=k, v=v), up, carry, chunk, before)
 
@@ -371,7 +371,7 @@ class Sight(NamedTuple):
     reads: Maybe[Tensor] = None
 
     @classmethod
-    def of(cls, document: Tensor | None, last: Tensor | None, k: Tensor, diagonal: int = 0) -> Sight:
+    def of(cls, document: Tensor | None, last: Maybe[Tensor], k: Tensor, diagonal: int = 0) -> Sight:
         """`last`: of which document what stood before is, b 1.  k: b k N c m"""
         near, between = triangle(k.shape[3], k, diagonal), triangle(k.shape[2] + 1, k)
         if document is None:
@@ -401,7 +401,7 @@ def highest(logs: Tensor, where: Tensor | None, none: float, dim: int) -> Tensor
     return (logs if where is None else torch.where(where, logs, none)).amax(dim=dim, keepdim=True)
 
 
-def factors(logs: Tensor | None, where: Tensor | None, like: Tensor) -> Tensor:
+def factors(logs: Tensor | None, where: Maybe[Tensor], like: Tensor) -> Tensor:
     """What has these logarithms, and 0 elsewhere."""
     if logs is None:
         return where.to(like.dtype)

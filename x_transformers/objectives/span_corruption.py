@@ -331,7 +331,7 @@ class T5PretrainWrapper(Configurable):
         raises            as the corruption
         """
         inputs, real, targets = self.corruption.with_lengths(tokens, lens, generator)
-        ignored = self.net.decoder.ignore_index
+        ignored: Any = self.net.decoder.ignore_index
         targets = torch.nn.functional.pad(targets.masked_fill(targets == IGNORED, ignored), (1, 0), value=self.start_id)
         with AuxLosses() as aux:
             loss = self.net(inputs, targets, mask=within(real, inputs.shape[1]))

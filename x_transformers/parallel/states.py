@@ -187,7 +187,7 @@ class State:
     def parted(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
         new: dict[str, Any] = {}
         for name in own:
-            found = self.of_whole(name)
+            found: Any = self.of_whole(name)
             value = state[name if found is None else found[0]]
             value = value.parts[found[1]] if isinstance(value, Joined) else value
             counts = found is not None and torch.is_tensor(value) and not value.ndim

@@ -275,7 +275,7 @@ class Features(Style):
         widened, output = module.ff[0], module.output_layer
         gated = isinstance(widened, GLU)
         inner = View(device_mesh, axis=0, parts=2 if gated else 1)
-        wide = widened.proj if gated else widened[0]
+        wide: Any = widened.proj if gated else widened[0]
         for name in [name for name, t in wide._parameters.items() if t is not None]:
             see(wide, name, inner, self.source)
         if gated and torch.is_tensor(widened.mult_bias):
@@ -323,7 +323,7 @@ class Logits(Style):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         tied = isinstance(module, TiedReadout)
-        classes = module.shared[0].emb.num_embeddings if tied else module.out_features
+        classes: Any = module.shared[0].emb.num_embeddings if tied else module.out_features
         for name in [name for name, t in module._parameters.items() if t is not None]:
             see(module, name, View(device_mesh, axis=0), self.source)
         module.register_forward_pre_hook(lambda _, args: (spread(args[0], device_mesh), *args[1:]))

@@ -54,7 +54,7 @@ def of_images(ours: nn.Module, theirs: nn.Module, draw: Draw, has_pooler: bool) 
 
 def of_pairs(ours: nn.Module, theirs: nn.Module, draw: Draw, has_pooler: bool) -> tuple[Tensor, Tensor]:
     """Of texts that are made from texts, or from sound."""
-    net = ours.decoder.net
+    net: Any = ours.decoder.net
     if hasattr(ours.encoder, 'num_tokens'):
         source = draw.ids(ours.encoder)
         given = dict(input_ids=source)

@@ -111,7 +111,7 @@ def run(
     weight: Tensor,
     bias: Tensor | None,
     targets: Tensor,
-    shares: Tensor | None,
+    shares: Maybe[Tensor],
     terms: Terms,
     dtype: torch.dtype,
     forms: tuple[bool, bool, bool] = (False, False, False),
@@ -271,7 +271,7 @@ def dtypes_of(*inputs: Tensor | None) -> list[torch.dtype | None]:
     return [None if t is None else t.dtype for t in inputs]
 
 
-def scaled(grads: Gradients, grad: Tensor | None, dtypes: list[torch.dtype | None]) -> list[Tensor | None]:
+def scaled(grads: Gradients, grad: Maybe[Tensor], dtypes: list[torch.dtype | None]) -> list[Tensor | None]:
     """Gradients times that of the loss, in place, in the dtypes of their inputs."""
     pairs = zip(grads, dtypes, strict=True)
     known = (
@@ -290,7 +290,7 @@ def plain_loss(
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """The same losses (n), from all logits; the product in a dtype, if it is not that of the inputs."""
-    inputs = (hidden, weight, bias)
+    inputs: Any = (hidden, weight, bias)
     if dtype is not None:
         inputs = (None if t is None else t.to(dtype) for t in inputs)
     return cross_entropies(F.linear(*inputs), targets, terms)
@@ -341,7 +341,7 @@ def is_plain(t: Tensor | None) -> bool:
 
 
 def fused_losses(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, shares: Tensor | None, terms: Terms
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, shares: Maybe[Tensor], terms: Terms
 ) -> Tensor:
     """The losses (n) of tokens, or with shares (n) the sum of both times one another."""
     compiling = torch.compiler.is_compiling()

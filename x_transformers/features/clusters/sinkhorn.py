@@ -315,7 +315,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
             real = (torch.arange(blocks * c, device=q.device) < n).unflatten(0, (blocks, c))[None] if short else None
         many: Any = c if real is None else real.sum(dim=-1).clamp(min=1)[:, None, :, None]
         filled: Any = None if real is None else real.any(dim=-1)
-        pairs = None if real is None else (filled.unsqueeze(-1) & filled.unsqueeze(-2)).unsqueeze(1)
+        pairs: Any = None if real is None else (filled.unsqueeze(-1) & filled.unsqueeze(-2)).unsqueeze(1)
         asks, keys = self.summary(tokens.sum(dim=-2), many), accurate(k).sum(dim=-2) / many
         s, _ = self.balanced(self.compared(asks, keys, call), pairs, call)
         s, pairs = (s, pairs) if not self.sortcut else (t if t is None else t[:, :, : self.sortcut] for t in (s, pairs))

@@ -79,7 +79,7 @@ class Kept:
     def take(self, new: Memories, most: int) -> None:
         """Add compressed memories, of which the last ones stay."""
         real = masks_together(self.cmem, self.cmem_real, new.rows, new.real)
-        cmem = together(self.cmem, new.rows)
+        cmem: Any = together(self.cmem, new.rows)
         left = max(cmem.shape[1] - most, 0)
         self.cmem, self.cmem_real = cmem[:, left:], None if real is None else real[:, left:]
 

@@ -50,7 +50,7 @@ class Placement(NamedTuple):
         found = cls.among(call.keys, outside, pads, mask, call.summed, pattern.depends_on_length)
         if call.summed and found.offset is not None:
             # Rows may have begun before the first key that is kept: then only blocks must stay where they are.
-            period = pattern.period
+            period: Any = pattern.period
             found = found._replace(offset=torch.where(found.offset < 0, found.offset % period, found.offset))
         return found
 
@@ -59,7 +59,7 @@ class Placement(NamedTuple):
         cls,
         keys: int,
         outside: int | Tensor | None,
-        pads: Tensor | None,
+        pads: Maybe[Tensor],
         mask: Tensor | None,
         gone: int = 0,
         with_lengths: bool = False,
@@ -81,7 +81,7 @@ class Placement(NamedTuple):
             table, places = others.argsort(stable=True)[: keys - count], outside.unsqueeze(0)
         if keys == count or (mask is None and pads is None):
             return cls(count, None, places, table)
-        real = None
+        real: Any = None
         if mask is not None and mask.shape[1] == gone + keys:
             real = mask[:, count:] if table is None else mask.index_select(1, table)
         first, offset = 0 if table is not None else count, None
