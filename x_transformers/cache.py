@@ -276,7 +276,7 @@ class Cache:
         def states_of(contents: dict[str, Any]) -> dict[str, State]:
             return {name: state_of(one) for name, one in contents.items()}
 
-        layers = [None if pair is None else KeysValues.of(pair) for pair in content['layers']]
+        layers: Any = [None if pair is None else KeysValues.of(pair) for pair in content['layers']]
         for at, (tail, remembered) in enumerate(zip(content['tails'], content['remembered'], strict=True)):
             if layers[at] is not None and tail is not None:
                 buffers = [None if b is None else Tail.of(b, tail[0], Sight(*tail[1:])) for b in layers[at].buffers]

@@ -118,7 +118,7 @@ class ContinuousTransformerWrapper(Wrapper):
         self.max_seq_len, self.max_mem_len = max(max_seq_len or 0, 0), max_mem_len
         self.l2norm_embed, self.probabilistic = False, bool(probabilistic)
         self.attn_layers = attn_layers
-        self.conv_stem = None if conv_stem is None else self._build_stem(dim_in or self.dim, conv_stem, project_in)
+        self.conv_stem: Any = None if conv_stem is None else self._build_stem(dim_in or self.dim, conv_stem, project_in)
         self.features = self._compose(features, flags).setup()
 
         def projection(width_in: int, width_out: int) -> nn.Module:

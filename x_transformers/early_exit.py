@@ -169,6 +169,9 @@ class EarlyExitWrapper(AutoregressiveWrapper):
     number. Parameters of the model are stored under `net.`.
     """
 
+    max_seq_len: Any
+    net: Any
+
     def __init__(
         self,
         net: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
@@ -218,7 +221,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
             self.exit_heads = nn.ModuleList(linear_head(net.dim, classes, False) for _ in range(blocks - 1))
         else:
             self.exit_heads = None
-        self.exit_classifier = None
+        self.exit_classifier: Any = None
         if exit_classifier is not None:
             width = stack.dim_context if exit_classifier == 'sequence' else stack.dim
             self.exit_classifier = nn.Linear(width, blocks - (exit_classifier == 'geometric'))

@@ -306,7 +306,7 @@ class FullBandwidth(Configurable):
         return f'{out}->{into}'
 
     @staticmethod
-    def check_parts(net: nn.Module) -> None:
+    def check_parts(net: Any) -> None:
         """Refuse a net that lacks what keeps the feedback stable, or whose blocks are not plain."""
         set_on = {name for holder in (net, net.attn_layers) for feature in holder.features.active
                   for name in feature.flags if getattr(feature, name, None) not in (None, False)}  # fmt: skip
@@ -529,6 +529,8 @@ OWN = {'transform_block_inputs': ': what is fed back comes in there'}
 
 class FeedbackReader(Reader):
     """Reads a growing sequence, and gives each new token the latents of the one before it."""
+
+    window: Any
 
     def __init__(
         self,

@@ -127,7 +127,7 @@ class MultiInputTransformerWrapper(Wrapper):
         self.emb_dropout = nn.Dropout(emb_dropout)
         self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
         heads = {name: nn.Linear(self.dim, v, bias=False) for name, v in self.num_tokens.items()}
-        self.to_logits = None if return_only_embed else by_name(heads)
+        self.to_logits: Any = None if return_only_embed else by_name(heads)
         sort_members(self, ordering.MODEL)
 
     @checked
@@ -230,7 +230,7 @@ class Outputs(NamedTuple):
 class Side:
     """A model of streams as one of stacked ids, for `Reader`:  b n s -> b n (l1 + l2 + ...)"""
 
-    def __init__(self, net: nn.Module) -> None:
+    def __init__(self, net: Any) -> None:
         self.net, self.names = net, tuple(net.num_tokens)
         self.max_seq_len, self.can_cache_kv = net.max_seq_len, net.can_cache_kv
         self.can_cache_kv_outside_max_seq_len = net.can_cache_kv_outside_max_seq_len
@@ -253,6 +253,8 @@ class MultiInputAutoregressiveWrapper(Configurable):
     With weights of 1 this is the negative log-likelihood of a step, whose streams are drawn independently of one
     another. It has no parameters of its own; those of the model are stored under `net.`.
     """
+
+    net: Any
 
     def __init__(
         self,

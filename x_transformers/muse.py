@@ -36,6 +36,9 @@ class Muse(Configurable):
     Chang et al. 2023, arXiv:2301.00704
     """
 
+    base: Any
+    superres: Any
+
     def __init__(
         self,
         base: Annotated[nn.Module, 'of few tokens', an_instance(NonAutoregressiveWrapper)],

@@ -178,6 +178,8 @@ class NextLatentWrapper(Configurable):
     losses of the steps before, by exp(-decay sum_{s<r} distance_s).  Teoh et al. 2025, arXiv:2511.05963
     """
 
+    net: Any
+
     def __init__(
         self,
         net: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
@@ -227,7 +229,7 @@ class NextLatentWrapper(Configurable):
         if kl_loss_weight > 0 and getattr(net, 'dim_readout', None) is not None:
             raise ConfigError('`kl_loss_weight` must be 0 with `head_transform`: it is not part of the head')
         self.net, self.num_rollouts = net, num_rollouts
-        self.token_emb = net.token_emb
+        self.token_emb: Any = net.token_emb
         self.dynamics_model = self.dynamics(
             dynamics_type, dynamics_network, dim, net.emb_dim, dynamics_hidden_dim or dim, dynamics_num_layers
         )

@@ -91,7 +91,7 @@ def get_mask_subset_prob(mask: Tensor, prob: float | Tensor, min_mask: int = 0) 
 class SelfCritic(nn.Module):
     """The model itself as its critic, with a head of its own:  ids b n -> b n 1"""
 
-    def __init__(self, net: nn.Module) -> None:
+    def __init__(self, net: Any) -> None:
         super().__init__()
         self.net = net
         self.to_logits = nn.Linear(net.dim, 1)
@@ -114,6 +114,8 @@ class NonAutoregressiveWrapper(Configurable):
     Mask-Predict, arXiv:1904.09324; MaskGIT, arXiv:2202.04200; weights, arXiv:2406.07524; self-conditioning,
     arXiv:2208.04202; critics, arXiv:2209.04439
     """
+
+    num_tokens: Any
 
     def __init__(
         self,
@@ -160,7 +162,7 @@ class NonAutoregressiveWrapper(Configurable):
         if self_cond:
             self.null_embed = nn.Parameter(torch.randn(net.dim))
             self.to_self_cond = nn.Linear(net.dim, net.emb_dim, bias=False)
-        self.token_critic = SelfCritic(net) if self_token_critic else token_critic
+        self.token_critic: Any = SelfCritic(net) if self_token_critic else token_critic
         self.critic_loss_weight = critic_loss_weight
         self.use_simple_mdlm_loss_weight = bool(use_simple_mdlm_loss_weight)
         self.cond_drop_prob, self.ceil_counts = cond_drop_prob, bool(ceil_counts)

@@ -64,7 +64,7 @@ class RecirculationMixer(nn.Module):
         super().__init__()
         hidden = hidden or dim
         self.input_norm = nn.LayerNorm(2 * dim)
-        self.mlp = nn.Sequential(
+        self.mlp: Any = nn.Sequential(
             nn.Linear(2 * dim, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, 2 * dim)
         )
         nn.init.normal_(self.mlp[-1].weight, std=0.02)
@@ -119,7 +119,7 @@ class Recirculation(Configurable):
         self.source_layers, self.destination_layers = tupled(source_layer), tupled(destination_layer)
         self.check_routes(len(self.attn_layer_indices))
         self.alphas, self.betas = self.weights('alpha', alpha), self.weights('beta', beta)
-        self.net = net
+        self.net: Any = net
         self.ramp_steps = 0 if use_learned else ramp_steps
         mixers = [RecirculationMixer(stack.dim, learned_hidden) for _ in self.source_layers if use_learned]
         self.learned_mixers = nn.ModuleList(mixers) if use_learned else None

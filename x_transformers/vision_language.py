@@ -70,6 +70,8 @@ class VisionLanguageWrapper(Configurable):
     Liu et al. 2023, arXiv:2304.08485 (LLaVA); two layers: arXiv:2310.03744
     """
 
+    decoder: Any
+
     def __init__(
         self,
         vision: Annotated[nn.Module, 'a ViTransformerWrapper, or images to vectors b p d', an_instance(nn.Module)],

@@ -83,6 +83,10 @@ class XMLatentDecoder(Configurable):
     arXiv:2607.27372; arXiv:2401.00036
     """
 
+    dim: Any
+    latent_dim: Any
+    net: Any
+
     def __init__(
         self,
         net: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],

@@ -260,6 +260,8 @@ class XValAutoregressiveWrapper(Configurable):
     It has no parameters of its own; those of the model are stored under `net.`.
     """
 
+    net: Any
+
     def __init__(
         self,
         net: Annotated[nn.Module, 'a causal XValTransformerWrapper', an_instance(XValTransformerWrapper)],
@@ -314,7 +316,7 @@ class XValAutoregressiveWrapper(Configurable):
         squares = squares.square()
         entropies, terms = None, Terms(self.ignore_index)
         if return_loss_breakdown:
-            entropies = single_losses(logits, targets, terms)
+            entropies: Any = single_losses(logits, targets, terms)
             total = entropies.masked_fill(~counts, 0.0).sum()
         else:
             total = weighted_token_loss(logits, targets, counts, terms)
@@ -368,7 +370,7 @@ class XValAutoregressiveWrapper(Configurable):
         ids, numbers = F.pad(ids, (0, seq_len)), F.pad(numbers, (0, seq_len))
         own: Any = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
         choice, failed = Choice(**own, generator=generator), FailedRows(leading)
-        net = Growing(self.net, numbers)
+        net: Any = Growing(self.net, numbers)
         reader = Reader(net, kwargs, cache_kv=cache_kv, slides=slide_cache)
         with evaluating(list(self.modules())):
             for place in range(start, start + seq_len):

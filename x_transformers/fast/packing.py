@@ -35,6 +35,8 @@ OWN_LINEAR = F.linear
 class PackedLinear:
     """What linear layers give for few rows (b d), side by side, in one product."""
 
+    copy: Any
+
     __slots__ = ('bias', 'copy', 'joined', 'known', 'layers')
 
     def __init__(self, *layers: nn.Linear) -> None:

@@ -54,7 +54,7 @@ SHARED = frozenset((*TURNED, *SEEN, 'clean'))
 
 def linear(module: nn.Linear) -> Callable[[Tensor], Tensor]:
     def product(x: Tensor) -> Tensor:
-        own = module._parameters  # without the search that an attribute of a module takes
+        own: Any = module._parameters  # without the search that an attribute of a module takes
         return F.linear(x, own['weight'], own['bias'])
 
     return product

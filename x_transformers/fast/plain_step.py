@@ -161,7 +161,7 @@ class PlainStep:
             kinds, stack, head = {'a': AttentionStep, 'f': PlainFeedForward}, self.net.attn_layers, self.net.to_logits
             packed = packable(self.net.modules(), rows, self.packs) if layout else set()
 
-            def own(module: Maybe[nn.Module]) -> Any:
+            def own(module: Any) -> Any:
                 if layout and packs_gain(module):
                     return PackedNorm(module)
                 if type(module) is GLU:

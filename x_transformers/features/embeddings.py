@@ -127,7 +127,7 @@ class EmbScale(ModelFeature):
 
     def setup(self, host: Any) -> None:
         kinds = (torch.float32, torch.float16, torch.bfloat16)
-        self.factors = {kind: torch.tensor(self.emb_scale, dtype=kind, device='cpu').item() for kind in kinds}
+        self.factors: Any = {kind: torch.tensor(self.emb_scale, dtype=kind, device='cpu').item() for kind in kinds}
 
     def token_embeds(self, x: Tensor, call: Any) -> Tensor:
         return x * self.factors.get(x.dtype, self.emb_scale)

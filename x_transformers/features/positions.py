@@ -117,6 +117,8 @@ class ScaledSinusoidalEmbedding(nn.Module):
     returns       n d | b n d
     """
 
+    kind: Any
+
     plain = True
 
     def __init__(self, dim: int, theta: float = 10000, scale: float | None = None, denominator: str = 'd') -> None:
@@ -127,7 +129,7 @@ class ScaledSinusoidalEmbedding(nn.Module):
             raise ConfigError(f'`denominator` got {denominator!r}, it must be one of {", ".join(DENOMINATORS)}')
         if denominator == 'half_minus_1' and dim < 4:
             raise ConfigError(f"`sinu_denominator='half_minus_1'` needs a width of at least 4, got {dim}")
-        self.scale = nn.Parameter(torch.full((1,), dim**-0.5)) if scale is None else float(scale)
+        self.scale: Any = nn.Parameter(torch.full((1,), dim**-0.5)) if scale is None else float(scale)
         self.dim, self.theta, self.denominator = dim, theta, denominator
         if scale is not None:  # it holds nothing but the dtype and the device of the model
             self.register_buffer('kind', torch.empty(0), persistent=False)

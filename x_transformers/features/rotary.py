@@ -64,6 +64,9 @@ class RotaryEmbedding(KeepsPrecision):
     Su et al. 2021, arXiv:2104.09864; xPos: Sun et al. 2022, arXiv:2212.10554; interpolation: arXiv:2306.15595
     """
 
+    inv_freq: Any
+    scale: Any
+
     plain = True
 
     def __init__(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from x_transformers.cache import Cache
 from x_transformers.core.checks import check_ids, numbers_of, weights_in
@@ -97,7 +97,7 @@ class PagedEngine:
 
     def __init__(
         self,
-        wrapper: nn.Module,
+        wrapper: Any,
         num_blocks: int,
         block_size: int = 16,
         max_batch: int = 64,

@@ -90,6 +90,8 @@ class Reader:
         pending    what a reading of so many tokens would give, where that is known already
     """
 
+    net: Any
+
     def __init__(
         self,
         net: nn.Module,
@@ -103,9 +105,9 @@ class Reader:
         alone: bool = False,
         tokens: int = 0,
     ) -> None:
-        limit = net.max_seq_len
+        limit: Any = net.max_seq_len
         self.net, self.inputs, self.step = net, inputs, net if step is None else step
-        self.window = limit if restrict and limit is not None and limit > 0 else None
+        self.window: Any = limit if restrict and limit is not None and limit > 0 else None
         self.caching, self.slides = cache_kv and bool(getattr(net, 'can_cache_kv', False)), slides
         self.cache: Any = None
         self.intermediates: Any = None
@@ -182,7 +184,7 @@ class Reader:
             return False
         alone = self.alone and not getattr(self.net, '_forward_hooks', None)  # which run between two readings
         if self.plain is None or not (alone or self.plain.is_current()):
-            self.plain = PlainStep.of(self.net, self.inputs, self.tokens if alone else 0) or False
+            self.plain: Any = PlainStep.of(self.net, self.inputs, self.tokens if alone else 0) or False
         return self.plain is not False and self.plain.takes(new, cache)
 
     def is_private(self) -> bool:

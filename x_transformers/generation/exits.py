@@ -20,6 +20,7 @@ from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import widened
 from x_transformers.features.exits import Exits, Tokens
 from x_transformers.flags import is_int, is_number
+from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.choice import Endings
 from x_transformers.generation.sampling import accurate, require
 
@@ -94,6 +95,8 @@ class ByDepth(Exits):
 
 class BySequence(Exits):
     """One depth for all tokens of a row, from the mean of what the row attends to:  argmax_n softmax(W mean(c) + b)."""
+
+    depths: Any
 
     def __init__(self, classifier: nn.Module) -> None:
         self.classifier, self.depths = classifier, None
@@ -191,7 +194,7 @@ def saturation(tokens: Tokens) -> Tensor:
     return F.cosine_similarity(tokens.stream, tokens.before, dim=-1)
 
 
-def confidence_by(kind: str, logits: Logits, classifier: nn.Module | None) -> Callable[[Tokens], Tensor]:
+def confidence_by(kind: str, logits: Logits, classifier: Maybe[nn.Module]) -> Callable[[Tokens], Tensor]:
     """The measure of a name; `logits` gives those of states (m d) behind a block."""
     if kind == 'softmax':
         return lambda tokens: gap_of(logits(tokens.state, tokens.block))

@@ -246,6 +246,8 @@ def negligible(dtype: torch.dtype) -> float:
 class Part:
     """Some heads of one row of the batch, in one block; rows stand in reverse."""
 
+    bias: Any
+
     def __init__(self, block: Call, span: Span, total: int, at: tuple[int, slice], bias: Diagonals | None) -> None:
         self.block, self.span, self.bias, self.at = block, span, bias, at
         self.back = slice(total - span.rows.stop, total - span.rows.start)

@@ -64,7 +64,7 @@ def differentiable_sdpa(*qkv: Tensor, **options: Any) -> Tensor:
     if not compiling and (transforms_active() or forward_ad._current_level >= 0):
         return sdpa_formula(*qkv, **options)
     if not compiling and qkv[0].shape[-2] >= SIDE_BY_SIDE and qkv[0].device.type == 'cpu':
-        qkv = tuple([t.contiguous() for t in qkv])
+        qkv: Any = tuple([t.contiguous() for t in qkv])
     recorded = not compiling and torch.is_grad_enabled()
     packing = packing_hooks(False) if recorded else None
     if packing is not None:

@@ -303,7 +303,7 @@ def kind_of(form: Any) -> Hashable:
 
 def block_mask(call: Call, mask_mod: Callable[..., Tensor], groups: int) -> Any:
     """The `BlockMask` of a call. The last few are kept, for the layers and calls to come."""
-    made_of = [mask.made_of for mask in call.masks]
+    made_of: Any = [mask.made_of for mask in call.masks]
     key = (call.x.device, call.batch, call.rows, call.keys, call.total_keys, groups, torch.is_inference_mode_enabled())
     keeps = all(parts is not None and all(map(keepable, parts)) for parts in made_of)
     key = (*key, kind_of(mask_mod), tuple(map(identity, sum(made_of, ())))) if keeps else None

@@ -93,7 +93,7 @@ def divided(s: Tensor, sums: Tensor) -> Tensor:
 
 
 def balanced(
-    logits: Tensor, pairs: Maybe[Tensor], rounds: int, causal: bool, carry: Tensor | None = None
+    logits: Tensor, pairs: Maybe[Tensor], rounds: int, causal: bool, carry: Maybe[Tensor] = None
 ) -> tuple[Tensor, Sums]:
     """S of the logits (b h r N): columns are divided by their sum, then rows, so many times.
 

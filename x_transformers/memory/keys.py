@@ -23,6 +23,8 @@ class KeyReader:
     key_at      'ff_input', what that reads after its norm; or 'output', what heads read
     """
 
+    net: Any
+
     def __init__(self, net: nn.Module, key_layer: int = -1, key_at: str = 'ff_input') -> None:
         check_net(net)
         if key_at not in KEYS:

@@ -37,6 +37,8 @@ class SPALMWrapper(WithDatastore):
     looked up. With a `key_net` there is no cache: generation reads its tokens again.  arXiv:2102.02557
     """
 
+    net: Any
+
     def __init__(
         self,
         net: Annotated[nn.Module, 'a model with `tie_embedding` and `max_mem_len`', an_instance(nn.Module)],

@@ -165,7 +165,7 @@ class BertPretrainWrapper(Configurable):
         self.net_pools = any('pooler' in feature.flags for feature in features)
         if nsp:
             dim: Any = getattr(getattr(net, 'pooler', None), 'out_features', net.dim) if self.net_pools else net.dim
-            self.pooler = None if self.net_pools else nn.Linear(net.dim, net.dim)
+            self.pooler: Any = None if self.net_pools else nn.Linear(net.dim, net.dim)
             self.to_nsp = nn.Linear(dim, 2)
             for linear in filter(None, (self.pooler, self.to_nsp)):
                 nn.init.normal_(linear.weight, std=0.02)

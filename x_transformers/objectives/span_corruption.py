@@ -300,6 +300,8 @@ class T5PretrainWrapper(Configurable):
     The decoder starts with `start_id`, and says the targets of the `corruption`. Raffel et al. 2019, arXiv:1910.10683
     """
 
+    net: Any
+
     def __init__(
         self,
         net: Annotated[nn.Module, 'an encoder-decoder, as XTransformer', an_instance(nn.Module)],
@@ -308,7 +310,7 @@ class T5PretrainWrapper(Configurable):
     ) -> None:
         super().__init__()
         sides = getattr(net, 'encoder', None), getattr(getattr(net, 'decoder', None), 'net', None)
-        ids = [getattr(side, 'num_tokens', None) for side in sides]
+        ids: Any = [getattr(side, 'num_tokens', None) for side in sides]
         if None in ids:
             raise ConfigError(f'`net` got {type(net).__name__}, it must be an encoder-decoder of tokens: XTransformer')
         modes = [one.mode_id for one in getattr(corruption, 'denoisers', ())]

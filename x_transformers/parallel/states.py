@@ -118,6 +118,8 @@ class State:
     share heads, three may load that share parameters, or one alone.
     """
 
+    optimizer: Any
+
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
         self.model, self.optimizer = getattr(model, 'module', model) if is_ddp(model) else model, optimizer
         self.wholes: dict[str, tuple[str, int, int]] = {}  # of parts: the name on one device, which part, axis

@@ -26,6 +26,7 @@ from x_transformers.features.biases import AlibiPositionalBias, PositionBias
 from x_transformers.features.feedforward import GLU
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import ConfigError, Feature
+from x_transformers.flags.maybe import Maybe
 from x_transformers.parallel.views import WHOLE, Lane, View, joined, moved, overridden, see, spread, summed
 from x_transformers.x_transformers import Attention
 
@@ -168,7 +169,7 @@ class Dealt:
     def here(self) -> list[int]:
         return self.of_device(self.mesh.get_local_rank())
 
-    def part(self, value: Any, axes: str | tuple[str | None, ...] | None) -> Any:
+    def part(self, value: Any, axes: Maybe[str | tuple[str | None, ...]]) -> Any:
         """An input of the layer as this device reads it: its gradients are summed, and what counts heads is cut."""
         if isinstance(axes, tuple) and isinstance(value, (tuple, list)):
             return tuple(self.part(one, own) for one, own in zip(value, axes, strict=True))
@@ -271,7 +272,7 @@ class Features(Style):
         super().__init__()
         self.lane = lane
 
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+    def _apply(self, module: Any, device_mesh: DeviceMesh) -> nn.Module:
         widened, output = module.ff[0], module.output_layer
         gated = isinstance(widened, GLU)
         inner = View(device_mesh, axis=0, parts=2 if gated else 1)

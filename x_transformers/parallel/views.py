@@ -118,7 +118,7 @@ class View:
         own = [t.to_local() for t in found]
         t: Any = own[0] if len(own) == 1 else torch.cat(own, dim=self.axis)
         if self.partial or (self.lane is not None and self.lane.length is not None):
-            t = spread(t, self.mesh)
+            t: Any = spread(t, self.mesh)
         return t / self.mesh.size() if self.divided else t
 
 

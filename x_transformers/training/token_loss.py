@@ -478,7 +478,7 @@ def overheard(module: nn.Module) -> bool:
     return listens or 'forward' in module.__dict__
 
 
-def split_head(head: nn.Module) -> SplitHead | None:
+def split_head(head: Any) -> SplitHead | None:
     """The parts of a head that ends in plain linear maps, or None."""
     if overheard(head):
         return None
@@ -496,7 +496,7 @@ BY_TOKEN: set[type[nn.Module]] = {
 }  # fmt: skip
 
 
-def by_token(module: nn.Module) -> bool:
+def by_token(module: Any) -> bool:
     """Whether a module is known to look at each token alone: by its exact class, or as it says itself."""
     if getattr(module, 'by_token', False):
         return True

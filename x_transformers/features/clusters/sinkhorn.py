@@ -116,7 +116,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         self.can_cache_in_training = not self.sinkhorn_gumbel
         if self.by_net:
             blocks, heads = self.cluster_blocks, host.query_heads
-            self.sort = nn.Sequential(nn.Linear(host.dim, blocks), nn.ReLU(), nn.Linear(blocks, heads * blocks))
+            self.sort: Any = nn.Sequential(nn.Linear(host.dim, blocks), nn.ReLU(), nn.Linear(blocks, heads * blocks))
             for layer in (self.sort[0], self.sort[2]):
                 nn.init.xavier_uniform_(layer.weight)
                 nn.init.zeros_(layer.bias)
@@ -312,7 +312,9 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         else:
             q, k, v, tokens = (in_blocks(t, c, blocks) for t in (q, k, v, tokens))
             short = torch.compiler.is_compiling() or blocks * c != n
-            real = (torch.arange(blocks * c, device=q.device) < n).unflatten(0, (blocks, c))[None] if short else None
+            real: Any = (
+                (torch.arange(blocks * c, device=q.device) < n).unflatten(0, (blocks, c))[None] if short else None
+            )
         many: Any = c if real is None else real.sum(dim=-1).clamp(min=1)[:, None, :, None]
         filled: Any = None if real is None else real.any(dim=-1)
         pairs: Any = None if real is None else (filled.unsqueeze(-1) & filled.unsqueeze(-2)).unsqueeze(1)
@@ -320,7 +322,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         s, _ = self.balanced(self.compared(asks, keys, call), pairs, call)
         s, pairs = (s, pairs) if not self.sortcut else (t if t is None else t[:, :, : self.sortcut] for t in (s, pairs))
         mixes = [mixed(s, t) for t in (k, v)]
-        slots = None if real is None else slots_of(pairs.squeeze(1), real)
+        slots: Any = None if real is None else slots_of(pairs.squeeze(1), real)
         if self.sortcut:
             mask = None if slots is None else slots.flatten(1)[:, None, None]
             sighted = None if mask is None else mask.any(dim=-1, keepdim=True)

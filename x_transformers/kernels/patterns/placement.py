@@ -83,7 +83,7 @@ class Placement(NamedTuple):
             return cls(count, None, places, table)
         real: Any = None
         if mask is not None and mask.shape[1] == gone + keys:
-            real = mask[:, count:] if table is None else mask.index_select(1, table)
+            real: Any = mask[:, count:] if table is None else mask.index_select(1, table)
         first, offset = 0 if table is not None else count, None
         if pads is not None:
             offset = pads + first
