@@ -52,6 +52,7 @@ from x_transformers.flags import (
     shown,
     size,
 )
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.dense import (
     EAGER_STAGES,
     carries_gradients,
@@ -340,7 +341,9 @@ class Attend(Configurable, ChoosesKernel):
         causal: bool | None = None,
     ) -> tuple[Tensor, Intermediates]:
         """The output of `forward`, with empty intermediates."""
-        given = dict(mask=mask, attn_bias=attn_bias, flash_pack_seq_kwargs=flash_pack_seq_kwargs, causal=causal)
+        given: dict[str, Any] = dict(
+            mask=mask, attn_bias=attn_bias, flash_pack_seq_kwargs=flash_pack_seq_kwargs, causal=causal
+        )
         return WRITTEN(self, q, k, v, **given)[0], Intermediates()
 
     @property
@@ -365,8 +368,8 @@ class Attend(Configurable, ChoosesKernel):
         flash_pack_seq_kwargs: Mapping[str, Any] | None = None,
         causal: bool | None = None,
         *,
-        call: Call | None = None,
-        on: Features | None = None,
+        call: Maybe[Call] = None,
+        on: Maybe[Features] = None,
     ) -> tuple[Tensor, Intermediates]:
         """`mask` is (b, j), or broadcasts to b h i j, True may be attended; `row_mask` says which queries are real,
         (b, i). `call` and `on` come from the layer around."""

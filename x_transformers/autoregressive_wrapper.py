@@ -764,7 +764,7 @@ class AutoregressiveWrapper(Configurable):
         seq_len = new_tokens_of(seq_len, t)
         check_looped_exits(self.net, kwargs, b * beams, cache_kv)
         draws = stochastic and temperature != 0
-        reading = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache, brief=True)
+        reading: Any = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache, brief=True)
         alone = not draws and choice.logits_processor is None
         state = Beams(
             reader=Reader(self.net, kwargs, **reading, alone=alone, tokens=seq_len),

@@ -130,7 +130,7 @@ class BeliefStateWrapper(Configurable):
             raise ConfigError('`max_pred_distance` is missing: the decoder has no `max_seq_len`')
         self.pred_distance_loss_weight, self.cond_on_distance_prob = pred_distance_loss_weight, cond_on_distance_prob
         self.to_distance_logits = self.head(dim, self.max_pred_distance) if pred_distance else None
-        self.to_distance_cond = (
+        self.to_distance_cond: Any = (
             nn.Sequential(Rearrange('... -> ... 1'), nn.Linear(1, dim), nn.LeakyReLU(), nn.Linear(dim, 2 * dim))
             if cond_on_distance
             else None

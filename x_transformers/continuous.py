@@ -132,7 +132,7 @@ class ContinuousTransformerWrapper(Wrapper):
         self.max_seq_len, self.max_mem_len = max(max_seq_len or 0, 0), max_mem_len
         self.l2norm_embed, self.probabilistic = False, bool(probabilistic)
         self.attn_layers = attn_layers
-        self.conv_stem = None if conv_stem is None else self._build_stem(dim_in or self.dim, conv_stem, project_in)
+        self.conv_stem: Any = None if conv_stem is None else self._build_stem(dim_in or self.dim, conv_stem, project_in)
         self.features = self._compose(features, flags).setup()
 
         def projection(width_in: int, width_out: int) -> nn.Module:
@@ -321,7 +321,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
         refuse_own(kwargs, 'the loss', SET_BY_LOSS)
         if lens is not None and mask is not None:
             raise ValueError('`lens` and `mask` cannot both be given: they say the same')
-        real = real_tokens(x, mask, lens, kwargs.get('seq_start_pos'))
+        real: Any = real_tokens(x, mask, lens, kwargs.get('seq_start_pos'))
         x = x if real is None else x.masked_fill(~real.unsqueeze(-1), 0.0)
         if rollout_steps > 1:
             if mask is not None:

@@ -19,7 +19,7 @@ from x_transformers.training.losses import dropout_seq
 from x_transformers.x_transformers import Decoder, Encoder, TransformerWrapper
 
 
-def check_source(encoder: nn.Module, ids: Any, name: str) -> Any:
+def check_source(encoder: Any, ids: Any, name: str) -> Any:
     """Return ids of the source (b n), checked, unless a user's module stands for the encoder or embeds them."""
     own = not hasattr(encoder, 'num_tokens') or is_of_others(getattr(encoder, 'token_emb', None))
     return ids if own else check_ids(ids, name, num_tokens=encoder.num_tokens)

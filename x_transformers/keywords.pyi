@@ -4933,13 +4933,13 @@ class StreamInputs(TypedDict, total=False):
     allowed_tokens: Sequence[int] | Tensor | None
     banned_tokens: Sequence[int] | Tensor | None
     frequency_penalty: float
-    logit_bias: Mapping[int, float] | None
+    logit_bias: Mapping[int, float] | Any
     logits_processor: Callable[..., Tensor] | Sequence[Callable[..., Tensor]] | None
     presence_penalty: float
     repetition_penalty: float
     cond_scale: float
     negative_prompts: Tensor | Sequence[Tensor] | None
-    negative_context: Tensor | None
+    negative_context: Tensor | Any
 
 class GenerateInputs(TypedDict, total=False):
     context: Tensor | None
@@ -5118,13 +5118,13 @@ class GenerateInputs(TypedDict, total=False):
     allowed_tokens: Sequence[int] | Tensor | None
     banned_tokens: Sequence[int] | Tensor | None
     frequency_penalty: float
-    logit_bias: Mapping[int, float] | None
+    logit_bias: Mapping[int, float] | Any
     logits_processor: Callable[..., Tensor] | Sequence[Callable[..., Tensor]] | None
     presence_penalty: float
     repetition_penalty: float
     cond_scale: float
     negative_prompts: Tensor | Sequence[Tensor] | None
-    negative_context: Tensor | None
+    negative_context: Tensor | Any
 
 class BeamSearchInputs(TypedDict, total=False):
     context: Tensor | None
@@ -5296,10 +5296,10 @@ class BeamSearchInputs(TypedDict, total=False):
     allowed_tokens: Sequence[int] | Tensor | None
     banned_tokens: Sequence[int] | Tensor | None
     frequency_penalty: float
-    logit_bias: Mapping[int, float] | None
+    logit_bias: Mapping[int, float] | Any
     logits_processor: Callable[..., Tensor] | Sequence[Callable[..., Tensor]] | None
     presence_penalty: float
     repetition_penalty: float
     cond_scale: float
     negative_prompts: Tensor | Sequence[Tensor] | None
-    negative_context: Tensor | None
+    negative_context: Tensor | Any

@@ -40,7 +40,7 @@ def to_hertz(mels: Tensor) -> Tensor:
 def mel_filters(sample_rate: int, n_fft: int, n_mels: int) -> Tensor:
     """Triangles between neighbours in mels, each of area 1 in hertz (Slaney's), as (n_mels, n_fft / 2 + 1), float64, on
     the CPU."""
-    numbers = dict(dtype=torch.float64, device='cpu')
+    numbers: Any = dict(dtype=torch.float64, device='cpu')
     frequencies = torch.linspace(0, sample_rate / 2, n_fft // 2 + 1, **numbers)
     half = sample_rate / 2
     top = half / PER_MEL if half < BREAK else BREAK / PER_MEL + math.log(half / BREAK) / STEP

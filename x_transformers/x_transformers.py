@@ -12,7 +12,7 @@ active features run on a fast path with the same results, `fast/plain.py`.
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -131,6 +131,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.engine import evaluating
 from x_transformers.training.losses import attn_z_loss, dropout_seq as dropout_seq, each_head, entropy
 from x_transformers.training.optim import (
@@ -226,12 +227,12 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
     @property
     def dropout(self) -> float:
         """The probability of dropping an attention weight in training, that of `attend.attn_dropout`."""
-        found = [module for module in self._modules['attend'].modules() if isinstance(module, Attend)]
+        found = [module for module in self.attend.modules() if isinstance(module, Attend)]
         return found[0].dropout if found else 0.0
 
     @dropout.setter
     def dropout(self, rate: float) -> None:
-        for module in self._modules['attend'].modules():
+        for module in self.attend.modules():
             if isinstance(module, Attend):
                 module.dropout = rate
 
@@ -474,9 +475,13 @@ class Layer(ModuleList):
 
     plain = True
 
-    def __init__(
-        self, kind: str, index: int, norms: Sequence[nn.Module | None], branch: nn.Module, residual: nn.Module
-    ) -> None:
+    if TYPE_CHECKING:
+        # norms, branch and residual: a list, and two modules that may be a user's
+        def __iter__(self) -> Iterator[Any]: ...
+
+        def __getitem__(self, at: int) -> Any: ...
+
+    def __init__(self, kind: str, index: int, norms: Sequence[Any], branch: nn.Module, residual: nn.Module) -> None:
         super().__init__([ModuleList(norms), branch, residual])
         self.kind, self.index = kind, index
 
@@ -570,6 +575,7 @@ class AttentionLayers(DerivedAttributes, Routing):
         'use_pos_emb': 'it belongs to the wrapper, TransformerWrapper(use_abs_pos_emb=...)',
     }
     plain = True
+    layers: Any  # a `ModuleList` of `Layer`, or what a user has put in its place
 
     def __init__(
         self,
@@ -854,7 +860,11 @@ class Decoder(AttentionLayers):
 class PrefixDecoder(AttentionLayers):
     """A causal stack whose first `prefix_attn_len` tokens attend to each other; one number, or one per sequence."""
 
-    sees_future, masks_pairs = False, True
+    masks_pairs = True
+
+    @property
+    def sees_future(self) -> bool:
+        return False
 
     def __init__(self, **kwargs: kw.Unpack[kw.PrefixDecoderKeywords]) -> None:
         super().__init__(**kwargs)
@@ -997,7 +1007,7 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
         trace.last_layer_hiddens = x
         return x
 
-    def shifted(self, mems: Sequence[Tensor | None] | None) -> Sequence[Tensor | None] | None:
+    def shifted(self, mems: Maybe[Sequence[Tensor | None]]) -> Sequence[Tensor | None] | None:
         """Memories in the order of the layers that read them, `shift_mem_down` below those that left them."""
         return [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]] if a_list(mems, 'mems') else mems
 
@@ -1103,7 +1113,7 @@ class TransformerWrapper(Wrapper):
         keep_none(self, OF_MODEL)
         self.emb_dropout = nn.Dropout(emb_dropout)
         self.project_emb = projection_of(self, project_emb, bool(project_emb_bias))
-        self.to_logits = self._build_head(to_logits)
+        self.to_logits: Any = self._build_head(to_logits)
         sort_members(self, ordering.MODEL)
         if type(self).init_ is not TransformerWrapper.init_:
             self.init_()  # of a subclass; our tables are drawn when they are made
@@ -1200,8 +1210,8 @@ class TransformerWrapper(Wrapper):
         wants = Wants(intermediates, return_mems, return_attn, detach_mems, *asked)
         # how many tokens there are, a user's module says by what it makes of them
         others = type(self.token_emb) is not TokenEmbedding and is_of_others(self.token_emb)
-        embeds = self.token_emb(x, **(token_emb_kwargs or {})) if others else None
-        call = open_model(self, embeds if others else x, mask, cache, only_new, kwargs)
+        embeds = self.token_emb(x, **(token_emb_kwargs or {})) if others else x
+        call = open_model(self, embeds, mask, cache, only_new, kwargs)
         if return_readout and return_logit_entropies:
             raise ValueError('`return_readout` does not go with `return_logit_entropies`: there are no logits')
         call.returns_readout = return_readout
@@ -1222,7 +1232,7 @@ class TransformerWrapper(Wrapper):
         only_embed = return_embeddings or return_embeddings_and_intermediates or self.return_only_embed
         logits = None
         if not only_embed or return_logits_and_embeddings:
-            kept = x if logits_to_keep is None else x[:, -logits_to_keep:]
+            kept: Any = x if logits_to_keep is None else x[:, -logits_to_keep:]
             logits = self.read_later(kept, call, to_logits_kwargs or {})
         call.trace.logits = None if return_readout else logits
         out = (logits, x) if return_logits_and_embeddings else x if only_embed else logits
@@ -1282,7 +1292,8 @@ class TransformerWrapper(Wrapper):
         call.like_tokens = ids if codes or call.ids is None else call.ids
         embeds = ids if call.ids is not None else self.token_emb(ids, **token_emb_kwargs)
         embeds = call.on.chain('token_embeds', embeds, call)
-        x = call.cleared(sum(call.on.collect('embed', call), embeds))
+        x: Any = sum(call.on.collect('embed', call), embeds)
+        x = call.cleared(x)
         x = call.on.chain('embedded', x, call)
         call.trace.initial_embeds = x
         return self.project_emb(self.emb_dropout(x))
@@ -1290,4 +1301,4 @@ class TransformerWrapper(Wrapper):
 
 __getattr__, __dir__ = also(__name__)  # further names of the original's module, looked up when asked for
 
-remember(__package__)  # as it was written: short cuts stand for nothing that was changed since
+remember('x_transformers')  # as it was written: short cuts stand for nothing that was changed since

@@ -181,7 +181,7 @@ class XValTransformerWrapper(Wrapper):
         x = check_ids(x, num_tokens=self.num_tokens)
         x_num = check_numbers(x_num, 'x_num', x)
         wants = Wants(return_intermediates, return_mems, return_attn, detach_mems)
-        call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
+        call: Any = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
         h = call.embedded(self, (x, x_num), lambda given: self.embed_all(*given, call))
         call.maps_apart = wants.mems_alone
         h = self.run_stack(h, call, mask, mems, wants.anything, kwargs)
@@ -269,6 +269,8 @@ class XValAutoregressiveWrapper(Configurable):
     The wrapper has no parameters; those of the model are stored under `net.`.
     """
 
+    net: Any
+
     def __init__(
         self,
         net: Annotated[nn.Module, 'causal XValTransformerWrapper', an_instance(XValTransformerWrapper)],
@@ -312,7 +314,7 @@ class XValAutoregressiveWrapper(Configurable):
             kwargs['mask'] = mask if mask.shape[1] < n else read_of(mask)
             counts, unread = counts & mask[:, : n - 1] & mask[:, 1 - n :], unread | ~mask[:, : n - 1]
         if kwargs.get('seq_start_pos') is not None:
-            real = real_tokens(x, start=kwargs['seq_start_pos'])
+            real: Any = real_tokens(x, start=kwargs['seq_start_pos'])
             counts, unread = counts & predictable(real), unread | ~real[:, :-1]
         tell_padding(self.net, kwargs, lambda: read_of(before_padding(x, self.ignore_index)))
 
@@ -325,7 +327,7 @@ class XValAutoregressiveWrapper(Configurable):
         squares = squares.square()
         entropies, terms = None, Terms(self.ignore_index)
         if return_loss_breakdown:
-            entropies = single_losses(logits, targets, terms)
+            entropies: Any = single_losses(logits, targets, terms)
             total = entropies.masked_fill(~counts, 0.0).sum()
         else:
             total = weighted_token_loss(logits, targets, counts, terms)
@@ -377,9 +379,9 @@ class XValAutoregressiveWrapper(Configurable):
         start, numbers = ids.shape[1], start_numbers.reshape(ids.shape[0], start_numbers.shape[-1])[:, : ids.shape[1]]
         numbers = numbers if pads is None else align_right(numbers, start - pads, 1.0)
         ids, numbers = F.pad(ids, (0, seq_len)), F.pad(numbers, (0, seq_len))
-        own = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
+        own: Any = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
         choice, failed = Choice(**own, generator=generator), FailedRows(leading)
-        net = Growing(self.net, numbers)
+        net: Any = Growing(self.net, numbers)
         reader = Reader(net, kwargs, cache_kv=cache_kv, slides=slide_cache)
         with evaluating(list(self.modules())):
             for place in range(start, start + seq_len):

@@ -44,7 +44,7 @@ def describe(where: str, name: str, declared: Flag) -> str:
         lines.append(f'    for example {name}={shown(declared.example)}')
     if declared.feature is not None:
         feature = declared.feature
-        lines += ['    ' + line for line in inspect.cleandoc(feature.__doc__).split('\n')]
+        lines += ['    ' + line for line in inspect.cleandoc(feature.__doc__ or '').split('\n')]
         if feature.paper:
             lines.append(f'    paper: {feature.paper}')
         lines += [f'    needs `{other}`: {reason}' for other, reason in feature.needs.items()]

@@ -139,6 +139,9 @@ class Configurable(nn.Module):
 
         def __call__(self: HasForward[Inputs, Output], *args: Inputs.args, **kwargs: Inputs.kwargs) -> Output: ...
 
+        # flags are attributes too, and features store what they own here: `nn.Module` says Tensor or Module of each
+        def __getattr__(self, name: str) -> Any: ...
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         known = Configurable.kinds.get(cls.__name__)
@@ -216,7 +219,7 @@ class Configurable(nn.Module):
         catalogue = catalogue_for(type(self).catalogue, features)
         twins = TWINS.get()
         key = None if twins is None else likeness(type(self), catalogue, flags)
-        if key is not None and key in twins:
+        if twins is not None and key is not None and key in twins:
             values, on, attributes, twin = twins[key]
             self.__dict__.update(attributes)
             return Features(self, catalogue, on, values, twin)
@@ -224,7 +227,7 @@ class Configurable(nn.Module):
         attributes = self.readable(flags_of(catalogue), values)
         self.__dict__.update(attributes)
         made = Features(self, catalogue, on, values)
-        if key is not None:
+        if twins is not None and key is not None:
             twins[key] = values, on, attributes, made
         return made
 
@@ -247,13 +250,11 @@ class Configurable(nn.Module):
     @classmethod
     def from_config(cls: type[Own], config: Mapping[str, Any] | str) -> Own:
         """Build a module from its `config`, as a dict or a JSON text. The weights are fresh."""
-        config = json.loads(config) if isinstance(config, str) else dict(config)
-        kind = cls.kinds.get(config.get('class', cls.__name__))
+        given: dict[str, Any] = json.loads(config) if isinstance(config, str) else dict(config)
+        kind = cls.kinds.get(given.get('class', cls.__name__))
         if kind is None or not issubclass(kind, cls):
-            raise ConfigError(
-                f'`class` got {config.get("class")!r}, it must be {cls.__name__} or one of its subclasses'
-            )
-        return decode({**config, 'class': kind.__name__})
+            raise ConfigError(f'`class` got {given.get("class")!r}, it must be {cls.__name__} or one of its subclasses')
+        return decode({**given, 'class': kind.__name__})
 
     @overload
     @classmethod
