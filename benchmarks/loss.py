@@ -60,8 +60,7 @@ def work(column: str, case: dict[str, Any], settings: Settings) -> Work:
         return products(hidden, weight, tokens)
     loss = {'plain': lambda h, w, t: F.cross_entropy(F.linear(h, w), t), 'chunked': ChunkedLoss.apply}.get(column)
     if loss is None:  # a column of ours
-        from x_transformers.training.token_loss import linear_cross_entropy as loss
-        from x_transformers.training.token_loss import tokens_at_a_time
+        from x_transformers.training.token_loss import linear_cross_entropy as loss, tokens_at_a_time
 
         if column == 'ours products':
             return products(hidden, weight, tokens_at_a_time(vocab, hidden))

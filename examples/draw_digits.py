@@ -22,8 +22,7 @@ from common import packages
 with packages():
     import torch
     import torch.nn.functional as F
-    from classify_images import Config as ClassifierConfig
-    from classify_images import bent, build_model, read_digits
+    from classify_images import Config as ClassifierConfig, bent, build_model, read_digits
     from common.options import exit_code, not_negative, positive, seed, size
     from common.toys import fit, heads
     from torch import Tensor, nn

@@ -737,6 +737,15 @@ BUGS = {
         ('the worst comes first', 'key=lambda one: one.bits)', 'key=lambda one: -one.bits)'),
         ('sizes are one', 'found[one.models, one.baseline].append(one)', 'next(iter(found.values())).append(one)'),
     ]),
+    'flags/stubs.py': ('test_types.py', [
+        ('flags of branches take one value', "text += f' | tuple[{text}, ...] | PerLayer'", "text += ''"),
+        ('required keywords may be left out', "f'Required[{kind}]' if is_required else kind", 'kind'),
+        ('flags have no default', "words.append(f'Default: {declared.default!r}.')", 'pass'),
+    ]),
+    'keywords.py': ('test_types.py', [
+        ('any name is a type', "if name.endswith(KINDS) and not name.startswith('_'):", 'if True:'),
+        ('a type is another one each time', 'globals()[name] = found', 'found'),
+    ]),
     'flags/inputs.py': ('test_wrong_values.py test_bad_input.py', [
         ('an input of another dtype passes', 'return floats is None or', 'return True or'),
         ('an input of any shape passes', 'value.ndim not in ranks or value.is_complex()', 'value.is_complex()'),

@@ -7,8 +7,7 @@ import oracles
 import pytest
 import torch
 from oracles import assert_close, assert_same, randn, randomised, sub
-from toy_tasks import copy as copying
-from toy_tasks import learned, net_for
+from toy_tasks import copy as copying, learned, net_for
 
 from x_transformers import AttentionLayers, Decoder, Encoder, TransformerWrapper
 from x_transformers.features.norms import BiasedLayerNorm, LayerNorm, RMSNorm, ScaleNorm, SimpleRMSNorm

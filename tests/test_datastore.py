@@ -16,8 +16,7 @@ from training_laws import DIM, ids_of, net_of
 
 from x_transformers import KNNDatastore, TransformerWrapper
 from x_transformers.flags import ConfigError
-from x_transformers.memory import __main__ as command
-from x_transformers.memory import files, search
+from x_transformers.memory import __main__ as command, files, search
 from x_transformers.memory.index import engine
 
 WIDTH = 6

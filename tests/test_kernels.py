@@ -5,8 +5,7 @@ import functools
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from law_cases import (
     ARGUMENT_CASES,
     BY_NAME,

@@ -12,8 +12,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, seed, settings
-from hypothesis import strategies as st
+from hypothesis import given, seed, settings, strategies as st
 from law_cases import (
     ARGUMENT_CASES,
     BY_NAME,

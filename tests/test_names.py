@@ -35,8 +35,8 @@ from x_transformers import (
     XLAutoregressiveWrapper,
     XTransformer,
     XValTransformerWrapper,
+    x_transformers as core,
 )
-from x_transformers import x_transformers as core
 from x_transformers.attend import Attend
 from x_transformers.kernels.flex import load_flex
 from x_transformers.xm_latent_decoder import XMLatentDecoder

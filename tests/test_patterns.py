@@ -13,8 +13,8 @@ from oracles import assert_close
 from x_transformers import Attention, Decoder, Encoder
 from x_transformers.flags import ConfigError
 from x_transformers.kernels.patterns import bands, pieces
-from x_transformers.patterns import PATTERNS as KNOWN
 from x_transformers.patterns import (
+    PATTERNS as KNOWN,
     Behind,
     BlockLocal,
     Column,
@@ -27,9 +27,9 @@ from x_transformers.patterns import (
     Summary,
     as_pattern,
     local,
+    pattern as pattern_of,
     strided,
 )
-from x_transformers.patterns import pattern as pattern_of
 
 HEADS, TIGHT = 4, 1e-10
 PATTERNS = {

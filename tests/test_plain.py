@@ -13,8 +13,7 @@ from sweeps import some
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from x_transformers import Decoder, Encoder, TransformerWrapper
-from x_transformers import x_transformers as core
+from x_transformers import Decoder, Encoder, TransformerWrapper, x_transformers as core
 from x_transformers.core import rows
 from x_transformers.fast.plain import PlainLayers
 from x_transformers.features.catalogue import STACK

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from oracles import assert_close, randomised
-from test_plain import ACTING, YARN
-from test_plain import PLAIN as LAYERS
+from test_plain import ACTING, PLAIN as LAYERS, YARN
 from torch import nn
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper

@@ -29,8 +29,7 @@ from x_transformers.flags import ConfigError
 from x_transformers.flags.config import decode
 from x_transformers.pretrained.__main__ import main
 from x_transformers.pretrained.described import call_of, canonical, described, differences
-from x_transformers.pretrained.engine import made, saved, steps_of
-from x_transformers.pretrained.engine import plan as plan_of
+from x_transformers.pretrained.engine import made, plan as plan_of, saved, steps_of
 from x_transformers.pretrained.heads import NOTHING, Head, row_for
 from x_transformers.pretrained.options import with_keywords
 from x_transformers.pretrained.rows import ROWS, Fields

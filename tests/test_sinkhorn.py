@@ -7,8 +7,7 @@ import torch
 from costs import grows
 from law_cases import randomise
 from oracles import assert_close, randn, sinkhorn, sinkhorn_attention
-from toy_tasks import SEEDS, learned, net_for
-from toy_tasks import copy as copying
+from toy_tasks import SEEDS, copy as copying, learned, net_for
 
 from x_transformers import Attention, Decoder, Encoder, TransformerWrapper
 from x_transformers.features.clusters import Sinkhorn

@@ -19,8 +19,15 @@ from test_plain import ordinary
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper, attend, cache
-from x_transformers import x_transformers as core
+from x_transformers import (
+    AutoregressiveWrapper,
+    Decoder,
+    Encoder,
+    TransformerWrapper,
+    attend,
+    cache,
+    x_transformers as core,
+)
 from x_transformers.core import calls, model_calls
 from x_transformers.core.traces import Intermediates
 from x_transformers.fast import untouched

@@ -73,9 +73,9 @@ from x_transformers import (
     XTransformer,
     XValAutoregressiveWrapper,
     XValTransformerWrapper,
+    __path__ as PATH,
     modalities,
 )
-from x_transformers import __path__ as PATH
 from x_transformers.continuous_autoencoder import ContinuousTransformerAutoencoder
 from x_transformers.discover_wrapper import DiscoverDecoder, TPREncoder
 from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer

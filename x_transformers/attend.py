@@ -20,12 +20,20 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from x_transformers.compat.elsewhere import also
-from x_transformers.compat.helpers import create_causal_mask, default_device, pack_one, unpack_one
+from x_transformers.compat.helpers import (
+    create_causal_mask as create_causal_mask,
+    default_device as default_device,
+    pack_one as pack_one,
+    unpack_one as unpack_one,
+)
 from x_transformers.core.calls import Call
 from x_transformers.core.checks import a_tensor, as_mask, boolean_mask
 from x_transformers.core.hooks import is_plainly
 from x_transformers.core.rows import Rows, to_4d
-from x_transformers.core.traces import Intermediates, log_prob_from_hard_attend
+from x_transformers.core.traces import (
+    Intermediates as Intermediates,
+    log_prob_from_hard_attend as log_prob_from_hard_attend,
+)
 from x_transformers.features.catalogue import ATTEND
 from x_transformers.features.contextual import UseCoPE
 from x_transformers.features.derived import keep_none
@@ -44,6 +52,7 @@ from x_transformers.flags import (
     shown,
     size,
 )
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.dense import (
     EAGER_STAGES,
     carries_gradients,
@@ -55,6 +64,7 @@ from x_transformers.kernels.dense import (
     wants_maps,
 )
 from x_transformers.kernels.operators import FUSED, OPERATORS, Operator, attend_by, scoring
+from x_transformers.keywords import AttendKeywords, Unpack
 
 
 class ChoosesKernel:
@@ -230,7 +240,7 @@ class Attend(Configurable, ChoosesKernel):
         ] = False,
         sdp_kwargs: Annotated[dict, 'allowed backends of the fused kernel', a_mapping] = ALL_BACKENDS,
         features: Sequence[type[Feature]] | None = None,
-        **flags: Any,
+        **flags: Unpack[AttendKeywords],
     ) -> None:
         super().__init__()
         self.attn_dropout = nn.Dropout(0.0)
@@ -331,7 +341,9 @@ class Attend(Configurable, ChoosesKernel):
         causal: bool | None = None,
     ) -> tuple[Tensor, Intermediates]:
         """The output of `forward`, with empty intermediates."""
-        given = dict(mask=mask, attn_bias=attn_bias, flash_pack_seq_kwargs=flash_pack_seq_kwargs, causal=causal)
+        given: dict[str, Any] = dict(
+            mask=mask, attn_bias=attn_bias, flash_pack_seq_kwargs=flash_pack_seq_kwargs, causal=causal
+        )
         return WRITTEN(self, q, k, v, **given)[0], Intermediates()
 
     @property
@@ -356,8 +368,8 @@ class Attend(Configurable, ChoosesKernel):
         flash_pack_seq_kwargs: Mapping[str, Any] | None = None,
         causal: bool | None = None,
         *,
-        call: Call | None = None,
-        on: Features | None = None,
+        call: Maybe[Call] = None,
+        on: Maybe[Features] = None,
     ) -> tuple[Tensor, Intermediates]:
         """`mask` is (b, j), or broadcasts to b h i j, True may be attended; `row_mask` says which queries are real,
         (b, i). `call` and `on` come from the layer around."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
 
 import torch
 import torch.nn.functional as F
@@ -17,20 +17,20 @@ from torch import Generator, Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
 from x_transformers.compat.elsewhere import also
-from x_transformers.compat.helpers import (  # noqa: F401  names that other code imports from here
+from x_transformers.compat.helpers import (
     cast_tuple,
-    cross_entropy,
+    cross_entropy as cross_entropy,
     default,
     exists,
     identity,
     join,
-    lens_to_mask,
-    log,
-    masked_mean,
-    modify_cached_kv,
-    pad_at_dim,
+    lens_to_mask as lens_to_mask,
+    log as log,
+    masked_mean as masked_mean,
+    modify_cached_kv as modify_cached_kv,
+    pad_at_dim as pad_at_dim,
 )
-from x_transformers.core.arguments import checked
+from x_transformers.core.arguments import Method, checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import can_look, check_documents, check_ids, check_lengths, check_prefix, within
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, is_prefix, refuse_own
@@ -62,8 +62,8 @@ from x_transformers.generation.sampling import (
     align_right,
     check_mask,
     contrastive_decode_fn,
-    gumbel_noise,  # noqa: F401  a name of the original
-    gumbel_sample,  # noqa: F401  the same
+    gumbel_noise as gumbel_noise,
+    gumbel_sample as gumbel_sample,
     lens_of_mask,
     min_p,
     new_tokens_of,
@@ -74,6 +74,7 @@ from x_transformers.generation.sampling import (
     top_p,
 )
 from x_transformers.generation.speculative import SpeculativeStats, speculation
+from x_transformers.keywords import AutoregressiveWrapperCall, BeamSearchInputs, GenerateInputs, StreamInputs, Unpack
 from x_transformers.training.layer_losses import AuxiliaryLosses, Targets, a_schedule, weights
 from x_transformers.training.losses import before_padding, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import Terms, later, mean_token_loss, next_token_loss, token_losses
@@ -118,7 +119,7 @@ def eval_decorator(fn: Callable[..., Any]) -> Callable[..., Any]:
     return inner
 
 
-def with_old_spellings(fn: Callable[..., Any]) -> Callable[..., Any]:
+def with_old_spellings(fn: Method) -> Method:
     """Accept `start_tokens` for `prompts` and `filter_thres` for `filter_kwargs`, with a warning."""
 
     @functools.wraps(fn)
@@ -208,6 +209,8 @@ def amateurs_with(models: Any, contrasts: Any) -> list[tuple[nn.Module, dict[str
 
 # the wrapper
 
+Prompts = Tensor | Sequence[Tensor] | None  # ids of any leading axes, or a list of prompts of unequal length
+
 
 class AutoregressiveWrapper(Configurable):
     """A language model with its next-token loss, and generation.
@@ -282,6 +285,9 @@ class AutoregressiveWrapper(Configurable):
     def follow(self, progress: float) -> None:
         if self.auxiliary is not None:
             self.auxiliary.follow(progress)
+
+    if TYPE_CHECKING:
+        __call__: AutoregressiveWrapperCall
 
     @checked
     def forward(
@@ -430,11 +436,49 @@ class AutoregressiveWrapper(Configurable):
         )
         return sum(measure(torch.stack(losses)) for losses in zip(*passes, strict=True)) / len(passes[0])
 
+    @overload
+    def generate(
+        self,
+        prompts: Prompts,
+        seq_len: int,
+        eos_token: int | Sequence[int] | None = ...,
+        temperature: float = ...,
+        *,
+        return_intermediates: Literal[False] = ...,
+        return_log_probs: Literal[False] = ...,
+        return_finish_reasons: Literal[False] = ...,
+        **options: Unpack[GenerateInputs],
+    ) -> Tensor: ...
+    @overload
+    def generate(
+        self,
+        prompts: Prompts,
+        seq_len: int,
+        eos_token: int | Sequence[int] | None = ...,
+        temperature: float = ...,
+        *,
+        return_intermediates: Literal[True],
+        **options: Unpack[GenerateInputs],
+    ) -> tuple[Tensor, Any]: ...
+    @overload
+    def generate(
+        self,
+        prompts: Prompts,
+        seq_len: int,
+        eos_token: int | Sequence[int] | None = ...,
+        temperature: float = ...,
+        *,
+        return_intermediates: bool = ...,
+        return_log_probs: bool = ...,
+        return_finish_reasons: bool = ...,
+        **options: Unpack[GenerateInputs],
+    ) -> Generated: ...
+
     @with_old_spellings
     @checked
     def generate(
         self,
-        prompts: Tensor | Sequence[Tensor] | None, seq_len: int,
+        prompts: Prompts, seq_len: int,
         eos_token: int | Sequence[int] | None = None, temperature: float = 1.0,
         prompt_lens: Tensor | Sequence[int] | None = None, filter_logits_fn: Any = top_k,
         restrict_to_max_seq_len: bool = True, amateur_model: nn.Module | tuple[nn.Module, ...] | None = None,
@@ -512,7 +556,7 @@ class AutoregressiveWrapper(Configurable):
 
     @with_old_spellings
     @checked
-    def stream(self, prompts: Tensor | Sequence[Tensor] | None, seq_len: int, **options: Any) -> Iterator[Tensor]:
+    def stream(self, prompts: Prompts, seq_len: int, **options: Unpack[StreamInputs]) -> Iterator[Tensor]:
         """Yield the tokens of `generate`, which has the same keyword arguments, one step at a time.
 
         Each step yields tokens `(b,)`, or with the leading axes of the prompts. Between the steps, the model is in its
@@ -524,7 +568,7 @@ class AutoregressiveWrapper(Configurable):
 
     def decoding(
         self,
-        prompts: Tensor | Sequence[Tensor] | None,
+        prompts: Prompts,
         seq_len: int,
         *,
         eos_token: int | Sequence[int] | None = None,
@@ -685,7 +729,7 @@ class AutoregressiveWrapper(Configurable):
         filter_logits_fn: Any = identity, restrict_to_max_seq_len: bool = True,
         filter_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         cache_kv: bool = True, generator: Generator | None = None, *,
-        slide_cache: bool = True, length_penalty: float = 0.0, **kwargs: Any,
+        slide_cache: bool = True, length_penalty: float = 0.0, **kwargs: Unpack[BeamSearchInputs],
     ) -> Any:  # fmt: skip
         """Continue the prompts by `seq_len` tokens with beam search.
 
@@ -722,7 +766,7 @@ class AutoregressiveWrapper(Configurable):
         seq_len = new_tokens_of(seq_len, t)
         check_looped_exits(self.net, kwargs, b * beams, cache_kv)
         draws = stochastic and temperature != 0
-        reading = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache, brief=True)
+        reading: Any = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache, brief=True)
         alone = not draws and choice.logits_processor is None
         state = Beams(
             reader=Reader(self.net, kwargs, **reading, alone=alone, tokens=seq_len),

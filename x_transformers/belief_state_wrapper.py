@@ -36,7 +36,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.choice import Choice
-from x_transformers.generation.sampling import min_p, padded_prompts, require
+from x_transformers.generation.sampling import min_p as min_p, padded_prompts, require
 from x_transformers.training.losses import mean_or_zero, tell_padding
 from x_transformers.training.token_loss import (
     Linear,
@@ -48,7 +48,7 @@ from x_transformers.training.token_loss import (
     shared,
     split_head,
 )
-from x_transformers.x_transformers import TransformerWrapper
+from x_transformers.x_transformers import TransformerWrapper as TransformerWrapper
 
 __all__ = ['BeliefStateWrapper']
 
@@ -130,7 +130,7 @@ class BeliefStateWrapper(Configurable):
             raise ConfigError('`max_pred_distance` is missing: the decoder has no `max_seq_len`')
         self.pred_distance_loss_weight, self.cond_on_distance_prob = pred_distance_loss_weight, cond_on_distance_prob
         self.to_distance_logits = self.head(dim, self.max_pred_distance) if pred_distance else None
-        self.to_distance_cond = (
+        self.to_distance_cond: Any = (
             nn.Sequential(Rearrange('... -> ... 1'), nn.Linear(1, dim), nn.LeakyReLU(), nn.Linear(dim, 2 * dim))
             if cond_on_distance
             else None

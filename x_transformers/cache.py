@@ -24,6 +24,7 @@ from x_transformers.core.old_caches import of_format_2, of_format_3
 from x_transformers.core.sight import Sight
 from x_transformers.core.state import is_content, is_rows, state_of
 from x_transformers.core.traces import Intermediates
+from x_transformers.flags.maybe import Maybe
 
 FORMAT = 'x-transformers cache 4'
 OLDER = {'x-transformers cache 2': of_format_2, 'x-transformers cache 3': of_format_3}
@@ -50,7 +51,7 @@ class Cache:
     seen: int | Tensor = 0
     leading: int = 0
     model_states: dict[str, State] = field(default_factory=dict)
-    made_by: Sequence[str] | None = None
+    made_by: Maybe[Sequence[str]] = None
 
     @property
     def length(self) -> int:
@@ -275,7 +276,7 @@ class Cache:
         def states_of(contents: dict[str, Any]) -> dict[str, State]:
             return {name: state_of(one) for name, one in contents.items()}
 
-        layers = [None if pair is None else KeysValues.of(pair) for pair in content['layers']]
+        layers: Any = [None if pair is None else KeysValues.of(pair) for pair in content['layers']]
         for at, (tail, remembered) in enumerate(zip(content['tails'], content['remembered'], strict=True)):
             if layers[at] is not None and tail is not None:
                 buffers = [None if b is None else Tail.of(b, tail[0], Sight(*tail[1:])) for b in layers[at].buffers]
@@ -359,30 +360,30 @@ class LayerIntermediates:
     block_outputs, block_readouts   what stack and model would give after each block but the last, if asked for
     """
 
-    hiddens: list[Tensor] | None = None
-    last_hidden: Tensor | None = None
-    attn_intermediates: list[Any] | None = None
-    layer_hiddens: list[Tensor] | None = None
-    attn_z_loss: Tensor | None = None
-    mems: list[Tensor] | None = None
-    last_layer_hiddens: Tensor | None = None
-    initial_embeds: Tensor | None = None
-    attn_pooled_tokens: Tensor | None = None
-    memory_tokens: Tensor | None = None
-    logit_entropies: Tensor | None = None
-    logits: Tensor | None = None
-    exit_logits: list[Tensor] | None = None
-    all_pred_logits: list[Tensor] | None = None
-    exit_indices: Tensor | None = None
-    looped_prompt_kv_cache: list[Any] | None = None
-    block_hiddens: list[Tensor] | None = None
+    hiddens: Maybe[list[Tensor]] = None
+    last_hidden: Maybe[Tensor] = None
+    attn_intermediates: Maybe[list[Any]] = None
+    layer_hiddens: Maybe[list[Tensor]] = None
+    attn_z_loss: Maybe[Tensor] = None
+    mems: Maybe[list[Tensor]] = None
+    last_layer_hiddens: Maybe[Tensor] = None
+    initial_embeds: Maybe[Tensor] = None
+    attn_pooled_tokens: Maybe[Tensor] = None
+    memory_tokens: Maybe[Tensor] = None
+    logit_entropies: Maybe[Tensor] = None
+    logits: Maybe[Tensor] = None
+    exit_logits: Maybe[list[Tensor]] = None
+    all_pred_logits: Maybe[list[Tensor]] = None
+    exit_indices: Maybe[Tensor] = None
+    looped_prompt_kv_cache: Maybe[list[Any]] = None
+    block_hiddens: Maybe[list[Tensor]] = None
     cache_length: int | Tensor = 0
     aux_losses: dict[str, Tensor] = field(default_factory=dict)
     states: dict[str, State] = field(default_factory=dict)
     leading: int = 0
-    passes: list[Cache] | None = None
+    passes: Maybe[list[Cache]] = None
     whole: str = ''
-    made_by: Sequence[str] | None = None
+    made_by: Maybe[Sequence[str]] = None
     model_states: dict[str, State] = field(default_factory=dict)
     mem_masks: list[tuple[Tensor | None, Tensor | None]] | None = None
     block_outputs: list[Tensor] | None = None

@@ -450,7 +450,7 @@ def scale_norms(old: Old) -> None:
 def interleaved(old: Old) -> None:
     """Rotary pairs are neighbours: feature k was paired with k + rotary_dim / 2, now 2 k is with 2 k + 1."""
     for stack in old.stacks():
-        rotary_dim = old.rotary(stack)
+        rotary_dim: Any = old.rotary(stack)
         for attention in old.attentions(stack) if rotary_dim else ():
             width = old.width(attention)
             if rotary_dim % 2:

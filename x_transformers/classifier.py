@@ -46,6 +46,8 @@ class Classifier(Configurable):
     BERT, arXiv:1810.04805; of decoders: GPT, Radford et al. 2018; of encoder-decoders: BART, arXiv:1910.13461
     """
 
+    net: Any
+
     def __init__(
         self,
         net: Annotated[nn.Module, 'model with hidden states, such as TransformerWrapper', an_instance(nn.Module)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -53,10 +53,17 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.generation.sampling import align_right, check_temperature, lens_of_real, require, shift_right
+from x_transformers.generation.sampling import (
+    align_right as align_right,
+    check_temperature,
+    lens_of_real,
+    require,
+    shift_right,
+)
+from x_transformers.keywords import ContinuousTransformerWrapperCall, ContinuousTransformerWrapperKeywords, Unpack
 from x_transformers.modalities.conv_stem import ConvStem, convolutions
 from x_transformers.training.losses import mean_or_zero, predictable, read_of, real_tokens
-from x_transformers.x_transformers import AttentionLayers, Wrapper
+from x_transformers.x_transformers import AttentionLayers as AttentionLayers, Wrapper
 
 __all__ = ['ContinuousAutoregressiveWrapper', 'ContinuousTransformerWrapper']
 
@@ -115,7 +122,7 @@ class ContinuousTransformerWrapper(Wrapper):
             convolutions | none,
         ] = None,
         features: Sequence[type[Feature]] | None = None,
-        **flags: Any,
+        **flags: Unpack[ContinuousTransformerWrapperKeywords],
     ) -> None:
         super().__init__()
         for name, module, width in (('in', project_in, dim_in), ('out', project_out, dim_out)):
@@ -125,7 +132,7 @@ class ContinuousTransformerWrapper(Wrapper):
         self.max_seq_len, self.max_mem_len = max(max_seq_len or 0, 0), max_mem_len
         self.l2norm_embed, self.probabilistic = False, bool(probabilistic)
         self.attn_layers = attn_layers
-        self.conv_stem = None if conv_stem is None else self._build_stem(dim_in or self.dim, conv_stem, project_in)
+        self.conv_stem: Any = None if conv_stem is None else self._build_stem(dim_in or self.dim, conv_stem, project_in)
         self.features = self._compose(features, flags).setup()
 
         def projection(width_in: int, width_out: int) -> nn.Module:
@@ -146,6 +153,9 @@ class ContinuousTransformerWrapper(Wrapper):
         if not known_stack(self.attn_layers).sees_future:
             raise ConfigError('`conv_stem` needs a stack in which tokens see later ones: so do its convolutions')
         return ConvStem(dim_in, convs)
+
+    if TYPE_CHECKING:
+        __call__: ContinuousTransformerWrapperCall
 
     @checked
     def forward(
@@ -321,7 +331,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
         refuse_own(kwargs, 'the loss', SET_BY_LOSS)
         if lens is not None and mask is not None:
             raise ValueError('`lens` and `mask` cannot both be given: they say the same')
-        real = real_tokens(x, mask, lens, kwargs.get('seq_start_pos'))
+        real: Any = real_tokens(x, mask, lens, kwargs.get('seq_start_pos'))
         x = x if real is None else x.masked_fill(~real.unsqueeze(-1), 0.0)
         if rollout_steps > 1:
             if mask is not None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import Reader, evaluating
 from x_transformers.compat.elsewhere import also
-from x_transformers.continuous import ContinuousTransformerWrapper
+from x_transformers.continuous import ContinuousTransformerWrapper as ContinuousTransformerWrapper
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_lengths, check_vectors, within
@@ -27,8 +27,9 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.sampling import require
+from x_transformers.keywords import ContinuousTransformerAutoencoderKeywords, Unpack
 from x_transformers.training.losses import mean_of_rows, mean_or_zero
-from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder
+from x_transformers.x_transformers import AttentionLayers, Decoder as Decoder, Encoder as Encoder
 
 __all__ = ['ContinuousTransformerAutoencoder', 'DeterministicLatentBottleneck', 'VariationalLatentBottleneck']
 
@@ -120,7 +121,7 @@ class ContinuousTransformerAutoencoder(Configurable):
         latents_dropout_prob: Annotated[
             float, 'fraction of sequences that are trained without their latent', probability
         ] = 0.5,
-        **kwargs: Any,
+        **kwargs: Unpack[ContinuousTransformerAutoencoderKeywords],
     ) -> None:  # fmt: skip
         super().__init__()
         shared, latent = dict(dim=dim, attn_dim_head=attn_dim_head, heads=heads), dim_latent or dim

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import as_mask, check_ids, within
@@ -175,7 +175,7 @@ class TPREncoder(Configurable):
                 loss.backward()
                 optimizer.step()
                 loss = loss.detach()
-                running = loss if running is None else running.lerp(loss, 1 - ema_decay)
+                running: Any = loss if running is None else running.lerp(loss, 1 - ema_decay)
         return running.item()
 
 
@@ -214,7 +214,7 @@ class DiscoverDecoder(Configurable):
             raise ConfigError(f'`pad_id` got {pad_id}, which is content: `num_fillers` is {num_fillers}')
         if is_int(enc_pos) and enc_pos >= max_seq_len:
             raise ConfigError(f'`enc_pos` got {enc_pos}, sequences have at most {max_seq_len} tokens (`max_seq_len`)')
-        self.decoder = decoder
+        self.decoder: Any = decoder
         self.num_fillers, self.bos_id, self.pad_id = num_fillers, bos_id, pad_id
         self.max_seq_len, self.enc_pos = max_seq_len, enc_pos
 

@@ -169,6 +169,9 @@ class EarlyExitWrapper(AutoregressiveWrapper):
     number. Parameters of the model are stored under `net.`.
     """
 
+    max_seq_len: Any
+    net: Any
+
     def __init__(
         self,
         net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
@@ -228,11 +231,11 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         weights = named[layer_loss_weights] if isinstance(layer_loss_weights, str) else layer_loss_weights
         self.layer_weights = [weight / sum(weights) for weight in weights]
         if exit_heads == 'per_layer':
-            classes = net.logits_dim or net.num_tokens
+            classes: Any = net.logits_dim or net.num_tokens
             self.exit_heads = nn.ModuleList(linear_head(net.dim, classes, False) for _ in range(blocks - 1))
         else:
             self.exit_heads = None
-        self.exit_classifier = None
+        self.exit_classifier: Any = None
         if exit_classifier is not None:
             width = stack.dim_context if exit_classifier == 'sequence' else stack.dim
             self.exit_classifier = nn.Linear(width, blocks - (exit_classifier == 'geometric'))

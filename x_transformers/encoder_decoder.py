@@ -14,11 +14,12 @@ from x_transformers.core.own_modules import is_of_others
 from x_transformers.core.routing import flags_of_strangers, hidden_targets, model_flags, renamed_mask, split_model_flags
 from x_transformers.flags import ConfigError, Configurable, an_instance, boolean, did_you_mean, probability, size
 from x_transformers.generation.engine import evaluating
+from x_transformers.keywords import Unpack, XTransformerKeywords
 from x_transformers.training.losses import dropout_seq
 from x_transformers.x_transformers import Decoder, Encoder, TransformerWrapper
 
 
-def check_source(encoder: nn.Module, ids: Any, name: str) -> Any:
+def check_source(encoder: Any, ids: Any, name: str) -> Any:
     """Return ids of the source (b n), checked, unless a user's module stands for the encoder or embeds them."""
     own = not hasattr(encoder, 'num_tokens') or is_of_others(getattr(encoder, 'token_emb', None))
     return ids if own else check_ids(ids, name, num_tokens=encoder.num_tokens)
@@ -55,7 +56,7 @@ class XTransformer(Configurable):
             'label smoothing e: probability 1 - e for the target, e spread over all tokens, arXiv:1512.00567',
             probability,
         ] = 0.0,
-        **kwargs: Any,
+        **kwargs: Unpack[XTransformerKeywords],
     ) -> None:
         super().__init__()
         encoder, decoder = self._split_flags(kwargs)

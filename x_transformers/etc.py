@@ -30,6 +30,7 @@ from x_transformers.flags import (
     shown,
     size,
 )
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.derivatives import differentiable_sdpa
 from x_transformers.training.optim import weights_of
 from x_transformers.x_transformers import Encoder, FeedForward
@@ -108,7 +109,7 @@ class Sight(NamedTuple):
     """
 
     chunks: Chunks
-    of_global: Tensor | None
+    of_global: Maybe[Tensor]
     of_long: Tensor
     labels: Labels
     may_be_blind: bool

@@ -131,7 +131,7 @@ class FineTuned(Configurable):
         if head == 'span' and num_labels != 2:
             raise ConfigError(f"`num_labels` got {num_labels}, of `head='span'` it must be 2: where it begins and ends")
         self.net, self.kind, self.num_labels = net, head, num_labels
-        self.read = token_of(read, stack, "`read='first'`")[0] if head == 'class' else read
+        self.read: Any = token_of(read, stack, "`read='first'`")[0] if head == 'class' else read
         self.head = nn.Linear(stack.dim, num_labels)
         nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)

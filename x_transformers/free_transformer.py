@@ -33,10 +33,11 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.generation.choice import Choice
-from x_transformers.generation.sampling import filter_with, padded_prompts, require, top_p
+from x_transformers.generation.sampling import filter_with, padded_prompts, require, top_p as top_p
+from x_transformers.keywords import FreeTransformerKeywords, Unpack
 from x_transformers.training.losses import mean_or_zero, read_of
 from x_transformers.training.token_loss import Readout, next_token_loss
-from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder
+from x_transformers.x_transformers import AttentionLayers, Decoder as Decoder, Encoder as Encoder
 
 __all__ = ['BinaryMapper', 'FreeTransformer']
 
@@ -135,7 +136,7 @@ class FreeTransformer(Configurable):
         kl_loss_weight: Annotated[float, 'weight of the KL loss of the codes', number] = 1.0,
         latent_dropout_prob: Annotated[float, 'dropout probability of the codes', probability] = 0.0,
         pad_id: Annotated[int, 'id of the padding token, which is ignored by the loss', integer] = -1,
-        **kwargs: Any,
+        **kwargs: Unpack[FreeTransformerKeywords],
     ) -> None:
         super().__init__()
         if dim_latent is not None:

@@ -12,14 +12,14 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, next_token_loss
-from x_transformers.cache import LayerIntermediates
+from x_transformers.cache import LayerIntermediates as LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids, within
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.core.traces import maps_apart
-from x_transformers.features.norms import RMSNorm
+from x_transformers.features.norms import RMSNorm as RMSNorm
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -39,7 +39,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.engine import Reader
-from x_transformers.generation.sampling import padded_prompts, require, top_k
+from x_transformers.generation.sampling import padded_prompts, require, top_k as top_k
 from x_transformers.training.layer_losses import Targets
 from x_transformers.training.losses import before_padding, read_of, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import later
@@ -291,10 +291,10 @@ class FullBandwidth(Configurable):
         super().__init__()
         check_net(net)
         self.check_parts(net)
-        stack = net.attn_layers
+        stack: Any = net.attn_layers
         self.net, self.depth = net, len(stack.layers_execute_order) // stack.len_default_block
         self.recirc_pairs = resolve_recirc_pairs(self.depth, recirc_pairs)
-        dim = net.attn_layers.dim
+        dim: Any = net.attn_layers.dim
         own = self.own_transitions(transitions or {})
         self.transitions = nn.ModuleDict()
         for pair in self.recirc_pairs:
@@ -312,7 +312,7 @@ class FullBandwidth(Configurable):
         return f'{out}->{into}'
 
     @staticmethod
-    def check_parts(net: nn.Module) -> None:
+    def check_parts(net: Any) -> None:
         """Refuse a net that lacks what keeps the feedback stable, or whose blocks are not plain."""
         set_on = {name for holder in (net, net.attn_layers) for feature in holder.features.active
                   for name in feature.flags if getattr(feature, name, None) not in (None, False)}  # fmt: skip
@@ -508,7 +508,7 @@ class FullBandwidth(Configurable):
             raise ValueError('`net` cannot be cached, which the latents of generated tokens need')
         refuse_own(kwargs, 'generate', OWN)
         prompts_ids, _, _ = padded_prompts(prompts, kwargs.get('prompt_lens'), 0)
-        limit = self.net.max_seq_len
+        limit: Any = self.net.max_seq_len
         slides = kwargs.get('slide_cache', True) or not kwargs.get('restrict_to_max_seq_len', True)
         bounded = limit and not (slides and self.net.can_cache_kv_outside_max_seq_len)
         if is_int(seq_len) and bounded and prompts_ids.shape[1] + seq_len > limit + 1:
@@ -535,6 +535,8 @@ OWN = {'transform_block_inputs': ': what is fed back comes in there'}
 
 class FeedbackReader(Reader):
     """Reads a growing sequence, and gives each new token the latents of the one before it."""
+
+    window: Any
 
     def __init__(
         self,

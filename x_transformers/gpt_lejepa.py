@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import next_token_loss
 from x_transformers.compat.elsewhere import also
-from x_transformers.compat.helpers import masked_mean
+from x_transformers.compat.helpers import masked_mean as masked_mean
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids
 from x_transformers.core.model_calls import model_call
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.core.precision import accurate
-from x_transformers.features.norms import RMSNorm
+from x_transformers.features.norms import RMSNorm as RMSNorm
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -71,7 +71,7 @@ def perceptron(dim: int, dim_out: int) -> nn.Sequential:
     )
 
 
-def check_hiddens_index(net: nn.Module, index: int | None) -> None:
+def check_hiddens_index(net: Any, index: int | None) -> None:
     """Refuse a layer that the net does not have, or whose input holds other states than those of tokens."""
     layers = net.attn_layers.layer_types.count('a')
     if index is not None and not -layers <= index < layers:
@@ -96,6 +96,8 @@ class LatentAutoregressive(Configurable):
     reaches the model. The weights w_r sum to 1.
     Balestriero and LeCun 2025, arXiv:2511.08544; Huang et al. 2025, arXiv:2509.14252
     """
+
+    net: Any
 
     def __init__(
         self,
@@ -156,7 +158,7 @@ class LatentAutoregressive(Configurable):
         net.to_logits = nn.Sequential(*probe, *perceptron(dim, dim), net.to_logits)
         self.net, self.num_rollouts = net, num_rollouts
         with_action, alone = predict_next_embed_with_action, predict_next_embed_no_action
-        self.action_emb = nn.Embedding(net.num_tokens, dim) if with_action else None
+        self.action_emb: Any = nn.Embedding(net.num_tokens, dim) if with_action else None
         self.to_next_embed_pred = perceptron(2 * dim, dim) if with_action else None
         self.to_next_embed_no_action_pred = perceptron(dim, dim) if alone else None
         self.rollout_loss_weights = tuple(weight / sum(weights) for weight in weights)

@@ -8,7 +8,7 @@ import torch
 from einops.layers.torch import Rearrange
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, evaluating
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper, evaluating
 from x_transformers.compat.elsewhere import also
 from x_transformers.continuous_autoencoder import gaussian_divergence
 from x_transformers.core.arguments import checked
@@ -25,8 +25,14 @@ from x_transformers.flags import (
     shown,
     size,
 )
+from x_transformers.keywords import GPTVAEKeywords, Unpack
 from x_transformers.training.losses import mean_of_rows
-from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder, TransformerWrapper
+from x_transformers.x_transformers import (
+    AttentionLayers,
+    Decoder as Decoder,
+    Encoder as Encoder,
+    TransformerWrapper as TransformerWrapper,
+)
 
 __all__ = ['GPTVAE']
 
@@ -61,7 +67,7 @@ class GPTVAE(Configurable):
         encoder: Annotated[
             nn.Module | None, 'custom encoder, from (ids, mask) to (b, dim)', an_instance(nn.Module) | none
         ] = None,
-        **kwargs: Any,
+        **kwargs: Unpack[GPTVAEKeywords],
     ) -> None:
         super().__init__()
         shared = dict(dim=dim, attn_dim_head=attn_dim_head, heads=heads)

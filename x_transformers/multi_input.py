@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from x_transformers.autoregressive_wrapper import Reader, evaluating, next_token_loss
-from x_transformers.cache import Cache, LayerIntermediates
+from x_transformers.cache import Cache, LayerIntermediates as LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core import ordering
 from x_transformers.core.arguments import checked
@@ -55,10 +55,11 @@ from x_transformers.flags import (
 from x_transformers.generation.choice import Choice
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.sampling import check_mask, lens_of_mask, padded_prompts, require, top_k, without_token
+from x_transformers.keywords import MultiInputTransformerWrapperKeywords, Unpack
 from x_transformers.training.layer_losses import Targets
 from x_transformers.training.losses import before_padding, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import Readout, later, overheard
-from x_transformers.x_transformers import AttentionLayers, Wrapper
+from x_transformers.x_transformers import AttentionLayers as AttentionLayers, Wrapper
 
 __all__ = ['MultiInputAutoregressiveWrapper', 'MultiInputTransformerWrapper']
 
@@ -122,7 +123,7 @@ class MultiInputTransformerWrapper(Wrapper):
         ] = 0,
         attn_z_loss_weight: Annotated[float, 'weight of the z-loss of the attention logits', number] = 1e-4,
         features: Sequence[type[Feature]] | None = None,
-        **flags: Any,
+        **flags: Unpack[MultiInputTransformerWrapperKeywords],
     ) -> None:
         super().__init__()
         if not num_tokens:
@@ -137,7 +138,7 @@ class MultiInputTransformerWrapper(Wrapper):
         self.emb_dropout = nn.Dropout(emb_dropout)
         self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
         heads = {name: nn.Linear(self.dim, v, bias=False) for name, v in self.num_tokens.items()}
-        self.to_logits = None if return_only_embed else by_name(heads)
+        self.to_logits: Any = None if return_only_embed else by_name(heads)
         sort_members(self, ordering.MODEL)
 
     @checked
@@ -240,7 +241,7 @@ class Outputs(NamedTuple):
 class Side:
     """A model of streams as one of stacked ids, for `Reader`:  b n s -> b n (l1 + l2 + ...)"""
 
-    def __init__(self, net: nn.Module) -> None:
+    def __init__(self, net: Any) -> None:
         self.net, self.names = net, tuple(net.num_tokens)
         self.max_seq_len, self.can_cache_kv = net.max_seq_len, net.can_cache_kv
         self.can_cache_kv_outside_max_seq_len = net.can_cache_kv_outside_max_seq_len
@@ -263,6 +264,8 @@ class MultiInputAutoregressiveWrapper(Configurable):
     With weights of 1 this is the negative log-likelihood of a step, with independently sampled streams. The
     wrapper has no parameters; those of the model are stored under `net.`.
     """
+
+    net: Any
 
     def __init__(
         self,
@@ -383,7 +386,7 @@ class MultiInputAutoregressiveWrapper(Configurable):
         check_mask(kwargs.get('mask'), sequence[..., 0], alone=prompt_lens is None)
         start = sequence.shape[1]
         sequence = F.pad(sequence, (0, 0, 0, seq_len), value=self.pad_value)
-        own = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
+        own: Any = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
         choice = Choice(**own, generator=generator)
         never, failed = self.ignore_index, {name: FailedRows(name=f'stream {name!r}, row') for name in names}
         widths = [self.net.num_tokens[name] for name in names]

@@ -10,6 +10,7 @@ from torch import Generator, Tensor, nn
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import as_mask, check_ids, check_vectors
 from x_transformers.flags import ConfigError, Configurable, an_instance, none
+from x_transformers.flags.maybe import Maybe
 from x_transformers.nonautoregressive_wrapper import NonAutoregressiveWrapper
 
 __all__ = ['Muse', 'MuseLosses']
@@ -20,7 +21,7 @@ class MuseLosses(NamedTuple):
 
     loss: Tensor
     base: Tensor
-    superres: Tensor | None
+    superres: Maybe[Tensor]
 
 
 class Muse(Configurable):
@@ -34,6 +35,9 @@ class Muse(Configurable):
 
     Chang et al. 2023, arXiv:2301.00704
     """
+
+    base: Any
+    superres: Any
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import check_vectors
 from x_transformers.flags import ConfigError, Configurable, a_mapping, count, none, size
-from x_transformers.x_transformers import Encoder
+from x_transformers.x_transformers import Encoder as Encoder
 
 __all__ = ['NeoMLP']
 

@@ -17,7 +17,7 @@ from torch.func import functional_call
 
 from x_transformers.autoregressive_wrapper import next_token_loss
 from x_transformers.compat.elsewhere import also
-from x_transformers.compat.helpers import masked_mean
+from x_transformers.compat.helpers import masked_mean as masked_mean
 from x_transformers.core.again import Kept, itself
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
@@ -150,9 +150,9 @@ def residual_mlp(dim: int, dim_action: int, dim_hidden: int, num_layers: int) ->
     return nn.Sequential(nn.LayerNorm(dim + dim_action), nn.Sequential(*layers[:-1]))
 
 
-def frozen_logits(net: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
+def frozen_logits(net: Any, x: Tensor) -> tuple[Tensor, ...]:
     """The logits of each head of a model from its hidden states, which learn from them alone."""
-    head = net.to_logits
+    head: Any = net.to_logits
     if not torch.compiler.is_compiling():
         logits = Kept(head, detached=True).now(head)(x)
     elif isinstance(head, TiedReadout):
@@ -177,6 +177,8 @@ class NextLatentWrapper(Configurable):
     Targets, token embeddings and the head get no gradient from these losses. The weights w_r, which sum to 1, can be
     reduced by the losses of earlier steps, by exp(-decay sum_{s<r} distance_s).  Teoh et al. 2025, arXiv:2511.05963
     """
+
+    net: Any
 
     def __init__(
         self,
@@ -234,7 +236,7 @@ class NextLatentWrapper(Configurable):
         if kl_loss_weight > 0 and getattr(net, 'dim_readout', None) is not None:
             raise ConfigError('`kl_loss_weight` must be 0 with `head_transform`: it is not part of the head')
         self.net, self.num_rollouts = net, num_rollouts
-        self.token_emb = net.token_emb
+        self.token_emb: Any = net.token_emb
         self.dynamics_model = self.dynamics(
             dynamics_type, dynamics_network, dim, net.emb_dim, dynamics_hidden_dim or dim, dynamics_num_layers
         )

@@ -33,10 +33,18 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.guidance import unlearned
-from x_transformers.generation.sampling import accurate, guided, gumbel_noise, in_range, require, without_token
-from x_transformers.generation.sampling import top_k as keep_largest
+from x_transformers.generation.sampling import (
+    accurate,
+    guided,
+    gumbel_noise as gumbel_noise,
+    in_range,
+    require,
+    top_k as keep_largest,
+    without_token,
+)
 from x_transformers.training.losses import mean_or_zero, real_tokens
 from x_transformers.training.masking import random_rank
 from x_transformers.training.token_loss import Terms, later, weighted_token_loss
@@ -48,8 +56,8 @@ class Losses(NamedTuple):
     """The loss to minimise, and its parts; those that were not computed are None."""
 
     loss: Tensor
-    generator_loss: Tensor | None
-    critic_loss: Tensor | None
+    generator_loss: Maybe[Tensor]
+    critic_loss: Maybe[Tensor]
 
 
 # schedules: the part of the tokens that is hidden at time t, from all at 0 to none at 1
@@ -90,7 +98,7 @@ def get_mask_subset_prob(mask: Tensor, prob: float | Tensor, min_mask: int = 0) 
 class SelfCritic(nn.Module):
     """The model itself as its critic, with a head of its own:  ids b n -> b n 1"""
 
-    def __init__(self, net: nn.Module) -> None:
+    def __init__(self, net: Any) -> None:
         super().__init__()
         self.net = net
         self.to_logits = nn.Linear(net.dim, 1)
@@ -113,6 +121,8 @@ class NonAutoregressiveWrapper(Configurable):
     Mask-Predict, arXiv:1904.09324; MaskGIT, arXiv:2202.04200; weights, arXiv:2406.07524; self-conditioning,
     arXiv:2208.04202; critics, arXiv:2209.04439
     """
+
+    num_tokens: Any
 
     def __init__(
         self,
@@ -177,7 +187,7 @@ class NonAutoregressiveWrapper(Configurable):
         if self_cond:
             self.null_embed = nn.Parameter(torch.randn(net.dim))
             self.to_self_cond = nn.Linear(net.dim, net.emb_dim, bias=False)
-        self.token_critic = SelfCritic(net) if self_token_critic else token_critic
+        self.token_critic: Any = SelfCritic(net) if self_token_critic else token_critic
         self.critic_loss_weight = critic_loss_weight
         self.use_simple_mdlm_loss_weight = bool(use_simple_mdlm_loss_weight)
         self.cond_drop_prob, self.ceil_counts = cond_drop_prob, bool(ceil_counts)
@@ -397,7 +407,7 @@ class NonAutoregressiveWrapper(Configurable):
             if batch_size is not None or seq_len is not None:
                 raise ValueError('`batch_size` and `seq_len` do not go with `given`, which has its own')
             seq = check_ids(given, 'given', least=1, num_tokens=self.num_tokens).to(device)
-            n = seq.shape[1]
+            n: Any = seq.shape[1]
             require(not self.max_seq_len or n <= self.max_seq_len, 'given', n, f'at most {self.max_seq_len} tokens')
             return seq
         n = self.max_seq_len if seq_len is None else seq_len

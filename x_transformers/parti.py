@@ -16,6 +16,7 @@ from x_transformers.encoder_decoder import XTransformer, refuse_context
 from x_transformers.flags import ConfigError, Configurable, not_negative, probability, size
 from x_transformers.generation.engine import evaluating
 from x_transformers.generation.guidance import unlearned
+from x_transformers.keywords import PartiKeywords, Unpack
 from x_transformers.modalities.dalle import best_of, check_samples, checked_prime
 from x_transformers.training.token_loss import Terms, mean_token_loss
 
@@ -44,7 +45,7 @@ class Parti(Configurable):
             float, 'probability, in training, of dropping the text (classifier-free guidance)', probability
         ] = 0.1,
         guidance: Annotated[float, 'default `cond_scale` of `generate` (guidance strength)', not_negative] = 1.0,
-        **flags: Any,
+        **flags: Unpack[PartiKeywords],
     ) -> None:
         """`flags` begin with `enc_` or `dec_`, as those of XTransformer."""
         super().__init__()

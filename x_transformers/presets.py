@@ -358,7 +358,7 @@ def of_features(model: nn.Module) -> Iterator[nn.Parameter]:
                 yield from own.parameters() if isinstance(own, nn.Module) else [own]
 
 
-def as_if_absent(norm: nn.Module, kept: set[int]) -> None:
+def as_if_absent(norm: Any, kept: set[int]) -> None:
     """Gains of one and no bias; a gain may be stored as its difference from one."""
     for name, value in (('gamma', 1.0), ('g', 1.0), ('beta', 0.0)):
         parameter = getattr(norm, name, None)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.cache import Cache, LayerIntermediates, cache_of
+from x_transformers.cache import Cache, LayerIntermediates as LayerIntermediates, cache_of
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
@@ -64,7 +64,7 @@ class RecirculationMixer(nn.Module):
         super().__init__()
         hidden = hidden or dim
         self.input_norm = nn.LayerNorm(2 * dim)
-        self.mlp = nn.Sequential(
+        self.mlp: Any = nn.Sequential(
             nn.Linear(2 * dim, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, 2 * dim)
         )
         nn.init.normal_(self.mlp[-1].weight, std=0.02)
@@ -114,20 +114,20 @@ class Recirculation(Configurable):
     ) -> None:
         super().__init__()
         check_net(net)
-        stack = net.attn_layers
+        stack: Any = net.attn_layers
         for name in ('looped', 'recycling'):
             if getattr(net, name, False):
                 raise ConfigError(f'`net` has `{name}`, which passes through a layer several times')
         if not net.can_cache_kv:
             raise ConfigError('`net` cannot be cached, which a second reading needs')
-        order = stack.layers_execute_order
+        order: Any = stack.layers_execute_order
         if len(set(order)) != len(order) or len({id(stack.layers[at][1]) for at in order}) != len(order):
             raise ConfigError('`net` runs a layer more than once, so that its residual is not one')
         self.attn_layer_indices = [index for index in order if stack.layer_types[index] == 'a']
         self.source_layers, self.destination_layers = tupled(source_layer), tupled(destination_layer)
         self.check_routes(len(self.attn_layer_indices))
         self.alphas, self.betas = self.weights('alpha', alpha), self.weights('beta', beta)
-        self.net = net
+        self.net: Any = net
         self.ramp_steps = 0 if use_learned else ramp_steps
         mixers = [RecirculationMixer(stack.dim, learned_hidden) for _ in self.source_layers if use_learned]
         self.learned_mixers = nn.ModuleList(mixers) if use_learned else None

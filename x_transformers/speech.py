@@ -18,6 +18,7 @@ from x_transformers.core.precision import at_least_float
 from x_transformers.core.transforms import transformed
 from x_transformers.features.frequencies import numbers_of
 from x_transformers.flags import ConfigError, Configurable, an_instance, none, positive, size
+from x_transformers.keywords import SpeechEncoderKeywords, Unpack
 from x_transformers.x_transformers import AttentionLayers, Encoder
 
 __all__ = ['LogMelSpectrogram', 'SpeechEncoder', 'mel_filters']
@@ -39,7 +40,7 @@ def to_hertz(mels: Tensor) -> Tensor:
 def mel_filters(sample_rate: int, n_fft: int, n_mels: int) -> Tensor:
     """Triangles between neighbours in mels, each of area 1 in hertz (Slaney's), as (n_mels, n_fft / 2 + 1), float64, on
     the CPU."""
-    numbers = dict(dtype=torch.float64, device='cpu')
+    numbers: Any = dict(dtype=torch.float64, device='cpu')
     frequencies = torch.linspace(0, sample_rate / 2, n_fft // 2 + 1, **numbers)
     half = sample_rate / 2
     top = half / PER_MEL if half < BREAK else BREAK / PER_MEL + math.log(half / BREAK) / STEP
@@ -167,7 +168,7 @@ class SpeechEncoder(ContinuousTransformerWrapper):
         n_mels: Annotated[int, 'number of mel bands per frame', size] = 80,
         max_positions: Annotated[int, 'maximum number of output vectors, half the number of frames', size] = 1500,
         attn_layers: Annotated[AttentionLayers | None, 'custom Encoder', an_instance(AttentionLayers) | none] = None,
-        **flags: Any,
+        **flags: Unpack[SpeechEncoderKeywords],
     ) -> None:
         check_sizes_or_stack(attn_layers, dict(dim=dim, depth=depth, heads=heads))
         if attn_layers is None:

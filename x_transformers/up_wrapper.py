@@ -10,7 +10,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import check_ids
@@ -182,7 +182,7 @@ class UniversalPretrainWrapper(Configurable):
             data_generator = SyntheticDataGenerator(model.attn_layers.dim, vocabulary, max_seq_len=seq_len)
         if reset_turing_machine_every and not hasattr(data_generator, 'reset_'):
             raise ConfigError('`reset_turing_machine_every` needs a `data_generator` with a method `reset_`')
-        self.data_generator = data_generator
+        self.data_generator: Any = data_generator
         self.reset_turing_machine_every, self.keep_buffer_on_cpu = reset_turing_machine_every, keep_buffer_on_cpu
         self.seq_len, self.seed_length, self.batch_size = seq_len, seed_length, batch_size
         self.num_reset, self.buffer_size = num_reset, buffer_size

@@ -25,6 +25,7 @@ from x_transformers.flags import (
     one_of,
     shown,
 )
+from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.sampling import new_tokens_of
 
 __all__ = ['Spliced', 'VisionLanguageWrapper']
@@ -69,6 +70,8 @@ class VisionLanguageWrapper(Configurable):
     Liu et al. 2023, arXiv:2304.08485 (LLaVA); two layers: arXiv:2310.03744
     """
 
+    decoder: Any
+
     def __init__(
         self,
         vision: Annotated[
@@ -92,10 +95,10 @@ class VisionLanguageWrapper(Configurable):
         freeze: Annotated[Sequence[str], 'parts that are frozen', frozen] = ('vision', 'decoder'),
     ) -> None:
         super().__init__()
-        net = decoder.net
+        net: Any = decoder.net
         if image_token_id >= net.num_tokens:
             raise ConfigError(f'`image_token_id` got {image_token_id}, it must be less than {net.num_tokens}')
-        stack = getattr(vision, 'attn_layers', None)
+        stack: Any = getattr(vision, 'attn_layers', None)
         if feature_layer is not None:
             if not hasattr(vision, 'num_prefix'):
                 raise ConfigError(f'`feature_layer` needs a ViTransformerWrapper, `vision` is {type(vision).__name__}')
@@ -138,7 +141,7 @@ class VisionLanguageWrapper(Configurable):
         return self.projector(found)
 
     def splice(
-        self, ids: Tensor, images: Tensor | None, mask: Tensor | None = None, labels: Tensor | None = None
+        self, ids: Tensor, images: Maybe[Tensor], mask: Tensor | None = None, labels: Tensor | None = None
     ) -> Spliced:
         """Rows of ids with their images (k c h w), which stand in the order of the placeholders, row after row.
 
@@ -154,12 +157,12 @@ class VisionLanguageWrapper(Configurable):
         given = 0 if images is None else len(images)
         if int(here.sum()) != given:
             raise ValueError(f'`images` got {given}, there are {int(here.sum())} placeholders ({self.image_token_id})')
-        width = self.decoder.net.emb_dim
+        width: Any = self.decoder.net.emb_dim
         found = self.features(images) if given else self.decoder.net.token_emb(ids[:1, :1]).new_zeros(0, 1, width)
         p = found.shape[1]
         times = torch.where(here, p, 1) * real
         n = int(times.sum(dim=-1).max()) if len(ids) else ids.shape[1]
-        ignored = self.decoder.ignore_index
+        ignored: Any = self.decoder.ignore_index
         rows = []
         for row in range(len(ids)):
             new = ids[row].repeat_interleave(times[row])

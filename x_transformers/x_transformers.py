@@ -12,9 +12,9 @@ active features run on a fast path with the same results, `fast/plain.py`.
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from torch.nn import ModuleList
 from torch.utils._pytree import tree_map_only
 
-from x_transformers.attend import Attend, ChoosesKernel, attended, settle
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.cache import Cache, LayerIntermediates, cache_of
+from x_transformers import keywords as kw
+from x_transformers.attend import Attend as Attend, ChoosesKernel, attended, settle
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
+from x_transformers.cache import Cache, LayerIntermediates as LayerIntermediates, cache_of
 from x_transformers.compat.elsewhere import also
 from x_transformers.compat.names import *  # noqa: F403  names that other code imports from here
 from x_transformers.core import ordering
@@ -80,7 +81,7 @@ from x_transformers.core.routing import (
 from x_transformers.core.rows import taken, to_4d
 from x_transformers.core.sight import Limits
 from x_transformers.core.some import refuse_kind, refuse_some
-from x_transformers.core.traces import Intermediates, are_maps_apart, maps_apart
+from x_transformers.core.traces import Intermediates as Intermediates, are_maps_apart, maps_apart
 from x_transformers.core.widths import Shape, Widths
 from x_transformers.fast.plain import PlainLayers, ShortCuts
 from x_transformers.fast.untouched import remember
@@ -95,16 +96,16 @@ from x_transformers.features.derived import (
     DerivedHeads,
     keep_none,
 )
-from x_transformers.features.embeddings import TokenEmbedding, projection_of
+from x_transformers.features.embeddings import TokenEmbedding as TokenEmbedding, projection_of
 from x_transformers.features.feedforward import ACTIVATIONS
 from x_transformers.features.heads import refuse_other_heads
 from x_transformers.features.layouts import checked_order, repeated, transformed
 from x_transformers.features.levels import IN_FEEDFORWARD
-from x_transformers.features.norms import Identity, LayerNorm
+from x_transformers.features.norms import Identity as Identity, LayerNorm as LayerNorm
 from x_transformers.features.pooling import Pool
 from x_transformers.features.positions import no_positions
 from x_transformers.features.readouts import linear_head, retie
-from x_transformers.features.residuals import Residual
+from x_transformers.features.residuals import Residual as Residual
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -130,8 +131,9 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.engine import evaluating
-from x_transformers.training.losses import attn_z_loss, dropout_seq, each_head, entropy
+from x_transformers.training.losses import attn_z_loss, dropout_seq as dropout_seq, each_head, entropy
 from x_transformers.training.optim import (
     UpdatesStack,
     largest_logits,
@@ -188,7 +190,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
             boolean | none,
         ] = None,
         features: Sequence[type[Feature]] | None = None,
-        **flags: Any,
+        **flags: kw.Unpack[kw.AttentionKeywords],
     ) -> None:
         super().__init__()
         if one_kv_head and kv_heads is not None:
@@ -225,12 +227,12 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
     @property
     def dropout(self) -> float:
         """The probability of dropping an attention weight in training, that of `attend.attn_dropout`."""
-        found = [module for module in self._modules['attend'].modules() if isinstance(module, Attend)]
+        found = [module for module in self.attend.modules() if isinstance(module, Attend)]
         return found[0].dropout if found else 0.0
 
     @dropout.setter
     def dropout(self, rate: float) -> None:
-        for module in self._modules['attend'].modules():
+        for module in self.attend.modules():
             if isinstance(module, Attend):
                 module.dropout = rate
 
@@ -267,6 +269,9 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
             'attend': f'{self.kernel_words}; scores times {self.logit_scale:.4g}',
             'project_out': f'(b n {self.dim_merged}) -> (b n {s.dim_out}), {type(self.to_out).__name__}',
         }
+
+    if TYPE_CHECKING:
+        __call__: kw.AttentionCall
 
     @checked
     def forward(
@@ -396,7 +401,7 @@ class FeedForward(Configurable):
         no_bias: Annotated[bool, 'use linear layers without bias; a gated linear unit keeps its bias', boolean] = False,
         dropout: Annotated[float, 'dropout probability before the output projection', probability] = 0.0,
         features: Sequence[type[Feature]] | None = None,
-        **flags: Any,
+        **flags: kw.Unpack[kw.FeedForwardKeywords],
     ) -> None:
         super().__init__()
         self.dim, self.dim_out, self.dim_inner = dim, dim_out or dim, dim_inner or int(dim * mult)
@@ -483,9 +488,13 @@ class Layer(ModuleList):
 
     plain = True
 
-    def __init__(
-        self, kind: str, index: int, norms: Sequence[nn.Module | None], branch: nn.Module, residual: nn.Module
-    ) -> None:
+    if TYPE_CHECKING:
+        # norms, branch and residual: a list, and two modules that may be a user's
+        def __iter__(self) -> Iterator[Any]: ...
+
+        def __getitem__(self, at: int) -> Any: ...
+
+    def __init__(self, kind: str, index: int, norms: Sequence[Any], branch: nn.Module, residual: nn.Module) -> None:
         super().__init__([ModuleList(norms), branch, residual])
         self.kind, self.index = kind, index
 
@@ -579,6 +588,7 @@ class AttentionLayers(DerivedAttributes, Routing):
         'use_pos_emb': 'it belongs to the wrapper, TransformerWrapper(use_abs_pos_emb=...)',
     }
     plain = True
+    layers: Any  # a `ModuleList` of `Layer`, or what a user has put in its place
 
     def __init__(
         self,
@@ -609,7 +619,7 @@ class AttentionLayers(DerivedAttributes, Routing):
         ] = None,
         verbose: Annotated[bool, 'warn about settings that are known to perform poorly', boolean] = True,
         features: Sequence[type[Feature]] | None = None,
-        **flags: Any,
+        **flags: kw.Unpack[kw.AttentionLayersKeywords],
     ) -> None:
         super().__init__()
         self.dim, self.depth, self.attn_heads, self.causal = dim, depth, heads, bool(causal)
@@ -734,6 +744,9 @@ class AttentionLayers(DerivedAttributes, Routing):
 
     # running
 
+    if TYPE_CHECKING:
+        __call__: kw.AttentionLayersCall
+
     @checked
     def forward(
         self,
@@ -854,7 +867,7 @@ class Encoder(AttentionLayers):
 
     plain = True
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: kw.Unpack[kw.EncoderKeywords]) -> None:
         super().__init__(**kwargs)
 
     @classmethod
@@ -867,7 +880,7 @@ class Decoder(AttentionLayers):
 
     plain = True
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: kw.Unpack[kw.DecoderKeywords]) -> None:
         super().__init__(causal=True, **kwargs)
 
     @classmethod
@@ -878,14 +891,21 @@ class Decoder(AttentionLayers):
 class PrefixDecoder(AttentionLayers):
     """A causal stack whose first `prefix_attn_len` tokens attend to each other; one number, or one per sequence."""
 
-    sees_future, masks_pairs = False, True
+    masks_pairs = True
 
-    def __init__(self, **kwargs: Any) -> None:
+    @property
+    def sees_future(self) -> bool:
+        return False
+
+    def __init__(self, **kwargs: kw.Unpack[kw.PrefixDecoderKeywords]) -> None:
         super().__init__(**kwargs)
 
     @classmethod
     def settled(cls) -> dict[str, Any]:
         return {'causal': False}
+
+    if TYPE_CHECKING:
+        __call__: kw.PrefixDecoderCall
 
     @checked
     def forward(
@@ -919,7 +939,7 @@ class PrefixDecoder(AttentionLayers):
 class CrossAttender(AttentionLayers):
     """A stack with cross-attention to a context, without self-attention."""
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: kw.Unpack[kw.CrossAttenderKeywords]) -> None:
         super().__init__(cross_attend=True, only_cross=True, **kwargs)
 
     @classmethod
@@ -938,7 +958,7 @@ class TransformerBlock(AttentionLayers):
         *,
         depth: Annotated[int, 'number of blocks', size] = 1,
         pre_norm_has_final_norm: Annotated[bool, 'use a final norm in pre-norm stacks', boolean] = False,
-        **kwargs: Any,
+        **kwargs: kw.Unpack[kw.TransformerBlockKeywords],
     ) -> None:
         super().__init__(dim, depth, pre_norm_has_final_norm=pre_norm_has_final_norm, **kwargs)
 
@@ -1018,7 +1038,7 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
         trace.last_layer_hiddens = x
         return x
 
-    def shifted(self, mems: Sequence[Tensor | None] | None) -> Sequence[Tensor | None] | None:
+    def shifted(self, mems: Maybe[Sequence[Tensor | None]]) -> Sequence[Tensor | None] | None:
         """Memories in the order of the layers that read them, `shift_mem_down` below those that left them."""
         return [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]] if a_list(mems, 'mems') else mems
 
@@ -1108,7 +1128,7 @@ class TransformerWrapper(Wrapper):
         attn_z_loss_weight: Annotated[float, 'weight of the z-loss of the attention logits', number] = 1e-4,
         input_not_include_cache: Annotated[bool, 'calls with a cache pass only the new tokens', boolean] = False,
         features: Sequence[type[Feature]] | None = None,
-        **flags: Any,
+        **flags: kw.Unpack[kw.TransformerWrapperKeywords],
     ) -> None:
         super().__init__()
         self.num_tokens, self.max_seq_len = num_tokens, max(max_seq_len or 0, 0)
@@ -1124,7 +1144,7 @@ class TransformerWrapper(Wrapper):
         keep_none(self, OF_MODEL)
         self.emb_dropout = nn.Dropout(emb_dropout)
         self.project_emb = projection_of(self, project_emb, bool(project_emb_bias))
-        self.to_logits = self._build_head(to_logits)
+        self.to_logits: Any = self._build_head(to_logits)
         sort_members(self, ordering.MODEL)
         if type(self).init_ is not TransformerWrapper.init_:
             self.init_()  # of a subclass; our tables are drawn when they are made
@@ -1185,6 +1205,9 @@ class TransformerWrapper(Wrapper):
     def _new_head(self) -> nn.Module:
         return linear_head(self.dim_readout or self.dim, self.logits_dim or self.num_tokens, self.logits_bias)
 
+    if TYPE_CHECKING:
+        __call__: kw.TransformerWrapperCall
+
     @checked
     def forward(
         self,
@@ -1242,8 +1265,8 @@ class TransformerWrapper(Wrapper):
         wants = Wants(intermediates, return_mems, return_attn, detach_mems, *asked)
         # how many tokens there are, a user's module says by what it makes of them
         others = type(self.token_emb) is not TokenEmbedding and is_of_others(self.token_emb)
-        embeds = self.token_emb(x, **(token_emb_kwargs or {})) if others else None
-        call = open_model(self, embeds if others else x, mask, cache, only_new, kwargs)
+        embeds = self.token_emb(x, **(token_emb_kwargs or {})) if others else x
+        call = open_model(self, embeds, mask, cache, only_new, kwargs)
         if return_readout and return_logit_entropies:
             raise ValueError('`return_readout` does not go with `return_logit_entropies`: there are no logits')
         call.returns_readout = return_readout
@@ -1264,7 +1287,7 @@ class TransformerWrapper(Wrapper):
         only_embed = return_embeddings or return_embeddings_and_intermediates or self.return_only_embed
         logits = None
         if not only_embed or return_logits_and_embeddings:
-            kept = x if logits_to_keep is None else x[:, -logits_to_keep:]
+            kept: Any = x if logits_to_keep is None else x[:, -logits_to_keep:]
             logits = self.read_later(kept, call, to_logits_kwargs or {})
         call.trace.logits = None if return_readout else logits
         out = (logits, x) if return_logits_and_embeddings else x if only_embed else logits
@@ -1324,7 +1347,8 @@ class TransformerWrapper(Wrapper):
         call.like_tokens = ids if codes or call.ids is None else call.ids
         embeds = ids if call.ids is not None else self.token_emb(ids, **token_emb_kwargs)
         embeds = call.on.chain('token_embeds', embeds, call)
-        x = call.cleared(sum(call.on.collect('embed', call), embeds))
+        x: Any = sum(call.on.collect('embed', call), embeds)
+        x = call.cleared(x)
         x = call.on.chain('embedded', x, call)
         call.trace.initial_embeds = x
         return self.project_emb(self.emb_dropout(x))
@@ -1332,4 +1356,4 @@ class TransformerWrapper(Wrapper):
 
 __getattr__, __dir__ = also(__name__)  # further names of the original's module, looked up when asked for
 
-remember(__package__)  # as it was written: short cuts stand for nothing that was changed since
+remember('x_transformers')  # as it was written: short cuts stand for nothing that was changed since

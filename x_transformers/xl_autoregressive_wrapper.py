@@ -40,7 +40,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.choice import Choice
-from x_transformers.generation.sampling import padded_prompts, require, top_k
+from x_transformers.generation.sampling import padded_prompts, require, top_k as top_k
 from x_transformers.objectives.test_time_training import (
     InnerStep,
     LowRankLinear,
@@ -202,7 +202,7 @@ class XLAutoregressiveWrapper(Configurable):
         self.max_seq_len, self.ignore_index, self.pad_value = net.max_seq_len, ignore_index, pad_value
         self.tbptt_steps = tbptt_steps
         step = InnerStep(ttt_lr, ttt_wd, ttt_muon_steps if ttt_use_muon else 0, ttt_muon_lr)
-        self.ttt = TestTimeTraining(roots, ttt_module_paths, ttt_low_rank_paths, step) if learns else None
+        self.ttt: Any = TestTimeTraining(roots, ttt_module_paths, ttt_low_rank_paths, step) if learns else None
         if ttt_next_latent_loss:
             ttt_custom_loss_module = TTTNextLatentPredictionLoss(dim=known_stack(net.attn_layers).dim)
         self.ttt_custom_loss_module = ttt_custom_loss_module
@@ -401,6 +401,9 @@ class SegmentReader:
     carried   what the calls of the present segment are given beside memories
     """
 
+    last: Any
+    net: Any
+
     def __init__(
         self,
         wrapper: XLAutoregressiveWrapper,
@@ -419,7 +422,7 @@ class SegmentReader:
 
     def read(self, sequence: Tensor, pads: None = None) -> Tensor:
         """The logits (b l) after the last token of `sequence` (b n)."""
-        size = self.wrapper.max_seq_len
+        size: Any = self.wrapper.max_seq_len
         while sequence.shape[1] > self.start + size:
             self.complete(sequence[:, : self.start + size + 1])
         return self.advance(sequence)

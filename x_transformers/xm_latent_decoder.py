@@ -9,7 +9,7 @@ import torch
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
@@ -83,6 +83,10 @@ class XMLatentDecoder(Configurable):
     arXiv:2607.27372; arXiv:2401.00036
     """
 
+    dim: Any
+    latent_dim: Any
+    net: Any
+
     def __init__(
         self,
         net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
@@ -142,7 +146,7 @@ class XMLatentDecoder(Configurable):
         latents     (b m d), (m d), (b k m d), or a list of m of (b d), (d,) or None
         """
         like = next(self.net.parameters())
-        wanted = (batch, self.num_latents, self.latent_dim)
+        wanted: Any = (batch, self.num_latents, self.latent_dim)
         new = torch.randn(wanted, device=device or like.device, dtype=like.dtype)
         if latents is None:
             return new

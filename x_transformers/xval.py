@@ -30,7 +30,7 @@ from x_transformers.features.embeddings import (
     PrependInputs,
     Sinusoids,
     SumEmbeds,
-    TokenEmbedding,
+    TokenEmbedding as TokenEmbedding,
 )
 from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.readouts import TieEmbedding
@@ -57,9 +57,10 @@ from x_transformers.generation.sampling import (
     lens_of_mask,
     padded_prompts,
     require,
-    top_k,
+    top_k as top_k,
     without_token,
 )
+from x_transformers.keywords import Unpack, XValTransformerWrapperKeywords
 from x_transformers.training.losses import before_padding, predictable, read_of, real_tokens, tell_padding
 from x_transformers.training.token_loss import (
     Terms,
@@ -69,7 +70,7 @@ from x_transformers.training.token_loss import (
     single_losses,
     weighted_token_loss,
 )
-from x_transformers.x_transformers import AttentionLayers, Wrapper
+from x_transformers.x_transformers import AttentionLayers as AttentionLayers, Wrapper
 
 __all__ = ['XValAutoregressiveWrapper', 'XValTransformerWrapper']
 
@@ -137,7 +138,7 @@ class XValTransformerWrapper(Wrapper):
             int, 'number of hidden states that are returned as memories (Transformer-XL)', count
         ] = 0,
         features: Sequence[type[Feature]] | None = None,
-        **flags: Any,
+        **flags: Unpack[XValTransformerWrapperKeywords],
     ) -> None:
         super().__init__()
         if numerical_token_id >= num_tokens:
@@ -180,7 +181,7 @@ class XValTransformerWrapper(Wrapper):
         x = check_ids(x, num_tokens=self.num_tokens)
         x_num = check_numbers(x_num, 'x_num', x)
         wants = Wants(return_intermediates, return_mems, return_attn, detach_mems)
-        call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
+        call: Any = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
         h = call.embedded(self, (x, x_num), lambda given: self.embed_all(*given, call))
         call.maps_apart = wants.mems_alone
         h = self.run_stack(h, call, mask, mems, wants.anything, kwargs)
@@ -268,6 +269,8 @@ class XValAutoregressiveWrapper(Configurable):
     The wrapper has no parameters; those of the model are stored under `net.`.
     """
 
+    net: Any
+
     def __init__(
         self,
         net: Annotated[nn.Module, 'causal XValTransformerWrapper', an_instance(XValTransformerWrapper)],
@@ -311,7 +314,7 @@ class XValAutoregressiveWrapper(Configurable):
             kwargs['mask'] = mask if mask.shape[1] < n else read_of(mask)
             counts, unread = counts & mask[:, : n - 1] & mask[:, 1 - n :], unread | ~mask[:, : n - 1]
         if kwargs.get('seq_start_pos') is not None:
-            real = real_tokens(x, start=kwargs['seq_start_pos'])
+            real: Any = real_tokens(x, start=kwargs['seq_start_pos'])
             counts, unread = counts & predictable(real), unread | ~real[:, :-1]
         tell_padding(self.net, kwargs, lambda: read_of(before_padding(x, self.ignore_index)))
 
@@ -324,7 +327,7 @@ class XValAutoregressiveWrapper(Configurable):
         squares = squares.square()
         entropies, terms = None, Terms(self.ignore_index)
         if return_loss_breakdown:
-            entropies = single_losses(logits, targets, terms)
+            entropies: Any = single_losses(logits, targets, terms)
             total = entropies.masked_fill(~counts, 0.0).sum()
         else:
             total = weighted_token_loss(logits, targets, counts, terms)
@@ -376,9 +379,9 @@ class XValAutoregressiveWrapper(Configurable):
         start, numbers = ids.shape[1], start_numbers.reshape(ids.shape[0], start_numbers.shape[-1])[:, : ids.shape[1]]
         numbers = numbers if pads is None else align_right(numbers, start - pads, 1.0)
         ids, numbers = F.pad(ids, (0, seq_len)), F.pad(numbers, (0, seq_len))
-        own = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
+        own: Any = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
         choice, failed = Choice(**own, generator=generator), FailedRows(leading)
-        net = Growing(self.net, numbers)
+        net: Any = Growing(self.net, numbers)
         reader = Reader(net, kwargs, cache_kv=cache_kv, slides=slide_cache)
         with evaluating(list(self.modules())):
             for place in range(start, start + seq_len):

@@ -164,7 +164,7 @@ def or_reduce(masks: Sequence[Tensor]) -> Tensor:
     return reduce(torch.logical_or, masks)
 
 
-def init_zero_(layer: nn.Module) -> None:
+def init_zero_(layer: Any) -> None:
     """Zeros for the weight, and for the bias if there is one, in place."""
     nn.init.zeros_(layer.weight)
     if getattr(layer, 'bias', None) is not None:

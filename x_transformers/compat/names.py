@@ -6,12 +6,14 @@ from x_transformers.compat.helpers import (
     LinearNoBias,
     always,
     calc_entropy,
+    cast_to_depth as cast_tuple,
     cross_entropy,
     default_device,
     divisible_by,
     equals,
     exists,
     first,
+    first_existing_called as default,
     group_by_key_prefix,
     group_dict_by_key,
     groupby_prefix_and_trim,
@@ -32,8 +34,6 @@ from x_transformers.compat.helpers import (
     string_begins_with,
     unpack_one,
 )
-from x_transformers.compat.helpers import cast_to_depth as cast_tuple
-from x_transformers.compat.helpers import first_existing_called as default
 from x_transformers.core.traces import log_prob_from_hard_attend
 from x_transformers.features.biases import AlibiPositionalBias, DynamicPositionBias, RelativePositionBias
 from x_transformers.features.contextual import CoPE

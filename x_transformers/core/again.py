@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor, is_legacy_batchedtensor
 from torch.utils.checkpoint import checkpoint
 
 from x_transformers.core.precision import without_autocast
@@ -249,7 +250,7 @@ def outside_of_vmap() -> Iterator[None]:
 
 def batched(grad: Tensor) -> bool:
     """Whether gradients of several losses come at once, as with `is_grads_batched`."""
-    return torch._C._functorch.is_batchedtensor(grad) or torch._C._functorch.is_legacy_batchedtensor(grad)
+    return is_batchedtensor(grad) or is_legacy_batchedtensor(grad)
 
 
 def differentiated(
@@ -258,7 +259,7 @@ def differentiated(
     """The gradients of a function's inputs, for its backward pass, with a graph: by a formula for the same output."""
     with torch.enable_grad(), without_autocast(grad):
         # views, since one input may be made from another: that path is not of this function
-        own = [None if t is None else t.view_as(t) for t in inputs]
+        own: list[Any] = [None if t is None else t.view_as(t) for t in inputs]
         wanted = [t for t, need in zip(own, needs, strict=True) if need]
         found = iter(torch.autograd.grad(formula(*own), wanted, grad, create_graph=True))
     return tuple(next(found) if need else None for need in needs)

@@ -12,7 +12,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -127,4 +127,4 @@ def checked(method: Method) -> Method:
                     settled.add(types_given)
         return method(self, *args, **kwargs)
 
-    return wrapped
+    return cast('Method', wrapped)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from x_transformers.core.sight import Sight
 from x_transformers.core.transforms import is_exporting
+from x_transformers.flags.maybe import Maybe
 
 CLAIMING = threading.Lock()
 
@@ -219,7 +220,7 @@ class Tail(Buffer):
         held = kept.storage.tensor
         if torch.compiler.is_compiling() or held.requires_grad or held.shape[-2] <= 4 * kept.length:
             return kept
-        return kept.moved(2 * kept.length)  # lets go of memory that holds much else
+        return cast('Tail', kept.moved(2 * kept.length))  # lets go of memory that holds much else
 
     def out_of(self, count: int) -> Tail:
         new = self.part(count, self.length - count)
@@ -273,7 +274,7 @@ class KeysValues:
     __slots__ = ('buffers', 'changed_by', 'states')
 
     def __init__(
-        self, buffers: tuple[Buffer | None, ...], states: dict[str, State] | None = None, changed_by: Any = None
+        self, buffers: tuple[Maybe[Buffer], ...], states: dict[str, State] | None = None, changed_by: Any = None
     ) -> None:
         self.buffers, self.states, self.changed_by = buffers, states or {}, changed_by
 
@@ -291,7 +292,7 @@ class KeysValues:
         return cls(tuple(None if t is None else Buffer(t) for t in pair))
 
     @property
-    def pair(self) -> tuple[Tensor, ...]:
+    def pair(self) -> tuple[Maybe[Tensor], ...]:
         return tuple(None if b is None else b.tensor for b in self.buffers)
 
     @property
@@ -317,10 +318,10 @@ class KeysValues:
         """Without what cannot be seen any more."""
         if not isinstance(self.buffers[0], Tail):
             return self
-        buffers = tuple(None if b is None else b.trimmed() for b in self.buffers)
+        buffers = tuple(b.trimmed() if isinstance(b, Tail) else b for b in self.buffers)
         return KeysValues(buffers, self.states, self.changed_by)
 
-    def append(self, *new: Tensor | None) -> KeysValues:
+    def append(self, *new: Maybe[Tensor]) -> KeysValues:
         buffers = tuple(None if b is None else b.append(t) for b, t in zip(self.buffers, new, strict=True))
         return KeysValues(buffers, changed_by=self.changed_by)
 

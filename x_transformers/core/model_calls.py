@@ -30,6 +30,7 @@ from x_transformers.core.own_stacks import overrides_forward, reads_whole
 from x_transformers.core.positions import with_front
 from x_transformers.core.state import HasStates
 from x_transformers.flags import Remembered, warn_once
+from x_transformers.flags.maybe import Maybe
 
 
 @dataclass
@@ -83,20 +84,20 @@ class ModelCall(AddsLosses, HasStates):
 
     trace: LayerIntermediates
     inputs: dict[str, Any]
-    cache: Cache | None
+    cache: Maybe[Cache]
     tokens: int
     given: int
     new: int
-    offset: int
-    like_tokens: Tensor | None = None
+    offset: int | Tensor
+    like_tokens: Maybe[Tensor] = None
     ids: Any = None
-    before: Tensor | None = None
-    shown: Tensor | None = None
-    mask: Tensor | None = None
+    before: Maybe[Tensor] = None
+    shown: Maybe[Tensor] = None
+    mask: Maybe[Tensor] = None
     leading: int = 0
     taken: int = 0
     front: list[tuple[int, Tensor | None]] = field(default_factory=list)
-    spread: Callable[..., Tensor] | None = None
+    spread: Maybe[Callable[..., Tensor]] = None
     keeps: bool = False
     maps_apart: bool = False
     returns_readout: bool = False
@@ -230,7 +231,7 @@ class ModelCall(AddsLosses, HasStates):
         given = self.shown
         if not self.leading and given is not None and given.ndim == 2 and given.shape[1] == self.tokens:
             return None  # rows of the cache may have been exchanged by hand since
-        real = None if self.cache is None else self.cache.model_states.get('real')
+        real: Any = None if self.cache is None else self.cache.model_states.get('real')
         return None if real is None else real.tensor.squeeze(-1)
 
     def real_keys(self, mask: Tensor | None) -> Tensor | None:
@@ -318,7 +319,7 @@ def model_call(
     check_given({name: value for name, value in inputs.items() if name not in unchecked}, model.features)
     if inputs.get('seq_start_pos') is not None and batch is not None:
         check_lengths(inputs['seq_start_pos'], 'seq_start_pos', batch)
-    of_model = dict(training=model.training, on=model.features.acting(inputs))
+    of_model: dict[str, Any] = dict(training=model.training, on=model.features.acting(inputs))
     if cache is None:
         sizes = (given, given, given, 0)
         return ModelCall(LayerIntermediates(), inputs, None, *sizes, **of_model)

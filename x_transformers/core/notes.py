@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -16,6 +16,12 @@ def own_copy(value: Any) -> Any:
 
 class Notes:
     """What one feature has noted in one pass, as attributes."""
+
+    if TYPE_CHECKING:
+        # each feature chooses its own names
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     def mapped(self, function: Callable[[Any], Any]) -> Notes:
         """Notes of the same names, each changed by a function."""

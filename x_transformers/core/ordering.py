@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 # Names in the order of the original, whatever order they are made in: parameters, then submodules.
@@ -26,11 +28,12 @@ MODEL = (
 
 def sort_members(module: nn.Module, names: tuple[str, ...]) -> None:
     """Sort the parameters, buffers and submodules of a module by `names`. Others follow in the order they were set."""
-    for held in (module._parameters, module._buffers, module._modules):
+    tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, module._modules)
+    for held in tables:
         known = [name for name in names if name in held]
         if known != list(held)[: len(known)]:
-            sorted_first = {name: held.pop(name) for name in known}
-            others = dict(held)
+            sorted_first: dict[str, Any] = {name: held.pop(name) for name in known}
+            others: dict[str, Any] = dict(held)
             held.clear()
             held.update(sorted_first)
             held.update(others)

@@ -136,7 +136,8 @@ def run_stack(module: Any, x: Tensor, keeps: bool, inputs: Mapping[str, Any]) ->
     inputs = {**inputs, 'return_hiddens': keeps}
     if is_own(module):
         inputs |= dict(cache=None, input_not_include_cache=False)
-    out = module(x, **accepted_by(module, inputs))
+    out: Any = module(x, **accepted_by(module, inputs))
+    trace: Any
     out, trace = out if isinstance(out, tuple) and len(out) == 2 else (out, None)
     if trace is not None and not isinstance(trace, LayerIntermediates):
         raise TypeError(f'`attn_layers` gave {shown(trace)} beside its output, it must be LayerIntermediates')

@@ -1,6 +1,7 @@
 """Digits enough to add up many numbers: float32 at least, float64 where a device has it."""
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,7 +58,7 @@ def clamped_to(t: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(t.isinf(), t, t.clamp(-most, most)).to(dtype)
 
 
-def without_autocast(t: Tensor) -> AbstractContextManager[None]:
+def without_autocast(t: Tensor) -> AbstractContextManager[Any]:
     """Products of tensors like this one are of its dtype."""
     if t.device.type == 'meta':  # which knows no autocast
         return nullcontext()

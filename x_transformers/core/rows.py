@@ -21,6 +21,7 @@ from torch import Tensor
 from x_transformers.core.checks import check_scores
 from x_transformers.core.notes import Notes
 from x_transformers.core.transforms import is_exporting, transformed
+from x_transformers.flags.maybe import Maybe
 
 # Scores, b h i j in all, from which on a call runs in blocks: fewer are held at once, which is faster than twice.
 LARGE = {'cpu': 2**22, 'cuda': 2**26}
@@ -155,13 +156,13 @@ class Rows:
 
     def __init__(
         self,
-        of: Callable[[slice, slice], Tensor] | None,
+        of: Maybe[Callable[[slice, slice], Tensor]],
         *,
         reach: int | None = None,
         reach_ahead: int | None = None,
         band: bool = False,
         learns: bool = False,
-        entry: Callable[[], Pointwise] | None = None,
+        entry: Maybe[Callable[[], Pointwise]] = None,
         made_of: tuple[Any, ...] | None = None,
     ) -> None:
         self.make, self.reach, self.reach_ahead, self.band, self.learns = of, reach, reach_ahead, band, learns
@@ -189,7 +190,9 @@ def behind(entry: Pointwise, added: int, filler: float) -> Pointwise:
 class Given(Rows):
     """What was given whole."""
 
-    by_entry = True
+    @property
+    def by_entry(self) -> bool:
+        return True
 
     def __init__(self, t: Tensor, rows: int, keys: int) -> None:
         super().__init__(None, learns=t.requires_grad)
@@ -268,7 +271,9 @@ class Diagonals(Rows):
     table    h (i + j - 1), from the largest distance to the smallest: the query r of i sees key c at c - r + i - 1
     """
 
-    by_entry = True
+    @property
+    def by_entry(self) -> bool:
+        return True
 
     def __init__(self, table: Tensor, rows: int) -> None:
         super().__init__(None, learns=table.requires_grad)
@@ -329,27 +334,11 @@ def to_4d(t: Tensor) -> Tensor:
     return t[(None,) * (4 - t.ndim)]
 
 
-@dataclass(kw_only=True)
-class InBlocks:
-    """What a call of an attention layer needs to be run in blocks: its masks and biases, and how to narrow it.
+if TYPE_CHECKING:
 
-    A block is a call with fewer `rows` and `keys`, made by `block(span)` of the `whole`. Then `later_keys` follow that
-    of its last query, and `carried` is what earlier blocks hand on. `places` says at which of the new tokens each query
-    stands, (i) or (b i), where they are not these tokens in their order.
-    """
+    class OfCall:
+        """What the call around `InBlocks` has. (In that class they would be fields of its own.)"""
 
-    masks: list[Rows] = field(default_factory=list)
-    biases: list[Rows] = field(default_factory=list)
-    span: Span | None = None
-    later_keys: int = 0
-    combined: bool = False
-    carried: dict[str, Tensor] = field(default_factory=dict)
-    split_once: dict[int, Given] = field(default_factory=dict)
-    in_one: Any = None
-    places: Tensor | None = None
-    positions: dict[tuple[str, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
-
-    if TYPE_CHECKING:
         x: Tensor
         tokens: Tensor
         inputs: dict[str, Any]
@@ -364,7 +353,32 @@ class InBlocks:
         keys: int
         total_keys: int
         triangle: bool
+        causal: bool
+        in_part: bool
         maps: int
+else:
+    OfCall = object
+
+
+@dataclass(kw_only=True)
+class InBlocks(OfCall):
+    """What a call of an attention layer needs to be run in blocks: its masks and biases, and how to narrow it.
+
+    A block is a call with fewer `rows` and `keys`, made by `block(span)` of the `whole`. Then `later_keys` follow that
+    of its last query, and `carried` is what earlier blocks hand on. `places` says at which of the new tokens each query
+    stands, (i) or (b i), where they are not these tokens in their order.
+    """
+
+    masks: list[Rows] = field(default_factory=list)
+    biases: list[Rows] = field(default_factory=list)
+    span: Maybe[Span] = None
+    later_keys: int = 0
+    combined: bool = False
+    carried: dict[str, Tensor] = field(default_factory=dict)
+    split_once: dict[int, Given] = field(default_factory=dict)
+    in_one: Any = None
+    places: Maybe[Tensor] = None
+    positions: dict[tuple[str, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def term(self, t: Tensor | Rows, name: str) -> Rows:
         """A mask or bias as what can be cut into blocks, its shape checked."""

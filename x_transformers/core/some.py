@@ -15,6 +15,7 @@ from x_transformers.core.checks import a_tensor, check_range
 from x_transformers.core.kinds import KINDS
 from x_transformers.core.rows import taken, to_4d
 from x_transformers.flags import Features
+from x_transformers.flags.maybe import Maybe
 
 
 def refuse_kind(kind: str) -> None:
@@ -42,19 +43,11 @@ class RowsOfLayers(list):
         return layer and layer.each(lambda state: state.map(lambda t: t.index_select(0, self.rows)))
 
 
-@dataclass(kw_only=True)
-class OfTokens:
-    """What the call of a stack needs to be run for some tokens.
+if TYPE_CHECKING:
 
-    Layers change all new tokens, or `only` some of them (b k), of which `runs` says which are meant (b k), if not all.
-    A call of those alone, by `among`, knows that of the `whole` stream, to whose tokens the keys belong.
-    """
+    class OfStack:
+        """What the call around `OfTokens` has. (In that class they would be fields of its own.)"""
 
-    only: Tensor | None = None
-    runs: Tensor | None = None
-    whole: Any = None
-
-    if TYPE_CHECKING:
         batch: int | None
         start: Tensor | None
         cache: Any
@@ -66,6 +59,21 @@ class OfTokens:
         real: Tensor | None
         shared: dict[str, dict[str, Any]]
         notes: dict[type, Any]
+else:
+    OfStack = object
+
+
+@dataclass(kw_only=True)
+class OfTokens(OfStack):
+    """What the call of a stack needs to be run for some tokens.
+
+    Layers change all new tokens, or `only` some of them (b k), of which `runs` says which are meant (b k), if not all.
+    A call of those alone, by `among`, knows that of the `whole` stream, to whose tokens the keys belong.
+    """
+
+    only: Maybe[Tensor] = None
+    runs: Tensor | None = None
+    whole: Any = None
 
     def of_tokens(self, index: Tensor) -> Any:
         """The same call, whose layers change some of the new tokens alone. The keys of all stay visible.

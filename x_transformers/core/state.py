@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from x_transformers.core.buffers import Buffer, Derived, State
 from x_transformers.core.files import is_count
+from x_transformers.flags.maybe import Maybe
 from x_transformers.flags.resolved import did_you_mean
 from x_transformers.flags.states import Noted, OfContext, PerToken, Remembered, Ring, Running
 
@@ -32,7 +33,7 @@ class Sum(State):
     kind = 'running'
 
     def __init__(
-        self, value: Any, length: int, before: tuple[Any, int] | None = None, batch_first: bool = True
+        self, value: Any, length: int, before: Maybe[tuple[Any, int]] = None, batch_first: bool = True
     ) -> None:
         self.value, self.length, self.before, self.batch_first = value, length, before, batch_first
 
@@ -136,7 +137,7 @@ class Note(State):
     def map(self, function: Callable[[Tensor], Tensor]) -> Note:
         return self
 
-    def same(self, *_: Any) -> Note:
+    def same(self, *_: Any, **__: Any) -> Note:
         return self
 
     each = crop = keep_last = caught_up = same
@@ -162,7 +163,7 @@ class FromContext(State):
     def map(self, function: Callable[[Tensor], Tensor]) -> FromContext:
         return FromContext(mapped(function, self.value))
 
-    def same(self, *_: Any) -> FromContext:
+    def same(self, *_: Any, **__: Any) -> FromContext:
         return self
 
     each = crop = keep_last = caught_up = same
@@ -205,7 +206,8 @@ FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
 
 def is_content(value: Any) -> bool:
     """Whether `State.content` can have given this."""
-    fields = FIELDS.get(value.get('kind')) if isinstance(value, dict) and isinstance(value.get('kind'), str) else None
+    kind = value.get('kind') if isinstance(value, dict) else None
+    fields = FIELDS.get(kind) if isinstance(kind, str) else None
     return fields is not None and {*value} == {'kind', *fields} and all(test(value[n]) for n, test in fields.items())
 
 
@@ -229,11 +231,11 @@ class Handle:
 
     __slots__ = ('call', 'declared', 'key', 'past')
 
-    def __init__(self, call: HasStates, declared: Any, key: str, past: State | None) -> None:
+    def __init__(self, call: HasStates, declared: Any, key: str, past: Any) -> None:
         self.call, self.declared, self.key, self.past = call, declared, key, past
 
     @property
-    def known(self) -> State | None:
+    def known(self) -> Any:
         """What the past left; None at the beginning.  Raises ValueError if it must be there, and is not."""
         past, batch = self.past, self.call.batch
         if past is None and self.call.continues:

@@ -89,11 +89,11 @@ class Intermediates:
     The fields are those of the original. Their properties follow the class, where they are no defaults.
     """
 
-    qk_similarities: Tensor | None
-    pre_softmax_attn: Tensor | None
-    post_softmax_attn: Tensor | None
+    qk_similarities: Any  # a tensor or None; the properties behind the class are what is found there
+    pre_softmax_attn: Any
+    post_softmax_attn: Any
     values: Tensor | None
-    cached_kv: tuple[Tensor, Tensor] | None
+    cached_kv: Any
     layer_type: str | None
     hybrid_hidden: Any
     log_probs: Tensor | None
@@ -112,8 +112,9 @@ class Intermediates:
         compute_maps: Callable[[], tuple[Tensor, Tensor, Tensor]] | None = None,
     ) -> None:
         self.compute_maps, self.assigned = compute_maps, frozenset()
-        self.maps = [qk_similarities, pre_softmax_attn, post_softmax_attn]
-        self.values, self.layer_type, self.layer_index = values, layer_type, None
+        self.maps: list[Any] = [qk_similarities, pre_softmax_attn, post_softmax_attn]
+        self.values, self.layer_type = values, layer_type
+        self.layer_index: int | None = None
         self.log_probs, self.loose = log_probs, {}
         self.past = KeysValues.of(cached_kv)
         if hybrid_hidden is not None:
@@ -138,7 +139,7 @@ class Intermediates:
         return self.loose if self.past is None else self.past.states
 
     def get_hybrid_hidden(self) -> Any:
-        state = self.states.get('hybrid_hidden')
+        state: Any = self.states.get('hybrid_hidden')
         return None if state is None else state.value
 
     def set_hybrid_hidden(self, value: Any) -> None:
@@ -150,7 +151,7 @@ class Intermediates:
         else:  # others may hold the same past
             self.past = KeysValues(self.past.buffers, states, self.past.changed_by)
 
-    def get_cached_kv(self) -> tuple[Tensor, Tensor] | None:
+    def get_cached_kv(self) -> Any:
         if self.past is None:
             return None
         self.past = self.past.plain()  # kept so, since what is read here may be edited in place

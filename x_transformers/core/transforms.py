@@ -8,12 +8,14 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 
-P, R = ParamSpec('P'), TypeVar('R')
+P = ParamSpec('P')
+R = TypeVar('R')
 
 # which dynamo can trace, where torch has it
-transforms_active = getattr(torch._C, '_are_functorch_transforms_active', torch._C._functorch.peek_interpreter_stack)
+transforms_active = getattr(torch._C, '_are_functorch_transforms_active', peek_interpreter_stack)
 
 # whether a program for all sizes is made
 is_exporting: Callable[[], bool] = torch.compiler.is_exporting

@@ -48,7 +48,7 @@ class Gains:
         """The gain of each norm, of its parameter as it is now; without those that are no longer of one kind."""
         found: dict[nn.Module, Tensor] = {}
         for (name, offset, scale, shape), group in self.groups.items():
-            each = [norm._parameters[name] for norm in group]
+            each: Any = [norm._parameters[name] for norm in group]
             if any([gain is None for gain in each]):
                 continue
             kinds = {(type(gain), gain.shape, gain.dtype, gain.device) for gain in each}

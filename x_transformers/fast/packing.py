@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from x_transformers.fast.gains import GAINS
 from x_transformers.fast.plain import PARTS, part
+from x_transformers.flags.maybe import Maybe
 
 NORMS = GAINS.keys() & PARTS.keys()  # of the stream
 
@@ -33,6 +34,8 @@ OWN_LINEAR = F.linear
 
 class PackedLinear:
     """What linear layers give for few rows (b d), side by side, in one product."""
+
+    copy: Any
 
     __slots__ = ('bias', 'copy', 'joined', 'known', 'layers')
 
@@ -148,7 +151,7 @@ def packable(modules: Iterable[nn.Module], rows: int, steps: int) -> set[nn.Line
     return set(sizes) if sum(sizes.values()) <= MOST_BYTES else set()
 
 
-def packs_gain(module: nn.Module | None) -> bool:
+def packs_gain(module: Maybe[nn.Module]) -> bool:
     """Whether a module is a norm whose gain is computed, and a change of which can be seen."""
     if type(module) not in NORMS:
         return False

@@ -35,6 +35,7 @@ from x_transformers.features.norms import BiasedLayerNorm, LayerNorm, MultiheadR
 from x_transformers.features.residuals import Residual
 from x_transformers.features.rotary import Rotary, RotaryLayers, is_one
 from x_transformers.flags import Feature, Features
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels import dense
 from x_transformers.kernels.dense import Sight, fused, sight_of
 from x_transformers.kernels.derivatives import differentiable_sdpa
@@ -53,7 +54,7 @@ SHARED = frozenset((*TURNED, *SEEN, 'clean'))
 
 def linear(module: nn.Linear) -> Callable[[Tensor], Tensor]:
     def product(x: Tensor) -> Tensor:
-        own = module._parameters  # without the search that an attribute of a module takes
+        own: Any = module._parameters  # without the search that an attribute of a module takes
         return F.linear(x, own['weight'], own['bias'])
 
     return product
@@ -146,7 +147,7 @@ def part(module: nn.Module | None) -> Any:
     return PARTS.get(type(module), lambda module: module)(module)
 
 
-def leaves(module: nn.Module) -> Iterator[nn.Module]:
+def leaves(module: Any) -> Iterator[nn.Module]:
     """The modules of nested sequences, in order, without dropout, which does nothing here."""
     for child in module:
         if type(child) is nn.Sequential:
@@ -200,7 +201,7 @@ class PlainAttention(PlainLayer):
         self.turns_all = attn.rotate_num_heads == attn.heads
         self.options = SimpleNamespace(dropout=0.0, scale=self.scale, backends=None)
         self.layer, (self.rings, _) = layer, rings_of(attn, {})
-        joint = attn.features.find(QKRMSNorm) or attn.features.find(QKHeadNorm)
+        joint: Any = attn.features.find(QKRMSNorm) or attn.features.find(QKHeadNorm)
         # queries and keys that nothing but their norms change are normed side by side
         alone = joint is not None and self.rings == [joint.heads]
         pair = (joint.q_norm, joint.k_norm) if alone else ()
@@ -299,10 +300,10 @@ class PlainCall(TakesNotes):
 class PlainPass:
     """What the layers of one pass share: how many `rows`, (b, n), by which angles they turn, what queries see."""
 
-    hidden: Tensor | None = None
+    hidden: Maybe[Tensor] = None
     hides_blind = False
     gains: dict[Any, Tensor] | None = None
-    sight: Sight | None = None
+    sight: Maybe[Sight] = None
     by_layer: dict[int, Tensor | None] | None = None
 
     def __init__(self, x: Tensor, call: StackCall, on: Features, first: PlainAttention | None) -> None:
@@ -368,7 +369,7 @@ class PlainFeedForward(PlainLayer):
         return self.join(y, x)
 
 
-def side_by_side(layers: Sequence[PlainLayer], parallel: ParallelBlock | None) -> None:
+def side_by_side(layers: Sequence[PlainLayer], parallel: Maybe[ParallelBlock]) -> None:
     """Tell layers where blocks begin whose branches read the same, and which norm they borrow."""
     for at, layer in enumerate(layers if parallel is not None else ()):
         layer.opens = parallel.begins(layer.index)

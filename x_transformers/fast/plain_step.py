@@ -54,6 +54,7 @@ from x_transformers.features.layouts import ParallelBlock
 from x_transformers.features.norms import Identity
 from x_transformers.features.positions import AbsolutePositionalEmbedding, no_positions
 from x_transformers.features.rotary import RotaryLayers, RotaryPositions, for_one_pass
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.dense import eager, fused
 
 
@@ -72,7 +73,7 @@ class AttentionStep(PlainAttention):
         self.widths = [sum(self.counts) * attn.shape.dim_head, attn.shape.kv_heads * attn.shape.dim_value]
 
     def continued(
-        self, x: Tensor, y: Tensor, past: KeysValues, angles: Buffer | None, turns: Tensor | None, bias: Tensor | None
+        self, x: Tensor, y: Tensor, past: KeysValues, angles: Buffer | None, turns: Tensor | None, bias: Maybe[Tensor]
     ) -> tuple[Tensor, KeysValues]:
         b = x.shape[0]
         qk, v = self.project(y).split_with_sizes(self.widths, dim=-1)
@@ -160,7 +161,7 @@ class PlainStep:
             kinds, stack, head = {'a': AttentionStep, 'f': PlainFeedForward}, self.net.attn_layers, self.net.to_logits
             packed = packable(self.net.modules(), rows, self.packs) if layout else set()
 
-            def own(module: nn.Module | None) -> Any:
+            def own(module: Any) -> Any:
                 if layout and packs_gain(module):
                     return PackedNorm(module)
                 if type(module) is GLU:

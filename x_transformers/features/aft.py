@@ -180,7 +180,7 @@ class AttentionFree(AttentionFeature):
     def near(self, call: Any, n: int) -> sums.Near:
         """Logits of places near each other, of the last n tokens."""
         if self.aft == 'local':
-            return sums.by_products(*self.vectors(call, n, n), self.aft_window)
+            return sums.by_products(*self.vectors(call, n, n), window=self.aft_window)
         return sums.by_distance(accurate(self.w), self.aft_window)
 
 

@@ -51,6 +51,8 @@ class ContextualPositions(nn.Module):
     A position between two integers reads both vectors, or with `soft` all of them, by a softmax of -|p - n| / 0.05.
     """
 
+    positions: Tensor  # a buffer, if `soft`
+
     def __init__(self, dim: int, heads: int, max_pos: int, soft: bool = False, talking_heads: bool = False) -> None:
         super().__init__()
         self.max_pos, self.soft, self.temperature = max_pos, soft, 0.05

@@ -22,6 +22,9 @@ PAPER = 'Conformer, arXiv:2005.08100'
 class BatchNorm(nn.Module):
     """Each feature by its mean and variance over all real tokens of a batch; in evaluation by running ones:  b n d"""
 
+    running_mean: Any
+    running_var: Any
+
     def __init__(self, dim: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
         super().__init__()
         self.eps, self.momentum = eps, momentum

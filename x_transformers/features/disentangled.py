@@ -15,6 +15,7 @@ from x_transformers.features.heads import HeadNorm
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import Check, ConfigError, flag, is_int, none
 from x_transformers.flags.inputs import tensor_of
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.dense import heads_of, tile_heads
 
 Heads = tuple[Tensor, Tensor, Tensor]
@@ -172,7 +173,7 @@ class Disentangled(AttentionFeature):
 
 
 def products_at(
-    of_query: Any, of_key: Any, table: Tensor, reach: int, of_queries: Tensor | None, of_keys: Tensor | None
+    of_query: Any, of_key: Any, table: Tensor, reach: int, of_queries: Maybe[Tensor], of_keys: Tensor | None
 ) -> Pointwise:
     """What is added to the score of one query and one key."""
 

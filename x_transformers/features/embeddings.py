@@ -130,7 +130,7 @@ class EmbScale(ModelFeature):
 
     def setup(self, host: Any) -> None:
         kinds = (torch.float32, torch.float16, torch.bfloat16)
-        self.factors = {kind: torch.tensor(self.emb_scale, dtype=kind, device='cpu').item() for kind in kinds}
+        self.factors: Any = {kind: torch.tensor(self.emb_scale, dtype=kind, device='cpu').item() for kind in kinds}
 
     def token_embeds(self, x: Tensor, call: Any) -> Tensor:
         return x * self.factors.get(x.dtype, self.emb_scale)
@@ -187,7 +187,7 @@ class AbsolutePositions(ModelFeature):
         sizes = host.emb_dim, host.max_seq_len, host.l2norm_embed
         self.module = AbsolutePositionalEmbedding(*sizes, self.abs_pos_emb_scale)
         if host.l2norm_embed:
-            nn.init.normal_(host.pos_emb.emb.weight, std=1e-5)
+            nn.init.normal_(self.module.emb.weight, std=1e-5)
 
     def embed(self, call: Any) -> Tensor | None:
         return None if hands_on_positions(self.host) else self.vectors(call)

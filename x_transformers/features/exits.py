@@ -12,12 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.jit._trace import is_tracing
 
 from x_transformers.core.kinds import KINDS
 from x_transformers.core.transforms import transformed
 from x_transformers.features.halting import all_tokens, those_that_go_on
 from x_transformers.features.levels import ModelFeature, StackFeature
 from x_transformers.flags import Check, PerToken
+from x_transformers.flags.maybe import Maybe
 
 Run = Callable[[Tensor, Any, Sequence[int]], Tensor]
 
@@ -52,10 +54,10 @@ class Exits:
     log       gets these of each call, if it is a list
     """
 
-    heads: Sequence[nn.Module] | None = None
+    heads: Maybe[Sequence[nn.Module]] = None
     leading: int = 0
-    front: Tensor | None = None
-    depth: Tensor | None = None
+    front: Maybe[Tensor] = None
+    depth: Maybe[Tensor] = None
     log: list[Tensor] | None = None
 
     def leaves(self, tokens: Tokens) -> Tensor:
@@ -146,7 +148,7 @@ class ExitsInStack(StackFeature):
         return on.pick('finish', lambda x, call: call.norm(self.host.final_norm, x))(x, call)
 
     def leaving(self, run: Run, x: Tensor, call: Any, blocks: Sequence[range], exits: Exits) -> Tensor:
-        tracing = torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed()
+        tracing = torch.compiler.is_compiling() or is_tracing() or transformed()
         whole = tracing or type(x) is not Tensor or x.is_meta  # how many go on is not known there
         real = None if call.real is None else call.real[:, call.real.shape[1] - x.shape[1] :]
         going = x.new_ones(x.shape[:2], dtype=torch.bool) if real is None else real
@@ -177,7 +179,7 @@ class ExitsInStack(StackFeature):
         b, n, _ = states[0].shape
         place = torch.arange(n, device=states[0].device) + (call.seen - exits.leading)
         if going is None:
-            row = torch.arange(b, device=place.device).repeat_interleave(n)
+            row: Any = torch.arange(b, device=place.device).repeat_interleave(n)
             found = exits.leaves(Tokens(number, *(t.flatten(0, 1) for t in states), row, place.repeat(b)))
             found = found.reshape(b, n)
         else:

@@ -61,6 +61,10 @@ class Experts(nn.Module):
     products of an expert; it has no weights. `shared` runs for every token.
     """
 
+    up: Stacked
+    up_gate: Stacked
+    score_bias: Tensor | None
+
     def __init__(self, of: MixtureOfExperts, up: nn.Linear, between: nn.Module, down: nn.Linear, shared: Any) -> None:
         super().__init__()
         experts = of.moe_experts
@@ -218,7 +222,7 @@ class MixtureOfExperts(FeedForwardFeature):
         whole, last = host.build_layers(), len(host.features.at.get('behind', ()))
         for module in whole.modules() if host.no_bias else ():
             if isinstance(module, nn.Linear):
-                module.bias = None  # a gated unit has its own
+                module.register_parameter('bias', None)  # a gated unit has its own
         return whole[: len(whole) - last], whole[len(whole) - last :]
 
     def outputs(self) -> list[nn.Module]:

@@ -56,6 +56,7 @@ class Gate(Gating):
     """
 
     matrices: ClassVar[dict[str, int]] = {'w_g': 1}  # name -> outputs, in widths
+    w_g: nn.Linear
     has_bias = True
 
     def __init__(
@@ -78,6 +79,9 @@ class GTrXLGate(Gate):
     """
 
     matrices: ClassVar = {'w_y': 3, 'w_x': 2, 'u_g': 1}
+    w_y: nn.Linear
+    w_x: nn.Linear
+    u_g: nn.Linear
 
     def gated(self, x: Tensor, y: Tensor) -> Tensor:
         (reset, update, new), (reset_x, update_x) = self.w_y(y).chunk(3, dim=-1), self.w_x(x).chunk(2, dim=-1)
@@ -112,6 +116,7 @@ class SigTanhGate(Gate):
     """x + sigma(W_g y - b) tanh(U_g y)"""
 
     matrices: ClassVar = {'w_g': 1, 'u_g': 1}
+    u_g: nn.Linear
 
     def gated(self, x: Tensor, y: Tensor) -> Tensor:
         return x + (self.w_g(y) - self.gate_bias).sigmoid() * self.u_g(y).tanh()

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.jit._trace import is_tracing
 
 from x_transformers.core.kinds import KINDS
 from x_transformers.core.transforms import transformed
@@ -135,7 +136,7 @@ class TokensHalt(StackFeature):
         self.check(run, call)
         length, order = self.host.len_default_block, call.order
         blocks = [range(start, start + length) for start in range(0, len(order), length)]
-        tracing = torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed()
+        tracing = torch.compiler.is_compiling() or is_tracing() or transformed()
         whole = self.act_dense or tracing or type(x) is not Tensor or x.is_meta  # how many go on is not known there
         real = None if call.real is None else call.real[:, -x.shape[1] :]
         halting = Halting(x, real, self.act_eps)

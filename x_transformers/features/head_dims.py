@@ -73,7 +73,8 @@ class HeadDims(AttentionFeature):
         for name in ('to_q', 'to_k', 'to_v'):
             old = getattr(host, name)
             new = nn.Linear(old.in_features, sum(dims), bias=False)
-            new.bias = None if old.bias is None else nn.Parameter(torch.zeros(sum(dims)))
+            bias = None if old.bias is None else nn.Parameter(torch.zeros(sum(dims)))
+            new.register_parameter('bias', bias)
             setattr(host, name, new)
         real = [head * widest + place for head, width in enumerate(dims) for place in range(width)]
         slots = [sum(dims)] * (len(dims) * widest)  # zero, which stands behind all
@@ -83,7 +84,8 @@ class HeadDims(AttentionFeature):
 
     def projected(self, qkv: Heads, call: Any) -> Heads:
         slots = constant(self.slots, qkv[0].device, torch.long)
-        return tuple(F.pad(t, (0, 1)).index_select(-1, slots) for t in qkv)
+        q, k, v = (F.pad(t, (0, 1)).index_select(-1, slots) for t in qkv)
+        return q, k, v
 
     def turn(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
         angles, (q, k) = call.inputs.get('rotary_pos_emb'), qk

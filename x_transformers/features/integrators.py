@@ -99,7 +99,7 @@ class AttentionResidual(nn.Module):
         hiddens: Sequence[Tensor] | Tensor | None = None,
     ) -> Tensor:
         """(hiddens), (x, hiddens) or (hiddens=...);  `x` is the latest of them anyway."""
-        stacked = x if hiddens is None else hiddens
+        stacked: Any = x if hiddens is None else hiddens
         stacked = stacked if torch.is_tensor(stacked) else torch.stack(tuple(stacked))
         latest = stacked[-1]
         queries = rearrange(latest, 'b n d -> b n 1 d')

@@ -219,7 +219,7 @@ class AttentionFeature(Feature):
     """
 
     replaces = {'attend': EAGER_STAGES}
-    handles: ClassVar[Collection[str]] = ()
+    handles: Collection[str] = ()
     maps: ClassVar[Any] = None
 
     row_wise: ClassVar[bool] = False
@@ -374,7 +374,7 @@ class ModelFeature(Feature):
     `bounded`: positions have a maximum.
     """
 
-    bounded: ClassVar[bool] = False
+    bounded: bool = False
     gives_log_probs: ClassVar[bool] = False
     by_token: ClassVar[bool] = False
 

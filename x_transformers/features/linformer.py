@@ -183,7 +183,7 @@ class Slots(AttentionFeature):
         kept = torch.ones(k.shape[0], 1, n, 1, dtype=torch.bool, device=k.device) if seen is None else seen
         if not self.learns:
             known = seen is None or n == 0
-            return self.pooled(k, v, kept, n if known else n - seen.flip(-2).to(torch.uint8).argmax(dim=-2))
+            return self.pooled(k, v, kept, n if known else n - kept.flip(-2).to(torch.uint8).argmax(dim=-2))
         of_keys, of_values = self.matrices(call)
         if self.linformer_proj == 'linear':
             there = kept.any(dim=-2, keepdim=True).expand(-1, -1, -1, self.linformer_k)
@@ -220,8 +220,9 @@ class Slots(AttentionFeature):
             if table is None:
                 raise ValueError('`linformer_table` is missing: a stack gives it, a layer alone needs a matrix')
             return table, table
-        both = self.of_keys, self.of_keys if self.linformer_share == 'kv' else self.of_values
-        return both if self.linformer_proj == 'linear' else tuple(conv.weight.squeeze(1) for conv in both)
+        both: Any = self.of_keys, self.of_keys if self.linformer_share == 'kv' else self.of_values
+        of_keys, of_values = both if self.linformer_proj == 'linear' else (conv.weight.squeeze(1) for conv in both)
+        return of_keys, of_values
 
     def projected_rows(self, t: Tensor, seen: Tensor | None, own: Tensor) -> Tensor:
         """Rows b h n d as slots b h k d."""

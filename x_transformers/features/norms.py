@@ -14,6 +14,7 @@ from x_transformers.core.precision import HALF
 from x_transformers.features.levels import StackFeature
 from x_transformers.flags import ConfigError, at_least, flag, none, number, positive, size
 from x_transformers.flags.inputs import per_row_or_token
+from x_transformers.flags.maybe import Maybe
 
 
 def l2norm(t: Tensor, groups: int = 1) -> Tensor:
@@ -173,7 +174,7 @@ class MultiheadRMSNorm(nn.Module):
 class AdaptiveLayerNorm(nn.Module):
     """Layer norm with weights computed from a condition, (b, d) or (b, n, d).  Peebles & Xie 2022, arXiv:2212.09748"""
 
-    eps: float | None = 1e-5
+    eps: Maybe[float] = 1e-5
 
     def __init__(self, dim: int, dim_condition: int | None = None) -> None:
         super().__init__()

@@ -178,7 +178,7 @@ def check_packed(packed: Any, name: str, rows: int, keys: int, batch: int) -> No
     """Refuse what does not describe one row of documents."""
     if not isinstance(packed, Mapping) or not packed.keys() <= set(PACKED):
         raise TypeError(f'`{name}` got {shown(packed)}, it must be a dict of {", ".join(PACKED)}')
-    both = [packed.get('cu_seqlens_q'), packed.get('cu_seqlens_k')]
+    both: Any = [packed.get('cu_seqlens_q'), packed.get('cu_seqlens_k')]
     if not all(torch.is_tensor(t) and t.ndim == 1 and not t.is_floating_point() for t in both):
         raise ValueError(f'`{name}` needs `cu_seqlens_q` and `cu_seqlens_k`, where documents begin and end: [0, 3, 7]')
     if both[0].shape != both[1].shape:

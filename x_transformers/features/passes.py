@@ -111,7 +111,7 @@ class Looped(ModelFeature):
         wants_logits = call.inputs.get('looped_pred_all_logits')
         wants_logits = self.host.training if wants_logits is None else wants_logits
         early = exits and self.may_exit(x, call)
-        caches = [None] * most if call.cache is None else call.cache.split(most)
+        caches: Any = [None] * most if call.cache is None else call.cache.split(most)
         traces, gates, logits = [], [], []
         left, spent = x.new_zeros(x.shape[0], 1, 1, dtype=torch.float32), 0.0
         for step in range(most):

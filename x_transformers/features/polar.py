@@ -27,6 +27,8 @@ class PolarEmbedding(KeepsPrecision):
     Gopalakrishnan et al. 2025, arXiv:2509.10534
     """
 
+    inv_freq: Any
+
     def __init__(self, dim: int, heads: int, bias_uniform_init: bool = False, base: float = 10000) -> None:
         super().__init__()
         bias = torch.zeros(heads, 1, dim)
@@ -41,6 +43,8 @@ class PolarEmbedding(KeepsPrecision):
 
 class InfusedSinusoids(KeepsPrecision):
     """Unscaled sinusoids of positions, first sines, then cosines:  positions (...) -> (..., d).  arXiv:2012.15832"""
+
+    inv_freq: Any
 
     def __init__(self, dim: int) -> None:
         super().__init__()

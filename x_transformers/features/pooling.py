@@ -95,7 +95,7 @@ class Pool(Configurable):
             queries = self.queries
         if queries is None:
             raise ValueError('`queries` is missing: the pool has none of its own, `num_pooled_tokens` is 0')
-        width = self.pooler.dim if isinstance(self.pooler, self.attention) else 'd'
+        width: Any = self.pooler.dim if isinstance(self.pooler, self.attention) else 'd'
         check_vectors(queries, 'queries', *((context.shape[0],) if queries.ndim == 3 and queries.shape[0] > 1 else ()),
                       *((1,) if queries.ndim == 3 and queries.shape[0] == 1 else ()), 'k', width)  # fmt: skip
         queries = queries.expand(context.shape[0], -1, -1)

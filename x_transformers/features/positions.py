@@ -51,6 +51,7 @@ from x_transformers.features.tables import (  # noqa: F401
     sinusoids,
 )
 from x_transformers.flags import ConfigError, count, flag, none
+from x_transformers.flags.maybe import Maybe
 
 # vectors added to the input
 
@@ -116,6 +117,8 @@ class ScaledSinusoidalEmbedding(nn.Module):
     returns       n d | b n d
     """
 
+    kind: Any
+
     plain = True
 
     def __init__(self, dim: int, theta: float = 10000, scale: float | None = None, denominator: str = 'd') -> None:
@@ -126,7 +129,7 @@ class ScaledSinusoidalEmbedding(nn.Module):
             raise ConfigError(f'`denominator` got {denominator!r}, it must be one of {", ".join(DENOMINATORS)}')
         if denominator == 'half_minus_1' and dim < 4:
             raise ConfigError(f"`sinu_denominator='half_minus_1'` needs a width of at least 4, got {dim}")
-        self.scale = nn.Parameter(torch.full((1,), dim**-0.5)) if scale is None else float(scale)
+        self.scale: Any = nn.Parameter(torch.full((1,), dim**-0.5)) if scale is None else float(scale)
         self.dim, self.theta, self.denominator = dim, theta, denominator
         if scale is not None:  # it holds nothing but the dtype and the device of the model
             self.register_buffer('kind', torch.empty(0), persistent=False)
@@ -185,7 +188,7 @@ class Window(AttentionFeature):
         return window(call, self.max_attend_past, self.max_attend_future)
 
 
-def window(call: Any, past: int | None, ahead: int | None) -> Rows:
+def window(call: Any, past: int | None, ahead: Maybe[int]) -> Rows:
     """Queries see no keys further back than `past`, and none further ahead than `ahead`; None is no bound."""
     index, own = call.k_at, call.q_at
     # with positions of its own per row, memories are nearer than they stand
@@ -206,7 +209,7 @@ def window(call: Any, past: int | None, ahead: int | None) -> Rows:
     return Rows(near, reach=reach, reach_ahead=reach_ahead, band=in_order, entry=entry, made_of=made_of)
 
 
-def between(of_key: Callable[[Tensor, Tensor], Tensor], first: Tensor | None, last: Tensor | None) -> Pointwise:
+def between(of_key: Callable[[Tensor, Tensor], Tensor], first: Maybe[Tensor], last: Tensor | None) -> Pointwise:
     """Whether the place of a key is none before the first and none behind the last one that a query sees."""
     if last is None:
         farthest = of_each(first)

@@ -45,7 +45,8 @@ class ProjectionClip(AttentionFeature):
     cuts = {}
 
     def projected(self, qkv: Projected, call: Any) -> Projected:
-        return tuple(t.clamp(-self.qkv_clip, self.qkv_clip) for t in qkv)
+        q, k, v = (t.clamp(-self.qkv_clip, self.qkv_clip) for t in qkv)
+        return q, k, v
 
 
 class ProjectionNorm(AttentionFeature):

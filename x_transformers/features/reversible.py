@@ -164,7 +164,9 @@ def owns_what_learns(stack: nn.Module) -> bool:
 class Replay:
     """One pass through reversible layers, forwards without a graph, and back with one layer's graph at a time."""
 
-    def __init__(self, stack: nn.Module, on: Features, x: Tensor, call: Any) -> None:
+    stack: Any
+
+    def __init__(self, stack: Any, on: Features, x: Tensor, call: Any) -> None:
         self.stack, self.on, self.call, self.device = stack, on, call, x.device
         self.before = call.with_beside(call.beside())
         self.kept, self.surroundings = Kept(stack), Surroundings(x.device.type)

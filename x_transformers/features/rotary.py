@@ -38,6 +38,7 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.flags.inputs import rotary_angles, tensor_of
+from x_transformers.flags.maybe import Maybe
 
 # The scale of xPos is at most exp(1.26 reach): so many lengths of the decay apart, float32 holds it, and float16 keys
 # of up to 35 times it.
@@ -61,6 +62,9 @@ class RotaryEmbedding(KeepsPrecision):
 
     Su et al. 2021, arXiv:2104.09864; xPos: Sun et al. 2022, arXiv:2212.10554; interpolation: arXiv:2306.15595
     """
+
+    inv_freq: Any
+    scale: Any
 
     plain = True
 
@@ -189,7 +193,7 @@ def is_one(scale: Tensor | float | None) -> bool:
     return scale is None or (isinstance(scale, (int, float)) and scale == 1)
 
 
-def cos_and_sin(freqs: Tensor, scale: Tensor | float | None, t: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def cos_and_sin(freqs: Tensor, scale: Maybe[Tensor | float], t: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Of the angles for the places of `t`, one for each pair of features, times the scale."""
     length = t.shape[-2]
     angles = with_heads(freqs[..., -length:, ::2], t).to(dtype)

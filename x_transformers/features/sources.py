@@ -33,7 +33,8 @@ class SeparateInputs(AttentionFeature):
             raise ValueError(
                 f'`x` got shape {tuple(x.shape)}, with `qkv_receive_diff_residuals` it must be (3, b, n, d)'
             )
-        return tuple(x)
+        q, k, v = x
+        return q, k, v
 
     def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         if call.context is not None:
@@ -100,7 +101,8 @@ class Deltas(AttentionFeature):
     }
 
     def projected(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return tuple(self.moved(t, f'{name}_delta', call) for t, name in zip(qkv, 'qkv', strict=True))
+        q, k, v = (self.moved(t, f'{name}_delta', call) for t, name in zip(qkv, 'qkv', strict=True))
+        return q, k, v
 
     def output(self, out: Tensor, call: Any) -> Tensor:
         return self.moved(out, 'o_delta', call)
@@ -263,7 +265,8 @@ class ZeroKV(AttentionFeature):
     cuts = {}
 
     def bare_keys(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
-        return tuple(t.new_zeros(*t.shape[:2], 1, t.shape[-1]) for t in (k, v))
+        k, v = (t.new_zeros(*t.shape[:2], 1, t.shape[-1]) for t in (k, v))
+        return k, v
 
 
 # features of a stack

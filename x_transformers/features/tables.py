@@ -41,7 +41,7 @@ class KeepsPrecision(nn.Module):
     """A module whose buffers stay in float32 at least, whatever the model is cast to: angles need the digits."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> KeepsPrecision:
-        before = dict(self._buffers)
+        before: dict[str, Any] = dict(self._buffers)
         super()._apply(fn, recurse)
         for name, buffer in self._buffers.items():
             if buffer is not None and buffer.dtype in (torch.float16, torch.bfloat16):

@@ -15,6 +15,7 @@ from x_transformers.features.documents import DocumentsInStack, joined_by, refus
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.flags import ConfigError, flag
 from x_transformers.flags.inputs import tensor_of
+from x_transformers.flags.maybe import Maybe
 
 PAPER = 'XLNet, arXiv:1906.08237'
 AT = 'b k, indices of the tokens to predict; the last k entries of x are their queries'
@@ -97,7 +98,7 @@ class TwoStreams(StackFeature):
         call.trace.whole = 'it holds tokens in an order of prediction, which are whole'
         return torch.cat((x[:, :contents], x[:, contents:] + self.query.to(x.dtype)), dim=1)
 
-    def check(self, ranks: Tensor | None, at: Tensor | None, x: Tensor) -> None:
+    def check(self, ranks: Maybe[Tensor], at: Maybe[Tensor], x: Tensor) -> None:
         for name, given in (('stream_ranks', ranks), ('stream_at', at)):
             if given is None:
                 raise ValueError(f'`{name}` is missing: an order of prediction is both `stream_ranks` and `stream_at`')

@@ -4,6 +4,7 @@ python -m x_transformers.flags             the table
 python -m x_transformers.flags rotary      one flag, or every flag whose name holds this
 python -m x_transformers.flags --helps     what flags were measured to change, the best first
 python -m x_transformers.flags --refusals  which flags do not go together
+python -m x_transformers.flags --write-types   the types of all keywords, after a change to a flag
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 import x_transformers
 import x_transformers.flags.measured as results
 from x_transformers.flags import REQUIRED, Configurable, Feature, Flag, did_you_mean, flags_of, shown
+from x_transformers.flags.stubs import STUB, stub
 
 
 def table() -> list[tuple[str, str, Flag]]:
@@ -42,7 +44,7 @@ def describe(where: str, name: str, declared: Flag) -> str:
         lines.append(f'    for example {name}={shown(declared.example)}')
     if declared.feature is not None:
         feature = declared.feature
-        lines += ['    ' + line for line in inspect.cleandoc(feature.__doc__).split('\n')]
+        lines += ['    ' + line for line in inspect.cleandoc(feature.__doc__ or '').split('\n')]
         if feature.paper:
             lines.append(f'    paper: {feature.paper}')
         lines += [f'    needs `{other}`: {reason}' for other, reason in feature.needs.items()]
@@ -119,6 +121,9 @@ def main(arguments: list[str]) -> int:
         return 0
     if arguments == ['--refusals']:
         print('\n'.join(f'{flag:<30} {", ".join(others)}' for flag, others in refusals()))
+        return 0
+    if arguments == ['--write-types']:
+        STUB.write_text(stub(), encoding='utf-8')
         return 0
     wanted = arguments[0]
     bare = wanted.removeprefix('cross_').removeprefix('attn_').removeprefix('ff_')

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, overload
 
 import torch
 from torch import nn
@@ -35,6 +35,18 @@ TWINS: ContextVar[dict[Any, Any] | None] = ContextVar('twins', default=None)
 LIBRARY = f'{__name__.partition(".")[0]}.'
 PRETRAINED = 'x_transformers.pretrained'  # far above this file: found by name when it is asked for
 Own = TypeVar('Own', bound='Configurable')
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec
+
+    Inputs = ParamSpec('Inputs')
+    Output = TypeVar('Output', covariant=True)
+
+    class HasForward(Protocol[Inputs, Output]):
+        """A module is called with the arguments of its `forward`, and returns the same."""
+
+        def forward(self, *args: Inputs.args, **kwargs: Inputs.kwargs) -> Output: ...
+
+
 PLAIN_VALUES = (bool, int, float, str, type(None))
 
 
@@ -123,6 +135,13 @@ class Configurable(nn.Module):
     removed: ClassVar[dict[str, str]] = {}
     __signature__ = DerivedSignature()
 
+    if TYPE_CHECKING:
+
+        def __call__(self: HasForward[Inputs, Output], *args: Inputs.args, **kwargs: Inputs.kwargs) -> Output: ...
+
+        # flags are attributes too, and features store what they own here: `nn.Module` says Tensor or Module of each
+        def __getattr__(self, name: str) -> Any: ...
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         known = Configurable.kinds.get(cls.__name__)
@@ -200,7 +219,7 @@ class Configurable(nn.Module):
         catalogue = catalogue_for(type(self).catalogue, features)
         twins = TWINS.get()
         key = None if twins is None else likeness(type(self), catalogue, flags)
-        if key is not None and key in twins:
+        if twins is not None and key is not None and key in twins:
             values, on, attributes, twin = twins[key]
             self.__dict__.update(attributes)
             return Features(self, catalogue, on, values, twin)
@@ -208,7 +227,7 @@ class Configurable(nn.Module):
         attributes = self.readable(flags_of(catalogue), values)
         self.__dict__.update(attributes)
         made = Features(self, catalogue, on, values)
-        if key is not None:
+        if twins is not None and key is not None:
             twins[key] = values, on, attributes, made
         return made
 
@@ -231,13 +250,20 @@ class Configurable(nn.Module):
     @classmethod
     def from_config(cls: type[Own], config: Mapping[str, Any] | str) -> Own:
         """Build a module from its `config`, as a dict or a JSON text, with newly initialized weights."""
-        config = json.loads(config) if isinstance(config, str) else dict(config)
-        kind = cls.kinds.get(config.get('class', cls.__name__))
+        given: dict[str, Any] = json.loads(config) if isinstance(config, str) else dict(config)
+        kind = cls.kinds.get(given.get('class', cls.__name__))
         if kind is None or not issubclass(kind, cls):
-            raise ConfigError(
-                f'`class` got {config.get("class")!r}, it must be {cls.__name__} or one of its subclasses'
-            )
-        return decode({**config, 'class': kind.__name__})
+            raise ConfigError(f'`class` got {given.get("class")!r}, it must be {cls.__name__} or one of its subclasses')
+        return decode({**given, 'class': kind.__name__})
+
+    @overload
+    @classmethod
+    def from_pretrained(
+        cls: type[Own], source: str | os.PathLike[str], *, return_info: Literal[True], **options: Any
+    ) -> tuple[Own, Any]: ...
+    @overload
+    @classmethod
+    def from_pretrained(cls: type[Own], source: str | os.PathLike[str], **options: Any) -> Own: ...
 
     @classmethod
     def from_pretrained(cls, source: str | os.PathLike[str], **options: Any) -> Any:
@@ -352,12 +378,13 @@ def declared_arguments(init: Callable[..., Any]) -> dict[str, Flag]:
     hints = type_hints(init)
     found = {}
     for name, parameter in list(inspect.signature(init).parameters.items())[1:]:
-        notes = getattr(hints.get(name), '__metadata__', ())
+        hint = hints.get(name)
+        notes = getattr(hint, '__metadata__', ())
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) or name == 'features':
             continue
         doc = next((note for note in notes if isinstance(note, str)), '')
         check = next((note for note in notes if isinstance(note, Check)), None)
-        found[name] = Flag(parameter.default, doc, check, name)
+        found[name] = Flag(parameter.default, doc, check, name, annotation=hint.__origin__ if notes else hint)
     return found
 
 

@@ -61,7 +61,9 @@ def check_ring(feature: Any, stage: str, before: Any, after: Any) -> None:
     several = isinstance(before, tuple)
     if several and not (isinstance(after, tuple | list) and len(after) == len(before)):
         raise TypeError(f'{where} gave {said(after)}, it must give a tuple of {len(before)}')
-    for at, (was, now) in enumerate(zip(before, after, strict=True) if several else [(before, after)]):
+    given: Any = after
+    pairs: Any = zip(before, given, strict=True) if several else [(before, given)]
+    for at, (was, now) in enumerate(pairs):
         if not torch.is_tensor(now):
             raise TypeError(f'{where} gave {said(now)}, it must give a tensor')
         kept = [n for n, axis in enumerate(axes) if axis == 'b' or (axis in KEPT and at == 0)]

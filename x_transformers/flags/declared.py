@@ -37,6 +37,7 @@ class Flag:
     name: str = ''
     feature: type[Feature] | None = None
     example: Any = None
+    annotation: Any = None  # the type of an argument of `__init__`; that of a feature's flag follows from its check
 
     def refusal(self, value: Any, name: str = '') -> str | None:
         """The reason why `value` is not allowed, or None."""
@@ -144,22 +145,22 @@ class Feature:
     options: ClassVar[dict[str, str]] = {}
     idle_beside: ClassVar[dict[str, str]] = {}
     serves: ClassVar[tuple[str, ...]] = ()
-    not_across: ClassVar[str] = ''
-    looks_ahead: ClassVar[str] = ''
+    not_across: str = ''
+    looks_ahead: str = ''
     looks_ahead_by: ClassVar[str] = ''
-    joins_tokens: ClassVar[str | None] = None
+    joins_tokens: str | None = None
     counts_tokens: ClassVar[bool] = False
-    needs_all: ClassVar[str | None] = None
+    needs_all: str | None = None
     takes: ClassVar[dict[str, str]] = {}
     must_be: ClassVar[dict[str, Check]] = {}
     waits: ClassVar[bool] = False
     stored_as: ClassVar[dict[str, str]] = {}
     fuses: ClassVar[bool] = False
     falls_back: ClassVar[bool] = False
-    can_cache: ClassVar[bool] = True
-    can_cache_in_training: ClassVar[bool] = True
-    can_pad_left: ClassVar[bool] = True
-    remembers: ClassVar[dict[str, Remembered]] = {}
+    can_cache: bool = True
+    can_cache_in_training: bool = True
+    can_pad_left: bool = True
+    remembers: dict[str, Remembered] = {}  # noqa: RUF012  an instance may have its own
     only_trains: ClassVar[bool] = False
     cuts: ClassVar[dict[str, tuple[int, str]] | None] = None
     input_cuts: ClassVar[dict[str, str | tuple[str | None, ...]]] = {}
@@ -404,7 +405,7 @@ class Features:
         self.remembers = remembered(self.active)
         return self
 
-    def rebound(self, host: nn.Module, values: Mapping[Feature, dict[str, Any]] | None = None) -> Features:
+    def rebound(self, host: Any, values: Mapping[Feature, dict[str, Any]] | None = None) -> Features:
         """The same features, reading the parameters of another host; with other attributes, if given."""
         new = copy.copy(self)
         moved = {}

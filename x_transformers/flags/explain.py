@@ -84,7 +84,7 @@ def said(feature: Feature) -> str:
 
 
 def summary(feature: Feature) -> str:
-    return inspect.cleandoc(type(feature).__doc__).split('\n')[0]
+    return inspect.cleandoc(type(feature).__doc__ or '').split('\n')[0]
 
 
 def headline(module: Any) -> str:

@@ -23,7 +23,7 @@ def tensor_of(shapes: str = ANY_SHAPE, floats: bool | None = None) -> Check:
             return False
         return floats is None or (value.is_floating_point() == floats and value.dtype != torch.bool)
 
-    return Check(f'{kind} {words}'.rstrip(), test)
+    return Check(f'{kind} {words}'.rstrip(), test, 'Tensor')
 
 
 def pair_of(words: str, *tests: Callable[[Any], bool]) -> Check:
@@ -32,7 +32,7 @@ def pair_of(words: str, *tests: Callable[[Any], bool]) -> Check:
     def test(value: Any) -> bool:
         return isinstance(value, (tuple, list)) and len(value) == 2 and all(t(v) for t, v in zip(tests, value))  # noqa: B905
 
-    return Check(f'a pair {words}', test)
+    return Check(f'a pair {words}', test, 'Sequence[Any]')
 
 
 def is_floating(value: Any) -> bool:
@@ -42,7 +42,7 @@ def is_floating(value: Any) -> bool:
 floating = tensor_of(floats=True)
 vectors = tensor_of('b n d', floats=True)
 per_row_or_token = tensor_of('b d | b n d', floats=True)
-a_switch = Check('True or False', lambda value: not torch.is_tensor(value) and boolean.test(value))
+a_switch = Check('True or False', lambda value: not torch.is_tensor(value) and boolean.test(value), 'bool')
 rotary_angles = pair_of('(angles, scale), angles of (n, d) or (b, n, d)',
                  lambda t: is_floating(t) and t.ndim >= 2, lambda s: s is None or not isinstance(s, str))  # fmt: skip
 

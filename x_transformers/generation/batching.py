@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from x_transformers.cache import Cache
 from x_transformers.core.checks import check_ids, numbers_of, weights_in
 from x_transformers.core.own_stacks import given_whole, has_own_forward, known_stack
 from x_transformers.fast.paged_step import PagedStep
 from x_transformers.flags import ConfigError, count, did_you_mean, is_int, none, size
+from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.cached_step import each_rows, form_of, named_rows
 from x_transformers.generation.choice import NO_TOKEN, REASONS, Choice, Endings, GenerationHistory, vocabulary_of
 from x_transformers.generation.engine import Generated, evaluating, reasons_of
@@ -40,7 +41,7 @@ class Completion(NamedTuple):
 
     tokens: Tensor
     finish_reason: str
-    error: Exception | None = None
+    error: Maybe[Exception] = None
     shared: int = 0
 
 
@@ -96,7 +97,7 @@ class PagedEngine:
 
     def __init__(
         self,
-        wrapper: nn.Module,
+        wrapper: Any,
         num_blocks: int,
         block_size: int = 16,
         max_batch: int = 64,

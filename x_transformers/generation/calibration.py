@@ -17,6 +17,7 @@ from torch import Tensor
 
 from x_transformers.core.checks import check_ids
 from x_transformers.flags import is_number, warn_once
+from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.engine import evaluating
 from x_transformers.generation.sampling import require
 from x_transformers.training.layer_losses import Targets
@@ -123,7 +124,7 @@ def calibrate_exit(
     seq_len: int,
     *,
     consistency: str = 'textual',
-    references: Sequence[Tensor] | None = None,
+    references: Maybe[Sequence[Tensor]] = None,
     delta: float = 0.1,
     eps: float = 0.05,
     lambdas: Sequence[float] | None = None,

@@ -22,6 +22,7 @@ from torch import Generator, Tensor, nn
 
 from x_transformers.compat.helpers import identity
 from x_transformers.flags import is_int, is_number
+from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.sampling import (
     FILTER_LOGITS_FN,
     accurate,
@@ -107,11 +108,11 @@ class Choice:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] | None = None
+    logit_bias: Maybe[Mapping[int, float]] = None
     banned_tokens: Sequence[int] | Tensor | None = None
     allowed_tokens: Sequence[int] | Tensor | None = None
     logits_processor: Processor | Sequence[Processor] | None = None
-    generator: Generator | None = None
+    generator: Maybe[Generator] = None
     vocabulary: int | None = None
     num_logits: int | None = None
     never_chosen: Sequence[int] = ()
@@ -288,7 +289,7 @@ class GenerationHistory:
     ids: Tensor
     start: int | Tensor
     left_pad: int | Tensor | None = None
-    mask: Tensor | None = None
+    mask: Maybe[Tensor] = None
     max_new_tokens: int | None = None
 
     @property
@@ -327,7 +328,7 @@ class GenerationHistory:
 
     def left_padded(self) -> tuple[Tensor, Tensor | None]:
         """Return `ids` and `padding_mask`, (b, t) both, with what is not real moved to the front of each row."""
-        real = self.padding_mask
+        real: Any = self.padding_mask
         if self.mask is None:
             return self.ids, real
         order = real.byte().argsort(dim=-1, stable=True)

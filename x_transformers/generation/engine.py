@@ -21,6 +21,7 @@ from x_transformers.core.traces import cache_alone
 from x_transformers.fast.plain_step import PlainStep
 from x_transformers.fast.untouched import Private
 from x_transformers.flags import warn_once
+from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.choice import REASONS, Endings, GenerationHistory
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.sampling import accurate
@@ -89,6 +90,8 @@ class Reader:
         pending    what a reading of so many tokens would give, where that is known already
     """
 
+    net: Any
+
     def __init__(
         self,
         net: nn.Module,
@@ -102,9 +105,9 @@ class Reader:
         alone: bool = False,
         tokens: int = 0,
     ) -> None:
-        limit = net.max_seq_len
+        limit: Any = net.max_seq_len
         self.net, self.inputs, self.step = net, inputs, net if step is None else step
-        self.window = limit if restrict and limit is not None and limit > 0 else None
+        self.window: Any = limit if restrict and limit is not None and limit > 0 else None
         self.caching, self.slides = cache_kv and bool(getattr(net, 'can_cache_kv', False)), slides
         self.cache: Any = None
         self.intermediates: Any = None
@@ -179,7 +182,7 @@ class Reader:
             return False
         alone = self.alone and not getattr(self.net, '_forward_hooks', None)  # which run between two readings
         if self.plain is None or not (alone or self.plain.is_current()):
-            self.plain = PlainStep.of(self.net, self.inputs, self.tokens if alone else 0) or False
+            self.plain: Any = PlainStep.of(self.net, self.inputs, self.tokens if alone else 0) or False
         return self.plain is not False and self.plain.takes(new, cache)
 
     def is_private(self) -> bool:
@@ -273,7 +276,7 @@ class Generated(NamedTuple):
     """
 
     tokens: Tensor
-    log_probs: Tensor | None = None
+    log_probs: Maybe[Tensor] = None
     finish_reasons: Any = None
     intermediates: Any = None
 
@@ -293,7 +296,7 @@ class Beside:
 
     reader: Reader
     mixed: Callable[[Tensor, Tensor], Tensor]
-    prompts: Tensor | None = None
+    prompts: Maybe[Tensor] = None
 
     def seen(self, sequence: Tensor) -> Tensor:
         if self.prompts is None:
@@ -328,17 +331,17 @@ class Decoding:
     choose: Callable[[Tensor], tuple[Tensor, Tensor]]
     modules: list[nn.Module]
     ids: Tensor
-    pads: Tensor | None
+    pads: Maybe[Tensor]
     length: int
     leading: torch.Size
     pad_value: int
     eos_token: int | None = None
-    endings: Endings | None = None
+    endings: Maybe[Endings] = None
     beside: Sequence[Beside] = ()
-    weigh: Callable[[Tensor, GenerationHistory], Tensor] | None = None
+    weigh: Maybe[Callable[[Tensor, GenerationHistory], Tensor]] = None
     text_start: int = 0
     samples: int = 1
-    callback: Callable[[Tensor], Any] | None = None
+    callback: Maybe[Callable[[Tensor], Any]] = None
     wants_log_probs: bool = False
     ends: Tensor = field(init=False)
     log_probs: Tensor | None = field(init=False, default=None)
@@ -455,15 +458,15 @@ class Beams:
     """
 
     reader: Reader
-    rank: Callable[[Tensor], tuple[Tensor, Tensor]] | None
+    rank: Maybe[Callable[[Tensor], tuple[Tensor, Tensor]]]
     beams: int
     ids: Tensor
-    pads: Tensor | None
+    pads: Maybe[Tensor]
     length: int
     scores: Tensor
     endings: Endings = field(default_factory=Endings)
     length_penalty: float = 0.0
-    weigh: Callable[[Tensor, GenerationHistory], Tensor] | None = None
+    weigh: Maybe[Callable[[Tensor, GenerationHistory], Tensor]] = None
     done: Tensor = field(init=False)
     done_scores: Tensor = field(init=False)
     start: int = field(init=False)

@@ -20,6 +20,7 @@ from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import widened
 from x_transformers.features.exits import Exits, Tokens
 from x_transformers.flags import is_int, is_number
+from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.choice import Endings
 from x_transformers.generation.sampling import accurate, require
 
@@ -30,7 +31,7 @@ Logits = Callable[[Tensor, int], Tensor]
 
 def blocks_of(net: Any) -> int:
     """After how many blocks a token may leave a net, the last one included.  Raises ValueError if it has no blocks."""
-    stack = getattr(net, 'attn_layers', None)
+    stack: Any = getattr(net, 'attn_layers', None)
     if not hasattr(stack, 'layers_execute_order') or not hasattr(stack, 'len_default_block'):
         raise ValueError(f'`net` got a {type(net).__name__}, it must be a model around a stack, as TransformerWrapper')
     if stack.has_custom_layer_types or len(stack.layers_execute_order) % stack.len_default_block:
@@ -95,6 +96,8 @@ class ByDepth(Exits):
 class BySequence(Exits):
     """One depth for all tokens of a row, from the mean of what the row attends to:  argmax_n softmax(W mean(c) + b)."""
 
+    depths: Any
+
     def __init__(self, classifier: nn.Module) -> None:
         self.classifier, self.depths = classifier, None
 
@@ -106,7 +109,7 @@ class BySequence(Exits):
         return new
 
     def leaves(self, tokens: Tokens) -> Tensor:
-        depths = self.depths.expand(int(tokens.row.max()) + 1) if len(self.depths) == 1 else self.depths
+        depths: Any = self.depths.expand(int(tokens.row.max()) + 1) if len(self.depths) == 1 else self.depths
         return depths[tokens.row] <= tokens.block
 
 
@@ -191,7 +194,7 @@ def saturation(tokens: Tokens) -> Tensor:
     return F.cosine_similarity(tokens.stream, tokens.before, dim=-1)
 
 
-def confidence_by(kind: str, logits: Logits, classifier: nn.Module | None) -> Callable[[Tokens], Tensor]:
+def confidence_by(kind: str, logits: Logits, classifier: Maybe[nn.Module]) -> Callable[[Tokens], Tensor]:
     """The measure of a name; `logits` gives those of states (m d) behind a block."""
     if kind == 'softmax':
         return lambda tokens: gap_of(logits(tokens.state, tokens.block))

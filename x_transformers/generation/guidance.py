@@ -14,6 +14,7 @@ from torch import Tensor
 
 from x_transformers.core.checks import a_tensor
 from x_transformers.flags import warn_once
+from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.sampling import guided, in_range, padded_prompts, require
 
 
@@ -34,7 +35,7 @@ class Guidance:
 
     cond_scale: float = 1.0
     negative_prompts: Tensor | Sequence[Tensor] | None = None
-    negative_context: Tensor | None = None
+    negative_context: Maybe[Tensor] = None
 
     def __post_init__(self) -> None:
         require(in_range(self.cond_scale, 0.0), 'cond_scale', self.cond_scale, 'a number of at least 0')

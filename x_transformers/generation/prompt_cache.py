@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_leaves
 from x_transformers.cache import Cache
 from x_transformers.core import old_caches
 from x_transformers.core.files import check_fields, is_count, read_content, write_content
+from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.engine import Reader, evaluating, rows_of
 from x_transformers.generation.sampling import lens_of_mask
 
@@ -88,7 +89,7 @@ class PromptCache:
     """
 
     ids: Tensor
-    pads: Tensor | None
+    pads: Maybe[Tensor]
     leading: tuple[int, ...]
     logits: Tensor
     cache: Cache

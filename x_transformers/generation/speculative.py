@@ -32,6 +32,7 @@ from x_transformers.core.checks import within
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, counts_tokens, refuse_own
 from x_transformers.core.own_stacks import given_whole
 from x_transformers.flags import is_int, warn_once
+from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.choice import NO_TOKEN, Choice, Endings, GenerationHistory, vocabulary_of
 from x_transformers.generation.engine import Reader
 from x_transformers.generation.exits import check_looped_exits
@@ -240,7 +241,7 @@ class Speculation:
     endings: Endings
     modules: list[nn.Module]
     ids: Tensor
-    pads: Tensor | None
+    pads: Maybe[Tensor]
     leading: torch.Size
     pad_value: int
     seq_len: int
@@ -282,7 +283,7 @@ class Speculation:
 
     def room(self) -> int:
         """How many tokens can be guessed before the window would have to slide, one token at a time."""
-        window = self.reader.window
+        window: Any = self.reader.window
         return self.guesses if window is None else window - self.ids.shape[1]
 
     def weighed(self, ids: Tensor, logits: Tensor) -> Tensor:

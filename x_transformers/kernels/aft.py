@@ -21,8 +21,8 @@ from torch import Tensor
 
 from x_transformers.core.again import batched, differentiated
 from x_transformers.core.transforms import transformed
-from x_transformers.kernels.linear import Scaled, by_spans, in_chunks, least, triangle
-from x_transformers.kernels.linear import first as up_to
+from x_transformers.flags.maybe import Maybe
+from x_transformers.kernels.linear import Scaled, by_spans, first as up_to, in_chunks, least, triangle
 from x_transformers.kernels.recurrences import scan
 
 # tokens of a chunk at least, and those of a graph that takes all lengths
@@ -86,7 +86,7 @@ def within(k: Tensor, v: Tensor, w: Tensor | None) -> Scaled:
 DEPTH = 60.0
 
 
-def at_once(k: Tensor, v: Tensor, w: Tensor | None) -> Scaled:
+def at_once(k: Tensor, v: Tensor, w: Maybe[Tensor]) -> Scaled:
     """The same by one product, at one level of the chunk, where that leaves each query digits of its largest key; that
     needs a look at the numbers."""
     ordinary = type(k) is Tensor and k.device.type == 'cpu' and w is not None

@@ -31,6 +31,7 @@ from x_transformers.core.rows import (
     scores_of_block,
     spans_of,
 )
+from x_transformers.flags.maybe import Maybe
 
 # Rows that torch's kernel is given at once, where it cannot know of the triangle.
 FLASH_ROWS = 256
@@ -98,7 +99,7 @@ def additive(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
     q, k, v     b h i d, b h j d, b h j e
     """
     bias, rest = table_and_rest(call)
-    table = None if bias is None else bias.table.to(q.dtype)
+    table: Any = None if bias is None else bias.table.to(q.dtype)
     bias = None if bias is None else Diagonals(table, bias.rows)
     # with the last row first, a bias of distances is a view of its table
     q = (q * call.scale).flip(-2)
@@ -116,7 +117,7 @@ class Additive(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, call: Call, bias: Diagonals | None, q: Tensor, k: Tensor, v: Tensor, table: Tensor | None
+        ctx: Any, call: Call, bias: Maybe[Diagonals], q: Tensor, k: Tensor, v: Tensor, table: Tensor | None
     ) -> Tensor:
         ctx.call, ctx.bias = call, bias
         ctx.noise = noise_state(q.device) if call.dropout else None
@@ -169,7 +170,7 @@ class Additive(torch.autograd.Function):
 
 
 def additive_formula(
-    call: Call, bias: Diagonals | None, q: Tensor, k: Tensor, v: Tensor, table: Tensor | None
+    call: Call, bias: Maybe[Diagonals], q: Tensor, k: Tensor, v: Tensor, table: Tensor | None
 ) -> Tensor:
     """The same output, of steps that have derivatives, which save the scores of all rows."""
     bias = None if table is None else Diagonals(table, bias.rows)
@@ -244,6 +245,8 @@ def negligible(dtype: torch.dtype) -> float:
 
 class Part:
     """Some heads of one row of the batch, in one block; rows stand in reverse."""
+
+    bias: Any
 
     def __init__(self, block: Call, span: Span, total: int, at: tuple[int, slice], bias: Diagonals | None) -> None:
         self.block, self.span, self.bias, self.at = block, span, bias, at

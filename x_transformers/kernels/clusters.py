@@ -19,6 +19,7 @@ from x_transformers.core.checks import can_look
 from x_transformers.core.precision import accurate, without_autocast
 from x_transformers.core.rows import taken
 from x_transformers.core.transforms import transformed
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.derivatives import differentiable_sdpa
 from x_transformers.kernels.merging import merged
 
@@ -238,7 +239,7 @@ def meetings(orders: Sequence[Order], last_resort: bool) -> Iterator[Meeting]:
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, orders: Sequence[Order], last_resort: bool = False, extra: Extra | None = None
+    q: Tensor, k: Tensor, v: Tensor, orders: Sequence[Order], last_resort: bool = False, extra: Maybe[Extra] = None
 ) -> tuple[Tensor, Tensor]:
     """Attention of each token to what it sees in any of these orders, together.
 
@@ -248,7 +249,7 @@ def attend(
     extra         what else is added to scores
     returns       outputs b h n e in float32 at least, and log-sums b h n
     """
-    heads = q.shape[1]
+    heads: Any = q.shape[1]
     if q.shape[0] == 0 or q.shape[2] == 0:
         return torch.zeros_like(accurate(v)), accurate(v).new_zeros(q.shape[:-1])
     rows = tuple([accurate(t).flatten(0, 1) for t in (q, k, v)])

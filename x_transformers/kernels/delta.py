@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from x_transformers.core.transforms import is_exporting, transformed
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.linear import (
     FeatureMap,
     Scaled,
@@ -116,7 +117,7 @@ class Told(NamedTuple):
     """The state so far, b k m d, and of which document the last token is, b 1."""
 
     state: Tensor
-    document: Tensor | None
+    document: Maybe[Tensor]
 
 
 def corrected(
@@ -130,7 +131,9 @@ def corrected(
         k, _, v = features.of_tokens(part)
         if told is None:
             state = k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]) if past is None else past
-            told = Told(state, None if part.document is None else part.document.new_full((len(part.document), 1), -1))
+            told: Any = Told(
+                state, None if part.document is None else part.document.new_full((len(part.document), 1), -1)
+            )
         return of_span(features.of_queries(q), part._replace(k=k, v=v), told, chunk)
 
     spans = in_spans(tokens, n, chunk)

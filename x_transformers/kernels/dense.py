@@ -29,6 +29,7 @@ from x_transformers.core.precision import HALF, accurate, clamped_to, dtype_of_p
 from x_transformers.core.rows import holds_maps
 from x_transformers.core.traces import NoMaps, is_read
 from x_transformers.flags import Feature, Features
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.blocks import additive, by_rows, can_add
 from x_transformers.kernels.derivatives import differentiable_sdpa
 
@@ -193,9 +194,9 @@ class Sight(NamedTuple):
     """What the queries of a call see, as torch's kernel is told: a mask or bias, or the triangle alone. Rows in which
     `sighted` (b h i 1) is False see nothing."""
 
-    mask: Tensor | None
+    mask: Maybe[Tensor]
     is_causal: bool = False
-    sighted: Tensor | None = None
+    sighted: Maybe[Tensor] = None
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
         out = grouped_sdpa(q, k, v, self.mask, call, is_causal=self.is_causal)

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from x_transformers.core.precision import without_autocast
 from x_transformers.core.transforms import transforms_active
+from x_transformers.flags.maybe import Maybe
 
 # Queries from which on a CPU's kernel gets heads whose rows lie side by side: it reads each row of keys so often that
 # the copy pays, 4 % of 2,048 rows and 13 % of 16,384, most where rows are powers of two apart.
@@ -63,7 +64,7 @@ def differentiable_sdpa(*qkv: Tensor, **options: Any) -> Tensor:
     if not compiling and (transforms_active() or forward_ad._current_level >= 0):
         return sdpa_formula(*qkv, **options)
     if not compiling and qkv[0].shape[-2] >= SIDE_BY_SIDE and qkv[0].device.type == 'cpu':
-        qkv = tuple([t.contiguous() for t in qkv])
+        qkv: Any = tuple([t.contiguous() for t in qkv])
     recorded = not compiling and torch.is_grad_enabled()
     packing = packing_hooks(False) if recorded else None
     if packing is not None:
@@ -104,7 +105,7 @@ def by_formula(
 
 
 def sdpa_gradients(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, scale: Maybe[float]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """P = softmax(s),  dP = dO V^T,  ds = P (dP - sum(P dP)),  dq = ds k,  dk = ds^T q,  dv = P^T dO, for a mask ds"""
     weights = sdpa_weights(q, k, mask, is_causal, scale)

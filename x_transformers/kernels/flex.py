@@ -24,6 +24,7 @@ from x_transformers.core.checks import overridden_together
 from x_transformers.core.precision import widened
 from x_transformers.core.rows import cut_keys, spans_of, to_4d
 from x_transformers.flags import Feature, Features, warn_once
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.dense import EAGER_STAGES, at_work, eager, is_plain, tile_heads
 
 # Where calls come here by themselves: on a CPU FlexAttention has no backward pass. Empty, it is never used.
@@ -232,8 +233,8 @@ def compiled(function: types.FunctionType, kind: Hashable, sizes: Hashable = Non
 class Forms:
     """What acts on scores, (score, b, h, i, j) -> score; (b, h, i, j) -> whether i sees j; what acts on outputs."""
 
-    score_mod: Callable[..., Tensor] | None
-    mask_mod: Callable[..., Tensor] | None
+    score_mod: Maybe[Callable[..., Tensor]]
+    mask_mod: Maybe[Callable[..., Tensor]]
     rescaling: list[Feature]
 
     @classmethod
@@ -302,7 +303,7 @@ def kind_of(form: Any) -> Hashable:
 
 def block_mask(call: Call, mask_mod: Callable[..., Tensor], groups: int) -> Any:
     """The `BlockMask` of a call. The last few are kept, for the layers and calls to come."""
-    made_of = [mask.made_of for mask in call.masks]
+    made_of: Any = [mask.made_of for mask in call.masks]
     key = (call.x.device, call.batch, call.rows, call.keys, call.total_keys, groups, torch.is_inference_mode_enabled())
     keeps = all(parts is not None and all(map(keepable, parts)) for parts in made_of)
     key = (*key, kind_of(mask_mod), tuple(map(identity, sum(made_of, ())))) if keeps else None

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from x_transformers.core.transforms import is_exporting, transformed
+from x_transformers.flags.maybe import Maybe
 
 # chunks that are computed at once, outside of compiled graphs: what stays in the cache of a core
 CHUNKS = 16
@@ -36,7 +37,7 @@ class Scaled(NamedTuple):
     """
 
     value: Tensor
-    level: Tensor | None = None
+    level: Maybe[Tensor] = None
 
     def plus(self, other: Scaled | None) -> Scaled:
         if other is None:
@@ -81,10 +82,10 @@ class Tokens(NamedTuple):
 
     k: Tensor
     v: Tensor
-    seen: Tensor | None = None
-    rate: Tensor | None = None
-    fade: Tensor | None = None
-    document: Tensor | None = None  # those of a document stand side by side
+    seen: Maybe[Tensor] = None
+    rate: Maybe[Tensor] = None
+    fade: Maybe[Tensor] = None
+    document: Maybe[Tensor] = None  # those of a document stand side by side
 
     def each(self, function: Callable[[Tensor, int], Any]) -> list[Any]:
         """Of each field and the axis of its tokens, None of those that there are not."""
@@ -209,9 +210,9 @@ def met(a: Tensor, b: Tensor) -> Tensor:
 class Carry(NamedTuple):
     """The sum of the keys so far, None for nothing, its level b k 1 1, and of which document the last one is, b 1."""
 
-    sums: Tensor | None
-    level: Tensor | None
-    document: Tensor | None
+    sums: Maybe[Tensor]
+    level: Maybe[Tensor]
+    document: Maybe[Tensor]
 
 
 def causal(
@@ -224,7 +225,7 @@ def causal(
 
     def go_on(q: Tensor, part: Tokens, carry: Carry | None) -> tuple[Scaled, Carry]:
         k, up, v = features.of_tokens(part)
-        carry = before_all(up, part, past) if carry is None else carry
+        carry: Any = before_all(up, part, past) if carry is None else carry
         v = v if part.rate is None else v * part.rate
         return of_span(features.of_queries(q), part._replace(k=k, v=v), up, carry, chunk, before)
 
@@ -322,12 +323,12 @@ class Levels(NamedTuple):
     last         b k 1 1           that of all keys
     """
 
-    near: Tensor | None = None
-    goes_on: Tensor | None = None
-    between: Tensor | None = None
-    read: Tensor | None = None
-    of_queries: Tensor | None = None
-    last: Tensor | None = None
+    near: Maybe[Tensor] = None
+    goes_on: Maybe[Tensor] = None
+    between: Maybe[Tensor] = None
+    read: Maybe[Tensor] = None
+    of_queries: Maybe[Tensor] = None
+    last: Maybe[Tensor] = None
 
     @classmethod
     def of(cls, up: Tensor | None, tokens: Tokens, carry: Carry, k: Tensor, diagonal: int) -> Levels:
@@ -366,11 +367,11 @@ class Sight(NamedTuple):
 
     near: Tensor
     between: Tensor
-    goes_on: Tensor | None = None
-    reads: Tensor | None = None
+    goes_on: Maybe[Tensor] = None
+    reads: Maybe[Tensor] = None
 
     @classmethod
-    def of(cls, document: Tensor | None, last: Tensor | None, k: Tensor, diagonal: int = 0) -> Sight:
+    def of(cls, document: Tensor | None, last: Maybe[Tensor], k: Tensor, diagonal: int = 0) -> Sight:
         """`last`: of which document what stood before is, b 1.  k: b k N c m"""
         near, between = triangle(k.shape[3], k, diagonal), triangle(k.shape[2] + 1, k)
         if document is None:
@@ -400,7 +401,7 @@ def highest(logs: Tensor, where: Tensor | None, none: float, dim: int) -> Tensor
     return (logs if where is None else torch.where(where, logs, none)).amax(dim=dim, keepdim=True)
 
 
-def factors(logs: Tensor | None, where: Tensor | None, like: Tensor) -> Tensor:
+def factors(logs: Tensor | None, where: Maybe[Tensor], like: Tensor) -> Tensor:
     """What has these logarithms, and 0 elsewhere."""
     if logs is None:
         return where.to(like.dtype)

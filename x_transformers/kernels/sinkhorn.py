@@ -17,6 +17,7 @@ from torch import Tensor
 
 from x_transformers.core.precision import widest
 from x_transformers.core.transforms import is_exporting
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.derivatives import differentiable_sdpa
 
 
@@ -92,7 +93,7 @@ def divided(s: Tensor, sums: Tensor) -> Tensor:
 
 
 def balanced(
-    logits: Tensor, pairs: Tensor | None, rounds: int, causal: bool, carry: Tensor | None = None
+    logits: Tensor, pairs: Maybe[Tensor], rounds: int, causal: bool, carry: Maybe[Tensor] = None
 ) -> tuple[Tensor, Sums]:
     """S of the logits (b h r N): columns are divided by their sum, then rows, so many times.
 
@@ -147,7 +148,7 @@ def blocks_of(n: Any, width: int) -> Any:
     return n // width + 1 if torch.compiler.is_compiling() else -(-n // width)
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: Any, sighted: Tensor | None = None) -> Tensor:
+def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Maybe[Tensor], scale: Any, sighted: Tensor | None = None) -> Tensor:
     """b h i e; `mask` bool, to b h i j. Rows that are not `sighted` (b h i 1) see no key and give zeros."""
     if isinstance(scale, Tensor):
         q, scale = q * scale, 1.0

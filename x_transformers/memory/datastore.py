@@ -65,7 +65,7 @@ class KNNDatastore:
         if backend == 'faiss' and path is None:
             raise ConfigError("`backend='faiss'` needs a `path`, where its index is kept")
         self.dim, self.size, self.dtype, self.backend, self.block = int(dim), int(size), dtype, backend, int(block)
-        self.path = None if path is None else Path(path)
+        self.path: Any = None if path is None else Path(path)
         self.owner: dict[str, Any] = dict.fromkeys(OWNER)
         self.full, self.written = 0, 0  # entries in full blocks, and those that are on the disk
         self.verified, self.mapped = set(), OrderedDict()
@@ -75,7 +75,7 @@ class KNNDatastore:
         if self.path is not None:
             self.open_folder(self.path)
         if backend == 'faiss':
-            self.index = Index(self.path / 'index', self.dim, self.keys_between)
+            self.index: Any = Index(self.path / 'index', self.dim, self.keys_between)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], backend: str = 'exact') -> KNNDatastore:

@@ -23,11 +23,13 @@ class KeyReader:
     key_at      'ff_input', what that reads after its norm; or 'output', what heads read
     """
 
+    net: Any
+
     def __init__(self, net: nn.Module, key_layer: int = -1, key_at: str = 'ff_input') -> None:
         check_net(net)
         if key_at not in KEYS:
             raise ConfigError(f'`key_at` got {shown(key_at)}, it must be one of {", ".join(map(repr, KEYS))}')
-        stack = getattr(net, 'attn_layers', None)
+        stack: Any = getattr(net, 'attn_layers', None)
         kinds = [stack.layer_types[index] for index in getattr(stack, 'layers_execute_order', ())]
         if not is_int(key_layer) or not -kinds.count('f') <= key_layer < kinds.count('f'):
             raise ConfigError(

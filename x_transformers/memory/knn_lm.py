@@ -93,6 +93,8 @@ class KNNLMWrapper(WithDatastore):
     Padding is not looked up.  arXiv:1911.00172
     """
 
+    net: Any
+
     output_is_log_prob = True
 
     def __init__(

@@ -38,6 +38,8 @@ class SPALMWrapper(WithDatastore):
     tokens in each step.  arXiv:2102.02557
     """
 
+    net: Any
+
     def __init__(
         self,
         net: Annotated[nn.Module, 'model with `tie_embedding` and `max_mem_len`', an_instance(nn.Module)],
@@ -133,7 +135,7 @@ class SPALMWrapper(WithDatastore):
 
     def joined(self, h: Tensor, neighbours: Tensor) -> Tensor:
         """z (b n d) from the output of the net, and tokens that were found (b m k) for the last m of them."""
-        head = self.net.to_logits
+        head: Any = self.net.to_logits
         if neighbours.shape[1] < h.shape[1]:  # what stands in front of the tokens has none
             neighbours = F.pad(neighbours, (0, 0, h.shape[1] - neighbours.shape[1], 0), value=-1)
         there = neighbours >= 0

@@ -189,7 +189,7 @@ class DALLE(Configurable):
             if name != 'attn_layers':
                 nn.init.normal_(module.weight, std=0.02)
         nn.init.zeros_(self.to_logits.bias)
-        self.tokenizer = tokenizer
+        self.tokenizer: Any = tokenizer
 
     @property
     def image_len(self) -> int:

@@ -14,6 +14,7 @@ from x_transformers.core.checks import as_precise
 from x_transformers.core.traces import maps_apart
 from x_transformers.features.hybrid import folded, unfolded
 from x_transformers.flags import Check, ConfigError, Configurable, a_mapping, none, size
+from x_transformers.flags.maybe import Maybe
 from x_transformers.x_transformers import Decoder, Encoder
 
 __all__ = ['FactorizedVideoEncoder', 'VideoCache']
@@ -87,7 +88,7 @@ class FactorizedVideoEncoder(Configurable):
         """Tokens of a frame."""
         return self.grid[0] * self.grid[1]
 
-    def check(self, video: Tensor, cache: VideoCache | None) -> Tensor:
+    def check(self, video: Tensor, cache: Maybe[VideoCache]) -> Tensor:
         """A video (b c T H W), of frames that fill patches."""
         video = video.unsqueeze(2) if video.ndim == 4 else video
         if video.ndim != 5 or video.shape[1] != self.channels or video.shape[3:] != self.image_size:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.keywords import ViTransformerWrapperCall
 from x_transformers.x_transformers import Attention, AttentionLayers, FeedForward
 
 POOLS = ('mean', 'first', 'first_mean', 'prefix', 'attention')
@@ -119,7 +120,7 @@ class ViTransformerWrapper(Configurable):
         norms = (LayerNorm(dim_patch), LayerNorm(dim)) if patch_norm else (nn.Identity(), nn.Identity())
         self.patch_to_embedding = nn.Sequential(norms[0], nn.Linear(dim_patch, dim, bias=bool(patch_bias)), norms[1])
         self.prefix_tokens = nn.Parameter(torch.randn(prefix_tokens, dim) * 0.02) if prefix_tokens else None
-        self.mask_token = nn.Parameter(torch.randn(dim) * 0.02) if mask_token else None
+        self.mask_token: Any = nn.Parameter(torch.randn(dim) * 0.02) if mask_token else None
         if not post_emb_norm and (post_emb_norm_bias or post_emb_norm_eps is not None):
             warn_once('`post_emb_norm_bias` and `post_emb_norm_eps` have no effect unless `post_emb_norm` is set')
         kind = BiasedLayerNorm if post_emb_norm_bias else LayerNorm
@@ -129,7 +130,7 @@ class ViTransformerWrapper(Configurable):
         self._check_pool(pool_kwargs, post_pool_norm)
         self.attn_pool = TokenPool(known_stack(attn_layers), pool_kwargs or {}) if pool == 'attention' else None
         self.post_pool_norm = known_stack(attn_layers).new_norm() if post_pool_norm else nn.Identity()
-        width = dim * (2 if pool == 'first_mean' else 1)
+        width: Any = dim * (2 if pool == 'first_mean' else 1)
         self.pooler = nn.Identity() if pooler is None else Pooler(width, pooler)
         width = width if pooler is None else self.pooler[0].out_features
         self.mlp_head = self._build_head(width, num_classes) if num_classes else nn.Identity()
@@ -150,6 +151,9 @@ class ViTransformerWrapper(Configurable):
         if self.pool == 'prefix':
             return HeadPerToken(nn.Linear(width, num_classes) for _ in range(self.num_prefix))
         return nn.Linear(width, num_classes)
+
+    if TYPE_CHECKING:
+        __call__: ViTransformerWrapperCall
 
     @checked
     def forward(

@@ -166,8 +166,8 @@ class BertPretrainWrapper(Configurable):
         features = getattr(getattr(net, 'features', None), 'active', ())
         self.net_pools = any('pooler' in feature.flags for feature in features)
         if nsp:
-            dim = getattr(getattr(net, 'pooler', None), 'out_features', net.dim) if self.net_pools else net.dim
-            self.pooler = None if self.net_pools else nn.Linear(net.dim, net.dim)
+            dim: Any = getattr(getattr(net, 'pooler', None), 'out_features', net.dim) if self.net_pools else net.dim
+            self.pooler: Any = None if self.net_pools else nn.Linear(net.dim, net.dim)
             self.to_nsp = nn.Linear(dim, 2)
             for linear in filter(None, (self.pooler, self.to_nsp)):
                 nn.init.normal_(linear.weight, std=0.02)
@@ -207,7 +207,7 @@ class BertPretrainWrapper(Configurable):
         outputs, beside = outputs if self.nsp else (outputs, None)
         outputs = hidden.of(outputs)
         loss = loss_of_hidden(self.net, outputs, hidden)
-        pair_logits = self.pair_logits(beside, hidden.ids, read.get('mask')) if self.nsp else None
+        pair_logits: Any = self.pair_logits(beside, hidden.ids, read.get('mask')) if self.nsp else None
         if self.nsp:
             loss = loss + pair_loss(pair_logits, labels, read.get('mask'))
         loss = aux.added_to(loss)

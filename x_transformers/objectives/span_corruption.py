@@ -302,6 +302,8 @@ class T5PretrainWrapper(Configurable):
     The decoder starts with `start_id` and predicts the targets of `corruption`. Raffel et al. 2019, arXiv:1910.10683
     """
 
+    net: Any
+
     def __init__(
         self,
         net: Annotated[nn.Module, 'encoder-decoder, such as XTransformer', an_instance(nn.Module)],
@@ -310,7 +312,7 @@ class T5PretrainWrapper(Configurable):
     ) -> None:
         super().__init__()
         sides = getattr(net, 'encoder', None), getattr(getattr(net, 'decoder', None), 'net', None)
-        ids = [getattr(side, 'num_tokens', None) for side in sides]
+        ids: Any = [getattr(side, 'num_tokens', None) for side in sides]
         if None in ids:
             raise ConfigError(f'`net` got {type(net).__name__}, it must be an encoder-decoder of tokens: XTransformer')
         modes = [one.mode_id for one in getattr(corruption, 'denoisers', ())]
@@ -333,7 +335,7 @@ class T5PretrainWrapper(Configurable):
         raises            as the corruption
         """
         inputs, real, targets = self.corruption.with_lengths(tokens, lens, generator)
-        ignored = self.net.decoder.ignore_index
+        ignored: Any = self.net.decoder.ignore_index
         targets = torch.nn.functional.pad(targets.masked_fill(targets == IGNORED, ignored), (1, 0), value=self.start_id)
         with AuxLosses() as aux:
             loss = self.net(inputs, targets, mask=within(real, inputs.shape[1]))

@@ -21,8 +21,8 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from x_transformers.cache import LayerIntermediates
 from x_transformers.core.precision import accurate
-from x_transformers.flags import ConfigError, Configurable, one_of, shown, size
-from x_transformers.flags import none as nothing
+from x_transformers.flags import ConfigError, Configurable, none as nothing, one_of, shown, size
+from x_transformers.keywords import TTTMetaLearningTargetKLLossKeywords, Unpack
 from x_transformers.x_transformers import Attention, AttentionLayers, Encoder
 
 __all__ = [
@@ -174,7 +174,7 @@ class TTTMetaLearningTargetKLLoss(Configurable):
         depth: Annotated[int, 'number of layers of the encoder', size] = 1,
         heads: Annotated[int, 'number of attention heads', size] = 4,
         dim_head: Annotated[int, 'width of the latents', size] = 64,
-        **kwargs: Any,
+        **kwargs: Unpack[TTTMetaLearningTargetKLLossKeywords],
     ) -> None:
         super().__init__()
         self.encoder = Encoder(dim=dim, depth=depth, heads=heads, attn_dim_head=dim_head, **kwargs)

@@ -15,8 +15,7 @@ from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 from x_transformers.core.kinds import KINDS
 from x_transformers.features.biases import PositionBias
 from x_transformers.features.embeddings import DeepEmbeds, TokenEmbedding
-from x_transformers.features.readouts import Heads as SeveralHeads
-from x_transformers.features.readouts import TiedReadout
+from x_transformers.features.readouts import Heads as SeveralHeads, TiedReadout
 from x_transformers.flags import ConfigError, Feature, shown
 from x_transformers.flags.declared import PACKAGE
 from x_transformers.parallel.styles import (

@@ -118,6 +118,8 @@ class State:
     share heads, three may load that share parameters, or one alone.
     """
 
+    optimizer: Any
+
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
         self.model, self.optimizer = getattr(model, 'module', model) if is_ddp(model) else model, optimizer
         self.wholes: dict[str, tuple[str, int, int]] = {}  # of parts: the name on one device, which part, axis
@@ -187,7 +189,7 @@ class State:
     def parted(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
         new: dict[str, Any] = {}
         for name in own:
-            found = self.of_whole(name)
+            found: Any = self.of_whole(name)
             value = state[name if found is None else found[0]]
             value = value.parts[found[1]] if isinstance(value, Joined) else value
             counts = found is not None and torch.is_tensor(value) and not value.ndim

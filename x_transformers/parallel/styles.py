@@ -26,6 +26,7 @@ from x_transformers.features.biases import AlibiPositionalBias, PositionBias
 from x_transformers.features.feedforward import GLU
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import ConfigError, Feature
+from x_transformers.flags.maybe import Maybe
 from x_transformers.parallel.views import WHOLE, Lane, View, joined, moved, overridden, see, spread, summed
 from x_transformers.x_transformers import Attention
 
@@ -168,7 +169,7 @@ class Dealt:
     def here(self) -> list[int]:
         return self.of_device(self.mesh.get_local_rank())
 
-    def part(self, value: Any, axes: str | tuple[str | None, ...] | None) -> Any:
+    def part(self, value: Any, axes: Maybe[str | tuple[str | None, ...]]) -> Any:
         """An input of the layer as this device reads it: its gradients are summed, and what counts heads is cut."""
         if isinstance(axes, tuple) and isinstance(value, (tuple, list)):
             return tuple(self.part(one, own) for one, own in zip(value, axes, strict=True))
@@ -271,11 +272,11 @@ class Features(Style):
         super().__init__()
         self.lane = lane
 
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+    def _apply(self, module: Any, device_mesh: DeviceMesh) -> nn.Module:
         widened, output = module.ff[0], module.output_layer
         gated = isinstance(widened, GLU)
         inner = View(device_mesh, axis=0, parts=2 if gated else 1)
-        wide = widened.proj if gated else widened[0]
+        wide: Any = widened.proj if gated else widened[0]
         for name in [name for name, t in wide._parameters.items() if t is not None]:
             see(wide, name, inner, self.source)
         if gated and torch.is_tensor(widened.mult_bias):
@@ -323,7 +324,7 @@ class Logits(Style):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         tied = isinstance(module, TiedReadout)
-        classes = module.shared[0].emb.num_embeddings if tied else module.out_features
+        classes: Any = module.shared[0].emb.num_embeddings if tied else module.out_features
         for name in [name for name, t in module._parameters.items() if t is not None]:
             see(module, name, View(device_mesh, axis=0), self.source)
         module.register_forward_pre_hook(lambda _, args: (spread(args[0], device_mesh), *args[1:]))

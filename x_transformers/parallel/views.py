@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
 from x_transformers.flags import ConfigError
+from x_transformers.flags.maybe import Maybe
 
 LENGTH = 1  # the axis of tokens in the stream, b n d
 
@@ -101,7 +102,7 @@ class View:
     axis: int | None = None
     parts: int = 1
     partial: bool = False
-    lane: Lane | None = None
+    lane: Maybe[Lane] = None
     divided: bool = False
 
     def names(self, name: str) -> list[str]:
@@ -115,9 +116,9 @@ class View:
                 return found[0]  # at rest, sharded further
             raise RuntimeError(f'`{name}` is sharded further, and gathered only while its module runs')
         own = [t.to_local() for t in found]
-        t = own[0] if len(own) == 1 else torch.cat(own, dim=self.axis)
+        t: Any = own[0] if len(own) == 1 else torch.cat(own, dim=self.axis)
         if self.partial or (self.lane is not None and self.lane.length is not None):
-            t = spread(t, self.mesh)
+            t: Any = spread(t, self.mesh)
         return t / self.mesh.size() if self.divided else t
 
 
@@ -135,7 +136,7 @@ def seen_through(kind: type[nn.Module], names: tuple[str, ...]) -> type[nn.Modul
 
 def see(module: nn.Module, name: str, view: View, source: int | None) -> None:
     """Lay a parameter of a module out over the devices, and let the module see it through a view."""
-    whole = module._parameters.pop(name)
+    whole: Any = module._parameters.pop(name)
     if view.axis is not None and whole.shape[view.axis] % view.parts:
         raise ConfigError(f'`{name}` of shape {tuple(whole.shape)} cannot be cut into {view.parts} parts')
     placement = Replicate() if view.axis is None else Shard(view.axis)

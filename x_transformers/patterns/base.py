@@ -41,6 +41,7 @@ class Pattern:
     name: ClassVar[str] = ''
     looks_ahead: ClassVar[str] = ''
     cannot_cache: ClassVar[str] = ''
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # `pattern` makes each of them a dataclass
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.flags.checks import ConfigError, is_int
+from x_transformers.flags.maybe import Maybe
 from x_transformers.patterns.base import Pattern, divided, pattern
 from x_transformers.patterns.branches import Branch, Columns, Listed, Rows, Span
 
@@ -38,7 +39,7 @@ class BlockPermutation(Pattern):
 
     blocks: int
     shift: int = 0
-    length: int | Tensor | None = None  # of the call, or of each row (b)
+    length: Maybe[int | Tensor] = None  # of the call, or of each row (b)
 
     looks_ahead = 'queries of its first blocks would see later ones'
     cannot_cache = 'its blocks are those of the length of a call'

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from x_transformers.flags.maybe import Maybe
+
 # (i, j, marks) -> bool
 Visible = Callable[[Tensor, Tensor, Any], Tensor]
 
@@ -46,14 +48,14 @@ class Columns(NamedTuple):
     """All queries read the keys at these positions, k, or of each row b k, -1 for none; None for those that are
     marked."""
 
-    keys: Tensor | None
+    keys: Maybe[Tensor]
 
 
 class Rows(NamedTuple):
     """The queries at these positions, k, or of each row b k, -1 for none, read all keys; None for those that are
     marked."""
 
-    queries: Tensor | None
+    queries: Maybe[Tensor]
 
 
 class Branch(NamedTuple):

@@ -18,7 +18,7 @@ class Draw:
     def __init__(self, eos: int | None) -> None:
         self.generator, self.eos = torch.Generator().manual_seed(0), eos
 
-    def ids(self, net: nn.Module) -> Tensor:
+    def ids(self, net: Any) -> Tensor:
         """Of a model, b n; the last one ends a text."""
         length = min(LENGTH, net.max_seq_len or LENGTH)
         ids = torch.randint(3, net.num_tokens, (2, length), generator=self.generator)
@@ -30,7 +30,7 @@ class Draw:
     def real(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.generator)
 
-    def images(self, net: nn.Module) -> Tensor:
+    def images(self, net: Any) -> Tensor:
         return self.real(2, net.channels, net.image_size, net.image_size)
 
 
@@ -41,7 +41,7 @@ def said_by(out: Any, has_pooler: bool) -> tuple[str, Tensor]:
     return name, out[name]
 
 
-def of_towers(ours: nn.Module, theirs: nn.Module, draw: Draw, has_pooler: bool) -> tuple[Tensor, Tensor]:
+def of_towers(ours: Any, theirs: nn.Module, draw: Draw, has_pooler: bool) -> tuple[Tensor, Tensor]:
     images, ids = draw.images(ours.image), draw.ids(ours.text)
     return theirs(pixel_values=images, input_ids=ids).logits_per_image, ours(images, ids, return_logits=True)
 
@@ -52,9 +52,9 @@ def of_images(ours: nn.Module, theirs: nn.Module, draw: Draw, has_pooler: bool) 
     return wanted, ours(images, return_embeddings=name == 'last_hidden_state')
 
 
-def of_pairs(ours: nn.Module, theirs: nn.Module, draw: Draw, has_pooler: bool) -> tuple[Tensor, Tensor]:
+def of_pairs(ours: Any, theirs: Any, draw: Draw, has_pooler: bool) -> tuple[Tensor, Tensor]:
     """Of texts that are made from texts, or from sound."""
-    net = ours.decoder.net
+    net: Any = ours.decoder.net
     if hasattr(ours.encoder, 'num_tokens'):
         source = draw.ids(ours.encoder)
         given = dict(input_ids=source)
@@ -82,7 +82,7 @@ KINDS: dict[str, Callable[[nn.Module, nn.Module, Draw, bool], tuple[Tensor, Tens
 
 
 @torch.no_grad()
-def compared(ours: nn.Module, theirs: nn.Module) -> tuple[float, float]:
+def compared(ours: nn.Module, theirs: Any) -> tuple[float, float]:
     """The largest difference between what both say of the same inputs, and the size of what they say."""
     eos = getattr(theirs.config.get_text_config(), 'eos_token_id', None)
     eos = next(iter(eos)) if isinstance(eos, Iterable) else eos

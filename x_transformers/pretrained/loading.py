@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -92,6 +92,42 @@ def found_in(row: Row, weights: Weights) -> dict[str, bool]:
     """What the presence of tensors settles."""
     names = renamed(row, weights.files, set(row.presence.values()))
     return {field: name in names for field, name in row.presence.items()}
+
+
+Net = TypeVar('Net', bound=nn.Module)
+
+
+@overload
+def load(
+    source: str | os.PathLike[str], *, cls: type[Net], return_info: Literal[False] = ..., **keywords: Any
+) -> Net: ...
+@overload
+def load(
+    source: str | os.PathLike[str], *, cls: type[Net], return_info: Literal[True], **keywords: Any
+) -> tuple[Net, Info]: ...
+@overload
+def load(source: str | os.PathLike[str], *, return_info: Literal[True], **keywords: Any) -> tuple[Any, Info]: ...
+@overload
+def load(
+    source: str | os.PathLike[str],
+    *,
+    revision: str | None = ...,
+    dtype: Any = ...,
+    device_map: Any = ...,
+    head: Any = ...,
+    num_classes: int | None = ...,
+    dropout: float | None = ...,
+    num_tokens: int | None = ...,
+    trainable: str | Collection[str] = ...,
+    freeze_pad: bool = ...,
+    strict: bool = ...,
+    allow_pickle: bool = ...,
+    local_files_only: bool = ...,
+    cache_dir: str | os.PathLike[str] | None = ...,
+    token: str | None = ...,
+    return_info: bool = ...,
+    **keywords: Any,
+) -> Any: ...
 
 
 def load(

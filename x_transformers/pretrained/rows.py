@@ -300,7 +300,7 @@ def row_of(config: Mapping[str, Any]) -> Row:
 
 def own_call(config: Mapping[str, Any]) -> dict[str, Any]:
     """The call that a config in our own format holds."""
-    call = config.get('config')
+    call: Any = config.get('config')
     kind = call.get('class') if isinstance(call, Mapping) else None
     if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(

@@ -83,7 +83,7 @@ def on_cpu(t: Tensor) -> Tensor:
 Get = Callable[[Iterable[str]], dict[str, Tensor]]
 
 
-def own_files(model: nn.Module) -> tuple[dict[str, Any], Get, dict[str, int]]:
+def own_files(model: Any) -> tuple[dict[str, Any], Get, dict[str, int]]:
     """The config to write in our own format, a function from names to tensors, and their sizes in bytes."""
     from x_transformers import __version__
 

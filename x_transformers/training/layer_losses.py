@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.own_stacks import known_stack, refuse_own_stack
 from x_transformers.flags import Check, ConfigError, is_number, one_of, shown
+from x_transformers.flags.maybe import Maybe
 from x_transformers.training.losses import predictable
 from x_transformers.training.token_loss import Readout, Terms, mean_token_loss
 
@@ -50,8 +51,8 @@ class Targets(NamedTuple):
 
     tokens: Tensor
     ignore_index: int
-    real: Tensor | None = None
-    documents: Tensor | None = None
+    real: Maybe[Tensor] = None
+    documents: Maybe[Tensor] = None
     lead: int = 0
 
     def of(self, head: int = 0, last_only: bool = False) -> Tensor:
@@ -77,7 +78,7 @@ class Objective(NamedTuple):
     """
 
     layers: tuple[int, ...]
-    layer_weights: Tensor | None
+    layer_weights: Maybe[Tensor]
     heads: tuple[float, ...]
     last_only: bool
 

@@ -125,7 +125,7 @@ def calc_z_loss(pre_softmax_attns: Sequence[Tensor], mask: Tensor | None = None,
     pre_softmax_attns = [accurate(z) for z in pre_softmax_attns]
     # hidden logits are -inf, or the lowest finite number
     seen = [(z > torch.finfo(dtype).min / 2).any(dim=-1) for z, dtype in zip(pre_softmax_attns, dtypes, strict=True)]
-    total = sum(
+    total: Any = sum(
         z.masked_fill(~rearrange(some, 'b h i -> b h i 1'), 0.0).logsumexp(dim=-1).masked_fill(~some, 0.0)
         for z, some in zip(pre_softmax_attns, seen, strict=True)
     )

@@ -24,6 +24,7 @@ from x_transformers.core.again import Kept, again, batched, differentiated, itse
 from x_transformers.core.precision import at_least_float
 from x_transformers.core.transforms import transformed
 from x_transformers.flags import is_int, is_number, shown
+from x_transformers.flags.maybe import Maybe
 
 __all__ = ['Readout', 'linear_cross_entropy', 'next_token_loss', 'token_losses', 'weighted_token_loss']
 
@@ -91,9 +92,9 @@ def mean_shares(valid: Tensor, like: Tensor) -> Tensor:
 class Gradients(NamedTuple):
     """Of hidden states, weights and bias, in float32 at least; None for what needs none."""
 
-    hidden: Tensor | None
-    weight: Tensor | None
-    bias: Tensor | None
+    hidden: Maybe[Tensor]
+    weight: Maybe[Tensor]
+    bias: Maybe[Tensor]
 
 
 def autocasts(t: Tensor) -> bool:
@@ -110,7 +111,7 @@ def run(
     weight: Tensor,
     bias: Tensor | None,
     targets: Tensor,
-    shares: Tensor | None,
+    shares: Maybe[Tensor],
     terms: Terms,
     dtype: torch.dtype,
     forms: tuple[bool, bool, bool] = (False, False, False),
@@ -270,7 +271,7 @@ def dtypes_of(*inputs: Tensor | None) -> list[torch.dtype | None]:
     return [None if t is None else t.dtype for t in inputs]
 
 
-def scaled(grads: Gradients, grad: Tensor | None, dtypes: list[torch.dtype | None]) -> list[Tensor | None]:
+def scaled(grads: Gradients, grad: Maybe[Tensor], dtypes: list[torch.dtype | None]) -> list[Tensor | None]:
     """Gradients times that of the loss, in place, in the dtypes of their inputs."""
     pairs = zip(grads, dtypes, strict=True)
     known = (
@@ -289,7 +290,7 @@ def plain_loss(
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """The same losses (n), from all logits; the product in a dtype, if it is not that of the inputs."""
-    inputs = (hidden, weight, bias)
+    inputs: Any = (hidden, weight, bias)
     if dtype is not None:
         inputs = (None if t is None else t.to(dtype) for t in inputs)
     return cross_entropies(F.linear(*inputs), targets, terms)
@@ -340,7 +341,7 @@ def is_plain(t: Tensor | None) -> bool:
 
 
 def fused_losses(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, shares: Tensor | None, terms: Terms
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, shares: Maybe[Tensor], terms: Terms
 ) -> Tensor:
     """The losses (n) of tokens, or with shares (n) the sum of both times one another."""
     compiling = torch.compiler.is_compiling()
@@ -453,7 +454,7 @@ class Linear(NamedTuple):
     """A linear head:  z = s W x + b"""
 
     weight: Tensor
-    bias: Tensor | None = None
+    bias: Maybe[Tensor] = None
     scale: float = 1.0
 
 
@@ -477,7 +478,7 @@ def overheard(module: nn.Module) -> bool:
     return listens or 'forward' in module.__dict__
 
 
-def split_head(head: nn.Module) -> SplitHead | None:
+def split_head(head: Any) -> SplitHead | None:
     """The parts of a head that ends in plain linear maps, or None."""
     if overheard(head):
         return None
@@ -495,7 +496,7 @@ BY_TOKEN: set[type[nn.Module]] = {
 }  # fmt: skip
 
 
-def by_token(module: nn.Module) -> bool:
+def by_token(module: Any) -> bool:
     """Whether a module is known to look at each token alone: by its exact class, or as it says itself."""
     if getattr(module, 'by_token', False):
         return True

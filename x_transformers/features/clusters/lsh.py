@@ -38,6 +38,9 @@ MAKE_KEYS = (
 class KeysOfQueries:
     """There is no projection of keys:  k = q / |q|"""
 
+    host: Any
+    title: Any  # of the feature
+
     def without_keys(self, host: Any) -> None:
         if host.kv_heads != host.heads:
             raise ConfigError(f'`{self.title}` does not go with `kv_heads`: {OF_QUERIES}')
@@ -211,7 +214,7 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
             return f'`kv_input_residual`: {OF_QUERIES}'
         return super().unsupported(call)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor | None]:
         if q.numel() == 0:
             return torch.zeros_like(v), None
         heads, q, own = q.shape[1], accurate(q) * call.scale, call.own(self)

@@ -131,7 +131,8 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
 
     def parts_of(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """The local heads, and the routed ones. Of slices, each would fill up a gradient of its own."""
-        return t.split([self.local, t.shape[1] - self.local], dim=1)
+        local, routed = t.split([self.local, t.shape[1] - self.local], dim=1)
+        return local, routed
 
     @torch.no_grad()
     def products(self, t: Tensor) -> Tensor:
@@ -153,11 +154,11 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         parts, at = [], self.local
         near, routed = zip(*(self.parts_of(t) for t in (q, k, v)), strict=True)
         if at:
-            parts.append(self.nearby(*near, call).to(v.dtype))
+            parts.append(self.nearby(*near, call=call).to(v.dtype))
         if at < q.shape[1]:
             self.count(call)
             way = self.taken if self.balanced else self.ranked
-            parts.append(way(*routed, call).to(v.dtype))
+            parts.append(way(*routed, call=call).to(v.dtype))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1), None
 
     def nearby(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
@@ -196,7 +197,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         picks = [self.best_of(t, size).sort(dim=-1).values for t, size in zip((of_q, of_k), sizes, strict=True)]
         q, k, v = accurate(q) * call.scale, accurate(k), accurate(v)
         ragged = any(size is not None for size in sizes)
-        return in_groups(q, k, v, *picks, keys, self.extra(call, self.local), ragged)
+        return in_groups(q, k, v, picks[0], picks[1], keys, self.extra(call, self.local), ragged)
 
     def best_of(self, scores: Tensor, sizes: Tensor | None) -> Tensor:
         """Return the places with the largest scores (b h k n), as many as a centroid takes in each row; -1 for none.

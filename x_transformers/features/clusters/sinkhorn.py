@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from x_transformers.core.precision import accurate, clamped_to
 from x_transformers.features.clusters.clusters import NO_SCORES, Clusters
 from x_transformers.flags import ConfigError, Running, warn_once
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.sinkhorn import (
     Blocks,
     Sums,
@@ -115,7 +116,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         self.can_cache_in_training = not self.sinkhorn_gumbel
         if self.by_net:
             blocks, heads = self.cluster_blocks, host.query_heads
-            self.sort = nn.Sequential(nn.Linear(host.dim, blocks), nn.ReLU(), nn.Linear(blocks, heads * blocks))
+            self.sort: Any = nn.Sequential(nn.Linear(host.dim, blocks), nn.ReLU(), nn.Linear(blocks, heads * blocks))
             for layer in (self.sort[0], self.sort[2]):
                 nn.init.xavier_uniform_(layer.weight)
                 nn.init.zeros_(layer.bias)
@@ -240,7 +241,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         count = last - first + 1
         q = in_blocks(F.pad(q, (0, 0, off, 0)), c, count)
         pairs = [Blocks(mix, in_blocks(own, c, count)) for mix, own in ((mix_k, own_k), (mix_v, own_v))]
-        out = attended(q, *pairs, no_later(torch.arange(first, last + 1, device=q.device), c), call.scale)
+        out = attended(q, pairs[0], pairs[1], no_later(torch.arange(first, last + 1, device=q.device), c), call.scale)
         return out.flatten(2, 3)[:, :, off : off + n]
 
     @staticmethod
@@ -296,7 +297,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         own_real = picked(grid.real, inside, 1)
         own_real = own_real & ((rows >= 0) & (rows < grid.blocks)).unsqueeze(-1)
         mask = torch.cat((slots.unsqueeze(2).expand(-1, -1, c, -1), own_real.unsqueeze(2) & near(c, q)), dim=-1)
-        out = attended(q, *map(Blocks, mixes, own), mask, call.scale, blind=True)
+        out = attended(q, Blocks(mixes[0], own[0]), Blocks(mixes[1], own[1]), mask, call.scale, blind=True)
         return picked(out.flatten(2, 3), place, 2)
 
     # all tokens see all
@@ -311,22 +312,24 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         else:
             q, k, v, tokens = (in_blocks(t, c, blocks) for t in (q, k, v, tokens))
             short = torch.compiler.is_compiling() or blocks * c != n
-            real = (torch.arange(blocks * c, device=q.device) < n).unflatten(0, (blocks, c))[None] if short else None
-        many = c if real is None else real.sum(dim=-1).clamp(min=1)[:, None, :, None]
-        filled = None if real is None else real.any(dim=-1)
-        pairs = None if real is None else (filled.unsqueeze(-1) & filled.unsqueeze(-2)).unsqueeze(1)
+            real: Any = (
+                (torch.arange(blocks * c, device=q.device) < n).unflatten(0, (blocks, c))[None] if short else None
+            )
+        many: Any = c if real is None else real.sum(dim=-1).clamp(min=1)[:, None, :, None]
+        filled: Any = None if real is None else real.any(dim=-1)
+        pairs: Any = None if real is None else (filled.unsqueeze(-1) & filled.unsqueeze(-2)).unsqueeze(1)
         asks, keys = self.summary(tokens.sum(dim=-2), many), accurate(k).sum(dim=-2) / many
         s, _ = self.balanced(self.compared(asks, keys, call), pairs, call)
         s, pairs = (s, pairs) if not self.sortcut else (t if t is None else t[:, :, : self.sortcut] for t in (s, pairs))
         mixes = [mixed(s, t) for t in (k, v)]
-        slots = None if real is None else slots_of(pairs.squeeze(1), real)
+        slots: Any = None if real is None else slots_of(pairs.squeeze(1), real)
         if self.sortcut:
             mask = None if slots is None else slots.flatten(1)[:, None, None]
             sighted = None if mask is None else mask.any(dim=-1, keepdim=True)
-            out = sdpa(q.flatten(2, 3), *(t.flatten(2, 3) for t in mixes), mask, call.scale, sighted)
+            out = sdpa(q.flatten(2, 3), mixes[0].flatten(2, 3), mixes[1].flatten(2, 3), mask, call.scale, sighted)
         else:
             mask = None if slots is None else torch.cat((slots, real), dim=-1).unsqueeze(2)
-            out = attended(q, *map(Blocks, mixes, (k, v)), mask, call.scale, blind=True).flatten(2, 3)
+            out = attended(q, Blocks(mixes[0], k), Blocks(mixes[1], v), mask, call.scale, blind=True).flatten(2, 3)
         return first_of(out, n) if grid is None else grid.back(out, n)
 
     def nothing(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
@@ -375,7 +378,7 @@ class Grid(NamedTuple):
     """
 
     starts: Tensor
-    places: Tensor | None
+    places: Maybe[Tensor]
     real: Tensor
 
     @classmethod

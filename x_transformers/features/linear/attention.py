@@ -205,7 +205,7 @@ class LinearAttention(AttentionFeature):
 
     def draw(self, like: Tensor | None = None) -> Tensor:
         """Random vectors, (m e) or (k e m), in float32."""
-        where = dict(dtype=torch.float32, device=None if like is None else like.device)
+        where: dict[str, Any] = dict(dtype=torch.float32, device=None if like is None else like.device)
         width, of_heads = self.width, self.kernel in OF_HEADS
         wanted = self.kernel_features or (width if of_heads else math.ceil(width * math.log(max(width, 2))))
         if self.kernel == 'favor' and self.kernel_hyperbolic:
@@ -295,7 +295,7 @@ class LinearAttention(AttentionFeature):
         else:
             found = in_documents(q, sorted_keys, features, self.kernel_chunk)
         back = order.argsort(dim=-1)
-        return Scaled(*(None if t is None else taken(t, back, -2) for t in found))
+        return Scaled(*(t if t is None else taken(t, back, -2) for t in found))
 
     def in_order(
         self, q: Tensor, keys: Tokens, features: FeatureMap, past: Scaled | None = None
@@ -308,7 +308,8 @@ class LinearAttention(AttentionFeature):
 
     def phi(self, like: Tensor, scale: Any) -> Phi:
         """What makes features of vectors."""
-        root, w = scale**0.5, self.w.to(like.dtype) if self.kernel in RANDOM else None
+        root = scale**0.5
+        w: Any = self.w.to(like.dtype) if self.kernel in RANDOM else None
         if self.kernel == 'elu':
             return lambda x, _: (elu_features(x, root), None)
         if self.kernel == 'favor':

@@ -16,7 +16,7 @@ Phi = Callable[[Tensor, bool], tuple[Tensor, Tensor | None]]
 
 def orthogonal_normals(count: int, width: int, like: Tensor | None = None) -> Tensor:
     """Vectors (m e), each drawn from N(0, I), of which those of a block of e are orthogonal to each other."""
-    where = dict(dtype=torch.float32, device=None if like is None else like.device)
+    where: dict[str, Any] = dict(dtype=torch.float32, device=None if like is None else like.device)
     square, upper = torch.linalg.qr(torch.randn(-(-count // width), width, width, **where))
     # without the signs the directions are not uniform, and the estimate is biased
     square = square * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)

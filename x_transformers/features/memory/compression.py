@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.precision import accurate
 from x_transformers.core.rows import taken
+from x_transformers.flags.maybe import Maybe
 
 Compressed = tuple[Tensor, Tensor | None]
 
@@ -80,7 +81,7 @@ class Learned(Compression):
     def __init__(self, ratio: int, dim: int, back: bool, as_mean: bool) -> None:
         super().__init__(ratio)
         self.make(dim, as_mean)
-        self.back = nn.ConvTranspose1d(dim, dim, ratio, stride=ratio) if back else None
+        self.back: Maybe[nn.Module] = nn.ConvTranspose1d(dim, dim, ratio, stride=ratio) if back else None
         if self.back is not None and as_mean:
             like_pool(self.back, 1.0)  # each memory is repeated
 
@@ -110,7 +111,7 @@ class DilatedConv(Learned):
 
     def make(self, dim: int, as_mean: bool) -> None:
         steps = [2**k for k in range(math.ceil(math.log2(self.ratio)))]
-        self.convs = nn.ModuleList(nn.Conv1d(dim, dim, 2, dilation=step) for step in steps)
+        self.convs: Any = nn.ModuleList(nn.Conv1d(dim, dim, 2, dilation=step) for step in steps)
         for conv in self.convs if as_mean else ():
             like_pool(conv, 0.5)
 
@@ -135,7 +136,7 @@ class MostUsed(Compression):
         return taken(old, at, -2), None if real is None else real.gather(-1, at)
 
 
-def like_pool(conv: nn.Conv1d | nn.ConvTranspose1d, weight: float) -> None:
+def like_pool(conv: Any, weight: float) -> None:
     """Each channel for itself, with one weight for all entries."""
     with torch.no_grad():
         conv.weight.zero_().diagonal(dim1=0, dim2=1).fill_(weight)

@@ -236,7 +236,7 @@ class CompressiveMemory(ModelFeature):
             )
 
     def compressed(self, at: int, old: Memories, use: Tensor | None) -> Memories:
-        function = self.each[self.numbers[at]]
+        function: Any = self.each[self.numbers[at]]
         if use is not None:
             return Memories(*function.kept(old.rows, old.real, use))
         if function.by_use:
@@ -251,7 +251,8 @@ class CompressiveMemory(ModelFeature):
             old = Memories(old.rows.detach(), old.real)
             new = self.compressed(at, old, None) if self.cmem_fn in LEARNED else Memories(new.rows.detach(), new.real)
         if self.cmem_loss == 'ae':
-            back = self.each[self.numbers[at]].expanded(new.rows, old.count)
+            function: Any = self.each[self.numbers[at]]
+            back = function.expanded(new.rows, old.count)
             return mean_square(old.rows - back, old.real)
         layer = known_stack(self.host.attn_layers).current_layers()[self.order[at]]
         found = by_content(layer, Memories(own.rows.detach(), own.real), (old, new))
@@ -269,9 +270,9 @@ def by_content(layer: Any, own: Memories, memories: Sequence[Memories]) -> list[
     acting = [feature for feature in on.active if isinstance(feature, OF_CONTENT)]
     widths = (attention.dim_key, attention.dim_key, attention.shape.dim_value)
 
-    def heads(rows: Tensor) -> tuple[Tensor, ...]:
+    def heads(rows: Tensor) -> Any:
         x = rows if norm is None else Fixed(norm)(rows)
-        qkv = fixed.to_q(x), fixed.to_k(x), fixed.to_v(x)
+        qkv: Any = fixed.to_q(x), fixed.to_k(x), fixed.to_v(x)
         for feature in acting:
             qkv = feature.projected(qkv, None) if 'projected' in feature.runs_at() else qkv
         qkv = tuple(heads_of(t, width) for t, width in zip(qkv, widths, strict=True))
@@ -284,7 +285,7 @@ def by_content(layer: Any, own: Memories, memories: Sequence[Memories]) -> list[
         _, k, v = heads(memory.rows)
         k, v = tile_heads(k, q.shape[1]), tile_heads(v, q.shape[1])
         seen = None if memory.real is None else memory.real[:, None, None]
-        sighted = None if seen is None else seen.any(dim=-1, keepdim=True)
+        sighted: Any = None if seen is None else seen.any(dim=-1, keepdim=True)
         mask = None if seen is None else seen | ~sighted
         out = differentiable_sdpa(q, k, v, attn_mask=mask, scale=float(attention.logit_scale))
         out = out if sighted is None else out.masked_fill(~sighted, 0.0)

@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from x_transformers.core.checks import as_mask
 from x_transformers.flags import shown
+from x_transformers.flags.maybe import Maybe
 
 Pair = tuple[Tensor | None, Tensor | None]
 
@@ -21,7 +22,7 @@ class Memories:
     """Memories (b n d), and which of them are real (b n), None for all."""
 
     rows: Tensor
-    real: Tensor | None = None
+    real: Maybe[Tensor] = None
 
     @property
     def count(self) -> int:
@@ -32,10 +33,10 @@ class Memories:
 class Kept:
     """Memories of one layer, the last ones and compressed ones, with masks of both. None for none, or for all real."""
 
-    mem: Tensor | None
-    cmem: Tensor | None
-    mem_real: Tensor | None = None
-    cmem_real: Tensor | None = None
+    mem: Maybe[Tensor]
+    cmem: Maybe[Tensor]
+    mem_real: Maybe[Tensor] = None
+    cmem_real: Maybe[Tensor] = None
 
     @property
     def cmem_count(self) -> int:
@@ -78,7 +79,7 @@ class Kept:
     def take(self, new: Memories, most: int) -> None:
         """Add compressed memories, of which the last ones stay."""
         real = masks_together(self.cmem, self.cmem_real, new.rows, new.real)
-        cmem = together(self.cmem, new.rows)
+        cmem: Any = together(self.cmem, new.rows)
         left = max(cmem.shape[1] - most, 0)
         self.cmem, self.cmem_real = cmem[:, left:], None if real is None else real[:, left:]
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from x_transformers.flags import ConfigError
 from x_transformers.flags.checks import Check, is_int
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.patterns.placement import Placement
 from x_transformers.patterns import Pattern, as_pattern, check_known, is_pattern
 
@@ -34,7 +35,7 @@ class HoldsPattern:
 
     host: Any
     random_blocks: Tensor
-    pattern: Pattern | None = None
+    pattern: Maybe[Pattern] = None
     is_drawn = False
 
     def hold(self, given: Any, name: str, heads: int) -> None:
@@ -63,7 +64,8 @@ class HoldsPattern:
     def draw(self, layer: int) -> None:
         """Blocks at random are those of the layer."""
         if self.is_drawn:
-            self.random_blocks.copy_(self.pattern.drawn(self.heads_of_pattern, layer))
+            drawn: Any = self.pattern.drawn(self.heads_of_pattern, layer)
+            self.random_blocks.copy_(drawn)
 
     def of_heads(self, heads: int, call: Any) -> tuple[Pattern, ...]:
         """The patterns of all heads in a call, of the length of each row where that counts."""

@@ -127,7 +127,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
             for name in ('to_q', 'to_k', 'to_v'):
                 setattr(self, f'{name}_global', copy.deepcopy(getattr(host, name)))
 
-    def reach_and_step(self, call: Any) -> tuple[int, int] | None:
+    def reach_and_step(self, call: Any) -> Any:
         own = self.pattern.of_layer(getattr(self.host, 'layer_number', 0))
         known = own.reach is not None and own.period is not None and own.size is None and not own.marked
         outside = call.inputs.get('outside_pattern')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from x_transformers.core.calls import Call
 from x_transformers.core.rows import Pointwise, Rows, all_of, taken
 from x_transformers.flags import Features
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.patterns.flash import by_flash, numbers_of, takes
 from x_transformers.kernels.patterns.flexed import by_flex
 from x_transformers.kernels.patterns.formula import Scores, by_formula, of_front, of_index, together
@@ -24,7 +26,7 @@ FEW = 4
 
 
 def attended(
-    q: Tensor, k: Tensor, v: Tensor, call: Call, patterns: Sequence[Pattern], marks: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, call: Call, patterns: Sequence[Pattern], marks: Maybe[Tensor] = None,
     on: Features | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Attention of queries (b h i e) to the keys (b h j e) that the pattern of their head sees, and to those in front.
@@ -43,9 +45,9 @@ def attended(
         return of_heads(q, k, v, call, patterns[0].joined(patterns), marks, None)
     outs, order = [], [head for own in heads.values() for head in own]
     for own in heads.values():
-        index = torch.tensor(own, device=q.device)
+        index: Any = torch.tensor(own, device=q.device)
         parts = (t[:, own[0] : own[-1] + 1] if own[-1] - own[0] < len(own) else t[:, index] for t in (q, k, v))
-        whole = patterns[own[0]].joined([patterns[head] for head in own])
+        whole: Any = patterns[own[0]].joined([patterns[head] for head in own])
         outs.append(of_heads(*parts, call, whole, marks, index)[0])
     out = torch.cat(outs, dim=1)
     if order == sorted(order):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +16,7 @@ from x_transformers.flags import Features
 from x_transformers.kernels.flex import attempted, fits, in_one_dtype
 from x_transformers.kernels.patterns.placement import Placement
 from x_transformers.patterns import Pattern
-from x_transformers.patterns.branches import Branch, Columns, Span
-from x_transformers.patterns.branches import Rows as AllKeys
+from x_transformers.patterns.branches import Branch, Columns, Rows as AllKeys, Span
 
 Place = Callable[[Pattern], Placement]
 
@@ -38,7 +38,7 @@ def by_flex(
     places = tuple(map(place_of, kinds))
     if any(place.table is not None or place.lengths is not None for place in places):
         return None
-    own = copy.copy(call)
+    own: Any = copy.copy(call)
     own.masks = [*call.masks, Shown(kinds, [kinds.index(one) for one in patterns], call, marks, places)]
     return attempted(*in_one_dtype(q, k, v), own, on) if fits(own, on) else None
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from x_transformers.core.precision import accurate, at_least_float, without_autocast
 from x_transformers.core.rows import Pointwise
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.merging import merged
 from x_transformers.kernels.patterns.layouts import Grid, Group, group_of
 from x_transformers.kernels.patterns.placement import Placement
@@ -34,11 +35,11 @@ class Scores:
 
     scale: Any
     causal: bool
-    mask: Pointwise | None
-    bias: Pointwise | None
+    mask: Maybe[Pointwise]
+    bias: Maybe[Pointwise]
     added: int
     dropout: float = 0.0
-    heads: Tensor | None = None
+    heads: Maybe[Tensor] = None
     place: Placement = ALL_COUNT
 
     def head_index(self, count: int, device: torch.device) -> Tensor:

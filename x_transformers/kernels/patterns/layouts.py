@@ -9,6 +9,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensor
 
 from x_transformers.core.again import batched
+from x_transformers.flags.maybe import Maybe
 from x_transformers.patterns.base import divided
 from x_transformers.patterns.branches import Columns, Listed, Rows, Span
 
@@ -23,8 +24,8 @@ class Grid(NamedTuple):
     n: int
     first: int
     device: torch.device
-    at: Tensor | None = None
-    marks: Tensor | None = None
+    at: Maybe[Tensor] = None
+    marks: Maybe[Tensor] = None
     keys: int | None = None
 
     @property

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from x_transformers.core.rows import Pointwise
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.patterns.formula import none_marked
 from x_transformers.kernels.patterns.layouts import Grid
 from x_transformers.patterns.base import divided
@@ -130,7 +131,7 @@ class Piece(NamedTuple):
 
     queries: Side
     keys: Side
-    mask: Tensor | None
+    mask: Maybe[Tensor]
 
 
 class Family(NamedTuple):
@@ -178,7 +179,7 @@ class Cut(NamedTuple):
     width: int
     added: int
     causal: bool
-    entry: Pointwise | None
+    entry: Maybe[Pointwise]
     alone: bool
     dtype: torch.dtype
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from x_transformers.core.checks import can_look
+from x_transformers.flags.maybe import Maybe
 from x_transformers.patterns import Pattern
 
 
@@ -27,10 +28,10 @@ class Placement(NamedTuple):
     """
 
     count: int = 0
-    offset: Tensor | None = None
-    outside: Tensor | None = None
-    table: Tensor | None = None
-    lengths: Tensor | None = None
+    offset: Maybe[Tensor] = None
+    outside: Maybe[Tensor] = None
+    table: Maybe[Tensor] = None
+    lengths: Maybe[Tensor] = None
 
     @property
     def by_row(self) -> bool:
@@ -49,7 +50,7 @@ class Placement(NamedTuple):
         found = cls.among(call.keys, outside, pads, mask, call.summed, pattern.depends_on_length)
         if call.summed and found.offset is not None:
             # Rows may have begun before the first key that is kept: then only blocks must stay where they are.
-            period = pattern.period
+            period: Any = pattern.period
             found = found._replace(offset=torch.where(found.offset < 0, found.offset % period, found.offset))
         return found
 
@@ -58,7 +59,7 @@ class Placement(NamedTuple):
         cls,
         keys: int,
         outside: int | Tensor | None,
-        pads: Tensor | None,
+        pads: Maybe[Tensor],
         mask: Tensor | None,
         gone: int = 0,
         with_lengths: bool = False,
@@ -80,9 +81,9 @@ class Placement(NamedTuple):
             table, places = others.argsort(stable=True)[: keys - count], outside.unsqueeze(0)
         if keys == count or (mask is None and pads is None):
             return cls(count, None, places, table)
-        real = None
+        real: Any = None
         if mask is not None and mask.shape[1] == gone + keys:
-            real = mask[:, count:] if table is None else mask.index_select(1, table)
+            real: Any = mask[:, count:] if table is None else mask.index_select(1, table)
         first, offset = 0 if table is not None else count, None
         if pads is not None:
             offset = pads + first

@@ -1,0 +1,317 @@
+"""Write `keywords.pyi`: the types of all keywords, derived from the declarations, for editors and type checkers.
+
+`XKeywords` are the keywords that a class X takes as `**flags`, `XInputs` the keywords of its forward call, `XCall` the
+call itself, where an option changes what it returns. `python -m x_transformers.flags --write-types` writes the file.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import importlib
+import inspect
+import re
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+import x_transformers
+from x_transformers.core.nets import SET_BY_GENERATION
+from x_transformers.flags.configurable import Configurable, type_hints
+from x_transformers.flags.declared import REQUIRED, Flag
+from x_transformers.generation.choice import Choice
+from x_transformers.generation.guidance import Guidance
+
+PACKAGE = x_transformers.__name__
+STUB = Path(x_transformers.__file__).with_name('keywords.pyi')
+HEAD = '''"""Written by `python -m x_transformers.flags --write-types` from the declarations of the flags."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypedDict, overload
+
+from torch import Tensor, nn
+from typing_extensions import Required
+from typing_extensions import Unpack as Unpack
+'''
+KNOWN = {'Callable', 'Mapping', 'Sequence', 'Any', 'Literal', 'Tensor'}
+PREFIXES = ('cross_attn_', 'attn_', 'ff_')  # of the flags of branches, as keywords of a stack
+
+# Options of a forward call that change what it returns, and the types.
+TRACED, LISTED = 'tuple[Tensor, LayerIntermediates]', 'tuple[Tensor, list[Tensor]]'
+MODEL = {'return_intermediates': TRACED, 'return_mems': LISTED, 'return_attn': LISTED}
+FEATURES = {'return_pooled': 'tuple[Tensor, Tensor]', 'return_knn_mems': 'Any', 'return_next_embed_pred': 'Any'}
+STACK = {'return_hiddens': TRACED, 'return_gumbel_log_probs': TRACED}
+RESULTS: dict[str, dict[str, str]] = {
+    'Attention': {'return_intermediates': 'tuple[Tensor, Intermediates]'},
+    'AttentionLayers': STACK,
+    'PrefixDecoder': STACK,
+    'TransformerWrapper': {
+        **MODEL,
+        'return_logits_and_embeddings': 'tuple[Tensor, Tensor]',
+        'return_embeddings_and_intermediates': TRACED,
+        'return_readout': 'Any',
+        **FEATURES,
+    },
+    'ContinuousTransformerWrapper': {**MODEL, 'return_knn_mems': 'Any'},
+    'ViTransformerWrapper': {'return_logits_and_embeddings': 'tuple[Tensor, Tensor]', 'return_hiddens': LISTED},
+    'AutoregressiveWrapper': {'return_outputs': 'tuple[Tensor, tuple[Tensor, LayerIntermediates]]'},
+}
+FROM = {
+    'LayerIntermediates': 'x_transformers.cache',
+    'Intermediates': 'x_transformers.core.traces',
+    'PerLayer': 'x_transformers.flags',
+}
+# What several classes take, as a base of their keywords.
+SHARED = {
+    'StackKeywords': ('AttentionLayers', 'ContinuousTransformerAutoencoder', 'GPTVAE'),
+    'TwoStacksKeywords': ('XTransformer', 'Parti'),
+}
+# What a class passes on to a module inside of it.
+PASSED_ON = {'AutoregressiveWrapper': 'TransformerWrapper'}
+
+
+class Writer:
+    """Renders types as source text, and remembers the names that the text needs."""
+
+    def __init__(self) -> None:
+        self.imports: set[tuple[str, str]] = set()
+
+    def name(self, kind: type) -> str:
+        if kind.__module__ == 'builtins':
+            return kind.__name__
+        if getattr(nn, kind.__name__, None) is kind:
+            return f'nn.{kind.__name__}'
+        if kind.__name__ not in KNOWN:
+            self.imports.add((kind.__module__, kind.__name__))
+        return kind.__name__
+
+    def type(self, hint: Any) -> str:
+        """Return a type as source text. Without a hint it is Any."""
+        origin, inner = typing.get_origin(hint), typing.get_args(hint)
+        if hint is None or hint is type(None):
+            return 'None'
+        if hint is Any or hint is inspect.Parameter.empty or isinstance(hint, (str, typing.TypeVar)):
+            return 'Any'
+        if hint is ...:
+            return '...'
+        if origin is typing.Annotated:
+            return self.type(inner[0])
+        if origin in (typing.Union, types.UnionType):
+            return ' | '.join(dict.fromkeys(map(self.type, inner)))
+        if origin is typing.Literal:
+            return f'Literal[{", ".join(map(repr, inner))}]'
+        if origin is collections.abc.Callable:
+            arguments = '...' if inner[0] is ... else f'[{", ".join(map(self.type, inner[0]))}]'
+            return f'Callable[{arguments}, {self.type(inner[1])}]'
+        if origin is not None:
+            return f'{self.name(origin)}[{", ".join(map(self.type, inner))}]'
+        return self.name(hint) if isinstance(hint, type) else 'Any'
+
+    def of_text(self, text: str) -> str:
+        """Return types that are source text already, after importing the names in them."""
+        for name, module in FROM.items():
+            if name in text.replace('[', ' ').replace(']', ' ').replace(',', ' ').split():
+                self.imports.add((module, name))
+        return text
+
+    def of_flag(self, name: str, declared: Flag) -> str:
+        """Return the type of a keyword; on a stack a flag of its branches takes one value per layer, too."""
+        if declared.feature is None:
+            text = self.type(declared.annotation)
+        else:
+            text = 'bool' if declared.check is None else declared.check.type
+        bare = name.removeprefix('enc_').removeprefix('dec_')
+        if bare != declared.name and bare.startswith(PREFIXES) and 'Any' != text:
+            text += f' | tuple[{text}, ...] | PerLayer'
+        if declared.default is None and declared.refusal(None) is None and 'None' not in text and text != 'Any':
+            text += ' | None'
+        return self.of_text(text)
+
+
+def described(declared: Flag) -> str:
+    """Return the docstring of a keyword: meaning, default and paper."""
+    words = [declared.doc.rstrip('.').replace('\\', '\\\\').replace('"""', "'''") + '.' if declared.doc else '']
+    if declared.default is not REQUIRED:
+        words.append(f'Default: {declared.default!r}.')
+    if declared.feature is not None and declared.feature.paper:
+        words.append(declared.feature.paper.rstrip('.') + '.')
+    text = ' '.join(filter(None, words))
+    return f'"""{text[:1].upper()}{text[1:]}"""' if text else ''
+
+
+Fields = dict[str, tuple[str, str]]  # name -> type, docstring
+
+
+def keywords_of(cls: type[Configurable], writer: Writer) -> Fields:
+    """Return the keywords that a class takes beside the parameters of its `__init__`."""
+    named = inspect.signature(inspect.unwrap(cls.__init__)).parameters
+    found: Fields = {}
+    for name, declared in cls.accepted().items():
+        if name not in named:
+            kind = writer.of_flag(name, declared)
+            is_required = declared.default is REQUIRED
+            found[name] = (f'Required[{kind}]' if is_required else kind, described(declared))
+    if issubclass(cls, Configurable.kinds['AttentionLayers']) and 'features' not in named:
+        found['features'] = (writer.type(type_hints_of(Configurable.kinds['AttentionLayers'].__init__)['features']), '')
+    return found
+
+
+def type_hints_of(function: Any) -> dict[str, Any]:
+    return type_hints(inspect.unwrap(function), include_extras=False)
+
+
+def parameters_of(function: Any) -> list[tuple[inspect.Parameter, Any]]:
+    """Return the parameters of a method behind `self` with their types."""
+    function = inspect.unwrap(function)
+    hints = type_hints_of(function)
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    return [(p, hints.get(p.name, Any)) for p in parameters]
+
+
+def inputs_of(cls: type[Configurable], writer: Writer) -> Fields:
+    """Return the keywords of a forward call, without its options that change what it returns: parameters of
+    `forward`, and the inputs of features."""
+    name = cls.__name__
+    found: Fields = {}
+    for parameter, hint in parameters_of(cls.forward)[1:]:
+        is_keyword = parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        if is_keyword and parameter.name not in RESULTS.get(name, {}):
+            found[parameter.name] = (writer.type(hint), '')
+    levels = [cls.catalogue] if cls.catalogue else []
+    inside = Configurable.kinds[PASSED_ON[name]] if name in PASSED_ON else None
+    if inside is not None:
+        found = {**inputs_of(inside, writer), **dict.fromkeys(RESULTS[inside.__name__], ('bool', '')), **found}
+    stack, branches = Configurable.kinds['AttentionLayers'], ('Attention', 'FeedForward')
+    if issubclass(cls, Configurable.kinds['Wrapper']):
+        found = {**inputs_of(stack, writer), **found}
+    elif issubclass(cls, stack):
+        levels += [Configurable.kinds[branch].catalogue for branch in branches]
+    for feature in (feature for level in levels for feature in level):
+        for one, shape in feature.takes.items():
+            if one in RESULTS.get(name, {}):
+                continue
+            check = feature.must_be.get(one)
+            kind = kind_of_words(shape) if check is None else writer.of_text(check.type)
+            words = ' '.join(shape.split()).replace('\\', '\\\\')
+            found.setdefault(one, (kind if 'None' in kind or kind == 'Any' else f'{kind} | None', f'"""{words}"""'))
+    return found
+
+
+def inputs_of_generation(writer: Writer) -> dict[str, Fields]:
+    """Return the keywords of `stream`, and those that `generate` and `beam_search` take behind their parameters."""
+    wrapper = Configurable.kinds['AutoregressiveWrapper']
+    net = inputs_of(Configurable.kinds['TransformerWrapper'], writer)
+    found = {name: field for name, field in net.items() if name not in SET_BY_GENERATION}
+    for method in (wrapper.decoding, wrapper.generate):
+        for parameter, hint in parameters_of(method)[2:]:
+            if parameter.kind is not parameter.VAR_KEYWORD and not parameter.name.startswith('return_'):
+                found[parameter.name] = (writer.type(hint), '')
+    for kind, own in ((Choice, sorted(Choice.own_names())), (Guidance, typing.get_type_hints(Guidance))):
+        hints = typing.get_type_hints(kind)
+        found |= {name: (writer.type(hints[name]), '') for name in own if name not in found}
+    searched = {parameter.name for parameter, _ in parameters_of(wrapper.beam_search)}
+    named = {'StreamInputs': set(), 'GenerateInputs': {'eos_token', 'temperature'}, 'BeamSearchInputs': searched}
+    return {name: {one: field for one, field in found.items() if one not in own} for name, own in named.items()}
+
+
+def kind_of_words(words: str) -> str:
+    """Return the type of an input without a check: a tensor if its description begins with a shape."""
+    if re.match(r'(broadcasts to )?[a-z]( [a-z])+\b(,|;| \||$)', words):
+        return 'Tensor'
+    return 'int' if words.startswith('number of') else 'Any'
+
+
+def typed_dict(name: str, fields: Fields, earlier: Mapping[str, Fields]) -> Iterator[str]:
+    """Yield a TypedDict, derived from the longest earlier one whose fields it has all."""
+    fitting = [one for one, known in earlier.items() if known and known.items() <= fields.items()]
+    base = max(fitting, key=lambda one: len(earlier[one]), default='')
+    yield f'class {name}({base or "TypedDict"}, total=False):'
+    inherited = earlier[base] if base else {}
+    own = {field: one for field, one in fields.items() if field not in inherited}
+    for field, (kind, text) in own.items():
+        yield f'    {field}: {kind}'
+        if text:
+            yield f'    {text}'
+    if not own:
+        yield '    pass'
+    yield ''
+
+
+def call_of(cls: type[Configurable], writer: Writer) -> Iterator[str]:
+    """Yield the protocol of a forward call whose options change what it returns."""
+    name = cls.__name__
+    options = RESULTS[name]
+    (first, hint), *others = parameters_of(cls.forward)
+    lead = f'{first.name}: {writer.type(hint)}'
+    rest = f'**inputs: Unpack[{name}Inputs]'
+
+    off = {option: f'{option}: Literal[False] = ...' for option in options}
+    either = [f'{option}: bool = ...' for option in options]
+
+    def overload(returned: str, *arguments: str) -> str:
+        given = ', '.join(('self', *arguments, rest))
+        return f'    @overload\n    def __call__({given}) -> {writer.of_text(returned)}: ...'
+
+    yield f'class {name}Call(Protocol):'
+    yield overload('Tensor', lead, '*', *off.values())
+    for option, returned in options.items():
+        if returned != 'Any':
+            yield overload(returned, lead, '*', f'{option}: Literal[True]', *(off[one] for one in off if one != option))
+    yield overload('Any', lead, '*', *either)
+    positional = [f'_{p.name}: {writer.type(hint)}' for p, hint in others if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if positional:
+        yield overload('Any', f'_{lead}', *(f'{one} = ...' for one in positional), '/', '*', *either)
+    yield ''
+
+
+def classes() -> Iterator[type[Configurable]]:
+    """Yield the classes of the library whose `__init__` takes `**flags`, bases first."""
+    folder = STUB.parent
+    for path in sorted(folder.rglob('*.py')):
+        if 'Keywords' in path.read_text(encoding='utf-8') and path.stem != 'keywords':
+            importlib.import_module('.'.join((PACKAGE, *path.relative_to(folder).with_suffix('').parts)))
+    first = ('Attention', 'FeedForward', 'Attend', 'TransformerWrapper', 'AttentionLayers', 'XTransformer')
+    known = [Configurable.kinds[name] for name in first]
+    others = sorted((cls for cls in Configurable.kinds.values() if cls not in known), key=lambda cls: cls.__name__)
+    for cls in (*known, *others):
+        init = vars(cls).get('__init__')
+        if init is None or not cls.__module__.startswith(f'{PACKAGE}.'):
+            continue
+        parameters = inspect.signature(inspect.unwrap(init)).parameters
+        takes_flags = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        if takes_flags and not cls.accepted().keys() <= parameters.keys():
+            yield cls
+
+
+def imported(names: Iterable[tuple[str, str]]) -> list[str]:
+    own = {PACKAGE: sorted({name for module, name in names if module == PACKAGE})}
+    for module, name in sorted(names):
+        own.setdefault(module, []).append(name)
+    return [f'from {module} import {", ".join(sorted(set(found)))}' for module, found in own.items() if found]
+
+
+def stub() -> str:
+    """Return the text of `keywords.pyi`."""
+    writer = Writer()
+    dicts: dict[str, Fields] = {}
+    body: list[str] = []
+    each = {f'{cls.__name__}Keywords': keywords_of(cls, writer) for cls in classes()}
+    for name, owners in SHARED.items():
+        first, *others = (each[f'{owner}Keywords'] for owner in owners)
+        each[name] = {field: one for field, one in first.items() if all(own.get(field) == one for own in others)}
+    for name in dict.fromkeys((*SHARED, *each)):
+        body += typed_dict(name, each[name], dicts)
+        dicts[name] = each[name]
+    inputs: dict[str, Fields] = {}
+    for name in RESULTS:
+        cls = Configurable.kinds[name]
+        fields = inputs_of(cls, writer)
+        body += typed_dict(f'{name}Inputs', fields, inputs)
+        inputs[f'{name}Inputs'] = fields
+        body += call_of(cls, writer)
+    for name, fields in inputs_of_generation(writer).items():
+        body += typed_dict(name, fields, {})
+    return '\n'.join([HEAD.rstrip(), *imported(writer.imports), '', *body]).rstrip() + '\n'
