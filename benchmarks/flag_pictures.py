@@ -103,9 +103,7 @@ def scatter(rows: Sequence[Row]) -> Draw | None:
         axes.set(xlabel='time of a training step over that of the baseline', ylabel='change of bits per byte')
         legend(figure, axes)
         ordered = sorted(found, key=lambda one: one.mean)
-        # those that gain most, those that take longest, and those than which nothing cheaper gains more
-        chosen = {*ordered[:5], *sorted(found, key=lambda one: -one.step)[:3]}
-        chosen |= {one for one in found if better(one) and all(o.step > one.step for o in ordered if o.mean < one.mean)}
+        chosen = {*ordered[:6], *sorted(found, key=lambda one: -one.step)[:3]}
         axes.set_xlim(0.7, 6)  # room for names
         return lambda: labelled(axes, [(one.variant, one.step, one.mean) for one in ordered if one in chosen])
 
