@@ -134,11 +134,12 @@ def lengths(rows: Sequence[Row]) -> Draw | None:
         return None
     base = {'plain': 'learned', 'modern': 'rotary_pos_emb'}
     named = {
-        b: {name or base[b]: [mean for mean, _ in by.values()] for name, by in own.items()} for b, own in both.items()
+        baseline: {name or base[baseline]: {n: mean for n, (mean, _) in by.items()} for name, by in own.items()}
+        for baseline, own in both.items()
     }
-    last = {name: means[-1] for own in named.values() for name, means in own.items()}
+    last = {name: by[max(by)] for own in named.values() for name, by in own.items()}
     names = sorted(last, key=lambda name: last[name])
-    read = max((list(by) for own in both.values() for by in own.values()), key=len)
+    read = sorted({length for own in named.values() for by in own.values() for length in by})
 
     def draw(figure: Any) -> None:
         style.set_height(figure, 14.5 * len(names) + 92)
@@ -147,11 +148,11 @@ def lengths(rows: Sequence[Row]) -> Draw | None:
         for axes, (baseline, own) in zip(panels, named.items(), strict=True):
             for y, name in enumerate(names):
                 if name in own:
-                    axes.plot([min(own[name]), max(own[name])], [y, y], color=style.RULE, linewidth=2)
+                    axes.plot([min(own[name].values()), max(own[name].values())], [y, y], color=style.RULE, linewidth=2)
             for at, length in enumerate(read):
-                points = [(own[name][at], y) for y, name in enumerate(names) if name in own]
+                points = [(own[name][length], y) for y, name in enumerate(names) if length in own.get(name, {})]
                 label = f'{length:,} bytes'
-                axes.plot(*zip(*points, strict=True), 'o', color=shades[at], label=label, zorder=3)
+                axes.plot([x for x, _ in points], [y for _, y in points], 'o', color=shades[at], label=label, zorder=3)
             axes.set(ylim=(len(names) - 0.4, -0.6), yticks=range(len(names)), title=f'{baseline} baseline')
             axes.tick_params(axis='y', length=0)
         panels[0].set_yticklabels(names)
