@@ -19,7 +19,6 @@ what it holds.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import itertools
 import json
 import math
@@ -85,7 +84,7 @@ def decoding(column: str, case: dict[str, Any], settings: Settings, given: dict[
     from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 
     sizes, n = Sizes(**case['sizes']), case['length'] + TOKENS + 8
-    way = WAYS[case['way']] if column == 'ours' else Way('', lambda n, sizes: {})
+    way = WAYS[case['way']] if column == 'ours' else Way(lambda n, sizes: {})
     flags = way.decoder or {'depth': 1, **{f'attn_{name}': value for name, value in way.flags(n, sizes).items()}}
     stack = Decoder(dim=sizes.dim, heads=sizes.heads, attn_dim_head=sizes.head, **flags)
     model = TransformerWrapper(num_tokens=256, max_seq_len=n, use_abs_pos_emb=False, attn_layers=stack)
@@ -123,7 +122,6 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument('--show', action='store_true', help='measure nothing, show what `--results` holds')
     parser.add_argument('--summary', action='store_true', help='one table, with a line for each way')
     parser.add_argument('--markdown', type=Path, help='write the tables to this file')
-    parser.add_argument('--plot', type=Path, help='draw time and memory over length into this folder, by matplotlib')
     return parser
 
 
@@ -381,61 +379,10 @@ def shorter(cell: str) -> str:
     return cell or '-'
 
 
-# pictures
-
-
-def plot(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Time and memory over length, a panel for each group of ways; a package has the colour of its way, in dashes."""
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-
-    found, written, tab = Found(rows), [], colormaps['tab20'].colors
-    colours = tab[::2] + tab[1::2]
-    folder.mkdir(parents=True, exist_ok=True)
-    for words, unit in UNITS.items():
-        ways = [name for name in found.ways(unit) if not WAYS[name].depth]
-        groups = list(dict.fromkeys(WAYS[name].group for name in ways))
-        if not groups:
-            continue
-        figure = Figure(figsize=(6 * len(groups), 10), layout='constrained')
-        panels = figure.subplots(2, len(groups), squeeze=False, sharey=True, sharex=True)
-        for across, causal in zip(panels, (True, False), strict=True):
-            for axes, group in zip(across, groups, strict=True):
-                shown = [name for name in ways if WAYS[name].group == group and WAYS[name].causal == causal]
-                axes.set_visible(bool(shown))
-                lines = [
-                    (f'dense, {column}', style, 'black', found.curve(dense_name(causal), unit, column))
-                    for column, style in (('ours flash', '-'), ('ours dense', ':'), ('original flash', '--'))
-                ]
-                for name, colour in zip(shown, colours, strict=False):
-                    lines.append((name, 'o-', colour, found.curve(name, unit, 'ours')))
-                    peer = f'package {WAYS[name].peer}'
-                    if peer not in [label for label, *_ in lines]:
-                        lines.append((peer, 's--', colour, found.curve(name, unit, 'peer')))
-                for label, style, colour, curve in lines:
-                    if curve:
-                        axes.plot(list(curve), list(curve.values()), style, color=colour, label=label, ms=4, lw=1.3)
-                axes.set(xscale='log', yscale='log', title=f'{group}, {"causal" if causal else "both directions"}')
-                axes.set_xticks(found.lengths(unit), [str(n) for n in found.lengths(unit)], minor=False)
-                axes.minorticks_off()
-                axes.grid(alpha=0.3)
-                axes.legend(fontsize=6.5, ncols=2, loc='lower right')
-            across[0].set_ylabel(f'forward and backward, {unit}')
-        for axes in panels[-1]:
-            axes.set_xlabel('tokens')
-        low, high = panels[0, 0].get_ylim()
-        panels[0, 0].set_ylim(low / 30, high)  # legends stand below all lines
-        written.append(folder / f'efficient_{words}.png')
-        figure.savefig(written[-1], dpi=110)
-    return written
-
-
 def main() -> None:
     options = options_of(parser())
     if options.serve:
         return serve(work)
-    if options.plot and importlib.util.find_spec('matplotlib') is None:
-        raise SystemExit('--plot needs matplotlib: pip install matplotlib')
     kept = json.loads(options.results.read_text()) if options.results and options.results.exists() else []
     rows_of_all = {(fields['work'], fields['unit']): Row(**fields) for fields in kept}
     files = [path for path in (options.results, options.json) if path]
@@ -448,8 +395,6 @@ def main() -> None:
     print(text)
     if options.markdown:
         options.markdown.write_text(text + '\n')
-    if options.plot:
-        print('\n'.join(f'drawn: {path}' for path in plot(filled, options.plot)))
 
 
 if __name__ == '__main__':

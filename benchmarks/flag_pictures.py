@@ -1,186 +1,165 @@
-"""Pictures of what `flag_effects.py` finds: effects by family, costs, pairs, lengths. Needs matplotlib."""
+"""Pictures of what `flag_effects.py` finds: effects by family, costs, lengths. Needs matplotlib."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flag_effects import Effect, alone, by_length, effects, interactions
+from flag_effects import Effect, alone, by_length, effects
 from flag_variants import BASELINES, FAMILY
+from measure import ROOT
 
 if TYPE_CHECKING:
     from which_flag_helps import Row
 
-BETTER, WORSE, NEITHER = '#1b7837', '#b2182b', '#888888'
+sys.path.append(str(ROOT / 'images'))
+
+import style
+
+Draw = Callable[[Any], Any]
+BETTER, WORSE, NEITHER = style.BLUE, style.ORANGE, '#a9b4bf'
+WORDS = {BETTER: 'better', WORSE: 'worse', NEITHER: 'no effect shown'}
+TITLES = {
+    'effects': 'Change of bits per byte by each flag alone, in equal steps; the best of each family is named',
+    'costs': 'Gain over cost of each flag alone, modern baseline',
+    'lengths': 'Bits per byte beyond the 256 bytes of training',
+}
 
 
 def drawn(rows: Sequence[Row], folder: Path) -> list[Path]:
     """Draw all for which there are rows."""
-    import matplotlib
-
-    matplotlib.use('Agg')
-    pictures = {'effects': forest, 'costs': scatter, 'pairs': matrix, 'lengths': curves}
-    return [file for name, make in pictures.items() if (file := saved(make(rows), folder / f'flag_{name}.png'))]
-
-
-def saved(figure: Any, file: Path) -> Path | None:
-    """Write a figure, without what differs from one run to the next."""
-    import matplotlib.pyplot as plt
-
-    if figure is None:
-        return None
-    figure.savefig(file, dpi=100, bbox_inches='tight', metadata={'Software': None})
-    plt.close(figure)
-    return file
+    files = []
+    for name, make in ALL.items():
+        if draw := make(rows):
+            files.append(folder / f'flag_{name}.png')
+            style.write(style.figure_of(TITLES[name], draw), files[-1])
+    return files
 
 
-def colour(one: Effect) -> str:
-    return NEITHER if not one.shown else BETTER if one.mean < 0 else WORSE
+def better(one: Effect) -> bool:
+    return one.shown and one.mean < 0
 
 
-def forest(rows: Sequence[Row]) -> Any:
-    """Effects with their intervals, family by family, of both baselines side by side."""
-    import matplotlib.pyplot as plt
+def color(one: Effect) -> str:
+    return BETTER if better(one) else WORSE if one.shown else NEITHER
 
+
+def legend(figure: Any, axes: Any) -> None:
+    keys = [axes.plot([], [], 'o', color=shade, label=name)[0] for shade, name in WORDS.items()]
+    figure.legend(handles=keys, loc='outside lower center', ncols=3, handletextpad=0.2)
+
+
+def families(rows: Sequence[Row]) -> Draw | None:
+    """Effects of all variants, a row for each family with the name of its best variant, a panel for each baseline."""
     both = {baseline: alone(effects(rows, baseline)) for baseline in BASELINES}
-    families = list(dict.fromkeys(FAMILY.values()))
-    names = [name for name in FAMILY if any(name in found for found in both.values())]
-    if not names:
+    if not any(both.values()):
         return None
-    best = {name: min(found[name].mean for found in both.values() if name in found) for name in names}
-    names.sort(key=lambda name: (families.index(FAMILY[name]), best[name]))
-    columns = 3
-    heights = split([[name for name in names if FAMILY[name] == family] for family in families], columns)
-    rows_of = max(sum(len(part) + 1 for part in column) for column in heights)
-    figure = plt.figure(figsize=(20, 0.19 * rows_of + 1), layout='constrained')
-    for column, own in zip(heights, figure.subfigures(1, columns, wspace=0.02), strict=True):
-        labels: list[tuple[str, bool]] = []
-        for part in column:
-            labels += [(FAMILY[part[0]], True), *((name, False) for name in part)]
-        for side, (ax, (baseline, found)) in enumerate(zip(own.subplots(1, 2), both.items(), strict=True)):
-            ax.axvline(0, color='black', linewidth=0.6)
-            for y, (name, is_family) in enumerate(labels):
-                if name in found and not is_family:
-                    one = found[name]
-                    half = one.half if math.isfinite(one.half) else 0
-                    ax.errorbar(one.mean, y, xerr=half, fmt='o', markersize=3.5, color=colour(one), elinewidth=1.2)
-            ax.set(ylim=(rows_of - 0.5, -0.5), yticks=range(len(labels)))
-            ax.set_xscale('symlog', linthresh=0.05, linscale=1.0)
-            ax.set_xlim(-3, 3)
-            ax.set_xticks([-2, -0.5, -0.1, 0, 0.1, 0.5, 2], ['-2', '-.5', '-.1', '0', '.1', '.5', '2'], fontsize=8)
-            ax.set_title(f'{baseline} baseline', fontsize=9)
-            ax.grid(axis='x', alpha=0.3)
-            ax.tick_params(axis='y', length=0)
-            ax.set_yticklabels([name for name, _ in labels] if side == 0 else [], fontsize=8)
-            if side == 0:
-                for label, (_, is_family) in zip(ax.get_yticklabels(), labels, strict=True):
-                    label.set_fontweight('bold' if is_family else 'normal')
-    figure.suptitle('Change of bits per held-out byte in equal steps, 95 % intervals; left of zero is better')
-    return figure
+    names = [name for name in dict.fromkeys(FAMILY.values()) if any(FAMILY[v] == name for v in [*both['modern']])]
+
+    def draw(figure: Any) -> None:
+        style.set_height(figure, 30 * len(names) + 92)
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, (baseline, found) in zip(panels, both.items(), strict=True):
+            axes.axvline(0, color=style.INK, linewidth=0.8)
+            for y, name in enumerate(names):
+                own = sorted((one for one in found.values() if FAMILY[one.variant] == name), key=lambda e: e.shown)
+                for one in own:
+                    axes.plot(one.mean, y, 'o', color=color(one), alpha=0.8, markeredgewidth=0)
+                if any(map(better, own)):
+                    best = min(filter(better, own), key=lambda each: each.mean)
+                    look = dict(fontsize=style.SMALL, color=style.MUTED, ha='center', va='bottom')
+                    axes.text(0.5, y + 0.47, best.variant, transform=axes.get_yaxis_transform(), **look)
+            axes.set_xscale('symlog', linthresh=0.1, linscale=0.7)
+            axes.set(xlim=(-1.2, 3.5), ylim=(len(names) - 0.45, -0.5), yticks=range(len(names)))
+            axes.set_xticks([-1, -0.1, 0, 0.1, 1], ['-1', '-.1', '0', '.1', '1'])
+            axes.set_title(f'{baseline} baseline')
+            axes.tick_params(axis='y', length=0)
+        panels[0].set_yticklabels([name.replace('attention below', 'attention\nbelow') for name in names])
+        legend(figure, panels[0])
+
+    return draw
 
 
-def split(parts: Sequence[list[str]], columns: int) -> list[list[list[str]]]:
-    """Families in order, over columns of about the same height."""
-    total, found, height = sum(len(part) + 1 for part in parts if part), [[] for _ in range(columns)], 0
-    for part in filter(None, parts):
-        middle = height + (len(part) + 1) / 2
-        found[min(columns - 1, int(middle * columns / total))].append(part)
-        height += len(part) + 1
-    return found
-
-
-def scatter(rows: Sequence[Row]) -> Any:
+def scatter(rows: Sequence[Row]) -> Draw | None:
     """Time of a step against what is gained in equal steps, of the modern baseline."""
-    import matplotlib.pyplot as plt
-
     known = (one for one in alone(effects(rows, 'modern')).values() if not math.isnan(one.step))
     found = [one for one in known if one.mean < 0.35]
     if not found:
         return None
-    figure, ax = plt.subplots(figsize=(12, 7))
-    for one in found:
-        ax.scatter(one.step, one.mean, s=16, color=colour(one))
-    ax.axhline(0, color='black', linewidth=0.6)
-    ax.axvline(1, color='black', linewidth=0.6)
-    ax.set_xscale('log')
-    ax.set_xticks([0.7, 1, 1.5, 2, 3, 5, 8], ['0.7', '1', '1.5', '2', '3', '5', '8'])
-    ax.minorticks_off()
-    ax.set(xlabel='time of a training step over the baseline', ylabel='change of bits per byte, equal steps')
-    ax.set_title('What flags cost and what they gain: modern baseline; colour where it holds', fontsize=11)
-    ax.grid(alpha=0.3)
-    ordered = sorted(found, key=lambda one: one.mean)
-    chosen = {*ordered[:20], *ordered[-8:], *sorted(found, key=lambda one: -one.step)[:8]}
-    labelled(ax, [(one.variant, one.step, one.mean) for one in ordered if one in chosen])
-    return figure
+
+    def draw(figure: Any) -> Callable[[], None]:
+        style.set_height(figure, 320)
+        axes = figure.subplots()
+        for one in sorted(found, key=lambda each: each.shown):
+            axes.plot(one.step, one.mean, 'o', color=color(one), alpha=0.8, markeredgewidth=0)
+        axes.axhline(0, color=style.INK, linewidth=0.8)
+        axes.axvline(1, color=style.INK, linewidth=0.8)
+        axes.set_xscale('log')
+        axes.set_xticks([1, 1.5, 2, 3, 5], ['1', '1.5', '2', '3', '5'])
+        axes.minorticks_off()
+        axes.set(xlabel='time of a training step over that of the baseline', ylabel='change of bits per byte')
+        legend(figure, axes)
+        ordered = sorted(found, key=lambda one: one.mean)
+        chosen = {*ordered[:6], *sorted(found, key=lambda one: -one.step)[:3]}
+        axes.set_xlim(0.7, 6)  # room for names
+        return lambda: labelled(axes, [(one.variant, one.step, one.mean) for one in ordered if one in chosen])
+
+    return draw
 
 
-def labelled(ax: Any, points: Sequence[tuple[str, float, float]]) -> None:
+def labelled(axes: Any, points: Sequence[tuple[str, float, float]]) -> None:
     """Write names beside points, each at the nearest height at which it covers no other."""
-    ax.figure.canvas.draw()
-    taken: list[tuple[float, float, float]] = []  # left, right and middle of names, in points of the screen
+    taken: list[tuple[float, float, float]] = []  # left, right and middle of names, in points
     for text, x, y in points:
-        left, height = ax.transData.transform((x, y))
+        left, height = axes.transData.transform((x, y))
         right = left + 6 * len(text) + 8
         away = next(
             step
             for step in sorted(range(-300, 301, 3), key=abs)
-            if all(right < own[0] or own[1] < left or abs(height + step - own[2]) >= 12 for own in taken)
+            if all(right < own[0] or own[1] < left or abs(height + step - own[2]) >= 14 for own in taken)
         )
         taken.append((left, right, height + away))
-        line = dict(arrowstyle='-', color='#bbbbbb', linewidth=0.6) if abs(away) > 8 else None
-        where = dict(xytext=(6, away * 72 / ax.figure.dpi), textcoords='offset points', va='center')
-        ax.annotate(text, (x, y), fontsize=8, arrowprops=line, **where)
+        line = dict(arrowstyle='-', color=style.RULE, linewidth=0.8) if abs(away) > 8 else None
+        where = dict(xytext=(6, away), textcoords='offset points', va='center', fontsize=style.SMALL)
+        axes.annotate(text, (x, y), arrowprops=line, in_layout=False, **where)
 
 
-def matrix(rows: Sequence[Row]) -> Any:
-    """What pairs change beyond the sum of their parts."""
-    import matplotlib.pyplot as plt
-    import numpy as np
-
-    found = interactions(rows, 'modern')
-    names = list(dict.fromkeys(name for pair in found for name in pair))
-    if not names:
+def lengths(rows: Sequence[Row]) -> Draw | None:
+    """Bits per byte of positions by the length that is read, a panel for each baseline."""
+    both = {baseline: by_length(rows, baseline) for baseline in BASELINES}
+    if not any(both.values()):
         return None
-    grid = np.full((len(names), len(names)), np.nan)
-    for (one, other), (mean, _) in found.items():
-        grid[names.index(one), names.index(other)] = grid[names.index(other), names.index(one)] = mean
-    figure, ax = plt.subplots(figsize=(11, 9))
-    most = float(np.nanmax(np.abs(grid)))
-    image = ax.imshow(grid, cmap='PRGn_r', vmin=-most, vmax=most)
-    ax.set_xticks(range(len(names)), names, rotation=60, ha='right', fontsize=8)
-    ax.set_yticks(range(len(names)), names, fontsize=8)
-    for (y, x), value in np.ndenumerate(grid):
-        if not np.isnan(value):
-            dark = abs(value) > 0.6 * most
-            ax.text(x, y, f'{value:+.2f}', ha='center', va='center', fontsize=6, color='white' if dark else 'black')
-    ax.set_title(
-        'What two flags change beyond the sum of both alone, in bits per byte: above zero they gain less', fontsize=11
-    )
-    figure.colorbar(image, shrink=0.7)
-    return figure
+    base = {'plain': 'learned', 'modern': 'rotary_pos_emb'}
+    named = {
+        baseline: {name or base[baseline]: {n: mean for n, (mean, _) in by.items()} for name, by in own.items()}
+        for baseline, own in both.items()
+    }
+    last = {name: by[max(by)] for own in named.values() for name, by in own.items()}
+    names = sorted(last, key=lambda name: last[name])
+    read = sorted({length for own in named.values() for by in own.values() for length in by})
+
+    def draw(figure: Any) -> None:
+        style.set_height(figure, 14.5 * len(names) + 92)
+        panels = figure.subplots(1, 2, sharey=True)
+        shades = [style.SHADES(0.3 + 0.7 * at / max(1, len(read) - 1)) for at in range(len(read))]
+        for axes, (baseline, own) in zip(panels, named.items(), strict=True):
+            for y, name in enumerate(names):
+                if name in own:
+                    axes.plot([min(own[name].values()), max(own[name].values())], [y, y], color=style.RULE, linewidth=2)
+            for at, length in enumerate(read):
+                points = [(own[name][length], y) for y, name in enumerate(names) if length in own.get(name, {})]
+                label = f'{length:,} bytes'
+                axes.plot([x for x, _ in points], [y for _, y in points], 'o', color=shades[at], label=label, zorder=3)
+            axes.set(ylim=(len(names) - 0.4, -0.6), yticks=range(len(names)), title=f'{baseline} baseline')
+            axes.tick_params(axis='y', length=0)
+        panels[0].set_yticklabels(names)
+        look = dict(ncols=len(read), handletextpad=0.1, columnspacing=0.8)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center', **look)
+
+    return draw
 
 
-def curves(rows: Sequence[Row]) -> Any:
-    """Positions: bits per byte at lengths beyond those of training."""
-    import matplotlib.pyplot as plt
-
-    found = {baseline: by_length(rows, baseline) for baseline in BASELINES}
-    if not any(found.values()):
-        return None
-    figure, axes = plt.subplots(1, 2, figsize=(16, 6.5), sharey=True, layout='constrained')
-    for ax, (baseline, own) in zip(axes, found.items(), strict=True):
-        ordered = sorted(own.items(), key=lambda item: -list(item[1].values())[-1][0])
-        for at, (name, by) in enumerate(ordered):
-            lengths, means = [*by], [mean for mean, _ in by.values()]
-            halves = [half if math.isfinite(half) else 0 for _, half in by.values()]
-            look = dict(linestyle=('-', '--', ':')[at % 3], color=plt.get_cmap('turbo')(at / max(1, len(ordered) - 1)))
-            ax.errorbar(lengths, means, yerr=halves, label=name or 'baseline', capsize=2, elinewidth=0.7, **look)
-        ax.set_xscale('log', base=2)
-        ax.set_xticks([*lengths], [str(length) for length in lengths])
-        ax.set(title=f'{baseline} baseline', xlabel='bytes that are read; 256 in training')
-        ax.grid(alpha=0.3)
-        ax.legend(fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5), title='from above at the right end')
-    axes[0].set_ylabel('bits per held-out byte')
-    return figure
+ALL = {'effects': families, 'costs': scatter, 'lengths': lengths}

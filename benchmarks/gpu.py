@@ -5,7 +5,7 @@
     python benchmarks/gpu.py all --device cpu --tiny --into /tmp/rows      # a rehearsal: does every stage run?
     python benchmarks/gpu.py profile --device cuda [--only '350M'] [--columns 'ours compiled']
     python benchmarks/gpu.py table                                         # from the rows that are there
-    python benchmarks/gpu.py write                                         # into the pages, and the picture
+    python benchmarks/gpu.py write                                         # into the pages
 
 - Every measurement is a row of `results/gpu/STAGE.csv`, by (device, torch, commit, work, column). What has its row is
   not measured again, unless `--again` is given; a stage that its minutes did not suffice for goes on where it stopped.

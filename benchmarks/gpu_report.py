@@ -1,4 +1,4 @@
-"""Tables and the picture of `gpu.py`, from the rows in `results/gpu/`."""
+"""Tables of `gpu.py`, from the rows in `results/gpu/`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from gpu import RESULTS, Row, latest, read
 from measure import ROOT, markdown
 
 PLACES = (ROOT / 'docs' / 'kernels.md', ROOT / 'benchmarks' / 'README.md')
-PICTURE = ROOT / 'images' / 'gpu.png'
 TITLES = {
     'training': 'Training: tokens per second (MFU), peak GiB',
     'decoding': 'Decoding: tokens per second (share of the bandwidth roofline)',
@@ -83,38 +82,7 @@ def blocks(rows: Sequence[Row]) -> dict[Path, str]:
     return {path: with_block(path.read_text(encoding='utf-8'), name, content) for path, name, content in contents}
 
 
-def draw(rows: Sequence[Row], path: Path) -> bool:
-    """Draw each stage as bars, a column a color. Returns False if there is nothing to draw."""
-    import matplotlib.pyplot as plt
-
-    shown = [row for row in latest(rows).values() if row.value and row.device != 'cpu' and row.stage in TITLES]
-    if not shown:
-        return False
-    stages = [stage for stage in TITLES if any(row.stage == stage for row in shown)]
-    colors = {name: f'C{i}' for i, name in enumerate(dict.fromkeys(row.column for row in shown))}
-    figure, axes = plt.subplots(1, len(stages), figsize=(6 * len(stages), 6), layout='constrained', squeeze=False)
-    for axis, stage in zip(axes[0], stages, strict=True):
-        own = [row for row in shown if row.stage == stage]
-        labels: list[str] = []
-        for at, row in enumerate(own):
-            share = row.value / row.bound if row.bound else row.value
-            axis.barh(at, share, color=colors[row.column])
-            labels.append(f'{row.work}: {row.column}')
-        axis.set_yticks(range(len(labels)), labels, fontsize=6)
-        axis.invert_yaxis()
-        units = {'training': 'MFU', 'decoding': 'share of the roofline', 'features': 'ms', 'serving': 'tokens/s'}
-        axis.set_xlabel(units[stage])
-        if stage == 'features':
-            axis.set_xscale('log')
-        axis.set_title(TITLES[stage].partition(':')[0])
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-    return True
-
-
 def write() -> None:
-    """Bring the pages and the picture up to date."""
-    rows = read(RESULTS)
-    for path, text in blocks(rows).items():
+    """Bring the pages up to date."""
+    for path, text in blocks(read(RESULTS)).items():
         path.write_text(text, encoding='utf-8')
-    draw(rows, PICTURE)

@@ -46,7 +46,6 @@ class Way:
     decoder    flags of a stack that decodes, where `build` makes the layer
     """
 
-    group: str
     flags: Callable[[int, Sizes], dict[str, Any]] | None = None
     causal: bool = True
     peer: str = ''
@@ -149,52 +148,43 @@ def stack(**flags: Any) -> dict[str, Any]:
 LINEAR: dict[str, Any] = {'linear': True, 'decodes': True}
 WAYS: dict[str, Way] = {
     # patterns
-    'window 256, causal': Way(
-        'patterns', lambda n, s: {'max_attend_past': s.of(256)}, peer='local-attention', goal=2, **LINEAR
-    ),
-    'sliding 256, causal': Way(
-        'patterns', pattern(lambda p, n, s: p.Sliding(s.of(256))), peer='local-attention', goal=2, **LINEAR
-    ),
-    'sliding 256': Way(
-        'patterns', pattern(lambda p, n, s: p.Sliding(s.of(256))), False, peer='local-attention', linear=True
-    ),
+    'window 256, causal': Way(lambda n, s: {'max_attend_past': s.of(256)}, peer='local-attention', goal=2, **LINEAR),
+    'sliding 256, causal': Way(pattern(lambda p, n, s: p.Sliding(s.of(256))), peer='local-attention', goal=2, **LINEAR),
+    'sliding 256': Way(pattern(lambda p, n, s: p.Sliding(s.of(256))), False, peer='local-attention', linear=True),
     'image, local 1D': Way(
-        'patterns', pattern(lambda p, n, s: p.Local1D(s.of(256), s.of(256))), peer='local-attention', decodes=True
+        pattern(lambda p, n, s: p.Local1D(s.of(256), s.of(256))), peer='local-attention', decodes=True
     ),
     'image, local 2D': Way(
-        'patterns',
         pattern(lambda p, n, s: p.Local2D((root(n), n // root(n)), (s.of(8), s.of(16)), (s.of(8), s.of(16)))),
         peer='local-attention',
     ),
     'axial 2D': Way(
-        'patterns',
         pattern(lambda p, n, s: p.BlockLocal(root(n)) | p.Strided(root(n))),
         False,
         peer='axial-attention',
         goal=1.2,
     ),
-    'Sparse Transformer, strided': Way('patterns', pattern(strided), decodes=True),
-    'Sparse Transformer, merged': Way('patterns', pattern(lambda p, n, s: strided(p, n, s, 'merge')), decodes=True),
-    'Sparse Transformer, fixed': Way('patterns', pattern(fixed), decodes=True),
-    'Blockwise': Way('patterns', lambda n, s: {'sparse_pattern': 'blockwise'}, False),
-    'ETC, depth 1': Way('patterns', build=etc, causal=False, depth=1),
+    'Sparse Transformer, strided': Way(pattern(strided), decodes=True),
+    'Sparse Transformer, merged': Way(pattern(lambda p, n, s: strided(p, n, s, 'merge')), decodes=True),
+    'Sparse Transformer, fixed': Way(pattern(fixed), decodes=True),
+    'Blockwise': Way(lambda n, s: {'sparse_pattern': 'blockwise'}, False),
+    'ETC, depth 1': Way(build=etc, causal=False, depth=1),
     'Longformer': Way(
-        'patterns', lambda n, s: {'sparse_pattern': 'longformer'}, False, peer='local-attention', inputs=first_global
+        lambda n, s: {'sparse_pattern': 'longformer'}, False, peer='local-attention', inputs=first_global
     ),
-    'BigBird': Way('patterns', pattern(lambda p, n, s: p.BigBird(block=s.of(64))), False, peer='local-attention'),
+    'BigBird': Way(pattern(lambda p, n, s: p.BigBird(block=s.of(64))), False, peer='local-attention'),
     # clusters
-    'LSH, causal': Way('clusters', lsh, peer='reformer-pytorch', goal=2, decodes=True),
-    'LSH': Way('clusters', lsh, False, peer='reformer-pytorch', goal=2),
-    'routing, causal': Way('clusters', routing, peer='routing-transformer', goal=1.5, decodes=True),
-    'routing': Way('clusters', routing, False, peer='routing-transformer', goal=1.5),
-    'Sinkhorn, causal': Way('clusters', sinkhorn, peer='sinkhorn-transformer', goal=1.3, decodes=True),
-    'Sinkhorn': Way('clusters', sinkhorn, False, peer='sinkhorn-transformer', goal=1.3),
+    'LSH, causal': Way(lsh, peer='reformer-pytorch', goal=2, decodes=True),
+    'LSH': Way(lsh, False, peer='reformer-pytorch', goal=2),
+    'routing, causal': Way(routing, peer='routing-transformer', goal=1.5, decodes=True),
+    'routing': Way(routing, False, peer='routing-transformer', goal=1.5),
+    'Sinkhorn, causal': Way(sinkhorn, peer='sinkhorn-transformer', goal=1.3, decodes=True),
+    'Sinkhorn': Way(sinkhorn, False, peer='sinkhorn-transformer', goal=1.3),
     # stacks
-    'reversible, depth 8': Way('stacks', **stack(reversible=True)),
-    'feedforward in 8 chunks, depth 8': Way('stacks', **stack(ff_chunks=8, ff_chunk_checkpoint=True)),
+    'reversible, depth 8': Way(**stack(reversible=True)),
+    'feedforward in 8 chunks, depth 8': Way(**stack(ff_chunks=8, ff_chunk_checkpoint=True)),
     # low rank and feature maps
     'Linformer, k 256': Way(
-        'sums',
         # matrices that heads share, as in the package
         lambda n, s: {'linformer_k': s.of(256), 'linformer_max_len': n, 'linformer_share': 'headwise'},
         False,
@@ -202,29 +192,25 @@ WAYS: dict[str, Way] = {
         goal=1.3,
         linear=True,
     ),
-    'RFA, causal': Way('sums', features('rff'), **LINEAR),
-    'RFA with gates, causal': Way('sums', features('rff', kernel_update='gate'), **LINEAR),
-    'Performer, causal': Way('sums', features('favor'), peer='performer-pytorch', goal=10, **LINEAR),
-    'Performer': Way('sums', features('favor'), False, peer='performer-pytorch', goal=1.3, linear=True),
-    'Performer, causal, heads of 64': Way(
-        'sums', features('favor'), peer='performer-pytorch', goal=10, linear=True, wide=64
-    ),
-    'Performer, heads of 64': Way(
-        'sums', features('favor'), False, peer='performer-pytorch', goal=1.3, linear=True, wide=64
-    ),
-    'linear, causal': Way('sums', features('elu'), peer='linear-attention-transformer', goal=10, **LINEAR),
-    'linear': Way('sums', features('elu'), False, peer='linear-attention-transformer', linear=True),
-    'delta rule, causal': Way('sums', features('elu', kernel_update='delta'), **LINEAR),
-    'delta rule, DPFP, causal': Way('sums', features('dpfp', kernel_update='delta'), **LINEAR),
-    'AFT full': Way('sums', aft('full'), False, peer='aft-pytorch full', goal=1.5),
-    'AFT local': Way('sums', aft('local'), False, peer='aft-pytorch local', linear=True),
-    'AFT local, causal': Way('sums', aft('local'), **LINEAR),
-    'AFT simple': Way('sums', aft('simple'), False, peer='aft-pytorch simple', linear=True),
-    'AFT simple, causal': Way('sums', aft('simple'), **LINEAR),
-    'AFT conv': Way('sums', aft('conv'), False, linear=True),
-    'AFT conv, causal': Way('sums', aft('conv'), **LINEAR),
-    'RWKV, causal': Way('sums', build=recurrent('RWKVTimeMix'), decoder=layers('rwkv'), **LINEAR),
-    'diagonal SSM, causal': Way('sums', build=recurrent('DiagonalSSM'), decoder=layers('ssm'), **LINEAR),
+    'RFA, causal': Way(features('rff'), **LINEAR),
+    'RFA with gates, causal': Way(features('rff', kernel_update='gate'), **LINEAR),
+    'Performer, causal': Way(features('favor'), peer='performer-pytorch', goal=10, **LINEAR),
+    'Performer': Way(features('favor'), False, peer='performer-pytorch', goal=1.3, linear=True),
+    'Performer, causal, heads of 64': Way(features('favor'), peer='performer-pytorch', goal=10, linear=True, wide=64),
+    'Performer, heads of 64': Way(features('favor'), False, peer='performer-pytorch', goal=1.3, linear=True, wide=64),
+    'linear, causal': Way(features('elu'), peer='linear-attention-transformer', goal=10, **LINEAR),
+    'linear': Way(features('elu'), False, peer='linear-attention-transformer', linear=True),
+    'delta rule, causal': Way(features('elu', kernel_update='delta'), **LINEAR),
+    'delta rule, DPFP, causal': Way(features('dpfp', kernel_update='delta'), **LINEAR),
+    'AFT full': Way(aft('full'), False, peer='aft-pytorch full', goal=1.5),
+    'AFT local': Way(aft('local'), False, peer='aft-pytorch local', linear=True),
+    'AFT local, causal': Way(aft('local'), **LINEAR),
+    'AFT simple': Way(aft('simple'), False, peer='aft-pytorch simple', linear=True),
+    'AFT simple, causal': Way(aft('simple'), **LINEAR),
+    'AFT conv': Way(aft('conv'), False, linear=True),
+    'AFT conv, causal': Way(aft('conv'), **LINEAR),
+    'RWKV, causal': Way(build=recurrent('RWKVTimeMix'), decoder=layers('rwkv'), **LINEAR),
+    'diagonal SSM, causal': Way(build=recurrent('DiagonalSSM'), decoder=layers('ssm'), **LINEAR),
 }
 
 

@@ -1,12 +1,12 @@
 """Pictures of what the library does, each drawn from its own modules.
 
     python images/draw.py                     all of them, to the folder of this file
-    python images/draw.py rotary alibi        some
+    python images/draw.py rotary stages       some
     python images/draw.py --list              their names
     python images/draw.py --to elsewhere rotary
 
-A block diagram is what `model.explain()` says; a map is what a module gives (`return_attn`, `visible`, a table), or,
-where a module forms no map, which inputs an output depends on; a curve is a module asked for many values.
+A layout is what the layers of a stack are; a map is what a module gives (`visible`, a table), or, where a module forms
+no map, which inputs an output depends on; a curve is a module asked for many values.
 
 Exit codes: 0 done, 2 there is no such picture.
 """
@@ -14,7 +14,6 @@ Exit codes: 0 done, 2 there is no such picture.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -25,26 +24,38 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+HERE = Path(__file__).resolve().parent
+sys.path += [str(HERE), str(HERE.parent)]
 
-from x_transformers import Decoder, Encoder, TransformerWrapper, XTransformer, XValTransformerWrapper, patterns
-from x_transformers.autoregressive_wrapper import hidden_keys
-from x_transformers.features.biases import AlibiPositionalBias, DynamicPositionBias, RelativePositionBias
-from x_transformers.features.levels import AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
-from x_transformers.features.norms import LayerNorm, RMSNorm, ScaleNorm
-from x_transformers.features.rotary import RotaryEmbedding, apply_rotary_pos_emb
-from x_transformers.flags.resolved import did_you_mean
+import style  # noqa: E402
+
+from x_transformers import Decoder, Encoder, TransformerWrapper, XTransformer, patterns  # noqa: E402
+from x_transformers.autoregressive_wrapper import hidden_keys  # noqa: E402
+from x_transformers.features.biases import (  # noqa: E402
+    AlibiPositionalBias,
+    DynamicPositionBias,
+    RelativePositionBias,
+)
+from x_transformers.features.levels import (  # noqa: E402
+    AttentionFeature,
+    FeedForwardFeature,
+    ModelFeature,
+    StackFeature,
+)
+from x_transformers.features.rotary import RotaryEmbedding, apply_rotary_pos_emb  # noqa: E402
+from x_transformers.flags.resolved import did_you_mean  # noqa: E402
 
 N, DIM = 48, 32  # tokens and width of what is drawn
 NOTHING, ONE, OTHER, BOTH, AHEAD = range(5)
-COLOURS = ('#f5f5f5', '#26468c', '#d98032', '#7d4a58', '#d5d5d5')
+COLORS = ('#ffffff', style.BLUE, style.YELLOW, style.INK, '#d5dbe1')
+NAMES = ('hidden', 'visible', 'to a second head', 'to both heads', 'the future')
 STAGES = {
-    'ring': ('#9db8e8', 'ring: gets the value, and gives it back changed'),
-    'term': ('#a8d8b0', 'term: gives something to be added'),
-    'choice': ('#f2c48d', 'choice: one feature does it in its own way'),
-    'build': ('#dddddd', 'build: when the model is made'),
+    'ring': ('blue', 'ring: changes the value'),
+    'term': ('green', 'term: adds to the value'),
+    'choice': ('orange', 'choice: replaces a step'),
+    'build': ('grey', 'build: when the model is built'),
 }
-KINDS = {'a': '#9db8e8', 'f': '#f2c48d', 'c': '#a8d8b0'}
+KINDS = {'a': 'blue', 'c': 'green', 'f': 'orange', 'norm': 'yellow', 'end': 'grey'}
 
 
 # kinds of pictures
@@ -52,32 +63,43 @@ KINDS = {'a': '#9db8e8', 'f': '#f2c48d', 'c': '#a8d8b0'}
 
 @dataclass
 class Maps:
-    """Tables of numbers in colour, side by side; whole numbers are the colours of `COLOURS`."""
+    """Tables of numbers as colors, four in a row. Whole numbers are the colors of `COLORS`."""
 
     title: str
     maps: list[tuple[str, Tensor]]
-    across: int = 4
 
     def draw(self, figure: Any) -> None:
-        across = min(self.across, len(self.maps))
-        down = -(-len(self.maps) // across)
-        figure.set_size_inches(max(2.75 * across, 4.6), 2.95 * down + 0.3)
-        panels = figure.subplots(down, across, squeeze=False).flat
-        for axes, (title, table) in zip(panels, self.maps, strict=False):
-            if table.is_floating_point():
-                axes.imshow(table.numpy(), cmap='Blues', interpolation='nearest', aspect='auto')
-            else:
+        down = -(-len(self.maps) // 4)
+        lines = max(name.count('\n') for name, _ in self.maps)
+        whole = not self.maps[0][1].is_floating_point()
+        style.set_height(figure, (104 + 12 * lines) * down + 44 + 26 * whole)
+        panels = list(figure.subplots(down, 4).flat)
+        for axes, (name, table) in zip(panels, self.maps, strict=True):
+            if whole:
                 from matplotlib.colors import ListedColormap
 
-                top = len(COLOURS) - 0.5
-                axes.imshow(table.numpy(), cmap=ListedColormap(COLOURS), vmin=-0.5, vmax=top, interpolation='nearest')
-            axes.set_title(title, fontsize=8)
-        for axes in figure.axes:
-            axes.set_axis_off()
+                look = dict(cmap=ListedColormap(COLORS), vmin=-0.5, vmax=len(COLORS) - 0.5)
+            else:
+                look = dict(cmap=style.SHADES)
+            axes.imshow(table.numpy(), interpolation='nearest', aspect='auto', **look)
+            axes.set_title(name, fontsize=style.SMALL, pad=3)
+            axes.set(xticks=[], yticks=[])
+            axes.grid(False)
+            for spine in axes.spines.values():
+                spine.set_visible(True)
+        if whole:
+            keys = [
+                panels[0].bar(0, 0, color=color, edgecolor=style.MUTED, linewidth=0.6, label=name)
+                for color, name in zip(COLORS, NAMES, strict=True)
+            ]
+            look = dict(handlelength=0.9, handletextpad=0.4, columnspacing=1.0)
+            figure.legend(handles=keys, loc='outside lower left', ncols=len(keys), **look)
 
 
 @dataclass
 class Curves:
+    """Numbers over numbers, each curve with its name."""
+
     title: str
     x: str
     y: str
@@ -85,88 +107,142 @@ class Curves:
     log: bool = False
 
     def draw(self, figure: Any) -> None:
-        figure.set_size_inches(5.2, 3.2)
+        style.set_height(figure, 220)
         axes = figure.subplots()
         for name, x, y in self.curves:
             axes.plot(x.numpy(), y.numpy(), label=name, marker='o' if len(x) < 16 else '')
-        axes.set(xlabel=self.x, ylabel=self.y, **(dict(xscale='log', yscale='log') if self.log else {}))
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+        axes.set(xlabel=self.x, ylabel=self.y)
+        if self.log:
+            from matplotlib.ticker import FuncFormatter
+
+            axes.set(xscale='log', yscale='log')
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:,g}'))
+            axes.minorticks_off()
+            if len(self.curves[0][1]) < 8:
+                axes.set_xticks(self.curves[0][1].tolist())
+        figure.legend(loc='outside lower center', ncols=len(self.curves), handlelength=1.4)
 
 
 @dataclass
 class Rows:
-    """Layers in order, from left to right: a attention, c cross-attention, f feedforward."""
+    """Layers in order, from left to right: a attention, f feedforward."""
 
     title: str
     rows: list[tuple[str, tuple[str, ...]]]
 
     def draw(self, figure: Any) -> None:
-        figure.set_size_inches(6.5, 0.38 * len(self.rows) + 0.7)
+        style.set_height(figure, 19 * len(self.rows) + 62)
         axes = figure.subplots()
-        for down, (name, kinds) in enumerate(self.rows):
-            axes.text(-0.4, down, name, ha='right', va='center', fontsize=8)
+        for down, (_, kinds) in enumerate(self.rows):
             for at, kind in enumerate(kinds):
-                axes.barh(down, 0.9, left=at, height=0.8, color=KINDS[kind])
-                axes.text(at + 0.45, down, kind, ha='center', va='center', fontsize=8)
-        axes.set(xlim=(-3, max(len(kinds) for _, kinds in self.rows)), ylim=(len(self.rows) - 0.4, -0.6))
-        axes.set_axis_off()
+                color = style.TINTS[KINDS[kind]]
+                axes.barh(down, 0.88, left=at, height=0.8, color=color, edgecolor=style.MUTED, linewidth=0.7)
+                axes.text(at + 0.44, down, kind, ha='center', va='center')
+        axes.set_yticks(range(len(self.rows)), [name for name, _ in self.rows])
+        axes.set_xlabel('a: attention, f: feedforward; the first layer is at the left', fontsize=style.SMALL)
+        axes.set(xticks=[], xlim=(0, max(len(kinds) for _, kinds in self.rows)), ylim=(len(self.rows) - 0.5, -0.5))
+        style.plain(axes)
 
 
 @dataclass
-class Blocks:
-    """Parts of a model from top to bottom, the stages of each inside; what flags bring in is coloured."""
+class Layouts:
+    """Parts of models from top to bottom. A branch is a list: the stream goes around it and is joined at its end."""
 
     title: str
-    parts: list[tuple[str, list[tuple[str, str, bool]]]]
+    across: int
+    columns: list[tuple[str, list[Any]]]
+    reads: dict[str, str]  # what the branch of a column reads from another column
 
     def draw(self, figure: Any) -> None:
-        lines = sum(1 + len(stages) for _, stages in self.parts)
-        figure.set_size_inches(7, 0.3 * lines + 0.5)
-        axes = figure.subplots()
-        y = 0.0
-        for heading, stages in self.parts:
-            box = dict(boxstyle='square,pad=0.3', edgecolor='#555555')
-            axes.text(0.01, y, heading, va='center', fontsize=8, weight='bold', bbox={**box, 'facecolor': '#dddddd'})
-            for stage, text, by_flag in stages:
-                y += 1
-                colour = COLOURS[OTHER] if by_flag else '#ffffff'
-                axes.text(0.06, y, stage, va='center', fontsize=8, bbox={**box, 'facecolor': colour})
-                axes.text(0.24, y, text, va='center', fontsize=7)
-            y += 1.2
-        axes.set(xlim=(0, 1), ylim=(y - 0.5, -0.7))
-        axes.set_axis_off()
+        down = -(-len(self.columns) // self.across)
+        rows = [self.columns[at : at + self.across] for at in range(0, len(self.columns), self.across)]
+        heights = [max(map(self.height, parts)) for parts in rows]
+        style.set_height(figure, sum(heights) + 38)
+        panels = figure.subplots(down, self.across, squeeze=False, height_ratios=heights)
+        wide, ends = (style.WIDTH - 2 * style.MARGIN) / self.across - 6, {}
+        for line, parts, height in zip(panels, rows, heights, strict=True):
+            for axes, (name, items) in zip(line, parts, strict=True):
+                axes.set_title(name, pad=4)
+                axes.set(xlim=(0, wide), ylim=(height - 18, 0), xticks=[], yticks=[])
+                style.plain(axes)
+                ends[name] = (axes, self.column(axes, items, wide))
+        for name, source in self.reads.items():
+            self.arrow(figure, *ends[source], *ends[name], wide)
+
+    @staticmethod
+    def height(column: tuple[str, list[Any]]) -> float:
+        return 24 + sum(18 * len(item) + 2 if isinstance(item, list) else 20 for item in column[1])
+
+    @staticmethod
+    def column(axes: Any, items: list[Any], wide: float) -> dict[str, float]:
+        """Draw boxes, and return the heights at which cross-attention and the end are."""
+        y, middle, left, found = 2.0, wide / 2 + 8, 12.0, {}
+        line = dict(color=style.MUTED, linewidth=1.1, solid_capstyle='round', zorder=0)
+
+        def box(kind: str, words: str) -> None:
+            nonlocal y
+            style.rounded(axes, 24, y, wide - 32, 14, style.TINTS[KINDS[kind]])
+            axes.text(middle, y + 7, words, ha='center', va='center_baseline', fontsize=style.SMALL)
+            found[kind] = y + 7
+            y += 18
+
+        for item in items:
+            if not isinstance(item, list):
+                box(*item)
+                y += 2
+                continue
+            join, start = item[-1], y - 1.5
+            for part in item[:-1]:
+                box(*part)
+            axes.plot([middle, left, left, middle], [start, start, y + 6, y + 6], **line)
+            axes.text(
+                middle, y + 6, join, ha='center', va='center_baseline', fontsize=style.SMALL,
+                bbox=dict(boxstyle='round,pad=0.12', facecolor='#ffffff', edgecolor=style.MUTED, linewidth=0.8),
+            )  # fmt: skip
+            y += 20
+        axes.plot([middle, middle], [3, y - 4], **line)
+        return found
+
+    @staticmethod
+    def arrow(figure: Any, one: Any, out: dict[str, float], other: Any, into: dict[str, float], wide: float) -> None:
+        """From the last norm of a column to the cross-attention of the next."""
+        from matplotlib.patches import ConnectionPatch
+
+        look = dict(arrowstyle='-|>', color=style.GREEN, linewidth=1.4, connectionstyle='arc3,rad=-0.08')
+        places = dict(xyA=(wide - 8, out['norm']), xyB=(24, into['c']), coordsA='data', coordsB='data')
+        figure.add_artist(ConnectionPatch(**places, axesA=one, axesB=other, **look))
 
 
 @dataclass
 class Stages:
-    """The stages of each level in running order, from top to bottom; the colour is the kind."""
+    """The stages of each level in running order, from top to bottom; the color is the kind."""
 
     title: str
     parts: list[tuple[str, list[tuple[str, str]]]]
 
     def draw(self, figure: Any) -> None:
         most = max(len(stages) for _, stages in self.parts)
-        figure.set_size_inches(2.4 * len(self.parts), 0.27 * most + 1.2)
+        style.set_height(figure, 13.5 * most + 88)
         for axes, (level, stages) in zip(figure.subplots(1, len(self.parts)), self.parts, strict=True):
             for y, (stage, kind) in enumerate(stages):
-                axes.barh(y, 1, height=0.84, color=STAGES[kind][0])
-                axes.text(0.5, y, stage, ha='center', va='center', fontsize=9)
-            axes.set(xlim=(0, 1), ylim=(most - 0.4, -0.6))
-            axes.set_title(level, fontsize=10)
+                axes.barh(y, 1, height=0.88, color=style.TINTS[STAGES[kind][0]])
+                axes.text(0.5, y, stage, ha='center', va='center_baseline', fontsize=style.SMALL)
+            axes.set(xlim=(0, 1), ylim=(most - 0.5, -0.5))
+            axes.set_title(level, weight='bold', pad=4)
             axes.set_axis_off()
-        keys = [figure.axes[0].barh(-9, 0, color=colour, label=words) for colour, words in STAGES.values()]
-        figure.legend(handles=keys, loc='outside lower center', ncols=2, fontsize=9, frameon=False)
+        keys = [figure.axes[0].barh(-9, 0, color=style.TINTS[tint], label=words) for tint, words in STAGES.values()]
+        figure.legend(handles=keys, loc='outside lower center', ncols=2, handlelength=1.2)
 
 
-Picture = Maps | Curves | Rows | Blocks | Stages
+Picture = Maps | Curves | Rows | Layouts | Stages
 
 
 def summary(found: Picture) -> str:
     """What a picture shows, in few numbers, which are written into its file too."""
     tables = [table for _, table in getattr(found, 'maps', [])] + [y for _, _, y in getattr(found, 'curves', [])]
     numbers = [[*table.shape, table.float().mean().item(), table.float().std().item()] for table in tables]
-    told_of = [found.title, getattr(found, 'rows', None), getattr(found, 'parts', None)]
+    told_of = [found.title, *(getattr(found, name, None) for name in ('rows', 'columns', 'parts'))]
     return json.dumps([told_of, numbers])
 
 
@@ -188,51 +264,79 @@ def picture(name: str) -> Callable[[Callable[[], Picture]], Callable[[], Picture
     return named
 
 
-# block diagrams
+# layouts
 
 
-def told(model: nn.Module) -> list[tuple[str, list[tuple[str, str, bool]]]]:
-    """What `explain` says of a model: its parts, and of each (stage, what it does, whether a flag asked for it)."""
-    parts: list[tuple[str, list[tuple[str, str, bool]]]] = []
-    for line in model.explain().splitlines():
-        words = line.strip().split(maxsplit=1)
-        within = parts and len(words) == 2 and line.startswith(' ') and '  ' in line.strip() and words[0][-1] != ':'
-        if not within:
-            parts.append((line.strip().replace(', verbose=False', ''), []))
-        elif words[0] not in ('inputs', 'measured'):
-            text = words[1].strip()
-            first = text if len(text) <= 100 else text[:97].rsplit(' ', 1)[0] + ' ...'
-            parts[-1][1].append((words[0], first, '=' in text.split(':')[0] and '(' in text.split(':')[0]))
-    return [(heading, stages) for heading, stages in parts if stages]
+WORDS = {'a': 'self-attention', 'c': 'cross-attention', 'f': 'feedforward', 'Residual': '+', 'GRUGating': 'gate'}
 
 
-def diagram(name: str, title: str, kind: type = Decoder, **flags: Any) -> None:
-    """A picture of a stack with these flags."""
-    sizes = dict(dim=DIM, depth=2, heads=4, attn_dim_head=8, verbose=False)
-    picture(name)(lambda: Blocks(title, told(kind(**sizes, **flags))))
+def norm_of(module: nn.Module | None) -> list[tuple[str, str]]:
+    return [] if module is None or isinstance(module, nn.Identity) else [('norm', type(module).__name__)]
 
 
-diagram('encoder', 'An encoder', Encoder)
-diagram('decoder', 'A decoder that reads a context', cross_attend=True)
-diagram('ffglu', 'Gated feedforwards, arXiv:2002.05202', ff_glu=True, ff_swish=True)
-diagram('talking-heads', 'Talking heads, arXiv:2003.02436', attn_pre_talking_heads=True, attn_post_talking_heads=True)
-diagram('attention-on-attention', 'Attention on attention, arXiv:1908.06954', attn_on_attn=True)
-diagram('gate_values', 'Gates on aggregated values', attn_gate_values=True)
-diagram('macaron-2', 'A macaron, arXiv:1906.02762', macaron=True)
-diagram('pia', 'Positions infused into queries and keys, arXiv:2012.15832', position_infused_attn=True)
-diagram('residual_attn', 'Scores of the layer before are added, arXiv:2012.11747', residual_attn=True)
-diagram('gating', 'Gates in place of sums, arXiv:1910.06764', gate_residual=True)
-diagram('sandwich_norm', 'A norm behind each branch too, arXiv:2105.13290', sandwich_norm=True)
-diagram('resi_dual', 'Two streams, one normed and one not, arXiv:2304.14802', resi_dual=True)
-diagram('normformer', 'NormFormer, arXiv:2110.09456', attn_head_scale=True, ff_post_act_ln=True)
-diagram('cosine-sim-attention', 'Queries and keys of length one, arXiv:2010.04245', attn_qk_norm=True)
+def layers_of(stack: nn.Module) -> list[Any]:
+    """The layers of a stack as items of `Layouts`: its norms, branches and residual connections."""
+    items: list[Any] = []
+    for kind, ((before, behind_branch, behind), branch, residual) in zip(stack.layer_types, stack.layers, strict=True):
+        half = '½ ' if type(branch).__name__ == 'Scale' else ''
+        words = half + ('causal attention' if kind == 'a' and stack.causal else WORDS[kind])
+        join = WORDS[type(residual).__name__]
+        items += [[*norm_of(before), (kind, words), *norm_of(behind_branch), join], *norm_of(behind)]
+    return items + norm_of(stack.final_norm)
 
 
-@picture('encoder-decoder')
+def model_of(net: nn.Module) -> list[Any]:
+    """A model as items of `Layouts`: its embeddings, its stack, and its logits."""
+    ends = [('end', 'token embedding')]
+    if net.pos_emb is not None:
+        ends.append(('end', '+ position'))
+    to_logits = getattr(net, 'to_logits', None)
+    return ends + layers_of(net.attn_layers) + ([('end', 'logits')] if to_logits is not None else [])
+
+
+@picture('layouts')
 def _() -> Picture:
+    stack = dict(dim=DIM, depth=1, heads=4, attn_dim_head=8, verbose=False)
+    plain = TransformerWrapper(num_tokens=256, max_seq_len=64, attn_layers=Decoder(**stack))
     sizes = dict(num_tokens=256, max_seq_len=64, depth=1, heads=4, attn_dim_head=8)
     flags = {f'{side}_{name}': value for side in ('enc', 'dec') for name, value in sizes.items()}
-    return Blocks('An encoder and a decoder, arXiv:1706.03762', told(XTransformer(dim=DIM, **flags)))
+    both = XTransformer(dim=DIM, **flags)
+    columns = [
+        ('Decoder', model_of(plain)),
+        ('XTransformer.encoder', model_of(both.encoder)),
+        ('XTransformer.decoder', model_of(both.decoder.net)),
+    ]
+    reads = {'XTransformer.decoder': 'XTransformer.encoder'}
+    return Layouts('A decoder, and an encoder with its decoder, of depth 1', 3, columns, reads)
+
+
+@picture('blocks')
+def _() -> Picture:
+    kinds: dict[str, dict[str, Any]] = {
+        'default': {},
+        'pre_norm=False': dict(pre_norm=False),
+        'gate_residual=True': dict(gate_residual=True),
+        'sandwich_norm=True': dict(sandwich_norm=True),
+        'pre_and_post_norm=True': dict(pre_and_post_norm=True),
+        'macaron=True': dict(macaron=True),
+    }
+    sizes = dict(dim=DIM, depth=1, heads=4, attn_dim_head=8, verbose=False)
+    columns = [(name, layers_of(Encoder(**sizes, **flags))) for name, flags in kinds.items()]
+    return Layouts('Norms and residual connections of an encoder of depth 1', 3, columns, {})
+
+
+@picture('orders')
+def _() -> Picture:
+    kinds = {
+        'default': {},
+        'macaron=True': dict(macaron=True),
+        'sandwich_coef=2': dict(sandwich_coef=2),
+        'sandwich_coef=4': dict(sandwich_coef=4),
+        'par_ratio=3': dict(par_ratio=3),
+        'par_ratio=5': dict(par_ratio=5),
+    }
+    rows = [(name, Encoder(dim=DIM, depth=6, heads=1, **flags).layer_types) for name, flags in kinds.items()]
+    return Rows('Orders of layers, depth=6', rows)
 
 
 @picture('stages')
@@ -243,95 +347,12 @@ def _() -> Picture:
         'attention': AttentionFeature,
         'feedforward': FeedForwardFeature,
     }
-    return Stages('Where features plug in', [(name, [*level.stages.items()]) for name, level in levels.items()])
+    return Stages(
+        'Stages at which features plug in', [(name, [*level.stages.items()]) for name, level in levels.items()]
+    )
 
 
-# maps of attention
-
-
-def attention(n: int = N, stack: dict[str, Any] | None = None, layer: int = 0, **flags: Any) -> Tensor:
-    """The map (i j) of one head of a decoder with these flags, of a text of chance."""
-    layers = Decoder(dim=DIM, depth=1, heads=2, attn_dim_head=16, verbose=False, **(stack or {}))
-    net = TransformerWrapper(num_tokens=50, max_seq_len=n, attn_layers=layers, **flags).eval()
-    return net(torch.randint(0, 50, (1, n)), return_attn=True)[1][layer][0, 0]
-
-
-def influence(layers: nn.Module, n: int = N) -> Tensor:
-    """Which inputs each output of a stack depends on (n n), as colours."""
-    with torch.enable_grad():
-        x = torch.randn(1, n, DIM, requires_grad=True)
-        out = layers.eval()(x)
-        rows = [torch.autograd.grad(out[0, at].sin().sum(), x, retain_graph=True)[0] for at in range(n)]
-    return (torch.stack(rows)[:, 0].abs().amax(dim=-1) > 1e-9).long()
-
-
-@picture('all-attention')
-def _() -> Picture:
-    maps = [(f'attn_num_mem_kv={count}', attention(24, dict(attn_num_mem_kv=count))) for count in (0, 4, 16)]
-    return Maps('Keys and values that are learned stand in front, arXiv:1907.01470', maps)
-
-
-@picture('memory-transformer')
-def _() -> Picture:
-    maps = [(f'num_memory_tokens={count}', attention(24, num_memory_tokens=count)) for count in (0, 4, 16)]
-    return Maps('Tokens that are learned stand in front, arXiv:2006.11527', maps)
-
-
-@picture('topk-attention')
-def _() -> Picture:
-    maps = [('dense', attention(24))]
-    for count in (8, 2):
-        torch.manual_seed(0)
-        maps.append((f'attn_sparse_topk={count}', attention(24, dict(attn_sparse_topk=count))))
-    return Maps('The largest scores alone, arXiv:1912.11637', maps)
-
-
-@picture('fcm')
-def _() -> Picture:
-    causal = torch.ones(24, 24, dtype=torch.bool).tril()
-    maps = []
-    for prob in (0.0, 0.15, 0.5):
-        kept = hidden_keys(torch.zeros(1, 24, dtype=torch.long), prob)
-        maps.append((f'mask_prob={prob}', torch.where(causal, (causal & kept).long(), AHEAD)))
-    return Maps('Forgetful causal masks, arXiv:2210.13432', maps)
-
-
-@picture('lsh')
-def _() -> Picture:
-    options = dict(attn_cluster='lsh', attn_cluster_size=8, attn_lsh_rounds=1, attn_lsh_buckets=6)
-    stack = Encoder(dim=DIM, depth=1, heads=1, attn_dim_head=16, verbose=False, ff_mult=1, **options)
-    return Maps('Hashing: whom a token depends on, arXiv:2001.04451', [('1 round', influence(stack))])
-
-
-@picture('routing')
-def _() -> Picture:
-    options = dict(attn_cluster='routing', attn_num_clusters=6)
-    stack = Encoder(dim=DIM, depth=1, heads=1, attn_dim_head=16, verbose=False, **options)
-    return Maps('Routing: whom a token depends on, arXiv:2003.05997', [('6 clusters', influence(stack))])
-
-
-@picture('enhanced-recurrence')
-def _() -> Picture:
-    """How much the last segment depends on those before it."""
-    length, count, curves = 8, 6, []
-    for shift in (0, 1):
-        torch.manual_seed(0)
-        layers = Decoder(dim=DIM, depth=3, heads=2, attn_dim_head=16, verbose=False, rotary_pos_emb=True)
-        net = TransformerWrapper(
-            num_tokens=50, max_seq_len=length, max_mem_len=length, shift_mem_down=shift, attn_layers=layers
-        ).eval()
-        with torch.enable_grad():
-            ids, mems = torch.randint(0, 50, (count, 1, length)), None
-            embeds = [torch.zeros(1, length, DIM, requires_grad=True) for _ in range(count)]
-            for row, embed in zip(ids, embeds, strict=True):
-                out, mems = net(row, mems=mems, return_mems=True, detach_mems=False, sum_embeds=embed)
-            grads = torch.autograd.grad(out.sin().sum(), embeds, allow_unused=True)
-        reach = torch.tensor([0.0 if grad is None else grad.norm().item() for grad in reversed(grads)])
-        curves.append((f'shift_mem_down={shift}', torch.arange(count), reach))
-    return Curves('Memories of the layer below, arXiv:2012.15688', 'segments back', 'influence', curves)
-
-
-# who sees whom
+# which keys a query attends to
 
 
 @dataclass
@@ -344,69 +365,70 @@ class Shown:
     heads: int = 1
 
     def pixels(self) -> Tensor:
-        """Colours (n n): what one head sees, the other, both, and what is ahead."""
-        at = torch.arange(N)
+        """Return colors (n, n): visible to one head, to the other, to both, and the future."""
         seen = self.pattern.draw(N, causal=self.causal, heads=self.heads, marks=marks)
         drawn = torch.tensor(
             [[[sign == '#' for sign in line] for line in head.splitlines()] for head in seen.split('\n\n')]
         )
         found = sum(drawn[head].long() * (head + 1) for head in range(self.heads))
-        ahead = (at.unsqueeze(0) > at.unsqueeze(1)) & self.causal
-        return torch.where(ahead & (found == NOTHING), AHEAD, found)
+        return with_future(found) if self.causal else found
+
+
+def with_future(seen: Tensor) -> Tensor:
+    """Return the colors (n, n) with those of later keys."""
+    return torch.where(torch.ones_like(seen).triu(1).bool() & (seen == NOTHING), AHEAD, seen)
 
 
 def marks(position: Any) -> Any:
-    """What `global_mask` marks."""
+    """Positions that `global_mask` marks."""
     return (position == 0) | (position == 21)
 
 
 P = patterns
 GALLERY = {
-    'sliding': Shown('Sliding(6)', P.Sliding(6)),
-    'sliding-causal': Shown('Sliding(6), causal', P.Sliding(6), True),
-    'dilated': Shown('Sliding(4, dilation=(1, 3)), causal', P.Sliding(4, dilation=(1, 3)), True, 2),
-    'block-local': Shown('BlockLocal(8)', P.BlockLocal(8)),
-    'local-1d': Shown('Local1D(8, 8), causal', P.Local1D(8, 8), True),
-    'local-2d': Shown('Local2D, tiles of 2 x 4 of 6 x 8 pixels, causal', P.Local2D((6, 8), (2, 4), (2, 2)), True),
-    'axial': Shown('Row(8), Column(8)', P.Mix((P.Row(8), P.Column(8))), True, 2),
-    'conv-2d': Shown('Conv2D((6, 8), kernel=3), causal', P.Conv2D((6, 8), kernel=3), True),
-    'strided': Shown('Sparse Transformer, strided', P.Mix((P.Sliding(7), P.Strided(7))), True, 2),
-    'fixed': Shown('Sparse Transformer, fixed', P.Mix((P.BlockLocal(8), P.Summary(8, 2))), True, 2),
-    'both-axes': Shown('BlockLocal(8) | Strided(8), axial', P.BlockLocal(8) | P.Strided(8)),
-    'blockwise': Shown(
-        'Blockwise: BlockPermutation(3, 0), (3, 1)',
-        P.Mix((P.BlockPermutation(3, 0), P.BlockPermutation(3, 1)), heads=(1, 1)),
-        heads=2,
-    ),
-    'longformer': Shown("Longformer: Sliding(4) | Global('mask')", P.Sliding(4) | P.Global('mask')),
-    'etc': Shown('Sliding(4) | Global(first=3), as ETC', P.Sliding(4) | P.Global(first=3)),
-    'bigbird': Shown('BigBird(block=3), two heads', P.BigBird(block=3), heads=2),
-    'dilated-window': Shown('Sliding(12) & Strided(4), causal', P.Sliding(12) & P.Strided(4), True),
+    'sliding': Shown('Sliding', P.Sliding(6), True),
+    'dilated': Shown('Sliding, dilated', P.Sliding(4, dilation=(1, 3)), True, 2),
+    'block-local': Shown('BlockLocal', P.BlockLocal(8)),
+    'blockwise': Shown('Blockwise', P.Mix((P.BlockPermutation(3, 0), P.BlockPermutation(3, 1)), heads=(1, 1)), heads=2),
+    'strided': Shown('Sparse, strided', P.Mix((P.Sliding(7), P.Strided(7))), True, 2),
+    'fixed': Shown('Sparse, fixed', P.Mix((P.BlockLocal(8), P.Summary(8, 2))), True, 2),
+    'longformer': Shown('Longformer', P.Sliding(4) | P.Global('mask')),
+    'bigbird': Shown('BigBird', P.BigBird(block=3), heads=2),
+    'local-1d': Shown('Local1D', P.Local1D(8, 8), True),
+    'local-2d': Shown('Local2D', P.Local2D((6, 8), (2, 4), (2, 2)), True),
+    'axial': Shown('Row and Column', P.Mix((P.Row(8), P.Column(8))), True, 2),
+    'conv-2d': Shown('Conv2D', P.Conv2D((6, 8), kernel=3), True),
 }
-for _name, _shown in GALLERY.items():
-    picture(_name)(lambda shown=_shown: Maps('Who sees whom', [(shown.title, shown.pixels())]))
+
+
+def influence(layers: nn.Module, n: int = N) -> Tensor:
+    """Return which inputs each output of a stack depends on (n, n), as colors."""
+    with torch.enable_grad():
+        x = torch.randn(1, n, DIM, requires_grad=True)
+        out = layers.eval()(x)
+        rows = [torch.autograd.grad(out[0, at].sin().sum(), x, retain_graph=True)[0] for at in range(n)]
+    return (torch.stack(rows)[:, 0].abs().amax(dim=-1) > 1e-9).long()
 
 
 @picture('patterns')
 def _() -> Picture:
     maps = [(shown.title, shown.pixels()) for shown in GALLERY.values()]
-    return Maps('Who sees whom: rows are queries, columns keys; two heads that differ have two colours', maps)
+    sizes = dict(dim=DIM, depth=1, heads=1, attn_dim_head=16, verbose=False)
+    lsh = dict(attn_cluster='lsh', attn_cluster_size=8, attn_lsh_rounds=1, attn_lsh_buckets=6)
+    maps += [
+        ('LSH', influence(Encoder(**sizes, **lsh))),
+        ('Routing', influence(Encoder(**sizes, attn_cluster='routing', attn_num_clusters=6))),
+        ('Top 4 scores', with_future(influence(Decoder(**sizes, attn_sparse_topk=4)))),
+        ('FCM', with_future(hidden_keys(torch.zeros(1, N, dtype=torch.long), 0.3).long().expand(N, N).tril())),
+    ]
+    return Maps('Sparse attention: rows are queries, columns are keys', maps)
 
 
 # positions
 
 
-@picture('sinusoids')
-def _() -> Picture:
-    layers = Decoder(dim=64, depth=1, heads=1, verbose=False)
-    net = TransformerWrapper(num_tokens=2, max_seq_len=N, attn_layers=layers, sinu_pos_emb=True)
-    nn.init.zeros_(net.token_emb.emb.weight)
-    table = net(torch.zeros(1, N, dtype=torch.long), return_intermediates=True)[1].initial_embeds[0]
-    return Maps('Sinusoids: a row for each position', [('sinu_pos_emb=True', table)])
-
-
 def turned(base: float, distances: Tensor, dim: int = 64) -> Tensor:
-    """The product of two equal vectors that stand so far apart."""
+    """Return the dot product of two equal vectors at these distances, rotated by their positions."""
     x = torch.ones(1, 1, len(distances), dim) / dim**0.5
     angles, scale = RotaryEmbedding(dim, base=base)(distances)
     away = apply_rotary_pos_emb(x, angles, scale)
@@ -416,21 +438,12 @@ def turned(base: float, distances: Tensor, dim: int = 64) -> Tensor:
 @picture('rotary')
 def _() -> Picture:
     far = torch.arange(256)
-    curves = [(f'rotary_emb_base={base:,}', far, turned(base, far)) for base in (100, 10_000, 1_000_000)]
-    return Curves('Rotary positions: of equal vectors, arXiv:2104.09864', 'distance', 'q k', curves)
-
-
-def biases(module: nn.Module, distances: Tensor) -> Tensor:
-    """Of the first head, for keys that are so far back."""
-    return module.of_distance(-distances)[..., 0]
-
-
-@picture('dynamic-pos-bias')
-def _() -> Picture:
-    module = DynamicPositionBias(DIM, heads=4, depth=2)
-    table = module(N, N)
-    return Maps(
-        'A network says the bias of each distance, arXiv:2108.00154', [(f'head {h}', table[h]) for h in range(4)]
+    curves = [(f'base {base:,}', far, turned(base, far)) for base in (100, 10_000, 1_000_000)]
+    return Curves(
+        'Rotary positions: dot product of equal vectors by base',
+        'distance in tokens',
+        'dot product',
+        curves,
     )
 
 
@@ -443,73 +456,11 @@ def _() -> Picture:
         ('alibi_pos_bias', AlibiPositionalBias(heads=4, total_heads=4)(N, N)[1]),
         ('rel_pos_bias', buckets(N, N)[0]),
     ]
-    maps += [('dynamic_pos_bias', network(N, N)[0]), ('rotary_pos_emb: equal vectors', waves.cos().mean(dim=-1))]
-    return Maps('What scores owe to distance alone, before training: rows are queries, columns keys', maps)
+    maps += [('dynamic_pos_bias', network(N, N)[0]), ('rotary_pos_emb', waves.cos().mean(dim=-1))]
+    return Maps('Scores by distance alone, before training: rows are queries, columns are keys, dark is more', maps)
 
 
-for _name, _log in (('dynamic-pos-bias-linear', False), ('dynamic-pos-bias-log', True)):
-
-    @picture(_name)
-    def _(log: bool = _log) -> Picture:
-        far = torch.arange(512)
-        curves = []
-        for seed in range(4):
-            torch.manual_seed(seed)
-            module = DynamicPositionBias(DIM, heads=1, depth=2, log_distance=log)
-            curves.append((f'seed {seed}', far, biases(module, far)))
-        title = f'dynamic_pos_bias_log_distance={log}: before training'
-        return Curves(title, 'distance', 'bias', curves)
-
-
-@picture('dynamic-pos-bias-sinusoidal')
-def _() -> Picture:
-    layers = Decoder(dim=64, depth=1, heads=1, verbose=False)
-    net = TransformerWrapper(num_tokens=2, max_seq_len=512, attn_layers=layers, sinu_pos_emb=True)
-    nn.init.zeros_(net.token_emb.emb.weight)
-    table = net(torch.zeros(1, 512, dtype=torch.long), return_intermediates=True)[1].initial_embeds[0]
-    return Curves(
-        'Sinusoids: how alike positions are',
-        'distance',
-        'product',
-        [('sinu_pos_emb', torch.arange(512), table @ table[0])],
-    )
-
-
-@picture('alibi')
-def _() -> Picture:
-    table = AlibiPositionalBias(8)(N, N)
-    causal = torch.ones(N, N).triu(1).bool()
-    maps = [(f'head {head}', table[head].masked_fill(causal, table.min().item())) for head in (0, 3, 7)]
-    return Maps('A slope for each head, arXiv:2108.12409', maps)
-
-
-# orders, norms and numbers
-
-
-@picture('sandwich')
-def _() -> Picture:
-    orders = [
-        (f'sandwich_coef={k}', Encoder(dim=DIM, depth=6, heads=1, sandwich_coef=k).layer_types) for k in range(1, 6)
-    ]
-    plain = ('plain', Encoder(dim=DIM, depth=6, heads=1).layer_types)
-    return Rows('Attention below, feedforwards above, arXiv:1911.03864', [plain, *orders])
-
-
-@picture('sandwich-2')
-def _() -> Picture:
-    curves = []
-    for coef in (0, 2, 5):
-        flags = dict(sandwich_coef=coef) if coef else {}
-        kinds = Encoder(dim=DIM, depth=6, heads=1, **flags).layer_types
-        share = torch.tensor([kind == 'a' for kind in kinds]).cumsum(dim=0)
-        curves.append((f'sandwich_coef={coef}', torch.arange(1, len(kinds) + 1), share))
-    return Curves('How many layers are attention', 'of the first', 'layers', curves)
-
-
-@picture('macaron-1')
-def _() -> Picture:
-    rows = [(f'macaron={on}', Encoder(dim=DIM, depth=4, heads=1, macaron=on).layer_types) for on in (False, True)]
-    return Rows('Half a feedforward on both sides, arXiv:1906.02762', rows)
+# residual streams, memories and scores
 
 
 def reads(layers: nn.Module, noise: float = 0.3) -> Tensor:
@@ -546,50 +497,50 @@ def reads(layers: nn.Module, noise: float = 0.3) -> Tensor:
 @picture('residuals')
 def _() -> Picture:
     kinds: dict[str, dict[str, Any]] = {
-        'plain': {},
+        'default': {},
         'pre_norm=False': dict(pre_norm=False),
-        'resi_dual=True': dict(resi_dual=True, pre_norm=False),
-        'gate_residual=True': dict(gate_residual=True),
-        'parallel_block=True': dict(parallel_block=True),
-        'reversible=True': dict(reversible=True),
-        'unet_skips=True': dict(unet_skips=True),
-        'reinject_input=True': dict(reinject_input=True),
-        'integrate_layers=True': dict(integrate_layers=True),
-        'attn_aggregated_residuals=True': dict(attn_aggregated_residuals=True),
-        'num_residual_streams=4': dict(num_residual_streams=4),
-        'gated_multi_residual=True': dict(gated_multi_residual=True, residual_fn_kwargs=dict(read_gate_rank=8)),
+        'resi_dual': dict(resi_dual=True, pre_norm=False),
+        'gate_residual': dict(gate_residual=True),
+        'parallel_block': dict(parallel_block=True),
+        'reversible': dict(reversible=True),
+        'unet_skips': dict(unet_skips=True),
+        'reinject_input': dict(reinject_input=True),
+        'integrate_\nlayers': dict(integrate_layers=True),
+        'attn_aggregated_\nresiduals': dict(attn_aggregated_residuals=True),
+        'num_residual_\nstreams=4': dict(num_residual_streams=4),
+        'gated_multi_\nresidual': dict(gated_multi_residual=True, residual_fn_kwargs=dict(read_gate_rank=8)),
     }
     maps = []
     for name, flags in kinds.items():
         torch.manual_seed(0)
         maps.append((name, reads(Encoder(dim=DIM, depth=4, heads=2, attn_dim_head=16, verbose=False, **flags))))
-    title = 'What each branch and the output (rows) read of the input and of earlier branches (columns)'
+    title = 'What each branch, and the output in the last row, gets from the input and from earlier branches (columns)'
     return Maps(title, maps)
 
 
-@picture('scalenorm')
+@picture('recurrence')
 def _() -> Picture:
-    x = torch.randn(64)
-    sizes = torch.logspace(-2, 2, 20)
-    curves = []
-    for name, norm in (('LayerNorm', LayerNorm(64)), ('RMSNorm', RMSNorm(64)), ('ScaleNorm', ScaleNorm(64))):
-        curves.append((name, sizes, torch.stack([norm(size * x / x.norm()).norm() for size in sizes])))
-    return Curves('Lengths behind a norm, arXiv:1910.05895', 'length before', 'length behind', curves, log=True)
+    """How much the last segment depends on earlier ones."""
+    length, count, curves = 8, 6, []
+    for shift in (0, 1):
+        torch.manual_seed(0)
+        layers = Decoder(dim=DIM, depth=3, heads=2, attn_dim_head=16, verbose=False, rotary_pos_emb=True)
+        net = TransformerWrapper(
+            num_tokens=50, max_seq_len=length, max_mem_len=length, shift_mem_down=shift, attn_layers=layers
+        ).eval()
+        with torch.enable_grad():
+            ids, mems = torch.randint(0, 50, (count, 1, length)), None
+            embeds = [torch.zeros(1, length, DIM, requires_grad=True) for _ in range(count)]
+            for row, embed in zip(ids, embeds, strict=True):
+                out, mems = net(row, mems=mems, return_mems=True, detach_mems=False, sum_embeds=embed)
+            grads = torch.autograd.grad(out.sin().sum(), embeds, allow_unused=True)
+        reach = torch.tensor([0.0 if grad is None else grad.norm().item() for grad in reversed(grads)])
+        curves.append((f'shift_mem_down={shift}', torch.arange(count), reach))
+    title = 'Memories of three layers: influence of earlier segments on the last one'
+    return Curves(title, 'segments back', 'norm of the gradient', curves)
 
 
-@picture('rezero')
-def _() -> Picture:
-    depths, curves, x = torch.tensor([1, 2, 4, 8, 16]), [], torch.randn(1, 16, DIM)
-    for name, flags in (('plain', {}), ('use_rezero=True', dict(use_rezero=True))):
-        moved = []
-        for depth in depths.tolist():
-            stack = Encoder(dim=DIM, depth=depth, heads=2, verbose=False, pre_norm_has_final_norm=False, **flags)
-            moved.append((stack(x) - x).norm() / x.norm())
-        curves.append((name, depths, torch.stack(moved)))
-    return Curves('How far a new stack moves its input, arXiv:2003.04887', 'depth', 'share of its length', curves)
-
-
-@picture('qknorm-analysis')
+@picture('qk-norm')
 def _() -> Picture:
     sizes, x, curves = torch.logspace(-1, 2, 16), torch.randn(1, 16, DIM), []
     for on in (False, True):
@@ -602,23 +553,12 @@ def _() -> Picture:
             maps = stack(x, return_hiddens=True)[1].attn_intermediates[0].pre_softmax_attn
             largest.append(maps.abs().max())
         curves.append((f'attn_qk_norm={on}', sizes, torch.stack(largest)))
-    return Curves(
-        'The largest score, as weights grow, arXiv:2302.05442', 'weights of q, times', 'score', curves, log=True
-    )
-
-
-@picture('xval')
-def _() -> Picture:
-    layers = Decoder(dim=DIM, depth=1, heads=1, verbose=False)
-    net = XValTransformerWrapper(num_tokens=8, numerical_token_id=3, max_seq_len=8, attn_layers=layers)
-    numbers = torch.linspace(-5, 5, 41)
-    ids = torch.full((41, 1), 3)
-    lengths = net(ids, numbers[:, None], return_intermediates=True)[1].initial_embeds[:, 0].norm(dim=-1)
-    return Curves('A number scales its embedding, arXiv:2310.02989', 'number', 'length', [('xVal', numbers, lengths)])
+    title = 'The largest score as the weights of the queries grow'
+    return Curves(title, 'factor of the query weights', 'largest score', curves, log=True)
 
 
 def kept_bytes(n: int, flash: bool) -> int:
-    """Of one attention layer, for its backward pass."""
+    """Return the bytes that one attention layer saves for its backward pass."""
     stack, sizes = Decoder(dim=DIM, depth=1, heads=2, attn_dim_head=16, verbose=False, attn_flash=flash), {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -632,40 +572,29 @@ def kept_bytes(n: int, flash: bool) -> int:
 
 @picture('flash-attention')
 def _() -> Picture:
-    lengths = torch.tensor([128, 256, 512, 1024])
+    lengths = torch.tensor([256, 512, 1024, 2048, 4096])
     curves = []
     for flash in (False, True):
         kept = torch.tensor([kept_bytes(n, flash) / 2**20 for n in lengths.tolist()])
         curves.append((f'attn_flash={flash}', lengths, kept))
-    return Curves('Kept for the backward pass, arXiv:2205.14135', 'tokens', 'MiB', curves, log=True)
+    return Curves('Memory of one layer for its backward pass', 'tokens', 'MiB', curves, log=True)
 
 
 # the program
 
 
 def made(name: str) -> Picture:
-    """What a picture shows.  Raises ValueError for a name that is none."""
+    """Return what a picture shows.  Raises ValueError for an unknown name."""
     if name not in PICTURES:
         raise ValueError(f'there is no picture {name!r}{did_you_mean(name, list(PICTURES))}')
     return PICTURES[name]()
 
 
 def written(names: list[str], folder: Path) -> Iterator[Path]:
-    """Files of pictures, the same bytes for the same numbers."""
-    from matplotlib.figure import Figure
-    from PIL import Image
-    from PIL.PngImagePlugin import PngInfo
-
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write pictures: the same bytes for the same numbers."""
     for name in names:
-        found, figure = made(name), Figure(layout='constrained')
-        found.draw(figure)
-        figure.suptitle(found.title, fontsize=9)
-        figure.savefig(buffer := io.BytesIO(), dpi=80)
-        said, path = PngInfo(), folder / f'{name}.png'
-        said.add_text('Comment', summary(found))
-        # a quarter of the size
-        Image.open(buffer).convert('RGB').quantize(64).save(path, pnginfo=said, optimize=True)
+        found, path = made(name), folder / f'{name}.png'
+        style.write(style.figure_of(found.title, found.draw), path, summary(found))
         yield path
 
 
@@ -674,7 +603,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('names', nargs='*', help='of pictures (all)')
     parser.add_argument('--list', action='store_true', help='say their names')
-    parser.add_argument('--to', type=Path, default=Path(__file__).resolve().parent, help='folder for them (this one)')
+    parser.add_argument('--to', type=Path, default=HERE, help='folder for them (this one)')
     args = parser.parse_args(argv)
     if args.list:
         print(*PICTURES, sep='\n')

@@ -12,7 +12,7 @@ BUGS = {
         ('what features hold may change', 'same = same and all(same_values(f.__dict__, values) for f, values in self.features.items())', 'same = same and True'),
         ('a weight that has changed is read', 'if uncopied and state.tensors[name].is_floating_point() and state.changed(name):', 'if False:'),
         ('what modules change themselves is a change from outside', '    kept.ran()\n', ''),
-        ('one input made from another counts twice', 'own = [None if t is None else t.view_as(t) for t in inputs]', 'own = list(inputs)', 'test_token_loss.py -kgraph_of_gradients'),
+        ('one input made from another counts twice', 'own: list[Any] = [None if t is None else t.view_as(t) for t in inputs]', 'own: list[Any] = list(inputs)', 'test_token_loss.py -kgraph_of_gradients'),
         ('what runs again casts as its caller', 'torch.autocast(self.device, self.dtype, self.casts)', 'nullcontext()'),
         ('modules in a list are not kept', 'if type(value) in (tuple, list, dict) and key not in APART:', 'if False:'),
         ('small weights change the maps of earlier calls', 'elif copied and self.plain:', 'elif False:'),
