@@ -109,7 +109,7 @@ class DecisionTransformer(Configurable):
         discrete: Annotated[bool, 'actions are whole numbers', boolean] = False,
         context_len: Annotated[int, 'steps that are read at most', size] = 20,
         max_ep_len: Annotated[int, 'times that have a vector', size] = 4096,
-        action_tanh: Annotated[bool | None, 'actions from -1 to 1; None: unless discrete', boolean | none] = None,
+        action_tanh: Annotated[bool | None, 'actions from -1 to 1; None: unless discrete', boolean | none] = None,  # pyright: ignore[reportOperatorIssue]  the check, not the method
         return_scale: Annotated[float, 'returns are divided by this', positive] = 1.0,
     ) -> None:
         super().__init__()
@@ -130,8 +130,9 @@ class DecisionTransformer(Configurable):
         for name, module in self.named_modules():
             if isinstance(module, (nn.Linear, nn.Embedding)) and not name.startswith('attn_layers'):
                 nn.init.normal_(module.weight, std=0.02)
-                if getattr(module, 'bias', None) is not None:
-                    nn.init.zeros_(module.bias)
+                bias: Any = getattr(module, 'bias', None)
+                if bias is not None:
+                    nn.init.zeros_(bias)
 
     # what it reads
 

@@ -68,7 +68,7 @@ class PermutationLMWrapper(Configurable):
         net: Annotated[nn.Module, 'a model of tokens around an Encoder(two_stream=True)', an_instance(nn.Module)],
         predict_frac: Annotated[float, 'share of the tokens of a row that are predicted', share] = 1 / 6,
         perm_len: Annotated[int | None, 'length of the pieces that are permuted; None for the row', size | none] = None,
-        pad_token_id: Annotated[int | None, 'id of padding, neither read nor predicted', count | none] = None,
+        pad_token_id: Annotated[int | None, 'id of padding, neither read nor predicted', count | none] = None,  # pyright: ignore[reportOperatorIssue]  the check, not the method
     ) -> None:
         super().__init__()
         check_every_place(net)
@@ -149,7 +149,8 @@ class PermutationLMWrapper(Configurable):
 
     def count(self, n: int) -> int:
         """How many tokens of a row of n are predicted, if none is padding."""
-        return sum(share_of(piece, self.predict_frac) for piece in self.pieces(n))
+        total: Any = sum(share_of(piece, self.predict_frac) for piece in self.pieces(n))
+        return total
 
     def drawn(self, real: Tensor, generator: Generator | None) -> Tensor:
         """A rank for each token (b n), -1 for those that are not predicted."""

@@ -99,7 +99,8 @@ class BlockPermutation(Pattern):
         """Branches of rows of several lengths, of at most n tokens. Queries are cut as in the longest row; those of a
         chunk are of several blocks of their row, whose keys are of as many blocks."""
         size = max(divided(n, self.blocks), 1)
-        block, filled, length = (t.view(-1, 1, 1) for t in (self.block, self.filled, self.length))
+        of_rows: tuple[Any, ...] = (self.block, self.filled, self.length)
+        block, filled, length = (t.view(-1, 1, 1) for t in of_rows)
         start = torch.arange(divided(n, size), device=block.device).unsqueeze(-1) * size  # N 1
         first, last = start // block, torch.minimum((start + size - 1) // block, filled - 1)  # b N 1
         slot = torch.arange(max(3 * size, self.blocks - 1), device=block.device)

@@ -52,7 +52,8 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         'differential': 'heads are local or routed, not both',
         'shared_qk': 'keys have a centroid of their own',
     }
-    counts_tokens = True  # Centroids follow the real tokens, whatever gives the sizes.
+    # centroids follow the real tokens, whatever gives the sizes
+    counts_tokens = True  # pyright: ignore[reportAssignmentType]  a property of other patterns
 
     def setup(self, host: Any) -> None:
         super().setup(host)
