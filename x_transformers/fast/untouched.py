@@ -198,7 +198,7 @@ class Private:
             of_all = {f'{PACKAGE}.{name}' for name in ALL_PASSES}
             names = of_all | {kind.__module__ for kind in self.seen.kinds}
             of_names: Any = map(sys.modules.get, sorted(names))
-        self.code = Code((*self.seen.kinds, *of_names))
+            self.code = Code((*self.seen.kinds, *of_names))
 
     def holds(self) -> bool:
         return self.ours and self.code.holds() and self.seen.holds()

@@ -76,8 +76,8 @@ class LM(TemplateLM):
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
         """The ids of a text, without tokens that stand for no text."""
+        tokenizer: Any = self.tokenizer
         try:
-            tokenizer: Any = self.tokenizer
             found = tokenizer.encode(string, add_special_tokens=False)
         except TypeError:  # of sentencepiece, and bytes
             found = self.tokenizer.encode(string)
