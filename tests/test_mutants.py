@@ -12,6 +12,7 @@ EVERY_MODULE = {path.relative_to(ROOT / 'x_transformers').as_posix() for path in
 WITHOUT = {
     *(name for name in EVERY_MODULE if name.endswith('__init__.py')),
     'core/hosts.py',
+    'flags/maybe.py',
     'compat/names.py',
     'schedules.py',
     'memory/__main__.py',

@@ -309,8 +309,8 @@ def in_groups(
     others = (t.flatten(0, 2).index_select(0, there).view(b, h * groups, -1, t.shape[-1]) for t in (k, v))
     bias = sighted = None
     if extra is not None:
-        row = torch.arange(b, device=q.device).view(-1, 1, 1, 1)
-        head = torch.arange(h, device=q.device).view(-1, 1, 1)
+        row = torch.arange(b, device=q.device).view(-1, 1, 1, 1, 1)
+        head = torch.arange(h, device=q.device).view(-1, 1, 1, 1)
         of = extra(row, head, queries.unsqueeze(-1), keys.unsqueeze(-2))
         bias = of.flatten(1, 2).to(q.dtype)
     if hidden is not None or ragged:
