@@ -12,8 +12,8 @@ EVERY_MODULE = {path.relative_to(ROOT / 'x_transformers').as_posix() for path in
 WITHOUT = {
     *(name for name in EVERY_MODULE if name.endswith('__init__.py')),
     'core/hosts.py',
-    'compat/names.py',
     'flags/maybe.py',
+    'compat/names.py',
     'schedules.py',
     'memory/__main__.py',
     'memory/index.py',  # needs faiss

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.jit._trace import is_tracing
 
 from x_transformers.core.transforms import transformed
 from x_transformers.features.halting import Halting
@@ -89,7 +90,7 @@ class ACT(nn.Module):
         parts = state if isinstance(state, tuple) else (state,)
         self.check(parts, x, mask)
         widths = [part.shape[-1] for part in parts]
-        whole = self.dense or torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed()
+        whole = self.dense or torch.compiler.is_compiling() or is_tracing() or transformed()
 
         def step(s: Tensor, given: Tensor | None, number: int) -> Tensor:
             own = s.split(widths, dim=-1) if isinstance(state, tuple) else s

@@ -339,8 +339,12 @@ class AutoregressiveWrapper(Configurable):
         kwargs.update({} if return_outputs else later(self.net))
         with AuxLosses() as aux, maps_apart(not (return_outputs or self.add_attn_z_loss)):
             out = self.net(ids, return_intermediates=wanted, **kwargs)
-        out, intermediates = out if wanted else (out, None)
-        out, predicted = out if predicts else (out, None)
+        intermediates: Any = None
+        if wanted:
+            out, intermediates = out
+        predicted: Any = None
+        if predicts:
+            out, predicted = out
 
         heads = out if isinstance(out, tuple) else (out,)
         lead = heads[0].shape[1] - ids.shape[1]
@@ -357,7 +361,7 @@ class AutoregressiveWrapper(Configurable):
         else:
             loss = self.loss_of_passes(intermediates, targets[:, lead:], terms)
         if predicts:
-            loss = loss + self.next_embed_loss_weight * next_embed_loss(*predicted, targets != self.ignore_index)
+            loss = loss + self.next_embed_loss_weight * next_embed_loss(*predicted, real=targets != self.ignore_index)
         if self.add_attn_z_loss:
             loss = loss + intermediates.attn_z_loss
         loss = aux.added_to(loss)
@@ -434,7 +438,8 @@ class AutoregressiveWrapper(Configurable):
             slope=self.looped_loss_slope,
             exit_weight=self.looped_exit_loss_weight,
         )
-        return sum(measure(torch.stack(losses)) for losses in zip(*passes, strict=True)) / len(passes[0])
+        total: Any = sum(measure(torch.stack(losses)) for losses in zip(*passes, strict=True))
+        return total / len(passes[0])
 
     @overload
     def generate(
@@ -633,7 +638,7 @@ class AutoregressiveWrapper(Configurable):
             callback=callback,
         )
 
-    def compiled_net(self, backend: bool | str) -> Callable[..., Any]:
+    def compiled_net(self, backend: Any) -> Callable[..., Any]:
         """The net, compiled for any length by a backend of torch; the default one if True. Compiled once."""
         backend = 'inductor' if backend is True else backend
         known = torch.compiler.list_backends(None)

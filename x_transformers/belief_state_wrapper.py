@@ -176,7 +176,8 @@ class BeliefStateWrapper(Configurable):
         distance = behind - front
         told = self.to_distance_cond is not None and self.training and draw_number() < self.cond_on_distance_prob
         if told:
-            belief = belief * self.to_distance_cond(distance.to(belief.dtype)).sigmoid()
+            gate: Any = self.to_distance_cond
+            belief = belief * gate(distance.to(belief.dtype)).sigmoid()
 
         targets = torch.stack((seq[:, front + 1], seq[:, behind - 1]), dim=-1)
         weights = self.loss_weights
@@ -235,10 +236,11 @@ class BeliefStateWrapper(Configurable):
                 belief = module(belief)
             (linear,) = split.linears
             parts = [(None, None) if t is None else t.chunk(2) for t in linear[:2]]
-            halves = [Linear(*part, linear.scale) for part in zip(*parts, strict=True)]
+            halves = [Linear(*part, scale=linear.scale) for part in zip(*parts, strict=True)]
             losses = [Readout.linear(belief, (half,)).loss(targets[..., at], weights[..., at], Terms())
                       for at, half in enumerate(halves)]  # fmt: skip
-            return sum(losses) / (2 * count)
+            mean: Any = sum(losses) / (2 * count)
+        return mean
 
         def of(now: Any, belief: Tensor, targets: Tensor) -> tuple[Tensor]:
             logits = rearrange(now(self.text_head)(belief[None]), '1 p (two l) -> 1 p two l', two=2)

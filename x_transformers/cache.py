@@ -54,7 +54,7 @@ class Cache:
     made_by: Maybe[Sequence[str]] = None
 
     @property
-    def length(self) -> int:
+    def length(self) -> Any:
         """The number of cached tokens. Less than `seen` only if keys and values were sliced by the user."""
         own = [
             layer.length
@@ -148,7 +148,8 @@ class Cache:
             return {name: state.caught_up(others[name], new) for name, state in own.items()}
 
         layers = []
-        for own, others, kind in zip(self.layers, other.layers, self.kinds, strict=True):
+        every: Any = zip(self.layers, other.layers, self.kinds, strict=True)  # `refuse` has found all layers filled
+        for own, others, kind in every:
             pairs = zip(own.buffers, others.buffers, strict=True)
             buffers = own.buffers if kind == 'c' else [b if b is None else b.caught_up(o, new) for b, o in pairs]
             layers.append(KeysValues(tuple(buffers), extended(own.states, others.states), own.changed_by))

@@ -338,7 +338,8 @@ class ContinuousAutoregressiveWrapper(Configurable):
                 raise ValueError('`mask` cannot be given with `rollout_steps`, give `lens`')
             return self._roll_out(x, rollout_steps, lens, kwargs)
 
-        inputs = kwargs if mask is None and lens is None else kwargs | {'mask': read_of(real)}
+        shown: Any = real
+        inputs = kwargs if mask is None and lens is None else kwargs | {'mask': read_of(shown)}
         with AuxLosses() as aux:
             prediction = self.net(x[:, :-1], **inputs)
         return aux.added_to(self._loss_of(prediction, x[:, 1:], None if real is None else predictable(real)))

@@ -207,16 +207,19 @@ class DiscoverDecoder(Configurable):
                 f'`decoder` has `emb_dim` {decoder.emb_dim} and hidden states of width {decoder.attn_layers.dim}: '
                 f'they must be equal, an encoding is put in front'
             )
+        self.decoder: Any = decoder
+        classes = self.decoder.num_tokens
         for name, token in (('bos_id', bos_id), ('pad_id', pad_id)):
-            if not 0 <= token < decoder.num_tokens:
-                raise ConfigError(f'`{name}` got {token}, `decoder` has tokens from 0 to {decoder.num_tokens - 1}')
+            if not 0 <= token < classes:
+                raise ConfigError(f'`{name}` got {token}, `decoder` has tokens from 0 to {classes - 1}')
         if pad_id < num_fillers:
             raise ConfigError(f'`pad_id` got {pad_id}, which is content: `num_fillers` is {num_fillers}')
-        if is_int(enc_pos) and enc_pos >= max_seq_len:
+        place: Any = enc_pos
+        if is_int(place) and place >= max_seq_len:
             raise ConfigError(f'`enc_pos` got {enc_pos}, sequences have at most {max_seq_len} tokens (`max_seq_len`)')
-        self.decoder: Any = decoder
         self.num_fillers, self.bos_id, self.pad_id = num_fillers, bos_id, pad_id
-        self.max_seq_len, self.enc_pos = max_seq_len, enc_pos
+        self.max_seq_len = max_seq_len
+        self.enc_pos: Any = enc_pos  # a place, or 'last'
 
     @property
     def dim(self) -> int:
@@ -236,14 +239,14 @@ class DiscoverDecoder(Configurable):
         mask     b n   True for real tokens; those that are not `pad_id` if None
         """
         tokens = self.check(tokens, 'tokens')
-        mask = tokens != self.pad_id if mask is None else as_mask(mask, 'mask', *tokens.shape, like=tokens)
-        hidden = self.decoder(tokens, mask=mask, return_embeddings=True)
+        real: Any = tokens != self.pad_id if mask is None else as_mask(mask, 'mask', *tokens.shape, like=tokens)
+        hidden = self.decoder(tokens, mask=real, return_embeddings=True)
         if self.enc_pos != 'last':
             if self.enc_pos >= tokens.shape[1]:
                 raise ValueError(f'`tokens` got {tokens.shape[1]} tokens, there is none at `enc_pos`, {self.enc_pos}')
             return hidden[:, self.enc_pos]
         place = torch.arange(tokens.shape[1], device=tokens.device)
-        last = (place * mask).amax(dim=-1)
+        last = (place * real).amax(dim=-1)
         return hidden[torch.arange(len(tokens), device=tokens.device), last]
 
     @checked

@@ -231,8 +231,9 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         weights = named[layer_loss_weights] if isinstance(layer_loss_weights, str) else layer_loss_weights
         self.layer_weights = [weight / sum(weights) for weight in weights]
         if exit_heads == 'per_layer':
-            classes: Any = net.logits_dim or net.num_tokens
-            self.exit_heads = nn.ModuleList(linear_head(net.dim, classes, False) for _ in range(blocks - 1))
+            model: Any = net
+            classes = model.logits_dim or model.num_tokens
+            self.exit_heads = nn.ModuleList(linear_head(model.dim, classes, False) for _ in range(blocks - 1))
         else:
             self.exit_heads = None
         self.exit_classifier: Any = None
@@ -321,7 +322,10 @@ class EarlyExitWrapper(AutoregressiveWrapper):
             rule = {'sequence': BySequence, 'multinomial': ByFirstState}[self.kind](self.exit_classifier)
         if rule is not None:
             rule.heads, rule.log = self.exit_heads, log
-        return {**(first_blocks(self.net, exit) if is_int(exit) else {}), **({} if rule is None else {'exits': rule})}
+        return {
+            **(first_blocks(self.net, exit) if is_int(exit) else {}),
+            **({} if rule is None else {'exits': rule}),
+        }
 
     # training
 
@@ -359,7 +363,8 @@ class EarlyExitWrapper(AutoregressiveWrapper):
             loss = loss + self.exit_loss_weight * self.classifier_loss(states, targets, kwargs)
         if not return_outputs:
             return loss
-        logits, trace = out
+        answer: Any = out
+        logits, trace = answer
         lead = logits.shape[1] - ids.shape[1]
         return loss, (logits[:, lead:-1], trace)
 
@@ -391,7 +396,8 @@ class EarlyExitWrapper(AutoregressiveWrapper):
             out = self.net(ids, exits=exits, **asked, **inputs)
             own = F.pad(targets, (out.shape[1] - targets.shape[1], 0), value=self.ignore_index)
             total = total + single_losses(out, own, terms).sum() / count
-        return total / self.mixed_samples
+        mean: Any = total / self.mixed_samples
+        return mean
 
     def classifier_loss(self, states: Sequence[Tensor], targets: Tensor, inputs: dict[str, Any]) -> Tensor:
         """Minus the log probability of what the oracle says, summed, for each target."""
@@ -494,7 +500,8 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         state = super().decoding(prompts, seq_len, **own, **options)
         read = prompt_cache is not None and prompt_cache.length == state.length
         if read and rule is not None and rule.log is not None:
-            rule.log.append(prompt_cache.cache.states['exit_depth'].tensor[..., 0])  # of the first token, read before
+            known: Any = options['prompt_cache'].cache
+            rule.log.append(known.states['exit_depth'].tensor[..., 0])  # of the first token, read before
         if isinstance(rule, ByConfidence):
             rule.start, rule.most = state.length - 1, seq_len
         if exit_decay_tau is not None and state.expert.window is not None and state.length + seq_len > self.max_seq_len:

@@ -74,7 +74,7 @@ class XTransformer(Configurable):
         if tie_token_emb:
             dec_wrapper['token_emb'] = self.encoder.token_emb
         net = TransformerWrapper(**dec_wrapper, attn_layers=stack)
-        loss = dict(ignore_index=ignore_index, pad_value=pad_value, label_smoothing=label_smoothing)
+        loss: dict[str, Any] = dict(ignore_index=ignore_index, pad_value=pad_value, label_smoothing=label_smoothing)
         self.decoder = AutoregressiveWrapper(net, **loss)
 
     @classmethod
@@ -93,7 +93,8 @@ class XTransformer(Configurable):
         for name in ('enc_num_tokens', 'enc_max_seq_len', 'dec_num_tokens', 'dec_max_seq_len'):
             if name not in kwargs:
                 raise ConfigError(f'`{name}` is missing')
-        return tuple({n.removeprefix(p): v for n, v in kwargs.items() if n.startswith(p)} for p in ('enc_', 'dec_'))
+        enc, dec = ({n.removeprefix(p): v for n, v in kwargs.items() if n.startswith(p)} for p in ('enc_', 'dec_'))
+        return enc, dec
 
     def encode(
         self,

@@ -97,7 +97,8 @@ class EntropyBasedTokenizer(Configurable):
         inputs = dict(decoder_forward_kwargs or {})
         refuse_own(inputs, 'the tokenizer', {})
         if lens is not None:
-            tell_padding(self.decoder, inputs, lambda: within(lens, rows.shape[1]))
+            counts: Tensor = lens
+            tell_padding(self.decoder, inputs, lambda: within(counts, rows.shape[1]))
         with evaluating(list(self.decoder.modules())):
             entropies = entropy(accurate(self.decoder(ids, **inputs)))
         place = torch.arange(rows.shape[1], device=rows.device)

@@ -325,7 +325,8 @@ class ETCEncoder(Configurable):
         new = cls(**{**sizes, 'attn_dropout': attention.dropout, 'ff_kwargs': ff or None, **options})
         new.to(attention.to_q.weight)
         found = {'final_norm': encoder.final_norm}
-        for at, layer in enumerate(new.layers):
+        own_layers: Any = new.layers
+        for at, layer in enumerate(own_layers):
             (norm, _, _), attn, _ = layers[2 * at]
             (ff_norm, _, _), ff, _ = layers[2 * at + 1]
             found |= {f'layers.{at}.{name}': one for name, one in dict(attn_norm=norm, ff_norm=ff_norm, ff=ff).items()}
@@ -439,11 +440,11 @@ class ETCEncoder(Configurable):
             t = ids.get(piece)
             if t is not None:
                 # a label of -1 reads the column behind the last one
-                found[piece] = check_labels(t, piece, (batch, *sizes[piece]), self.num_rel_ids, like) % (
-                    self.num_rel_ids + 1
-                )
+                labels: Any = check_labels(t, piece, (batch, *sizes[piece]), self.num_rel_ids, like)
+                labels = labels % (self.num_rel_ids + 1)
                 if piece == 'l2l':
-                    found[piece] = chunks.by_distance(found[piece], self.local_radius, self.num_rel_ids).flatten(0, 1)
+                    labels = chunks.by_distance(labels, self.local_radius, self.num_rel_ids).flatten(0, 1)
+                found[piece] = labels
             elif piece in ids or PIECES[piece][0] != PIECES[piece][1]:
                 found[piece] = None
             elif piece == 'l2l':
@@ -551,7 +552,8 @@ def make_etc_inputs(
         options['g2g'] = (places == places[:, None]).expand(own.shape[0], -1, -1)
         options['l2g'] = own.mT
         # one more, so that there is a window without tokens too
-        around = F.pad(segment_ids, (local_radius, local_radius + 1), value=-1).unfold(1, 2 * local_radius + 1, 1)
+        radius: Any = local_radius
+        around = F.pad(segment_ids, (radius, radius + 1), value=-1).unfold(1, 2 * radius + 1, 1)
         options['l2l'] = around[:, :-1] == segment_ids.unsqueeze(-1)
     kinds = torch.ones_like(mask_global, dtype=torch.long)
     if cls:

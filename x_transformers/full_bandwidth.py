@@ -195,7 +195,7 @@ def resolve_recirc_pairs(depth: int, recirc_pairs: Any) -> Pairs:
                 f'`recirc_pairs` got {name!r}, it must be pairs or one of {", ".join(map(repr, RECIRC_SHORTCUTS))}'
             )
         return RECIRC_SHORTCUTS[name](depth)
-    pairs = tuple(tuple(pair) if isinstance(pair, (list, tuple)) else (pair,) for pair in recirc_pairs)
+    pairs: Any = tuple(tuple(pair) if isinstance(pair, (list, tuple)) else (pair,) for pair in recirc_pairs)
     for pair in pairs:
         if len(pair) != 2 or not all(is_int(block) and 1 <= block <= depth for block in pair):
             raise ConfigError(
@@ -330,7 +330,7 @@ class FullBandwidth(Configurable):
     def own_transitions(self, specs: Mapping[Any, Any]) -> dict[tuple[int, int], Any]:
         """What each pair asks for, given by pairs or by their names, as '3->1'."""
         names = {self.name_of(*pair): pair for pair in self.recirc_pairs}
-        own = {names.get(key, key): spec for key, spec in specs.items()}
+        own: dict[Any, Any] = {names.get(key, key): spec for key, spec in specs.items()}
         for key in own:
             if key not in self.recirc_pairs:
                 raise ConfigError(f'`transitions` got {key!r}, `recirc_pairs` are {", ".join(map(repr, names))}')
@@ -347,7 +347,7 @@ class FullBandwidth(Configurable):
         override_transition: Transition | None = None,
         generate: bool = False,
         real: Tensor | None = None,
-    ) -> dict[int, Transition]:
+    ) -> dict[int, Callable[[Tensor], Tensor]]:
         """For each block that is fed, what to do to its input, given what an earlier pass left behind.
 
         training   add noise to the latents

@@ -155,10 +155,11 @@ class LatentAutoregressive(Configurable):
             words = f'{num_rollouts} numbers, not all of them 0'
             raise ConfigError(f'`rollout_loss_weights` got {weights}, it must be {words}')
         probe = () if ce_probe_module is None else (ce_probe_module,)
-        net.to_logits = nn.Sequential(*probe, *perceptron(dim, dim), net.to_logits)
+        model: Any = net
+        model.to_logits = nn.Sequential(*probe, *perceptron(dim, dim), model.to_logits)
         self.net, self.num_rollouts = net, num_rollouts
         with_action, alone = predict_next_embed_with_action, predict_next_embed_no_action
-        self.action_emb: Any = nn.Embedding(net.num_tokens, dim) if with_action else None
+        self.action_emb: Any = nn.Embedding(model.num_tokens, dim) if with_action else None
         self.to_next_embed_pred = perceptron(2 * dim, dim) if with_action else None
         self.to_next_embed_no_action_pred = perceptron(dim, dim) if alone else None
         self.rollout_loss_weights = tuple(weight / sum(weights) for weight in weights)
@@ -234,9 +235,8 @@ class LatentAutoregressive(Configurable):
         """The mean SIGReg of outputs and of what foretells, where they have a target."""
         real = to_come.of()[:, :-1] != self.ignore_index
         sets = (hidden,) if source is hidden else (hidden, source)
-        return sum(self.sigreg_loss(states[:, :-1], mask=real, **self.sigreg_loss_kwargs) for states in sets) / len(
-            sets
-        )
+        total: Any = sum(self.sigreg_loss(states[:, :-1], mask=real, **self.sigreg_loss_kwargs) for states in sets)
+        return total / len(sets)
 
 
 __getattr__, __dir__ = also(__name__)

@@ -194,7 +194,8 @@ class MultiInputTransformerWrapper(Wrapper):
         """Sum the embeddings of the streams, positions and further inputs, and bring them to the width of the stack."""
         call.like_tokens = next(iter(x.values()))
         streams = sum(self.embeds[f'{name}_embed'](x[name].long()) for name in self.num_tokens)
-        embeds = call.cleared(sum(call.on.collect('embed', call), streams))
+        total: Any = sum(call.on.collect('embed', call), streams)
+        embeds = call.cleared(total)
         h = call.on.chain('embedded', embeds, call)
         call.trace.initial_embeds = h
         return self.project_emb(self.emb_dropout(h))
@@ -285,10 +286,11 @@ class MultiInputAutoregressiveWrapper(Configurable):
         check_net(net)
         self.net, self.max_seq_len = net, net.max_seq_len
         self.ignore_index, self.pad_value, self.add_attn_z_loss = ignore_index, pad_value, bool(add_attn_z_loss)
-        unknown = set(loss_weights or {}) - set(net.num_tokens)
+        streams: Any = net.num_tokens
+        unknown = set(loss_weights or {}) - set(streams)
         if unknown:
-            raise ConfigError(f'`loss_weights` got the streams {sorted(unknown)}, the net has {sorted(net.num_tokens)}')
-        self.loss_weights = {**dict.fromkeys(net.num_tokens, 1.0), **(loss_weights or {})}
+            raise ConfigError(f'`loss_weights` got the streams {sorted(unknown)}, the net has {sorted(streams)}')
+        self.loss_weights = {**dict.fromkeys(streams, 1.0), **(loss_weights or {})}
 
     @checked
     def forward(
@@ -330,11 +332,14 @@ class MultiInputAutoregressiveWrapper(Configurable):
         asked = dict(return_intermediates=wanted, return_attn_z_loss=self.add_attn_z_loss)
         with AuxLosses() as aux:
             out = self.net(ids, **asked, **kwargs, **({} if return_outputs else later(self.net)))
-        logits, trace = out if wanted else (out, None)
+        trace: Any = None
+        if wanted:
+            out, trace = out
+        logits = out
         logits = {name: t[:, t.shape[1] - n : -1] for name, t in logits.items()}  # or readouts
         targets = {name: Targets(x[name], self.ignore_index, real).of()[:, :-1] for name in logits}
         losses = {name: next_token_loss(t, targets[name], ignore_index=self.ignore_index) for name, t in logits.items()}
-        loss = sum(self.loss_weights[name] * one for name, one in losses.items())
+        loss: Any = sum(self.loss_weights[name] * one for name, one in losses.items())
         if self.add_attn_z_loss:
             loss = loss + trace.attn_z_loss
         loss = aux.added_to(loss)

@@ -47,18 +47,18 @@ class Muse(Configurable):
         ] = None,
     ) -> None:
         super().__init__()
-        for name, model in (('base', base), ('superres', superres)):
+        self.base, self.superres = base, superres
+        models: dict[str, Any] = dict(base=base, superres=superres)
+        for name, model in models.items():
             if model is not None and not model.net.attn_layers.cross_attend:
                 raise ConfigError(f'`{name}` must read a text: its stack needs `cross_attend=True`')
         if superres is not None:
-            width, context = superres.net.emb_dim, superres.net.attn_layers.dim_context
+            width, context = self.superres.net.emb_dim, self.superres.net.attn_layers.dim_context
             if width != context:
                 raise ConfigError(f'`superres` embeds tokens with a width of {width}, its context has {context}')
-            if superres.net.num_tokens < base.net.num_tokens:
-                raise ConfigError(
-                    f'`superres` knows {superres.net.num_tokens} tokens, fewer than `base`, {base.net.num_tokens}'
-                )
-        self.base, self.superres = base, superres
+            classes, fewest = self.superres.net.num_tokens, self.base.net.num_tokens
+            if classes < fewest:
+                raise ConfigError(f'`superres` knows {classes} tokens, fewer than `base`, {fewest}')
 
     def joined(self, text: Tensor, text_mask: Tensor | None, small: Tensor) -> dict[str, Tensor]:
         """What the second model reads: the text, and behind it the small image."""

@@ -142,9 +142,9 @@ class RolloutGRU(nn.Module):
 def residual_mlp(dim: int, dim_action: int, dim_hidden: int, num_layers: int) -> nn.Module:
     """A norm and a perceptron that gives nothing at first:  ... d + a -> ... d"""
     widths = [dim + dim_action, *[dim_hidden] * (num_layers - 1), dim]
-    layers: list[nn.Module] = []
+    layers: list[Any] = []
     for at in range(num_layers):
-        layers += [nn.Linear(*widths[at : at + 2]), nn.GELU()]
+        layers += [nn.Linear(widths[at], widths[at + 1]), nn.GELU()]
     nn.init.zeros_(layers[-2].weight)
     nn.init.zeros_(layers[-2].bias)
     return nn.Sequential(nn.LayerNorm(dim + dim_action), nn.Sequential(*layers[:-1]))
@@ -238,7 +238,7 @@ class NextLatentWrapper(Configurable):
         self.net, self.num_rollouts = net, num_rollouts
         self.token_emb: Any = net.token_emb
         self.dynamics_model = self.dynamics(
-            dynamics_type, dynamics_network, dim, net.emb_dim, dynamics_hidden_dim or dim, dynamics_num_layers
+            dynamics_type, dynamics_network, dim, self.net.emb_dim, dynamics_hidden_dim or dim, dynamics_num_layers
         )
         self.loss_fn = self.distance(loss_type)
         self.next_latent_loss_weight, self.kl_loss_weight = next_latent_loss_weight, kl_loss_weight
@@ -289,7 +289,8 @@ class NextLatentWrapper(Configurable):
         ce = self.token_loss(logits, to_come)
         losses = Losses(ce, *self.latent_losses(hidden, to_come, ids), self.normality(hidden, to_come))
         weights = (1.0, self.next_latent_loss_weight, self.kl_loss_weight, self.sigreg_loss_weight)
-        total = aux.added_to(sum(weight * loss for weight, loss in zip(weights, losses, strict=True)))
+        weighted: Any = sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
+        total = aux.added_to(weighted)
         return (total, losses) if return_loss_breakdown else total
 
     def token_loss(self, logits: Any, to_come: Targets) -> Tensor:
@@ -319,7 +320,9 @@ class NextLatentWrapper(Configurable):
                 f'`loss_type` gave losses of shape {tuple(distances.shape)}, it must not reduce {tuple(states.shape)}'
             )
         distances = reduce(distances, 'r b n ... -> r b n', 'mean') if distances.ndim > 3 else distances
-        weights, distance, divergence = self.weights(distances), zero, zero
+        weights = self.weights(distances)
+        distance: Any = zero
+        divergence: Any = zero
         if self.next_latent_loss_weight > 0:
             distance = sum(map(masked_mean, weights * distances, valid))
         if self.kl_loss_weight > 0:
@@ -346,7 +349,8 @@ class NextLatentWrapper(Configurable):
                 wanted = [accurate(logits).log_softmax(dim=-1) for logits in frozen_logits(net, targets)]
             for logits, goal in zip(frozen_logits(net, states), wanted, strict=True):
                 found.append((goal.exp() * (goal - accurate(logits).log_softmax(dim=-1))).sum(dim=-1))
-            return (sum(found) / len(found),)
+            total: Any = sum(found)
+            return (total / len(found),)
 
         if not later(self.net) or reads_whole(self.net.to_logits):
             return of(itself, states, targets)[0]

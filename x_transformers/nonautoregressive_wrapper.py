@@ -80,7 +80,7 @@ a_schedule = Check(
 ratio = Check('a probability from 0 to 1', lambda value: is_number(value) and 0 <= value <= 1)
 
 
-def hidden_part(share: Tensor, real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
+def hidden_part(share: Tensor, real: Tensor | None, shape: tuple[int, ...], device: torch.device) -> Tensor:
     """Draw which tokens to hide, (b n): a `share` (b) of the real ones of each row, one at least."""
     if real is None:
         rank, count = torch.rand(shape, dtype=torch.float32, device=device).argsort(dim=-1), share * shape[1]
@@ -165,9 +165,10 @@ class NonAutoregressiveWrapper(Configurable):
     ) -> None:
         super().__init__()
         check_masked_net(net)
-        if mask_id >= net.num_tokens:
-            raise ConfigError(f'`mask_id` got {mask_id}, it must be less than `num_tokens`, {net.num_tokens}')
-        if net.num_tokens < 2:
+        model: Any = net
+        if mask_id >= model.num_tokens:
+            raise ConfigError(f'`mask_id` got {mask_id}, it must be less than `num_tokens`, {model.num_tokens}')
+        if model.num_tokens < 2:
             raise ConfigError(
                 '`net` must have another token than `mask_id`, which is never an answer: it has one token'
             )
@@ -180,13 +181,13 @@ class NonAutoregressiveWrapper(Configurable):
         self.net, self.mask_id, self.steps = net, mask_id, steps
         self.dim, self.num_tokens, self.max_seq_len = net.emb_dim, net.num_tokens, net.max_seq_len
         self.schedule = schedule
-        self.schedule_fn = SCHEDULES.get(schedule, schedule) if isinstance(schedule, str) else schedule
+        self.schedule_fn: Any = SCHEDULES.get(schedule, schedule) if isinstance(schedule, str) else schedule
         self.no_replace_prob, self.random_token_prob = no_replace_prob, random_token_prob
         self.can_mask_prev_unmasked = bool(can_mask_prev_unmasked)
         self.self_cond, self.self_cond_train_prob = bool(self_cond), self_cond_train_prob
         if self_cond:
-            self.null_embed = nn.Parameter(torch.randn(net.dim))
-            self.to_self_cond = nn.Linear(net.dim, net.emb_dim, bias=False)
+            self.null_embed = nn.Parameter(torch.randn(model.dim))
+            self.to_self_cond = nn.Linear(model.dim, model.emb_dim, bias=False)
         self.token_critic: Any = SelfCritic(net) if self_token_critic else token_critic
         self.critic_loss_weight = critic_loss_weight
         self.use_simple_mdlm_loss_weight = bool(use_simple_mdlm_loss_weight)
@@ -411,7 +412,8 @@ class NonAutoregressiveWrapper(Configurable):
             require(not self.max_seq_len or n <= self.max_seq_len, 'given', n, f'at most {self.max_seq_len} tokens')
             return seq
         n = self.max_seq_len if seq_len is None else seq_len
-        fits = is_int(n) and n >= 1 and not (self.max_seq_len and n > self.max_seq_len)
+        most: Any = self.max_seq_len
+        fits = is_int(n) and n >= 1 and not (most and n > most)
         allowed = f'an integer from 1 to {self.max_seq_len}' if self.max_seq_len else 'an integer of at least 1'
         require(fits, 'seq_len', seq_len, allowed)
         return torch.full((batch_size or 1, n), self.mask_id, device=device)
@@ -454,7 +456,7 @@ class NonAutoregressiveWrapper(Configurable):
             inputs['sum_embeds'] = self.to_self_cond(last)
         return self.net(seq, return_logits_and_embeddings=True, **inputs)
 
-    def hidden_counts(self, n: int | Tensor) -> Any:
+    def hidden_counts(self, n: Any) -> Any:
         """How many tokens of n, or of (b), are still hidden after each step; none after the last."""
         device = torch.device('cpu') if is_int(n) else n.device
         wide = widest(device) if self.ceil_counts else torch.float32
@@ -463,7 +465,7 @@ class NonAutoregressiveWrapper(Configurable):
             return [int(count) for count in self.counts_of(shares, torch.tensor(n, device=device))]
         return self.counts_of(shares.unsqueeze(-1), n)
 
-    def counts_of(self, shares: Tensor, n: Tensor) -> Tensor:
+    def counts_of(self, shares: Tensor, n: Any) -> Tensor:
         counts = shares * n
         counts = counts.ceil() if self.ceil_counts else counts
         counts = torch.minimum(counts.long().clamp(min=0), n)

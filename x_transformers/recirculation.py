@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import torch
@@ -200,7 +200,7 @@ class Recirculation(Configurable):
         alpha, beta = self.alphas[route] * ramp, self.betas[route]
         return alpha, 1 - alpha if beta is None else beta
 
-    def mix(self, hiddens: Sequence[Tensor], step: Any = 0) -> dict[int, Tensor]:
+    def mix(self, hiddens: Sequence[Tensor] | Mapping[int, Tensor], step: Any = 0) -> dict[int, Tensor]:
         """For each destination its new residual, from the residuals (b n d) that entered each self-attention layer."""
         mixed = {}
         for route, (source, destination) in enumerate(zip(self.source_layers, self.destination_layers, strict=True)):
@@ -213,7 +213,7 @@ class Recirculation(Configurable):
 
     def recirculate(
         self, x: Tensor, cache: Cache | None, step: Any = 0, **inputs: Any
-    ) -> tuple[Tensor, LayerIntermediates]:
+    ) -> tuple[Any, LayerIntermediates]:
         """Read one token (b 1) twice: the logits of the first reading, and what the second leaves behind."""
         inputs |= dict(cache=cache, input_not_include_cache=True, return_intermediates=True)
         no_logits = later(self.net)
@@ -277,12 +277,13 @@ class Recirculation(Configurable):
             cache = trace.cache
             logits.append(out)
         aux.hand_on()
-        trace.aux_losses = aux.by_name
+        last: Any = trace
+        last.aux_losses = aux.by_name
         if return_readout:
             out = logits[0].of(torch.cat([readout.hidden for readout in logits], dim=1))
             return (out, trace) if return_intermediates else out
         heads = [torch.cat(one, dim=1) for one in zip(*logits, strict=True)] if isinstance(logits[0], tuple) else None
-        trace.logits = out = torch.cat(logits, dim=1) if heads is None else tuple(heads)
+        last.logits = out = torch.cat(logits, dim=1) if heads is None else tuple(heads)
         return (out, trace) if return_intermediates else out
 
     @checked

@@ -13,6 +13,7 @@ layers of kind 'r':  Decoder(dim=64, custom_layers=('r', 'f') * 6, recurrent_mod
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -61,7 +62,8 @@ class Recurrent(nn.Module):
             return self.run(x, state, None, None)
         x = cleared(x, mask)
         # documents side by side, padding behind them
-        order = (~mask).to(torch.uint8) if document_ids is None else document_ids
+        real: Any = mask
+        order = (~real).to(torch.uint8) if document_ids is None else document_ids
         order, begins = order.argsort(dim=-1, stable=True), None
         if document_ids is not None:
             if mask is not None:

@@ -172,8 +172,9 @@ class SpeechEncoder(ContinuousTransformerWrapper):
     ) -> None:
         check_sizes_or_stack(attn_layers, dict(dim=dim, depth=depth, heads=heads))
         if attn_layers is None:
+            sizes: dict[str, Any] = dict(dim=dim, depth=depth, heads=heads)
             attn_layers = Encoder(
-                dim=dim, depth=depth, heads=heads, attn_dim_head=max(dim // heads, 1), norm_bias=True,
+                **sizes, attn_dim_head=max(sizes['dim'] // sizes['heads'], 1), norm_bias=True,
                 norm_eps=1e-5, attn_qkv_bias='qv', attn_out_bias=True, verbose=False,
             )  # fmt: skip
         width = attn_layers.dim

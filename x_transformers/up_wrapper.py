@@ -85,7 +85,8 @@ class SyntheticDataGenerator(Configurable):
 
     def reset_(self) -> None:
         """Draw another network, in place."""
-        for module in self.modules():
+        modules: Any = self.modules()
+        for module in modules:
             if hasattr(module, 'reset_parameters'):
                 module.reset_parameters()
         self.apply(self.init_)
@@ -127,7 +128,7 @@ class SyntheticDataGenerator(Configurable):
         fronts = (('seed', seed), ('condition', condition))
         parts = [check_ids(ids, name, 1) for name, ids in fronts if ids is not None]
         if len({ids.shape[0] for ids in parts}) > 1:
-            raise ValueError(f'`condition` got {condition.shape[0]} rows, `seed` has {seed.shape[0]}')
+            raise ValueError(f'`condition` got {parts[1].shape[0]} rows, `seed` has {parts[0].shape[0]}')
         check_temperature(temperature)
         new, state = torch.cat(parts, dim=1), None
         parts, failed = [new], FailedRows()
@@ -170,16 +171,18 @@ class UniversalPretrainWrapper(Configurable):
         keep_buffer_on_cpu: Annotated[bool, 'keep the buffer on the CPU when the module is moved', boolean] = False,
     ) -> None:
         super().__init__()
-        self.model = model
+        self.model: Any = model
         self.ar_wrapped = AutoregressiveWrapper(model)
-        vocabulary, buffer_size = model.num_tokens, buffer_size or 20 * batch_size
+        vocabulary, buffer_size = self.model.num_tokens, buffer_size or 20 * batch_size
         for name, value in (('num_reset', num_reset), ('batch_size', batch_size)):
             if value > buffer_size:
                 raise ConfigError(f'`{name}` got {value}, the buffer has {buffer_size} rows (`buffer_size`)')
-        if model.max_seq_len and seq_len > model.max_seq_len:
-            raise ConfigError(f'`seq_len` got {seq_len}, the model reads {model.max_seq_len} tokens (`max_seq_len`)')
+        if self.model.max_seq_len and seq_len > self.model.max_seq_len:
+            raise ConfigError(
+                f'`seq_len` got {seq_len}, the model reads {self.model.max_seq_len} tokens (`max_seq_len`)'
+            )
         if data_generator is None:
-            data_generator = SyntheticDataGenerator(model.attn_layers.dim, vocabulary, max_seq_len=seq_len)
+            data_generator = SyntheticDataGenerator(self.model.attn_layers.dim, vocabulary, max_seq_len=seq_len)
         if reset_turing_machine_every and not hasattr(data_generator, 'reset_'):
             raise ConfigError('`reset_turing_machine_every` needs a `data_generator` with a method `reset_`')
         self.data_generator: Any = data_generator
@@ -193,7 +196,8 @@ class UniversalPretrainWrapper(Configurable):
 
     @property
     def device(self) -> torch.device:
-        return self.step.device
+        step: Any = self.step
+        return step.device
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> UniversalPretrainWrapper:
         kept = self.synth_data_buffer

@@ -130,7 +130,7 @@ class VisionLanguageWrapper(Configurable):
             getattr(self, name).requires_grad_(True)
         return self
 
-    def features(self, images: Tensor) -> Tensor:
+    def features(self, images: Any) -> Tensor:
         """Vectors of images (k c h w) in the width of words:  k p d"""
         if self.feature_layer is None:
             found = self.vision(images, return_embeddings=True)

@@ -1006,13 +1006,13 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
         x = on.chain('lengthen', x, call)
         if call.cache is not None and not self.can_cache_kv:
             raise ValueError('`cache` was given, but this model cannot be cached: its output depends on later tokens')
-        if call.continues and call.leading and call.leading != call.cache.leading:
+        known: Any = call.cache
+        if call.continues and call.leading and call.leading != known.leading:
             raise ValueError(
-                f'the cache was made with {call.cache.leading} tokens in front of the sequence, '
-                f'now there are {call.leading}'
+                f'the cache was made with {known.leading} tokens in front of the sequence, now there are {call.leading}'
             )
-        if call.continues and not call.front and call.cache.leading:
-            call.front, call.leading = [(call.cache.leading, None)], call.cache.leading
+        if call.continues and not call.front and known.leading:
+            call.front, call.leading = [(known.leading, None)], known.leading
         if call.start is not None and kwargs.get('attn_mask') is not None:
             raise ValueError(
                 '`attn_mask` does not go with `seq_start_pos` and tokens in front: they move behind the padding'
@@ -1283,15 +1283,15 @@ class TransformerWrapper(Wrapper):
         prefix = 0 if front is None else front.shape[1]
         pooled = call.on.chain('pool', x, call)
         # what is read from all tokens, or from others, has no prefix
-        x = x[:, prefix:] if excise_prepend_embeds and pooled is x else pooled
+        hidden: Any = x[:, prefix:] if excise_prepend_embeds and pooled is x else pooled
         only_embed = return_embeddings or return_embeddings_and_intermediates or self.return_only_embed
         logits = None
         if not only_embed or return_logits_and_embeddings:
-            kept: Any = x if logits_to_keep is None else x[:, -logits_to_keep:]
+            kept = hidden if logits_to_keep is None else hidden[:, -logits_to_keep:]
             logits = self.read_later(kept, call, to_logits_kwargs or {})
         call.trace.logits = None if return_readout else logits
-        out = (logits, x) if return_logits_and_embeddings else x if only_embed else logits
-        return self.returned(out, wants, call, mems, logits, x)
+        out = (logits, hidden) if return_logits_and_embeddings else hidden if only_embed else logits
+        return self.returned(out, wants, call, mems, logits, hidden)
 
     def read_out(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
         """Hidden states (... d) as logits (... l), a tuple if there are several heads."""

@@ -188,7 +188,8 @@ class XLAutoregressiveWrapper(Configurable):
     ) -> None:
         super().__init__()
         check_net(net)
-        if not net.max_seq_len or net.max_seq_len < 1:
+        model: Any = net
+        if not model.max_seq_len or model.max_seq_len < 1:
             raise ConfigError('`net` needs a `max_seq_len`: it is the length of a segment')
         if ttt_next_latent_loss and ttt_custom_loss_module is not None:
             raise ConfigError('`ttt_next_latent_loss` and `ttt_custom_loss_module` both set the inner loss')
@@ -313,7 +314,8 @@ class XLAutoregressiveWrapper(Configurable):
     def losses(self, logits: Tensor | tuple[Tensor, ...], target: Tensor) -> Tensor:
         """The loss of every target (b n), in nats; 0 where it is ignored, the mean over heads if there are several."""
         each = token_losses(logits, target, self.terms)
-        return sum(each) / len(each)
+        total: Any = sum(each)
+        return total / len(each)
 
     def inner_loss(self, losses: Tensor, target: Tensor, inter: LayerIntermediates) -> Tensor:
         """The inner loss, summed over rows: each learns for itself."""
@@ -401,7 +403,6 @@ class SegmentReader:
     carried   what the calls of the present segment are given beside memories
     """
 
-    last: Any
     net: Any
 
     def __init__(
@@ -417,7 +418,7 @@ class SegmentReader:
         self.start = self.seen = 0
         self.cache: Any = None
         self.hiddens: list[list[Tensor]] = []
-        self.last: LayerIntermediates | None = None
+        self.last: Any = None
         self.carried: dict[str, Any] = {}
 
     def read(self, sequence: Tensor, pads: None = None) -> Tensor:

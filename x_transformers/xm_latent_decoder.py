@@ -65,7 +65,7 @@ def of_winners(t: Tensor, winners: Tensor) -> Tensor:
     return t[torch.arange(t.shape[0], device=t.device), winners]
 
 
-def repulsion(logits: Tensor, valid: Tensor) -> Tensor:
+def repulsion(logits: Any, valid: Tensor) -> Tensor:
     """How far candidates (b k n l) disagree: mean KL of each to their mean, in nats, at the valid places (b n)."""
     log_probs = accurate(logits).log_softmax(dim=-1)
     probs = log_probs.exp()
@@ -196,7 +196,7 @@ class XMLatentDecoder(Configurable):
 
     def read(
         self, ids: Tensor, latents: Tensor, most: int | None, keeps: bool, inputs: dict[str, Any]
-    ) -> tuple[Tensor, Any]:
+    ) -> tuple[Any, Any]:
         """The logits (b k n l) of all candidates, and what the net leaves behind if `keeps`."""
         (b, k), rows = latents.shape[:2], torch.arange(ids.shape[0], device=ids.device)
         prefix = self.latent_proj(rearrange(latents, 'b k m d -> (b k) m d'))
@@ -282,7 +282,7 @@ class XMLatentDecoder(Configurable):
         loss = (of_winners(losses, winners) * share).sum() / share.sum().clamp(min=1)
         return aux.added_to(loss - weight * repulsion(logits, valid) if weight > 0 and not dropped else loss)
 
-    def losses(self, logits: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def losses(self, logits: Any, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the mean cross entropy of each candidate (b k), and which targets count (b n)."""
         valid = targets != self.ignore_index
         valid = valid if mask is None else valid & mask

@@ -182,7 +182,7 @@ class XValTransformerWrapper(Wrapper):
         x_num = check_numbers(x_num, 'x_num', x)
         wants = Wants(return_intermediates, return_mems, return_attn, detach_mems)
         call: Any = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
-        h = call.embedded(self, (x, x_num), lambda given: self.embed_all(*given, call))
+        h = call.embedded(self, (x, x_num), lambda given: self.embed_all(*given, call=call))
         call.maps_apart = wants.mems_alone
         h = self.run_stack(h, call, mask, mems, wants.anything, kwargs)
         h = call.on.chain('pool', h, call)

@@ -208,9 +208,13 @@ OTHERS = {
 
 def places(module: str) -> dict[str, tuple[str, str | None]]:
     """Where each of a module's names comes from: a module, and a name in it, or None for the module itself."""
-    same = {name: (place, name) for place, names in SAME.items() for name in names.split()}
+    same: dict[str, tuple[str, str | None]] = {
+        name: (place, name) for place, names in SAME.items() for name in names.split()
+    }
     same |= {name: (place, None) for name, place in MODULES.items()}
-    found = {name: same.get(name, (HELPERS, name)) for name in NAMES.get(module, '').split()}
+    found: dict[str, tuple[str, str | None]] = {
+        name: same.get(name, (HELPERS, name)) for name in NAMES.get(module, '').split()
+    }
     for name, target in OTHERS.get(module, {}).items():
         place, _, there = target.partition(':')
         found[name] = (HELPERS if place == 'helpers' else place, there or name)

@@ -320,7 +320,8 @@ def default_called(val: T | None, d: Any) -> T:
     """`val`, or `d` in place of None, called if it can be and is no module."""
     if val is not None:
         return val
-    return d() if callable(d) and not isinstance(d, nn.Module) else d
+    made: Any = d() if callable(d) and not isinstance(d, nn.Module) else d
+    return made
 
 
 def first_existing(*vals: Any) -> Any:
@@ -390,8 +391,8 @@ def get_cached_kvs(cache: Any) -> list[tuple[Tensor, Tensor] | None]:
 
 def safe_cat(tensors: Iterable[Tensor | None], dim: int = 0) -> Tensor | None:
     """torch.cat of what is not None; None of nothing."""
-    tensors = compact(tensors)
-    return torch.cat(tensors, dim=dim) if tensors else None
+    found: list[Tensor] = compact(tensors)
+    return torch.cat(found, dim=dim) if found else None
 
 
 def softclamp_gelu(t: Tensor, value: float) -> Tensor:
@@ -471,8 +472,8 @@ def mean_of_rows(log_probs: Tensor, mask: Tensor | None = None) -> Tensor:
 
 def and_masks(masks: Iterable[Tensor | None]) -> Tensor | None:
     """All of the masks that are not None; None if there is none."""
-    masks = compact(masks)
-    return reduce(torch.logical_and, masks) if masks else None
+    found: list[Tensor] = compact(masks)
+    return reduce(torch.logical_and, found) if found else None
 
 
 def maybe_and_mask(*masks: Tensor | None) -> Tensor | None:

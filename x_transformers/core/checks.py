@@ -328,7 +328,7 @@ def check_real_first(mask: Tensor, name: str, why: str) -> None:
         return
     ordered = mask[:, :-1] | ~mask[:, 1:]
     if is_exporting():
-        torch._assert_async(ordered.all(), words)
+        torch._assert_async(ordered.all(), words)  # pyright: ignore[reportPrivateImportUsage]  torch has no public name for it
     on_gpu = ordered.device.type == 'cuda' and not torch.compiler.is_compiling() and not transformed()
     if (can_look(ordered) or on_gpu) and not bool(ordered.all()):
         raise ValueError(words)

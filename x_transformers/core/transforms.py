@@ -43,6 +43,7 @@ def eager_only(function: Callable[P, R] | None = None, *, recursive: bool = True
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         if 'torch._dynamo' not in sys.modules:
             return function(*args, **kwargs)
-        return torch.compiler.disable(function, recursive=recursive)(*args, **kwargs)
+        disabled: Any = torch.compiler.disable(function, recursive=recursive)
+        return disabled(*args, **kwargs)
 
     return run

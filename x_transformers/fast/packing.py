@@ -35,12 +35,13 @@ OWN_LINEAR = F.linear
 class PackedLinear:
     """What linear layers give for few rows (b d), side by side, in one product."""
 
-    copy: Any
-
     __slots__ = ('bias', 'copy', 'joined', 'known', 'layers')
 
     def __init__(self, *layers: nn.Linear) -> None:
-        self.layers, self.known, self.copy, self.bias, self.joined = layers, (), None, None, ((), None)
+        self.layers, self.bias = layers, None
+        self.known: Any = ()
+        self.copy: Any = None
+        self.joined: Any = (), None
 
     def __call__(self, x: Tensor) -> Tensor:
         for own, weight, version, bias in self.known:
@@ -48,9 +49,10 @@ class PackedLinear:
                 self.copy = None
         if self.copy is None:
             self.pack([layer._parameters for layer in self.layers], len(x))
+        packed: Any = self.copy
         if self.bias is None:
-            return torch.mm(x, self.copy)
-        return torch.addmm(self.bias if len(self.known) == 1 else self.biases(), x, self.copy)
+            return torch.mm(x, packed)
+        return torch.addmm(self.bias if len(self.known) == 1 else self.biases(), x, packed)
 
     def pack(self, owns: list[dict[str, Any]], rows: int) -> None:
         self.known = [(own, own['weight'], own['weight']._version, own['bias']) for own in owns]
@@ -99,7 +101,9 @@ class PackedGain:
     __slots__ = ('gain', 'known', 'make', 'norms')
 
     def __init__(self, norms: Iterable[nn.Module], make: Callable[[dict[Any, Tensor]], Tensor]) -> None:
-        self.norms, self.make, self.known, self.gain = [norm._parameters for norm in norms], make, [], None
+        self.norms: list[dict[str, Any]] = [norm._parameters for norm in norms]
+        self.make, self.known = make, []
+        self.gain: Any = None
 
     def __call__(self) -> Tensor:
         each = [own['gamma'] for own in self.norms]

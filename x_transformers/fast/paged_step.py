@@ -45,7 +45,8 @@ class PagedStep(PlainStep):
         return (out[0] if isinstance(out, tuple) else out).squeeze(1)
 
     def run(self, ids: Tensor, places: Tensor, index: Tensor, pool: Any, layers: list[Any]) -> Tensor:  # type: ignore[override]
-        x, sets, pasts = self.embed(ids.unsqueeze(-1), places), {None: None}, count()
+        x, pasts = self.embed(ids.unsqueeze(-1), places), count()
+        sets: dict[Any, Any] = {None: None}
         if self.rotary is not None:
             pool.write('positions', index[:, -1], places)
             for number, turns in enumerate(self.rotary.angles_of(places.unsqueeze(-1))[0]):
@@ -55,7 +56,7 @@ class PagedStep(PlainStep):
 
         def attend(layer: AttentionStep, x: Tensor, y: Tensor) -> Tensor:
             at = next(pasts)
-            past = PagedPast(pool, at, index, layer.shape.kv_heads)
+            past: Any = PagedPast(pool, at, index, layer.shape.kv_heads)
             return layer.continued(x, y, past, None, sets[self.turns[at]], bias)[0]
 
         return self.through(x, layers, attend)

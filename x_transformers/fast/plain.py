@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.jit._trace import is_tracing
 
 from x_transformers import attend
 from x_transformers.core import calls, traces
@@ -199,12 +200,12 @@ class PlainAttention(PlainLayer):
         self.counts = [attn.shape.heads, attn.shape.kv_heads]
         self.projections = (*zip((self.to_q, self.to_k), self.counts, strict=True), (self.to_v, self.counts[1]))
         self.turns_all = attn.rotate_num_heads == attn.heads
-        self.options = SimpleNamespace(dropout=0.0, scale=self.scale, backends=None)
+        self.options: Any = SimpleNamespace(dropout=0.0, scale=self.scale, backends=None)
         self.layer, (self.rings, _) = layer, rings_of(attn, {})
         joint: Any = attn.features.find(QKRMSNorm) or attn.features.find(QKHeadNorm)
         # queries and keys that nothing but their norms change are normed side by side
         alone = joint is not None and self.rings == [joint.heads]
-        pair = (joint.q_norm, joint.k_norm) if alone else ()
+        pair: Any = (joint.q_norm, joint.k_norm) if joint is not None and alone else ()
         self.gained = alone and differ_in_gains(*pair)
         self.qk_norms = dict.fromkeys(pair if self.gained or isinstance(joint, QKRMSNorm) else ())
         self.shared = rings_of(attn, {'value_residual': True})
@@ -279,7 +280,8 @@ def differ_in_gains(q: nn.Module, k: nn.Module) -> bool:
 def rings_of(attn: Any, inputs: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     """What features do to heads, and to what is projected, in a call with these inputs."""
     active = attn.features.acting(inputs).active
-    return tuple([getattr(f, stage) for f in active if stage in f.runs_at()] for stage in ('heads', 'sources'))
+    heads, sources = ([getattr(f, stage) for f in active if stage in f.runs_at()] for stage in ('heads', 'sources'))
+    return heads, sources
 
 
 class PlainCall(TakesNotes):
@@ -369,11 +371,12 @@ class PlainFeedForward(PlainLayer):
         return self.join(y, x)
 
 
-def side_by_side(layers: Sequence[PlainLayer], parallel: Maybe[ParallelBlock]) -> None:
+def side_by_side(layers: Sequence[PlainLayer], parallel: Any) -> None:
     """Tell layers where blocks begin whose branches read the same, and which norm they borrow."""
+    blocks: Any = parallel
     for at, layer in enumerate(layers if parallel is not None else ()):
-        layer.opens = parallel.begins(layer.index)
-        layer.borrows = parallel.shares and not layer.opens
+        layer.opens = blocks.begins(layer.index)
+        layer.borrows = blocks.shares and not layer.opens
         if layer.borrows:
             layer.before, layer.norm = layers[at - 1].before, layers[at - 1].norm
 
@@ -483,7 +486,7 @@ class PlainLayers:
     def of(cls, stack: Stack) -> PlainLayers | None:
         """The layers of a stack, if they are plain. A graph, compiled or traced, has no use for them, and its symbols
         are no sizes to keep."""
-        if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack():
+        if torch.compiler.is_compiling() or is_tracing() or torch._C._len_torch_dispatch_stack():
             return None
         kept = vars(stack).get('short_cuts', ShortCuts()).known
         known = kept.get(stack.training, False)
@@ -500,7 +503,7 @@ class PlainLayers:
 
     @staticmethod
     def fits(stack: Stack) -> bool:
-        attention = [layer[1] for layer in stack.layers if layer.kind == 'a'] if is_plain(stack) else [None]
+        attention: list[Any] = [layer[1] for layer in stack.layers if layer.kind == 'a'] if is_plain(stack) else [None]
         return all(
             a is not None and a.kernel is fused and a.shape.dim_head == a.shape.dim_value for a in attention
         ) and (len({a.causal for a in attention}) < 2)

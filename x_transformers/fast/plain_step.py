@@ -89,8 +89,10 @@ class AttentionStep(PlainAttention):
         if turns is not None and not self.turns_all:
             q, k = self.rotary.turned(q, turns), self.rotary.turned(k, turns)
         past = past.append(k, v)
-        past.states = {} if angles is None else {'angles': angles}
-        out = self.attend(q, *past.pair, bias)
+        past.states = {}
+        if angles is not None:
+            past.states['angles'] = angles
+        out = self.attend(q, *past.pair, mask=bias)
         return self.join(self.to_out(out.reshape(b, -1)), x), past
 
 
@@ -123,7 +125,7 @@ class EmbeddingStep:
         if self.tables is None or F.embedding is not LOOK_UP or not one or at >= net.max_seq_len > 0:  # who refuses it
             x = net.token_emb(ids)
             x = x if times is None else times.token_embeds(x, None)
-            where = {'offset': at} if one else {'pos': at.unsqueeze(-1)}
+            where = {'pos': at.unsqueeze(-1)} if torch.is_tensor(at) else {'offset': at}
             return (x if self.table is None else x + self.table(ids, **where)).squeeze(1)
         tokens, *places = (table._parameters['weight'] for table in self.tables)
         x = F.embedding(ids.squeeze(1).long(), tokens)
@@ -214,7 +216,8 @@ class PlainStep:
             return False
         if len(cache.layers) != len(self.turns):
             return False
-        if any((past.changed_by is None) != (at is None) for past, at in zip(cache.layers, self.turns, strict=True)):
+        pasts: Any = cache.layers
+        if any((past.changed_by is None) != (at is None) for past, at in zip(pasts, self.turns, strict=True)):
             return False
         return hears_only(self.net) and not (self.seen.is_hooked() or self.net.training)
 
@@ -256,18 +259,23 @@ class PlainStep:
 
     def run(self, ids: Tensor, cache: Cache, layers: list[Any]) -> tuple[Tensor, Cache]:
         """Hidden states (b d) of the new tokens."""
-        x, states, sets, pasts = self.embed(ids, cache.seen), {}, {None: (None, None)}, []
+        x, pasts = self.embed(ids, cache.seen), []
+        states: dict[Any, Any] = {}
+        sets: dict[Any, Any] = {None: (None, None)}
+        before: Any = cache.states
         if self.rotary is not None:
-            positions = cache.states['positions'].tensor[:, -1:, 0] + 1
-            states = {'positions': cache.states['positions'].append(positions.unsqueeze(-1))}
+            positions = before['positions'].tensor[:, -1:, 0] + 1
+            states = {'positions': before['positions'].append(positions.unsqueeze(-1))}
             for at, turns in enumerate(self.rotary.angles_of(positions)[0]):
-                states[self.angles[at]] = cache.states[self.angles[at]].append(turns)
+                states[self.angles[at]] = before[self.angles[at]].append(turns)
                 sets[at] = states[self.angles[at]], for_one_pass(turns)
         bias = None if self.bias is None else self.bias(1, cache.length + 1).unsqueeze(0).to(x.dtype)
 
+        layers_held: Any = cache.layers
+
         def attend(layer: AttentionStep, x: Tensor, y: Tensor) -> Tensor:
             at = len(pasts)
-            x, past = layer.continued(x, y, cache.layers[at], *sets[self.turns[at]], bias)
+            x, past = layer.continued(x, y, layers_held[at], *sets[self.turns[at]], bias=bias)
             pasts.append(past)
             return x
 

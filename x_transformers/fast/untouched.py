@@ -161,7 +161,7 @@ class Snapshot:
 
     def __init__(self, root: nn.Module, features: Sequence[Feature], unseen: Iterable[nn.Module]) -> None:
         modules = list(root.modules())
-        holders = [m.features for m in modules if 'features' in vars(m)]
+        holders: list[Any] = [m.features for m in modules if 'features' in vars(m)]
         objects: list[Any] = [*modules, *holders, *features]
         self.kinds = tuple(dict.fromkeys(map(type, objects)))
         children = [m._modules for m in modules if m._modules]
@@ -189,13 +189,16 @@ class Private:
     def __init__(self, net: nn.Module) -> None:
         modules = list(net.modules())
         self.ours = all(map(is_ours, modules))
-        features = [f for m in modules if 'features' in vars(m) for f in m.features.active] if self.ours else []
+        features = (
+            [f for m in modules if 'features' in vars(m) for f in vars(m)['features'].active] if self.ours else []
+        )
         self.ours = self.ours and all(map(is_ours, features))
         if self.ours:
             self.seen = Snapshot(net, features, modules)
             of_all = {f'{PACKAGE}.{name}' for name in ALL_PASSES}
             names = of_all | {kind.__module__ for kind in self.seen.kinds}
-            self.code = Code((*self.seen.kinds, *map(sys.modules.get, sorted(names))))
+            of_names: Any = map(sys.modules.get, sorted(names))
+            self.code = Code((*self.seen.kinds, *of_names))
 
     def holds(self) -> bool:
         return self.ours and self.code.holds() and self.seen.holds()

@@ -89,13 +89,13 @@ class AlibiPositionalBias(Placed, KeepsPrecision, PositionBias):
         self.each = (*map(float, slopes), *[0.0] * (self.total_heads - heads))
 
     @property
-    def slopes(self) -> Tensor:
+    def slopes(self) -> Any:
         held = self.held_slopes()
         if held is None:
             with torch.inference_mode(False):
                 held = torch.tensor(self.each[: self.heads], device=self.place[0]).to(self.place[1]).view(-1, 1, 1)
             if not is_traced():
-                self.slopes = held
+                self.slopes = held  # pyright: ignore[reportAttributeAccessIssue]  a module keeps it as its buffer
         return held
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -131,7 +131,8 @@ class AlibiPositionalBias(Placed, KeepsPrecision, PositionBias):
         self.each = tuple(self.each[head] for head in heads)
         self.heads = self.total_heads = len(heads)
         if own is not None:
-            self.slopes = nn.Parameter(own.detach()) if 'slopes' in self._parameters else own
+            slopes = nn.Parameter(own.detach()) if 'slopes' in self._parameters else own
+            self.slopes = slopes  # pyright: ignore[reportAttributeAccessIssue]  a module keeps it as its parameter
 
     @staticmethod
     def slopes_for(heads: int) -> list[float]:
@@ -419,7 +420,8 @@ class StackBias(StackFeature):
     def open(self, x: Tensor, call: Any) -> Tensor:
         if isinstance(self.module, Placed):
             self.module.found_on(x.device)
-        shared = call.shared['a']['rel_pos'] = SharedBias(self.module)
+        module: Any = self.module
+        shared = call.shared['a']['rel_pos'] = SharedBias(module)
         # here and not in the first layer that asks, so that a layer can be recomputed on its own
         own = call.shared['a']
         positions = own.get('pos', own.get('index'))

@@ -45,7 +45,7 @@ OF_MODEL = (
 FOR_EACH_LAYER = {'skip_combines': '`unet_skips`', 'layer_integrators': '`integrate_layers`'}
 
 
-def keep_none(host: nn.Module, names: Sequence[str]) -> None:
+def keep_none(host: Any, names: Sequence[str]) -> None:
     """Set the attributes of these names that nothing has set to None."""
     for name in names:
         if not hasattr(host, name):
@@ -70,7 +70,7 @@ class DerivedAttributes:
     features: Any
     layer_types: Sequence[str]
     dim: int
-    depth: int
+    depth: Any  # a number of layers, once they are laid out
 
     def keep_derived(self) -> None:
         """Settle these attributes, once the features of the stack are set up."""
@@ -90,7 +90,8 @@ class DerivedAttributes:
         self.depth_scale_residual = getattr(self, 'depth_scale_residual', False) is True
         for name in FOR_EACH_LAYER:
             if getattr(self, name, None) is None:
-                setattr(self, name, nn.ModuleList([None] * len(self.layer_types)))
+                each: Any = [None] * len(self.layer_types)
+                setattr(self, name, nn.ModuleList(each))
 
     def is_any_set(self, names: Sequence[str]) -> bool:
         return any(getattr(self, name, False) for name in names)
@@ -120,7 +121,8 @@ class DerivedAttributes:
                 raise ConfigError(f'`layer_dropouts` does not go with `{feature.title}`: {reason}')
         vars(self)['rates_of_layers'] = tuple(rates)
         if any(rates) and self.features.find(LayerDropout) is None:
-            self.features = self.features.joined_by(LayerDropout(self, {'layer_dropout': 0.0}))
+            stack: Any = self
+            self.features = self.features.joined_by(LayerDropout(stack, {'layer_dropout': 0.0}))
             self.can_cache_kv_in_training = False
 
 
@@ -161,6 +163,8 @@ class DerivedHeads:
     merge_heads                                   b h n d -> b n (h d)
     """
 
+    attend: Any
+    _modules: dict[str, Any]
     read_at_call = ('kernel',)  # the function that is chosen; a flag of linear attention has the same name
     split_q_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', d=own.dim_key))
     split_k_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', d=own.dim_key))

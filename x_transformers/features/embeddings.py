@@ -349,7 +349,8 @@ class ExtraIds(ModelFeature):
         ids = {name: call.only_new(t, f'embed_ids[{name!r}]') for name, t in ids.items()}
         for name in left_out:
             ids[name] = torch.full((1, 1), self.embed_default_ids[name], device=call.like_tokens.device)
-        return sum(self.tables[f'{name}_embed'](ids[name]) for name in self.embed_num_tokens)
+        found: Any = sum(self.tables[f'{name}_embed'](ids[name]) for name in self.embed_num_tokens)
+        return found
 
 
 class SumEmbeds(ModelFeature):
@@ -452,7 +453,7 @@ class PrependEmbeds(ModelFeature):
 class PrependInputs(PrependEmbeds):
     """Vectors passed by the caller and prepended to the whole sequence, memory tokens included."""
 
-    embedded = None
+    embedded: Any = None
 
     def lengthen(self, x: Tensor, call: Any) -> Tensor:
         return self.prepend(x, call)

@@ -179,13 +179,13 @@ class ExitsInStack(StackFeature):
         b, n, _ = states[0].shape
         place = torch.arange(n, device=states[0].device) + (call.seen - exits.leading)
         if going is None:
-            row: Any = torch.arange(b, device=place.device).repeat_interleave(n)
-            found = exits.leaves(Tokens(number, *(t.flatten(0, 1) for t in states), row, place.repeat(b)))
+            row = torch.arange(b, device=place.device).repeat_interleave(n)
+            found = exits.leaves(Tokens(number, *(t.flatten(0, 1) for t in states), row=row, place=place.repeat(b)))
             found = found.reshape(b, n)
         else:
             row, at = going.nonzero(as_tuple=True)
             found = torch.zeros_like(going)
-            found[row, at] = exits.leaves(Tokens(number, *(t[row, at] for t in states), row, place[at]))
+            found[row, at] = exits.leaves(Tokens(number, *(t[row, at] for t in states), row=row, place=place[at]))
         return found if exits.front is None else found & ~exits.front
 
     def going_on(self, run: Run, x: Tensor, call: Any, steps: Sequence[int], going: Tensor) -> Tensor:

@@ -199,7 +199,8 @@ class MixtureOfExperts(FeedForwardFeature):
         host.no_bias = plain if self.moe_bias is None else not self.moe_bias
         shared = self.built(width * self.moe_shared)[0] if self.moe_shared else None
         between, behind = self.built(width)
-        host.no_bias, down = plain, between[-1]
+        down: Any = between[-1]
+        host.no_bias = plain
         between = between[:-1]
         inside = [(name, m) for name, m in between.named_modules() if isinstance(m, nn.Linear)]
         if len(inside) != 1 or len([*between.parameters()]) != len([*inside[0][1].parameters()]):

@@ -128,7 +128,7 @@ class Frequencies:
         own = (self.dim, self.theta, self.scaling)
         return isinstance(other, Frequencies) and own == (other.dim, other.theta, other.scaling)
 
-    __hash__ = None
+    __hash__: Any = None
 
     def without_table(self) -> Frequencies:
         """These, where no module holds their table."""

@@ -37,8 +37,8 @@ class LayerPositions(StackFeature):
     clashes = {'reversible': 'it changes the residual stream between layers, which the backward pass cannot invert'}
 
     def setup(self, host: Any) -> None:
-        self.runs = len(host.layers_execute_order) // host.len_default_block
-        self.tables = nn.Parameter(torch.randn(self.runs, self.per_layer_abs_pos_emb, host.dim) * 0.02)
+        runs = self.runs = len(host.layers_execute_order) // host.len_default_block
+        self.tables = nn.Parameter(torch.randn(runs, self.per_layer_abs_pos_emb, host.dim) * 0.02)
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         if call.memories:

@@ -194,7 +194,8 @@ class UnetSkips(StackFeature):
             raise ConfigError('`unet_skips` needs a `depth` of at least 2: it joins two blocks')
         self.mirror = {block * length: (blocks - 1 - block) * length for block in range(math.ceil(blocks / 2), blocks)}
         skips = (self.mirror.get(index) for index in range(layers))
-        self.combines = nn.ModuleList(None if skip is None else ConcatCombine(host.dim, skip) for skip in skips)
+        each: Any = [None if skip is None else ConcatCombine(host.dim, skip) for skip in skips]
+        self.combines = nn.ModuleList(each)
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         call.own(self).skips = {}
@@ -500,7 +501,8 @@ def repeated(repeat_blocks: Any, num_blocks: int, len_default_block: int) -> tup
     groups: dict[int, tuple[int, int]] = {}
     for one in specs if isinstance(specs, (tuple, list)) else (specs,):
         at = one[0] if isinstance(one, (tuple, list)) and len(one) == 2 else None
-        first, last = (at, at) if is_int(at) else at if isinstance(at, (tuple, list)) and len(at) == 2 else (-1, -1)
+        pair: Any = (at, at) if is_int(at) else at if isinstance(at, (tuple, list)) and len(at) == 2 else (-1, -1)
+        first, last = pair
         if not (is_int(first) and is_int(last) and 0 <= first <= last < blocks and is_int(one[1]) and one[1] >= 0):
             raise ConfigError(
                 f'`repeat_blocks` got {shown(one)}, it must be (block, times) or ((first, last), times), '
@@ -522,7 +524,8 @@ def transformed(functions: Any, block: int, x: Tensor) -> Tensor:
     if functions is None:
         return x
     if callable(functions):
-        return functions(block, x)
+        function: Any = functions
+        return function(block, x)
     if not isinstance(functions, Mapping) or not all(map(callable, functions.values())):
         wanted = 'it must be a function (block, x), or a dict from blocks to functions of x'
         raise TypeError(f'`transform_block_inputs` got {shown(functions)}, {wanted}')

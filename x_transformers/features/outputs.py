@@ -180,7 +180,7 @@ class OrthogonalValues(AttentionFeature):
         """The reason why packed documents would mix, and later tokens be seen, if they would."""
         return 'it treats all tokens of a sequence as one vector' if self.orthog_projected_values_over_sequence else ''
 
-    looks_ahead = needs_all = joins_tokens
+    looks_ahead = needs_all = joins_tokens  # pyright: ignore[reportAssignmentType]  a text of each instance
 
     def output(self, out: Tensor, call: Any) -> Tensor:
         if call.context is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -81,7 +81,7 @@ def retie(net: nn.Module, name: str, before: nn.Module | None) -> None:
         return
     if name == 'token_emb' and head.shared[0] is before and stands_for_a_table(table):
         net._modules['to_logits'] = head = copy.copy(head)
-        head.shared = (table,)
+        head.shared = (cast('TokenEmbedding', table),)
     elif name == 'to_logits' and getattr(head, '_is_replica', False) and type(before) is TiedReadout:
         head.shared = before.shared
 
@@ -106,7 +106,7 @@ def split_tied(head: TiedReadout) -> SplitHead | None:
 
 
 def split_heads(heads: Heads) -> SplitHead | None:
-    found = [split_head(head) for head in heads]
+    found: list[Any] = [split_head(head) for head in heads]
     if any(split is None or split.before for split in found):
         return None
     return SplitHead((), tuple(linear for split in found for linear in split.linears))

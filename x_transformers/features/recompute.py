@@ -77,7 +77,7 @@ class CheckpointLayers(StackFeature):
 class CheckpointRuns(CheckpointLayers):
     """The same where another feature says how layers run, and asks for `segments`."""
 
-    through = None
+    through: Any = None
 
 
 def by(run: Run, stack: nn.Module, now: Callable[[Any], Any]) -> Run:

@@ -218,7 +218,8 @@ class Replay:
         leaves = [t.detach().requires_grad_(t.requires_grad) for t in beside]
         before = self.before.with_beside(leaves)
         learning = [leaf for leaf in leaves if leaf.requires_grad]
-        streams, grads = list(x.chunk(2, dim=-1)), list(grad.chunk(2, dim=-1))
+        streams = list(x.chunk(2, dim=-1))
+        grads: list[Any] = list(grad.chunk(2, dim=-1))
         found: dict[int, Tensor | None] = {}
         for step in reversed(range(len(self.noise))):
             if step in self.left_out:

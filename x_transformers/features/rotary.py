@@ -185,7 +185,7 @@ def for_one_pass(angles: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         return angles
     angles = angles.view_as(angles)  # what is kept beside it must not outlive the pass
-    angles.known_turns = {}
+    angles.known_turns = {}  # pyright: ignore[reportAttributeAccessIssue]  tensors take attributes
     return angles
 
 
@@ -643,7 +643,7 @@ class RotaryPositions(StackFeature):
             f'{" or ".join(map(str, self.rereads))}: read all of them again, without it'
         )
         if known is not None and is_exporting():
-            torch._assert_async((known[:, -1, 0] == stage).all(), words)
+            torch._assert_async((known[:, -1, 0] == stage).all(), words)  # pyright: ignore[reportPrivateImportUsage]  torch has no public name for it
         if known is None or torch.compiler.is_compiling() or not (can_look(stage) or stage.device.type == 'cuda'):
             return
         if bool((known[:, -1, 0] != stage).any()):

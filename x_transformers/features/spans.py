@@ -104,12 +104,13 @@ class AdaptiveSpan(AttentionFeature):
 
     def of_cache(self, z: Tensor, call: Any) -> int:
         gone = 0 if call.past is None else call.past.gone
-        cut_for = call.past.buffers[0].sight if gone else None
+        known: Any = call.past
+        cut_for = known.buffers[0].sight if gone else None
         if cut_for is None or cut_for.name != self.title:
             return self.max_span
         reach = cut_for.rows - 2 * (cut_for.step - 1)
         if reach < self.max_span:  # no number is read here
-            torch._assert_async((z.detach() + self.span_ramp <= reach).all(), GREW)
+            torch._assert_async((z.detach() + self.span_ramp <= reach).all(), GREW)  # pyright: ignore[reportPrivateImportUsage]  torch has no public name for it
         return reach
 
     def reach_and_step(self, call: Any) -> tuple[int, int]:

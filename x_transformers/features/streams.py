@@ -217,7 +217,7 @@ class HyperConnections(StackFeature):
         own = dict(streams=self.host.num_residual_streams, views=ReceiveViews.views_of_residual(self.host, layer_index))
         own['mixes_ones'] = self.hyper_conn_residual_mix == 'ones'
         return HyperConnection(
-            *args, layer_index, **own, **{'sinkhorn_iters': self.hyper_conn_sinkhorn_iters, **options}
+            *args, layer_index=layer_index, **own, **{'sinkhorn_iters': self.hyper_conn_sinkhorn_iters, **options}
         )
 
 
@@ -239,7 +239,7 @@ class UseGatedMultiResidual(StackFeature):
 
     def residual(self, *args: Any, layer_index: int, **options: Any) -> nn.Module:
         options = without_scales('gated_multi_residual', options, 'scale_residual', 'scale_residual_constant')
-        return GatedMultiResidual(*args, layer_index, **sizes(self.host, layer_index), **options)
+        return GatedMultiResidual(*args, layer_index=layer_index, **sizes(self.host, layer_index), **options)
 
 
 def sizes(host: Any, index: int) -> dict[str, int]:

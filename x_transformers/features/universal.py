@@ -52,9 +52,9 @@ class CoordinatePositions(StackFeature):
     def setup(self, host: Any) -> None:
         if host.dim % 2:
             raise ConfigError(f'`coord_pos_emb` needs an even width for sines and cosines, got {host.dim}')
-        self.runs = len(host.layers_execute_order) // host.len_default_block
+        runs = self.runs = len(host.layers_execute_order) // host.len_default_block
         if self.coord_pos_emb == 'learned':
-            self.table = nn.Parameter(torch.randn(self.runs, host.dim) * 0.02)
+            self.table = nn.Parameter(torch.randn(runs, host.dim) * 0.02)
 
     def arrive(self, x: Tensor, layer: Any, call: Any) -> Tensor:
         run, inside = divmod(call.step, self.host.len_default_block)
@@ -72,7 +72,8 @@ class CoordinatePositions(StackFeature):
         if self.coord_pos_emb != 'learned':
             step = torch.tensor(run, device=x.device)
             return x + (places + sinusoids(step, dim, 10000.0, 'd', at_least_float(x.dtype)).to(x.dtype))
-        if run > self.runs:
+        runs: Any = self.runs
+        if run > runs:
             raise ValueError(f"`coord_pos_emb='learned'` has vectors for {self.runs} runs of a block, not for {run}")
         return x + (places + self.table[run - 1].to(x.dtype))
 
@@ -80,7 +81,8 @@ class CoordinatePositions(StackFeature):
 class CoordinatesWhereTokensHalt(CoordinatePositions):
     """The same where another feature runs blocks, and asks for `signalled` before each."""
 
-    needs_all, arrive = '', None
+    needs_all = ''
+    arrive: Any = None
 
 
 class Depthwise(nn.Module):

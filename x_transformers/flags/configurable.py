@@ -158,7 +158,7 @@ class Configurable(nn.Module):
         if name == 'features' and isinstance(self.__dict__.get(name), Features) and not isinstance(value, Features):
             kind = type(self).__name__
             raise TypeError(f'`features` got {shown(value)}, it holds those of {kind}: use another name for your own')
-        super().__setattr__(name, value)
+        super().__setattr__(name, value)  # pyright: ignore[reportArgumentType]  modules take any value, not as declared
 
     def _check_module_name(self, name: str) -> None:
         """Refuse a module or parameter that nobody would find: the class has an attribute of that name."""

@@ -66,8 +66,8 @@ def effects(module: Any) -> Iterator[str]:
     papers = {name: cls.paper for cls in type(module).catalogue for name in cls.flags if cls.paper}
     for name, value in given.items():
         for one in measured(hosts, name):
-            others = None if one.others is None else {other: known[other].default for other in one.others} | given
-            if same(value, one.value) and others and all(same(others[n], v) for n, v in one.others.items()):
+            others: Any = None if one.others is None else {other: known[other].default for other in one.others} | given
+            if same(value, one.value) and others and all(same(others[n], v) for n, v in (one.others or {}).items()):
                 paper = f' [{papers[name]}]' if name in papers else ''
                 yield f'{one.variant}{paper}: {one}'
 

@@ -121,7 +121,8 @@ class PagedEngine:
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.ended: dict[int, Completion] = {}
-        self.given, self.fast, self.called = 0, False if compile else None, 'request'
+        self.given, self.called = 0, 'request'
+        self.fast: Any = False if compile else None  # a `PagedStep`, None until it is asked for
         self.lock, self.modules = threading.RLock(), list(wrapper.modules())
         self.precision, self.kind = self.precision_of_net(), self.kind_now()
         with evaluating(self.modules):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.cache import Cache
-from x_transformers.core.buffers import Buffer, KeysValues, State
+from x_transformers.core.buffers import Buffer, KeysValues
 from x_transformers.flags import ConfigError
 
 
@@ -105,7 +105,7 @@ def each_rows(cache: Cache, function: Callable[[str, Buffer], Buffer]) -> Cache:
     that layers share with the stack have one name."""
     known: dict[int, Buffer] = {}
 
-    def of(table: dict[str, State], mark: str) -> dict[str, State]:
+    def of(table: dict[str, Any], mark: str) -> dict[str, Any]:
         for name, state in table.items():
             if not isinstance(state, Buffer):
                 raise ValueError(f'the {state.kind} state `{name}` has no row for each token: only those are tensors')

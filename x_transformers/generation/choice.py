@@ -73,7 +73,7 @@ def tokens_of(ids: Any, name: str, vocabulary: int | None) -> list[int]:
     ids = ids.tolist() if torch.is_tensor(ids) else ids
     if isinstance(ids, (str, bytes)) or not hasattr(ids, '__iter__'):
         require(False, name, ids, 'a sequence of token ids')
-    tokens = list(ids)
+    tokens: Any = list(ids)
     for token in tokens:
         check_token(token, name, vocabulary)
     return tokens
@@ -170,7 +170,7 @@ class Choice:
         if self.never_chosen or any(one is not None for one in given):
             self.shift = functools.cache(self.shift_for(self.vocabulary))
             steps.append(lambda logits, _: logits + self.shift(logits.shape[-1], logits.dtype, logits.device))
-        wanted = self.logits_processor
+        wanted: Any = self.logits_processor
         wanted = () if wanted is None else wanted if isinstance(wanted, (list, tuple)) else (wanted,)
         for processor in wanted:
             words = 'a callable (ids, logits) -> logits, or several'
@@ -355,12 +355,13 @@ class Endings:
 
     def __init__(self, eos_token: Any = None, stop_sequences: Any = None, vocabulary: int | None = None) -> None:
         self.eos = self.ids_of(eos_token, vocabulary)
-        stops = () if stop_sequences is None else stop_sequences
+        stops: Any = () if stop_sequences is None else stop_sequences
         words = 'sequences of token ids, one at least in each'
         iterates = hasattr(stops, '__iter__') and not isinstance(stops, (str, bytes))
         require(iterates, 'stop_sequences', stop_sequences, words)
         for one in stops:
-            filled = hasattr(one, '__len__') and not isinstance(one, (str, bytes)) and len(one) > 0
+            sized: Any = one
+            filled = hasattr(one, '__len__') and not isinstance(one, (str, bytes)) and len(sized) > 0
             require(filled, 'stop_sequences', stop_sequences, words)
         rows = [tokens_of(one, 'stop_sequences', vocabulary) for one in stops]
         self.width = max((len(row) for row in rows), default=1)

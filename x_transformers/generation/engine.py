@@ -90,11 +90,9 @@ class Reader:
         pending    what a reading of so many tokens would give, where that is known already
     """
 
-    net: Any
-
     def __init__(
         self,
-        net: nn.Module,
+        net: Any,
         inputs: dict[str, Any],
         *,
         cache_kv: bool = True,
@@ -113,8 +111,8 @@ class Reader:
         self.intermediates: Any = None
         self.seen = 0
         self.brief, self.alone, self.tokens = brief, alone, tokens
-        self.plain: PlainStep | bool | None = None
-        self.private: Private | bool | None = None
+        self.plain: Any = None  # a `PlainStep`, False where there is none, None until it is asked for
+        self.private: Any = None  # a `Private`, likewise
         self.pending: tuple[int, Tensor] | None = None
 
     def read(self, sequence: Tensor, pads: Tensor | None = None, count: int | None = None) -> Tensor:
@@ -182,7 +180,7 @@ class Reader:
             return False
         alone = self.alone and not getattr(self.net, '_forward_hooks', None)  # which run between two readings
         if self.plain is None or not (alone or self.plain.is_current()):
-            self.plain: Any = PlainStep.of(self.net, self.inputs, self.tokens if alone else 0) or False
+            self.plain = PlainStep.of(self.net, self.inputs, self.tokens if alone else 0) or False
         return self.plain is not False and self.plain.takes(new, cache)
 
     def is_private(self) -> bool:
@@ -327,7 +325,7 @@ class Decoding:
     ends       b       why each row has ended, as a place in `REASONS`; 0 while it goes on. Only padding follows
     """
 
-    expert: Reader
+    expert: Any  # a `Reader`, or what reads like one
     choose: Callable[[Tensor], tuple[Tensor, Tensor]]
     modules: list[nn.Module]
     ids: Tensor
@@ -489,7 +487,8 @@ class Beams:
         if self.weigh is not None:
             room, mask = self.ids.shape[-1] - self.start, self.reader.inputs.get('mask')
             logits = self.weigh(logits, GenerationHistory(sequence, self.start, pads, mask, room))
-        wanted = self.beams + (len(self.endings.eos) if self.endings else 0)
+        ends: Any = self.endings.eos if self.endings else ()
+        wanted = self.beams + len(ends)
         ranks, largest = (logits, None) if self.rank is None else self.rank(logits)
         ranks, tokens = ranks.topk(min(wanted, logits.shape[-1]), dim=-1)
         dead = rearrange(self.scores.isneginf(), 'b h -> (b h)')

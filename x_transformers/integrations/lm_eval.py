@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from lm_eval.api.model import TemplateLM
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from lm_eval.api.model import TemplateLM  # pyright: ignore[reportMissingImports]  an optional extra
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window  # pyright: ignore[reportMissingImports]  an optional extra
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
@@ -76,8 +76,9 @@ class LM(TemplateLM):
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
         """The ids of a text, without tokens that stand for no text."""
+        tokenizer: Any = self.tokenizer
         try:
-            found = self.tokenizer.encode(string, add_special_tokens=False)
+            found = tokenizer.encode(string, add_special_tokens=False)
         except TypeError:  # of sentencepiece, and bytes
             found = self.tokenizer.encode(string)
         return list(getattr(found, 'ids', found))

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from x_transformers.core.again import batched, differentiated
 from x_transformers.core.transforms import transformed
-from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.linear import Scaled, by_spans, first as up_to, in_chunks, least, triangle
 from x_transformers.kernels.recurrences import scan
 
@@ -86,14 +85,15 @@ def within(k: Tensor, v: Tensor, w: Tensor | None) -> Scaled:
 DEPTH = 60.0
 
 
-def at_once(k: Tensor, v: Tensor, w: Maybe[Tensor]) -> Scaled:
+def at_once(k: Tensor, v: Tensor, w: Any) -> Scaled:
     """The same by one product, at one level of the chunk, where that leaves each query digits of its largest key; that
     needs a look at the numbers."""
     ordinary = type(k) is Tensor and k.device.type == 'cpu' and w is not None
-    if not ordinary or torch.compiler.is_compiling() or transformed() or not is_flat(k.detach(), w.detach()):
+    logits: Any = w
+    if not ordinary or torch.compiler.is_compiling() or transformed() or not is_flat(k.detach(), logits.detach()):
         return within(k, v, w)
-    later = ~triangle(w.shape[-1], w)
-    return met(k, v, w.masked_fill(later, -torch.inf))
+    later = ~triangle(logits.shape[-1], logits)
+    return met(k, v, logits.masked_fill(later, -torch.inf))
 
 
 def is_flat(k: Tensor, w: Tensor) -> bool:
@@ -234,14 +234,14 @@ def local(k: Tensor, v: Tensor, near: Near, window: int, causal: bool, past: Sca
         k, v = (beside(t, around) for t in (k, v))
         if causal:
             return at_once(k[1], v[1], logits[1]).plus(met(k[0], v[0], logits[0])).plus(far)
-        return met(*(torch.cat(t, dim=-2) for t in (k, v)), torch.cat(logits, dim=-1)).plus(far)
+        return met(torch.cat(k, dim=-2), torch.cat(v, dim=-2), torch.cat(logits, dim=-1)).plus(far)
 
     ks, vs = (spans_of(t, size) for t in (chunks.k, chunks.v))
     logits = zip(*(same_or_spans(near(by, size), size, len(ks)) for by in around), strict=True)
     fars = [Scaled(*t) for t in zip(*(spans_of(t, size) for t in far), strict=True)]
-    step = by_spans(step, len(ks), ())
+    step_by_spans: Any = by_spans(step, len(ks), ())
     sides = (three(ks, least(k)), three(vs, 0.0), logits, fars)
-    parts = [step(*part) for part in zip(*sides, strict=True)]
+    parts = [step_by_spans(*part) for part in zip(*sides, strict=True)]
     found = parts[0] if len(parts) == 1 else Scaled(*(torch.cat(t, dim=2) for t in zip(*parts, strict=True)))
     return chunks.joined(found)
 

@@ -257,7 +257,7 @@ def attend(
     if plain:
         out, log_sums = Clustered.apply(*rows, tuple(orders), last_resort)
     else:
-        out, log_sums = by_formula(*rows, orders, last_resort, extra, heads)
+        out, log_sums = by_formula(*rows, orders=orders, last_resort=last_resort, extra=extra, heads=heads)
     return out.unflatten(0, (-1, heads)), log_sums.unflatten(0, (-1, heads))
 
 
@@ -300,7 +300,8 @@ def in_groups(
     ragged    groups may be smaller in some rows: -1 stands for no query, and for no key
     """
     (b, h, n), groups = q.shape[:3], queries.shape[2]
-    some_queries, some_keys = (queries >= 0, keys >= 0) if ragged else (None, None)
+    some_queries: Any = queries >= 0 if ragged else None
+    some_keys: Any = keys >= 0 if ragged else None
     queries, keys = (queries.clamp(min=0), keys.clamp(min=0)) if ragged else (queries, keys)
     row = torch.arange(b * h, device=q.device).view(b, h, 1, 1)
     at, there = (row * n + queries).flatten(), (row * k.shape[2] + keys).flatten()
@@ -308,8 +309,9 @@ def in_groups(
     others = (t.flatten(0, 2).index_select(0, there).view(b, h * groups, -1, t.shape[-1]) for t in (k, v))
     bias = sighted = None
     if extra is not None:
-        of = extra(*(torch.arange(m, device=q.device).view(-1, *[1] * (4 - a)) for a, m in ((0, b), (1, h))),
-                   queries.unsqueeze(-1), keys.unsqueeze(-2))  # fmt: skip
+        row = torch.arange(b, device=q.device).view(-1, 1, 1, 1, 1)
+        head = torch.arange(h, device=q.device).view(-1, 1, 1, 1)
+        of = extra(row, head, queries.unsqueeze(-1), keys.unsqueeze(-2))
         bias = of.flatten(1, 2).to(q.dtype)
     if hidden is not None or ragged:
         unseen = ~some_keys if ragged else torch.zeros_like(keys, dtype=torch.bool)
@@ -367,7 +369,7 @@ def gradients_of(ctx: Any, saved: Sequence[Tensor], grad: Tensor, of_sums: Tenso
     if torch.is_grad_enabled() or batched(grad):
 
         def formula(*qkv: Tensor) -> Tensor:
-            found, sums = by_formula(*qkv, ctx.orders, ctx.last_resort)
+            found, sums = by_formula(*qkv, orders=ctx.orders, last_resort=ctx.last_resort)
             return found if of_sums is None else torch.cat((found, sums.unsqueeze(-1)), dim=-1)
 
         both = grad if of_sums is None else torch.cat((grad, of_sums.unsqueeze(-1)), dim=-1)

@@ -127,17 +127,16 @@ def corrected(
     n = q.shape[-2]
     chunk = chunk if torch.compiler.is_compiling() else max(min(chunk, n), 1)
 
-    def go_on(q: Tensor, part: Tokens, told: Told | None) -> tuple[Tensor, Told]:
+    def go_on(q: Tensor, part: Tokens, told: Any) -> tuple[Tensor, Told]:
         k, _, v = features.of_tokens(part)
         if told is None:
             state = k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]) if past is None else past
-            told: Any = Told(
-                state, None if part.document is None else part.document.new_full((len(part.document), 1), -1)
-            )
+            told = Told(state, None if part.document is None else part.document.new_full((len(part.document), 1), -1))
         return of_span(features.of_queries(q), part._replace(k=k, v=v), told, chunk)
 
     spans = in_spans(tokens, n, chunk)
-    step, told, parts = by_spans(go_on, len(spans), features.reads), None, []
+    step, parts = by_spans(go_on, len(spans), features.reads), []
+    told: Any = None
     for own, part in zip(in_spans(q, n, chunk), spans, strict=True):
         found, told = step(own, part, told)
         parts.append(Scaled(found))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -128,7 +128,7 @@ def maps_later(q: Tensor, k: Tensor, call: Call, on: Features) -> Callable[[], t
     if torch.compiler.is_compiling():
         return lambda: attention_maps(q, k, call.combine(), on)
     own = copy.copy(call)
-    own.trace = None  # no circle, which would keep queries and keys alive
+    own.trace = cast('Any', None)  # no circle, which would keep queries and keys alive
     kept = None
     if not on.at.keys().isdisjoint(EAGER_STAGES):
         hosts = hosts_of(on)

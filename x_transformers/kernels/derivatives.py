@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C import _autograd
 from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointError
@@ -28,7 +29,7 @@ from x_transformers.flags.maybe import Maybe
 SIDE_BY_SIDE = 2048
 
 # the hooks that pack what is saved for the backward pass, from torch 2.8 on
-packing_hooks = getattr(torch._C._autograd, '_top_saved_tensors_default_hooks', lambda ignore_is_tracing: None)
+packing_hooks = getattr(_autograd, '_top_saved_tensors_default_hooks', lambda ignore_is_tracing: None)
 
 
 def sdpa_weights(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None) -> Tensor:
@@ -58,13 +59,13 @@ def sdpa_formula(
     return weights.to(v.dtype) @ v
 
 
-def differentiable_sdpa(*qkv: Tensor, **options: Any) -> Tensor:
+def differentiable_sdpa(*qkv: Any, **options: Any) -> Tensor:
     """`F.scaled_dot_product_attention` with all derivatives, in every transform."""
     compiling = torch.compiler.is_compiling()
     if not compiling and (transforms_active() or forward_ad._current_level >= 0):
         return sdpa_formula(*qkv, **options)
     if not compiling and qkv[0].shape[-2] >= SIDE_BY_SIDE and qkv[0].device.type == 'cpu':
-        qkv: Any = tuple([t.contiguous() for t in qkv])
+        qkv = tuple([t.contiguous() for t in qkv])
     recorded = not compiling and torch.is_grad_enabled()
     packing = packing_hooks(False) if recorded else None
     if packing is not None:
@@ -105,7 +106,7 @@ def by_formula(
 
 
 def sdpa_gradients(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, scale: Maybe[float]
+    grad: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, scale: Maybe[float]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """P = softmax(s),  dP = dO V^T,  ds = P (dP - sum(P dP)),  dq = ds k,  dk = ds^T q,  dv = P^T dO, for a mask ds"""
     weights = sdpa_weights(q, k, mask, is_causal, scale)
@@ -137,7 +138,7 @@ class Saved:
         return tensor
 
 
-def repacked(packing: tuple[Callable[..., Any], Callable[..., Any]], *qkv: Tensor, **options: Any) -> Tensor:
+def repacked(packing: tuple[Callable[..., Any], Callable[..., Any]], *qkv: Any, **options: Any) -> Tensor:
     """The same where hooks pack what is saved."""
     pack, unpack = packing
     kept: list[weakref.ref[Saved]] = []

@@ -130,11 +130,11 @@ def try_out(forms: Forms, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Featu
     spans = spans_of(call, CHECKED_ROWS)
     spans = [spans[at] for at in sorted({0, len(spans) // 2, len(spans) - 1})]
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):  # a checkpoint around counts what is saved
-        whole = flexed(*own, call, on, forms)
+        whole = flexed(own[0], own[1], own[2], call, on, forms)
         found = torch.cat([whole[..., span.rows, :] for span in spans], dim=-2)
         q, k, v = own
         parts = [
-            eager(q[..., s.rows, :], *(cut_keys(t, s.keys, call.keys, -2) for t in (k, v)), call.block(s), on)
+            eager(q[..., s.rows, :], *(cut_keys(t, s.keys, call.keys, -2) for t in (k, v)), call=call.block(s), on=on)
             for s in spans
         ]
         wanted = torch.cat(parts, dim=-2)

@@ -163,7 +163,8 @@ def summed(tokens: Tokens, features: FeatureMap, chunk: int) -> Scaled:
         level = F.pad(up.detach(), (0, 0, 0, 1), value=least(up)).amax(dim=-2, keepdim=True)
         return Scaled(products(k, v * (up - level).exp()), level).plus(total)
 
-    spans, total = in_spans(tokens, tokens.k.shape[-2], chunk), None
+    spans = in_spans(tokens, tokens.k.shape[-2], chunk)
+    total: Any = None
     step = by_spans(leave, len(spans), features.reads)
     for part in spans:
         total = step(part, total)
@@ -223,14 +224,15 @@ def causal(
     n = q.shape[-2]
     chunk = chunk if torch.compiler.is_compiling() else max(min(chunk, n), 1)
 
-    def go_on(q: Tensor, part: Tokens, carry: Carry | None) -> tuple[Scaled, Carry]:
+    def go_on(q: Tensor, part: Tokens, carry: Any) -> tuple[Scaled, Carry]:
         k, up, v = features.of_tokens(part)
-        carry: Any = before_all(up, part, past) if carry is None else carry
+        carry = before_all(up, part, past) if carry is None else carry
         v = v if part.rate is None else v * part.rate
         return of_span(features.of_queries(q), part._replace(k=k, v=v), up, carry, chunk, before)
 
     spans = in_spans(tokens, n, chunk)
-    step, carry, parts = by_spans(go_on, len(spans), features.reads), None, []
+    step, parts = by_spans(go_on, len(spans), features.reads), []
+    carry: Any = None
     for own, part in zip(in_spans(q, n, chunk), spans, strict=True):
         found, carry = step(own, part, carry)
         parts.append(found)
@@ -415,4 +417,5 @@ def in_documents(q: Tensor, tokens: Tokens, features: FeatureMap, chunk: int) ->
     """What queries find in all keys of their document: in those up to their own, and from behind in the others."""
     ahead, _ = causal(q, tokens, features, chunk)
     behind, _ = causal(q.flip(-2), tokens.flip(), features, chunk, before=True)
-    return ahead.plus(Scaled(*(None if t is None else t.flip(-2) for t in behind)))
+    from_behind: Any = (None if t is None else t.flip(-2) for t in behind)
+    return ahead.plus(Scaled(*from_behind))

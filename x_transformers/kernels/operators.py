@@ -144,7 +144,7 @@ class Flex(Operator):
         return needs_all_rows(on) if acting else None
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor | None:
-        return attempted(*in_one_dtype(q, k, v), call, on)
+        return attempted(*in_one_dtype(q, k, v), call=call, on=on)
 
 
 class FusedInBlocks(Operator):

@@ -63,7 +63,7 @@ def widened(carry: Tensor, blocks: Any) -> Tensor:
     return torch.where(at < known, carry.index_select(-1, at.clamp(max=known - 1)), none)
 
 
-def all_of_column(x: Tensor, pairs: Tensor | None, carry: None) -> tuple[Tensor, Tensor]:
+def all_of_column(x: Tensor, pairs: Tensor | None, carry: Any) -> tuple[Tensor, Tensor]:
     """Logarithms of columns by their sum, and that sum:  b h r N, b h 1 N."""
     sums = (x if pairs is None else torch.where(pairs, x, least(x))).logsumexp(dim=-2, keepdim=True)
     return x - sums, sums

@@ -71,11 +71,12 @@ class KNNDatastore:
         self.verified, self.mapped = set(), OrderedDict()
         self.kept: list[tuple[Tensor, Tensor]] = []  # the full blocks of a store in memory
         self.tail = torch.zeros(0, self.dim, dtype=DTYPES[dtype]), torch.zeros(0, dtype=torch.int32)
-        self.index: Index | None = None
+        self.index: Any = None  # an `Index`, if there is one
         if self.path is not None:
             self.open_folder(self.path)
         if backend == 'faiss':
-            self.index: Any = Index(self.path / 'index', self.dim, self.keys_between)
+            folder: Any = self.path
+            self.index = Index(folder / 'index', self.dim, self.keys_between)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], backend: str = 'exact') -> KNNDatastore:
@@ -186,7 +187,8 @@ class KNNDatastore:
         """Compare all blocks with their checksums.  Raises ValueError that names the first damaged one."""
         self.flush()
         for number in range(-(-self.written // self.block) if self.path is not None else 0):
-            block = Block(self.path / self.name_of(number), self.dim, DTYPES[self.dtype])
+            folder: Any = self.path
+            block = Block(folder / self.name_of(number), self.dim, DTYPES[self.dtype])
             block.verify()
             block.release()
 

@@ -30,7 +30,8 @@ LARGEST_HEADER = 2**20
 
 
 def bytes_of(t: Tensor) -> memoryview:
-    return memoryview(t.contiguous().flatten().view(torch.uint8).numpy())
+    held: Any = t.contiguous().flatten().view(torch.uint8).numpy()
+    return memoryview(held)
 
 
 def checksum(data: memoryview) -> str:

@@ -79,7 +79,7 @@ class KeyReader:
         """Hidden states (b n d) of a batch, in eval mode and without gradients."""
         with evaluating(list(self.net.modules())):
             place = next(self.net.parameters()).device
-            moved = {name: t.to(place) if torch.is_tensor(t) else t for name, t in inputs.items()}
+            moved: dict[str, Any] = {name: t.to(place) if torch.is_tensor(t) else t for name, t in inputs.items()}
             return self(**moved)[2]
 
 

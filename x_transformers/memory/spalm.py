@@ -59,12 +59,13 @@ class SPALMWrapper(WithDatastore):
             raise ConfigError(
                 '`net` must have `tie_embedding=True`: what is found joins its output as token embeddings'
             )
+        model: Any = net
         for stage in ('spread', 'logits'):
-            for feature in net.features.at.get(stage, ()):
+            for feature in model.features.at.get(stage, ()):
                 raise ConfigError(
                     f'`net` has `{next(iter(feature.flags))}`, which stands between the output and the table'
                 )
-        if need_memory and not net.max_mem_len:
+        if need_memory and not model.max_mem_len:
             raise ConfigError('`net` must have memories, `max_mem_len`, unless `need_memory=False`')
         store = opened(datastore)
         key_layer, key_at = store.owner['key_layer'], store.owner['key_at']
@@ -72,8 +73,8 @@ class SPALMWrapper(WithDatastore):
             raise ConfigError('`datastore` does not say whose keys it holds: fill it by `build(net, loader)`')
         self.key_net = key_net
         self.attach(net, store, k, key_layer, key_at)
-        like = net.to_logits.table()
-        self.gate = nn.Linear(net.dim, 1, device=like.device, dtype=like.dtype)
+        like = model.to_logits.table()
+        self.gate = nn.Linear(model.dim, 1, device=like.device, dtype=like.dtype)
         nn.init.zeros_(self.gate.weight)
         nn.init.constant_(self.gate.bias, gate_init)
 
@@ -133,7 +134,7 @@ class SPALMWrapper(WithDatastore):
             )
         return t[:, -count:]
 
-    def joined(self, h: Tensor, neighbours: Tensor) -> Tensor:
+    def joined(self, h: Tensor, neighbours: Any) -> Tensor:
         """z (b n d) from the output of the net, and tokens that were found (b m k) for the last m of them."""
         head: Any = self.net.to_logits
         if neighbours.shape[1] < h.shape[1]:  # what stands in front of the tokens has none

@@ -66,7 +66,7 @@ def dalle_patterns(depth: int, text_seq_len: int, grid: int, kernel: int = 11) -
     """Who sees whom in each layer: all see the text; of the image a row or, in each fourth layer from the second on, a
     column, and in the last layer a square of `kernel` around the own place."""
     first = text_seq_len + 1
-    kinds = [Column(grid) if layer % 4 == 1 else Row(grid) for layer in range(depth - 1)]
+    kinds: list[Pattern] = [Column(grid) if layer % 4 == 1 else Row(grid) for layer in range(depth - 1)]
     kinds.append(Conv2D((grid, grid), kernel))
     return tuple([Global(first) | Behind(kind, first) for kind in kinds])
 
@@ -164,11 +164,10 @@ class DALLE(Configurable):
         super().__init__()
         check_sizes_or_stack(attn_layers, dict(dim=dim, depth=depth), () if heads is None else ('heads',))
         if attn_layers is None:
-            heads = heads or 8
-            pattern = dalle_patterns(depth, text_seq_len, image_grid) if attn == 'dalle' else None
-            attn_layers = Decoder(
-                dim=dim, depth=depth, heads=heads, attn_dim_head=max(dim // heads, 1), attn_sparse_pattern=pattern
-            )
+            sizes: dict[str, Any] = dict(dim=dim, depth=depth, heads=heads or 8)
+            pattern = dalle_patterns(sizes['depth'], text_seq_len, image_grid) if attn == 'dalle' else None
+            width = max(sizes['dim'] // sizes['heads'], 1)
+            attn_layers = Decoder(**sizes, attn_dim_head=width, attn_sparse_pattern=pattern)
         elif attn == 'dalle':
             raise ConfigError(
                 "`attn='dalle'` does not go with `attn_layers`: give it `attn_sparse_pattern=dalle_patterns(...)`"
@@ -185,7 +184,8 @@ class DALLE(Configurable):
         self.text_pos = nn.Embedding(text_seq_len + 1, dim)
         self.image_row_pos, self.image_col_pos = nn.Embedding(image_grid, dim), nn.Embedding(image_grid, dim)
         self.to_logits = nn.Linear(dim, self.text_ids + num_image_tokens)
-        for name, module in self.named_children():
+        children: Any = self.named_children()
+        for name, module in children:
             if name != 'attn_layers':
                 nn.init.normal_(module.weight, std=0.02)
         nn.init.zeros_(self.to_logits.bias)

@@ -112,7 +112,9 @@ class DecisionTransformer(Configurable):
         context_len: Annotated[int, 'maximum number of steps in the context', size] = 20,
         max_ep_len: Annotated[int, 'number of time steps with a learned embedding', size] = 4096,
         action_tanh: Annotated[
-            bool | None, 'bound actions to [-1, 1] by tanh; None: yes, unless actions are discrete', boolean | none
+            bool | None,
+            'bound actions to [-1, 1] by tanh; None: yes, unless actions are discrete',
+            boolean | none,  # pyright: ignore[reportOperatorIssue]  the check, not the method
         ] = None,
         return_scale: Annotated[float, 'divisor of the returns', positive] = 1.0,
     ) -> None:
@@ -134,8 +136,9 @@ class DecisionTransformer(Configurable):
         for name, module in self.named_modules():
             if isinstance(module, (nn.Linear, nn.Embedding)) and not name.startswith('attn_layers'):
                 nn.init.normal_(module.weight, std=0.02)
-                if getattr(module, 'bias', None) is not None:
-                    nn.init.zeros_(module.bias)
+                bias: Any = getattr(module, 'bias', None)
+                if bias is not None:
+                    nn.init.zeros_(bias)
 
     # what it reads
 

@@ -177,7 +177,8 @@ def softmax_loss(logits: Tensor, there: Tensor | None = None) -> Tensor:
         logits = logits.masked_fill(~there, -torch.inf).masked_fill(~there.unsqueeze(-1), -torch.inf)
         logits = logits.where(there | there.unsqueeze(-1), 0.0)  # rows without any other would give NaN
     sides = (next_token_loss(one, right, ignore_index=IGNORED) for one in (logits, logits.mT))
-    return sum(sides) / 2
+    total: Any = sum(sides)
+    return total / 2
 
 
 def sigmoid_loss(logits: Tensor, there: Tensor | None = None) -> Tensor:

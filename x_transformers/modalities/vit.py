@@ -131,7 +131,7 @@ class ViTransformerWrapper(Configurable):
         self.attn_pool = TokenPool(known_stack(attn_layers), pool_kwargs or {}) if pool == 'attention' else None
         self.post_pool_norm = known_stack(attn_layers).new_norm() if post_pool_norm else nn.Identity()
         width: Any = dim * (2 if pool == 'first_mean' else 1)
-        self.pooler = nn.Identity() if pooler is None else Pooler(width, pooler)
+        self.pooler: Any = nn.Identity() if pooler is None else Pooler(width, pooler)
         width = width if pooler is None else self.pooler[0].out_features
         self.mlp_head = self._build_head(width, num_classes) if num_classes else nn.Identity()
 

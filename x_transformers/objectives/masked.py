@@ -131,7 +131,8 @@ class Hiding:
         """`x` with chosen tokens as they are read."""
         kind = drawn(x, generator)
         if self.random_token_prob > 0:
-            others = torch.randint(0, self.num_tokens, x.shape, device=x.device, generator=generator)
+            classes: Any = self.num_tokens
+            others = torch.randint(0, classes, x.shape, device=x.device, generator=generator)
             x = torch.where(chosen & (kind >= 1 - self.random_token_prob), others, x)
         return x.masked_fill(chosen & (kind < self.replace_prob), self.mask_token_id)
 

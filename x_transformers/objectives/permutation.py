@@ -73,7 +73,9 @@ class PermutationLMWrapper(Configurable):
             size | none,
         ] = None,
         pad_token_id: Annotated[
-            int | None, 'id of the padding token, which is masked and not predicted', count | none
+            int | None,
+            'id of the padding token, which is masked and not predicted',
+            count | none,  # pyright: ignore[reportOperatorIssue]  the check, not the method
         ] = None,
     ) -> None:
         super().__init__()
@@ -155,7 +157,8 @@ class PermutationLMWrapper(Configurable):
 
     def count(self, n: int) -> int:
         """How many tokens of a row of n are predicted, if none is padding."""
-        return sum(share_of(piece, self.predict_frac) for piece in self.pieces(n))
+        total: Any = sum(share_of(piece, self.predict_frac) for piece in self.pieces(n))
+        return total
 
     def drawn(self, real: Tensor, generator: Generator | None) -> Tensor:
         """A rank for each token (b n), -1 for those that are not predicted."""

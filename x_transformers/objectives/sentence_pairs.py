@@ -167,7 +167,8 @@ class BertPretrainWrapper(Configurable):
         self.net_pools = any('pooler' in feature.flags for feature in features)
         if nsp:
             dim: Any = getattr(getattr(net, 'pooler', None), 'out_features', net.dim) if self.net_pools else net.dim
-            self.pooler: Any = None if self.net_pools else nn.Linear(net.dim, net.dim)
+            model: Any = net
+            self.pooler: Any = None if self.net_pools else nn.Linear(model.dim, model.dim)
             self.to_nsp = nn.Linear(dim, 2)
             for linear in filter(None, (self.pooler, self.to_nsp)):
                 nn.init.normal_(linear.weight, std=0.02)
@@ -213,7 +214,7 @@ class BertPretrainWrapper(Configurable):
         loss = aux.added_to(loss)
         return (loss, (outputs, pair_logits, hidden)) if return_outputs else loss
 
-    def pair_logits(self, beside: Tensor, ids: Tensor, mask: Tensor | None) -> Tensor:
+    def pair_logits(self, beside: Any, ids: Tensor, mask: Tensor | None) -> Tensor:
         """Logits (b 2) of what the net gave beside its own: pooled vectors (b d), or hidden states (b n d)."""
         if not self.net_pools:
             first = place_of('first', ids, mask, None)
@@ -221,7 +222,7 @@ class BertPretrainWrapper(Configurable):
         return self.to_nsp(beside)
 
 
-def pair_loss(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
+def pair_loss(logits: Tensor, labels: Any, mask: Tensor | None = None) -> Tensor:
     """Return the mean cross entropy of labels (b) that are not -100, 0 if there is none. Rows of padding have none."""
     if labels.shape != logits.shape[:1]:
         raise ValueError(f'`labels` got shape {tuple(labels.shape)}, it must be {tuple(logits.shape[:1])}')

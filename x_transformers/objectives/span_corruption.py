@@ -223,7 +223,8 @@ class SpanCorruption(Corruption):
 
     def tasks(self, rows: int, generator: Generator | None) -> tuple[Tensor, Tensor, Tensor | None]:
         numbers = torch.tensor([[self.noise_density], [self.mean_span]], dtype=torch.float64, device='cpu')
-        return *numbers.expand(2, rows), None
+        density, span = numbers.expand(2, rows)
+        return density, span, None
 
 
 a_mixture = Check(
@@ -276,10 +277,12 @@ class UL2Mixture(Corruption):
         super().__init__()
         if (mode_ids is None) == (denoisers is None):
             raise ConfigError('`mode_ids` and `denoisers` both say the tasks, set one of them')
+        tasks: Any = denoisers
+        ids: Any = mode_ids
         if denoisers is None:
-            r, x, s = mode_ids
-            denoisers = ((r, 3.0, 0.15), (x, 32.0, 0.15), (x, 32.0, 0.5), (x, 3.0, 0.5), (s, None, 0.25))
-        self.denoisers = tuple(Denoiser(*one) for one in denoisers)
+            r, x, s = ids
+            tasks = ((r, 3.0, 0.15), (x, 32.0, 0.15), (x, 32.0, 0.5), (x, 3.0, 0.5), (s, None, 0.25))
+        self.denoisers = tuple(Denoiser(*one) for one in tasks)
         if weights is not None and len(weights) != len(self.denoisers):
             raise ConfigError(f'`weights` got {len(weights)} numbers for {len(self.denoisers)} tasks')
         self.keep(sentinel_start, eos_id, final_sentinel, pad_id, num_sentinels)

@@ -149,7 +149,7 @@ class TTTNextLatentPredictionLoss(Configurable):
         widths = [dim, *[hidden_dim or dim] * (num_layers - 1), dim]
         layers: list[nn.Module] = [nn.LayerNorm(dim)]
         for number in range(num_layers):
-            layers += [nn.Linear(*widths[number : number + 2]), nn.GELU()]
+            layers += [nn.Linear(widths[number], widths[number + 1]), nn.GELU()]
         self.predictor = nn.Sequential(*layers[:-1])
         self.distance = F.smooth_l1_loss if loss_type == 'smooth_l1' else F.mse_loss
 
@@ -247,7 +247,7 @@ class InnerStep:
         return param - lr * grad - lr * self.wd * param
 
 
-def root_of(path: Any, roots: Sequence[nn.Module]) -> nn.Module | None:
+def root_of(path: Any, roots: Sequence[nn.Module]) -> Any:
     """The first of `roots` that has a module at a dotted path."""
     for root in roots:
         with suppress(AttributeError):
@@ -256,7 +256,7 @@ def root_of(path: Any, roots: Sequence[nn.Module]) -> nn.Module | None:
     return None
 
 
-def find(path: Any, roots: Sequence[nn.Module], name: str) -> nn.Module:
+def find(path: Any, roots: Sequence[nn.Module], name: str) -> Any:
     """The module at a dotted path, as far as it can learn at test time."""
     root = root_of(path, roots)
     if root is None:

@@ -81,7 +81,8 @@ def plan(model: nn.Module, sequence: bool = False) -> dict[str, ParallelStyle]:
     styles |= of_tied(model, styles)
     if sequence:
         styles |= {name: Sequence(lane) for name, lane in lanes.items()}
-    return {**styles, '': Alike(styles.pop('', None))}
+    own: Any = styles.pop('', None)
+    return {**styles, '': Alike(own)}
 
 
 def named(model: nn.Module, kind: type) -> Iterator[tuple[str, Any]]:

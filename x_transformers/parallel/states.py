@@ -82,7 +82,7 @@ class Joined(Tensor):
     def __get_tensor_shard__(self, index: MetadataIndex) -> Tensor:
         return next(piece for begin, piece in self.pieces() if torch.Size(begin) == index.offset)
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
 
 
 def here(t: Tensor) -> tuple[tuple[int, ...], Tensor]:
@@ -191,7 +191,7 @@ class State:
         for name in own:
             found: Any = self.of_whole(name)
             value = state[name if found is None else found[0]]
-            value = value.parts[found[1]] if isinstance(value, Joined) else value
+            value = value.parts[found[1]] if isinstance(value, Joined) and found is not None else value
             counts = found is not None and torch.is_tensor(value) and not value.ndim
             new[name] = value.clone() if counts else value  # each part counts its own steps
         return new

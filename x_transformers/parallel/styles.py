@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -176,11 +176,13 @@ class Dealt:
         if axes == '':
             return value
 
+        cut_by: Any = axes  # a text: pairs are taken apart above
+
         def own(t: Any) -> Any:
             if not torch.is_tensor(t):
                 return t
             t = spread(t, self.mesh) if t.requires_grad and torch.is_grad_enabled() else t
-            return t if axes is None else self.cut(t, axes)
+            return t if axes is None else self.cut(t, cut_by)
 
         return tree_map(own, value)
 
@@ -284,7 +286,8 @@ class Features(Style):
         see(output, 'weight', View(device_mesh, axis=1), self.source)
         if output.bias is not None:
             see(output, 'bias', View(device_mesh, partial=True, divided=True), self.source)
-        lane, kind = self.lane, type(module.ff)
+        lane = self.lane
+        kind: Any = type(module.ff)
 
         def forward(self: Any, x: Tensor, *args: Any) -> Tensor:
             return lane.leave(kind.forward(self, lane.enter(x, device_mesh), *args), device_mesh)
@@ -328,7 +331,7 @@ class Logits(Style):
         for name in [name for name, t in module._parameters.items() if t is not None]:
             see(module, name, View(device_mesh, axis=0), self.source)
         module.register_forward_pre_hook(lambda _, args: (spread(args[0], device_mesh), *args[1:]))
-        module.register_forward_hook(lambda _, args, out: joined(out, device_mesh, -1, classes))
+        module.register_forward_hook(lambda _, args, out: joined(cast('Tensor', out), device_mesh, -1, classes))
         return module
 
 
@@ -343,7 +346,9 @@ class Sequence(Style):
         self.lane = lane
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        stack, lane, kind = module, self.lane, type(module)
+        lane = self.lane
+        stack: Any = module
+        kind: Any = type(module)
         # what attention takes it reads for all tokens
         taken = {name for m in stack.modules() if isinstance(m, Attention) for name in m.features.takes}
 

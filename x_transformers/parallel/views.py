@@ -99,7 +99,7 @@ class View:
     """
 
     mesh: DeviceMesh
-    axis: int | None = None
+    axis: Maybe[int] = None
     parts: int = 1
     partial: bool = False
     lane: Maybe[Lane] = None
@@ -110,7 +110,7 @@ class View:
         return [name] if self.parts == 1 else [f'{name}_{part}' for part in range(self.parts)]
 
     def of(self, module: nn.Module, name: str) -> Tensor:
-        found = [module._parameters[one] for one in self.names(name)]
+        found: list[Any] = [module._parameters[one] for one in self.names(name)]
         if any(not isinstance(t, DTensor) or t.device_mesh.ndim != 1 for t in found):
             if len(found) == 1:
                 return found[0]  # at rest, sharded further

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch import Tensor
 
@@ -23,7 +23,17 @@ NAMED: dict[str, Pattern] = {}
 Kind = TypeVar('Kind', bound='type[Pattern]')
 
 
-def pattern(name: str) -> Any:
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_: Any) -> Any:
+        """Tell type checkers alone that `pattern` makes dataclasses; Python 3.10 has no such decorator."""
+        return lambda function: function
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+def pattern(name: str) -> Callable[[Kind], Kind]:
     """Makes a class a frozen dataclass, and the pattern of that name."""
 
     def of(cls: Kind) -> Kind:

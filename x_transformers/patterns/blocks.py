@@ -99,7 +99,8 @@ class BlockPermutation(Pattern):
         """Branches of rows of several lengths, of at most n tokens. Queries are cut as in the longest row; those of a
         chunk are of several blocks of their row, whose keys are of as many blocks."""
         size = max(divided(n, self.blocks), 1)
-        block, filled, length = (t.view(-1, 1, 1) for t in (self.block, self.filled, self.length))
+        of_rows: tuple[Any, ...] = (self.block, self.filled, self.length)
+        block, filled, length = (t.view(-1, 1, 1) for t in of_rows)
         start = torch.arange(divided(n, size), device=block.device).unsqueeze(-1) * size  # N 1
         first, last = start // block, torch.minimum((start + size - 1) // block, filled - 1)  # b N 1
         slot = torch.arange(max(3 * size, self.blocks - 1), device=block.device)
@@ -126,8 +127,19 @@ def mixed(state: Tensor, more: Tensor | int) -> Tensor:
     return (state >> 16) ^ state
 
 
+if TYPE_CHECKING:
+
+    class OfBlocks(Pattern):
+        """What `AtRandom` reads of the pattern that it is. (In that class they would be fields of its own.)"""
+
+        block: int
+        max_len: int
+else:
+    OfBlocks = Pattern
+
+
 @dataclass(frozen=True, eq=False)
-class AtRandom(Pattern):
+class AtRandom(OfBlocks):
     """What patterns have in common whose blocks are drawn. Their fields `length`, `layer`, `head` and `table` say for
     which call, layer and heads they are, and which blocks are stored with the weights. A row of fewer blocks than a
     query may see attends to all of itself."""
@@ -137,10 +149,6 @@ class AtRandom(Pattern):
     layer: int = field(default=0, repr=False, kw_only=True)
     head: int | tuple[int, ...] | None = field(default=None, repr=False, kw_only=True)
     table: Any = field(default=None, compare=False, repr=False, kw_only=True)
-
-    if TYPE_CHECKING:
-        block: int
-        max_len: int
 
     looks_ahead = 'its blocks stand on both sides; there is Sliding(...) | Global(...)'
     cannot_cache = 'its blocks are those of the length of a call'
@@ -338,7 +346,9 @@ class BigBird(AtRandom):
         """The blocks at random."""
         if not self.random_blocks:
             return None
-        own = dict(length=self.length, longest=self.longest, layer=self.layer, head=self.head, table=self.table)
+        own: dict[str, Any] = dict(
+            length=self.length, longest=self.longest, layer=self.layer, head=self.head, table=self.table
+        )
         exclude = (self.window_blocks, *self.ends)
         return RandomBlocks(self.block, self.random_blocks, self.seed, exclude, self.max_len, **own)
 

@@ -53,7 +53,7 @@ def block_raster_order(image: Pair, block: Pair) -> Tensor:
     for name, value in (('image', image), ('block', block)):
         if not is_pair(value, 1):
             raise ConfigError(f'`{name}` got {shown(value)}, it must be a pair of integers of at least 1')
-    row, column = in_blocks(torch.arange(image[0] * image[1]), tuple(image), tuple(block))
+    row, column = in_blocks(torch.arange(image[0] * image[1]), (image[0], image[1]), (block[0], block[1]))
     return row * image[1] + column
 
 

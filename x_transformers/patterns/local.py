@@ -40,9 +40,11 @@ class Sliding(Pattern):
 
     @property
     def step(self) -> int:
-        if isinstance(self.dilation, tuple):
+        dilation: Any = self.dilation
+        if isinstance(dilation, tuple):
             self.refuse('dilation', 'that of one head here: ask `for_heads(heads)`')
-        return self.dilation
+        step: Any = dilation
+        return step
 
     def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
         reach = self.window * self.step

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from x_transformers.flags.checks import is_int
+from x_transformers.flags.maybe import Maybe
 from x_transformers.patterns.base import Pattern, Several, pattern
 from x_transformers.patterns.branches import Branch, Columns, Rows
 
@@ -22,7 +23,7 @@ class Global(Pattern):
     In cross-attention queries and keys count from their own beginning: all queries see the keys that are global, and
     queries that are global see the whole context."""
 
-    first: int = 0
+    first: Maybe[int] = 0  # or 'mask'
     positions: tuple[int, ...] = ()
     mask: bool = False
 

@@ -149,7 +149,9 @@ register(
             attn_qk_head_norm_bias=lambda c: c.qk_layernorm or None,
         ),
         links=links(
-            attention(*(f'{B}.self_attn.{name}' for name in ('q_proj', 'k_proj', 'v_proj', 'dense'))),
+            attention(
+                f'{B}.self_attn.q_proj', f'{B}.self_attn.k_proj', f'{B}.self_attn.v_proj', f'{B}.self_attn.dense'
+            ),
             plain(f'{B}.mlp.fc1', f'{B}.mlp.fc2'),
             norms(f'{B}.input_layernorm', None),
             qk_norms('layernorm', (R_LAST,), (R_LAST,)),

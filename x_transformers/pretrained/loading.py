@@ -191,8 +191,9 @@ def load(
     if freeze_pad:
         freeze_padding(model, info.config)
     model.eval()
-    model.pretrained = info
-    model.generation_defaults = generation_keywords(info.generation, info.type, hasattr(model, 'decoder'))
+    noted: Any = model
+    noted.pretrained = info
+    noted.generation_defaults = generation_keywords(info.generation, info.type, hasattr(model, 'decoder'))
     return (model, info) if return_info else model
 
 

@@ -56,7 +56,9 @@ def ends(table: str, norm: str, head: str) -> Links:
     )
 
 
-LLAMA_ATTENTION = attention(*(f'{B}.self_attn.{name}_proj' for name in 'qkvo'))
+LLAMA_ATTENTION = attention(
+    f'{B}.self_attn.q_proj', f'{B}.self_attn.k_proj', f'{B}.self_attn.v_proj', f'{B}.self_attn.o_proj'
+)
 LLAMA_GATED = gated(*(f'{B}.mlp.{name}_proj' for name in ('up', 'gate', 'down')))
 LLAMA_NORMS = norms(f'{B}.input_layernorm', f'{B}.post_attention_layernorm')
 LLAMA_ENDS = ends('model.embed_tokens', 'model.norm', 'lm_head')

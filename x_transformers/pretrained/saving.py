@@ -264,5 +264,5 @@ def chosen(model: nn.Module, info: Info | None, hf_type: str | None, tied: bool)
 
 def sizes_now(model: nn.Module, row: Row) -> dict[str, Any]:
     """Fields that name sizes which may have changed since."""
-    field = row.model.get('num_tokens')
+    field: Any = row.model.get('num_tokens')
     return {} if field is None else {field: getattr(model, 'net', model).num_tokens}

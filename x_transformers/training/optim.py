@@ -23,7 +23,7 @@ from x_transformers.flags.configurable import muon_parameters_inside
 def weights_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     """The weights of all linear layers inside, each once; stacks of matrices, (x o i), among them."""
     inside = (m for module in modules for m in module.modules())
-    found = (m.weight for m in inside if isinstance(m, nn.Linear) or getattr(m, 'matrices', False))
+    found: Any = (m.weight for m in inside if isinstance(m, nn.Linear) or getattr(m, 'matrices', False))
     return [weight for weight in dict.fromkeys(found) if weight.numel()]
 
 
@@ -74,7 +74,7 @@ def qk_clip_(attention: Attention, largest: Tensor, tau: float) -> None:
             shrink(attention.to_rotateable_k, rows[own:])
 
 
-def shrink(projection: nn.Linear, rows: Tensor) -> None:
+def shrink(projection: Any, rows: Tensor) -> None:
     """Multiply what a projection gives by a factor for each of its features."""
     projection.weight *= rows.unsqueeze(-1)
     if projection.bias is not None:

@@ -135,8 +135,8 @@ def run(
     targets = targets.masked_fill(ignored, 0)
     shares = None if shares is None else shares.to(exact).masked_fill(ignored, 0.0)
     # half precision is for numbers near one
-    unit = None if shares is None or n == 0 or dtype == exact else shares.abs().amax().clamp(min=1e-30)
-    shares = shares if unit is None else shares / unit
+    unit: Any = None if shares is None or n == 0 or dtype == exact else shares.abs().amax().clamp(min=1e-30)
+    shares = shares if shares is None or unit is None else shares / unit
     table, offset = weight.to(dtype), None if bias is None else bias.to(dtype)
     buffer = hidden.new_empty(size, classes, dtype=exact)
     lower = buffer if dtype == exact else hidden.new_empty(size, classes, dtype=dtype)
@@ -240,7 +240,7 @@ class WeightedLoss(torch.autograd.Function):
             return *differentiated(lambda *t: shared(plain(*t), shares), inputs, needs, grad), *NONE
         grads, ctx.grads = ctx.grads, None  # given away: those of the weights need not be copied
         if grads is None:
-            _, grads = run(*ctx.saved_tensors, ctx.terms, ctx.dtype, ctx.needs_input_grad[:3])
+            _, grads = run(*ctx.saved_tensors, terms=ctx.terms, dtype=ctx.dtype, forms=ctx.needs_input_grad[:3])
         return *scaled(grads, grad, ctx.dtypes), *NONE
 
 
@@ -260,7 +260,9 @@ class SingleLosses(torch.autograd.Function):
         if torch.is_grad_enabled() or transformed() or batched(grad):
             plain = functools.partial(plain_loss, targets=targets, terms=ctx.terms, dtype=ctx.dtype)
             return *differentiated(plain, inputs, ctx.needs_input_grad[:3], grad), *NONE
-        _, grads = run(*inputs, targets, grad, ctx.terms, ctx.dtype, ctx.needs_input_grad[:3])
+        _, grads = run(
+            *inputs, targets=targets, shares=grad, terms=ctx.terms, dtype=ctx.dtype, forms=ctx.needs_input_grad[:3]
+        )
         return *scaled(grads, None, ctx.dtypes), *NONE
 
 
@@ -271,14 +273,15 @@ def dtypes_of(*inputs: Tensor | None) -> list[torch.dtype | None]:
     return [None if t is None else t.dtype for t in inputs]
 
 
-def scaled(grads: Gradients, grad: Maybe[Tensor], dtypes: list[torch.dtype | None]) -> list[Tensor | None]:
+def scaled(grads: Gradients, grad: Any, dtypes: list[torch.dtype | None]) -> list[Tensor | None]:
     """Gradients times that of the loss, in place, in the dtypes of their inputs."""
     pairs = zip(grads, dtypes, strict=True)
     known = (
         grad is not None and type(grad) is Tensor and grad.device.type == 'cpu' and not torch.compiler.is_compiling()
     )
     itself = grad is None or (known and bool(grad == 1))  # a pass over the weights less
-    return [None if g is None else (g if itself else g.mul_(grad)).to(dtype) for g, dtype in pairs]
+    factor: Any = grad
+    return [None if g is None else (g if itself else g.mul_(factor)).to(dtype) for g, dtype in pairs]
 
 
 def plain_loss(
@@ -361,7 +364,7 @@ def fused_losses(
     if any(needs):
         return (SingleLosses if shares is None else WeightedLoss).apply(*inputs, targets, shares, terms, dtype)
     with torch.no_grad():
-        losses, _ = run(*inputs, targets, None, terms, dtype)
+        losses, _ = run(*inputs, targets=targets, shares=None, terms=terms, dtype=dtype)
         return losses if shares is None else shared(losses, shares)
 
 
@@ -483,8 +486,9 @@ def split_head(head: Any) -> SplitHead | None:
     if overheard(head):
         return None
     if type(head) is nn.Sequential and len(head):
-        last = split_head(head[-1])
-        return None if last is None else SplitHead((*head[:-1], *last.before), last.linears)
+        *front, end = head
+        last = split_head(end)
+        return None if last is None else SplitHead((*front, *last.before), last.linears)
     split = LINEAR_HEADS.get(type(head))
     return None if split is None else split(head)
 
@@ -544,8 +548,8 @@ class Readout:
     @classmethod
     def linear(cls, hidden: Tensor, linears: tuple[Linear, ...]) -> Readout:
         def read(now: Now, x: Tensor) -> Any:
-            logits = tuple(F.linear(x * one.scale, one.weight, one.bias) for one in linears)
-            return logits if len(logits) > 1 else logits[0]
+            logits = [F.linear(x * one.scale, one.weight, one.bias) for one in linears]
+            return tuple(logits) if len(logits) > 1 else logits[0]
 
         return cls(hidden, read, linears)
 
@@ -663,15 +667,16 @@ def weighted_token_loss(logits: Any, targets: Tensor, weights: Tensor, terms: Te
     if isinstance(logits, Readout):
         return logits.loss(targets, weights, terms)
     losses = token_losses(logits, targets, terms)
-    return sum(shared(one, weights) for one in losses) / len(losses)
+    total: Any = sum(shared(one, weights) for one in losses)
+    return total / len(losses)
 
 
 def single_losses(logits: Any, targets: Tensor, terms: Terms, name: str = 'net') -> Tensor:
     """Return the loss of each target (b n), under the one head of a model."""
-    losses = token_losses(logits, targets, terms)
-    if len(losses) > 1:
+    first, *others = token_losses(logits, targets, terms)
+    if others:
         raise ValueError(f'`{name}` must have one head, it gives several')
-    return losses[0]
+    return first
 
 
 def mean_token_loss(logits: Any, targets: Tensor, terms: Terms) -> Tensor:

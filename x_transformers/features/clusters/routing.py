@@ -54,7 +54,8 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         'differential': 'heads are local or routed, not both',
         'shared_qk': 'queries and keys have separate centroids',
     }
-    counts_tokens = True  # Centroids follow the real tokens, whatever gives the sizes.
+    # centroids follow the real tokens, whatever gives the sizes
+    counts_tokens = True  # pyright: ignore[reportAssignmentType]  a property of other patterns
 
     def setup(self, host: Any) -> None:
         super().setup(host)

@@ -305,6 +305,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
     def both_ways(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, call: Any) -> Tensor:
         n, c = q.shape[-2], self.width
         tokens, blocks, grid = self.carrier(q, call), blocks_of(n, c), None
+        real: Any
         if seen is not None:
             grid = Grid.of(seen, c, k)
             q, k, v, tokens = grid.placed(q), *(grid.placed(t, hide=True) for t in (k, v, tokens))
@@ -312,15 +313,14 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         else:
             q, k, v, tokens = (in_blocks(t, c, blocks) for t in (q, k, v, tokens))
             short = torch.compiler.is_compiling() or blocks * c != n
-            real: Any = (
-                (torch.arange(blocks * c, device=q.device) < n).unflatten(0, (blocks, c))[None] if short else None
-            )
+            real = (torch.arange(blocks * c, device=q.device) < n).unflatten(0, (blocks, c))[None] if short else None
         many: Any = c if real is None else real.sum(dim=-1).clamp(min=1)[:, None, :, None]
         filled: Any = None if real is None else real.any(dim=-1)
         pairs: Any = None if real is None else (filled.unsqueeze(-1) & filled.unsqueeze(-2)).unsqueeze(1)
         asks, keys = self.summary(tokens.sum(dim=-2), many), accurate(k).sum(dim=-2) / many
         s, _ = self.balanced(self.compared(asks, keys, call), pairs, call)
-        s, pairs = (s, pairs) if not self.sortcut else (t if t is None else t[:, :, : self.sortcut] for t in (s, pairs))
+        if self.sortcut:
+            s, pairs = s[:, :, : self.sortcut], None if pairs is None else pairs[:, :, : self.sortcut]
         mixes = [mixed(s, t) for t in (k, v)]
         slots: Any = None if real is None else slots_of(pairs.squeeze(1), real)
         if self.sortcut:
@@ -328,7 +328,8 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
             sighted = None if mask is None else mask.any(dim=-1, keepdim=True)
             out = sdpa(q.flatten(2, 3), mixes[0].flatten(2, 3), mixes[1].flatten(2, 3), mask, call.scale, sighted)
         else:
-            mask = None if slots is None else torch.cat((slots, real), dim=-1).unsqueeze(2)
+            both: Any = slots, real
+            mask = None if slots is None else torch.cat(both, dim=-1).unsqueeze(2)
             out = attended(q, Blocks(mixes[0], k), Blocks(mixes[1], v), mask, call.scale, blind=True).flatten(2, 3)
         return first_of(out, n) if grid is None else grid.back(out, n)
 

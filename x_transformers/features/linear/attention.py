@@ -295,7 +295,8 @@ class LinearAttention(AttentionFeature):
         else:
             found = in_documents(q, sorted_keys, features, self.kernel_chunk)
         back = order.argsort(dim=-1)
-        return Scaled(*(t if t is None else taken(t, back, -2) for t in found))
+        sorted_back: Any = (None if t is None else taken(t, back, -2) for t in found)
+        return Scaled(*sorted_back)
 
     def in_order(
         self, q: Tensor, keys: Tokens, features: FeatureMap, past: Scaled | None = None

@@ -8,6 +8,7 @@ real is not real itself.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F

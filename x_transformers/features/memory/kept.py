@@ -79,15 +79,16 @@ class Kept:
     def take(self, new: Memories, most: int) -> None:
         """Add compressed memories, of which the last ones stay."""
         real = masks_together(self.cmem, self.cmem_real, new.rows, new.real)
-        cmem: Any = together(self.cmem, new.rows)
+        cmem = together(self.cmem, new.rows)
         left = max(cmem.shape[1] - most, 0)
         self.cmem, self.cmem_real = cmem[:, left:], None if real is None else real[:, left:]
 
     def pair(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        return tuple(like[:, :0] if t is None else t for t in (self.mem, self.cmem))
+        mem, cmem = (like[:, :0] if t is None else t for t in (self.mem, self.cmem))
+        return mem, cmem
 
 
-def together(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+def together(first: Tensor | None, second: Tensor | None) -> Maybe[Tensor]:
     if first is None or second is None:
         return second if first is None else first
     return torch.cat((first, second), dim=1)

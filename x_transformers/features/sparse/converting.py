@@ -88,7 +88,8 @@ def adopt(new: nn.Module, old: nn.Module) -> None:
             )
     for name, module in ours.items():
         redrawn = pattern_of(module) != pattern_of(theirs.get(name))
-        for kept in (module._parameters, module._buffers):
+        tables: list[dict[str, Any]] = [module._parameters, module._buffers]
+        for kept in tables:
             for own, tensor in kept.items():
                 full = f'{name}.{own}' if name else own
                 stays = full in tensors and not (redrawn and own == 'random_blocks')

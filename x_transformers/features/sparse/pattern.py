@@ -153,7 +153,8 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         marks, new = self.marks(call), call.inputs.get('global_mask') is not None
         if call.context is not None:
             call.own(self).places = at = self.stand(call)
-            return over_context(q, k, v, call, self.pattern, at)
+            marked: Any = self.pattern
+            return over_context(q, k, v, call, marked, at)
         call.own(self).marks, patterns = marks, self.of_heads(q.shape[1], call)
         on = self.host.features
         if self.apart is None:
@@ -162,7 +163,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         out, _ = attended(q, k, v, call, [without_marked_queries(one) for one in patterns], marks, on)
         if not new:
             return out, None
-        own, _ = attended(*qkv, call, [MarkedQueries()] * q.shape[1], marks)
+        own, _ = attended(*qkv, call=call, patterns=[MarkedQueries()] * q.shape[1], marks=marks)
         return torch.where(self.chosen(call.of_queries(marks), patterns), own, out), None
 
     def stand(self, call: Any) -> Tensor:

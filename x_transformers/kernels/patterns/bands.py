@@ -49,7 +49,8 @@ def in_band(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor | None:
     """The output b h i d; None if this is not for its precision, or its dropout."""
     if not takes(q, k, v, call):
         return None
-    past, ahead, masks = band_of(call)
+    band: Any = band_of(call)
+    past, ahead, masks = band
 
     def near(i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
         return (i - j <= past) & (j - i <= ahead)

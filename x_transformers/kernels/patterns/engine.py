@@ -48,7 +48,7 @@ def attended(
         index: Any = torch.tensor(own, device=q.device)
         parts = (t[:, own[0] : own[-1] + 1] if own[-1] - own[0] < len(own) else t[:, index] for t in (q, k, v))
         whole: Any = patterns[own[0]].joined([patterns[head] for head in own])
-        outs.append(of_heads(*parts, call, whole, marks, index)[0])
+        outs.append(of_heads(*parts, call=call, pattern=whole, marks=marks, heads=index)[0])
     out = torch.cat(outs, dim=1)
     if order == sorted(order):
         return out, None

@@ -24,8 +24,8 @@ from x_transformers.kernels.patterns.layouts import Grid
 from x_transformers.kernels.patterns.pieces import Cut, Piece, in_front, pieces_of
 from x_transformers.patterns.branches import Branch
 
-FORWARD = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu', None)
-BACKWARD = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu_backward', None)
+FORWARD: Any = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu', None)
+BACKWARD: Any = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu_backward', None)
 DTYPES = (torch.float32, torch.float64)
 
 

@@ -40,7 +40,7 @@ def by_flex(
         return None
     own: Any = copy.copy(call)
     own.masks = [*call.masks, Shown(kinds, [kinds.index(one) for one in patterns], call, marks, places)]
-    return attempted(*in_one_dtype(q, k, v), own, on) if fits(own, on) else None
+    return attempted(*in_one_dtype(q, k, v), call=own, on=on) if fits(own, on) else None
 
 
 def in_whole_blocks(pattern: Pattern, call: Call) -> bool:
@@ -77,7 +77,8 @@ class Shown(Rows):
         places: tuple[Placement, ...],
     ) -> None:  # fmt: skip
         device = call.x.device
-        self.kinds, self.marks = kinds, marks
+        self.kinds = kinds
+        self.marks: Any = marks
         self.starts, self.fronts = zip(*(bounds_of(place, call.batch, device) for place in places), strict=True)
         self.of_head = torch.tensor(of_head, device=device) if len(kinds) > 1 else None
         self.behind = torch.full((), call.keys - call.rows, device=device)

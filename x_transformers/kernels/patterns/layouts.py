@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -86,7 +86,7 @@ def most_of(marks: Tensor) -> int:
     unknown = not torch.compiler.is_compiling() and (batched(marks) or isinstance(marks, FakeTensor))
     if unknown or marks.device.type == 'meta' or not marks.numel():
         return marks.shape[-1]
-    most = marks.sum(dim=-1).max().clamp(min=1).item()
+    most: Any = marks.sum(dim=-1).max().clamp(min=1).item()
     torch._check(1 <= most)
     torch._check(most <= marks.shape[-1])
     return most

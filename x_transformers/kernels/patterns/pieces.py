@@ -7,7 +7,7 @@ part of a tensor b h j e as B h c e, and writes or adds such parts back; and a m
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -129,7 +129,7 @@ Side = Slab | Some | Lists | Slice
 class Piece(NamedTuple):
     """Queries and keys that meet, and numbers that are added to their scores, None for nothing."""
 
-    queries: Side
+    queries: Any  # a side that is written to, too
     keys: Side
     mask: Maybe[Tensor]
 

@@ -83,7 +83,7 @@ class Placement(NamedTuple):
             return cls(count, None, places, table)
         real: Any = None
         if mask is not None and mask.shape[1] == gone + keys:
-            real: Any = mask[:, count:] if table is None else mask.index_select(1, table)
+            real = mask[:, count:] if table is None else mask.index_select(1, table)
         first, offset = 0 if table is not None else count, None
         if pads is not None:
             offset = pads + first
@@ -92,10 +92,12 @@ class Placement(NamedTuple):
         elif real is not None and not (can_look(real) and bool(real[:, :1].all())):
             offset = real.to(torch.uint8).argmax(dim=-1) + (first - gone)
         lengths = None
+        padding: Any = pads
+        known: Any = real
         if with_lengths and real is None:
-            lengths = keys - count - pads
-        elif with_lengths and not (can_look(real) and bool(real[:, [0, -1]].all())):
-            end = real.shape[1] - real.flip(-1).to(torch.uint8).argmax(dim=-1)
+            lengths = keys - count - padding
+        elif with_lengths and not (can_look(known) and bool(known[:, [0, -1]].all())):
+            end = known.shape[1] - known.flip(-1).to(torch.uint8).argmax(dim=-1)
             lengths = end if offset is None else end + (first - gone) - offset
         return cls(count, offset, places, table, lengths)
 
