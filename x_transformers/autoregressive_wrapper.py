@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, overload
 
 import torch
 import torch.nn.functional as F
@@ -123,7 +123,7 @@ def with_old_spellings(fn: Method) -> Method:
     """Accept `start_tokens` for `prompts` and `filter_thres` for `filter_kwargs`, with a warning."""
 
     @functools.wraps(fn)
-    def inner(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def inner(self: Any, *args: Any, **kwargs: Any) -> Any:
         if 'start_tokens' in kwargs:
             warn_once('`start_tokens` is now `prompts`, the old name will be removed')
             kwargs['prompts'] = kwargs.pop('start_tokens')
@@ -132,7 +132,7 @@ def with_old_spellings(fn: Method) -> Method:
             kwargs['filter_kwargs'] = {'thres': kwargs.pop('filter_thres'), **(kwargs.get('filter_kwargs') or {})}
         return fn(self, *args, **kwargs)
 
-    return inner
+    return cast(Method, inner)
 
 
 # loss
@@ -760,21 +760,21 @@ class AutoregressiveWrapper(Configurable):
         finite = is_number(length_penalty) and math.isfinite(length_penalty)
         require(finite, 'length_penalty', length_penalty, 'a number, not NaN or infinite')
         own = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
-        choice = Choice.for_wrapper(self, kwargs | own | dict(generator=generator))
-        kwargs = {name: value for name, value in kwargs.items() if name not in Choice.own_names()}
+        choice = Choice.for_wrapper(self, {**kwargs, **own, 'generator': generator})
+        inputs: dict[str, Any] = {n: value for n, value in kwargs.items() if n not in Choice.own_names()}
         endings = Endings(eos_token, None, vocabulary_of(self.net))
-        refuse_own(kwargs, 'beam_search', SET_BY_GENERATION)
-        Guidance.refuse(kwargs, 'beam search')
-        prompt_lens = lens_of_mask(prompts, prompt_lens, kwargs)
-        ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, kwargs.get('mask'))
+        refuse_own(inputs, 'beam_search', SET_BY_GENERATION)
+        Guidance.refuse(inputs, 'beam search')
+        prompt_lens = lens_of_mask(prompts, prompt_lens, inputs)
+        ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, inputs.get('mask'))
         b, t = ids.shape
         seq_len = new_tokens_of(seq_len, t)
-        check_looped_exits(self.net, kwargs, b * beams, cache_kv)
+        check_looped_exits(self.net, inputs, b * beams, cache_kv)
         draws = stochastic and temperature != 0
         reading: Any = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache, brief=True)
         alone = not draws and choice.logits_processor is None
         state = Beams(
-            reader=Reader(self.net, kwargs, **reading, alone=alone, tokens=seq_len),
+            reader=Reader(self.net, inputs, **reading, alone=alone, tokens=seq_len),
             rank=choice.perturbed if draws else None,
             weigh=choice.weigh if choice.steps else None,
             beams=beams,

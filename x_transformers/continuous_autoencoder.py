@@ -124,12 +124,13 @@ class ContinuousTransformerAutoencoder(Configurable):
         **kwargs: Unpack[ContinuousTransformerAutoencoderKeywords],
     ) -> None:  # fmt: skip
         super().__init__()
-        shared, latent = dict(dim=dim, attn_dim_head=attn_dim_head, heads=heads), dim_latent or dim
+        shared: dict[str, Any] = {'dim': dim, 'attn_dim_head': attn_dim_head, 'heads': heads, **kwargs}
+        latent = dim_latent or dim
         self.dim_input, self.dim_latent, self.max_seq_len = dim_input or dim, latent, max_seq_len
         self.encoder = ContinuousTransformerWrapper(
             dim_in=dim_input,
             max_seq_len=max_seq_len,
-            attn_layers=Encoder(depth=enc_depth, **{**shared, **kwargs, **(enc_kwargs or {})}),
+            attn_layers=Encoder(depth=enc_depth, **{**shared, **(enc_kwargs or {})}),
         )
         if bottleneck is None and bottleneck_type == 'variational':
             bottleneck = VariationalLatentBottleneck(dim, latent, **(variational_bottleneck_kwargs or {}))
@@ -137,7 +138,7 @@ class ContinuousTransformerAutoencoder(Configurable):
             bottleneck = DeterministicLatentBottleneck(dim, latent, **(deterministic_bottleneck_kwargs or {}))
         self.bottleneck = bottleneck
         self.from_latent_to_prepend_token = nn.Sequential(nn.Linear(latent, dim), Rearrange('b d -> b 1 d'))
-        stack = Decoder(depth=dec_depth, **{**shared, **kwargs, **(dec_kwargs or {})})
+        stack = Decoder(depth=dec_depth, **{**shared, **(dec_kwargs or {})})
         self.decoder = ContinuousTransformerWrapper(
             dim_in=dim_input, dim_out=dim_input, max_seq_len=max_seq_len, attn_layers=stack
         )

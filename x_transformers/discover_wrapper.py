@@ -276,8 +276,9 @@ class DiscoverDecoder(Configurable):
         start = torch.full((b, 1), self.bos_id, device=encodings.device)
         latent = rearrange(encodings, 'b d -> b 1 d')
         never = None if eos_id == self.pad_id else [self.pad_id]
-        options = dict(temperature=0.0, eos_token=eos_id, banned_tokens=never)
-        tokens = model.generate(start, most, prepend_embeds=latent, **options)
+        tokens = model.generate(
+            start, most, temperature=0.0, eos_token=eos_id, banned_tokens=never, prepend_embeds=latent
+        )
         if lengths is None:
             return tokens
         return tokens.masked_fill(~within(lengths, tokens.shape[1]), self.pad_id)

@@ -480,7 +480,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         if not return_stats:
             return super().generate(prompts, seq_len, *args, **options)
         watched = Watched(self.blocks)
-        made = super().generate(prompts, seq_len, *args, exit_watched=watched, **options)
+        made = super().generate(prompts, seq_len, *args, **{**options, 'exit_watched': watched})
         return made, watched.stats()
 
     def decoding(

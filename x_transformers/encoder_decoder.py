@@ -1,5 +1,6 @@
 """An encoder and a decoder that reads it: the model of the first transformers, and one whose source is no text."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
@@ -82,7 +83,7 @@ class XTransformer(Configurable):
         sides = {'enc_': model_flags(Encoder, TransformerWrapper), 'dec_': model_flags(Decoder, TransformerWrapper)}
         return {**cls.arguments(), **{p + name: flag for p, flags in sides.items() for name, flag in flags.items()}}
 
-    def _split_flags(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _split_flags(self, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Keywords of the encoder and of the decoder, their prefix taken off."""
         accepted, strangers = self.accepted(), set()
         for p in ('enc_', 'dec_'):
@@ -104,7 +105,7 @@ class XTransformer(Configurable):
         prefix: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The context for the decoder, and its mask."""
-        given = {} if attn_mask is None else {'attn_mask': attn_mask}
+        given: dict[str, Any] = {} if attn_mask is None else {'attn_mask': attn_mask}
         context = self.encoder(src, mask=mask, prepend_embeds=prefix, **given)
         if prefix is not None and mask is not None:
             mask = F.pad(mask, (prefix.shape[1], 0), value=True)

@@ -152,7 +152,7 @@ class FreeTransformer(Configurable):
         self.binary_mapper = BinaryMapper(latent_bits, kl_loss_threshold, **(binary_mapper_kwargs or {}))
         self.from_latent_to_condition = nn.Linear(self.binary_mapper.num_codes, dim, bias=False)
         self.latent_dropout = nn.Dropout(latent_dropout_prob)
-        head = dict(depth=dec_head_depth, pre_norm_has_final_norm=False)
+        head: dict[str, Any] = dict(depth=dec_head_depth, pre_norm_has_final_norm=False)
         self.decoder_head = Decoder(**{**head, **dec_kwargs}) if dec_head_depth else None
         self.decoder_tail = Decoder(depth=dec_tail_depth, **dec_kwargs)
         self.kl_loss_weight = kl_loss_weight
@@ -182,7 +182,7 @@ class FreeTransformer(Configurable):
         per_token = self.per_token_latents if per_token_latents is None else per_token_latents
         queries = self.query_token_for_latents.expand(b, n if per_token else 1, -1)
         places = torch.arange(n, device=decoder_head_embeds.device)
-        positions = dict(pos=places, context_pos=places) if per_token else {}
+        positions: dict[str, Any] = dict(pos=places, context_pos=places) if per_token else {}
         pooled = self.encoder(queries, context=decoder_head_embeds, context_mask=mask, **positions)
         logits = self.to_latent_bit_logits(pooled)
         counts = mask if mask is None or per_token else mask.any(dim=-1, keepdim=True)
@@ -308,7 +308,7 @@ class FreeReader:
         """The logits (b l) after the last token of `sequence` (b n)."""
         x = self.model.embed(sequence[:, self.seen if self.caching else 0 :], 'prompts')
         for at, stack in enumerate(self.stacks):
-            inputs = self.inputs if stack is self.model.decoder_tail else {}
+            inputs: dict[str, Any] = self.inputs if stack is self.model.decoder_tail else {}
             if not self.caching:
                 x = stack(x, **inputs)
                 continue

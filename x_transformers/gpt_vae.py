@@ -70,7 +70,7 @@ class GPTVAE(Configurable):
         **kwargs: Unpack[GPTVAEKeywords],
     ) -> None:
         super().__init__()
-        shared = dict(dim=dim, attn_dim_head=attn_dim_head, heads=heads)
+        shared: dict[str, Any] = {'dim': dim, 'attn_dim_head': attn_dim_head, 'heads': heads, **kwargs}
         latent = dim_latent or dim
         self.pad_id, self.dim_latent, self.own_encoder = pad_id, latent, encoder is not None
         if encoder is None:
@@ -79,7 +79,7 @@ class GPTVAE(Configurable):
                 max_seq_len=max_seq_len + 1,
                 return_only_embed=True,
                 average_pool_embed=True,
-                attn_layers=Encoder(depth=enc_depth, **{**shared, **kwargs, **(enc_kwargs or {})}),
+                attn_layers=Encoder(depth=enc_depth, **{**shared, **(enc_kwargs or {})}),
             )
         self.encoder = encoder
         self.to_latent_mean_log_variance = nn.Sequential(
@@ -89,7 +89,7 @@ class GPTVAE(Configurable):
         self.decoder = TransformerWrapper(
             num_tokens=num_tokens,
             max_seq_len=max_seq_len,
-            attn_layers=Decoder(depth=depth, **{**shared, **kwargs, **(dec_kwargs or {})}),
+            attn_layers=Decoder(depth=depth, **{**shared, **(dec_kwargs or {})}),
         )
         self.ar_wrapped_decoder = AutoregressiveWrapper(self.decoder, ignore_index=pad_id)
         self.vae_kl_loss_weight, self.vae_kl_div_floor = vae_kl_loss_weight, vae_kl_div_floor
@@ -112,7 +112,7 @@ class GPTVAE(Configurable):
     def encode_to_latents(self, seq: Tensor, return_mean_log_var: bool = False) -> Any:
         """A latent (b d) drawn for each text, and `(mean, log variance)`. A text of padding alone has a zero mean."""
         mask = seq != self.pad_id
-        given = {} if self.own_encoder else {'seq_start_pos': self.padding_in_front(mask)}
+        given: dict[str, Any] = {} if self.own_encoder else {'seq_start_pos': self.padding_in_front(mask)}
         pooled = self.encoder(seq.masked_fill(~mask, 0), mask=mask, **given)
         mean, log_var = self.to_latent_mean_log_variance(pooled)
         latents = mean + (0.5 * log_var).exp() * torch.randn_like(mean)

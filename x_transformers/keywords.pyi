@@ -13,6 +13,7 @@ from x_transformers.flags import PerLayer
 from x_transformers.flags.declared import Feature
 from x_transformers.generation.batching import Paged
 from x_transformers.generation.prompt_cache import PromptCache
+from x_transformers.patterns.base import Pattern
 
 class StackKeywords(TypedDict, total=False):
     macaron: bool
@@ -3885,11 +3886,7 @@ class PartiKeywords(TwoStacksKeywords, total=False):
 class PrefixDecoderKeywords(DecoderKeywords, total=False):
     pass
 
-class SpeechEncoderKeywords(ContinuousTransformerWrapperKeywords, total=False):
-    max_seq_len: int | None
-    """Maximum length with absolute positions; 0, -1 or None to use no absolute positions. Default: None."""
-    dim_in: int | None
-    """Width of the input, that of the stack if None. Default: None."""
+class SpeechEncoderKeywords(TypedDict, total=False):
     dim_out: int | None
     """Width of the output, that of the stack if None. Default: None."""
     project_in: nn.Module | None
@@ -3902,8 +3899,42 @@ class SpeechEncoderKeywords(ContinuousTransformerWrapperKeywords, total=False):
     """Predict a mean and a variance. Default: False."""
     use_identity_if_same_dim: bool
     """Use no projection between equal widths. Default: False."""
-    conv_stem: Sequence[Sequence[int]] | None
-    """(channels, kernel, stride, padding) of convolutions instead of the input projection, with a GELU after each. Default: None."""
+    mem_same_length: bool
+    """Limit each query to `max_mem_len` keys before itself, memories included. Default: False. Transformer-XL, arXiv:1901.02860."""
+    use_abs_pos_emb: bool
+    """Add absolute position embeddings, unless the stack has another position scheme. Default: True. Convolutional Sequence to Sequence Learning, arXiv:1705.03122."""
+    abs_pos_emb_scale: float | None
+    """Factor of the position embeddings; None: emb_dim ** -0.5 (1 with `l2norm_embed`), learned for sinusoids. Default: None. Convolutional Sequence to Sequence Learning, arXiv:1705.03122."""
+    scaled_sinu_pos_emb: bool
+    """Sinusoidal position embeddings times a learned scale. Default: False. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
+    sinu_theta: float
+    """Base of the frequencies: wavelengths range from 2 pi to 2 pi theta tokens. Default: 10000.0. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
+    post_emb_norm: bool
+    """Layer norm of the summed embeddings. Default: False. BERT, arXiv:1810.04805."""
+    post_emb_norm_bias: bool
+    """Learn a bias in this layer norm. Default: False. BERT, arXiv:1810.04805."""
+    post_emb_norm_eps: float | None
+    """Eps of this layer norm, 1e-5 if None. Default: None. BERT, arXiv:1810.04805."""
+    num_memory_tokens: int | None
+    """Number of memory tokens. Default: None. Memory Transformer, arXiv:2006.11527; Vision Transformers Need Registers, arXiv:2309.16588."""
+    memory_tokens_interspersed_every: int | None
+    """Chunk length: insert the memory tokens before every chunk of this many tokens. Default: None. Memory Transformer, arXiv:2006.11527; Vision Transformers Need Registers, arXiv:2309.16588."""
+    emb_dropout: float
+    """Dropout probability of the embeddings. Default: 0.0."""
+    cmem_len: int
+    """Number of compressed memories per self-attention layer, in addition to `max_mem_len`. Default: 0. Compressive Transformer, arXiv:1911.05507."""
+    cmem_ratio: int
+    """Compression ratio: number of memories that are compressed to one. Default: 4. Compressive Transformer, arXiv:1911.05507."""
+    cmem_fn: Literal['conv', 'dilated_conv', 'mean', 'max', 'most_used']
+    """Compression function: 'conv', 'dilated_conv', 'mean', 'max' or 'most_used'. Default: 'conv'. Compressive Transformer, arXiv:1911.05507."""
+    cmem_loss: Literal['attn', 'ae'] | None
+    """Loss of the compression: 'attn' (attention reconstruction), 'ae' (autoencoding), or None. Default: 'attn'. Compressive Transformer, arXiv:1911.05507."""
+    cmem_loss_weight: float
+    """Weight of this loss. Default: 1.0. Compressive Transformer, arXiv:1911.05507."""
+    cmem_init: Literal['mean'] | None
+    """Initialization of the convolutions: 'mean' (averaging), or None for PyTorch's default. Default: None. Compressive Transformer, arXiv:1911.05507."""
+    average_pool_embed: bool
+    """Average the tokens before the output head. Default: False."""
 
 class TTTMetaLearningTargetKLLossKeywords(AttentionLayersKeywords, total=False):
     cross_attend: bool

@@ -61,7 +61,7 @@ class NeoMLP(Configurable):
         ] = None,
     ) -> None:
         super().__init__()
-        options = ENCODER_DEFAULTS if encoder_kwargs is None else dict(encoder_kwargs)
+        options: dict[str, Any] = ENCODER_DEFAULTS if encoder_kwargs is None else dict(encoder_kwargs)
         for name in OWN:
             if name in options:
                 raise ConfigError(f'`encoder_kwargs` got `{name}`, write `dim_model` and `depth`')

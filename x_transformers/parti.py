@@ -51,10 +51,10 @@ class Parti(Configurable):
         super().__init__()
         if cond_drop_prob == 0 and guidance != 1:
             raise ConfigError(f'`guidance` got {guidance}, it must be 1 with a `cond_drop_prob` of 0')
-        flags.setdefault('dec_axial_abs_pos_emb', (grid, grid))
+        more: dict[str, Any] = {'dec_axial_abs_pos_emb': (grid, grid), **flags}
         model = XTransformer(
             dim=dim, enc_depth=enc_depth, enc_num_tokens=text_tokens, enc_max_seq_len=text_len, dec_depth=dec_depth,
-            dec_num_tokens=image_tokens + 1, dec_logits_dim=image_tokens, dec_max_seq_len=grid**2, **flags,
+            dec_num_tokens=image_tokens + 1, dec_logits_dim=image_tokens, dec_max_seq_len=grid**2, **more,
         )  # fmt: skip
         self.encoder, self.decoder = model.encoder, model.decoder
         self.text_len, self.image_tokens, self.grid = text_len, image_tokens, grid
@@ -80,8 +80,7 @@ class Parti(Configurable):
         """The context of the decoder, as long as the longest text."""
         b, m = self.words(text, 'text').shape
         text_mask = as_mask(text_mask, 'text_mask', b, m, like=text)
-        given = {} if text_mask is None else {'mask': text_mask}
-        context = F.pad(self.encoder(text, **given), (0, 0, 0, self.text_len - m))
+        context = F.pad(self.encoder(text, mask=text_mask), (0, 0, 0, self.text_len - m))
         real = torch.ones(b, m, dtype=torch.bool, device=text.device) if text_mask is None else text_mask
         return dict(context=context, context_mask=F.pad(real, (0, self.text_len - m), value=False))
 

@@ -183,6 +183,11 @@ class SpeechEncoder(ContinuousTransformerWrapper):
             attn_layers=attn_layers, sinu_pos_emb=True, sinu_denominator='half_minus_1', **flags,
         )  # fmt: skip
 
+    @classmethod
+    def settled(cls) -> dict[str, Any]:
+        places = {'sinu_pos_emb': True, 'sinu_denominator': 'half_minus_1', 'max_seq_len': '`max_positions`'}
+        return {**places, 'dim_in': '`n_mels`', 'conv_stem': 'two convolutions, the second with a stride of 2'}
+
     def through_stem(self, x: Tensor, *args: Any) -> tuple[Tensor, Tensor | None]:
         frames = x.shape[1]
         x, mask = super().through_stem(x, *args)

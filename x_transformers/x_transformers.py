@@ -1194,7 +1194,7 @@ class TransformerWrapper(Wrapper):
             return given
         return self.features.pick('readout', self._new_head)()
 
-    def refuse_stack_flags(self, flags: dict[str, Any]) -> None:
+    def refuse_stack_flags(self, flags: Mapping[str, Any]) -> None:
         for name in flags:
             if name in known_stack(self.attn_layers).accepted() and name not in self.accepted():
                 kind = type(self.attn_layers).__name__

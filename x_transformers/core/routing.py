@@ -61,7 +61,7 @@ class Routing(Configurable):
         wished = {name for name, value in given if any(value if isinstance(value, tuple) else (value,))}
         return on.only(lambda feature: not feature.serves or not wished.isdisjoint(feature.serves))
 
-    def _route(self, flags: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def _route(self, flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """Split keywords into those of the stack, and those of its branches by kind."""
         own: dict[str, Any] = {}
         branch: dict[str, dict[str, Any]] = {'a': {}, 'c': {}, 'f': {}}
@@ -185,7 +185,7 @@ def renamed_mask(mask: Any, src_mask: Any) -> Any:
     return src_mask
 
 
-def hidden_targets(tgt: Tensor, tgt_mask: Any, ignore_index: int) -> tuple[Tensor, dict[str, Tensor]]:
+def hidden_targets(tgt: Tensor, tgt_mask: Any, ignore_index: int) -> tuple[Tensor, dict[str, Any]]:
     """The target (b m) without a loss where its old mask (b m) is False, and the mask for the decoder's keys."""
     if tgt_mask is None:
         return tgt, {}

@@ -200,7 +200,8 @@ class Configurable(nn.Module):
     @classmethod
     def accepted(cls) -> dict[str, Flag]:
         """Return all keywords of the class: its arguments, then the flags of its features."""
-        return {**cls.arguments(), **flags_of(cls.catalogue)}
+        settled = cls.settled()
+        return {**cls.arguments(), **{n: flag for n, flag in flags_of(cls.catalogue).items() if n not in settled}}
 
     @classmethod
     def translate(cls, given: dict[str, Any]) -> dict[str, Any]:
@@ -384,7 +385,8 @@ def declared_arguments(init: Callable[..., Any]) -> dict[str, Flag]:
             continue
         doc = next((note for note in notes if isinstance(note, str)), '')
         check = next((note for note in notes if isinstance(note, Check)), None)
-        found[name] = Flag(parameter.default, doc, check, name, annotation=hint.__origin__ if notes else hint)
+        kind = getattr(hint, '__origin__', None) if notes else hint
+        found[name] = Flag(parameter.default, doc, check, name, annotation=kind)
     return found
 
 

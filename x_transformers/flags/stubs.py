@@ -63,6 +63,7 @@ FROM = {
     'LayerIntermediates': 'x_transformers.cache',
     'Intermediates': 'x_transformers.core.traces',
     'PerLayer': 'x_transformers.flags',
+    'Pattern': 'x_transformers.patterns.base',
 }
 # What several classes take, as a base of their keywords.
 SHARED = {
@@ -202,7 +203,7 @@ def inputs_of(cls: type[Configurable], writer: Writer) -> Fields:
 
 def inputs_of_generation(writer: Writer) -> dict[str, Fields]:
     """Return the keywords of `stream`, and those that `generate` and `beam_search` take behind their parameters."""
-    wrapper = Configurable.kinds['AutoregressiveWrapper']
+    wrapper: Any = Configurable.kinds['AutoregressiveWrapper']
     net = inputs_of(Configurable.kinds['TransformerWrapper'], writer)
     found = {name: field for name, field in net.items() if name not in SET_BY_GENERATION}
     for method in (wrapper.decoding, wrapper.generate):

@@ -41,7 +41,8 @@ class ConformerEncoder(Configurable):
         check_sizes_or_stack(attn_layers, dict(dim=dim, depth=depth), flags)
         if attn_layers is None:
             own = dict(macaron=True, conv_module=True, block_norm=True, xl_rel_pos=True, norm_bias=True, ff_swish=True)
-            attn_layers = Encoder(dim=dim, depth=depth, **{**own, 'verbose': False, **flags})
+            options: dict[str, Any] = {'dim': dim, 'depth': depth, **own, 'verbose': False, **flags}
+            attn_layers = Encoder(**options)
         if not attn_layers.sees_future:
             raise ConfigError(f'`attn_layers` got {type(attn_layers).__name__}, it must be an Encoder')
         width = attn_layers.dim

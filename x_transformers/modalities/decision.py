@@ -214,7 +214,7 @@ class DecisionTransformer(Configurable):
         raises      ValueError for other shapes, more than `context_len` steps, or time steps of at least `max_ep_len`
         """
         steps = self.check(states, actions, rtg, timesteps, mask)
-        options = {} if steps.start is None else {'seq_start_pos': 3 * steps.start}
+        options: dict[str, Any] = {} if steps.start is None else {'seq_start_pos': 3 * steps.start}
         out = self.attn_layers(self.tokens(steps), **options)
         return self.predicted(out[:, 1::3])
 

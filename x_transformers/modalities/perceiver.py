@@ -46,8 +46,10 @@ class Reading(nn.Module):
     def __init__(self, dim: int, dim_context: int, heads: int, dim_head: int, flags: Mapping[str, Any]) -> None:
         super().__init__()
         self.norm = BiasedLayerNorm(dim_context)
-        sizes = dict(dim=dim, depth=1, heads=heads, attn_dim_head=dim_head, cross_attn_dim_context=dim_context)
-        self.block = CrossAttender(**{**sizes, 'pre_norm_has_final_norm': False, 'verbose': False, **flags})
+        sizes: dict[str, Any] = dict(dim=dim, depth=1, heads=heads, attn_dim_head=dim_head)
+        sizes['cross_attn_dim_context'] = dim_context
+        sizes |= {'pre_norm_has_final_norm': False, 'verbose': False, **flags}
+        self.block = CrossAttender(**sizes)
 
     def forward(self, x: Tensor, context: Tensor, mask: Tensor | None = None) -> Tensor:
         return self.block(x, context=self.norm(cleared(context, mask)), context_mask=mask)
@@ -76,7 +78,7 @@ class Reads:
         self, count: int, depth: int, heads: int, dim_head: int, flags: Mapping[str, Any] | None
     ) -> nn.ModuleList:
         """Stacks of latents."""
-        own = {'dim': self.dim, 'depth': depth, 'heads': heads, 'attn_dim_head': dim_head}
+        own: dict[str, Any] = {'dim': self.dim, 'depth': depth, 'heads': heads, 'attn_dim_head': dim_head}
         own |= {'pre_norm_has_final_norm': False, 'verbose': False, **(flags or {})}
         return nn.ModuleList(Encoder(**own) for _ in range(count))
 

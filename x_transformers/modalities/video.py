@@ -79,9 +79,10 @@ class FactorizedVideoEncoder(Configurable):
         self.to_patch_first, self.to_patch = nn.Linear(pixels, dim), nn.Linear(frames * pixels, dim)
         self.spatial_pos = nn.Parameter(torch.randn(places, dim) * 0.02)
         self.temporal_pos = nn.Parameter(torch.randn(max_frames, dim) * 0.02)
-        sizes = dict(dim=dim, heads=heads, attn_dim_head=max(dim // heads, 1))
-        self.spatial = Encoder(**{**sizes, 'depth': spatial_depth, **(spatial_kwargs or {})})
-        self.temporal = Decoder(**{**sizes, 'depth': temporal_depth, **(temporal_kwargs or {})})
+        sizes: dict[str, Any] = dict(dim=dim, heads=heads, attn_dim_head=max(dim // heads, 1))
+        spatial: dict[str, Any] = {**sizes, 'depth': spatial_depth, **(spatial_kwargs or {})}
+        temporal: dict[str, Any] = {**sizes, 'depth': temporal_depth, **(temporal_kwargs or {})}
+        self.spatial, self.temporal = Encoder(**spatial), Decoder(**temporal)
 
     @property
     def places(self) -> int:
@@ -130,7 +131,7 @@ class FactorizedVideoEncoder(Configurable):
         seen = 0 if cache is None else cache.frames
         x = self.spatial(x.flatten(0, 1)).unflatten(0, (b, t))
         x = (x + self.temporal_pos[seen : seen + t].unsqueeze(1)).flatten(1, 2)
-        given = {} if cache is None else dict(cache=cache.temporal, input_not_include_cache=True)
+        given: dict[str, Any] = {} if cache is None else dict(cache=cache.temporal, input_not_include_cache=True)
         with maps_apart(not return_cache):
             out, left = self.temporal(folded(x, places), return_hiddens=True, **given)
         out = unfolded(out, places, t * places).unflatten(1, (t, places))

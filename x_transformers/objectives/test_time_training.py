@@ -177,7 +177,8 @@ class TTTMetaLearningTargetKLLoss(Configurable):
         **kwargs: Unpack[TTTMetaLearningTargetKLLossKeywords],
     ) -> None:
         super().__init__()
-        self.encoder = Encoder(dim=dim, depth=depth, heads=heads, attn_dim_head=dim_head, **kwargs)
+        sizes: dict[str, Any] = dict(dim=dim, depth=depth, heads=heads, attn_dim_head=dim_head)
+        self.encoder = Encoder(**sizes, **kwargs)
         self.to_prediction = nn.Linear(dim, num_classes)
         self.to_meta_prediction = nn.Linear(dim, num_classes)
 

@@ -646,7 +646,7 @@ def may_read_later(model: Any, cls: type) -> bool:
     return own and model.to_logits is not None and not overheard(model) and all(f.by_token for f in rings)
 
 
-def later(net: Any) -> dict[str, bool]:
+def later(net: Any) -> dict[str, Any]:
     """The keyword that makes a net leave its logits to the loss, if it can; any other net gives them."""
     return {'return_readout': True} if hasattr(type(net), 'can_return_readout') and net.can_return_readout else {}
 
