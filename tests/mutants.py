@@ -1387,7 +1387,7 @@ BUGS = {
     ]),
     'free_transformer.py': ('test_free_transformer.py', [
         ('padding is a target', 'ignore_index=self.pad_id)\n        total', 'ignore_index=-100)\n        total'),
-        ('the head sees the latents', 'inputs = self.inputs if stack is self.model.decoder_tail else {}', 'inputs = self.inputs'),
+        ('the head sees the latents', '= self.inputs if stack is self.model.decoder_tail else {}', '= self.inputs'),
         ('codes of padding count', 'calc_aux_loss=return_kl_loss, mask=counts)', 'calc_aux_loss=return_kl_loss, mask=None)'),
         ('what codes may tell is not free', ' - self.kl_loss_threshold).relu()', ').relu()'),
         ('the encoder reads padding', 'context=decoder_head_embeds, context_mask=mask', 'context=decoder_head_embeds, context_mask=None'),
