@@ -235,7 +235,7 @@ def test_names():
         (lambda: built(ut_transition='conv'), "`ut_transition` got 'conv', it must be"),
         (
             lambda: built(ut_transition='sepconv', only_attn=True),
-            "`ut_transition='sepconv'` stands in place of feedforwards",
+            "`ut_transition='sepconv'` replaces feedforwards",
         ),
         (
             lambda: built(ut_transition='sepconv')(randn(1, 4, 16), document_ids=torch.zeros(1, 4).long()),

@@ -240,7 +240,7 @@ class BeliefStateWrapper(Configurable):
             losses = [Readout.linear(belief, (half,)).loss(targets[..., at], weights[..., at], Terms())
                       for at, half in enumerate(halves)]  # fmt: skip
             mean: Any = sum(losses) / (2 * count)
-        return mean
+            return mean
 
         def of(now: Any, belief: Tensor, targets: Tensor) -> tuple[Tensor]:
             logits = rearrange(now(self.text_head)(belief[None]), '1 p (two l) -> 1 p two l', two=2)
