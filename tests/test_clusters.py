@@ -509,7 +509,7 @@ BAD = [
     (dict(shared_qk=True, one_kv_head=True), '`attn_shared_qk` does not go with `attn_kv_heads`: keys are computed'),
     (dict(cluster='lsh', lsh_chunks='sorted'), "`attn_lsh_chunks='sorted'` does not go with `causal`"),
     (dict(cluster='lsh', lsh_across_buckets=True), "`attn_lsh_across_buckets` needs `attn_lsh_chunks='sorted'`"),
-    (dict(cluster='lsh', num_mem_kv=2), '`attn_cluster` does not go with `attn_num_mem_kv`: what stands in front'),
+    (dict(cluster='lsh', num_mem_kv=2), '`attn_cluster` does not go with `attn_num_mem_kv`: prepended keys'),
     (dict(cluster='lsh', qk_rmsnorm=True), '`attn_cluster` does not go with `attn_qk_rmsnorm`: keys are computed'),
     (dict(cluster='routing'), "`attn_cluster='routing'` needs `attn_num_clusters`"),
     (dict(cluster='routing', num_clusters=2, local_heads=3), '`attn_local_heads` got 3, it must be at most `heads`, 2'),

@@ -444,7 +444,7 @@ def test_flags_with_their_switch_warn_of_nothing_and_are_explained(case, warning
         (feedforward, dict(swish=True, relu_squared=True), '`swish` has no effect beside `relu_squared`'),
         (stack, dict(ff_swish=True, ff_relu_squared=True), '`ff_swish` has no effect beside `ff_relu_squared`'),
         (stack, dict(only_cross=True), '`only_cross` has no effect unless `cross_attend` is set'),
-        (stack, dict(verbose=True, rotary_pos_emb=True), 'rotary positions turn 4 features per head'),
+        (stack, dict(verbose=True, rotary_pos_emb=True), 'rotary positions rotate 4 channels per head'),
         (stack, dict(dim_condition=4), '`dim_condition` has no effect unless'),
         (stack, dict(rotary_pos_emb=True, rotary_xpos_scale_base=64), '`rotary_xpos_scale_base` has no effect unless'),
         (stack, dict(cross_attn_num_mem_kv=2), '`cross_attn_num_mem_kv` has no effect unless `cross_attend` is set'),

@@ -223,7 +223,7 @@ WORDS = {
         '`attn_cluster` does not go with `alibi_pos_bias`: mixed keys have no position',
     ),
     'window': (dict(attn_max_attend_past=3), '`attn_cluster` does not go with `attn_max_attend_past`: mixed keys have'),
-    'memories': (dict(attn_num_mem_kv=1), '`attn_cluster` does not go with `attn_num_mem_kv`: what stands in front'),
+    'memories': (dict(attn_num_mem_kv=1), '`attn_cluster` does not go with `attn_num_mem_kv`: prepended keys'),
     'dropout': (
         dict(attn_dropout=0.1),
         '`attn_cluster` does not go with `attn_dropout`: it forms no attention weights',
