@@ -261,6 +261,7 @@ def test_links_lead_somewhere(file):
 
 def test_speed_is_that_of_the_benchmarks():
     """The short table of the documentation has the numbers of benchmarks/README.md, from which its picture is drawn."""
+    pytest.importorskip('matplotlib', reason='pip install matplotlib')
     sys.path.append(str(ROOT / 'images'))
     import draw_measured
 

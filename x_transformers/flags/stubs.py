@@ -101,7 +101,10 @@ class Writer:
         if origin is typing.Annotated:
             return self.type(inner[0])
         if origin in (typing.Union, types.UnionType):
-            return ' | '.join(dict.fromkeys(map(self.type, inner)))
+            kinds = dict.fromkeys(map(self.type, inner))
+            if 'Any' in kinds:
+                kinds.pop('None', None)  # Python 3.10 adds it where the default is None
+            return ' | '.join(kinds)
         if origin is typing.Literal:
             return f'Literal[{", ".join(map(repr, inner))}]'
         if origin is collections.abc.Callable:

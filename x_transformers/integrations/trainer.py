@@ -13,6 +13,7 @@ from torch import Tensor
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import check_ids
+from x_transformers.core.traces import maps_apart
 from x_transformers.flags import shown, warn_once
 from x_transformers.flags.configurable import Config, DerivedConfig
 
@@ -107,7 +108,8 @@ class CausalLM(AutoregressiveWrapper):
             output = Output(logits=self.net(check_ids(input_ids, 'input_ids'), **kwargs))
         else:
             labels = labels if mask is None else labels.masked_fill(~mask | ~F.pad(mask, (1, -1)), self.ignore_index)
-            found = super().forward(input_ids, labels=labels, return_outputs=not self.training, **kwargs)
+            with maps_apart():  # only the logits are used, so the fused kernel runs
+                found = super().forward(input_ids, labels=labels, return_outputs=not self.training, **kwargs)
             loss, (_, trace) = (found, (None, None)) if self.training else found
             if num_items_in_batch is not None and self.training:
                 loss = loss * (labels[:, 1:] != self.ignore_index).sum() / num_items_in_batch
