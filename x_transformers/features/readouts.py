@@ -376,8 +376,8 @@ class Pooler(ModelFeature):
         out, pooled = model(ids, return_embeddings=True, return_pooled=True)        pooled (b, dim)
 
     `token` is 'first', 'last', 'mean' (padding excluded by a mask), or 'eos': the first token with the id `eos` (with
-    the largest id of the sequence, if that is None; without such a token, the default). The default is the first token,
-    or the last one in causal models. Without `dim` there is no linear layer.
+    the largest id of the sequence, if that is None; without such a token, that of `instead`, 'first' or 'last'). The
+    default of both is the first token, or the last one in causal models. Without `dim` there is no linear layer.
     """
 
     paper = 'BERT, arXiv:1810.04805; CLIP, arXiv:2103.00020'
@@ -386,7 +386,7 @@ class Pooler(ModelFeature):
         None, 'a dict that describes how `return_pooled` computes one vector per sequence',
         of_keys(
             token=one_of('first', 'last', 'eos', 'mean'), dim=size | none, activation=an_activation | none,
-            bias=boolean, eos=count | none,
+            bias=boolean, eos=count | none, instead=one_of('first', 'last'),
         ) | none,
         example=dict(token='last', dim=6, activation='tanh'),
     )  # fmt: skip
@@ -407,6 +407,7 @@ class Pooler(ModelFeature):
     def setup(self, host: Any) -> None:
         own, self.linear = self.pooler, nn.Identity()
         self.token, self.instead = token_of(own.get('token'), host.attn_layers, "`token='first'` of `pooler`")
+        self.instead = own.get('instead', self.instead)
         if own.get('dim') is not None:
             self.linear = nn.Linear(host.dim, own['dim'], bias=bool(own.get('bias', True)))
         name = own.get('activation')

@@ -33,6 +33,8 @@ def clip_pooler(c: Fields) -> dict[str, Any] | None:
     if c.architecture == 'CLIPModel':  # pools for itself
         return None
     found = {'token': 'eos', 'eos': eos(c)}
+    if found['eos'] is not None:
+        found['instead'] = 'first'  # as `transformers` does for a text without the token
     return {**found, 'dim': c.projection_dim, 'bias': False} if c.architecture.endswith('WithProjection') else found
 
 
