@@ -27,9 +27,9 @@ MISTAKES = {
 
 def test_the_stub_is_what_the_declarations_say():
     """`python -m x_transformers.flags --write-types` writes it again."""
-    from x_transformers.flags.stubs import STUB, stub
+    from x_transformers.flags.stubs import STUB, render_stub
 
-    assert STUB.read_text(encoding='utf-8') == stub()
+    assert STUB.read_text(encoding='utf-8') == render_stub()
 
 
 def test_every_class_with_flags_has_its_types():
@@ -105,7 +105,7 @@ def test_right_code_runs():
     assert made['tokens'].shape == (2, 4) and made['loss'].ndim == 0
 
 
-def checked(tool, *arguments):
+def run_checker(tool, *arguments):
     """Run a type checker of this environment; skip if it is not installed."""
     pytest.importorskip(tool, reason=f'pip install {tool}')
     environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'MYPYPATH': str(ROOT)}
@@ -118,7 +118,7 @@ def test_pyright_finds_mistakes_alone(tmp_path):
     shutil.copytree(CLIENTS, tmp_path / 'clients')
     config = {'include': ['clients'], 'extraPaths': [str(ROOT)], 'typeCheckingMode': 'strict'}
     (tmp_path / 'pyrightconfig.json').write_text(json.dumps(config))
-    said = json.loads(checked('pyright', '-p', tmp_path, '--pythonpath', sys.executable, '--outputjson'))
+    said = json.loads(run_checker('pyright', '-p', tmp_path, '--pythonpath', sys.executable, '--outputjson'))
     assert said['summary']['filesAnalyzed'] == len(list(CLIENTS.glob('*.py')))
     errors = [one for one in said['generalDiagnostics'] if one['severity'] == 'error']
     found = {(Path(one['file']).name, one['range']['start']['line'] + 1): one['message'] for one in errors}
@@ -128,7 +128,7 @@ def test_pyright_finds_mistakes_alone(tmp_path):
 @pytest.mark.slow
 def test_mypy_finds_mistakes_alone(tmp_path):
     options = ('--strict', '--follow-imports=silent', '--no-error-summary', '--cache-dir', tmp_path)
-    said = checked('mypy', *options, 'right.py', 'mistakes.py')
+    said = run_checker('mypy', *options, 'right.py', 'mistakes.py')
     found = {(name, int(line)) for name, line in re.findall(r'^(\w+\.py):(\d+): error', said, re.MULTILINE)}
     assert found == {('mistakes.py', line) for line in MISTAKES}, said
 

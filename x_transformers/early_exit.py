@@ -352,7 +352,8 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         kwargs |= {} if prepend_embeds is None else {'prepend_embeds': prepend_embeds}
         targets = Targets(tokens, self.ignore_index, real).of()
         aligned = not self.mixed or self.kind is not None or return_outputs
-        out, aux = None, AuxLosses()
+        out: Any = None
+        aux = AuxLosses()
         if aligned:
             with AuxLosses() as aux:
                 states, out = self.states_of(ids, kwargs, return_outputs)
@@ -363,8 +364,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
             loss = loss + self.exit_loss_weight * self.classifier_loss(states, targets, kwargs)
         if not return_outputs:
             return loss
-        answer: Any = out
-        logits, trace = answer
+        logits, trace = out
         lead = logits.shape[1] - ids.shape[1]
         return loss, (logits[:, lead:-1], trace)
 

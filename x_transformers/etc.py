@@ -295,7 +295,7 @@ class ETCEncoder(Configurable):
             )
         self.dim, self.local_radius, self.rel_max_distance = dim, local_radius, rel_max_distance
         self.share_qkv, self.share_ff = share_qkv, bool(share_ff)
-        self.layers = nn.ModuleList(
+        self.layers: Any = nn.ModuleList(
             ETCLayer(
                 dim, ETCAttention(dim, heads, dim_head, share_qkv, self.num_rel_ids, attn_dropout), self.share_ff,
                 dict(ff_kwargs or {}),
@@ -325,8 +325,7 @@ class ETCEncoder(Configurable):
         new = cls(**{**sizes, 'attn_dropout': attention.dropout, 'ff_kwargs': ff or None, **options})
         new.to(attention.to_q.weight)
         found = {'final_norm': encoder.final_norm}
-        own_layers: Any = new.layers
-        for at, layer in enumerate(own_layers):
+        for at, layer in enumerate(new.layers):
             (norm, _, _), attn, _ = layers[2 * at]
             (ff_norm, _, _), ff, _ = layers[2 * at + 1]
             found |= {f'layers.{at}.{name}': one for name, one in dict(attn_norm=norm, ff_norm=ff_norm, ff=ff).items()}

@@ -212,14 +212,14 @@ class Recirculation(Configurable):
     # reading
 
     def recirculate(
-        self, x: Tensor, cache: Cache | None, step: Any = 0, **inputs: Any
+        self, x: Tensor, cache: Cache | LayerIntermediates | None, step: Any = 0, **inputs: Any
     ) -> tuple[Any, LayerIntermediates]:
         """Read one token (b 1) twice: the logits of the first reading, and what the second leaves behind."""
         inputs |= dict(cache=cache, input_not_include_cache=True, return_intermediates=True)
         no_logits = later(self.net)
         residuals: dict[int, Tensor] = {}
         logits, first = self.net(x, transform_attn_inputs=lambda at, z: residuals.setdefault(at, z), **inputs)
-        take_back(cache, first.cache)
+        take_back(cache_of(cache), first.cache)
         mixed = self.mix(residuals, step)
         _, trace = self.net(x, transform_attn_inputs=mixed.get, **(inputs | no_logits))
         trace.logits = None if isinstance(logits, Readout) else logits
@@ -266,7 +266,8 @@ class Recirculation(Configurable):
             )
         inputs = kwargs if seq_start_pos is None else kwargs | {'seq_start_pos': seq_start_pos}
         inputs |= {'return_readout': True} if return_readout else {}
-        logits, trace, aux = [], None, AuxLosses()
+        logits, aux = [], AuxLosses()
+        trace: Any = None
         for at, token in enumerate(x.split(1, dim=1)):
             step = seen + at if seq_start_pos is None else (seen + at - seq_start_pos).clamp(min=0)
             if mask is not None:
@@ -277,13 +278,12 @@ class Recirculation(Configurable):
             cache = trace.cache
             logits.append(out)
         aux.hand_on()
-        last: Any = trace
-        last.aux_losses = aux.by_name
+        trace.aux_losses = aux.by_name
         if return_readout:
             out = logits[0].of(torch.cat([readout.hidden for readout in logits], dim=1))
             return (out, trace) if return_intermediates else out
         heads = [torch.cat(one, dim=1) for one in zip(*logits, strict=True)] if isinstance(logits[0], tuple) else None
-        last.logits = out = torch.cat(logits, dim=1) if heads is None else tuple(heads)
+        trace.logits = out = torch.cat(logits, dim=1) if heads is None else tuple(heads)
         return (out, trace) if return_intermediates else out
 
     @checked

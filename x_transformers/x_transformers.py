@@ -1006,13 +1006,13 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
         x = on.chain('lengthen', x, call)
         if call.cache is not None and not self.can_cache_kv:
             raise ValueError('`cache` was given, but this model cannot be cached: its output depends on later tokens')
-        known: Any = call.cache
-        if call.continues and call.leading and call.leading != known.leading:
+        leading = 0 if call.cache is None else call.cache.leading
+        if call.continues and call.leading and call.leading != leading:
             raise ValueError(
-                f'the cache was made with {known.leading} tokens in front of the sequence, now there are {call.leading}'
+                f'the cache was made with {leading} tokens in front of the sequence, now there are {call.leading}'
             )
-        if call.continues and not call.front and known.leading:
-            call.front, call.leading = [(known.leading, None)], known.leading
+        if call.continues and not call.front and leading:
+            call.front, call.leading = [(leading, None)], leading
         if call.start is not None and kwargs.get('attn_mask') is not None:
             raise ValueError(
                 '`attn_mask` does not go with `seq_start_pos` and tokens in front: they move behind the padding'

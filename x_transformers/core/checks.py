@@ -188,7 +188,7 @@ def check_digits(t: Tensor, name: str, like: Tensor) -> None:
         raise ValueError(f'`{name}` got {t.dtype}, the input is {like.dtype}: convert one of them, or use autocast')
 
 
-def as_precise(x: Tensor, module: nn.Module, name: str = 'x') -> Tensor:
+def as_precise(x: Tensor, module: Any, name: str = 'x') -> Tensor:
     """An input in the precision of the weights, which must hold all of its digits, outside of autocast."""
     if torch.compiler.is_compiling():
         return x

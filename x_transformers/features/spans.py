@@ -103,9 +103,8 @@ class AdaptiveSpan(AttentionFeature):
         return min(self.max_span, math.ceil(longest / STEP) * STEP)
 
     def of_cache(self, z: Tensor, call: Any) -> int:
-        gone = 0 if call.past is None else call.past.gone
-        known: Any = call.past
-        cut_for = known.buffers[0].sight if gone else None
+        past = call.past
+        cut_for = past.buffers[0].sight if past is not None and past.gone else None
         if cut_for is None or cut_for.name != self.title:
             return self.max_span
         reach = cut_for.rows - 2 * (cut_for.step - 1)

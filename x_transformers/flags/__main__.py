@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import x_transformers
 import x_transformers.flags.measured as results
 from x_transformers.flags import REQUIRED, Configurable, Feature, Flag, did_you_mean, flags_of, shown
-from x_transformers.flags.stubs import STUB, stub
+from x_transformers.flags.stubs import STUB, render_stub
 
 
 def table() -> list[tuple[str, str, Flag]]:
@@ -123,7 +123,7 @@ def main(arguments: list[str]) -> int:
         print('\n'.join(f'{flag:<30} {", ".join(others)}' for flag, others in refusals()))
         return 0
     if arguments == ['--write-types']:
-        STUB.write_text(stub(), encoding='utf-8')
+        STUB.write_text(render_stub(), encoding='utf-8')
         return 0
     wanted = arguments[0]
     bare = wanted.removeprefix('cross_').removeprefix('attn_').removeprefix('ff_')

@@ -80,7 +80,7 @@ class Writer:
     def __init__(self) -> None:
         self.imports: set[tuple[str, str]] = set()
 
-    def name(self, kind: type) -> str:
+    def import_name(self, kind: type) -> str:
         if kind.__module__ == 'builtins':
             return kind.__name__
         if getattr(nn, kind.__name__, None) is kind:
@@ -89,7 +89,7 @@ class Writer:
             self.imports.add((kind.__module__, kind.__name__))
         return kind.__name__
 
-    def type(self, hint: Any) -> str:
+    def render_type(self, hint: Any) -> str:
         """Return a type as source text. Without a hint it is Any."""
         origin, inner = typing.get_origin(hint), typing.get_args(hint)
         if hint is None or hint is type(None):
@@ -99,32 +99,32 @@ class Writer:
         if hint is ...:
             return '...'
         if origin is typing.Annotated:
-            return self.type(inner[0])
+            return self.render_type(inner[0])
         if origin in (typing.Union, types.UnionType):
-            kinds = dict.fromkeys(map(self.type, inner))
+            kinds = dict.fromkeys(map(self.render_type, inner))
             if 'Any' in kinds:
                 kinds.pop('None', None)  # Python 3.10 adds it where the default is None
             return ' | '.join(kinds)
         if origin is typing.Literal:
             return f'Literal[{", ".join(map(repr, inner))}]'
         if origin is collections.abc.Callable:
-            arguments = '...' if inner[0] is ... else f'[{", ".join(map(self.type, inner[0]))}]'
-            return f'Callable[{arguments}, {self.type(inner[1])}]'
+            arguments = '...' if inner[0] is ... else f'[{", ".join(map(self.render_type, inner[0]))}]'
+            return f'Callable[{arguments}, {self.render_type(inner[1])}]'
         if origin is not None:
-            return f'{self.name(origin)}[{", ".join(map(self.type, inner))}]'
-        return self.name(hint) if isinstance(hint, type) else 'Any'
+            return f'{self.import_name(origin)}[{", ".join(map(self.render_type, inner))}]'
+        return self.import_name(hint) if isinstance(hint, type) else 'Any'
 
-    def of_text(self, text: str) -> str:
+    def import_names(self, text: str) -> str:
         """Return types that are source text already, after importing the names in them."""
         for name, module in FROM.items():
             if name in text.replace('[', ' ').replace(']', ' ').replace(',', ' ').split():
                 self.imports.add((module, name))
         return text
 
-    def of_flag(self, name: str, declared: Flag) -> str:
+    def render_flag(self, name: str, declared: Flag) -> str:
         """Return the type of a keyword; on a stack a flag of its branches takes one value per layer, too."""
         if declared.feature is None:
-            text = self.type(declared.annotation)
+            text = self.render_type(declared.annotation)
         else:
             text = 'bool' if declared.check is None else declared.check.type
         bare = name.removeprefix('enc_').removeprefix('dec_')
@@ -132,10 +132,10 @@ class Writer:
             text += f' | tuple[{text}, ...] | PerLayer'
         if declared.default is None and declared.refusal(None) is None and 'None' not in text and text != 'Any':
             text += ' | None'
-        return self.of_text(text)
+        return self.import_names(text)
 
 
-def described(declared: Flag) -> str:
+def make_docstring(declared: Flag) -> str:
     """Return the docstring of a keyword: meaning, default and paper."""
     words = [declared.doc.rstrip('.').replace('\\', '\\\\').replace('"""', "'''") + '.' if declared.doc else '']
     if declared.default is not REQUIRED:
@@ -149,48 +149,51 @@ def described(declared: Flag) -> str:
 Fields = dict[str, tuple[str, str]]  # name -> type, docstring
 
 
-def keywords_of(cls: type[Configurable], writer: Writer) -> Fields:
+def collect_keywords(cls: type[Configurable], writer: Writer) -> Fields:
     """Return the keywords that a class takes beside the parameters of its `__init__`."""
     named = inspect.signature(inspect.unwrap(cls.__init__)).parameters
     found: Fields = {}
     for name, declared in cls.accepted().items():
         if name not in named:
-            kind = writer.of_flag(name, declared)
+            kind = writer.render_flag(name, declared)
             is_required = declared.default is REQUIRED
-            found[name] = (f'Required[{kind}]' if is_required else kind, described(declared))
+            found[name] = (f'Required[{kind}]' if is_required else kind, make_docstring(declared))
     if issubclass(cls, Configurable.kinds['AttentionLayers']) and 'features' not in named:
-        found['features'] = (writer.type(type_hints_of(Configurable.kinds['AttentionLayers'].__init__)['features']), '')
+        found['features'] = (
+            writer.render_type(get_hints(Configurable.kinds['AttentionLayers'].__init__)['features']),
+            '',
+        )
     return found
 
 
-def type_hints_of(function: Any) -> dict[str, Any]:
+def get_hints(function: Any) -> dict[str, Any]:
     return type_hints(inspect.unwrap(function), include_extras=False)
 
 
-def parameters_of(function: Any) -> list[tuple[inspect.Parameter, Any]]:
+def list_parameters(function: Any) -> list[tuple[inspect.Parameter, Any]]:
     """Return the parameters of a method behind `self` with their types."""
     function = inspect.unwrap(function)
-    hints = type_hints_of(function)
+    hints = get_hints(function)
     parameters = list(inspect.signature(function).parameters.values())[1:]
     return [(p, hints.get(p.name, Any)) for p in parameters]
 
 
-def inputs_of(cls: type[Configurable], writer: Writer) -> Fields:
+def collect_inputs(cls: type[Configurable], writer: Writer) -> Fields:
     """Return the keywords of a forward call, without its options that change what it returns: parameters of
     `forward`, and the inputs of features."""
     name = cls.__name__
     found: Fields = {}
-    for parameter, hint in parameters_of(cls.forward)[1:]:
+    for parameter, hint in list_parameters(cls.forward)[1:]:
         is_keyword = parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         if is_keyword and parameter.name not in RESULTS.get(name, {}):
-            found[parameter.name] = (writer.type(hint), '')
+            found[parameter.name] = (writer.render_type(hint), '')
     levels = [cls.catalogue] if cls.catalogue else []
     inside = Configurable.kinds[PASSED_ON[name]] if name in PASSED_ON else None
     if inside is not None:
-        found = {**inputs_of(inside, writer), **dict.fromkeys(RESULTS[inside.__name__], ('bool', '')), **found}
+        found = {**collect_inputs(inside, writer), **dict.fromkeys(RESULTS[inside.__name__], ('bool', '')), **found}
     stack, branches = Configurable.kinds['AttentionLayers'], ('Attention', 'FeedForward')
     if issubclass(cls, Configurable.kinds['Wrapper']):
-        found = {**inputs_of(stack, writer), **found}
+        found = {**collect_inputs(stack, writer), **found}
     elif issubclass(cls, stack):
         levels += [Configurable.kinds[branch].catalogue for branch in branches]
     for feature in (feature for level in levels for feature in level):
@@ -198,37 +201,37 @@ def inputs_of(cls: type[Configurable], writer: Writer) -> Fields:
             if one in RESULTS.get(name, {}):
                 continue
             check = feature.must_be.get(one)
-            kind = kind_of_words(shape) if check is None else writer.of_text(check.type)
+            kind = guess_input_type(shape) if check is None else writer.import_names(check.type)
             words = ' '.join(shape.split()).replace('\\', '\\\\')
             found.setdefault(one, (kind if 'None' in kind or kind == 'Any' else f'{kind} | None', f'"""{words}"""'))
     return found
 
 
-def inputs_of_generation(writer: Writer) -> dict[str, Fields]:
+def collect_generation_inputs(writer: Writer) -> dict[str, Fields]:
     """Return the keywords of `stream`, and those that `generate` and `beam_search` take behind their parameters."""
     wrapper: Any = Configurable.kinds['AutoregressiveWrapper']
-    net = inputs_of(Configurable.kinds['TransformerWrapper'], writer)
+    net = collect_inputs(Configurable.kinds['TransformerWrapper'], writer)
     found = {name: field for name, field in net.items() if name not in SET_BY_GENERATION}
     for method in (wrapper.decoding, wrapper.generate):
-        for parameter, hint in parameters_of(method)[2:]:
+        for parameter, hint in list_parameters(method)[2:]:
             if parameter.kind is not parameter.VAR_KEYWORD and not parameter.name.startswith('return_'):
-                found[parameter.name] = (writer.type(hint), '')
+                found[parameter.name] = (writer.render_type(hint), '')
     for kind, own in ((Choice, sorted(Choice.own_names())), (Guidance, typing.get_type_hints(Guidance))):
         hints = typing.get_type_hints(kind)
-        found |= {name: (writer.type(hints[name]), '') for name in own if name not in found}
-    searched = {parameter.name for parameter, _ in parameters_of(wrapper.beam_search)}
+        found |= {name: (writer.render_type(hints[name]), '') for name in own if name not in found}
+    searched = {parameter.name for parameter, _ in list_parameters(wrapper.beam_search)}
     named = {'StreamInputs': set(), 'GenerateInputs': {'eos_token', 'temperature'}, 'BeamSearchInputs': searched}
     return {name: {one: field for one, field in found.items() if one not in own} for name, own in named.items()}
 
 
-def kind_of_words(words: str) -> str:
+def guess_input_type(words: str) -> str:
     """Return the type of an input without a check: a tensor if its description begins with a shape."""
     if re.match(r'(broadcasts to )?[a-z]( [a-z])+\b(,|;| \||$)', words):
         return 'Tensor'
     return 'int' if words.startswith('number of') else 'Any'
 
 
-def typed_dict(name: str, fields: Fields, earlier: Mapping[str, Fields]) -> Iterator[str]:
+def render_typed_dict(name: str, fields: Fields, earlier: Mapping[str, Fields]) -> Iterator[str]:
     """Yield a TypedDict, derived from the longest earlier one whose fields it has all."""
     fitting = [one for one, known in earlier.items() if known and known.items() <= fields.items()]
     base = max(fitting, key=lambda one: len(earlier[one]), default='')
@@ -244,12 +247,12 @@ def typed_dict(name: str, fields: Fields, earlier: Mapping[str, Fields]) -> Iter
     yield ''
 
 
-def call_of(cls: type[Configurable], writer: Writer) -> Iterator[str]:
+def render_call(cls: type[Configurable], writer: Writer) -> Iterator[str]:
     """Yield the protocol of a forward call whose options change what it returns."""
     name = cls.__name__
     options = RESULTS[name]
-    (first, hint), *others = parameters_of(cls.forward)
-    lead = f'{first.name}: {writer.type(hint)}'
+    (first, hint), *others = list_parameters(cls.forward)
+    lead = f'{first.name}: {writer.render_type(hint)}'
     rest = f'**inputs: Unpack[{name}Inputs]'
 
     off = {option: f'{option}: Literal[False] = ...' for option in options}
@@ -257,7 +260,7 @@ def call_of(cls: type[Configurable], writer: Writer) -> Iterator[str]:
 
     def overload(returned: str, *arguments: str) -> str:
         given = ', '.join(('self', *arguments, rest))
-        return f'    @overload\n    def __call__({given}) -> {writer.of_text(returned)}: ...'
+        return f'    @overload\n    def __call__({given}) -> {writer.import_names(returned)}: ...'
 
     yield f'class {name}Call(Protocol):'
     yield overload('Tensor', lead, '*', *off.values())
@@ -265,13 +268,13 @@ def call_of(cls: type[Configurable], writer: Writer) -> Iterator[str]:
         if returned != 'Any':
             yield overload(returned, lead, '*', f'{option}: Literal[True]', *(off[one] for one in off if one != option))
     yield overload('Any', lead, '*', *either)
-    positional = [f'_{p.name}: {writer.type(hint)}' for p, hint in others if p.kind is p.POSITIONAL_OR_KEYWORD]
+    positional = [f'_{p.name}: {writer.render_type(hint)}' for p, hint in others if p.kind is p.POSITIONAL_OR_KEYWORD]
     if positional:
         yield overload('Any', f'_{lead}', *(f'{one} = ...' for one in positional), '/', '*', *either)
     yield ''
 
 
-def classes() -> Iterator[type[Configurable]]:
+def find_classes() -> Iterator[type[Configurable]]:
     """Yield the classes of the library whose `__init__` takes `**flags`, bases first."""
     folder = STUB.parent
     for path in sorted(folder.rglob('*.py')):
@@ -290,32 +293,32 @@ def classes() -> Iterator[type[Configurable]]:
             yield cls
 
 
-def imported(names: Iterable[tuple[str, str]]) -> list[str]:
+def render_imports(names: Iterable[tuple[str, str]]) -> list[str]:
     own = {PACKAGE: sorted({name for module, name in names if module == PACKAGE})}
     for module, name in sorted(names):
         own.setdefault(module, []).append(name)
     return [f'from {module} import {", ".join(sorted(set(found)))}' for module, found in own.items() if found]
 
 
-def stub() -> str:
+def render_stub() -> str:
     """Return the text of `keywords.pyi`."""
     writer = Writer()
     dicts: dict[str, Fields] = {}
     body: list[str] = []
-    each = {f'{cls.__name__}Keywords': keywords_of(cls, writer) for cls in classes()}
+    each = {f'{cls.__name__}Keywords': collect_keywords(cls, writer) for cls in find_classes()}
     for name, owners in SHARED.items():
         first, *others = (each[f'{owner}Keywords'] for owner in owners)
         each[name] = {field: one for field, one in first.items() if all(own.get(field) == one for own in others)}
     for name in dict.fromkeys((*SHARED, *each)):
-        body += typed_dict(name, each[name], dicts)
+        body += render_typed_dict(name, each[name], dicts)
         dicts[name] = each[name]
     inputs: dict[str, Fields] = {}
     for name in RESULTS:
         cls = Configurable.kinds[name]
-        fields = inputs_of(cls, writer)
-        body += typed_dict(f'{name}Inputs', fields, inputs)
+        fields = collect_inputs(cls, writer)
+        body += render_typed_dict(f'{name}Inputs', fields, inputs)
         inputs[f'{name}Inputs'] = fields
-        body += call_of(cls, writer)
-    for name, fields in inputs_of_generation(writer).items():
-        body += typed_dict(name, fields, {})
-    return '\n'.join([HEAD.rstrip(), *imported(writer.imports), '', *body]).rstrip() + '\n'
+        body += render_call(cls, writer)
+    for name, fields in collect_generation_inputs(writer).items():
+        body += render_typed_dict(name, fields, {})
+    return '\n'.join([HEAD.rstrip(), *render_imports(writer.imports), '', *body]).rstrip() + '\n'

@@ -74,9 +74,8 @@ class KNNDatastore:
         self.index: Any = None  # an `Index`, if there is one
         if self.path is not None:
             self.open_folder(self.path)
-        if backend == 'faiss':
-            folder: Any = self.path
-            self.index = Index(folder / 'index', self.dim, self.keys_between)
+            if backend == 'faiss':
+                self.index = Index(self.path / 'index', self.dim, self.keys_between)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], backend: str = 'exact') -> KNNDatastore:
@@ -186,9 +185,10 @@ class KNNDatastore:
     def verify(self) -> None:
         """Compare all blocks with their checksums.  Raises ValueError that names the first damaged one."""
         self.flush()
-        for number in range(-(-self.written // self.block) if self.path is not None else 0):
-            folder: Any = self.path
-            block = Block(folder / self.name_of(number), self.dim, DTYPES[self.dtype])
+        if self.path is None:
+            return
+        for number in range(-(-self.written // self.block)):
+            block = Block(self.path / self.name_of(number), self.dim, DTYPES[self.dtype])
             block.verify()
             block.release()
 

@@ -90,8 +90,7 @@ class Reads:
             raise ValueError(f'`x` got {got}, it must be ({wanted})')
         if not x.is_floating_point():
             raise TypeError(f'`x` got {x.dtype}, it must be floating point')
-        module: Any = self
-        x, axes = as_precise(x, module), x.shape[1:-1]
+        x, axes = as_precise(x, self), x.shape[1:-1]
         if mask is not None:
             if mask.dtype != torch.bool or mask.shape != x.shape[:-1]:
                 got = f'{mask.dtype} of shape {tuple(mask.shape)}'

@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from torch import Tensor
 
@@ -202,7 +202,7 @@ class Pattern:
 
     # refusals
 
-    def refuse(self, field: str, must_be: str) -> None:
+    def refuse(self, field: str, must_be: str) -> NoReturn:
         got = shown(getattr(self, field))
         raise ConfigError(f'`{field}` of {type(self).__name__} got {got}, it must be {must_be}')
 

@@ -40,11 +40,9 @@ class Sliding(Pattern):
 
     @property
     def step(self) -> int:
-        dilation: Any = self.dilation
-        if isinstance(dilation, tuple):
+        if isinstance(self.dilation, tuple):
             self.refuse('dilation', 'that of one head here: ask `for_heads(heads)`')
-        step: Any = dilation
-        return step
+        return self.dilation
 
     def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
         reach = self.window * self.step
