@@ -1694,7 +1694,7 @@ BUGS = {
         ('a prompt ends with its padding', '        prompt_lens = lens_of_mask(prompts, prompt_lens, inputs)\n', '', 'test_generate.py -khides_the_end'),
     ]),
     'recirculation.py': ('test_recirculation.py', [
-        ('the room that the first reading took is not given back', '        take_back(cache, first.cache)\n', ''),
+        ('the room that the first reading took is not given back', '        take_back(cache_of(cache), first.cache)\n', ''),
         ('the weight of the destination has no ramp', 'return alpha, 1 - alpha if beta is None else beta', 'return alpha, 1 - self.alphas[route] if beta is None else beta'),
         ('lengths are those of the source', 'dest.norm(dim=-1, keepdim=True) / source.norm', 'source.norm(dim=-1, keepdim=True) / source.norm'),
         ('the weight of the source grows from the padding on', '(seen + at - seq_start_pos).clamp(min=0)', '(seen + at + 0 * seq_start_pos)'),
