@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import randn, randomised
+from oracles import assert_close, randn, randomised
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from training_laws import (
@@ -284,13 +284,17 @@ def decisions(**options: Any) -> nn.Module:
     return DecisionTransformer(WIDTH, 3, stack, context_len=6, max_ep_len=9, **options)
 
 
+def loss_of_walks(model: nn.Module, num_items_in_batch: Any = None, **walks: Tensor) -> Tensor:
+    return model.loss(walks, num_items_in_batch)
+
+
 WALKS = dict(states=randn(2, N, WIDTH), rtg=randn(2, N), timesteps=torch.arange(N).expand(2, -1))
 
 SUBJECTS = {
     'decisions': Subject(
-        decisions, dict(WALKS, actions=randn(2, N, 3)), lambda m, **walks: m.loss(walks)),
+        decisions, dict(WALKS, actions=randn(2, N, 3)), loss_of_walks),
     'decisions, discrete': Subject(
-        lambda: decisions(discrete=True), dict(WALKS, actions=ids() % 3), lambda m, **walks: m.loss(walks)),
+        lambda: decisions(discrete=True), dict(WALKS, actions=ids() % 3), loss_of_walks),
     'language': of_text(lambda: AutoregressiveWrapper(net_of(), label_smoothing=0.1)),
     'prefixes': Subject(
         lambda: AutoregressiveWrapper(net_of(PrefixDecoder)), dict(x=ids(), prefix_attn_len=torch.tensor([3, 3])),
@@ -306,8 +310,9 @@ SUBJECTS = {
     'segments, learning': of_text(learning(ttt_module_paths=INNER[:1]), length=13),
     'segments, learning by muon': of_text(learning(ttt_module_paths=(INNER,), ttt_use_muon=True), length=13),
     'segments, episodic': of_text(learning(ttt_module_paths=INNER[:1], episodic_mem_len=3), length=13),
-    'hidden tokens': Subject(hidden_tokens, dict(x=ids(12)), lambda m, x: m(x % (VOCAB - 1)).loss,
-                             lambda m, x: m.generate(2)),
+    'hidden tokens': Subject(
+        hidden_tokens, dict(x=ids(12)), lambda m, x, **more: m(x % (VOCAB - 1), **more).loss,
+        lambda m, x: m.generate(2)),
     **{f'fine-tuned, {head}': Subject(
         lambda head=head: FineTuned(
             net_of(Encoder, dict(rotary_pos_emb=False), return_only_embed=True), head, 2, 'mean'),
@@ -406,7 +411,7 @@ SUBJECTS = {
     'candidates': Subject(
         lambda: XMLatentDecoder(net_of(max_seq_len=16), latent_dim=LATENT),
         dict(seq=ids(), latents=randn(2, 2, 4, LATENT)),
-        lambda m, seq, latents: m(seq, latents=latents, repulsive_loss_weight=0.1),
+        lambda m, seq, latents, **more: m(seq, latents=latents, repulsive_loss_weight=0.1, **more),
         lambda m, seq, latents: greedy(m, seq=seq), fills=dict(seq=-100)),
     'second readings, learned': of_text(
         lambda: AutoregressiveWrapper(Recirculation(deep_net(), 2, 0, use_learned=True, learned_hidden=5))),
@@ -507,6 +512,18 @@ NO_GRAPH = {
     'segments, learning by muon': INNER_STEP,
     'segments, episodic': INNER_STEP,
 }
+ROWS_COUNT = 'its loss is a mean over rows'
+NO_ITEMS = {
+    'two resolutions': 'two models have different tokens',
+    'autoencoder': ROWS_COUNT,
+    'autoencoder, variational': ROWS_COUNT,
+    'preferences': ROWS_COUNT,
+    'towers': ROWS_COUNT,
+    **dict.fromkeys(
+        ('two kinds', 'conformer', 'speech', 'arrays', 'arrays, asked', 'videos', 'classes', 'encodings',
+         'bindings', 'entropies', 'points', 'pixels', 'two streams', 'frames', 'images', 'images, with a head'),
+        'it gives no loss'),
+}  # fmt: skip
 # modules of what wrappers are made of
 PARTS = {'attend', 'x_transformers', 'parallel', 'pretrained'}
 
@@ -656,6 +673,33 @@ def test_a_row_is_as_alone_and_padding_changes_nothing(name):
     found = seeded(lambda m: call(m, longer), model)
     found = found if found.ndim == 0 else wide(found, alone[0].shape[-1])
     assert torch.allclose(found, alone[0], rtol=1e-9, atol=1e-9)
+
+
+@every
+def test_losses_over_a_number_of_items_add_up(name):
+    """Given the number of targets of the whole, the losses of its rows are parts of that of the whole."""
+    model, call = made(name)
+    inputs = SUBJECTS[name].inputs
+
+    def over(items: Any, inputs: Inputs = inputs) -> Tensor:
+        return seeded(lambda m: call(m, {**inputs, 'num_items_in_batch': items}), model)
+
+    if name in NO_ITEMS:
+        with pytest.raises((TypeError, ValueError), match='num_items_in_batch'):
+            over(1)
+        return
+    whole = over(1)
+    if not inputs:
+        return
+    count = whole / seeded(lambda m: call(m, inputs), model)  # of targets
+    assert_close(count, count.round(), tolerance=1e-9)
+    assert count >= 2
+    with pytest.raises(TypeError, match='`num_items_in_batch` got 0, it must be'):
+        over(0)
+    if name not in ROWS_MEET:
+        given = with_holes(name)
+        rows = [tree_map(lambda t, at=at: t[at : at + 1], given) for at in range(2)]
+        assert_close(over(torch.tensor(4), rows[0]) + over(4, rows[1]), over(4, given))
 
 
 CAUSAL = [

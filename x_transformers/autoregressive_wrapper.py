@@ -75,6 +75,7 @@ from x_transformers.generation.sampling import (
 )
 from x_transformers.generation.speculative import SpeculativeStats, speculation
 from x_transformers.keywords import AutoregressiveWrapperCall, BeamSearchInputs, GenerateInputs, StreamInputs, Unpack
+from x_transformers.training.items import count_items, share_of_items
 from x_transformers.training.layer_losses import AuxiliaryLosses, Targets, a_schedule, weights
 from x_transformers.training.losses import before_padding, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import Terms, later, mean_token_loss, next_token_loss, token_losses
@@ -150,6 +151,7 @@ def looped_loss(
     threshold: float,
     slope: float,
     exit_weight: float,
+    num_items: Any = None,
 ) -> Tensor:
     """The loss of a stack that ran several times, weighted by where its gate would have stopped, and that of the gate.
 
@@ -162,7 +164,7 @@ def looped_loss(
     """
     gate = accurate(torch.cat(list(gates), dim=-1)).movedim(-1, 0)
     valid = (targets != ignore_index).to(losses.dtype)
-    count = valid.sum().clamp(min=1)
+    count = count_items(valid, num_items)
     stay = F.logsigmoid(-gate[:-1]).cumsum(dim=0)
     stay = F.pad(stay, (0, 0, 0, 0, 1, 0))
     weights = torch.cat((stay[:-1] + F.logsigmoid(gate[:-1]), stay[-1:])).exp().detach()
@@ -174,12 +176,12 @@ def looped_loss(
     return expected + exit_weight * (exits * valid).sum() / (count * exits.shape[0])
 
 
-def next_embed_loss(pred: Tensor, embeds: Tensor, real: Tensor) -> Tensor:
+def next_embed_loss(pred: Tensor, embeds: Tensor, real: Tensor, num_items: Any = None) -> Tensor:
     """Mean absolute error of predicted embeddings of the next tokens (b n e), where those are real (b n)."""
     real = real[:, :-1]
     # What does not count is left out before it is subtracted, so that its gradient is 0, and not 0 times NaN.
     errors = (accurate(pred[:, :-1]) - accurate(embeds[:, 1:].detach())).masked_fill(~real.unsqueeze(-1), 0.0)
-    return errors.abs().mean(dim=-1).sum() / real.sum().clamp(min=1)
+    return errors.abs().mean(dim=-1).sum() / count_items(real, num_items)
 
 
 def hidden_keys(x: Tensor, mask_prob: float) -> Tensor:
@@ -299,6 +301,7 @@ class AutoregressiveWrapper(Configurable):
         labels: Tensor | None = None,
         progress: float | None = None,
         prefix_attn_len: int | Tensor | str | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> Any:
         """Return the mean loss of predicting each token of `x` from the tokens before it, in nats.
@@ -313,6 +316,8 @@ class AutoregressiveWrapper(Configurable):
                                 `stepped`
         prefix_attn_len (b)     for a `PrefixDecoder`: number of first tokens that attend to each other; the loss is
                                 that of the others, arXiv:1910.10683; 'random' samples it per sequence, from 1 on
+        num_items_in_batch      divide the sum of the losses of all targets by this number, that of the targets of
+                                several batches, so that their losses add up; see docs/training-loops.md
         **kwargs                passed to the model: `context`, `mems`, `document_ids` (b n), ..., and `mask` (b n),
                                 True except for padding, which is neither a target nor used for predictions
         returns                 scalar; 0 if there is no target; the mean over heads if there are several
@@ -350,7 +355,7 @@ class AutoregressiveWrapper(Configurable):
         lead = heads[0].shape[1] - ids.shape[1]
         targets = Targets(tokens, self.ignore_index, real, lead=lead).of()
         is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
-        terms = Terms(self.ignore_index, self.label_smoothing, self.z_loss_weight, is_log_prob)
+        terms = Terms(self.ignore_index, self.label_smoothing, self.z_loss_weight, is_log_prob, num_items_in_batch)
         if extra is not None:
             documents = kwargs.get('document_ids')
             documents = None if documents is None else begins(documents).cumsum(dim=-1)
@@ -361,10 +366,13 @@ class AutoregressiveWrapper(Configurable):
         else:
             loss = self.loss_of_passes(intermediates, targets[:, lead:], terms)
         if predicts:
-            loss = loss + self.next_embed_loss_weight * next_embed_loss(*predicted, real=targets != self.ignore_index)
+            found = next_embed_loss(*predicted, real=targets != self.ignore_index, num_items=num_items_in_batch)
+            loss = loss + self.next_embed_loss_weight * found
+        counted = to_come.of(0, True) if extra is not None and extra.last_only else targets
+        share = share_of_items(counted != self.ignore_index, num_items_in_batch)
         if self.add_attn_z_loss:
-            loss = loss + intermediates.attn_z_loss
-        loss = aux.added_to(loss)
+            loss = loss + intermediates.attn_z_loss * share
+        loss = aux.added_to(loss, share)
         if not return_outputs:
             return loss
         logits = tuple(head[:, lead:-1] for head in heads)
@@ -437,6 +445,7 @@ class AutoregressiveWrapper(Configurable):
             threshold=self.looped_loss_threshold_exit,
             slope=self.looped_loss_slope,
             exit_weight=self.looped_exit_loss_weight,
+            num_items=terms.num_items,
         )
         total: Any = sum(measure(torch.stack(losses)) for losses in zip(*passes, strict=True))
         return total / len(passes[0])

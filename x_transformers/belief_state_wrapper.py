@@ -37,6 +37,7 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.choice import Choice
 from x_transformers.generation.sampling import min_p as min_p, padded_prompts, require
+from x_transformers.training.items import share_of_items
 from x_transformers.training.losses import mean_or_zero, tell_padding
 from x_transformers.training.token_loss import (
     Linear,
@@ -151,12 +152,14 @@ class BeliefStateWrapper(Configurable):
         seq: Tensor,
         lens: Tensor | None = None,
         loss_weight_by_fb_indices: Callable[[Tensor], Tensor] | None = None,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
-        """The mean loss over rows, pairs of prefix and suffix, and both directions, in nats.
+        """Return the mean loss over rows, pairs of prefix and suffix, and both directions, in nats.
 
         seq                        b n   ids, n of at least 2
         lens                       b     number of tokens of each sequence; later ones are padding
         loss_weight_by_fb_indices        from pairs (p, 2) to weights (p,) or, of both directions, (p, 2)
+        num_items_in_batch               divide the sum of the losses of pairs by this number, so that batches add up
         returns                          scalar; 0 if no row has a pair
         """
         beyond = self.beyond(seq, lens)
@@ -183,12 +186,15 @@ class BeliefStateWrapper(Configurable):
         weights = self.loss_weights
         if loss_weight_by_fb_indices is not None:
             weights = weights * self.pair_weights(loss_weight_by_fb_indices, pairs)
-        loss = aux.added_to(self.text_loss(belief, targets, weights.expand(pairs.shape[0], 2), real))
+        share: Any = 1
+        if num_items_in_batch is not None:
+            share = share_of_items(targets[..., 0] >= 0 if real is None else real, num_items_in_batch)
+        loss = aux.added_to(self.text_loss(belief, targets, weights.expand(pairs.shape[0], 2), real)) * share
         if self.to_distance_logits is None or told:
             return loss
         distance = distance.clamp(max=self.max_pred_distance - 1).expand(b, -1)
         far = self.losses(self.to_distance_logits(belief), distance)
-        return loss + self.pred_distance_loss_weight * self.mean(far, real)
+        return loss + self.pred_distance_loss_weight * self.mean(far, real) * share
 
     @staticmethod
     def beyond(seq: Any, lens: Tensor | None) -> Tensor:

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import a_tensor, can_look, check_range
-from x_transformers.core.precision import accurate
+from x_transformers.core.checks import a_tensor
 from x_transformers.features.embeddings import mean_of_real
 from x_transformers.features.readouts import linear_head, place_of, token_of, transform_options, transform_to
 from x_transformers.flags import (
@@ -27,9 +26,14 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.training.label_losses import (
+    PROBLEMS,
+    check_items_of_labels,
+    check_problem,
+    label_loss,
+    loss_with_share,
+)
 from x_transformers.training.losses import real_tokens
-from x_transformers.training.masking import IGNORED
-from x_transformers.training.token_loss import next_token_loss
 
 TOKENS = ('first', 'last', 'eos', 'last_eos', 'mean', 'all')
 
@@ -40,8 +44,9 @@ class Classifier(Configurable):
         x = hidden states of one token, of all, or their mean
         logits = W dropout(norm(act(D x + d))) + w              without `head_transform`: W dropout(x) + w
 
-    With labels it returns the loss: cross entropy, or the squared error if there is one class. The model may also be
-    one of vectors, or an encoder-decoder, whose decoder gets the sequence after `start_id`.
+    With labels it returns the loss: cross entropy of classes, the mean square of numbers (one class, or
+    `problem_type='regression'`), or the binary cross entropy of several labels each. The model may also be one of
+    vectors, or an encoder-decoder, whose decoder gets the sequence after `start_id`.
 
     BERT, arXiv:1810.04805; of decoders: GPT, Radford et al. 2018; of encoder-decoders: BART, arXiv:1910.13461
     """
@@ -69,8 +74,15 @@ class Classifier(Configurable):
         ] = None,
         bias: Annotated[bool, 'use a bias for the classes', boolean] = True,
         dropout: Annotated[float, 'dropout probability before the classes', probability] = 0.0,
+        problem_type: Annotated[
+            str | None,
+            "loss of the labels; None: 'regression' for one class, else by the labels: whole numbers are classes, "
+            'others say of each class how far it holds',
+            one_of(*PROBLEMS) | none,
+        ] = None,
     ) -> None:
         super().__init__()
+        check_problem(problem_type, num_classes, 'num_classes')
         if eos_id is None and token in ('eos', 'last_eos'):
             raise ConfigError(f'`token={token!r}` needs `eos_id`')
         if eos_id is not None and token not in ('eos', 'last_eos'):
@@ -80,7 +92,7 @@ class Classifier(Configurable):
         if stack is None:
             kind = 'a model with a stack' if start_id is None else 'an encoder-decoder, as `start_id` is set'
             raise ConfigError(f'`net` got {type(net).__name__}, it must be {kind}')
-        self.net, self.num_classes = net, num_classes
+        self.net, self.num_classes, self.problem_type = net, num_classes, problem_type
         # The decoder of an encoder-decoder has seen the whole sequence, as its context, at its first token.
         self.token, self.instead = token_of(token, stack) if start_id is None else (token or 'first', 'first')
         self.pad_id, self.eos_id, self.start_id = pad_id, eos_id, start_id
@@ -91,21 +103,34 @@ class Classifier(Configurable):
         self.to_classes = linear_head(width, num_classes, bool(bias))
 
     @checked
-    def forward(self, x: Tensor, labels: Tensor | None = None, mask: Tensor | None = None, **inputs: Any) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        labels: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        num_items_in_batch: Tensor | int | None = None,
+        **inputs: Any,
+    ) -> Tensor:
         """Logits; with labels, their loss.
 
         x         b n        input of the model, ids or vectors
-        labels    b | b n    classes, -100 where there is no loss; real numbers if there is one class
+        labels    b | b n    classes, -100 where there is no loss; real numbers if there is one class; with an axis of
+                             classes behind for a number of each
         mask      b n        True except for padding; computed from `pad_id` if None
+        num_items_in_batch   divide the sum of the losses of labels by this number, so that batches add up
         **inputs             to the model
         returns   b c, or b n c of 'all'
         raises    ValueError or TypeError for inputs of another shape or kind, and labels that are no classes
         """
+        check_items_of_labels(labels, num_items_in_batch)
         mask = real_tokens(a_tensor(x, 'x'), self.real_of(x, mask), start=inputs.get('seq_start_pos'))
         with AuxLosses() as aux:
             hidden = self.hidden(x, mask, inputs)
         logits = self.to_classes(self.dropout(self.head_transform(self.read(hidden, x, mask))))
-        return logits if labels is None else aux.added_to(self.loss(logits, labels, mask))
+        if labels is None:
+            return logits
+        return aux.added_to(*loss_with_share(self.loss, logits, labels, mask, num_items_in_batch))
 
     def real_of(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
         """Return which tokens are real, (b, n), None if all are."""
@@ -140,22 +165,12 @@ class Classifier(Configurable):
         """Return which token of each row is read, (b)."""
         return place_of(self.token, x, real, self.eos_id, self.instead)
 
-    def loss(self, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
+    def loss(
+        self, logits: Tensor, labels: Tensor, mask: Tensor | None = None, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
         """Return the mean loss of logits (b, c) of labels (b,), or (b, n, c) of (b, n); 0 if none counts.
 
         Labels of padding, and of rows of padding alone, given the `mask` (b, n), do not count.
         """
-        if labels.shape != logits.shape[:-1]:
-            raise ValueError(f'`labels` got shape {tuple(labels.shape)}, it must be {tuple(logits.shape[:-1])}')
-        real = mask if mask is None or labels.ndim == 2 else mask.any(dim=-1)
-        if self.num_classes == 1:
-            without = torch.zeros_like(labels, dtype=torch.bool) if real is None else ~real
-            found = accurate(logits.squeeze(-1)).masked_fill(without, 0.0)
-            squares = (found - labels.to(found.dtype).masked_fill(without, 0.0)).square()
-            return squares.sum() / (~without).sum().clamp(min=1)
-        if labels.is_floating_point():
-            raise TypeError(f'`labels` got {labels.dtype}, they must be whole numbers, as there are several classes')
-        labels = labels if real is None else labels.masked_fill(~real, IGNORED)
-        others = labels[labels != IGNORED] if can_look(labels) else labels
-        check_range(others, 'labels', 0, self.num_classes - 1, 'classes')
-        return next_token_loss(logits, labels.long(), ignore_index=IGNORED)
+        real = mask if mask is None or logits.ndim == 3 else mask.any(dim=-1)
+        return label_loss(logits, labels, real, self.problem_type, num_items_in_batch, what='classes')

@@ -62,6 +62,7 @@ from x_transformers.generation.sampling import (
 )
 from x_transformers.keywords import ContinuousTransformerWrapperCall, ContinuousTransformerWrapperKeywords, Unpack
 from x_transformers.modalities.conv_stem import ConvStem, convolutions
+from x_transformers.training.items import share_of_items
 from x_transformers.training.losses import mean_or_zero, predictable, read_of, real_tokens
 from x_transformers.x_transformers import AttentionLayers as AttentionLayers, Wrapper
 
@@ -310,6 +311,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
         *,
         lens: Tensor | None = None,
         mask: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> Tensor:
         """Return the mean loss of predicting each vector of `x` from the vectors before it.
@@ -320,6 +322,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
                                of each sequence, after at least one vector; shorter sequences are ignored
         lens           b       number of vectors of each sequence, or
         mask           b n     True except for padding, which is neither a target nor used for predictions
+        num_items_in_batch     divide the sum of the losses of predicted vectors by this number, so that batches add up
         **kwargs               passed to the model: `context`, `condition`, ...
         returns                scalar; 0 if there is no target
         raises                 ValueError or TypeError for inputs of another shape or kind
@@ -329,6 +332,10 @@ class ContinuousAutoregressiveWrapper(Configurable):
             is_int(rollout_steps) and rollout_steps >= 1, 'rollout_steps', rollout_steps, 'an integer of at least 1'
         )
         refuse_own(kwargs, 'the loss', SET_BY_LOSS)
+        if num_items_in_batch is not None and self.equal_loss_weight_batch:
+            raise ValueError(
+                '`num_items_in_batch` does not go with `equal_loss_weight_batch`: its loss is a mean over rows'
+            )
         if lens is not None and mask is not None:
             raise ValueError('`lens` and `mask` cannot both be given: they say the same')
         real: Any = real_tokens(x, mask, lens, kwargs.get('seq_start_pos'))
@@ -336,19 +343,20 @@ class ContinuousAutoregressiveWrapper(Configurable):
         if rollout_steps > 1:
             if mask is not None:
                 raise ValueError('`mask` cannot be given with `rollout_steps`, give `lens`')
-            return self._roll_out(x, rollout_steps, lens, kwargs)
+            return self._roll_out(x, rollout_steps, lens, num_items_in_batch, kwargs)
 
         shown: Any = real
         inputs = kwargs if mask is None and lens is None else kwargs | {'mask': read_of(shown)}
         with AuxLosses() as aux:
             prediction = self.net(x[:, :-1], **inputs)
-        return aux.added_to(self._loss_of(prediction, x[:, 1:], None if real is None else predictable(real)))
+        counts = None if real is None else predictable(real)
+        return self._added_loss_of(prediction, x[:, 1:], counts, aux, num_items_in_batch)
 
     def forward_rollout(self, x: Tensor, rollout_steps: int = 2, **inputs: Any) -> Tensor:
         """Return the loss of the call with these `rollout_steps`."""
         return self(x, rollout_steps=rollout_steps, **inputs)
 
-    def _roll_out(self, x: Tensor, steps: int, lens: Tensor | None, inputs: dict[str, Any]) -> Tensor:
+    def _roll_out(self, x: Tensor, steps: int, lens: Tensor | None, num_items: Any, inputs: dict[str, Any]) -> Tensor:
         """The loss of `steps` predictions in a row, each seeing the true vectors before the first, and then its own."""
         b, n, _ = x.shape
         if n <= steps:
@@ -374,10 +382,20 @@ class ContinuousAutoregressiveWrapper(Configurable):
         places = rearrange(known, 'b -> b 1') + torch.arange(steps, device=x.device)
         target = x[torch.arange(b, device=x.device).unsqueeze(-1), places]
         counts = None if lens is None else repeat(room > 0, 'b -> b s', s=steps)
-        return aux.added_to(self._loss_of(torch.stack(predictions, dim=-2), target, counts))
+        return self._added_loss_of(torch.stack(predictions, dim=-2), target, counts, aux, num_items)
+
+    def _added_loss_of(
+        self, prediction: Tensor, target: Tensor, mask: Tensor | None, aux: AuxLosses, num_items: Any
+    ) -> Tensor:
+        """Return the mean loss with the losses of features, or their share in `num_items`."""
+        loss, share = self._loss_of(prediction, target, mask), 1
+        if num_items is not None:
+            all_count = target.new_ones(target.shape[:2], dtype=torch.bool)
+            share = share_of_items(all_count if mask is None else mask, num_items)
+        return aux.added_to(loss * share, share)
 
     def _loss_of(self, prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The mean of the loss over tokens and features; over those of `mask` (b n), if given, and 0 if it has none."""
+        """Return the mean of the loss over tokens and features, of those of `mask` (b n), if given; 0 of none."""
         if mask is not None:
             # What does not count is left out before and after the loss: its gradient is 0, and not 0 times NaN.
             hidden = ~rearrange(mask, 'b n -> b n 1')

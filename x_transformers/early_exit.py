@@ -67,6 +67,7 @@ from x_transformers.generation.exits import (
     mean_context,
 )
 from x_transformers.generation.sampling import require
+from x_transformers.training.items import share_of_items
 from x_transformers.training.layer_losses import Targets
 from x_transformers.training.token_loss import Terms, later, single_losses
 
@@ -337,12 +338,14 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         prepend_embeds: Tensor | None = None,
         lens: Tensor | None = None,
         labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> Any:
         """Return the loss of all blocks, and of the classifier, in nats.
 
         x               b n     ids, as of `AutoregressiveWrapper`, like the keywords that are not named here
         return_outputs          also return `(logits, intermediates)`, those of all blocks
+        num_items_in_batch      divide the sum of the losses of targets by this number, so that batches add up
         returns                 scalar
         raises                  ValueError or TypeError for inputs of another shape or kind
         """
@@ -362,6 +365,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         loss = drawn.added_to(loss, 1 / self.mixed_samples) if self.mixed else aux.added_to(loss)
         if self.kind is not None:
             loss = loss + self.exit_loss_weight * self.classifier_loss(states, targets, kwargs)
+        loss = loss * share_of_items(targets != self.ignore_index, num_items_in_batch)  # all are means over targets
         if not return_outputs:
             return loss
         logits, trace = out

@@ -16,6 +16,7 @@ from x_transformers.core.routing import flags_of_strangers, hidden_targets, mode
 from x_transformers.flags import ConfigError, Configurable, an_instance, boolean, did_you_mean, probability, size
 from x_transformers.generation.engine import evaluating
 from x_transformers.keywords import Unpack, XTransformerKeywords
+from x_transformers.training.items import share_of_items
 from x_transformers.training.losses import dropout_seq
 from x_transformers.x_transformers import Decoder, Encoder, TransformerWrapper
 
@@ -34,6 +35,12 @@ def check_target(decoder: nn.Module, ids: Any) -> Tensor:
     """Return ids of the target (b m), checked as far as the decoder says how many there are."""
     known = getattr(getattr(decoder, 'net', None), 'num_tokens', None)
     return check_ids(ids, 'tgt', 0, known, besides=ignored_by(decoder))
+
+
+def loss_of_target(decoder: nn.Module, tgt: Tensor, aux: AuxLosses, num_items: Any, **inputs: Any) -> Tensor:
+    """Return the next-token loss of a target (b m) with the losses of features of the encoder."""
+    inputs |= {} if num_items is None else {'num_items_in_batch': num_items}
+    return aux.added_to(decoder(tgt, **inputs), share_of_items(tgt[:, 1:] != ignored_by(decoder), num_items))
 
 
 class XTransformer(Configurable):
@@ -122,15 +129,19 @@ class XTransformer(Configurable):
         *,
         src_mask: Tensor | None = None,
         tgt_mask: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
-        """The next-token loss of the target."""
+        """Return the next-token loss of the target.
+
+        num_items_in_batch   divide the sum of the losses of targets by this number, so that batches add up
+        """
         src = check_source(self.encoder, src, 'src')
         tgt, hidden = hidden_targets(check_target(self.decoder, tgt), tgt_mask, ignored_by(self.decoder))
         with AuxLosses() as aux:
             context, mask = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
         if self.training and self.cross_attn_tokens_dropout > 0:
             context, mask = dropout_seq(context, mask, self.cross_attn_tokens_dropout)
-        return aux.added_to(self.decoder(tgt, context=context, context_mask=mask, **hidden))
+        return loss_of_target(self.decoder, tgt, aux, num_items_in_batch, context=context, context_mask=mask, **hidden)
 
     @checked
     @torch.no_grad()
@@ -187,16 +198,25 @@ class EncoderDecoder(Configurable):
         return context, mask if mask is None or stem is None else stem.real(mask)
 
     @checked
-    def forward(self, source: Tensor, tgt: Tensor, mask: Tensor | None = None, **inputs: Any) -> Tensor:
+    def forward(
+        self,
+        source: Tensor,
+        tgt: Tensor,
+        mask: Tensor | None = None,
+        *,
+        num_items_in_batch: Tensor | int | None = None,
+        **inputs: Any,
+    ) -> Tensor:
         """Return the next-token loss of the target.
 
         source, mask, inputs   inputs of the encoder; `mask` (b n) is True except for padding
         tgt                    b m, ids; `ignore_index` where there is no loss
+        num_items_in_batch     divide the sum of the losses of targets by this number, so that batches add up
         """
         tgt = check_target(self.decoder, tgt)
         with AuxLosses() as aux:
             context, mask = self.encode(source, mask, **inputs)
-        return aux.added_to(self.decoder(tgt, context=context, context_mask=mask))
+        return loss_of_target(self.decoder, tgt, aux, num_items_in_batch, context=context, context_mask=mask)
 
     @checked
     @torch.no_grad()

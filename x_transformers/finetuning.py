@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import can_look, check_range
 from x_transformers.core.own_stacks import known_stack
 from x_transformers.features.embeddings import mean_of_real
 from x_transformers.features.readouts import place_of, token_of
@@ -26,9 +25,16 @@ from x_transformers.flags import (
     shown,
     size,
 )
+from x_transformers.training.label_losses import (
+    PROBLEMS,
+    SINGLE,
+    check_items_of_labels,
+    check_problem,
+    label_loss,
+    loss_with_share,
+)
 from x_transformers.training.losses import real_tokens
 from x_transformers.training.masking import IGNORED
-from x_transformers.training.token_loss import next_token_loss
 
 __all__ = ['FineTuned', 'TextBatch', 'TextToText', 'finetune', 'freeze_pretrained_']
 
@@ -107,6 +113,9 @@ class FineTuned(Configurable):
     tokens   logits of each token, (b, n, l)
     class    logits of the first or last token, or of the mean of all tokens except padding, (b, l)
     span     logits of the start and the end of a span, (b, n, 2)
+
+    The loss of `tokens` and `class` is that of `Classifier`: cross entropy of classes, the mean square of numbers (one
+    label, or `problem_type='regression'`), or the binary cross entropy of several labels each.
     """
 
     def __init__(
@@ -121,8 +130,15 @@ class FineTuned(Configurable):
             "token from which the class is predicted; None: 'first', or 'last' in causal models",
             one_of('first', 'last', 'mean') | none,
         ] = None,
+        problem_type: Annotated[
+            str | None,
+            "loss of the labels; None: 'regression' for one label, else by the labels: whole numbers are classes, "
+            'others say of each label how far it holds',
+            one_of(*PROBLEMS) | none,
+        ] = None,
     ) -> None:
         super().__init__()
+        check_problem(problem_type, num_labels, 'num_labels')
         stack = getattr(net, 'attn_layers', None)
         if stack is None:
             raise ConfigError(
@@ -130,20 +146,33 @@ class FineTuned(Configurable):
             )
         if head == 'span' and num_labels != 2:
             raise ConfigError(f"`num_labels` got {num_labels}, of `head='span'` it must be 2: where it begins and ends")
-        self.net, self.kind, self.num_labels = net, head, num_labels
+        if head == 'span' and problem_type is not None:
+            raise ConfigError(f"`problem_type` got {problem_type!r}, which does not go with `head='span'`")
+        self.net, self.kind, self.num_labels, self.problem_type = net, head, num_labels, problem_type
         self.read: Any = token_of(read, stack, "`read='first'`")[0] if head == 'class' else read
         self.head = nn.Linear(stack.dim, num_labels)
         nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)
 
     @checked
-    def forward(self, x: Tensor, labels: Tensor | None = None, mask: Tensor | None = None, **inputs: Any) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        labels: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        num_items_in_batch: Tensor | int | None = None,
+        **inputs: Any,
+    ) -> Tensor:
         """Logits; with labels, their loss.
 
-        labels    b n, of tokens | b, of classes | b 2, where spans begin and end; -100 where there is no loss
+        labels    b n, of tokens | b, of classes | b 2, where spans begin and end; -100 where there is no loss; with an
+                  axis of labels behind for a number of each
         mask      b n   True for real tokens; a span begins and ends at one of these
-        raises          ValueError for labels of another shape, or out of range
+        num_items_in_batch   divide the sum of the losses of labels by this number, so that batches add up
+        raises          ValueError or TypeError for labels of another shape or kind, or out of range
         """
+        check_items_of_labels(labels, num_items_in_batch)
         mask = real_tokens(x, mask, start=inputs.get('seq_start_pos'))
         with AuxLosses() as aux:
             hidden = self.net(x, return_embeddings=True, **({} if mask is None else {'mask': mask}), **inputs)
@@ -152,7 +181,9 @@ class FineTuned(Configurable):
         logits = self.head(hidden)
         if self.kind == 'span' and mask is not None:
             logits = logits.masked_fill(~mask.unsqueeze(-1), torch.finfo(logits.dtype).min)
-        return logits if labels is None else aux.added_to(self.loss(logits, labels, mask))
+        if labels is None:
+            return logits
+        return aux.added_to(*loss_with_share(self.loss, logits, labels, mask, num_items_in_batch))
 
     def pooled(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """Return the states that classes are read from, (b, d)."""
@@ -160,19 +191,15 @@ class FineTuned(Configurable):
             return mean_of_real(hidden, mask)
         return hidden[torch.arange(len(hidden), device=hidden.device), place_of(self.read, hidden, mask, None)]
 
-    def loss(self, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
-        wanted = (len(logits), 2) if self.kind == 'span' else tuple(logits.shape[:-1])
-        if labels.shape != wanted or labels.is_floating_point():
-            got = f'{labels.dtype} of shape {tuple(labels.shape)}'
-            raise ValueError(f'`labels` got {got}, they must be whole numbers {wanted}')
-        if mask is not None:  # labels of padding, or of rows of padding alone, do not count
-            real = mask if self.kind == 'tokens' else mask.any(dim=-1)
-            labels = labels.masked_fill(~real.view(*real.shape, *[1] * (labels.ndim - real.ndim)), IGNORED)
-        most = logits.shape[1] if self.kind == 'span' else self.num_labels
-        known = labels[labels != IGNORED] if can_look(labels) else labels
-        if known.numel():
-            check_range(known, 'labels', 0, most - 1, 'labels')
-        return next_token_loss(logits.mT if self.kind == 'span' else logits, labels.long(), ignore_index=IGNORED)
+    def loss(
+        self, logits: Tensor, labels: Tensor, mask: Tensor | None = None, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """Return the mean loss of labels. Those of padding, and of rows of padding alone, do not count."""
+        real = mask if mask is None or self.kind == 'tokens' else mask.any(dim=-1)
+        if self.kind == 'span':  # each end is one of the places
+            logits, real = logits.mT, None if real is None else real.unsqueeze(-1)
+        problem = SINGLE if self.kind == 'span' else self.problem_type
+        return label_loss(logits, labels, real, problem, num_items_in_batch)
 
 
 def finetune(
@@ -184,12 +211,14 @@ def finetune(
     *,
     lr: float = 1e-4,
     read: str | None = None,
+    problem_type: str | None = None,
 ) -> tuple[FineTuned, list[dict[str, Any]]]:
     """Add a new head to a model, and return parameter groups for an optimizer of PyTorch.
 
         lr_l = lr layer_lr_decay^(L - l)         embeddings l = 0, blocks 1 ... L, head L
 
-    head, num_labels, read   as in `FineTuned`
+    head, num_labels, read, problem_type
+                             as in `FineTuned`
     freeze                   prefixes of the names of parameters of `net` that are frozen
     returns                  the module, and groups with `params`, `lr` and `name`; each parameter is in one group
     raises                   ValueError for a prefix without parameters, or a decay out of range
@@ -205,7 +234,7 @@ def finetune(
     for prefix in prefixes:
         if not any(begins(name, prefix) for name in names):
             raise ValueError(f'`freeze` got {shown(prefix)}, which begins no name{did_you_mean(str(prefix), names)}')
-    model = FineTuned(net, head, num_labels, read)
+    model = FineTuned(net, head, num_labels, read, problem_type)
     for name, parameter in net.named_parameters():
         if any(begins(name, prefix) for prefix in prefixes):
             parameter.requires_grad_(False)

@@ -35,6 +35,7 @@ from x_transformers.flags import (
 from x_transformers.generation.choice import Choice
 from x_transformers.generation.sampling import filter_with, padded_prompts, require, top_p as top_p
 from x_transformers.keywords import FreeTransformerKeywords, Unpack
+from x_transformers.training.items import share_of_items
 from x_transformers.training.losses import mean_or_zero, read_of
 from x_transformers.training.token_loss import Readout, next_token_loss
 from x_transformers.x_transformers import AttentionLayers, Decoder as Decoder, Encoder as Encoder
@@ -190,12 +191,20 @@ class FreeTransformer(Configurable):
         return (latents, loss) if return_kl_loss else latents
 
     @checked
-    def forward(self, seq: Tensor, seq_for_latents: Tensor | None = None, return_all_losses: bool = False) -> Any:
+    def forward(
+        self,
+        seq: Tensor,
+        seq_for_latents: Tensor | None = None,
+        return_all_losses: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
         """The next-token loss, and that of the codes.
 
         seq                b n   ids, n of at least 2; `pad_id` marks what is no target
         seq_for_latents    b m   the text from which one code is drawn, in place of `seq`
         return_all_losses        also return `(next-token loss, loss of codes)`, before their weights
+        num_items_in_batch       divide the sum of the losses of tokens by this number, so that batches add up; the loss
+                                 of codes counts by the share of the targets
         """
         seq = check_ids(seq, 'seq', 2)
         inputs = seq[:, :-1]
@@ -215,8 +224,10 @@ class FreeTransformer(Configurable):
             condition = self.from_latent_to_condition(self.latent_dropout(latents))
             tail = self.decoder_tail(hidden, mask=read, self_attn_kv_residuals=condition)
             readout = Readout.through(tail, self.token_unembed)
-        loss = next_token_loss(readout, targets, ignore_index=self.pad_id)
-        total = aux.added_to(loss + self.kl_loss_weight * kl_loss)
+        loss = next_token_loss(readout, targets, ignore_index=self.pad_id, num_items=num_items_in_batch)
+        share = share_of_items(targets != self.pad_id, num_items_in_batch)
+        kl_loss = kl_loss * share
+        total = aux.added_to(loss + self.kl_loss_weight * kl_loss, share)
         return (total, (loss, kl_loss)) if return_all_losses else total
 
     def read_head(self, seq: Tensor, mask: Tensor | None = None, name: str = 'seq') -> Tensor:

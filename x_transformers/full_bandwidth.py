@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, next_token_loss
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.cache import LayerIntermediates as LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
@@ -40,9 +40,10 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.engine import Reader
 from x_transformers.generation.sampling import padded_prompts, require, top_k as top_k
+from x_transformers.training.items import scale_of_fewer, share_of_items
 from x_transformers.training.layer_losses import Targets
 from x_transformers.training.losses import before_padding, read_of, readable, real_tokens, tell_padding
-from x_transformers.training.token_loss import later
+from x_transformers.training.token_loss import Terms, later, mean_token_loss
 
 __all__ = [
     'RECIRC_SHORTCUTS',
@@ -407,6 +408,7 @@ class FullBandwidth(Configurable):
         dynamic_rollout_loss_weight: bool | None = None,
         dynamic_loss_decay: float | None = None,
         dynamic_loss_threshold: float | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> Any:
         """Return the loss of all passes, or the logits of the last.
@@ -415,6 +417,7 @@ class FullBandwidth(Configurable):
         transition                     `(latents, stream) -> stream`, in place of all transitions
         return_loss_breakdown          also return a `LossBreakdown`, None without a loss
         return_all_pass_logits         also return the logits of each pass
+        num_items_in_batch             divide the sums of the losses by this number, so that batches add up
         **kwargs                       passed to the model: `context`, ..., and `mask` (b n), True except for
                                        padding, which is neither a target nor used for predictions; other arguments
                                        override those of the constructor
@@ -447,11 +450,16 @@ class FullBandwidth(Configurable):
             targets = Targets(seq, self.ignore_index, real).of()[:, :-1]
             again = targets[:, 1:]  # A token without one before it has no latent to read.
             again = again if real is None else again.masked_fill(~real[:, : again.shape[1]], self.ignore_index)
-            losses = [next_token_loss(out[:, at > 0 :], again if at else targets, ignore_index=self.ignore_index)
+            terms = Terms(self.ignore_index, num_items=num_items_in_batch)
+            share = share_of_items(targets != self.ignore_index, num_items_in_batch)
+            losses = [mean_token_loss(out[:, at > 0 :], again if at else targets, terms)
                       for at, out in enumerate(logits)]  # fmt: skip
+            if num_items_in_batch is not None:  # later passes have no first token
+                fewer = scale_of_fewer(targets.shape[1], 1) if len(losses) > 1 else 1.0
+                losses = [losses[0], *(loss * fewer for loss in losses[1:])]
             breakdown = LossBreakdown(losses[0], losses[1:], losses)
             options = dynamic_rollout_loss_weight, dynamic_loss_decay, dynamic_loss_threshold
-            name, value = 'loss', self.total(losses, [trace.aux_losses for _, trace in done], *options)
+            name, value = 'loss', self.total(losses, [trace.aux_losses for _, trace in done], *options, share)
         beside = {'loss_breakdown': breakdown} if return_loss_breakdown else {}
         beside |= {'all_pass_logits': logits} if return_all_pass_logits else {}
         return namedtuple('Output', [name, *beside])(value, *beside.values()) if beside else value
@@ -463,10 +471,13 @@ class FullBandwidth(Configurable):
         dynamic: bool | None,
         decay: float | None,
         threshold: float | None,
+        share_of_batch: Any = 1,
     ) -> Tensor:
         """The loss of the first pass, and the weighted mean of the others; with those that features `added` in each."""
         each = torch.stack(losses)
         shares, later = torch.ones_like(each), each[1:]
+        if torch.is_tensor(share_of_batch):  # the weights are those of means
+            later = later / share_of_batch.clamp(min=1e-9)
         if len(losses) > 1:
             weights = torch.ones_like(later)
             if self.dynamic_rollout_loss_weight if dynamic is None else dynamic:
@@ -478,7 +489,7 @@ class FullBandwidth(Configurable):
         for share, by_name in zip(shares, added, strict=True):
             for name, value in by_name.items():
                 aux.add(name, value * share)
-        return aux.added_to((shares * each).sum())
+        return aux.added_to((shares * each).sum(), share_of_batch)
 
     @checked
     def generate(

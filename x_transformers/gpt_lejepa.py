@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import next_token_loss
 from x_transformers.compat.elsewhere import also
 from x_transformers.compat.helpers import masked_mean as masked_mean
 from x_transformers.core.arguments import checked
@@ -33,9 +32,10 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.next_latent_wrapper import not_negative, sigreg_loss
+from x_transformers.training.items import mean_of_items, scale_of_fewer, share_of_items
 from x_transformers.training.layer_losses import Targets
 from x_transformers.training.losses import before_padding, each_head, readable, real_tokens, tell_padding
-from x_transformers.training.token_loss import later, readout_of
+from x_transformers.training.token_loss import Terms, later, mean_token_loss, readout_of
 
 __all__ = ['LatentAutoregressive', 'Losses']
 
@@ -172,11 +172,19 @@ class LatentAutoregressive(Configurable):
     sigreg_loss = staticmethod(sigreg_loss)
 
     @checked
-    def forward(self, x: Tensor, return_loss_breakdown: bool = False, **kwargs: Any) -> Any:
+    def forward(
+        self,
+        x: Tensor,
+        return_loss_breakdown: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """Return the loss of latents, and of the tokens read off them.
 
         x                      b n   ids, n of at least `num_rollouts` + 1; `ignore_index` where there is no target
         return_loss_breakdown        also return the `Losses`, before their weights
+        num_items_in_batch           divide the sums of the losses of tokens and latents by this number, so that
+                                     batches add up; SIGReg counts by the share of the targets
         **kwargs                     passed to the model: `context`, ..., and `mask` (b n), True except for
                                      padding, which is neither a target nor used for predictions
         """
@@ -193,20 +201,25 @@ class LatentAutoregressive(Configurable):
         target = hidden.detach() if self.detach_target else hidden
         zero = accurate(hidden).new_zeros(())
         l2 = l2_no_action = sigreg = zero
+        share = share_of_items(to_come.of() != self.ignore_index, num_items_in_batch)
         if self.to_next_embed_pred is not None:
-            l2 = self.distance(self.to_next_embed_pred, source, target, to_come, self.action_emb(ids))
+            l2 = self.distance(
+                self.to_next_embed_pred, source, target, to_come, self.action_emb(ids), num_items_in_batch
+            )
         if self.to_next_embed_no_action_pred is not None:
-            l2_no_action = self.distance(self.to_next_embed_no_action_pred, source, target, to_come, None)
+            l2_no_action = self.distance(
+                self.to_next_embed_no_action_pred, source, target, to_come, None, num_items_in_batch
+            )
         if self.sigreg_loss_weight > 0:
-            sigreg = self.normality(hidden, source, to_come)
+            sigreg = self.normality(hidden, source, to_come) * share
         with aux:
-            losses = Losses(self.token_loss(hidden, to_come), l2, l2_no_action, sigreg)
-        share = self.sigreg_loss_weight
-        total = losses.ce + (1 - share) * (l2 + l2_no_action) * self.l2_loss_weight + share * sigreg
-        total = aux.added_to(total)
+            losses = Losses(self.token_loss(hidden, to_come, num_items_in_batch), l2, l2_no_action, sigreg)
+        weight = self.sigreg_loss_weight
+        total = losses.ce + (1 - weight) * (l2 + l2_no_action) * self.l2_loss_weight + weight * sigreg
+        total = aux.added_to(total, share)
         return (total, losses) if return_loss_breakdown else total
 
-    def token_loss(self, hidden: Tensor, to_come: Targets) -> Tensor:
+    def token_loss(self, hidden: Tensor, to_come: Targets, num_items: Any = None) -> Tensor:
         """The cross entropy of the probe."""
         hidden = scale_grad(hidden[:, :-1], self.frac_gradient)
         call = model_call(self.net, {}, hidden.shape[1], None, False)
@@ -214,10 +227,17 @@ class LatentAutoregressive(Configurable):
             logits = readout_of(self.net, hidden, call, {})
         else:
             logits = each_head(lambda z: call.on.chain('logits', z, call), self.net.to_logits(hidden))
-        return next_token_loss(logits, to_come.of()[:, :-1], ignore_index=self.ignore_index)
+        terms = Terms(self.ignore_index, num_items=num_items)
+        return mean_token_loss(logits, to_come.of()[:, :-1], terms)
 
     def distance(
-        self, predictor: nn.Module, source: Tensor, target: Tensor, to_come: Targets, actions: Tensor | None
+        self,
+        predictor: nn.Module,
+        source: Tensor,
+        target: Tensor,
+        to_come: Targets,
+        actions: Tensor | None,
+        num_items: Any = None,
     ) -> Tensor:
         """The weighted distance of all steps, from the states `source` to the states `target` (b n d)."""
         total, state = accurate(source).new_zeros(()), source
@@ -228,7 +248,12 @@ class LatentAutoregressive(Configurable):
             if self.predict_next_cosine_sim:
                 found, wanted = F.normalize(found, dim=-1, eps=1e-6), F.normalize(wanted, dim=-1, eps=1e-6)
             errors = (found - wanted).square().mean(dim=-1)
-            total = total + weight * masked_mean(errors, to_come.of(step - 1)[:, :-step] != self.ignore_index)
+            valid = to_come.of(step - 1)[:, :-step] != self.ignore_index
+            if num_items is None:
+                mean = masked_mean(errors, valid)
+            else:
+                mean = mean_of_items(errors, valid, num_items) * scale_of_fewer(source.shape[1] - 1, step - 1)
+            total = total + weight * mean
         return total
 
     def normality(self, hidden: Tensor, source: Tensor, to_come: Targets) -> Tensor:

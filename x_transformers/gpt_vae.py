@@ -26,6 +26,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.keywords import GPTVAEKeywords, Unpack
+from x_transformers.training.items import share_of_items
 from x_transformers.training.losses import mean_of_rows
 from x_transformers.x_transformers import (
     AttentionLayers,
@@ -119,12 +120,20 @@ class GPTVAE(Configurable):
         return (latents, (mean, log_var)) if return_mean_log_var else latents
 
     @checked
-    def forward(self, seq: Tensor, seq_for_latents: Tensor | None = None, return_all_losses: bool = False) -> Any:
+    def forward(
+        self,
+        seq: Tensor,
+        seq_for_latents: Tensor | None = None,
+        return_all_losses: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
         """The next-token loss given the latent, and the divergence of the latent.
 
         seq                b n   ids, n of at least 2; `pad_id` marks what is no target
         seq_for_latents    b m   the text to encode, in place of `seq`
         return_all_losses        also return `(next-token loss, divergence)`, before their weights
+        num_items_in_batch       divide the sum of the losses of tokens by this number, so that batches add up; the
+                                 divergence counts by the share of the targets
         """
         seq = check_ids(seq, 'seq', 2)
         told = seq if seq_for_latents is None else check_ids(seq_for_latents, 'seq_for_latents', 1)
@@ -141,9 +150,12 @@ class GPTVAE(Configurable):
             prepend_mask=kept,
             mask=mask,
             seq_start_pos=self.padding_in_front(mask),
+            num_items_in_batch=num_items_in_batch,
         )
+        share = share_of_items(mask[:, 1:] & mask[:, :-1], num_items_in_batch)
         divergence = mean_of_rows(gaussian_divergence(mean, log_var, self.vae_kl_div_floor), told != self.pad_id)
-        total = aux.added_to(loss + self.vae_kl_loss_weight * divergence)
+        divergence = divergence * share
+        total = aux.added_to(loss + self.vae_kl_loss_weight * divergence, share)
         return (total, (loss, divergence)) if return_all_losses else total
 
     @checked

@@ -4774,6 +4774,7 @@ class AutoregressiveWrapperInputs(TypedDict, total=False):
     labels: Tensor | None
     progress: float | None
     prefix_attn_len: int | Tensor | str | None
+    num_items_in_batch: Tensor | int | None
 
 class AutoregressiveWrapperCall(Protocol):
     @overload
@@ -4783,7 +4784,7 @@ class AutoregressiveWrapperCall(Protocol):
     @overload
     def __call__(self, x: Tensor, *, return_outputs: bool = ..., **inputs: Unpack[AutoregressiveWrapperInputs]) -> Any: ...
     @overload
-    def __call__(self, _x: Tensor, _return_outputs: bool = ..., _prepend_embeds: Tensor | None = ..., _lens: Tensor | None = ..., _labels: Tensor | None = ..., _progress: float | None = ..., _prefix_attn_len: int | Tensor | str | None = ..., /, *, return_outputs: bool = ..., **inputs: Unpack[AutoregressiveWrapperInputs]) -> Any: ...
+    def __call__(self, _x: Tensor, _return_outputs: bool = ..., _prepend_embeds: Tensor | None = ..., _lens: Tensor | None = ..., _labels: Tensor | None = ..., _progress: float | None = ..., _prefix_attn_len: int | Tensor | str | None = ..., _num_items_in_batch: Tensor | int | None = ..., /, *, return_outputs: bool = ..., **inputs: Unpack[AutoregressiveWrapperInputs]) -> Any: ...
 
 class StreamInputs(TypedDict, total=False):
     context: Tensor | None

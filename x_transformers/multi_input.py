@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from x_transformers.autoregressive_wrapper import Reader, evaluating, next_token_loss
+from x_transformers.autoregressive_wrapper import Reader, evaluating
 from x_transformers.cache import Cache, LayerIntermediates as LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core import ordering
@@ -56,9 +56,10 @@ from x_transformers.generation.choice import Choice
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.sampling import check_mask, lens_of_mask, padded_prompts, require, top_k, without_token
 from x_transformers.keywords import MultiInputTransformerWrapperKeywords, Unpack
+from x_transformers.training.items import share_of_items
 from x_transformers.training.layer_losses import Targets
 from x_transformers.training.losses import before_padding, readable, real_tokens, tell_padding
-from x_transformers.training.token_loss import Readout, later, overheard
+from x_transformers.training.token_loss import Readout, Terms, later, mean_token_loss, overheard
 from x_transformers.x_transformers import AttentionLayers as AttentionLayers, Wrapper
 
 __all__ = ['MultiInputAutoregressiveWrapper', 'MultiInputTransformerWrapper']
@@ -299,6 +300,7 @@ class MultiInputAutoregressiveWrapper(Configurable):
         return_outputs: bool = False,
         prepend_embeds: Tensor | None = None,
         lens: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> Any:
         """Return the loss of predicting each step of `x` from those before it, in nats.
@@ -307,6 +309,8 @@ class MultiInputAutoregressiveWrapper(Configurable):
         return_outputs                also return `Outputs(losses, logits, intermediates)`
         prepend_embeds  b p e         vectors that are prepended to the tokens, without targets
         lens            b             number of steps of each sequence; later ones are padding
+        num_items_in_batch            divide the sum of the losses of each stream by this number, that of the steps
+                                      of several batches, so that their losses add up
         **kwargs                      passed to the model: `context`, ..., and `mask` (b n), True except for
                                       padding, which is neither a target nor used for predictions
         returns                       scalar; a stream without targets adds 0
@@ -338,11 +342,16 @@ class MultiInputAutoregressiveWrapper(Configurable):
         logits = out
         logits = {name: t[:, t.shape[1] - n : -1] for name, t in logits.items()}  # or readouts
         targets = {name: Targets(x[name], self.ignore_index, real).of()[:, :-1] for name in logits}
-        losses = {name: next_token_loss(t, targets[name], ignore_index=self.ignore_index) for name, t in logits.items()}
+        terms = Terms(self.ignore_index, num_items=num_items_in_batch)
+        losses = {name: mean_token_loss(t, targets[name], terms) for name, t in logits.items()}
         loss: Any = sum(self.loss_weights[name] * one for name, one in losses.items())
+        share: Any = 1
+        if num_items_in_batch is not None:
+            steps = functools.reduce(torch.logical_or, [t != self.ignore_index for t in targets.values()])
+            share = share_of_items(steps, num_items_in_batch)
         if self.add_attn_z_loss:
-            loss = loss + trace.attn_z_loss
-        loss = aux.added_to(loss)
+            loss = loss + trace.attn_z_loss * share
+        loss = aux.added_to(loss, share)
         return (loss, Outputs(losses, logits, trace)) if return_outputs else loss
 
     @checked

@@ -5,6 +5,7 @@ What belongs here: `NextLatentWrapper`, the dynamics that it may use, and SIGReg
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
@@ -15,7 +16,6 @@ from einops import rearrange, reduce
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from x_transformers.autoregressive_wrapper import next_token_loss
 from x_transformers.compat.elsewhere import also
 from x_transformers.compat.helpers import masked_mean as masked_mean
 from x_transformers.core.again import Kept, itself
@@ -42,9 +42,10 @@ from x_transformers.flags import (
     one_of,
     size,
 )
+from x_transformers.training.items import mean_of_items, scale_of_fewer, share_of_items
 from x_transformers.training.layer_losses import Targets
 from x_transformers.training.losses import before_padding, each_head, readable, real_tokens, tell_padding
-from x_transformers.training.token_loss import by_chunks, later, reads_whole
+from x_transformers.training.token_loss import Terms, by_chunks, later, mean_token_loss, reads_whole
 
 __all__ = ['Losses', 'MSECosineSimLoss', 'NextLatentWrapper', 'ResidualDynamics', 'RolloutGRU', 'sigreg_loss']
 
@@ -270,11 +271,19 @@ class NextLatentWrapper(Configurable):
         return nn.SmoothL1Loss(reduction='none') if kind == 'smooth_l1' else nn.MSELoss(reduction='none')
 
     @checked
-    def forward(self, x: Tensor, return_loss_breakdown: bool = False, **kwargs: Any) -> Any:
+    def forward(
+        self,
+        x: Tensor,
+        return_loss_breakdown: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """Return the loss of tokens and of hidden states.
 
         x                      b n   ids, n of at least `num_rollouts` + 2; `ignore_index` where there is no target
         return_loss_breakdown        also return the `Losses`, before their weights
+        num_items_in_batch           divide the sums of the losses of tokens and states by this number, so that batches
+                                     add up; SIGReg counts by the share of the targets
         **kwargs                     passed to the model: `context`, ..., and `mask` (b n), True except for
                                      padding, which is neither a target nor used for predictions
         """
@@ -286,19 +295,24 @@ class NextLatentWrapper(Configurable):
         ids, to_come = readable(x, self.ignore_index, self.pad_value), Targets(x, self.ignore_index, real)
         with AuxLosses() as aux:
             logits, hidden = self.net(ids, return_logits_and_embeddings=True, **kwargs, **later(self.net))
-        ce = self.token_loss(logits, to_come)
-        losses = Losses(ce, *self.latent_losses(hidden, to_come, ids), self.normality(hidden, to_come))
+        share = share_of_items(to_come.of() != self.ignore_index, num_items_in_batch)
+        ce = self.token_loss(logits, to_come, num_items_in_batch)
+        of_states = self.latent_losses(hidden, to_come, ids, num_items_in_batch)
+        losses = Losses(ce, *of_states, self.normality(hidden, to_come) * share)
         weights = (1.0, self.next_latent_loss_weight, self.kl_loss_weight, self.sigreg_loss_weight)
         weighted: Any = sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
-        total = aux.added_to(weighted)
+        total = aux.added_to(weighted, share)
         return (total, losses) if return_loss_breakdown else total
 
-    def token_loss(self, logits: Any, to_come: Targets) -> Tensor:
+    def token_loss(self, logits: Any, to_come: Targets, num_items: Any = None) -> Tensor:
         is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
+        terms = Terms(self.ignore_index, is_log_prob=is_log_prob, num_items=num_items)
         logits = each_head(lambda one: one[:, :-1], logits)
-        return next_token_loss(logits, to_come.of()[:, :-1], ignore_index=self.ignore_index, is_log_prob=is_log_prob)
+        return mean_token_loss(logits, to_come.of()[:, :-1], terms)
 
-    def latent_losses(self, hidden: Tensor, to_come: Targets, ids: Tensor) -> tuple[Tensor, Tensor]:
+    def latent_losses(
+        self, hidden: Tensor, to_come: Targets, ids: Tensor, num_items: Any = None
+    ) -> tuple[Tensor, Tensor]:
         """The distance and the divergence of all steps."""
         zero = accurate(hidden).new_zeros(())
         if self.next_latent_loss_weight == 0 and self.kl_loss_weight == 0:
@@ -321,12 +335,17 @@ class NextLatentWrapper(Configurable):
             )
         distances = reduce(distances, 'r b n ... -> r b n', 'mean') if distances.ndim > 3 else distances
         weights = self.weights(distances)
+        mean: Any = masked_mean
+        if num_items is not None:
+            mean = functools.partial(mean_of_items, num_items=num_items)
+            places = valid.shape[-1]
+            weights = weights * weights.new_tensor([scale_of_fewer(places, step - 1) for step in steps]).view(-1, 1, 1)
         distance: Any = zero
         divergence: Any = zero
         if self.next_latent_loss_weight > 0:
-            distance = sum(map(masked_mean, weights * distances, valid))
+            distance = sum(map(mean, weights * distances, valid))
         if self.kl_loss_weight > 0:
-            divergence = sum(map(masked_mean, weights * self.divergences(states, targets), valid))
+            divergence = sum(map(mean, weights * self.divergences(states, targets), valid))
         return distance, divergence
 
     def weights(self, distances: Tensor) -> Tensor:

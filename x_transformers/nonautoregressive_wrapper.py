@@ -45,6 +45,7 @@ from x_transformers.generation.sampling import (
     top_k as keep_largest,
     without_token,
 )
+from x_transformers.training.items import count_items, share_of_items
 from x_transformers.training.losses import mean_or_zero, real_tokens
 from x_transformers.training.masking import random_rank
 from x_transformers.training.token_loss import Terms, later, weighted_token_loss
@@ -206,6 +207,7 @@ class NonAutoregressiveWrapper(Configurable):
         only_train_generator: bool = False,
         only_train_critic: bool = False,
         generator_sample_temperature: float | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> Losses:
         """Return the losses of predicting masked tokens, and of detecting wrong predictions.
@@ -214,6 +216,8 @@ class NonAutoregressiveWrapper(Configurable):
         only_train_generator                train only the model, without the critic
         only_train_critic                   train only the critic, without gradient for the model
         generator_sample_temperature        temperature of the samples for the critic; sampled from U(0, 1) if None
+        num_items_in_batch                  divide the sum of the losses of masked tokens by this number, so that
+                                            batches add up; the mean over tokens of the critic counts by their share
         **kwargs                            passed to the model and to a critic on the model: `context`, ..., and `mask`
                                             (b n), True except for padding, which is neither masked nor a target
         returns                             `Losses(loss, generator_loss, critic_loss)`
@@ -240,18 +244,19 @@ class NonAutoregressiveWrapper(Configurable):
         alone = self.token_critic is None or only_train_generator
         with torch.set_grad_enabled(torch.is_grad_enabled() and not only_train_critic), AuxLosses() as aux:
             logits = self.net(shown, **inputs, **(later(self.net) if alone else {}))
-        loss = weighted_token_loss(logits, x, self.loss_weights(time, hidden), Terms()) / hidden.sum().clamp(min=1)
+        count, share = count_items(hidden, num_items_in_batch), share_of_items(hidden, num_items_in_batch)
+        loss = weighted_token_loss(logits, x, self.loss_weights(time, hidden), Terms()) / count
         if alone:
-            return Losses(aux.added_to(loss), loss, None)
+            return Losses(aux.added_to(loss, share), loss, None)
 
         temperature = draw_number() if generator_sample_temperature is None else generator_sample_temperature
         guessed = gumbel_sample(self.without_mask(logits.detach()), temperature)
         with AuxLosses() as of_critic:
-            critic_loss = self.critic_loss(torch.where(hidden, guessed, x), x, real, kwargs)
+            critic_loss = self.critic_loss(torch.where(hidden, guessed, x), x, real, kwargs) * share
         if only_train_critic:
-            return Losses(of_critic.added_to(critic_loss), None, critic_loss)
+            return Losses(of_critic.added_to(critic_loss, share), None, critic_loss)
         aux.take(of_critic)
-        return Losses(aux.added_to(loss + self.critic_loss_weight * critic_loss), loss, critic_loss)
+        return Losses(aux.added_to(loss + self.critic_loss_weight * critic_loss, share), loss, critic_loss)
 
     def check_data(self, x: Tensor, real: Tensor | None) -> None:
         """Refuse data with `mask_id` among its real tokens: the model would learn it as an answer."""

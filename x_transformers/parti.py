@@ -18,6 +18,7 @@ from x_transformers.generation.engine import evaluating
 from x_transformers.generation.guidance import unlearned
 from x_transformers.keywords import PartiKeywords, Unpack
 from x_transformers.modalities.dalle import best_of, check_samples, checked_prime
+from x_transformers.training.items import share_of_items
 from x_transformers.training.token_loss import Terms, mean_token_loss
 
 __all__ = ['Parti']
@@ -85,12 +86,19 @@ class Parti(Configurable):
         return dict(context=context, context_mask=F.pad(real, (0, self.text_len - m), value=False))
 
     @checked
-    def forward(self, text: Tensor, image: Tensor, text_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        text: Tensor,
+        image: Tensor,
+        text_mask: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
         """Return the mean cross entropy of images, given their texts.
 
         text       b m   ids, at most `text_len` of them
         image      b n   ids, row by row
         text_mask  b m   True except for padding
+        num_items_in_batch   divide the sum of the losses by this number, so that batches add up
         raises           ValueError for texts that are too long, other grids, and ids out of range
         """
         image = image.flatten(1) if torch.is_tensor(image) and image.ndim == 3 else image
@@ -102,7 +110,9 @@ class Parti(Configurable):
         with AuxLosses() as aux:
             given = self.encode(text, text_mask)
             logits = self.decoder.net(F.pad(image[:, :-1], (1, 0), value=self.image_tokens), **self.dropped(given))
-        return aux.added_to(mean_token_loss(logits, image, Terms(label_smoothing=self.decoder.label_smoothing)))
+        terms = Terms(label_smoothing=self.decoder.label_smoothing, num_items=num_items_in_batch)
+        share = share_of_items(image >= 0, num_items_in_batch)
+        return aux.added_to(mean_token_loss(logits, image, terms), share)
 
     def dropped(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
         """The context of training: that of some rows gives way to `null_text`."""

@@ -31,7 +31,8 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.engine import in_eval_mode
 from x_transformers.generation.sampling import require
-from x_transformers.training.token_loss import Readout, later, next_token_loss, overheard
+from x_transformers.training.items import share_of_items
+from x_transformers.training.token_loss import Readout, Terms, later, mean_token_loss, overheard
 
 __all__ = ['Recirculation', 'RecirculationMixer', 'norm_matched']
 
@@ -317,11 +318,12 @@ class Recirculation(Configurable):
                 optimizer.zero_grad()
         return loss.item()
 
-    def loss(self, x: Tensor) -> Tensor:
-        """The next-token loss; every id is a target."""
+    def loss(self, x: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+        """Return the next-token loss, every id being a target; or the sum of all over `num_items_in_batch`."""
         with AuxLosses() as aux:
             logits = self(x[:, :-1], **later(self))
-        return aux.added_to(next_token_loss(logits, x[:, 1:], ignore_index=-100, is_log_prob=self.output_is_log_prob))
+        terms = Terms(is_log_prob=self.output_is_log_prob, num_items=num_items_in_batch)
+        return aux.added_to(mean_token_loss(logits, x[:, 1:], terms), share_of_items(x[:, 1:] >= 0, num_items_in_batch))
 
 
 def tupled(value: Any) -> tuple:

@@ -215,10 +215,10 @@ class UniversalPretrainWrapper(Configurable):
         return self.synth_data_buffer[self.random_rows(size or self.batch_size)].to(self.device)
 
     @checked
-    def forward(self) -> Tensor:
-        """Renew the buffer, and give the next-token loss of a batch from it."""
+    def forward(self, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+        """Renew the buffer, and return the next-token loss of a batch from it, or the sum over `num_items_in_batch`."""
         self.renew()
-        return self.ar_wrapped(self.get_rand_sequences_from_buffer())
+        return self.ar_wrapped(self.get_rand_sequences_from_buffer(), num_items_in_batch=num_items_in_batch)
 
     @torch.no_grad()
     def renew(self) -> None:

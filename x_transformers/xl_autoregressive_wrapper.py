@@ -51,6 +51,7 @@ from x_transformers.objectives.test_time_training import (
     newtonschulz5,
     row_means,
 )
+from x_transformers.training.items import count_items
 from x_transformers.training.losses import before_padding, read_of, readable
 from x_transformers.training.token_loss import Terms, later, token_losses, weighted_token_loss
 from x_transformers.x_transformers import Attention
@@ -222,6 +223,7 @@ class XLAutoregressiveWrapper(Configurable):
         mems: Sequence[Tensor | None] | None = None,
         dropout_mems: bool = False,
         ttt_recurrent_steps: int = 1,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> Tensor:
         """Return the mean loss of predicting each token of `x` from those before it, in nats.
@@ -230,6 +232,7 @@ class XLAutoregressiveWrapper(Configurable):
         mems                         memories of earlier segments, b m d for each self-attention layer
         dropout_mems                 train all segments without memories
         ttt_recurrent_steps          number of passes over each segment, with an update after each; the last pass counts
+        num_items_in_batch           divide the sum of the losses by this number, so that batches add up
         **kwargs                     passed to the model, the same for all segments: `context`, ...
         returns                      scalar; 0 if there is no target
         raises                       ValueError or TypeError for inputs of another shape or kind
@@ -258,7 +261,7 @@ class XLAutoregressiveWrapper(Configurable):
                 aux.take(added, (target != self.ignore_index).sum())
                 if self.has_ttt and number % self.tbptt_steps == 0:
                     self.ttt.detach()
-        count = (targets != self.ignore_index).sum().clamp(min=1)
+        count = count_items(targets != self.ignore_index, num_items_in_batch)
         return aux.added_to(total / count, 1 / count)
 
     def check(self, x: Any, mems: Any, kwargs: dict[str, Any]) -> Tensor:

@@ -33,6 +33,7 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.engine import evaluating, rows_of
 from x_transformers.generation.sampling import accurate, padded_prompts, require
+from x_transformers.training.items import count_items, share_of_items
 from x_transformers.training.losses import before_padding, predictable, read_of, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import Readout, Terms, later, single_losses
 
@@ -234,6 +235,7 @@ class XMLatentDecoder(Configurable):
         winner_fn: Callable | Sequence[Callable] | None = None,
         winner_fns: Sequence[Callable] | None = None,
         active_latent_index: int | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> Any:
         """Return the loss of the best candidate of each row, or logits.
@@ -242,6 +244,8 @@ class XMLatentDecoder(Configurable):
         latents                    see `init_latents`; the active one is drawn anew, but for candidates (b k m d)
         active_latent_index        which latent differs between candidates; any if None
         mask                 b n   True for real tokens; others are no targets, and nothing is predicted from them
+        num_items_in_batch         divide the sum of the losses of targets by this number, so that batches add up; rows
+                                   count by their targets then
         return_loss                False: `(logits (b k n l), latents (b k m d))`, of a dropped batch `(b 1 n l, None)`
         **kwargs                   passed to the model: `context`, ...; others override arguments of the constructor
         """
@@ -278,9 +282,12 @@ class XMLatentDecoder(Configurable):
         losses, valid = self.losses(logits, seq[:, 1:], None if real is None else predictable(real))
         winners = torch.zeros_like(losses[:, 0]).long() if dropped else self.winners(rules[slot], losses, trace)
         # a mean over rows that have targets; without candidates over targets, as everywhere
-        share = valid.sum(dim=-1) if dropped else valid.any(dim=-1)
-        loss = (of_winners(losses, winners) * share).sum() / share.sum().clamp(min=1)
-        return aux.added_to(loss - weight * repulsion(logits, valid) if weight > 0 and not dropped else loss)
+        of_rows = valid.any(dim=-1) if num_items_in_batch is None and not dropped else valid.sum(dim=-1)
+        share = share_of_items(valid, num_items_in_batch)
+        loss = (of_winners(losses, winners) * of_rows).sum() / count_items(of_rows, num_items_in_batch)
+        if weight > 0 and not dropped:
+            loss = loss - weight * repulsion(logits, valid) * share
+        return aux.added_to(loss, share)
 
     def losses(self, logits: Any, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the mean cross entropy of each candidate (b k), and which targets count (b n)."""

@@ -61,6 +61,7 @@ from x_transformers.generation.sampling import (
     without_token,
 )
 from x_transformers.keywords import Unpack, XValTransformerWrapperKeywords
+from x_transformers.training.items import count_items, share_of_items
 from x_transformers.training.losses import before_padding, predictable, read_of, real_tokens, tell_padding
 from x_transformers.training.token_loss import (
     Terms,
@@ -287,12 +288,20 @@ class XValAutoregressiveWrapper(Configurable):
         self.numerical_loss_weight = numerical_loss_weight
 
     @checked
-    def forward(self, x: Tensor, x_num: Tensor, return_loss_breakdown: bool = False, **kwargs: Any) -> Any:
+    def forward(
+        self,
+        x: Tensor,
+        x_num: Tensor,
+        return_loss_breakdown: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """Return the mean loss of predicting each token and number from those before it.
 
         x                       b n   ids, n of at least 2; `ignore_index` where there is no target
         x_num                   b n   numbers, read where the token stands for one
         return_loss_breakdown         also return `LossBreakdown`, the losses of each place
+        num_items_in_batch            divide the sum of the losses by this number, so that batches add up
         **kwargs                      passed to the model: `context`, ..., and a `mask` (b n), True except for padding,
                                       which is neither a target nor used for predictions. A mask (b n-1) is that of
                                       the input, and used for both
@@ -332,7 +341,8 @@ class XValAutoregressiveWrapper(Configurable):
         else:
             total = weighted_token_loss(logits, targets, counts, terms)
         total = total + self.numerical_loss_weight * squares.sum(dtype=total.dtype)
-        loss = aux.added_to(total / counts.sum().clamp(min=1))
+        share = share_of_items(counts, num_items_in_batch)
+        loss = aux.added_to(total / count_items(counts, num_items_in_batch), share)
         return (loss, LossBreakdown(entropies, squares)) if return_loss_breakdown else loss
 
     @checked

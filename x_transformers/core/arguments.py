@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from x_transformers.flags import Check, is_int, shown
+from x_transformers.core.checks import can_look
+from x_transformers.flags import Check, is_int, is_number, shown
 
 Method = TypeVar('Method', bound=Callable[..., Any])
 
@@ -45,6 +46,17 @@ KINDS: dict[Any, Check] = {
     tuple: Check('a list or tuple', is_sequence),
 }
 
+
+def is_item_count(value: Any) -> bool:
+    """Return whether a value is a number of targets: at least 1, or a tensor of one number, which may be 0."""
+    if not torch.is_tensor(value):
+        return value is None or (is_number(value) and value >= 1)
+    real = value.numel() == 1 and value.dtype != torch.bool and not value.is_complex()
+    return real and not (can_look(value) and not value >= 0)
+
+
+# arguments that are the same wherever they are taken, by name
+NAMED = {'num_items_in_batch': Check('a number of targets, of at least 1', is_item_count)}
 
 # types of which every value is allowed: most arguments are settled by theirs
 SURE: dict[Any, tuple[type, ...]] = {
@@ -88,6 +100,9 @@ def kinds_of(method: Callable[..., Any]) -> dict[str, Kind]:
     """What the arguments of a method may be, by name."""
     room, found = {**vars(typing), **getattr(method, '__globals__', {})}, {}
     for name, parameter in inspect.signature(method).parameters.items():
+        if name in NAMED:
+            found[name] = Kind(frozenset((types.NoneType,)), NAMED[name])
+            continue
         annotation = parameter.annotation
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or annotation is parameter.empty:
             continue

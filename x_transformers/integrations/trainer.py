@@ -69,6 +69,7 @@ class CausalLM(AutoregressiveWrapper):
 
     config = DerivedNamedConfig()
     main_input_name, generation_config = 'input_ids', None  # which such callers look for
+    loss_type = 'ForCausalLM'  # a `Trainer` counts targets from the second on: the first one is predicted from nothing
 
     @checked
     def forward(
@@ -108,11 +109,10 @@ class CausalLM(AutoregressiveWrapper):
             output = Output(logits=self.net(check_ids(input_ids, 'input_ids'), **kwargs))
         else:
             labels = labels if mask is None else labels.masked_fill(~mask | ~F.pad(mask, (1, -1)), self.ignore_index)
+            kwargs |= {'num_items_in_batch': num_items_in_batch} if self.training else {}
             with maps_apart():  # only the logits are used, so the fused kernel runs
                 found = super().forward(input_ids, labels=labels, return_outputs=not self.training, **kwargs)
             loss, (_, trace) = (found, (None, None)) if self.training else found
-            if num_items_in_batch is not None and self.training:
-                loss = loss * (labels[:, 1:] != self.ignore_index).sum() / num_items_in_batch
             output = Output(loss=loss) if trace is None else Output(loss=loss, logits=trace.logits)
         return tuple(output.values()) if return_dict is False else output
 

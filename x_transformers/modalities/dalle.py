@@ -31,6 +31,7 @@ from x_transformers.generation.engine import Beside, Decoding, Reader, evaluatin
 from x_transformers.generation.guidance import Guidance, unlearned
 from x_transformers.generation.sampling import require
 from x_transformers.patterns import Behind, Column, Conv2D, Global, Pattern, Row
+from x_transformers.training.items import share_of_items
 from x_transformers.training.masking import IGNORED
 from x_transformers.training.token_loss import next_token_loss
 from x_transformers.x_transformers import AttentionLayers, Decoder
@@ -250,12 +251,20 @@ class DALLE(Configurable):
         return logits[:, : self.text_seq_len, : self.text_ids], logits[:, self.text_seq_len :, self.text_ids :]
 
     @checked
-    def forward(self, text: Tensor, image: Tensor, text_mask: Tensor | None = None) -> DALLELosses:
+    def forward(
+        self,
+        text: Tensor,
+        image: Tensor,
+        text_mask: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> DALLELosses:
         """Return the losses of texts and their images.
 
         text       b m   ids, at most `text_seq_len` of them
         image      b n   ids, row by row; or images (b c h w), if there is a `tokenizer`
         text_mask  b m   True for words, False for what is to be filled up
+        num_items_in_batch   weight the losses by the number of tokens of texts and images, fillers among them, over
+                         this number, so that batches add up
         raises           ValueError for texts that are too long, other grids, and ids out of range
         """
         text, image = self.padded(text, text_mask), self.image_ids(image)
@@ -266,10 +275,11 @@ class DALLE(Configurable):
             text = torch.where(gone, self.no_text(len(text), text.device), text)
         with AuxLosses() as aux:
             words, tokens = self.scores(text, image)
-        of_text = next_token_loss(words, text[:, 1:], ignore_index=IGNORED)
-        of_image = next_token_loss(tokens, image, ignore_index=IGNORED)
+        share = share_of_items(torch.cat((text[:, 1:], image), dim=1) >= 0, num_items_in_batch)
+        of_text = next_token_loss(words, text[:, 1:], ignore_index=IGNORED) * share
+        of_image = next_token_loss(tokens, image, ignore_index=IGNORED) * share
         weight = self.image_loss_weight
-        return DALLELosses(aux.added_to((of_text + weight * of_image) / (1 + weight)), of_text, of_image)
+        return DALLELosses(aux.added_to((of_text + weight * of_image) / (1 + weight), share), of_text, of_image)
 
     @checked
     def logits(self, text: Tensor, image: Tensor, text_mask: Tensor | None = None) -> Tensor:

@@ -17,6 +17,7 @@ from x_transformers.core.precision import HALF, accurate, at_least_float, clampe
 from x_transformers.flags import Check, ConfigError, Configurable, an_instance, boolean, none, positive, shown, size
 from x_transformers.generation.engine import evaluating
 from x_transformers.generation.sampling import in_range, sample
+from x_transformers.training.items import mean_of_items, share_of_items
 from x_transformers.training.losses import mean_or_zero
 from x_transformers.x_transformers import AttentionLayers
 
@@ -218,10 +219,11 @@ class DecisionTransformer(Configurable):
         out = self.attn_layers(self.tokens(steps), **options)
         return self.predicted(out[:, 1::3])
 
-    def loss(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def loss(self, batch: Mapping[str, Tensor], num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """Of the actions of all real steps: the cross entropy of discrete ones, else the mean square of each feature.
 
         batch   `states`, `actions`, `timesteps`, perhaps `mask`, and `rtg`; or `rewards` (b k) of whole episodes
+        num_items_in_batch   divide the sum of the losses of steps by this number, so that batches add up
         """
         missing = [name for name in ('states', 'actions', 'timesteps') if name not in batch]
         if missing or ('rtg' in batch) == ('rewards' in batch):
@@ -244,8 +246,10 @@ class DecisionTransformer(Configurable):
         else:
             each = (found - target).square().mean(dim=-1)
         if mask is None:
-            return aux.added_to(mean_or_zero(each))
-        return aux.added_to(each.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1))
+            share = share_of_items(torch.ones_like(each, dtype=torch.bool), num_items_in_batch)
+            return aux.added_to(mean_or_zero(each) * share, share)
+        loss = mean_of_items(each, mask, num_items_in_batch)
+        return aux.added_to(loss, share_of_items(mask, num_items_in_batch))
 
     @torch.no_grad()
     def act(self, history: Episode, target_return: Tensor | float, temperature: float = 0.0) -> Tensor:

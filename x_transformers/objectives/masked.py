@@ -25,6 +25,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.training.items import share_of_items
 from x_transformers.training.losses import real_tokens
 from x_transformers.training.masking import IGNORED, chosen_spans, chosen_tokens, chosen_words, drawn, share_of
 from x_transformers.training.token_loss import Terms, later, mean_token_loss
@@ -205,6 +206,7 @@ class MLMWrapper(Configurable):
         mask: Tensor | None = None,
         word_ids: Tensor | None = None,
         generator: Generator | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> Any:
         """Return the mean loss of hidden tokens, in nats.
@@ -214,6 +216,7 @@ class MLMWrapper(Configurable):
         mask            b n   True for real tokens; `pad_token_id` is none in any case
         word_ids        b n   neighboring tokens with the same number are a word, which is masked as a whole
         generator             random number generator, on the device of `x`
+        num_items_in_batch    divide the sum of the losses of hidden tokens by this number, so that batches add up
         **kwargs              passed to the model: `document_ids` (b n), `embed_ids`, ...
         returns               scalar; 0 if there is nothing to hide
         raises                ValueError or TypeError for inputs of another shape or kind
@@ -222,18 +225,21 @@ class MLMWrapper(Configurable):
         with AuxLosses() as aux:
             outputs = self.net(hidden.ids, **read, **({} if return_outputs else later(self.net)))
         outputs = hidden.of(outputs)
-        loss = aux.added_to(self.loss(outputs, hidden))
+        share = share_of_items(hidden.labels != IGNORED, num_items_in_batch)
+        of_items = {} if num_items_in_batch is None else {'num_items': num_items_in_batch}
+        loss = aux.added_to(self.loss(outputs, hidden, **of_items), share)
         return (loss, (outputs, hidden)) if return_outputs else loss
 
     def hide(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[HiddenTokens, dict[str, Any]]:
         """Hide tokens of `x` (b n); also what the net is called with beside them."""
         return self.hiding.hide(x, *args, **kwargs)
 
-    def loss(self, outputs: Any, hidden: HiddenTokens) -> Tensor:
-        """Return the mean loss of the chosen tokens, given logits (b k l) at their places, or their `Readout`."""
-        return loss_of_hidden(self.net, outputs, hidden)
+    def loss(self, outputs: Any, hidden: HiddenTokens, num_items: Tensor | int | None = None) -> Tensor:
+        """Return the mean loss of the chosen tokens, given logits (b k l) at their places, or their `Readout`; or the
+        sum of their losses over `num_items`."""
+        return loss_of_hidden(self.net, outputs, hidden, num_items)
 
 
-def loss_of_hidden(net: nn.Module, outputs: Any, hidden: HiddenTokens) -> Tensor:
+def loss_of_hidden(net: nn.Module, outputs: Any, hidden: HiddenTokens, num_items: Any = None) -> Tensor:
     is_log_prob = bool(getattr(net, 'output_is_log_prob', False))
-    return mean_token_loss(outputs, hidden.labels, Terms(IGNORED, is_log_prob=is_log_prob))
+    return mean_token_loss(outputs, hidden.labels, Terms(IGNORED, is_log_prob=is_log_prob, num_items=num_items))

@@ -18,6 +18,7 @@ from x_transformers.generation.choice import Choice
 from x_transformers.generation.engine import evaluating
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.sampling import Filter, without_token
+from x_transformers.training.items import share_of_items
 from x_transformers.training.masking import IGNORED, chosen_tokens, random_rank, ranked, share_of
 from x_transformers.training.token_loss import Terms, later, mean_token_loss
 
@@ -96,6 +97,7 @@ class PermutationLMWrapper(Configurable):
         mems: Sequence[Tensor] | None = None,
         return_mems: bool = False,
         generator: Generator | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> Any:
         """Return the mean loss of predicted tokens, in nats.
@@ -107,6 +109,7 @@ class PermutationLMWrapper(Configurable):
         mems                  of the segment before, as `return_mems` gave them
         return_mems           also return what the next segment may read: needs `max_mem_len` of the net
         generator             random number generator, on the device of `x`
+        num_items_in_batch    divide the sum of the losses of predicted tokens by this number, so that batches add up
         **kwargs              passed to the model: `segment_ids`, `embed_ids`, `pos`, ...
         returns               scalar, 0 if nothing is predicted; or a tuple `(loss, [(logits, order)], [mems])`
         raises                ValueError or TypeError for inputs of another shape or kind
@@ -122,7 +125,9 @@ class PermutationLMWrapper(Configurable):
             out = self.predict(x, order, real, mems=mems, return_mems=return_mems, **options, **kwargs)
         logits, new = out if return_mems else (out, None)
         is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
-        loss = aux.added_to(mean_token_loss(logits, order.labels, Terms(IGNORED, is_log_prob=is_log_prob)))
+        terms = Terms(IGNORED, is_log_prob=is_log_prob, num_items=num_items_in_batch)
+        share = share_of_items(order.labels != IGNORED, num_items_in_batch)
+        loss = aux.added_to(mean_token_loss(logits, order.labels, terms), share)
         found = [loss, *([(logits, order)] if return_outputs else ()), *([new] if return_mems else ())]
         return loss if len(found) == 1 else tuple(found)
 

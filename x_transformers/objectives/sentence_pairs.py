@@ -16,6 +16,7 @@ from x_transformers.core.checks import can_look, check_range
 from x_transformers.features.readouts import place_of
 from x_transformers.flags import ConfigError, Configurable, a_mapping, an_instance, boolean, is_int, shown
 from x_transformers.objectives.masked import MLMWrapper, loss_of_hidden
+from x_transformers.training.items import share_of_items
 from x_transformers.training.masking import IGNORED
 from x_transformers.training.token_loss import later, next_token_loss
 
@@ -183,6 +184,7 @@ class BertPretrainWrapper(Configurable):
         mask: Tensor | None = None,
         word_ids: Tensor | None = None,
         generator: Generator | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> Any:
         """The sum of both losses.
@@ -192,6 +194,8 @@ class BertPretrainWrapper(Configurable):
         return_outputs        also return `(logits, pair_logits, hidden)`, (b k l) at the places of hidden tokens, (b 2)
                               or None, and `HiddenTokens`
         mask, word_ids, generator   as `MLMWrapper` takes them
+        num_items_in_batch    divide the sum of the losses of hidden tokens by this number, so that batches add up; the
+                              mean over pairs counts by their share
         **kwargs              passed to the model: `embed_ids={'token_type': ...}` (b n), ...
         raises                ValueError or TypeError for inputs of another shape or kind
         """
@@ -207,11 +211,12 @@ class BertPretrainWrapper(Configurable):
             outputs = self.net(hidden.ids, **read, **asked)
         outputs, beside = outputs if self.nsp else (outputs, None)
         outputs = hidden.of(outputs)
-        loss = loss_of_hidden(self.net, outputs, hidden)
+        share = share_of_items(hidden.labels != IGNORED, num_items_in_batch)
+        loss = loss_of_hidden(self.net, outputs, hidden, num_items_in_batch)
         pair_logits: Any = self.pair_logits(beside, hidden.ids, read.get('mask')) if self.nsp else None
         if self.nsp:
-            loss = loss + pair_loss(pair_logits, labels, read.get('mask'))
-        loss = aux.added_to(loss)
+            loss = loss + pair_loss(pair_logits, labels, read.get('mask')) * share
+        loss = aux.added_to(loss, share)
         return (loss, (outputs, pair_logits, hidden)) if return_outputs else loss
 
     def pair_logits(self, beside: Any, ids: Tensor, mask: Tensor | None) -> Tensor:

@@ -23,6 +23,7 @@ from x_transformers.flags import (
     none,
     size,
 )
+from x_transformers.training.items import share_of_items
 from x_transformers.training.masking import IGNORED
 
 __all__ = ['Denoiser', 'SpanCorruption', 'T5PretrainWrapper', 'UL2Mixture']
@@ -329,17 +330,25 @@ class T5PretrainWrapper(Configurable):
         self.net, self.corruption, self.start_id = net, corruption, start_id
 
     @checked
-    def forward(self, tokens: Tensor, lens: Tensor | None = None, generator: Generator | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        lens: Tensor | None = None,
+        generator: Generator | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
         """Return the mean loss of the targets, in nats.
 
         tokens      b n   ids
         lens        b     number of tokens of each sequence, without padding
         generator         random number generator, on the device of `tokens`
+        num_items_in_batch   divide the sum of the losses by this number, so that batches add up
         raises            as the corruption
         """
         inputs, real, targets = self.corruption.with_lengths(tokens, lens, generator)
         ignored: Any = self.net.decoder.ignore_index
         targets = torch.nn.functional.pad(targets.masked_fill(targets == IGNORED, ignored), (1, 0), value=self.start_id)
         with AuxLosses() as aux:
-            loss = self.net(inputs, targets, mask=within(real, inputs.shape[1]))
-        return aux.added_to(loss)
+            given = {} if num_items_in_batch is None else {'num_items_in_batch': num_items_in_batch}
+            loss = self.net(inputs, targets, mask=within(real, inputs.shape[1]), **given)
+        return aux.added_to(loss, share_of_items(targets[:, 1:] != ignored, num_items_in_batch))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from x_transformers.core.own_stacks import known_stack, refuse_own_stack
 from x_transformers.flags import Check, ConfigError, is_number, one_of, shown
 from x_transformers.flags.maybe import Maybe
+from x_transformers.training.items import scale_of_fewer
 from x_transformers.training.losses import predictable
 from x_transformers.training.token_loss import Readout, Terms, mean_token_loss
 
@@ -99,8 +100,11 @@ class Objective(NamedTuple):
     def of_heads(self, logits: Any, targets: Targets, terms: Terms) -> Tensor:
         if not self.heads:
             return mean_token_loss(logits, targets.of(0, self.last_only), terms)
+        n = targets.tokens.shape[1]
         losses = [
-            weight * mean_token_loss(of_head(logits, head), targets.of(head, self.last_only), terms)
+            weight
+            * mean_token_loss(of_head(logits, head), targets.of(head, self.last_only), terms)
+            * (1.0 if terms.num_items is None or self.last_only else scale_of_fewer(n - 1, head))
             for head, weight in enumerate(self.heads)
         ]
         return sum(losses[1:], losses[0])

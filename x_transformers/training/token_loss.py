@@ -25,6 +25,7 @@ from x_transformers.core.precision import at_least_float
 from x_transformers.core.transforms import transformed
 from x_transformers.flags import is_int, is_number, shown
 from x_transformers.flags.maybe import Maybe
+from x_transformers.training.items import count_items
 
 __all__ = ['Readout', 'linear_cross_entropy', 'next_token_loss', 'token_losses', 'weighted_token_loss']
 
@@ -44,12 +45,15 @@ class Terms(NamedTuple):
     """What the loss of a token is, z its logits, t its target, e the smoothing, w the weight:
 
     lse(z) - (1 - e) z_t - e mean(z) + w lse(z)^2        0 if the target is ignored
+
+    `num_items`, if there is one, divides the sum of the losses, in place of the number of targets.
     """
 
     ignore_index: int = -100
     label_smoothing: float = 0.0
     z_loss_weight: float = 0.0
     is_log_prob: bool = False
+    num_items: Maybe[Tensor | int] = None
 
 
 def tokens_at_a_time(classes: int, like: Tensor) -> int:
@@ -81,9 +85,9 @@ def shared(losses: Tensor, shares: Tensor) -> Tensor:
     return (losses * shares).masked_fill(shares == 0, 0.0).sum()
 
 
-def mean_shares(valid: Tensor, like: Tensor) -> Tensor:
-    """What each target counts in the mean over the valid ones."""
-    return valid.to(at_least_float(like.dtype)) / valid.sum().clamp(min=1)
+def mean_shares(valid: Tensor, like: Tensor, num_items: Any = None) -> Tensor:
+    """What each target counts in the mean over the valid ones, or in a sum that is divided by `num_items`."""
+    return valid.to(at_least_float(like.dtype)) / count_items(valid, num_items)
 
 
 # the fused loss of a linear head
@@ -683,13 +687,15 @@ def mean_token_loss(logits: Any, targets: Tensor, terms: Terms) -> Tensor:
     """The mean over targets that are not ignored, 0 if there is none, and over heads; as `weighted_token_loss`."""
     valid = targets != terms.ignore_index
     like = logits.hidden if isinstance(logits, Readout) else logits[0] if isinstance(logits, tuple) else logits
-    return weighted_token_loss(logits, targets, mean_shares(valid, like), terms)
+    return weighted_token_loss(logits, targets, mean_shares(valid, like, terms.num_items), terms)
 
 
-def next_token_loss(logits: Any, targets: Tensor, *, ignore_index: int, is_log_prob: bool = False) -> Tensor:
+def next_token_loss(
+    logits: Any, targets: Tensor, *, ignore_index: int, is_log_prob: bool = False, num_items: Any = None
+) -> Tensor:
     """Mean cross entropy of `targets` (b n) under `logits` (b n l), in nats, over the targets that are not ignored.
 
     Zero, and still joined to the graph, if all are ignored. In float32 at least. Logits may be a tuple of several
-    heads, whose mean it is, or a `Readout`.
+    heads, whose mean it is, or a `Readout`. With `num_items`, the sum divided by that.
     """
-    return mean_token_loss(logits, targets, Terms(ignore_index, is_log_prob=is_log_prob))
+    return mean_token_loss(logits, targets, Terms(ignore_index, is_log_prob=is_log_prob, num_items=num_items))

@@ -1,0 +1,111 @@
+"""The loss of labels of sequences or tokens: classes, several labels each, or numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from x_transformers.core.checks import a_tensor, can_look, check_range
+from x_transformers.core.precision import accurate
+from x_transformers.flags import ConfigError
+from x_transformers.training.items import mean_of_items, share_of_items
+from x_transformers.training.masking import IGNORED
+from x_transformers.training.token_loss import next_token_loss
+
+REGRESSION, SINGLE, MULTI = 'regression', 'single_label_classification', 'multi_label_classification'
+PROBLEMS = (REGRESSION, SINGLE, MULTI)
+
+
+def check_problem(problem: str | None, num_labels: int, name: str) -> None:
+    """Refuse one class of which there is nothing to choose."""
+    if problem == SINGLE and num_labels == 1:
+        raise ConfigError(f'`problem_type` got {SINGLE!r}, it needs `{name}` of at least 2, got 1')
+
+
+def check_items_of_labels(labels: Any, num_items: Any) -> None:
+    """Refuse a number of items without labels: there is no loss."""
+    if labels is None and num_items is not None:
+        raise ValueError('`num_items_in_batch` needs `labels`: without them there is no loss')
+
+
+def problem_of(labels: Tensor, num_labels: int, problem: str | None) -> str:
+    """Return the kind of the problem: as it is set, or numbers for one output; else labels that are whole numbers are
+    classes, and others say of each output how far it holds."""
+    if problem is not None or num_labels == 1:
+        return problem or REGRESSION
+    return MULTI if labels.is_floating_point() or (labels.dtype == torch.bool and labels.ndim > 1) else SINGLE
+
+
+def label_loss(
+    logits: Tensor,
+    labels: Tensor,
+    real: Tensor | None = None,
+    problem: str | None = None,
+    num_items: Any = None,
+    what: str = 'labels',
+) -> Tensor:
+    """Return the mean loss of labels, 0 if none counts:
+
+        regression     (z - y)^2                            y numbers
+        single label   cross entropy                        y from 0 to l - 1, -100 for none
+        multi-label    binary cross entropy of each logit   y from 0 to 1, -100 for none
+
+    Args:
+        logits: (... l), of rows (b l) or tokens (b n l).
+        labels: (...) of classes; (... l) of the other two, or (...) where l is 1.
+        real: Which rows or tokens count, (...). None for all.
+        problem: One of `PROBLEMS`, None to tell by the labels, see `problem_of`.
+        num_items: Divide the sum of the losses by it, in place of the number of labels.
+        what: The word for labels in messages about their range.
+
+    Raises:
+        TypeError: Labels of classes are no whole numbers.
+        ValueError: Labels have another shape, or are out of range.
+    """
+    count, shape = logits.shape[-1], tuple(logits.shape[:-1])
+    kind = problem_of(a_tensor(labels, 'labels'), count, problem)
+    got = f'`labels` got {labels.dtype} of shape {tuple(labels.shape)}'
+    if kind == SINGLE:
+        if labels.shape != shape:
+            raise ValueError(f'{got}, they must be whole numbers {shape}, or numbers {(*shape, count)} for each label')
+        if labels.is_floating_point() or labels.is_complex():
+            raise TypeError(f'{got}, they must be whole numbers, as there are several classes')
+        labels = labels if real is None else labels.masked_fill(~real, IGNORED)
+        known = labels[labels != IGNORED] if can_look(labels) else labels
+        check_range(known, 'labels', 0, count - 1, what)
+        return next_token_loss(logits, labels.long(), ignore_index=IGNORED, num_items=num_items)
+    if count == 1 and labels.shape == shape:
+        labels = labels.unsqueeze(-1)
+    if labels.shape != logits.shape:
+        also = f' or {shape}' if count == 1 else ''
+        if problem is None and labels.shape == shape and count > 1:
+            raise TypeError(f'{got}, they must be whole numbers, as there are several classes, or {(*shape, count)}')
+        raise ValueError(f'{got}, they must be {tuple(logits.shape)}{also}')
+    logits = accurate(logits)
+    valid = torch.ones_like(labels, dtype=torch.bool) if real is None else real.unsqueeze(-1).expand(labels.shape)
+    if kind == MULTI:
+        valid = valid & (labels != IGNORED)
+    # What does not count may be NaN: it is left out before and after the loss.
+    found, wanted = logits.masked_fill(~valid, 0.0), labels.to(logits.dtype).masked_fill(~valid, 0.0)
+    if kind == REGRESSION:
+        return mean_of_items((found - wanted).square(), valid, num_items)
+    if can_look(wanted) and bool(((wanted < 0) | (wanted > 1)).any()):
+        raise ValueError(f'`labels` must be from 0 to 1 or {IGNORED}, got {wanted.min():g} to {wanted.max():g}')
+    return mean_of_items(F.binary_cross_entropy_with_logits(found, wanted, reduction='none'), valid, num_items)
+
+
+def loss_with_share(
+    loss: Callable[..., Tensor], logits: Tensor, labels: Tensor, mask: Tensor | None, num_items: Any
+) -> tuple[Tensor, Any]:
+    """Return the loss of a wrapper, and the share of its labels in `num_items`, 1 without."""
+    if num_items is None:
+        return loss(logits, labels, mask), 1
+    counted = labels != IGNORED
+    if mask is not None:
+        real = mask if mask.shape == labels.shape[:2] else mask.any(dim=-1)
+        counted = counted & real.view(*real.shape, *[1] * (labels.ndim - real.ndim))
+    return loss(logits, labels, mask, num_items), share_of_items(counted, num_items)
