@@ -317,3 +317,103 @@ def test_without_the_package(monkeypatch):
     monkeypatch.setattr(optional.importlib, 'import_module', away)
     with pytest.raises(ImportError, match=r"needs `tokenizers`: pip install 'x-transformers\[tokenizers\]'"):
         train_bpe(STORY, 300)
+
+
+OWN = ['<user>', '<user>2', 'cat', '<|my sys|>']
+CHAT = 'the cat<user>2 sat <user> on <|my sys|>猫é🙂<user>'
+
+
+def with_fallback(special_tokens):
+    """Pieces of one letter, and bytes for all others, as files of SentencePiece have them."""
+    import tokenizers as made
+
+    pieces = ['[PAD]', '[UNK]', '[BOS]', '[EOS]', *special_tokens, *'▁acehnostu']
+    pieces += [f'<0x{byte:02X}>' for byte in range(256)]
+    model = made.models.BPE({p: at for at, p in enumerate(pieces)}, [], unk_token='[UNK]', byte_fallback=True)
+    inner = made.Tokenizer(model)
+    inner.normalizer = made.normalizers.Replace(' ', '▁')
+    one = made.decoders
+    inner.decoder = one.Sequence([one.Replace('▁', ' '), one.ByteFallback(), one.Fuse(), one.Strip(' ', 1, 0)])
+    inner.add_special_tokens(pieces[: 4 + len(special_tokens)])
+    return Tokenizer(inner)
+
+
+MAKERS = {
+    'bytes': lambda own=(): ByteTokenizer(own),
+    'BPE': lambda own=(): train_bpe(STORY, 300, special_tokens=own),
+    'BPE of letters': lambda own=(): train_bpe(STORY, 60, byte_level=False, special_tokens=own),
+    'WordPiece': lambda own=(): train_wordpiece(STORY, 60, special_tokens=own),
+    'Unigram': lambda own=(): train_unigram(STORY, 48, special_tokens=own),
+    'bytes of letters': lambda own=(): with_fallback(list(own)),
+}
+all_makers = pytest.mark.parametrize(
+    'name', [pytest.param(name, marks=() if name == 'bytes' else needs_package) for name in MAKERS]
+)
+
+
+@pytest.mark.whole
+@all_makers
+def test_special_tokens_of_ones_own(name, tmp_path):
+    """They are text, unless the caller says that they are not; a file keeps them."""
+    made = MAKERS[name](OWN)
+    own = made.special_tokens
+    assert set(own) == set(OWN) and len(set(own.values())) == 4 and max(own.values()) < made.num_tokens
+    assert not set(made.encode(CHAT)) & set(own.values())
+    spoken = made.encode(CHAT, special_tokens=True, bos=True)
+    wanted = [own[piece] for piece in ('cat', '<user>2', '<user>', '<|my sys|>', '<user>')]
+    assert [one for one in spoken if one in own.values()] == wanted and spoken[0] == made.bos_id
+    some = made.encode(CHAT, special_tokens=['<user>'])
+    assert [one for one in some if one in own.values()] == [own['<user>']] * 3
+    assert made.pad_batch([CHAT, 'a'], bos=True, special_tokens=True)[0][0].tolist() == spoken
+    if name in ('bytes', 'BPE', 'bytes of letters'):
+        assert made.decode(spoken) == made.decode(made.encode(CHAT)) == CHAT
+    made.save(tmp_path / 'tokenizer.json')
+    again = type(made).load(tmp_path / 'tokenizer.json')
+    assert again.special_tokens == own and again.num_tokens == made.num_tokens
+    assert again.encode(CHAT) == made.encode(CHAT) and again.encode(CHAT, special_tokens=True) == spoken[1:]
+    plain = MAKERS[name]()
+    assert not plain.special_tokens and plain.encode('the cat', special_tokens=True) == plain.encode('the cat')
+    for wrong, error in (('<user>', TypeError), (['<bot>'], ValueError), ([3], ValueError), (1.0, TypeError)):
+        with pytest.raises(error, match='`special_tokens` got'):
+            made.encode('a', special_tokens=wrong)
+    for wrong, error in (('<user>', TypeError), ([3], TypeError), (['x'], ValueError), (['[EOS]'], ValueError)):
+        with pytest.raises(error, match='`special_tokens` got'):
+            ByteTokenizer(wrong)
+    with pytest.raises(ValueError, match='there already'):
+        ByteTokenizer(['<a>', '<a>'])
+
+
+@pytest.mark.whole
+@all_makers
+def test_text_as_it_comes(name):
+    """Whole letters, which joined are the text of all ids, whatever ids come; one after another."""
+    made = MAKERS[name](['<user>'])
+    draw = random.Random(0)
+    rows = [made.encode(CHAT + text, True, True, special_tokens=True) for text in (ODD, 'é', '')]
+    for ids in rows:
+        pieces = [*made.stream(iter(ids))]
+        assert ''.join(pieces) == made.decode(ids) and all(pieces) and len(pieces) >= (6 if name != 'Unigram' else 4)
+        assert not any('\ufffd' in piece for piece in pieces)
+    for _ in range(300):
+        ids = [draw.randrange(made.num_tokens) for _ in range(draw.randrange(12))]
+        assert ''.join(made.stream(ids)) == made.decode(ids)
+    ids = torch.tensor(rows[0])
+    for given in (ids, ids.unbind(), ids.numpy(), ids.unsqueeze(-1).unbind()):
+        assert ''.join(made.stream(given)) == made.decode(rows[0])
+    # a piece is there as soon as its last id is
+    seen = []
+    first = next(made.stream(seen.append(one) or one for one in made.encode('the the the')))
+    assert made.decode(seen) == first and len(seen) < 9
+    for wrong, error in (([made.num_tokens], ValueError), ([0.5], TypeError), ([ids], TypeError)):
+        with pytest.raises(error, match='`ids` got'):
+            [*made.stream(wrong)]
+    for wrong in ('abc', 5, ids.float()):
+        with pytest.raises(TypeError, match='`ids` got'):
+            made.stream(wrong)
+
+
+def test_letters_of_several_bytes_are_whole():
+    made = ByteTokenizer()
+    assert [*made.stream(made.encode('aé猫🙂'))] == ['a', 'é', '猫', '🙂']
+    assert [*made.stream([*'é'.encode(), 0xE7, 0x8C])] == ['é', '\ufffd']  # the last letter never came
+    assert [*made.stream([0xFF, *b'ab'])] == ['\ufffda', 'b']
