@@ -3,6 +3,7 @@ graph, every parameter learns, rows do not meet, and padding changes nothing. Wh
 """
 
 import importlib
+import json
 import os
 import pkgutil
 import re
@@ -29,6 +30,7 @@ from training_laws import (
     ids_of,
     net_of,
     seeded,
+    shared,
 )
 
 from x_transformers import (
@@ -524,6 +526,16 @@ NO_ITEMS = {
          'bindings', 'entropies', 'points', 'pixels', 'two streams', 'frames', 'images', 'images, with a head'),
         'it gives no loss'),
 }  # fmt: skip
+NO_TABLE = 'has none'
+NO_MORE_TOKENS = {
+    **dict.fromkeys(
+        ('decisions', 'decisions, discrete', 'two kinds', 'conformer', 'speech', 'arrays', 'arrays, asked', 'videos',
+         'vectors', 'vectors, rolled out', 'autoencoder', 'autoencoder, variational', 'bindings', 'points', 'pixels',
+         'two streams', 'frames', 'images', 'images, with a head'), NO_TABLE),
+    'text and image': 'in two tables',
+    'text to image': 'begins images',
+    'pretraining': 'its generator of texts',
+}  # fmt: skip
 # modules of what wrappers are made of
 PARTS = {'attend', 'x_transformers', 'parallel', 'pretrained'}
 
@@ -700,6 +712,33 @@ def test_losses_over_a_number_of_items_add_up(name):
         given = with_holes(name)
         rows = [tree_map(lambda t, at=at: t[at : at + 1], given) for at in range(2)]
         assert_close(over(torch.tensor(4), rows[0]) + over(4, rows[1]), over(4, given))
+
+
+@every
+def test_more_tokens(name):
+    """Rows that there were stay, and so does what is shared; the config builds what the weights fit."""
+    model, call = made(name)
+    before, parts = {key: t.clone() for key, t in model.state_dict().items()}, shared(model)
+    wanted = dict(note=9) if name == 'streams' else VOCAB + 4
+    if (reason := NO_MORE_TOKENS.get(name)) is not None:
+        with pytest.raises(ValueError, match=f'`resize_token_embeddings` .*{reason}'):
+            model.resize_token_embeddings(wanted)
+        assert all(map(torch.equal, model.state_dict().values(), before.values()))
+        return
+    assert model.resize_token_embeddings(wanted) is model
+    after, changed = model.state_dict(), 0
+    for key, t in before.items():
+        changed += t.shape != after[key].shape
+        if key.startswith('text_head.2'):  # of two directions
+            halves = zip(t.chunk(2), after[key].chunk(2), strict=True)
+            assert all(torch.equal(new[:VOCAB], old) for old, new in halves)
+        else:
+            assert torch.equal(after[key][: len(t)] if t.ndim else after[key], t), key
+    assert changed >= 1 and shared(model) == parts
+    again = type(model).from_config(json.loads(json.dumps(model.config))).double().train(model.training)
+    again.load_state_dict(after)
+    found = [seeded(lambda m: call(m, SUBJECTS[name].inputs), one) for one in (model, again)]
+    assert_close(*found)
 
 
 CAUSAL = [

@@ -22,6 +22,7 @@ from x_transformers.core.draws import draw_number
 from x_transformers.core.nets import HEADLESS
 from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import accurate
+from x_transformers.features.resizing import replace_values
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -139,6 +140,22 @@ class BeliefStateWrapper(Configurable):
         self.train_frac_forward_backward_pairs = train_frac_forward_backward_pairs
         self.forward_decoder, self.backward_decoder = forward_decoder, backward_decoder
         self.max_seq_len = forward_decoder.max_seq_len
+
+    def resize_own_tokens(self, old: int, new: int) -> None:
+        """Resize the halves of the head, one for each direction."""
+        last: Any = self.text_head[-1] if isinstance(self.text_head, nn.Sequential) else self.text_head
+        if self.num_tokens == new:  # one of two decoders was first
+            return
+        if type(last) is not nn.Linear or last.out_features != 2 * old:
+            raise ConfigError(
+                '`resize_token_embeddings` needs a `text_head` that ends in nn.Linear, of both directions'
+            )
+        fresh, kept = nn.Linear(last.in_features, 2 * new, bias=last.bias is not None), min(old, new)
+        for (name, ours), values in zip(last.named_parameters(), fresh.parameters(), strict=True):
+            halves = values.detach().to(ours.data).view(2, new, *ours.shape[1:]).clone()
+            halves[:, :kept] = ours.data.view(2, old, *ours.shape[1:])[:, :kept]
+            replace_values(last, name, halves.flatten(0, 1))
+        last.out_features, self.num_tokens = 2 * new, new
 
     @staticmethod
     def head(dim: int, dim_out: int) -> nn.Module:

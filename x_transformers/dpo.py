@@ -16,6 +16,7 @@ from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_device, check_ids
 from x_transformers.core.nets import check_net
+from x_transformers.features.resizing import by_tokens
 from x_transformers.flags import Configurable, an_instance, boolean, integer, none, positive
 from x_transformers.training.losses import read_of
 from x_transformers.training.token_loss import Terms, later, single_losses
@@ -126,6 +127,14 @@ class DPO(Configurable):
         if mask is None:
             return None if self.pad_id is None else seq != self.pad_id
         return as_mask(mask, name, *seq.shape, like=seq)
+
+    def resize_own_tokens(self, old: int, new: int) -> None:
+        """Give the reference the new rows of the policy."""
+        if self.ref_model.num_tokens != self.policy_model.num_tokens:
+            return  # one of both was first
+        for (_, ours), (_, theirs) in zip(by_tokens(self.ref_model), by_tokens(self.policy_model), strict=True):
+            for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+                one.data[old:] = other.data[old:]
 
     def scores(self, model: nn.Module, seq: Tensor, mask: Tensor | None, answer: Tensor) -> Tensor:
         """The log probability (b) of the tokens of `answer` (b n), each given those before it."""

@@ -28,6 +28,7 @@ from x_transformers.core.precision import accurate, at_least_float
 from x_transformers.features.embeddings import MemoryTokens
 from x_transformers.features.exits import AllStates, Exits, ExitsInStack
 from x_transformers.features.readouts import OutputHeads, linear_head
+from x_transformers.features.resizing import grow
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -282,6 +283,12 @@ class EarlyExitWrapper(AutoregressiveWrapper):
                 'early exits do not go with `memory_tokens_interspersed_every`: tokens have no places there'
             )
         return blocks
+
+    def resize_own_tokens(self, old: int, new: int) -> None:
+        heads: Any = self.exit_heads or ()
+        for head in heads:
+            if head.out_features == old:
+                grow(head, linear_head(head.in_features, new, False))
 
     # reading
 

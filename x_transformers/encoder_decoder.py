@@ -85,6 +85,9 @@ class XTransformer(Configurable):
         loss: dict[str, Any] = dict(ignore_index=ignore_index, pad_value=pad_value, label_smoothing=label_smoothing)
         self.decoder = AutoregressiveWrapper(net, **loss)
 
+    def given_now(self) -> dict[str, Any]:
+        return {**self._given, 'enc_num_tokens': self.encoder.num_tokens, 'dec_num_tokens': self.decoder.net.num_tokens}
+
     @classmethod
     def accepted(cls) -> dict[str, Any]:
         sides = {'enc_': model_flags(Encoder, TransformerWrapper), 'dec_': model_flags(Decoder, TransformerWrapper)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import torch
@@ -17,6 +17,7 @@ from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids, check_range, numbers_of
 from x_transformers.core.precision import accurate
+from x_transformers.features.resizing import grow
 from x_transformers.flags import (
     Check,
     Configurable,
@@ -165,6 +166,15 @@ class FreeTransformer(Configurable):
     @property
     def device(self) -> torch.device:
         return self.token_emb.weight.device
+
+    def by_tokens(self) -> Iterator[tuple[str, nn.Module]]:
+        yield from (('token_emb', self.token_emb), ('token_unembed', self.token_unembed))
+
+    def resize_tokens(self, num_tokens: int) -> None:
+        dim = self.token_emb.embedding_dim
+        grow(self.token_emb, nn.Embedding(num_tokens, dim))
+        grow(self.token_unembed, nn.Linear(dim, num_tokens, bias=False))
+        self.num_tokens = num_tokens
 
     def embed(self, seq: Tensor, name: str = 'seq') -> Tensor:
         ids = seq.long().masked_fill(seq == self.pad_id, 0)

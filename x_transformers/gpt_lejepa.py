@@ -18,6 +18,7 @@ from x_transformers.core.model_calls import model_call
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.core.precision import accurate
 from x_transformers.features.norms import RMSNorm as RMSNorm
+from x_transformers.features.resizing import grow
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -170,6 +171,10 @@ class LatentAutoregressive(Configurable):
         self.predictor_input_hiddens_index = predictor_input_hiddens_index
 
     sigreg_loss = staticmethod(sigreg_loss)
+
+    def resize_own_tokens(self, old: int, new: int) -> None:
+        if self.action_emb is not None:
+            grow(self.action_emb, nn.Embedding(new, self.action_emb.embedding_dim))
 
     @checked
     def forward(

@@ -96,6 +96,9 @@ class GPTVAE(Configurable):
         self.vae_kl_loss_weight, self.vae_kl_div_floor = vae_kl_loss_weight, vae_kl_div_floor
         self.latents_dropout_prob = latents_dropout_prob
 
+    def given_now(self) -> dict[str, Any]:
+        return {**self._given, 'num_tokens': self.ar_wrapped_decoder.net.num_tokens}
+
     @classmethod
     def accepted(cls) -> dict[str, Any]:
         return {**AttentionLayers.accepted(), **cls.arguments()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -32,6 +32,7 @@ from x_transformers.features.embeddings import (
     sizes,
 )
 from x_transformers.features.layer_positions import LayerPositionsInModel
+from x_transformers.features.resizing import grow
 from x_transformers.features.segments import MemSameLength
 from x_transformers.features.sparse.pattern import PatternsInModel
 from x_transformers.features.untied import UntiedPositionsInModel
@@ -141,6 +142,20 @@ class MultiInputTransformerWrapper(Wrapper):
         heads = {name: nn.Linear(self.dim, v, bias=False) for name, v in self.num_tokens.items()}
         self.to_logits: Any = None if return_only_embed else by_name(heads)
         sort_members(self, ordering.MODEL)
+
+    def by_tokens(self) -> Iterator[tuple[str, nn.Module]]:
+        """Yield the modules with a row for each token of a stream."""
+        for name in self.num_tokens:
+            yield f'embeds.{name}_embed', self.embeds[f'{name}_embed']
+            if self.to_logits is not None:
+                yield f'to_logits.{name}', self.to_logits[name]
+
+    def resize_tokens(self, num_tokens: dict[str, int]) -> None:
+        for name, new in num_tokens.items():
+            grow(self.embeds[f'{name}_embed'], nn.Embedding(new, self.emb_dim))
+            if self.to_logits is not None:
+                grow(self.to_logits[name], nn.Linear(self.dim, new, bias=False))
+        self.num_tokens = dict(num_tokens)
 
     @checked
     def forward(

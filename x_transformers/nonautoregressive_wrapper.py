@@ -198,6 +198,9 @@ class NonAutoregressiveWrapper(Configurable):
         if cond_drop_prob > 0:
             self.null_text = nn.Parameter(torch.randn(1, known_stack(net.attn_layers).dim_context) * 0.02)
 
+    def resize_own_tokens(self, old: int, new: int) -> None:
+        self.num_tokens = new
+
     # training
 
     @checked

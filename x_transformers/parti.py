@@ -62,6 +62,8 @@ class Parti(Configurable):
         self.cond_drop_prob, self.guidance = cond_drop_prob, float(guidance)
         self.null_text = nn.Parameter(torch.randn(text_len, self.encoder.dim) * 0.02)
 
+    keeps_tokens = 'the last token of its decoder begins images'
+
     @classmethod
     def accepted(cls) -> dict[str, Any]:
         return {**XTransformer.accepted(), **cls.arguments()}

@@ -194,6 +194,8 @@ class UniversalPretrainWrapper(Configurable):
         self.register_buffer('synth_data_buffer', self.random_sequences_fn(half, buffer_size - half))
         self.register_buffer('step', torch.tensor(0))
 
+    keeps_tokens = 'its generator of texts has as many'
+
     @property
     def device(self) -> torch.device:
         step: Any = self.step

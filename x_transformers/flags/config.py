@@ -40,14 +40,10 @@ def encode(value: Any, name: str) -> Any:
         kind = vars(value).get('_built_as', type(value))
         if KINDS.get(kind.__name__) is not kind:
             raise ValueError(f'`{name}` is of a class {kind.__name__} of its own, which a config cannot name')
-        known = kind.accepted()
+        known, built = kind.accepted(), value.given_now()
         # what overrides something else is kept even where it is the default
-        kept = (
-            k
-            for k in value._given
-            if k not in known or 'cross_attn_' in k or not same(value._given[k], known[k].default)
-        )
-        given = {k: value._given[k] for k in kept}
+        kept = (k for k in built if k not in known or 'cross_attn_' in k or not same(built[k], known[k].default))
+        given = {k: built[k] for k in kept}
         # a module that was replaced since is described as it is now
         now = {k: getattr(value, k, v) if isinstance(v, nn.Module) else v for k, v in given.items()}
         now = {k: v for k, v in now.items() if v is not None or given[k] is None}  # given, and not kept

@@ -34,6 +34,7 @@ from x_transformers.flags.resolved import catalogue_for, did_you_mean, flags_of,
 TWINS: ContextVar[dict[Any, Any] | None] = ContextVar('twins', default=None)
 LIBRARY = f'{__name__.partition(".")[0]}.'
 PRETRAINED = 'x_transformers.pretrained'  # far above this file: found by name when it is asked for
+RESIZING = 'x_transformers.features.resizing'
 Own = TypeVar('Own', bound='Configurable')
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec
@@ -316,6 +317,10 @@ class Configurable(nn.Module):
             if isinstance(module, Configurable):
                 module.follow(float(progress))
 
+    def given_now(self) -> dict[str, Any]:
+        """Return the keywords that the module was built with, for its config; those that have changed since as now."""
+        return self._given
+
     def follow(self, progress: float) -> None:
         """What the module itself changes in the course of training."""
 
@@ -326,6 +331,28 @@ class Configurable(nn.Module):
         grow under Muon, which `attn_qk_clip_` bounds. The matrices of experts have three axes.
         """
         return muon_parameters_inside(*self.children(), queries_and_keys=queries_and_keys)
+
+    def resize_token_embeddings(self: Own, num_tokens: int | Mapping[str, int]) -> Own:
+        """Change the number of tokens, in place: tables of tokens, output heads, and what the config says.
+
+        Rows of tokens that there were stay, new ones are drawn as in a new model, and what is shared stays shared. Call
+        it on the outermost module, before an optimizer is made, which would have the state of the old rows.
+
+        Args:
+            num_tokens: The new number; fewer cut the last rows off. Of several models with unequal numbers a dict by
+                their names, as `{'encoder': 100}` of an XTransformer; of several streams a dict by theirs.
+
+        Returns:
+            This module.
+
+        Raises:
+            TypeError: `num_tokens` is no integer, and no dict of them.
+            ValueError: There is no table of tokens, or it does not say which of several; or an id that is needed would
+                be cut off.
+            ConfigError: A table or head is not the library's, is quantized, sharded, or has an adapter.
+        """
+        importlib.import_module(RESIZING).resize(self, num_tokens)
+        return self
 
     def explain(self) -> str:
         """Return a text that lists what runs in this model, stage by stage, with the inputs it takes."""

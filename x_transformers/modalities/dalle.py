@@ -242,6 +242,8 @@ class DALLE(Configurable):
             parts.append(self.image_emb(ids[:, max(first - start, 0) :]) + at)
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
+    keeps_tokens = 'words, what fills up texts, and tokens of images stand in two tables one behind another'
+
     # what it is called with
 
     def scores(self, text: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:

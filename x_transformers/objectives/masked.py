@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -138,6 +138,12 @@ class Hiding:
         return x.masked_fill(chosen & (kind < self.replace_prob), self.mask_token_id)
 
 
+def resized(hiding: Hiding, old: int, new: int) -> Hiding:
+    """Return how tokens are hidden in a vocabulary of another size, which random tokens are drawn from."""
+    drawn_from = new if hiding.num_tokens in (None, old) else min(hiding.num_tokens, new)
+    return replace(hiding, vocabulary=new, num_tokens=drawn_from)
+
+
 class MLMWrapper(Configurable):
     """Masked language model (BERT), with the loss of the masked tokens:  ids (b, n) -> loss.
 
@@ -229,6 +235,9 @@ class MLMWrapper(Configurable):
         of_items = {} if num_items_in_batch is None else {'num_items': num_items_in_batch}
         loss = aux.added_to(self.loss(outputs, hidden, **of_items), share)
         return (loss, (outputs, hidden)) if return_outputs else loss
+
+    def resize_own_tokens(self, old: int, new: int) -> None:
+        self.hiding = resized(self.hiding, old, new)
 
     def hide(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[HiddenTokens, dict[str, Any]]:
         """Hide tokens of `x` (b n); also what the net is called with beside them."""

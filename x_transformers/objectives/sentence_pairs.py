@@ -15,7 +15,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import can_look, check_range
 from x_transformers.features.readouts import place_of
 from x_transformers.flags import ConfigError, Configurable, a_mapping, an_instance, boolean, is_int, shown
-from x_transformers.objectives.masked import MLMWrapper, loss_of_hidden
+from x_transformers.objectives.masked import MLMWrapper, loss_of_hidden, resized
 from x_transformers.training.items import share_of_items
 from x_transformers.training.masking import IGNORED
 from x_transformers.training.token_loss import later, next_token_loss
@@ -218,6 +218,9 @@ class BertPretrainWrapper(Configurable):
             loss = loss + pair_loss(pair_logits, labels, read.get('mask')) * share
         loss = aux.added_to(loss, share)
         return (loss, (outputs, pair_logits, hidden)) if return_outputs else loss
+
+    def resize_own_tokens(self, old: int, new: int) -> None:
+        self.hiding = resized(self.hiding, old, new)
 
     def pair_logits(self, beside: Any, ids: Tensor, mask: Tensor | None) -> Tensor:
         """Logits (b 2) of what the net gave beside its own: pooled vectors (b d), or hidden states (b n d)."""
