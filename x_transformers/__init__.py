@@ -40,6 +40,7 @@ from x_transformers.objectives.sentence_pairs import BertPretrainWrapper
 from x_transformers.objectives.span_corruption import SpanCorruption, T5PretrainWrapper, UL2Mixture
 from x_transformers.parti import Parti
 from x_transformers.speech import LogMelSpectrogram, SpeechEncoder
+from x_transformers.training.optim import param_groups
 from x_transformers.vision_language import VisionLanguageWrapper
 from x_transformers.x_transformers import (
     Attention,
@@ -128,5 +129,6 @@ __all__ = [
     'freeze_pretrained_',
     'layer_schedule',
     'mean_pool_kv_heads_',
+    'param_groups',
     'sparsify_',
 ]

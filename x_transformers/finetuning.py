@@ -35,16 +35,13 @@ from x_transformers.training.label_losses import (
 )
 from x_transformers.training.losses import real_tokens
 from x_transformers.training.masking import IGNORED
+from x_transformers.training.optim import is_norm
 
 __all__ = ['FineTuned', 'TextBatch', 'TextToText', 'finetune', 'freeze_pretrained_']
 
 # parts of the names of parameters
 INPUT = ('token_emb', 'embeds', 'project_emb', 'project_in', 'conv_stem', 'patch_to_embedding', 'to_token_emb')
 OUTPUT = ('to_logits', 'project_out', 'mlp_head', 'to_classes', 'head')
-
-
-def is_norm(module: nn.Module) -> bool:
-    return any('Norm' in kind.__name__ or 'DynamicTanh' in kind.__name__ for kind in type(module).__mro__)
 
 
 def in_norms(net: nn.Module) -> set[str]:

@@ -1,4 +1,4 @@
-"""What optimisers ask of a model: which weights are matrices for Muon, and clipping the logits of attention.
+"""What optimisers ask of a model: groups by weight decay, matrices for Muon, and clipping the logits of attention.
 
 The method `qk_clip_` of the modules stands here as a function, and what `muon_parameters` of a stack gives.
 """
@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from x_transformers.cache import LayerIntermediates
 from x_transformers.core.hosts import Attention, Stack
 from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.traces import Intermediates
-from x_transformers.flags import shown
+from x_transformers.flags import is_number, shown
 from x_transformers.flags.configurable import muon_parameters_inside
 
 
@@ -25,6 +26,75 @@ def weights_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     inside = (m for module in modules for m in module.modules())
     found: Any = (m.weight for m in inside if isinstance(m, nn.Linear) or getattr(m, 'matrices', False))
     return [weight for weight in dict.fromkeys(found) if weight.numel()]
+
+
+# groups of parameters
+
+LAYERS = (nn.Linear, nn.Bilinear, _ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
+TABLES = ('emb', 'embs', 'embed', 'embeds', 'embedding', 'embeddings')  # ends of names of modules
+
+
+def is_norm(module: nn.Module) -> bool:
+    return any('Norm' in kind.__name__ or 'DynamicTanh' in kind.__name__ for kind in type(module).__mro__)
+
+
+def is_table(module: nn.Module, path: str) -> bool:
+    """Return whether a module holds a table of embeddings, by its class, or by its name in a model."""
+    if isinstance(module, LAYERS):
+        return False
+    named = any('Embedding' in kind.__name__ for kind in type(module).__mro__)
+    return named or any(part.split('_')[-1].lower() in TABLES for part in path.split('.'))
+
+
+def decays(module: nn.Module, path: str, name: str, parameter: Tensor) -> bool:
+    """Return whether a parameter of a module, at a path in a model, is the weight of a layer."""
+    if parameter.ndim < 2 or is_norm(module) or is_table(module, path):
+        return False
+    if '.parametrizations.' in f'.{path}.':  # of a weight with a norm, for one
+        *_, name = path.split('.')
+        return 'weight' in name and sum(size > 1 for size in parameter.shape) > 1
+    return 'weight' in name.split('_')
+
+
+def param_groups(model: nn.Module, weight_decay: float = 0.1) -> list[dict[str, Any]]:
+    """Return parameter groups for an optimizer of PyTorch, in which the weights of layers decay, and nothing else.
+
+    Weights of linear layers, convolutions and experts decay. Biases, norms, embeddings, positions, scales, memory
+    tokens and other vectors do not. A table of embeddings that is also the output head is an embedding.
+
+        optimizer = torch.optim.AdamW(param_groups(model, weight_decay=0.1), lr=3e-4)
+
+    Args:
+        model: Any module. Parameters that are frozen are left out, those that are shared are there once.
+        weight_decay: That of the first group, at least 0.
+
+    Returns:
+        At most two groups with `params`, `weight_decay`, `name` ('decay' or 'no_decay') and `param_names`.
+
+    Raises:
+        TypeError: `model` is no module, or `weight_decay` is no number.
+        ValueError: `weight_decay` is below 0, or no parameter learns.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f'`model` got {shown(model)}, it must be a module')
+    if not is_number(weight_decay):
+        raise TypeError(f'`weight_decay` got {shown(weight_decay)}, it must be a number')
+    if not weight_decay >= 0:
+        raise ValueError(f'`weight_decay` got {weight_decay}, it must be at least 0')
+    found: dict[nn.Parameter, tuple[str, bool]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            if parameter.requires_grad:  # of several places, all must agree that it decays
+                first, so_far = found.get(parameter, (f'{path}.{name}' if path else name, True))
+                found[parameter] = first, so_far and decays(module, path, name, parameter)
+    if not found:
+        raise ValueError('`model` has no parameter that learns')
+    groups = []
+    for kind, share in (('decay', weight_decay), ('no_decay', 0.0)):
+        chosen = {p: name for p, (name, decay) in found.items() if decay == (kind == 'decay')}
+        names = dict(params=[*chosen], weight_decay=float(share), name=kind, param_names=[*chosen.values()])
+        groups += [names] if chosen else []
+    return groups
 
 
 class UpdatesStack:
