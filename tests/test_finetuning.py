@@ -8,6 +8,8 @@ from torch import nn
 from toy_tasks import markov, taught
 
 from x_transformers import (
+    Classifier,
+    Decoder,
     Encoder,
     MLMWrapper,
     Perceiver,
@@ -225,6 +227,105 @@ def test_the_word_in_front_decides():
     for task, wanted in (('copy', asked), ('reverse', [t[::-1] for t in asked])):
         found = tasks.answer(model, task, asked, 6)
         assert sum(a == b for a, b in zip(found, wanted, strict=True)) >= 38
+
+
+# labels
+
+REAL = torch.arange(N).expand(4, -1) < torch.tensor([8, 3, 5, 0])[:, None]  # the last row is padding alone
+PROBLEMS = ('regression', 'single_label_classification', 'multi_label_classification')
+
+
+def by_problem(problem, logits, labels):
+    """As the models of `transformers` compute it, in one line each."""
+    if problem == 'regression':
+        return F.mse_loss(logits.squeeze(-1) if labels.ndim < logits.ndim else logits, labels)
+    if problem == 'single_label_classification':
+        return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
+    return F.binary_cross_entropy_with_logits(logits, labels)
+
+
+@pytest.mark.parametrize('kind', ['finetune', 'Classifier'])
+@pytest.mark.parametrize('count', [1, 3])
+@pytest.mark.parametrize('head', ['class', 'tokens'])
+def test_numbers_classes_and_several_labels(kind, count, head):
+    """Told by `problem_type`, else by the labels; rows and tokens of padding do not count, whatever they hold."""
+
+    def build(problem=None):
+        if kind == 'finetune':
+            return randomised(finetune(net(), head, count, problem_type=problem)[0])
+        token = 'all' if head == 'tokens' else None
+        return randomised(Classifier(net(), num_classes=count, token=token, problem_type=problem))
+
+    real = REAL if head == 'tokens' else REAL.any(dim=-1)
+    shape, x, model = tuple(real.shape), ids(), build()
+    numbers = torch.rand(*shape, count, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    classes = (torch.arange(real.numel()) % count).view(shape)
+    logits = model(x, mask=REAL)
+    # labels, and whether they tell the problem by themselves
+    cases = [('regression', numbers, count == 1), ('multi_label_classification', numbers, count > 1)]
+    if count == 1:
+        cases += [('regression', numbers.squeeze(-1), True), ('regression', classes, True)]
+        cases += [('multi_label_classification', numbers.squeeze(-1).round().bool(), False)]
+    else:
+        cases += [('single_label_classification', classes, True), ('single_label_classification', classes.int(), True)]
+        cases += [('multi_label_classification', numbers.round().bool(), True)]
+        cases += [('multi_label_classification', numbers.round().long(), False)]
+    for problem, labels, told in cases:
+        single = problem == 'single_label_classification'
+        right = labels.long() if single else labels.double().view(*shape, count)
+        wanted = by_problem(problem, logits[real], right[real])
+        given = labels.clone()
+        given[~real] = float('nan') if given.is_floating_point() else 0
+        for model.problem_type in (problem, None) if told else (problem,):
+            assert_close(model(x, given, mask=REAL), wanted)
+        items = 2 * labels[real].numel()
+        assert_close(model(x, given, mask=REAL, num_items_in_batch=items) * 2, wanted)
+    assert type(model).from_config(build('regression').config).problem_type == 'regression'
+
+
+def test_labels_without_a_number_do_not_count():
+    model, x = randomised(finetune(net(), 'class', 3)[0]), ids()
+    labels = torch.tensor([[1.0, 0.0, -100.0], [-100.0] * 3, [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    known = labels != -100
+    logits = model(x)
+    assert_close(model(x, labels), F.binary_cross_entropy_with_logits(logits[known], labels[known].double()))
+    assert model(x, torch.full((4, 3), -100.0)) == 0
+
+
+@pytest.mark.parametrize(
+    ('call', 'words'),
+    [
+        (lambda: finetune(net(), 'class', 3)[0](ids(), torch.rand(4)), 'must be whole numbers, as there are several'),
+        (lambda: finetune(net(), 'class', 3)[0](ids(), torch.rand(4, 2)), r'they must be \(4, 3\)'),
+        (lambda: finetune(net(), 'class', 3)[0](ids(), 2 + torch.rand(4, 3)), '`labels` must be from 0 to 1 or -100'),
+        (lambda: finetune(net(), 'class', 1)[0](ids(), torch.rand(4, 2)), r'they must be \(4, 1\) or \(4,\)'),
+        (lambda: finetune(net(), 'class', 1, problem_type=PROBLEMS[1]), '`num_labels` of at least 2'),
+        (lambda: finetune(net(), 'span', problem_type='regression'), "does not go with `head='span'`"),
+        (lambda: finetune(net(), problem_type='regresion'), "`problem_type` got 'regresion'"),
+        (lambda: Classifier(net(), num_classes=1, problem_type=PROBLEMS[1]), '`num_classes` of at least 2'),
+        (lambda: finetune(net())[0](ids(), num_items_in_batch=3), '`num_items_in_batch` needs `labels`'),
+    ],
+)  # fmt: skip
+def test_labels_that_do_not_fit(call, words):
+    with pytest.raises((ConfigError, ValueError, TypeError), match=words):
+        call()
+
+
+@pytest.mark.parametrize('read', [None, 'last'])
+def test_a_class_is_read_from_the_last_real_token(read):
+    """With padding on either side, and in between; what it holds does not matter."""
+    model = randomised(finetune(net(Decoder), 'class', 3, read=read)[0])
+    assert model.read == 'last'
+    real = torch.ones(4, N, dtype=torch.bool)
+    real[0, 5:] = real[1, :3] = real[2, 2:4] = real[2, 7:] = False
+    x = ids()
+    hidden = model.net(x, mask=real, return_embeddings=True)
+    last = hidden[torch.arange(4), torch.tensor([4, 7, 6, 7])]
+    wanted = last @ model.head.weight.T + model.head.bias
+    assert_close(model(x, mask=real), wanted)
+    assert_close(model(x.masked_fill(~real, 3), mask=real), wanted)
+    assert_close(model(x[:1, :5]), wanted[:1])
+    assert finetune(net(), read='last')[0].read == 'last' and finetune(net())[0].read == 'first'
 
 
 @pytest.mark.parametrize(
