@@ -66,6 +66,20 @@ def test_a_loop_saves_and_goes_on(accelerate, tmp_path):
     assert torch.equal(fresh.generate(ROWS, 8, temperature=0.0), model.generate(ROWS, 8, temperature=0.0))
 
 
+def test_parts_of_a_step_of_unequal_length(accelerate):
+    """Two micro-batches with 44 and 12 targets have the gradient of one batch with all."""
+    accelerator, model, *_ = prepared(accelerate)
+    lens = torch.tensor([12] * 4 + [4] * 4)
+    wanted = language_model(tie_embedding=True)
+    wanted(ROWS[:8], lens=lens).backward()
+    for rows in (ROWS[:4], ROWS[4:8, :4]):
+        with accelerator.accumulate(model):
+            loss = model(rows, num_items_in_batch=int((lens - 1).sum()))
+            accelerator.backward(loss * accelerator.gradient_accumulation_steps * accelerator.num_processes)
+    for ours, theirs in zip(accelerator.unwrap_model(model).parameters(), wanted.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-6, rtol=1e-4)
+
+
 def test_half_precision(accelerate):
     accelerator, *parts = prepared(accelerate, mixed_precision='bf16')
     losses = train(accelerator, *parts, epochs=3)

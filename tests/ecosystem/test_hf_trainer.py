@@ -91,6 +91,39 @@ def test_accumulated_batches_count_by_their_targets(transformers, tmp_path):
     torch.testing.assert_close(*found)
 
 
+@pytest.mark.parametrize('kind', ['CausalLM', 'labels'])
+def test_accumulated_batches_are_those_of_a_loop(transformers, tmp_path, kind):
+    """Four batches of a row each, of unequal lengths, make the step of one batch with all, exactly: by its own loop and
+    by the Trainer, whose number of targets leaves out the first label of each row."""
+    lengths = torch.tensor([12, 3, 7, 5])
+    ids = torch.stack([row['input_ids'] for row in ROWS[:4]])
+    real = torch.arange(12) < lengths[:, None]
+    rows = [
+        {'input_ids': row, 'attention_mask': mask.long(), 'labels': row.masked_fill(~mask, -100)}
+        if kind == 'CausalLM'
+        else {'input_ids': row[:length], 'labels': row[:length]}
+        for row, mask, length in zip(ids, real, lengths, strict=True)
+    ]
+
+    def model_of():
+        transformers.set_seed(0)
+        model = language_model()
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        return model
+
+    wanted = model_of()
+    AutoregressiveWrapper(wanted.net)(ids, lens=lengths).backward()
+    found = model_of()
+    options = dict(max_steps=1, gradient_accumulation_steps=4, per_device_train_batch_size=1, save_strategy='no')
+    options |= dict(optim='sgd', learning_rate=1.0, max_grad_norm=0.0, lr_scheduler_type='constant')
+    before = [p.detach().clone() for p in found.parameters()]
+    transformers.Trainer(found, arguments(transformers, tmp_path, **options), train_dataset=rows).train()
+    for old, new, p in zip(before, found.parameters(), wanted.parameters(), strict=True):
+        torch.testing.assert_close(old - new.detach(), p.grad, atol=1e-6, rtol=1e-4)
+
+
 def test_any_wrapper_by_its_loss(transformers, tmp_path):
     class OwnLoss(transformers.Trainer):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
