@@ -176,3 +176,32 @@ def test_what_cannot_be_resized(build, wanted, error, words):
     with pytest.raises(error, match=words):
         model.resize_token_embeddings(wanted)
     assert all(map(torch.equal, before.values(), model.state_dict().values()))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('default')
+@pytest.mark.parametrize('kind', ['Llama', 'T5'])
+def test_folders_of_transformers_follow(kind, tmp_path):
+    """A model read from one is written with its new size, and read there with the same logits."""
+    transformers = pytest.importorskip('transformers')
+    from x_transformers import pretrained
+
+    if kind == 'Llama':
+        sizes = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+        theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=OLD, **sizes))
+    else:
+        sizes = dict(d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0)
+        theirs = transformers.T5ForConditionalGeneration(transformers.T5Config(vocab_size=OLD, **sizes))
+    theirs.save_pretrained(tmp_path / 'theirs')
+    model = pretrained.load(tmp_path / 'theirs').eval().resize_token_embeddings(NEW)
+    model.save_pretrained(tmp_path / 'ours', format='hf')
+    again = type(theirs).from_pretrained(tmp_path / 'ours').eval()
+    ids = torch.arange(NEW).unsqueeze(0)
+    with torch.no_grad():
+        if kind == 'Llama':
+            found, wanted = model(ids), again(ids).logits
+        else:
+            context = model.encoder(ids)
+            found = model.decoder.net(ids, context=context)
+            wanted = again(input_ids=ids, decoder_input_ids=ids).logits
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-3)

@@ -264,5 +264,8 @@ def chosen(model: nn.Module, info: Info | None, hf_type: str | None, tied: bool)
 
 def sizes_now(model: nn.Module, row: Row) -> dict[str, Any]:
     """Fields that name sizes which may have changed since."""
-    field: Any = row.model.get('num_tokens')
-    return {} if field is None else {field: getattr(model, 'net', model).num_tokens}
+    net: Any = getattr(model, 'net', model)
+    sides = {'num_tokens': net, 'enc_num_tokens': getattr(net, 'encoder', None)}
+    sides['dec_num_tokens'] = getattr(getattr(net, 'decoder', None), 'net', None)
+    fields = {name: row.model.get(name) for name in sides}
+    return {field: sides[name].num_tokens for name, field in fields.items() if isinstance(field, str)}
