@@ -368,8 +368,10 @@ class AutoregressiveWrapper(Configurable):
         if predicts:
             found = next_embed_loss(*predicted, real=targets != self.ignore_index, num_items=num_items_in_batch)
             loss = loss + self.next_embed_loss_weight * found
-        counted = to_come.of(0, True) if extra is not None and extra.last_only else targets
-        share = share_of_items(counted != self.ignore_index, num_items_in_batch)
+        share: Any = 1
+        if num_items_in_batch is not None:
+            counted = to_come.of(0, True) if extra is not None and extra.last_only else targets
+            share = share_of_items(counted != self.ignore_index, num_items_in_batch)
         if self.add_attn_z_loss:
             loss = loss + intermediates.attn_z_loss * share
         loss = aux.added_to(loss, share)
