@@ -26,6 +26,7 @@ from x_transformers.flags import (
     shown,
     size,
 )
+from x_transformers.flags.unexpected import answering
 from x_transformers.training.losses import real_tokens
 from x_transformers.training.masking import IGNORED
 from x_transformers.training.token_loss import next_token_loss
@@ -62,6 +63,7 @@ def names_with(net: nn.Module, test: Callable[[str], bool]) -> set[str]:
     return {name for name, _ in net.named_parameters() if any(map(test, name.split('.')))}
 
 
+@answering
 @torch.no_grad()
 def freeze_pretrained_(
     net: nn.Module,
@@ -175,6 +177,7 @@ class FineTuned(Configurable):
         return next_token_loss(logits.mT if self.kind == 'span' else logits, labels.long(), ignore_index=IGNORED)
 
 
+@answering
 def finetune(
     net: nn.Module,
     head: str = 'class',

@@ -17,6 +17,7 @@ from x_transformers.features.rotary import RotaryEmbedding
 from x_transformers.flags import ConfigError, shown
 from x_transformers.flags.checks import warn_once
 from x_transformers.flags.config import KINDS
+from x_transformers.flags.unexpected import answering
 from x_transformers.pretrained.engine import (
     Step,
     bare,
@@ -130,6 +131,7 @@ def load(
 ) -> Any: ...
 
 
+@answering
 def load(
     source: str | os.PathLike[str],
     *,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.routing import flags_of_strangers
-from x_transformers.flags import ConfigError, Feature, did_you_mean, probability, shown
+from x_transformers.flags import ConfigError, Feature, advice, did_you_mean, probability, shown
 from x_transformers.flags.config import KINDS, decode
 from x_transformers.flags.resolved import flags_of, known_features
 from x_transformers.pretrained.heads import is_of_head
@@ -93,7 +93,8 @@ def with_keywords(call: dict[str, Any], keywords: Mapping[str, Any]) -> dict[str
         found = with_keyword(call, name, value)
         if found is None:
             known = {n for one in (call, *inside(call).values()) for n in KINDS[one['class']].accepted()}
-            raise ConfigError(f'unknown keyword `{name}` of {call["class"]}{did_you_mean(name, known)}')
+            hint = advice(name, known, value, KINDS[call['class']], 'load')
+            raise ConfigError(f'unknown keyword `{name}` of {call["class"]}{hint}')
         call = found
     return call
 
