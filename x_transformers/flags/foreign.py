@@ -5,6 +5,7 @@ Only imported for an error: a keyword that is taken costs nothing.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -32,6 +33,16 @@ BUILDERS = ('TransformerWrapper', 'AutoregressiveWrapper', 'Attention', 'FeedFor
             'Perceiver')  # fmt: skip
 OF_ENCODERS = ('ViTransformerWrapper', 'MLMWrapper', 'BertPretrainWrapper', 'PermutationLMWrapper', 'TwoTowers',
                'NonAutoregressiveWrapper', 'FactorizedVideoEncoder', 'Muse')  # fmt: skip
+OF_SOURCE = ('context', 'context_mask')
+# what a class refuses, although it hands keywords on to modules that take it
+REFUSED_BY = {
+    'XLAutoregressiveWrapper': ('mask', 'pos', 'attn_mask', 'attn_bias'),
+    'Recirculation': ('pos', 'attn_mask', 'attn_bias'),
+    'PermutationLMWrapper': ('attn_mask',),
+    'VisionLanguageWrapper': ('prompt_lens',),
+    'XTransformer': OF_SOURCE,
+    'EncoderDecoder': OF_SOURCE,
+}
 # inputs of a model that wrappers set or refuse
 REFUSED = {'cache', 'input_not_include_cache', 'seq_start_pos', 'self_attn_kv_mask', 'logits_to_keep', 'document_ids'}
 
@@ -82,6 +93,10 @@ def answer(name: str, value: Any, callee: Callee) -> str:
         for alternative in alternatives(row, value):
             if found := at_callee(row, alternative, name, value, side, callee):
                 return found
+    for row in rows if callee.method else ():
+        refused = next((one for one in alternatives(row, value) if one in refused_by(callee)), None)
+        if refused is not None:
+            return f': here it is called `{refused}`, which is not taken'
     for row in rows:
         for alternative in alternatives(row, value):
             if found := elsewhere(row, alternative, name, value, callee):
@@ -89,19 +104,34 @@ def answer(name: str, value: Any, callee: Callee) -> str:
     return belonging(name, value, callee) if not rows else ''
 
 
+def refused_by(callee: Callee) -> set[str]:
+    """Return the keywords that the called object, or the model in it, refuses."""
+    classes = [cls.__name__ for cls in getattr(callee.owner, '__mro__', ())]
+    classes.append(type(getattr(callee.module, 'net', None)).__name__)
+    return {name for cls in classes for name in REFUSED_BY.get(cls, ())}
+
+
 def rows_for(name: str, kind: str) -> tuple[list[Word], str]:
     """Return the rows of a word, those of a kind first, and the side of an encoder-decoder that the word names."""
-    table = [(set(row.theirs.split()), row) for row in WORDS]
     side, tried = '', [(name, '')]
     if found := SIDE.search(name):
         side = 'enc_' if found[1] in ('encoder', 'enc', 'src', 'source') else 'dec_'
         tried.append((name.replace(found[0], '', 1), side))
     tried += [(LEVEL.sub('', word), own) for word, own in tried if LEVEL.match(word)]
     for word, own in tried:
-        rows = [row for words, row in table if word in words]
-        if rows:
+        if rows := rows_by_word().get(word):
             return sorted(rows, key=lambda row: ORDERS[kind].index(row.kind)), own
     return [], ''
+
+
+@functools.cache
+def rows_by_word() -> dict[str, list[Word]]:
+    """Return the rows of each word."""
+    found: dict[str, list[Word]] = {}
+    for row in WORDS:
+        for word in dict.fromkeys(row.theirs.split()):
+            found.setdefault(word, []).append(row)
+    return found
 
 
 def alternatives(row: Word, value: Any) -> list[str]:
@@ -130,7 +160,8 @@ def at_callee(row: Word, alternative: str, name: str, value: Any, side: str, cal
         changed.append(', '.join(KEYWORD.sub(lambda m, p=p: m[0].replace(m[1], p + m[1]), code) for p in sides))
     for code in changed:
         keywords = KEYWORD.findall(code)
-        if name not in keywords and all(keyword in callee.names for keyword in keywords):
+        taken = callee.names if not callee.method else set(callee.names) - refused_by(callee)
+        if name not in keywords and all(keyword in taken for keyword in keywords):
             plain = alternative.isidentifier() and not row.values
             return f': here it is {listed(keywords)}{"" if plain else f", write `{code}`"}{remark(row, name, value)}'
     return ''
@@ -143,9 +174,12 @@ def elsewhere(row: Word, alternative: str, name: str, value: Any, callee: Callee
     if alternative.startswith('!'):
         return ''
     places = list(homes(row.kind, callee))
+    if row.kind in (LOAD, SAVE):
+        code = f'pretrained.{row.kind}({"folder" if row.kind == LOAD else "model, folder"}, {{}})'
+        places = [Place(f'of `pretrained.{row.kind}`', code, KEYWORD.findall(written(alternative, name, value)))]
     if alternative.startswith('@'):
         owner, _, alternative = alternative[1:].partition(' ')
-        if alternative.startswith(':') or callee.is_called(owner):
+        if alternative.startswith(':') or (callee.is_called(owner) and not callee.method):
             return ''
         places = [place_of(owner, callee.kinds)] if owner in callee.kinds else []
         if owner in FUNCTIONS:
@@ -225,7 +259,7 @@ def homes(kind: str, callee: Callee) -> Iterator[Place]:
     if kind == CALL:
         if own is not None and callee.method != 'forward' and callee.owner not in (wrapper, None):
             yield Place('of a call', 'model(..., {})', keywords_of(own, 'forward'))
-        names = keywords_of(net, 'forward') | keywords_of(stack, 'forward') | {'pos', 'attn_bias'}
+        names = keywords_of(net, 'forward') | keywords_of(stack, 'forward') | {'pos', 'attn_bias', 'document_ids'}
         yield Place('of the call of the model', 'net(ids, {})', names)
         yield Place('of the call of AutoregressiveWrapper', 'AutoregressiveWrapper(net)(ids, {})',
                     keywords_of(wrapper, 'forward'))  # fmt: skip

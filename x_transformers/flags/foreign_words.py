@@ -134,8 +134,7 @@ WORDS: tuple[Word, ...] = (
          note='of weights and hidden units; `attn_sublayer_dropout`, `ff_sublayer_dropout` for the output'),
     Word('dropout_rate dropout_prob hidden_dropout hidden_dropout_prob resid_pdrop residual_dropout drop_rate '
          'resid_dropout residual_dropout_prob hidden_dropout_rate drop proj_drop resid_drop proj_drop_rate',
-         f'{HF}, {TIMM}, {JAX}',
-         SUBLAYER_DROPOUT),
+         f'{HF}, {TIMM}, {JAX}', SUBLAYER_DROPOUT),
     Word('attention_dropout attention_probs_dropout_prob attn_pdrop attn_drop attn_drop_rate '
          'attention_dropout_prob attention_dropout_rate att_dropout dropout_p attn_dropout_p attn_dropout_rate '
          'attention_probs_dropout attn_drop_p',
@@ -149,14 +148,13 @@ WORDS: tuple[Word, ...] = (
     Word('layerdrop drop_path drop_path_rate stochastic_depth stochastic_depth_prob stochastic_depth_rate droppath '
          'drop_path_prob layer_drop layerdrop_prob',
          f'{HF}, {TIMM}, {FAIRSEQ}', 'layer_dropout'),
-    Word('classifier_dropout cls_dropout head_dropout drop_head head_drop classifier_dropout_prob',
+    Word('classifier_dropout cls_dropout head_dropout drop_head head_drop classifier_dropout_prob qa_dropout '
+         'seq_classif_dropout final_dropout summary_last_dropout',
          HF, '@Classifier dropout'),
     Word('model transformer backbone base_model decoder_model lm',
          'other libraries', 'net | model | decoder | attn_layers'),
     # biases
-    Word('bias use_bias add_bias',
-         f'{TORCH}, {GPT}', 'ff_no_bias={not} | @Classifier bias',
-         values=BIASES),
+    Word('bias use_bias add_bias', f'{TORCH}, {GPT}', 'ff_no_bias={not} | @Classifier bias', values=BIASES),
     Word('attention_bias attn_bias_terms add_qkv_bias use_attention_bias attention_use_bias add_bias_qkv '
          'use_qkv_bias',
          HF, 'attn_qkv_bias={value}, attn_out_bias={value} | attn_qkv_bias', note='they are off by default'),
@@ -181,23 +179,31 @@ WORDS: tuple[Word, ...] = (
     Word('use_rms_norm rms_norm rmsnorm rms_layer_norm', FLASH, 'use_rmsnorm'),
     Word('elementwise_affine layer_norm_elementwise_affine', TORCH, 'norm_affine'),
     Word('layer_norm_bias ln_bias use_layernorm_bias', HF, 'norm_bias'),
-    Word('use_qk_norm qk_layernorm qk_layer_norm use_qk_layernorm qk_layernorms',
+    Word('use_qk_norm qk_layernorm qk_layer_norm use_qk_layernorm qk_layernorms norm_qk normalize_qk',
          f'{HF}, {MEGATRON}', "attn_qk_head_norm='layer'", note="'rms' for an RMSNorm"),
     Word('layer_scale_init_value init_values layer_scale layerscale layerscale_value layer_scale_init',
          f'{TIMM}, {HF}', 'use_layerscale=True, layerscale_init_value={value}'),
     Word('parallel_residual use_parallel_residual parallel_attn parallel_attention parallel_blocks '
          'shared_attention_norm',
          f'{HF}, LitGPT', 'parallel_block'),
+    Word('norm final_norm',
+         TORCH, 'pre_norm_has_final_norm', values={None: ': leave it out, a stack has a final norm'}),
+    Word('post_attention_norm post_mlp_norm post_sublayer_norm use_post_norm', 'LitGPT', 'sandwich_norm'),
+    Word('fc_norm', TIMM, 'post_pool_norm'),
+    Word('layernorm_embedding embedding_layer_norm embed_layer_norm', FAIRSEQ, 'post_emb_norm'),
     # feedforwards
     Word('hidden_act hidden_activation activation_function act_layer act_fn ffn_act_fn dense_act_fn activation_fn '
          'act nonlinearity feed_forward_proj activation mlp_act activation_type ffn_activation mlp_activation '
-         'act_func activations hidden_act_fn mlp_class_name',
+         'act_func activations hidden_act_fn mlp_class_name mlp_activations',
          f'{HF}, {TORCH}, {TIMM}, {FAIRSEQ}, {JAX}', 'ff_activation', values=ACTIVATIONS,
          note='`ff_glu=True` for a gated feedforward'),
     Word('swiglu use_swiglu use_swiglu_ffn',
          f'{HF}, {MEGATRON}', 'ff_glu=True, ff_swish=True', values={False: ': leave it out'}),
     Word('is_gated_act use_glu gated gated_mlp use_gated_mlp gated_linear_unit gated_act use_geglu geglu',
          HF, 'ff_glu'),
+    Word('gelu_approximate', 'LitGPT', ': leave it out', values={'tanh': "ff_activation='gelu_tanh'"}),
+    Word('first_k_dense_replace mlp_only_layers decoder_sparse_step moe_layer_freq interleave_moe_layer_step',
+         HF, ': give `ff_moe_experts` a tuple with a value per layer, 0 for a dense one'),
     Word('chunk_size_feed_forward', HF, 'ff_chunks', note='the number of chunks'),
     Word('num_local_experts num_experts n_routed_experts moe_num_experts n_experts num_moe_experts n_expert '
          'ffn_num_experts',
@@ -225,7 +231,8 @@ WORDS: tuple[Word, ...] = (
          'window_attention attn_window',
          f'{HF}, {FLASH}, {GPT}', 'attn_max_attend_past={less}',
          note='the tokens before the query, which is not counted'),
-    Word('layer_types attention_layers attention_types sliding_window_pattern',
+    Word('layer_types attention_layers attention_types sliding_window_pattern use_sliding_window max_window_layers '
+         'global_attn_every_n_layers sliding_window_indices',
          HF, ': give a keyword a tuple with a value per layer, `attn_max_attend_past=(127, None)`'),
     Word('attn_logit_softcapping attn_logits_soft_cap softcap attn_logit_cap attention_logit_softcapping '
          'attention_logit_softcap logit_softcap',
@@ -233,6 +240,13 @@ WORDS: tuple[Word, ...] = (
     Word('final_logit_softcapping final_logit_softcap logits_soft_cap', HF, 'logits_softclamp'),
     Word('softmax_scale scale attention_multiplier attn_scale qk_scale sm_scale attention_scale scaling',
          FLASH, 'attn_softmax_scale'),
+    Word('scale_attn_weights', HF, 'attn_softmax_scale=1.0', values={True: ': leave it out, scores are scaled'}),
+    Word('enable_gqa', TORCH, ': leave it out, `attn_kv_heads` chooses the heads of keys and values'),
+    Word('attention_fn attn_fn', JAX, 'attn_custom_attn_fn'),
+    Word('relative_attention pos_att_type max_relative_positions position_biased_input',
+         HF, 'attn_disentangled=True'),
+    Word('latent_attention use_mla mla', 'LitGPT', 'attn_use_latent_kv=True'),
+    Word('num_hidden_groups inner_group_num share_layers cross_layer_sharing', HF, 'weight_tie_layers=True'),
     Word('query_pre_attn_scalar', HF, 'attn_softmax_scale={root}'),
     Word('clip_qkv', 'MPT', 'attn_qkv_clip'),
     Word('attention_sinks attn_sink attention_sink use_sinks', HF, 'attn_head_learned_sink'),
@@ -265,6 +279,15 @@ WORDS: tuple[Word, ...] = (
          'positional_embedding_type pos_emb_type positional_embeddings',
          f'{HF}, {TIMM}, {MEGATRON}', 'rotary_pos_emb=True',
          note='or `alibi_pos_bias`, `rel_pos_bias`; a learned table is the default', values=POSITIONS),
+    Word('original_max_position_embeddings', HF, 'rotary_scaling', note='whose `length` it is'),
+    Word('rope_condense_ratio', 'LitGPT', 'rotary_interpolation_factor'),
+    Word('sinusoidal_pos_embds sinusoidal use_sinusoidal', HF, 'sinu_pos_emb'),
+    Word('learned_pos learned_pos_emb',
+         FAIRSEQ, ': leave it out, TransformerWrapper has a learned table of positions',
+         values={False: 'sinu_pos_emb=True'}),
+    Word('mem_len memory_len n_mems', HF, 'max_mem_len'),
+    Word('same_length', HF, 'mem_same_length'),
+    Word('clamp_len', HF, 'xl_clamp_len'),
     Word('alibi use_alibi', f'{HF}, {FLASH}', 'alibi_pos_bias'),
     Word('relative_attention_num_buckets num_buckets', HF, 'rel_pos_bias=True, rel_pos_num_buckets={value}'),
     Word('relative_attention_max_distance', HF, 'rel_pos_bias=True, rel_pos_max_distance={value}'),
@@ -290,6 +313,24 @@ WORDS: tuple[Word, ...] = (
     Word('scale_embedding embed_scale scale_embeddings embedding_multiplier normalize_embedding',
          HF, 'emb_scale', note='the factor itself, such as dim ** 0.5', values={False: ': leave it out'}),
     Word('logit_scale logits_scaling output_multiplier lm_head_multiplier', HF, 'logits_scale'),
+    Word('word_embed_proj_dim', HF, 'emb_dim'),
+    Word('projection_dim', HF, 'dim_shared'),
+    Word('pooler_hidden_size pooler_hidden_act pooler_act pooler_dropout pooler_output_size add_pooling_layer',
+         HF, 'pooler'),
+    Word('no_scale_embedding', FAIRSEQ, ': leave it out, embeddings are not scaled unless `emb_scale` is given'),
+    Word('no_cross_attention', FAIRSEQ, ': leave it out, `cross_attend=True` adds it'),
+    Word('block_fn mlp_layer attn_layer embed_layer embed_norm_layer',
+         TIMM, ': layers are changed by keywords of the stack, or by features'),
+    Word('dynamic_img_size', TIMM, "interpolate_pos_emb='bicubic'"),
+    Word('pretrained checkpoint_path', TIMM, ': `pretrained.load` loads a folder, or a repository of a hub'),
+    Word('num_nextn_predict_layers new_decoder_architecture num_ln_in_parallel_attn reorder_and_upcast_attn '
+         'router_jitter_noise scale_attn_by_inverse_layer_idx use_weighted_layer_sum apply_spec_augment '
+         'adaptive_softmax_cutoff quant_noise_pq padding_multiple patch_drop_rate broadcast_dropout decode '
+         'deterministic_flash_attn sparse_prediction scale_attn_norm no_embed_class pool_include_prefix '
+         'dynamic_img_pad cross_self_attention qkv_format mask_time_prob mask_feature_prob legacy slow_but_exact '
+         'tensor_parallel_size sequence_parallel',
+         f'{HF}, {TIMM}, {FAIRSEQ}', ': it has no counterpart here'),
+    Word('cls_token_id sep_token_id', HF, ': ids of special tokens are part of the inputs'),
     Word('encoder_layer decoder_layer',
          TORCH, ': a stack builds its layers: `Encoder(dim=..., depth=..., heads=...)`'),
     Word('custom_encoder custom_decoder',
@@ -325,9 +366,10 @@ WORDS: tuple[Word, ...] = (
     Word('mask_token_id mask_id mask_idx mask_token_index', HF, 'mask_token_id | mask_id'),
     Word('mlm_probability mlm_prob masking_ratio mask_ratio mask_probability masked_lm_prob', HF, 'mask_prob'),
     Word('label_smoothing_factor smoothing label_smoothing_eps', HF, 'label_smoothing'),
-    Word('initializer_range init_std initializer_factor init_scale weight_init std init_method_std init_method',
+    Word('initializer_range init_std initializer_factor init_scale weight_init std init_method_std init_method '
+         'kernel_init bias_init weight_init_std fix_init initializer',
          HF, ': weights are drawn when a model is built; `presets.initialise_(model, std=0.02)` draws them anew'),
-    Word('device', TORCH, ': move the model, `.to(device)`, or build it inside `with torch.device(...)`'),
+    Word('device init_device', TORCH, ': move the model, `.to(device)`, or build it inside `with torch.device(...)`'),
     Word('device_map', HF, ': `.to(device)` moves a model; `pretrained.load` has a `device_map`'),
     Word('dtype torch_dtype precision param_dtype params_dtype',
          f'{TORCH}, {HF}',
@@ -350,9 +392,7 @@ WORDS: tuple[Word, ...] = (
     Word('input_ids idx inputs input tokens token_ids ids src input_tokens x text_ids seq prompt prompts '
          'inputs_ids prompt_token_ids token_idx prev_output_tokens src_tokens input_seq encoder_input_tokens '
          'input_token_ids sequence context_tokens x_in batch sequences',
-         f'{HF}, {TORCH}, {GPT}, {FAIRSEQ}',
-         FIRST_INPUTS,
-         CALL),
+         f'{HF}, {TORCH}, {GPT}, {FAIRSEQ}', FIRST_INPUTS, CALL),
     Word('pixel_values image images imgs img pictures',
          f'{HF}, {TIMM}', 'img | images | image | source | video | x', CALL),
     Word('input_features input_values features audio_values waveform mel', HF, 'x | source | audio', CALL),
@@ -389,10 +429,7 @@ WORDS: tuple[Word, ...] = (
     Word('position_ids positions input_pos positions_ids decoder_position_ids pos_ids position',
          f'{HF}, LitGPT, {JAX}', 'pos', CALL),
     Word('cache_position start_pos cache_index', HF, ': the cache holds how many tokens were read', CALL),
-    Word('token_type_ids segment_ids token_types',
-         HF,
-         TOKEN_TYPES,
-         CALL),
+    Word('token_type_ids segment_ids token_types', HF, TOKEN_TYPES, CALL),
     Word('labels lm_labels label',
          HF, 'labels', CALL,
          note='the loss is made by the wrapper, which takes its targets from the ids if there are no labels'),
@@ -400,7 +437,8 @@ WORDS: tuple[Word, ...] = (
          GPT, 'labels', CALL, note='targets are made from the ids, shifted by one: pass the whole sequence once'),
     Word('start_positions end_positions',
          HF, ': give both as `labels` (b, 2) to a model with a head for spans', CALL),
-    Word('next_sentence_label sentence_order_label', HF, '@BertPretrainWrapper labels', CALL),
+    Word('next_sentence_label sentence_order_label',
+         HF, '!labels | : it is `labels` of the call of BertPretrainWrapper', CALL),
     Word('past_key_values past_key_value layer_past past kv_cache past_kv cache_params incremental_state '
          'past_states past_kvs inference_params',
          f'{HF}, {FLASH}, {FAIRSEQ}', 'cache | prompt_cache', CALL,
@@ -421,11 +459,19 @@ WORDS: tuple[Word, ...] = (
     Word('is_causal causal_mask src_is_causal tgt_is_causal memory_is_causal causal use_causal_mask',
          f'{TORCH}, {FLASH}', f'!causal | {ENCODER_OR_DECODER}', CALL),
     Word('num_logits_to_keep last_token_only only_last', HF, 'logits_to_keep', CALL),
+    Word('perm_mask target_mapping', HF, ': `PermutationLMWrapper` draws orders, and its `infill` takes them', CALL),
+    Word('use_mems', HF, 'return_mems', CALL),
+    Word('return_loss', HF, ': a wrapper such as AutoregressiveWrapper returns the loss', CALL),
+    Word('image_sizes vision_feature_layer vision_feature_select_strategy mm_encoder_outputs',
+         HF, ': it is chosen when the model is built, see VisionLanguageWrapper', CALL),
+    Word('block_table cache_seqlens num_splits rotary_cos rotary_sin block_tables',
+         FLASH, ': it has no counterpart here, see `kv_storage` of `generate`', CALL),
     Word('head_mask decoder_head_mask cross_attn_head_mask layer_head_mask', HF, ': it has no counterpart', CALL),
     Word('cu_seqlens cu_seqlens_q cu_seqlens_k cu_seq_lens_q cu_seq_lens_k max_seqlen max_length_q max_length_k '
          'seq_idx document_id doc_ids doc_id sequence_ids max_seqlen_q',
          f'{FLASH}, {HF}', 'document_ids', CALL, note='the number of the document of each token, (b, n)'),
-    Word('bool_masked_pos', HF, 'hidden_patches', CALL),
+    Word('bool_masked_pos',
+         HF, 'hidden_patches | : it is `hidden_patches` of the call of ViTransformerWrapper', CALL),
     Word('interpolate_pos_encoding', HF, "@ViTransformerWrapper interpolate_pos_emb='bicubic'"),
     Word('deterministic train training is_training enable_dropout inference',
          JAX, ': the mode is of the module: `model.train()` or `model.eval()`', CALL),
@@ -493,7 +539,8 @@ WORDS: tuple[Word, ...] = (
          f'{HF}, {VLLM}', 'num_draft_tokens', GENERATE),
     Word('max_matching_ngram_size prompt_lookup_max', f'{HF}, {VLLM}', 'max_ngram', GENERATE),
     Word('speculative_config num_assistant_tokens_schedule assistant_confidence_threshold assistant_early_exit '
-         'assistant_tokenizer target_lookbehind assistant_lookbehind use_mtp is_assistant',
+         'assistant_tokenizer target_lookbehind assistant_lookbehind use_mtp is_assistant '
+         'assistant_ensemble_weight speculation_type',
          HF, ': it has no counterpart, see the method `speculative`', GENERATE),
     Word('guidance_scale cfg_scale cfg guidance unconditional_guidance_scale w',
          f'{HF}, diffusers', 'cond_scale', GENERATE),
@@ -516,7 +563,8 @@ WORDS: tuple[Word, ...] = (
          f'{HF}, {VLLM}', ': keywords are given one by one; `**net.generation_defaults` are those of a loaded model',
          GENERATE),
     Word('tokenizer skip_special_tokens detokenize echo include_stop_str_in_output return_full_text '
-         'clean_up_tokenization_spaces truncate_prompt_tokens spaces_between_special_tokens',
+         'clean_up_tokenization_spaces truncate_prompt_tokens spaces_between_special_tokens messages '
+         'response_format user chat_template output_kind extra_args guided_decoding guided_json',
          f'{HF}, {VLLM}', ': ids go in, and ids of new tokens come out', GENERATE),
     # loading
     Word('torch_dtype params_dtype precision', HF, 'dtype', LOAD),
@@ -555,7 +603,9 @@ WORDS: tuple[Word, ...] = (
     Word('state_dict', HF, ': `load_state_dict` of the loaded model takes other weights', LOAD),
     Word('config', HF, ': config.json of the folder is read; keywords of the model change it', LOAD),
     Word('max_memory offload_folder', HF, 'device_map', LOAD, note='a device, or a dict from modules to devices'),
-    Word('key_mapping fusion_config generation_config kernel_config', HF, ': it has no counterpart', LOAD),
+    Word('key_mapping fusion_config generation_config kernel_config torchscript use_kernels adapter_name '
+         'feature_extractor',
+         HF, ': it has no counterpart', LOAD),
     Word('return_dict output_attentions output_hidden_states use_cache',
          HF, ': it is chosen in each call, see `return_intermediates`', LOAD),
     # saving
