@@ -29,6 +29,7 @@ from x_transformers.flags.config import KINDS, decode, encode, same
 from x_transformers.flags.declared import Feature, Features, Flag, names_of
 from x_transformers.flags.explain import explained
 from x_transformers.flags.resolved import advice, catalogue_for, flags_of, known_flags, resolve
+from x_transformers.flags.unexpected import answering
 
 # what the layers of the stack that is being built have come to, by their flags; None outside of that
 TWINS: ContextVar[dict[Any, Any] | None] = ContextVar('twins', default=None)
@@ -267,6 +268,7 @@ class Configurable(nn.Module):
     def from_pretrained(cls: type[Own], source: str | os.PathLike[str], **options: Any) -> Own: ...
 
     @classmethod
+    @answering
     def from_pretrained(cls, source: str | os.PathLike[str], **options: Any) -> Any:
         """Load a model from a folder in the format of this library or of `transformers`: see `pretrained.load`.
 
@@ -277,6 +279,7 @@ class Configurable(nn.Module):
             return other(source, **options)
         return importlib.import_module(PRETRAINED).load(source, cls=cls, **options)
 
+    @answering
     def save_pretrained(self, path: str | os.PathLike[str], format: str = 'own', **options: Any) -> Any:
         """Write the config and the weights to a folder, in the format of this library, or of `transformers` ('hf'): see
         `pretrained.save`."""

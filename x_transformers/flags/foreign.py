@@ -15,6 +15,7 @@ from x_transformers.flags.foreign_words import BUILD, CALL, GENERATE, LOAD, SAVE
 
 SIDE = re.compile(r'(?:(?<=_)|^)(encoder|enc|src|source|decoder|dec|tgt|target)_')
 LEVEL = re.compile(r'^(cross_attn|attn|ff)_')
+PREFIXES = ('attn_', 'ff_', 'cross_attn_', 'enc_', 'dec_')
 KEYWORD = re.compile(r'(?:^|, )(\w+)=')
 # ways to generate, apart from `generate...`, and those that load and save
 WAYS = ('stream', 'beam_search', 'speculative', 'infill', 'decoding', 'add')
@@ -30,7 +31,7 @@ ORDERS = {
 }
 BUILDERS = ('TransformerWrapper', 'AutoregressiveWrapper', 'Attention', 'FeedForward', 'ViTransformerWrapper',
             'ContinuousTransformerWrapper', 'SpeechEncoder', 'MLMWrapper', 'Classifier', 'XTransformer',
-            'Perceiver')  # fmt: skip
+            'Perceiver', 'TwoTowers')  # fmt: skip
 OF_ENCODERS = ('ViTransformerWrapper', 'MLMWrapper', 'BertPretrainWrapper', 'PermutationLMWrapper', 'TwoTowers',
                'NonAutoregressiveWrapper', 'FactorizedVideoEncoder', 'Muse')  # fmt: skip
 OF_SOURCE = ('context', 'context_mask')
@@ -194,8 +195,8 @@ def elsewhere(row: Word, alternative: str, name: str, value: Any, callee: Callee
 
 def belonging(name: str, value: Any, callee: Callee) -> str:
     """Return which function takes a keyword of this library that was given to another one."""
-    if any(known.endswith(f'_{name}') for known in callee.names):
-        return ''
+    if any(prefix + name in callee.names for prefix in PREFIXES):
+        return ''  # it lacks its prefix alone
     for kind in ORDERS[callee.kind]:
         for place in homes(kind, callee):
             if name in place.names:

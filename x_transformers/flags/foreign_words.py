@@ -82,7 +82,7 @@ SUBLAYER_DROPOUT = (
 )
 FIRST_INPUTS = (
     'x | prompts | seq | src | source | seq_in | start_tokens | tokens | token_ids | texts | ids | text | img | images'
-    ' | states | video | prompt'
+    ' | states | video'
 )
 TOKEN_TYPES = (
     "embed_ids={{'token_type': {name}}} | : build the model with `TransformerWrapper(..., embed_num_tokens="
@@ -395,7 +395,7 @@ WORDS: tuple[Word, ...] = (
          f'{HF}, {TORCH}, {GPT}, {FAIRSEQ}', FIRST_INPUTS, CALL),
     Word('pixel_values image images imgs img pictures',
          f'{HF}, {TIMM}', 'img | images | image | source | video | x', CALL),
-    Word('input_features input_values features audio_values waveform mel', HF, 'x | source | audio', CALL),
+    Word('input_features input_values features audio_values waveform mel', HF, 'x | source', CALL),
     Word('decoder_input_ids tgt targets_in decoder_input_tokens decoder_inputs tgt_ids',
          f'{HF}, {TORCH}, {JAX}', 'tgt | seq_out_start | start | x', CALL),
     Word('inputs_embeds input_embeds inputs_embeddings decoder_inputs_embeds token_embeddings embeds '

@@ -63,6 +63,13 @@ def of_outer_call(
     return None
 
 
+def is_foreign(name: str) -> bool:
+    """Return True for a keyword of another library."""
+    from x_transformers.flags.foreign import rows_by_word  # not needed unless there is an error
+
+    return name in rows_by_word()
+
+
 def names_of(module: Any, method: Callable[..., Any]) -> set[str]:
     """Return the keywords that a method or function takes."""
     from x_transformers.flags.foreign import keywords_of  # not needed unless there is an error

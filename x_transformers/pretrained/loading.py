@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -230,7 +231,7 @@ class Wanted:
 
     def call(self, call: dict[str, Any], source: str) -> dict[str, Any]:
         """The call that builds it, of the class that is asked for."""
-        call = with_keywords(with_dropout(call, self.dropout), self.keywords)
+        call = with_keywords(with_dropout(call, self.dropout), self.keywords, inspect.signature(load).parameters)
         kind = KINDS[call['class']]
         if self.cls is None or issubclass(kind, self.cls):
             return call

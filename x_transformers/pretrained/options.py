@@ -85,15 +85,15 @@ def takes(call: Mapping[str, Any], name: str) -> bool:
     return name.startswith(('enc_', 'dec_')) and any(held.startswith('enc_') for held in call)
 
 
-def with_keywords(call: dict[str, Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+def with_keywords(call: dict[str, Any], keywords: Mapping[str, Any], others: Collection[str] = ()) -> dict[str, Any]:
     """The call with further keywords: each goes to the wrapper, if that takes it, else to the stack, else to all calls
-    within that do."""
+    within that do. `others` are names that `load` itself takes."""
     features_first = sorted(keywords.items(), key=lambda item: item[0] != 'features')  # which bring keywords of theirs
     for name, value in features_first:
         found = with_keyword(call, name, value)
         if found is None:
             known = {n for one in (call, *inside(call).values()) for n in KINDS[one['class']].accepted()}
-            hint = advice(name, known, value, KINDS[call['class']], 'load')
+            hint = advice(name, (*known, *others), value, KINDS[call['class']], 'load')
             raise ConfigError(f'unknown keyword `{name}` of {call["class"]}{hint}')
         call = found
     return call
