@@ -19,14 +19,6 @@ class ConfigError(ValueError):
     """Flags that are unknown, out of range, or do not go together. The message names them."""
 
 
-class UnexpectedKeyword(TypeError):
-    """A call got a keyword that it does not take. `keyword` is its name."""
-
-    def __init__(self, message: str, keyword: str = '') -> None:
-        super().__init__(message)
-        self.keyword = keyword
-
-
 @functools.cache
 def log_once(message: str) -> None:
     from loguru import logger

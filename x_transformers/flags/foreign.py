@@ -35,6 +35,8 @@ BUILDERS = ('TransformerWrapper', 'AutoregressiveWrapper', 'Attention', 'FeedFor
 OF_ENCODERS = ('ViTransformerWrapper', 'MLMWrapper', 'BertPretrainWrapper', 'PermutationLMWrapper', 'TwoTowers',
                'NonAutoregressiveWrapper', 'FactorizedVideoEncoder', 'Muse')  # fmt: skip
 OF_SOURCE = ('context', 'context_mask')
+# inputs of a stack that models around it hand on
+OF_STACK = ('attn_mask', 'pos', 'attn_bias', 'document_ids')
 # what a class refuses, although it hands keywords on to modules that take it
 REFUSED_BY = {
     'XLAutoregressiveWrapper': ('mask', 'pos', 'attn_mask', 'attn_bias'),
@@ -256,11 +258,11 @@ def homes(kind: str, callee: Callee) -> Iterator[Place]:
     if kind not in (CALL, GENERATE) or 'AutoregressiveWrapper' not in kinds:
         return
     own = callee.module if callee.module is not None else owner
-    wrapper, net, stack = (kinds[name] for name in ('AutoregressiveWrapper', 'TransformerWrapper', 'AttentionLayers'))
+    wrapper, net = kinds['AutoregressiveWrapper'], kinds['TransformerWrapper']
     if kind == CALL:
         if own is not None and callee.method != 'forward' and callee.owner not in (wrapper, None):
             yield Place('of a call', 'model(..., {})', keywords_of(own, 'forward'))
-        names = keywords_of(net, 'forward') | keywords_of(stack, 'forward') | {'pos', 'attn_bias', 'document_ids'}
+        names = keywords_of(net, 'forward') | {*OF_SOURCE, *OF_STACK}
         yield Place('of the call of the model', 'net(ids, {})', names)
         yield Place('of the call of AutoregressiveWrapper', 'AutoregressiveWrapper(net)(ids, {})',
                     keywords_of(wrapper, 'forward'))  # fmt: skip

@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
-from x_transformers.flags.checks import UnexpectedKeyword
 from x_transformers.flags.config import KINDS
 from x_transformers.flags.resolved import advice
 
@@ -15,9 +14,7 @@ Function = TypeVar('Function', bound=Callable[..., Any])
 Step = TypeVar('Step')
 
 
-def unexpected(
-    module: Any, method: str, name: str, value: Any, names: Iterable[str], hint: str = ''
-) -> UnexpectedKeyword:
+def unexpected(module: Any, method: str, name: str, value: Any, names: Iterable[str], hint: str = '') -> TypeError:
     """Return the error for a keyword that a method or function does not take, with what to write instead.
 
     Args:
@@ -33,21 +30,22 @@ def unexpected(
     called = '.'.join([] if owner is None else [owner.__name__])
     if method != 'forward':
         called = f'{called}.{method}'.lstrip('.')
-    return UnexpectedKeyword(f'{called} got an unexpected input `{name}`{hint}', name)
+    return naming_keyword(TypeError(f'{called} got an unexpected input `{name}`{hint}'), name)
 
 
 def of_outer_call(
     error: TypeError, module: Any, method: Callable[..., Any], kwargs: Mapping[str, Any]
-) -> UnexpectedKeyword | None:
+) -> TypeError | None:
     """Return the error for a keyword that a call handed on, or does not take itself; None for any other error.
 
     A model inside cannot know which method the user called, and which keywords that takes.
     """
     called = method.__name__
-    if isinstance(error, UnexpectedKeyword):
-        if module is None or error.keyword not in kwargs or ': `features` leaves out' in str(error):
+    name = keyword_named(error)
+    if name is not None:
+        if module is None or name not in kwargs or ': `features` leaves out' in str(error):
             return None
-        name, names = error.keyword, names_of(module, method)
+        names = names_of(module, method)
         hint = advice(name, names, kwargs[name], type(module), called, module, KINDS)
         return unexpected(module, called, name, kwargs[name], names, hint) if hint else None
     if not str(error).startswith(f'{inspect.unwrap(method).__qualname__}() '):
@@ -61,6 +59,17 @@ def of_outer_call(
         if not passes_on or module is not None or ': here it is `' in str(found):
             return found
     return None
+
+
+def naming_keyword(error: TypeError, name: str) -> TypeError:
+    """Return an error that says which keyword was unexpected, to the calls around it."""
+    error.__dict__['keyword'] = name
+    return error
+
+
+def keyword_named(error: TypeError) -> str | None:
+    """Return the keyword that an error is about, if it was unexpected."""
+    return error.__dict__.get('keyword')
 
 
 def is_foreign(name: str) -> bool:
