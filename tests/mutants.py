@@ -2071,7 +2071,6 @@ BUGS = {
         ('all values mean the same', 'return [part.strip() for part in (row.values[key] if known else row.ours)', 'return [part.strip() for part in row.ours'),
         ('rows of another kind come first', 'key=lambda row: ORDERS[kind].index(row.kind)', 'key=lambda row: -ORDERS[kind].index(row.kind)'),
         ('the side of an encoder-decoder is forgotten', "sides = (side,) if side else ('enc_', 'dec_')", "sides = ('enc_', 'dec_')"),
-        ('a sentence stands before the keyword', "    if alternative.startswith(':'):\n        return ''\n    exact", "    if alternative.startswith(':'):\n        return filled(alternative, name, value)\n    exact"),
     ]),
     'flags/unexpected.py': ('test_foreign_words.py', [
         ('the model inside answers for the method', 'if module is None or name not in kwargs or', 'if True or'),

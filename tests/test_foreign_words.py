@@ -18,6 +18,7 @@ from x_transformers import (
     Encoder,
     FeedForward,
     MLMWrapper,
+    PagedEngine,
     TransformerWrapper,
     ViTransformerWrapper,
     XTransformer,
@@ -112,6 +113,7 @@ CASES = [
     (lambda: wrapper().generate(IDS, 2, return_dict_in_generate=False), ': leave it out, tokens alone are returned'),
     (lambda: wrapper().generate(IDS, 2, temprature=1.0), 'generate got an unexpected input `temprature`, did you mean '
      '`temperature`?'),
+    (lambda: PagedEngine(wrapper(), num_blocks=8).add([1, 2], max_tokens=4), 'here it is `seq_len`'),
     (lambda: pretrained.save(net(), save_directory='m'), 'an unexpected input `save_directory`: here it is `path`'),
     (lambda: net().save_pretrained('m', safe_serialization=True), ': leave it out, safetensors are written'),
     (lambda: TransformerWrapper.from_pretrained(pretrained_model_name_or_path='m'), 'here it is `source`'),

@@ -17,6 +17,7 @@ from x_transformers.core.own_stacks import given_whole, has_own_forward, known_s
 from x_transformers.fast.paged_step import PagedStep
 from x_transformers.flags import ConfigError, advice, count, is_int, none, size
 from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.unexpected import answering
 from x_transformers.generation.cached_step import each_rows, form_of, named_rows
 from x_transformers.generation.choice import NO_TOKEN, REASONS, Choice, Endings, GenerationHistory, vocabulary_of
 from x_transformers.generation.engine import Generated, evaluating, reasons_of
@@ -175,6 +176,7 @@ class PagedEngine:
 
     # requests
 
+    @answering
     def add(
         self,
         prompt: Tensor | Sequence[int],
