@@ -1,6 +1,7 @@
-"""Write the pages that list every flag by topic, `docs/flags/*.md`, from the declarations of the flags.
+"""Write the pages that list every flag by topic, `docs/flags/*.md`, from the declarations of the flags, and the page of
+keywords of other libraries, `docs/from-other-libraries.md`, from their table.
 
-python docs/generate.py    # after a change to a flag; a test compares the pages with the declarations
+python docs/generate.py    # after a change to a flag or the table; a test compares the pages with both
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from pathlib import Path
 import x_transformers.flags.measured as results
 from x_transformers import Attention, AttentionLayers, FeedForward, TransformerWrapper
 from x_transformers.flags import Configurable, Feature
+from x_transformers.flags.foreign_words import BUILD, CALL, GENERATE, LOAD, SAVE, WORDS, Word
 
 FOLDER = Path(__file__).parent / 'flags'
+OF_WORDS = Path(__file__).parent / 'from-other-libraries.md'
 HOSTS: dict[type[Configurable], str] = {
     Attention: 'attn_',
     FeedForward: 'ff_',
@@ -116,7 +119,78 @@ def pages() -> dict[str, str]:
     return {f'{topic}.md': '\n'.join(lines).rstrip() + '\n' for topic, lines in parts.items()}
 
 
+KINDS = {
+    BUILD: 'Building models',
+    CALL: 'Calls',
+    GENERATE: 'Generation',
+    LOAD: '`pretrained.load` and `from_pretrained`',
+    SAVE: '`pretrained.save` and `save_pretrained`',
+}
+INTRODUCTION = """# Coming from other libraries
+
+<!-- written by docs/generate.py -->
+
+A keyword of another library raises an error that names the keyword of this one, and where it belongs if the called
+function has none. Nothing is renamed silently.
+
+```python
+import torch
+from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
+
+try:
+    Decoder(dim=64, depth=2, num_heads=4)
+except ValueError as error:
+    print(error)  # unknown keyword `num_heads` of Decoder: here it is `heads`
+
+net = TransformerWrapper(num_tokens=256, max_seq_len=64, attn_layers=Decoder(dim=64, depth=2, heads=4))
+try:
+    AutoregressiveWrapper(net).generate(torch.zeros(1, 4).long(), 8, do_sample=False)
+except TypeError as error:
+    print(error)  # ... `do_sample`: here it is `temperature`, write `temperature=0.0`
+```
+
+These are the words that are known, with what to write instead. `...` is the value that was given. Keywords of layers
+are those of a stack; `Attention` and `FeedForward` take them without `attn_` and `ff_`, `XTransformer` with `enc_`,
+`dec_` in front. See also [Coming from transformers](from-transformers.md) and [Coming from nanoGPT](from-nanogpt.md).
+"""
+
+
+def instead(row: Word) -> str:
+    """Return what to write for the words of a row: all alternatives, those for single values, and the remark."""
+    parts = [alternatives(row.ours)]
+    parts += [f'{cell(value)}: {alternatives(ours)}' for value, ours in row.values.items()]
+    return '; '.join([*parts, *([filled(row.note)] if row.note else [])])
+
+
+def alternatives(ours: str) -> str:
+    """Return alternatives of the table for readers."""
+    parts = []
+    for one in ours.split(' | '):
+        owner, text = re.fullmatch(r'(?:@(\w+) )?[! ]*(.*)', one.strip()).groups()
+        text = filled(text[1:].strip()) if text.startswith(':') else f'`{filled(text)}`'
+        parts.append(f'{text} (`{owner}`)' if owner else text)
+    return ' or '.join(parts)
+
+
+def filled(text: str) -> str:
+    """Return a text of the table with `...` for what a caller gives."""
+    return cell(text.format(**dict.fromkeys(('value', 'less', 'root', 'not', 'name'), '...')))
+
+
+def page_of_words() -> str:
+    """Return the text of the page of keywords of other libraries."""
+    lines = [INTRODUCTION]
+    for kind, title in KINDS.items():
+        lines += [f'## {title}', '', '| there | library | here |', '|---|---|---|']
+        for row in (row for row in WORDS if row.kind == kind):
+            words = ', '.join(f'`{word}`' for word in row.theirs.split())
+            lines.append(f'| {words} | {row.libraries} | {instead(row)} |')
+        lines.append('')
+    return '\n'.join(lines).rstrip() + '\n'
+
+
 if __name__ == '__main__':
+    OF_WORDS.write_text(page_of_words(), encoding='utf-8')
     FOLDER.mkdir(exist_ok=True)
     for name, text in pages().items():
         (FOLDER / name).write_text(text, encoding='utf-8')

@@ -2089,6 +2089,22 @@ BUGS = {
         ('any method fits its stage', 'if not takes_arguments(method, number_of_arguments(signature)):', 'if False:', 'test_own_features.py'),
         ('rings run outwards in the same order', 'for feature in reversed(self.at.get(stage, ())):', 'for feature in self.at.get(stage, ()):', 'test_flags.py test_scores.py test_attention.py'),
     ]),
+    'flags/foreign.py': ('test_foreign_words.py', [
+        ('a keyword that the callee lacks is named', 'all(keyword in taken for keyword in keywords)', 'any(keyword in taken or True for keyword in keywords)'),
+        ('what a wrapper refuses is named', 'if not callee.method else set(callee.names) - refused_by(callee)', ''),
+        ('all values mean the same', 'return [part.strip() for part in (row.values[key] if known else row.ours)', 'return [part.strip() for part in row.ours'),
+        ('rows of another kind come first', 'key=lambda row: ORDERS[kind].index(row.kind)', 'key=lambda row: -ORDERS[kind].index(row.kind)'),
+        ('the side of an encoder-decoder is forgotten', "sides = (side,) if side else ('enc_', 'dec_')", "sides = ('enc_', 'dec_')"),
+    ]),
+    'flags/unexpected.py': ('test_foreign_words.py', [
+        ('the model inside answers for the method', 'if module is None or name not in kwargs or', 'if True or'),
+        ('a missing argument hides the keyword', 'if not str(error).startswith(', 'if str(error).startswith('),
+        ('steps that are asked for later do not know their method', 'if better := of_outer_call(error, module, method, kwargs):', 'if better := None:'),
+    ]),
+    'flags/foreign_words.py': ('test_foreign_words.py', [
+        ('a keyword is misspelt in the table', "'tie_embedding'),", "'tied_embedding'),"),
+        ('padding is taken for tokens', "'mask=~{name}', CALL", "'mask={name}', CALL"),
+    ]),
     'flags/resolved.py': ('test_flags.py', [
         ('two choices of one stage pass', 'if stage in chosen:', 'if False:'),
         ('two features settle one attribute', 'if settled.setdefault(attribute, name) != name:', 'if False:', 'test_own_features.py'),

@@ -314,3 +314,4 @@ def test_pages_of_flags_are_those_of_the_declarations():
     assert sorted(pages) == sorted(page.name for page in (ROOT / 'docs' / 'flags').glob('*.md'))
     for name, text in pages.items():
         assert (ROOT / 'docs' / 'flags' / name).read_text(encoding='utf-8') == text, 'run docs/generate.py'
+    assert generate.OF_WORDS.read_text(encoding='utf-8') == generate.page_of_words(), 'run docs/generate.py'

@@ -6,8 +6,10 @@ What belongs here: `AutoregressiveWrapper`. What its generation is made of stand
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, overload
 
 import torch
@@ -50,6 +52,7 @@ from x_transformers.flags import (
     probability,
     warn_once,
 )
+from x_transformers.flags.unexpected import answering_steps
 from x_transformers.generation.batching import Paged, generate_in_blocks
 from x_transformers.generation.choice import Choice, Endings, vocabulary_of
 from x_transformers.generation.engine import Beams, Beside, Decoding, Generated, Reader, evaluating
@@ -580,7 +583,7 @@ class AutoregressiveWrapper(Configurable):
         """
         state = self.decoding(prompts, seq_len, **options)
         state.expert.alone = False  # between two steps the caller may do anything
-        return state.run()
+        return answering_steps(state.run(), self, AutoregressiveWrapper.stream, options)
 
     def decoding(
         self,
@@ -648,6 +651,17 @@ class AutoregressiveWrapper(Configurable):
             samples=num_samples or 1,
             callback=callback,
         )
+
+    @classmethod
+    def option_names(cls, method: str) -> set[str]:
+        """Return the keywords that a way to generate takes, besides its parameters and the inputs of the net."""
+        shared = {'eos_token', 'stop_sequences', 'prompt_lens', 'cache_kv', 'restrict_to_max_seq_len', 'slide_cache'}
+        if method == 'speculative':
+            return Choice.own_names() | shared
+        if method not in ('generate', 'stream'):
+            return Choice.own_names() if method == 'beam_search' else set()
+        decoding = {p.name for p in inspect.signature(cls.decoding).parameters.values() if p.kind is p.KEYWORD_ONLY}
+        return Choice.own_names() | {field.name for field in fields(Guidance)} | decoding
 
     def compiled_net(self, backend: Any) -> Callable[..., Any]:
         """The net, compiled for any length by a backend of torch; the default one if True. Compiled once."""

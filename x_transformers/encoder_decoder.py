@@ -13,7 +13,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids
 from x_transformers.core.own_modules import is_of_others
 from x_transformers.core.routing import flags_of_strangers, hidden_targets, model_flags, renamed_mask, split_model_flags
-from x_transformers.flags import ConfigError, Configurable, an_instance, boolean, did_you_mean, probability, size
+from x_transformers.flags import ConfigError, Configurable, advice, an_instance, boolean, probability, size
 from x_transformers.generation.engine import evaluating
 from x_transformers.keywords import Unpack, XTransformerKeywords
 from x_transformers.training.items import share_of_items
@@ -98,9 +98,10 @@ class XTransformer(Configurable):
         accepted, strangers = self.accepted(), set()
         for p in ('enc_', 'dec_'):
             strangers |= {p + name for name in ('features', *flags_of_strangers(kwargs.get(f'{p}features')))}
-        for name in kwargs:
+        for name, value in kwargs.items():
             if name not in accepted and name not in strangers:
-                raise ConfigError(f'unknown keyword `{name}` of XTransformer{did_you_mean(name, accepted)}')
+                hint = advice(name, accepted, value, type(self))
+                raise ConfigError(f'unknown keyword `{name}` of XTransformer{hint}')
         for name in ('enc_num_tokens', 'enc_max_seq_len', 'dec_num_tokens', 'dec_max_seq_len'):
             if name not in kwargs:
                 raise ConfigError(f'`{name}` is missing')

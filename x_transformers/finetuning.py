@@ -25,6 +25,7 @@ from x_transformers.flags import (
     shown,
     size,
 )
+from x_transformers.flags.unexpected import answering
 from x_transformers.training.label_losses import (
     PROBLEMS,
     SINGLE,
@@ -65,6 +66,7 @@ def names_with(net: nn.Module, test: Callable[[str], bool]) -> set[str]:
     return {name for name, _ in net.named_parameters() if any(map(test, name.split('.')))}
 
 
+@answering
 @torch.no_grad()
 def freeze_pretrained_(
     net: nn.Module,
@@ -199,6 +201,7 @@ class FineTuned(Configurable):
         return label_loss(logits, labels, real, problem, num_items_in_batch)
 
 
+@answering
 def finetune(
     net: nn.Module,
     head: str = 'class',

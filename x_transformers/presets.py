@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from x_transformers import encoder_decoder, pretrained  # noqa: F401  which a config can name then
 from x_transformers.features.norms import LayerNorm, RMSNorm
-from x_transformers.flags import ConfigError, Features, did_you_mean, is_int, is_number, shown
+from x_transformers.flags import ConfigError, Features, advice, did_you_mean, is_int, is_number, shown
 from x_transformers.flags.config import KINDS, decode
 from x_transformers.x_transformers import Attention, AttentionLayers, FeedForward
 
@@ -49,7 +49,7 @@ def changed(keywords: dict[str, Any], overrides: Mapping[str, Any], initial: Map
     inner = KINDS[stack['class']].accepted() if stack else {}
     for name in overrides:
         if name not in own and name not in inner:
-            hint = did_you_mean(name, (*own, *inner))
+            hint = advice(name, (*own, *inner), overrides[name], KINDS[keywords['class']])
             raise ConfigError(f'unknown keyword `{name}` of {keywords["class"]}{hint}')
     of_stack = {name: value for name, value in overrides.items() if name not in own}
     keywords = {**keywords, **({'attn_layers': {**stack, **of_stack}} if stack else {})}

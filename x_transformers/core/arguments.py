@@ -20,6 +20,7 @@ from torch import Generator, Tensor
 
 from x_transformers.core.checks import can_look
 from x_transformers.flags import Check, is_int, is_number, shown
+from x_transformers.flags.unexpected import of_outer_call
 
 Method = TypeVar('Method', bound=Callable[..., Any])
 
@@ -134,12 +135,18 @@ def checked(method: Method) -> Method:
 
     @functools.wraps(method)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not torch.compiler.is_compiling():
-            types_given = (*map(type, args), *kwargs, *map(type, kwargs.values()))
-            if types_given not in settled:
-                arguments = (*zip(names, args), *kwargs.items())  # noqa: B905  too many are Python's own error
-                if check_kinds(kinds(), arguments):
-                    settled.add(types_given)
-        return method(self, *args, **kwargs)
+        if torch.compiler.is_compiling():
+            return method(self, *args, **kwargs)
+        types_given = (*map(type, args), *kwargs, *map(type, kwargs.values()))
+        if types_given not in settled:
+            arguments = (*zip(names, args), *kwargs.items())  # noqa: B905  too many are Python's own error
+            if check_kinds(kinds(), arguments):
+                settled.add(types_given)
+        try:
+            return method(self, *args, **kwargs)
+        except TypeError as error:
+            if better := of_outer_call(error, self, method, kwargs):
+                raise better from None
+            raise
 
     return cast('Method', wrapped)

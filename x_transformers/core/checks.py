@@ -17,9 +17,10 @@ from torch.jit._trace import is_tracing
 
 from x_transformers.core.buffers import Buffer
 from x_transformers.core.transforms import is_exporting, transformed
-from x_transformers.flags import Features, did_you_mean, is_int, shown
+from x_transformers.flags import Features, is_int, shown
 from x_transformers.flags.inputs import refused
 from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.unexpected import unexpected
 
 T = TypeVar('T')
 
@@ -50,8 +51,7 @@ def check_inputs(inputs: dict[str, Any], features: Features, own: tuple[str, ...
                 n for n, p in inspect.signature(called.forward).parameters.items() if p.kind is not p.VAR_KEYWORD
             )
             known = itertools.chain(declared, own, features.takes)
-            advice = left_out(called, name) or did_you_mean(name, known)
-            raise TypeError(f'{type(called).__name__} got an unexpected input `{name}`{advice}')
+            raise unexpected(called, 'forward', name, value, known, left_out(called, name))
     check_given(inputs, features)
 
 
@@ -72,7 +72,7 @@ def check_model_inputs(model: Any, stack: Any, inputs: dict[str, Any]) -> None:
         else:
             known = {n for n, p in inspect.signature(model.forward).parameters.items() if p.kind is not p.VAR_KEYWORD}
             known |= model.features.takes | stack.input_names
-            raise TypeError(f'{type(model).__name__} got an unexpected input `{name}`{did_you_mean(name, known)}')
+            raise unexpected(model, 'forward', name, value, known)
 
 
 def input_names(stack: Any) -> frozenset[str]:

@@ -10,6 +10,7 @@ from torch import nn
 from x_transformers.core.kinds import KINDS
 from x_transformers.core.own_stacks import inner_stack
 from x_transformers.flags import ConfigError, warn_once
+from x_transformers.flags.unexpected import is_foreign, naming_keyword
 
 
 def check_net(net: nn.Module) -> None:
@@ -145,6 +146,8 @@ def refuse_own(inputs: dict[str, Any], where: str, own: dict[str, str]) -> None:
     own = ONE_DOCUMENT | own
     for name in [name for name in inputs if name in own or name.startswith('return_')]:
         if inputs.pop(name) is not None:
+            if name not in own and is_foreign(name):
+                raise naming_keyword(TypeError(f'{where} got an unexpected input `{name}`'), name)
             raise ValueError(f'`{name}` cannot be given to {where}{own.get(name, ", it decides what the net returns")}')
 
 

@@ -21,8 +21,8 @@ from x_transformers.flags import (
     Features,
     Flag,
     PerLayer,
+    advice,
     catalogue_for,
-    did_you_mean,
     flags_of,
     known_features,
     warn_once,
@@ -77,7 +77,7 @@ class Routing(Configurable):
             elif name in strangers['a'] or name in strangers['f']:
                 branch['a' if name in strangers['a'] else 'f'][name] = value
             else:
-                raise ConfigError(f'unknown keyword `{name}` of {type(self).__name__}{self._hint(name)}')
+                raise ConfigError(f'unknown keyword `{name}` of {type(self).__name__}{self._hint(name, value)}')
         if branch['c'] and not self.cross_attend:
             warn_once(f'`cross_attn_{next(iter(branch["c"]))}` has no effect unless `cross_attend` is set')
         return own, branch
@@ -86,7 +86,7 @@ class Routing(Configurable):
         """Flags of a level that come from features of the user's own; on a stack they need no prefix."""
         return set(flags_of(catalogue_for(level, self.given_features))) - set(flags_of(level))
 
-    def _hint(self, name: str) -> str:
+    def _hint(self, name: str, value: Any) -> str:
         """What to write instead of an unknown keyword."""
         if name in Configurable.kinds['TransformerWrapper'].accepted():
             return f': it belongs to the wrapper, TransformerWrapper({name}=...)'
@@ -94,7 +94,7 @@ class Routing(Configurable):
         prefixed = [p + name for p in ('attn_', 'ff_') if p + name in known]
         if prefixed:
             return f', did you mean {" or ".join(f"`{p}`" for p in prefixed)}? Flags of a branch take its prefix'
-        return did_you_mean(name, known)
+        return advice(name, known, value, type(self))
 
     def flags_for(self, kind: str, number: int) -> dict[str, Any]:
         """The keywords of the n-th branch of a kind; a tuple with one value per layer is shared out."""

@@ -50,6 +50,7 @@ from x_transformers.flags.configurable import (
 )
 from x_transformers.flags.declared import REQUIRED, Feature, Features, Flag, PerLayer, flag
 from x_transformers.flags.resolved import (
+    advice,
     catalogue_for,
     did_you_mean,
     extend,
@@ -85,6 +86,7 @@ __all__ = [
     'a_callable',
     'a_mapping',
     'accepted',
+    'advice',
     'an_instance',
     'at_least',
     'boolean',

@@ -28,7 +28,8 @@ from x_transformers.flags.checks import (
 from x_transformers.flags.config import KINDS, decode, encode, same
 from x_transformers.flags.declared import Feature, Features, Flag, names_of
 from x_transformers.flags.explain import explained
-from x_transformers.flags.resolved import catalogue_for, did_you_mean, flags_of, known_flags, resolve
+from x_transformers.flags.resolved import advice, catalogue_for, flags_of, known_flags, resolve
+from x_transformers.flags.unexpected import answering
 
 # what the layers of the stack that is being built have come to, by their flags; None outside of that
 TWINS: ContextVar[dict[Any, Any] | None] = ContextVar('twins', default=None)
@@ -211,9 +212,9 @@ class Configurable(nn.Module):
             if old in given:
                 warn_once(f'`{old}` is now `{new}`, the old name will be removed')
                 given[new] = given.pop(old)
-        for old, advice in cls.removed.items():
+        for old, instead in cls.removed.items():
             if old in given and old not in cls.accepted():
-                raise ConfigError(f'unknown keyword `{old}` of {cls.__name__}: {advice}')
+                raise ConfigError(f'unknown keyword `{old}` of {cls.__name__}: {instead}')
         return given
 
     def _compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
@@ -225,7 +226,7 @@ class Configurable(nn.Module):
             values, on, attributes, twin = twins[key]
             self.__dict__.update(attributes)
             return Features(self, catalogue, on, values, twin)
-        values, on = resolve(catalogue, flags, type(self).__name__, type(self).accepted)
+        values, on = resolve(catalogue, flags, type(self).__name__, type(self).accepted, type(self))
         attributes = self.readable(flags_of(catalogue), values)
         self.__dict__.update(attributes)
         made = Features(self, catalogue, on, values)
@@ -268,6 +269,7 @@ class Configurable(nn.Module):
     def from_pretrained(cls: type[Own], source: str | os.PathLike[str], **options: Any) -> Own: ...
 
     @classmethod
+    @answering
     def from_pretrained(cls, source: str | os.PathLike[str], **options: Any) -> Any:
         """Load a model from a folder in the format of this library or of `transformers`: see `pretrained.load`.
 
@@ -278,6 +280,7 @@ class Configurable(nn.Module):
             return other(source, **options)
         return importlib.import_module(PRETRAINED).load(source, cls=cls, **options)
 
+    @answering
     def save_pretrained(self, path: str | os.PathLike[str], format: str = 'own', **options: Any) -> Any:
         """Write the config and the weights to a folder, in the format of this library, or of `transformers` ('hf'): see
         `pretrained.save`."""
@@ -487,7 +490,7 @@ def unbound(
     known = cls.accepted()
     for name in kwargs:
         if name not in known and name not in shape.parameters:
-            return ConfigError(f'unknown keyword `{name}` of {cls.__name__}{did_you_mean(name, known)}')
+            return ConfigError(f'unknown keyword `{name}` of {cls.__name__}{advice(name, known, kwargs[name], cls)}')
     positional = [p for p in shape.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][1:]
     if len(args) > len(positional):
         names = ', '.join(f'`{p.name}`' for p in positional)

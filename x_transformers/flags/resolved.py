@@ -94,11 +94,42 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f', did you mean {" or ".join(f"`{c}`" for c in found)}?' if found else ''
 
 
-def left_out_or_meant(name: str, names: Mapping[str, Any], known: Mapping[str, Flag]) -> str:
+def advice(
+    name: str,
+    names: Iterable[str],
+    value: Any = None,
+    owner: type | None = None,
+    method: str = '',
+    module: Any = None,
+    kinds: Mapping[str, Any] | None = None,
+) -> str:
+    """Return what to write instead of an unknown keyword, as the end of an error message, or ''.
+
+    A word of another library is translated, a keyword of another function is sent there, a misspelt one is corrected.
+
+    Args:
+        name: The keyword.
+        names: All keywords that the called function takes.
+        value: The value that was given.
+        owner: The class that is built, or whose method is called.
+        method: The method or function; '' if a class is built.
+        module: The module whose method is called.
+        kinds: The classes of the library by name; those of `owner` if None.
+    """
+    from x_transformers.flags.foreign import Callee, answer  # not needed unless there is an error
+
+    names = dict.fromkeys(names)
+    known: Mapping[str, Any] = getattr(owner, 'kinds', {}) if kinds is None else kinds
+    return answer(name, value, Callee(owner, method, names, module, known)) or did_you_mean(name, names)
+
+
+def left_out_or_meant(
+    name: str, names: Mapping[str, Any], known: Mapping[str, Flag], value: Any = None, host: type | None = None
+) -> str:
     """Why a keyword is unknown: `features` leaves out the one that declares it, or it is misspelt."""
     left_out = getattr(names[name], 'feature', None) if name in names else None
     if left_out is None:
-        return did_you_mean(name, dict.fromkeys((*names, *known)))
+        return advice(name, (*names, *known), value, host)
     return f': `features` leaves out {left_out.__name__}, write `features=extend(...)` to add to the features there are'
 
 
@@ -107,17 +138,20 @@ def resolve(
     given: Mapping[str, Any],
     where: str,
     names: Callable[[], Mapping[str, Any]] = dict,
+    host: type | None = None,
 ) -> tuple[dict[str, Any], list[type[Feature]]]:
     """The value of every flag of `catalogue`, and the features that it switches on, with all refusals checked.
 
-    `where` names what is being built; `names` gives further keywords that it takes, to suggest for a misspelt one.
+    `where` names what is being built, of the class `host`; `names` gives further keywords that it takes, to suggest for
+    a misspelt one.
     Raises ConfigError for an unknown flag, a value out of range, flags that clash, or a missing need.
     """
     catalogue = tuple(catalogue)
     known = flags_of(catalogue)
     for name, value in given.items():
         if name not in known:
-            raise ConfigError(f'unknown keyword `{name}` of {where}{left_out_or_meant(name, names(), known)}')
+            hint = left_out_or_meant(name, names(), known, value, host)
+            raise ConfigError(f'unknown keyword `{name}` of {where}{hint}')
         if reason := known[name].refusal(value):
             raise ConfigError(reason)
     values = {name: given.get(name, flag.default) for name, flag in known.items()}

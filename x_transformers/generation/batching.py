@@ -15,8 +15,9 @@ from x_transformers.cache import Cache
 from x_transformers.core.checks import check_ids, numbers_of, weights_in
 from x_transformers.core.own_stacks import given_whole, has_own_forward, known_stack
 from x_transformers.fast.paged_step import PagedStep
-from x_transformers.flags import ConfigError, count, did_you_mean, is_int, none, size
+from x_transformers.flags import ConfigError, advice, count, is_int, none, size
 from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.unexpected import answering
 from x_transformers.generation.cached_step import each_rows, form_of, named_rows
 from x_transformers.generation.choice import NO_TOKEN, REASONS, Choice, Endings, GenerationHistory, vocabulary_of
 from x_transformers.generation.engine import Generated, evaluating, reasons_of
@@ -175,6 +176,7 @@ class PagedEngine:
 
     # requests
 
+    @answering
     def add(
         self,
         prompt: Tensor | Sequence[int],
@@ -196,9 +198,10 @@ class PagedEngine:
         seq_len = new_tokens_of(seq_len, len(ids))
         require(is_int(seq_len) and seq_len >= 1, 'seq_len', seq_len, 'an integer of at least 1')
         choice = Choice.for_wrapper(self.wrapper, options)
-        for name in options:
-            known = [*Choice.own_names(), 'eos_token', 'stop_sequences']
-            raise TypeError(f'`{name}` is no keyword of a single request{did_you_mean(name, known)}')
+        for name, value in options.items():
+            known = [*Choice.own_names(), 'seq_len', 'prompt', 'eos_token', 'stop_sequences']
+            hint = advice(name, known, value, type(self), 'add')
+            raise TypeError(f'`{name}` is no keyword of a single request{hint}')
         endings = Endings(eos_token, stop_sequences, vocabulary_of(self.net))
         self.check_length(len(ids), seq_len)
         eos = frozenset() if endings.eos is None else frozenset(endings.eos.tolist())

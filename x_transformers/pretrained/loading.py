@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from x_transformers.features.rotary import RotaryEmbedding
 from x_transformers.flags import ConfigError, shown
 from x_transformers.flags.checks import warn_once
 from x_transformers.flags.config import KINDS
+from x_transformers.flags.unexpected import answering
 from x_transformers.pretrained.engine import (
     Step,
     bare,
@@ -130,6 +132,7 @@ def load(
 ) -> Any: ...
 
 
+@answering
 def load(
     source: str | os.PathLike[str],
     *,
@@ -228,7 +231,7 @@ class Wanted:
 
     def call(self, call: dict[str, Any], source: str) -> dict[str, Any]:
         """The call that builds it, of the class that is asked for."""
-        call = with_keywords(with_dropout(call, self.dropout), self.keywords)
+        call = with_keywords(with_dropout(call, self.dropout), self.keywords, inspect.signature(load).parameters)
         kind = KINDS[call['class']]
         if self.cls is None or issubclass(kind, self.cls):
             return call

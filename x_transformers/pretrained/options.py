@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.routing import flags_of_strangers
-from x_transformers.flags import ConfigError, Feature, did_you_mean, probability, shown
+from x_transformers.flags import ConfigError, Feature, advice, did_you_mean, probability, shown
 from x_transformers.flags.config import KINDS, decode
 from x_transformers.flags.resolved import flags_of, known_features
 from x_transformers.pretrained.heads import is_of_head
@@ -85,15 +85,16 @@ def takes(call: Mapping[str, Any], name: str) -> bool:
     return name.startswith(('enc_', 'dec_')) and any(held.startswith('enc_') for held in call)
 
 
-def with_keywords(call: dict[str, Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+def with_keywords(call: dict[str, Any], keywords: Mapping[str, Any], others: Collection[str] = ()) -> dict[str, Any]:
     """The call with further keywords: each goes to the wrapper, if that takes it, else to the stack, else to all calls
-    within that do."""
+    within that do. `others` are names that `load` itself takes."""
     features_first = sorted(keywords.items(), key=lambda item: item[0] != 'features')  # which bring keywords of theirs
     for name, value in features_first:
         found = with_keyword(call, name, value)
         if found is None:
             known = {n for one in (call, *inside(call).values()) for n in KINDS[one['class']].accepted()}
-            raise ConfigError(f'unknown keyword `{name}` of {call["class"]}{did_you_mean(name, known)}')
+            hint = advice(name, (*known, *others), value, KINDS[call['class']], 'load')
+            raise ConfigError(f'unknown keyword `{name}` of {call["class"]}{hint}')
         call = found
     return call
 

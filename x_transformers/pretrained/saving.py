@@ -14,6 +14,7 @@ from x_transformers.core.writing import renewing
 from x_transformers.features.rotary import RotaryEmbedding
 from x_transformers.flags import ConfigError, shown
 from x_transformers.flags.config import is_configured
+from x_transformers.flags.unexpected import answering
 from x_transformers.pretrained.described import check_keywords, described
 from x_transformers.pretrained.engine import bare, held, is_settled, made, once, saved, steps_of
 from x_transformers.pretrained.files import GENERATION, OF_MODEL, copy_tokenizer, in_bytes, write_json, write_weights
@@ -22,6 +23,7 @@ from x_transformers.pretrained.loading import Info
 from x_transformers.pretrained.rows import OWN, Fields, Row
 
 
+@answering
 def save(
     model: nn.Module,
     path: str | os.PathLike[str],

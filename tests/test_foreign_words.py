@@ -1,0 +1,326 @@
+"""Keywords of other libraries: every one is answered, and whatever an answer names is taken where it says."""
+
+import copy
+import inspect
+import re
+import sys
+
+import pytest
+import torch
+from test_wrapper_laws import SUBJECTS
+from torch import nn
+
+from x_transformers import (
+    Attention,
+    AutoregressiveWrapper,
+    Classifier,
+    Decoder,
+    Encoder,
+    FeedForward,
+    MLMWrapper,
+    PagedEngine,
+    TransformerWrapper,
+    ViTransformerWrapper,
+    XTransformer,
+    finetune,
+    presets,
+    pretrained,
+)
+from x_transformers.flags import ConfigError, advice
+from x_transformers.flags.config import KINDS
+from x_transformers.flags.foreign import BUILDERS, keywords_of, rows_for, written
+from x_transformers.flags.foreign_words import BUILD, CALL, GENERATE, LOAD, SAVE, WORDS
+
+SMALL = dict(dim=16, depth=2, heads=2, attn_dim_head=8)
+IDS = torch.arange(18).view(2, 9)
+REAL = torch.ones(2, 9)
+HERE = re.compile(r': here it is ((?:`\w+`(?: and )?)+)(?:,|;|$)')
+THERE = re.compile(r'`(\w+)\((?:net, )?([^`()]*)\)`')
+KEYWORD = re.compile(r'(?:^|, )(\w+)=')
+
+
+def net(kind=Decoder, **model):
+    return TransformerWrapper(num_tokens=20, max_seq_len=32, attn_layers=kind(**SMALL), **model).eval()
+
+
+def wrapper():
+    return AutoregressiveWrapper(net())
+
+
+def both(**options):
+    sizes = dict(num_tokens=20, max_seq_len=32, depth=1, heads=2)
+    return XTransformer(dim=16, **{f'{side}_{n}': v for side in ('enc', 'dec') for n, v in sizes.items()}, **options)
+
+
+def image(**options):
+    return ViTransformerWrapper(image_size=8, patch_size=4, attn_layers=Encoder(**SMALL), **options)
+
+
+CASES = [
+    (lambda: net()(IDS, attention_mask=REAL), 'TransformerWrapper got an unexpected input `attention_mask`: here it is '
+     '`mask`; boolean, True for tokens and False for padding: `mask=attention_mask.bool()`'),
+    (lambda: wrapper().generate(IDS, max_new_tokens=4), 'AutoregressiveWrapper.generate got an unexpected input '
+     '`max_new_tokens`: here it is `seq_len`'),
+    (lambda: Decoder(**SMALL, num_heads=4), 'unknown keyword `num_heads` of Decoder: here it is `heads`'),
+    (lambda: Decoder(hidden_size=16, num_layers=2), '`hidden_size` of Decoder: here it is `dim`'),
+    (lambda: net(num_heads=4), '`num_heads` of TransformerWrapper: here it is `heads` of the stack, `Decoder(heads='),
+    (lambda: image(embed_dim=4), 'here it is `dim` of the stack, `Encoder(dim=4)`'),
+    (lambda: TransformerWrapper(vocab_size=9), '`vocab_size` of TransformerWrapper: here it is `num_tokens`'),
+    (lambda: Decoder(**SMALL, vocab_size=9), 'here it is `num_tokens` of TransformerWrapper'),
+    (lambda: Attention(16, num_key_value_heads=2), 'here it is `kv_heads`;'),
+    (lambda: Decoder(**SMALL, num_key_value_heads=2), 'here it is `attn_kv_heads`;'),
+    (lambda: Attention(16, bias=False), ': leave it out, projections have no bias by default'),
+    (lambda: FeedForward(16, bias=False), 'here it is `no_bias`, write `no_bias=True`'),
+    (lambda: Decoder(**SMALL, bias=True), 'write `attn_qkv_bias=True, attn_out_bias=True`'),
+    (lambda: FeedForward(16, hidden_dim=64), 'here it is `dim_inner`'),
+    (lambda: Decoder(**SMALL, attn_implementation='eager'), 'here it is `attn_flash`, write `attn_flash=False`'),
+    (lambda: Decoder(**SMALL, hidden_act='gelu_new'), "write `ff_activation='gelu_tanh'`"),
+    (lambda: Decoder(**SMALL, norm_layer=nn.LayerNorm), ': leave it out, it is the default'),
+    (lambda: Decoder(**SMALL, sliding_window=8), 'write `attn_max_attend_past=7`'),
+    (lambda: Decoder(**SMALL, query_pre_attn_scalar=64), 'write `attn_softmax_scale=64 ** -0.5`'),
+    (lambda: both(vocab_size=9), 'here it is `enc_num_tokens` and `dec_num_tokens`'),
+    (lambda: both(encoder_attention_heads=2), 'here it is `enc_heads`'),
+    (lambda: both(num_decoder_layers=2), 'here it is `dec_depth`'),
+    (lambda: image(img_size=8), 'here it is `image_size`'),
+    (lambda: presets.gpt2(n_layer=2), 'here it is `depth`'),
+    (lambda: AutoregressiveWrapper(net(), pad_token_id=0), 'here it is `pad_value`'),
+    (lambda: AutoregressiveWrapper(net(), temperature=0.7), 'keyword of `generate`, `generate(..., temperature=0.7)`'),
+    (lambda: Classifier(net(return_only_embed=True), num_labels=2), 'here it is `num_classes`'),
+    (lambda: finetune(net(return_only_embed=True), num_classes=2), 'finetune got an unexpected input `num_classes`: '
+     'here it is `num_labels`'),
+    (lambda: net()(input_ids=IDS), 'here it is `x`'),
+    (lambda: net()(IDS, labels=IDS), '`AutoregressiveWrapper(net)(ids, labels=...)`'),
+    (lambda: net()(IDS, temperature=0.5), '`AutoregressiveWrapper(net).generate(prompts, temperature=0.5)`'),
+    (lambda: net()(IDS, src_key_padding_mask=REAL), 'write `mask=~src_key_padding_mask`'),
+    (lambda: net()(IDS, token_type_ids=IDS), "`TransformerWrapper(..., embed_num_tokens={'token_type': 2})`"),
+    (lambda: net()(IDS, output_attentions=False), ': leave it out, they are not returned by default'),
+    (lambda: net().attn_layers(torch.zeros(1, 2, 16), key_padding_mask=REAL), 'Decoder got an unexpected input'),
+    (lambda: Attention(16)(query=torch.zeros(1, 2, 16)), 'Attention got an unexpected input `query`: here it is `x`'),
+    (lambda: both()(IDS, IDS, attention_mask=REAL), 'XTransformer got an unexpected input `attention_mask`: here it'),
+    (lambda: both().generate(input_ids=IDS, seq_len=2), 'XTransformer.generate got an unexpected input `input_ids`: '
+     'here it is `seq_in`'),
+    (lambda: both().generate(IDS, IDS, 2, encoder_hidden_states=1), 'here it is called `context`, which is not taken'),
+    (lambda: image()(pixel_values=torch.zeros(1, 3, 8, 8)), 'here it is `img`'),
+    (lambda: wrapper().generate(IDS, 2, do_sample=False), 'here it is `temperature`, write `temperature=0.0`'),
+    (lambda: wrapper().generate(IDS, 2, do_sample=True), ': leave it out, tokens are sampled unless `temperature=0.0`'),
+    (lambda: wrapper().generate(IDS, 2, num_beams=4), '`beams` of `beam_search`, `beam_search(..., beams=4)`'),
+    (lambda: wrapper().beam_search(IDS, 2, num_beams=4), 'here it is `beams`, write `beams=4`'),
+    (lambda: next(wrapper().stream(IDS, 2, eos_token_id=4)), 'AutoregressiveWrapper.stream got an unexpected input '
+     '`eos_token_id`: here it is `eos_token`;'),
+    (lambda: wrapper().speculative(IDS, 2, num_assistant_tokens=3), 'here it is `num_draft_tokens`'),
+    (lambda: wrapper().generate(IDS, 2, top_k=50), "write `filter_logits_fn='top_k', filter_kwargs={'k': 50}`"),
+    (lambda: wrapper().generate(IDS, 2, max_length=50), '`seq_len`; it counts new tokens alone, not the prompt'),
+    (lambda: wrapper().generate(IDS, 2, return_dict_in_generate=False), ': leave it out, tokens alone are returned'),
+    (lambda: wrapper().generate(IDS, 2, temprature=1.0), 'generate got an unexpected input `temprature`, did you mean '
+     '`temperature`?'),
+    (lambda: PagedEngine(wrapper(), num_blocks=8).add([1, 2], max_tokens=4), 'here it is `seq_len`'),
+    (lambda: pretrained.save(net(), save_directory='m'), 'an unexpected input `save_directory`: here it is `path`'),
+    (lambda: net().save_pretrained('m', safe_serialization=True), ': leave it out, safetensors are written'),
+    (lambda: TransformerWrapper.from_pretrained(pretrained_model_name_or_path='m'), 'here it is `source`'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(('call', 'words'), CASES)
+def test_words_of_other_libraries(call, words):
+    with pytest.raises((ConfigError, TypeError)) as error:
+        call()
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ('given', 'words'),
+    [
+        (dict(torch_dtype=torch.bfloat16), 'here it is `dtype`'),
+        (dict(low_cpu_mem_usage=True), ': has no effect here: leave it out'),
+        (dict(attn_implementation='sdpa'), 'here it is `attn_flash`, write `attn_flash=True`'),
+        (dict(vocab_size=30), 'here it is `num_tokens`'),
+        (dict(max_new_tokens=3), 'here it is `seq_len` of `generate`'),
+        (dict(dropuot=0.1), 'did you mean `dropout`'),
+    ],
+)
+def test_words_of_from_pretrained(given, words, tmp_path):
+    net().save_pretrained(tmp_path / 'm')
+    with pytest.raises(ConfigError) as error:
+        pretrained.load(tmp_path / 'm', **given)
+    assert words in str(error.value)
+
+
+def test_own_keywords_are_never_caught():
+    """A word of the table that a callee takes itself is what it is there."""
+    FeedForward(16, activation='relu', dropout=0.1)
+    Attention(16, dropout=0.1, causal=True)
+    MLMWrapper(net(Encoder), mask_token_id=3, pad_token_id=0)
+    both()(IDS, IDS, src_mask=REAL.bool())
+    assert wrapper().beam_search(IDS, 2, length_penalty=1.0).shape == (2, 2)
+
+
+def test_the_table_is_read_for_errors_alone(monkeypatch):
+    for name in ('foreign', 'foreign_words'):
+        monkeypatch.setitem(sys.modules, f'x_transformers.flags.{name}', None)  # its import raises
+    model = wrapper()
+    model(IDS).backward()
+    model.generate(IDS, 2)
+    assert len(list(model.stream(IDS, 2))) == 2
+
+
+# laws
+
+CLASSES = [cls for cls in KINDS.values() if cls.__module__.startswith('x_transformers.') and cls.__name__ != 'Routing']
+
+
+def taken_somewhere(kind):
+    """The keywords of all functions of a kind."""
+    if kind == BUILD:
+        finetuned = inspect.signature(finetune).parameters
+        return {name for cls in CLASSES for name in cls.accepted()} | {*finetuned}
+    if kind in (LOAD, SAVE):
+        return set(inspect.signature(pretrained.load if kind == LOAD else pretrained.save).parameters) | {'attn_flash'}
+    named = {name for cls in CLASSES for method in METHODS for name in keywords_of(cls, method)}
+    inputs = {name for cls in CLASSES for feature in cls.catalogue for name in feature.takes}
+    return named | inputs | {'pos', 'attn_bias', 'cache_kv', 'prompt_cache', 'prompt_lens'}
+
+
+METHODS = ('forward', 'generate', 'stream', 'beam_search', 'speculative', 'infill', 'read_prompt')
+
+
+def codes(row):
+    for ours in (row.ours, *row.values.values()):
+        for one in ours.split(' | '):
+            text = re.sub(r'^(@\w+ |!)', '', one.strip())
+            if not text.startswith(':'):
+                yield KEYWORD.findall(written(text, 'word', 1))
+
+
+@pytest.mark.parametrize('kind', [BUILD, CALL, GENERATE, LOAD, SAVE])
+def test_every_keyword_of_the_table_exists(kind):
+    """A keyword that is renamed takes its row along. Options that may come are listed beside a sentence."""
+    known = taken_somewhere(kind) | {'min_new_tokens', 'no_repeat_ngram_size'}
+    for row in WORDS:
+        found = [keywords for keywords in codes(row)] if row.kind == kind else []
+        for keywords in found:
+            bare = [re.sub(r'^(cross_attn|attn|ff)_', '', keyword) for keyword in keywords]
+            assert any(known.issuperset(one) for one in (keywords, bare)), (row.theirs, keywords)
+
+
+def test_rows_are_of_one_kind_each():
+    """Of the rows of a word, one per kind is read."""
+    for row in WORDS:
+        for word in row.theirs.split():
+            assert word.isidentifier()
+            first = next(one for one in rows_for(word, row.kind)[0] if one.kind == row.kind)
+            assert first is row or word in TWICE, word
+
+
+TWICE = {'input_channels', 'causal', 'tokens'}
+
+
+def check_answer(text, names):
+    """Whatever an answer names is a keyword of the class it names, or of the one that was built."""
+    if found := HERE.match(text):
+        assert set(re.findall(r'`(\w+)`', found[1])) <= set(names), text
+    for cls, code in THERE.findall(text):
+        if cls in KINDS and '...' not in code.split(',')[0]:
+            assert set(KEYWORD.findall(code)) <= set(KINDS[cls].accepted()), text
+
+
+@pytest.mark.parametrize('cls', [*BUILDERS, 'Decoder', 'Encoder', 'XLAutoregressiveWrapper', 'EncoderDecoder', 'DALLE'])
+def test_what_constructors_are_answered(cls):
+    """A fifth of the words, others for each class."""
+    kind, words = KINDS[cls], sorted({word for row in WORDS if row.kind == BUILD for word in row.theirs.split()})
+    names, start = kind.accepted(), sum(map(ord, cls)) % 25
+    for word in words[start::25]:
+        if word not in names:
+            text = advice(word, names, 1, kind)
+            assert text, word
+            check_answer(text, names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('cls', sorted(cls.__name__ for cls in CLASSES))
+@pytest.mark.parametrize('value', [1, True, False, None, 'gelu', 'rope'], ids=repr)
+def test_what_every_constructor_is_answered(cls, value):
+    names = KINDS[cls].accepted()
+    for word in sorted({word for row in WORDS for word in row.theirs.split()}):
+        if word not in names:
+            check_answer(advice(word, names, value, KINDS[cls]), names)
+
+
+OF_TORCH = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.Transformer, nn.MultiheadAttention)
+
+
+@pytest.mark.parametrize('theirs', OF_TORCH)
+def test_words_of_torch_are_answered(theirs):
+    """No argument of a transformer of PyTorch is left without an answer."""
+    model, layer = net(), Attention(16)
+    callees = [(Decoder, model.attn_layers), (TransformerWrapper, model), (Attention, layer)]
+    for cls, module in callees:
+        for function, method in ((theirs.__init__, ''), (theirs.forward, 'forward')):
+            names = keywords_of(module, method) if method else cls.accepted()
+            for word in [*inspect.signature(function).parameters][1:]:
+                if word not in names:
+                    text = advice(word, names, 1, cls, method, module if method else None, KINDS)
+                    assert text.startswith(': ') or word == 'qkv_bias', (cls, method, word, text)
+
+
+@pytest.mark.slow
+def test_words_of_transformers_are_answered():
+    """All fields of a GenerationConfig, and all arguments of `forward` and `from_pretrained`."""
+    transformers = pytest.importorskip('transformers')
+    model = wrapper()
+    fields = [name for name in vars(transformers.GenerationConfig()) if not name.startswith('_')]
+    for method in ('generate', 'stream', 'beam_search', 'speculative'):
+        names = keywords_of(model, method)
+        for word in set(fields) - names - {'transformers_version'}:
+            text = advice(word, names, 1, AutoregressiveWrapper, method, model, KINDS)
+            assert text.startswith(': '), (method, word, text)
+    names = keywords_of(model.net, 'forward')
+    for kind in ('LlamaForCausalLM', 'BertForMaskedLM', 'T5ForConditionalGeneration', 'BertForQuestionAnswering'):
+        inputs = list(inspect.signature(getattr(transformers, kind).forward).parameters)[1:]
+        for word in set(inputs) - names - {'kwargs'}:
+            text = advice(word, names, 1, TransformerWrapper, 'forward', model.net, KINDS)
+            assert text.startswith(': '), (kind, word, text)
+    names = {*inspect.signature(pretrained.load).parameters} - {'keywords'}
+    inputs = inspect.signature(transformers.PreTrainedModel.from_pretrained).parameters
+    for word in set(inputs) - names - {'model_args', 'kwargs'}:
+        assert advice(word, names, 1, TransformerWrapper, 'load').startswith(': '), word
+
+
+def refused_keywords(name, method):
+    """The keywords that answers name for a method of a wrapper, and that it does not take then."""
+    subject = SUBJECTS[name]
+    model = subject.build()
+    function = inspect.signature(getattr(type(model), method)).parameters
+    names = keywords_of(model, method)
+    must = [p for p in list(function.values())[1:] if p.default is p.empty]
+    required = [p.name for p in must if p.kind is p.POSITIONAL_OR_KEYWORD]
+    inputs = iter(copy.copy(subject.inputs).values())
+    given = {one: 2 if one == 'seq_len' else next(inputs, IDS) for one in required}
+    rows = [row for row in WORDS if any(names.issuperset(keywords) for keywords in codes(row))]
+    words = sorted({row.theirs.split()[0] for row in rows} - names)
+    answers = (HERE.match(advice(word, names, 1, type(model), method, model, KINDS)) for word in words)
+    named = {one for found in answers if found for one in re.findall(r'`(\w+)`', found[1])}
+    for keyword in sorted(named - set(given) - {'compile'}):  # which imports the compiler
+        try:
+            made = getattr(model, method)(**given, **{keyword: object()})
+            next(made) if hasattr(made, '__next__') else None
+        except Exception as error:  # any but one that says that it is not taken
+            if re.search(rf'unexpected .*[`\']{keyword}|`{keyword}` cannot be given', str(error)):
+                yield keyword, str(error)
+
+
+QUICK = (('language', 'generate'), ('encoded', 'generate'))
+
+
+@pytest.mark.parametrize(
+    ('name', 'method'),
+    [
+        pytest.param(name, method, marks=() if (name, method) in QUICK else pytest.mark.slow)
+        for name in ('language', *(one for one in SUBJECTS if one != 'language'))
+        for method in METHODS
+        if name == 'language' or method in ('forward', 'generate', 'infill')
+    ],
+)
+def test_what_calls_are_answered_is_taken(name, method):
+    if not hasattr(type(SUBJECTS[name].build()), method):
+        pytest.skip(f'no method `{method}`')
+    assert list(refused_keywords(name, method)) == []

@@ -1,0 +1,333 @@
+"""Answers to keywords of other libraries: what to write here instead, and where. The words are in `foreign_words`.
+
+Only imported for an error: a keyword that is taken costs nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from x_transformers.flags.foreign_words import BUILD, CALL, GENERATE, LOAD, SAVE, WORDS, Word
+
+SIDE = re.compile(r'(?:(?<=_)|^)(encoder|enc|src|source|decoder|dec|tgt|target)_')
+LEVEL = re.compile(r'^(cross_attn|attn|ff)_')
+PREFIXES = ('attn_', 'ff_', 'cross_attn_', 'enc_', 'dec_')
+KEYWORD = re.compile(r'(?:^|, )(\w+)=')
+# ways to generate, apart from `generate...`, and those that load and save
+WAYS = ('stream', 'beam_search', 'speculative', 'infill', 'decoding', 'add')
+FILES = {'load': LOAD, 'from_pretrained': LOAD, 'save': SAVE, 'save_pretrained': SAVE}
+FUNCTIONS = ('finetune', 'build', 'freeze_pretrained_', 'sparsify_', 'initialise_')
+# of the rows for a word, those of another kind than the called function come in this order
+ORDERS = {
+    BUILD: (BUILD, CALL, GENERATE, LOAD, SAVE),
+    CALL: (CALL, GENERATE, BUILD, LOAD, SAVE),
+    GENERATE: (GENERATE, CALL, BUILD, LOAD, SAVE),
+    LOAD: (LOAD, BUILD, GENERATE, CALL, SAVE),
+    SAVE: (SAVE, LOAD, BUILD, CALL, GENERATE),
+}
+BUILDERS = ('TransformerWrapper', 'AutoregressiveWrapper', 'Attention', 'FeedForward', 'ViTransformerWrapper',
+            'ContinuousTransformerWrapper', 'SpeechEncoder', 'MLMWrapper', 'Classifier', 'XTransformer',
+            'Perceiver', 'TwoTowers')  # fmt: skip
+OF_ENCODERS = ('ViTransformerWrapper', 'MLMWrapper', 'BertPretrainWrapper', 'PermutationLMWrapper', 'TwoTowers',
+               'NonAutoregressiveWrapper', 'FactorizedVideoEncoder', 'Muse')  # fmt: skip
+OF_SOURCE = ('context', 'context_mask')
+# inputs of a stack that models around it hand on
+OF_STACK = ('attn_mask', 'pos', 'attn_bias', 'document_ids')
+# what a class refuses, although it hands keywords on to modules that take it
+REFUSED_BY = {
+    'XLAutoregressiveWrapper': ('mask', 'pos', 'attn_mask', 'attn_bias'),
+    'Recirculation': ('pos', 'attn_mask', 'attn_bias'),
+    'PermutationLMWrapper': ('attn_mask',),
+    'VisionLanguageWrapper': ('prompt_lens',),
+    'XTransformer': OF_SOURCE,
+    'EncoderDecoder': OF_SOURCE,
+}
+# inputs of a model that wrappers set or refuse
+REFUSED = {'cache', 'input_not_include_cache', 'seq_start_pos', 'self_attn_kv_mask', 'logits_to_keep', 'document_ids'}
+
+
+class Callee(NamedTuple):
+    """A function that got an unknown keyword.
+
+    Attributes:
+        owner: The class that is built, or whose method is called; None for a function of a module.
+        method: The name of the method or function; '' if a class is built.
+        names: All keywords that it takes.
+        module: The module whose method is called.
+        kinds: The classes of the library by name.
+    """
+
+    owner: type | None
+    method: str
+    names: Collection[str]
+    module: Any = None
+    kinds: Mapping[str, Any] = {}
+
+    @property
+    def kind(self) -> str:
+        if not self.method or self.method in FUNCTIONS:
+            return BUILD
+        if self.method in FILES:
+            return FILES[self.method]
+        return GENERATE if self.method in WAYS or 'generate' in self.method else CALL
+
+    def is_called(self, name: str) -> bool:
+        """Return True if this is the class or function of that name."""
+        classes = () if self.owner is None else self.owner.__mro__
+        return name == self.method or any(name == cls.__name__ for cls in classes)
+
+
+class Place(NamedTuple):
+    """Another function that takes a keyword: in words, as code around the keywords, and all keywords it takes."""
+
+    words: str
+    code: str
+    names: Collection[str]
+
+
+def answer(name: str, value: Any, callee: Callee) -> str:
+    """Return what to write instead of a keyword of another library, as the end of an error message, or ''."""
+    rows, side = rows_for(name, callee.kind)
+    for row in rows:
+        for alternative in alternatives(row, value):
+            if found := at_callee(row, alternative, name, value, side, callee):
+                return found
+    for row in rows if callee.method else ():
+        refused = next((one for one in alternatives(row, value) if one in refused_by(callee)), None)
+        if refused is not None:
+            return f': here it is called `{refused}`, which is not taken'
+    for row in rows:
+        for alternative in alternatives(row, value):
+            if found := elsewhere(row, alternative, name, value, callee):
+                return found
+    return belonging(name, value, callee) if not rows else ''
+
+
+def refused_by(callee: Callee) -> set[str]:
+    """Return the keywords that the called object, or the model in it, refuses."""
+    classes = [cls.__name__ for cls in getattr(callee.owner, '__mro__', ())]
+    classes.append(type(getattr(callee.module, 'net', None)).__name__)
+    return {name for cls in classes for name in REFUSED_BY.get(cls, ())}
+
+
+def rows_for(name: str, kind: str) -> tuple[list[Word], str]:
+    """Return the rows of a word, those of a kind first, and the side of an encoder-decoder that the word names."""
+    side, tried = '', [(name, '')]
+    if found := SIDE.search(name):
+        side = 'enc_' if found[1] in ('encoder', 'enc', 'src', 'source') else 'dec_'
+        tried.append((name.replace(found[0], '', 1), side))
+    tried += [(LEVEL.sub('', word), own) for word, own in tried if LEVEL.match(word)]
+    for word, own in tried:
+        if rows := rows_by_word().get(word):
+            return sorted(rows, key=lambda row: ORDERS[kind].index(row.kind)), own
+    return [], ''
+
+
+@functools.cache
+def rows_by_word() -> dict[str, list[Word]]:
+    """Return the rows of each word."""
+    found: dict[str, list[Word]] = {}
+    for row in WORDS:
+        for word in dict.fromkeys(row.theirs.split()):
+            found.setdefault(word, []).append(row)
+    return found
+
+
+def alternatives(row: Word, value: Any) -> list[str]:
+    """Return what a row says to write for a value."""
+    key = getattr(value, '__name__', value)
+    known = isinstance(key, (str, int, float, bool, type(None))) and key in row.values
+    return [part.strip() for part in (row.values[key] if known else row.ours).split(' | ')]
+
+
+def at_callee(row: Word, alternative: str, name: str, value: Any, side: str, callee: Callee) -> str:
+    """Return what to write in the same call, or '' if it does not take the keywords of an alternative."""
+    if alternative.startswith('@'):
+        owner, _, alternative = alternative[1:].partition(' ')
+        if not callee.is_called(owner):
+            return ''
+        if alternative.startswith(':'):
+            return filled(alternative, name, value)
+    if alternative.startswith(':'):
+        return ''
+    exact = alternative.startswith('!')
+    code = written(alternative.lstrip('!'), name, value)
+    changed = [code]
+    if not exact:
+        changed.append(re.sub(r'(^|, )(?:cross_attn|attn|ff)_(?=\w+=)', r'\1', code))
+        sides = (side,) if side else ('enc_', 'dec_')
+        changed.append(', '.join(KEYWORD.sub(lambda m, p=p: m[0].replace(m[1], p + m[1]), code) for p in sides))
+    for code in changed:
+        keywords = KEYWORD.findall(code)
+        taken = callee.names if not callee.method else set(callee.names) - refused_by(callee)
+        if name not in keywords and all(keyword in taken for keyword in keywords):
+            plain = alternative.isidentifier() and not row.values
+            return f': here it is {listed(keywords)}{"" if plain else f", write `{code}`"}{remark(row, name, value)}'
+    return ''
+
+
+def elsewhere(row: Word, alternative: str, name: str, value: Any, callee: Callee) -> str:
+    """Return which other function takes the keywords of an alternative, or its sentence."""
+    if alternative.startswith(':'):
+        return filled(alternative, name, value)
+    if alternative.startswith('!'):
+        return ''
+    places = list(homes(row.kind, callee))
+    if row.kind in (LOAD, SAVE):
+        code = f'pretrained.{row.kind}({"folder" if row.kind == LOAD else "model, folder"}, {{}})'
+        places = [Place(f'of `pretrained.{row.kind}`', code, KEYWORD.findall(written(alternative, name, value)))]
+    if alternative.startswith('@'):
+        owner, _, alternative = alternative[1:].partition(' ')
+        if alternative.startswith(':') or (callee.is_called(owner) and not callee.method):
+            return ''
+        places = [place_of(owner, callee.kinds)] if owner in callee.kinds else []
+        if owner in FUNCTIONS:
+            places = [Place(f'of `{owner}`', f'{owner}(net, {{}})', KEYWORD.findall(written(alternative, name, value)))]
+    code = written(alternative, name, value)
+    keywords = KEYWORD.findall(code)
+    place = next((place for place in places if all(keyword in place.names for keyword in keywords)), None)
+    if place is None:
+        return ''
+    return f': here it is {listed(keywords)} {place.words}, `{place.code.format(code)}`{remark(row, name, value)}'
+
+
+def belonging(name: str, value: Any, callee: Callee) -> str:
+    """Return which function takes a keyword of this library that was given to another one."""
+    if any(prefix + name in callee.names for prefix in PREFIXES):
+        return ''  # it lacks its prefix alone
+    for kind in ORDERS[callee.kind]:
+        for place in homes(kind, callee):
+            if name in place.names:
+                return f': it is a keyword {place.words}, `{place.code.format(f"{name}={brief(value)}")}`'
+    return ''
+
+
+# texts
+
+
+def brief(value: Any) -> str:
+    """Return a value as code, or '...' if it is long."""
+    text = repr(value) if isinstance(value, (bool, int, float, str, type(None), tuple, list)) else '...'
+    return text if len(text) <= 30 else '...'
+
+
+def filled(text: str, name: str, value: Any) -> str:
+    """Return a text of the table with the value and the word filled in."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    fields = {
+        'name': name,
+        'value': brief(value),
+        'less': str(value - 1) if number and isinstance(value, int) else '...',
+        'root': f'{value} ** -0.5' if number else '...',
+        'not': str(not value) if isinstance(value, (bool, int, type(None))) else '...',
+    }
+    return text.format(**fields)
+
+
+def written(alternative: str, name: str, value: Any) -> str:
+    """Return the code of an alternative: a keyword alone has the value that was given."""
+    return filled(f'{alternative}={{value}}' if alternative.isidentifier() else alternative, name, value)
+
+
+def listed(keywords: Iterable[str]) -> str:
+    return ' and '.join(f'`{keyword}`' for keyword in keywords)
+
+
+def remark(row: Word, name: str, value: Any) -> str:
+    needless = (value is False or value is None) and value in row.values
+    return f'; {filled(row.note, name, value)}' if row.note and not needless else ''
+
+
+# other functions
+
+
+def homes(kind: str, callee: Callee) -> Iterator[Place]:
+    """Yield the functions of a kind that take keywords: first those of the same object, then those of the library."""
+    owner, kinds = callee.owner, callee.kinds
+    if kind == BUILD:
+        if owner is not None and callee.method and owner.__name__ in kinds:
+            yield place_of(owner.__name__, kinds)
+        stack = stack_of(callee)
+        if stack in kinds:
+            yield place_of(stack, kinds)._replace(words='of the stack')
+        yield from (place_of(name, kinds) for name in BUILDERS if name in kinds)
+    if kind not in (CALL, GENERATE) or 'AutoregressiveWrapper' not in kinds:
+        return
+    own = callee.module if callee.module is not None else owner
+    wrapper, net = kinds['AutoregressiveWrapper'], kinds['TransformerWrapper']
+    if kind == CALL:
+        if own is not None and callee.method != 'forward' and callee.owner not in (wrapper, None):
+            yield Place('of a call', 'model(..., {})', keywords_of(own, 'forward'))
+        names = keywords_of(net, 'forward') | {*OF_SOURCE, *OF_STACK}
+        yield Place('of the call of the model', 'net(ids, {})', names)
+        yield Place('of the call of AutoregressiveWrapper', 'AutoregressiveWrapper(net)(ids, {})',
+                    keywords_of(wrapper, 'forward'))  # fmt: skip
+        return
+    for method in ('generate', 'beam_search', 'speculative'):
+        if own is not None and method != callee.method and hasattr(own, method):
+            yield Place(f'of `{method}`', f'{method}(..., {{}})', keywords_of(own, method))
+    for method in ('generate', 'beam_search', 'speculative'):
+        code = f'AutoregressiveWrapper(net).{method}(prompts, {{}})'
+        yield Place(f'of `{method}`', code, keywords_of(wrapper, method))
+
+
+def place_of(name: str, kinds: Mapping[str, Any]) -> Place:
+    names = kinds[name].accepted()
+    return Place(f'of {name}', f'{name}(net, {{}})' if 'net' in names else f'{name}({{}})', names)
+
+
+def stack_of(callee: Callee) -> str:
+    """Return the name of the class of stack that a model has, or usually has."""
+    module = callee.module
+    stack = getattr(module, 'attn_layers', None) or getattr(getattr(module, 'net', None), 'attn_layers', None)
+    if stack is not None and type(stack).__name__ in callee.kinds:
+        return type(stack).__name__
+    return 'Encoder' if any(callee.is_called(name) for name in OF_ENCODERS) else 'Decoder'
+
+
+def keywords_of(target: Any, method: str) -> set[str]:
+    """Return the keywords that a method of a module, or of a class, takes, also those that it passes on."""
+    cls = target if isinstance(target, type) else type(target)
+    names: set[str] = set()
+    passes_on = False
+    for base in cls.__mro__:
+        function = vars(base).get(method)
+        if not callable(function) or not base.__module__.startswith(__name__.partition('.')[0]):
+            continue
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        names |= {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        if not passes_on:
+            break
+    if passes_on:
+        names |= passed_on(target, method)
+    return names
+
+
+def passed_on(target: Any, method: str) -> set[str]:
+    """Return the keywords that a method takes as `**kwargs`, for the modules inside."""
+    options = getattr(target, 'option_names', None)
+    names = set() if options is None else set(options(method))
+    if isinstance(target, type):
+        return names
+    names |= set(getattr(getattr(target, 'features', None), 'takes', ()))
+    stack = getattr(target, 'attn_layers', None)
+    if stack is not None or hasattr(target, 'input_names'):
+        return names | set(getattr(target if stack is None else stack, 'input_names', ()))
+    children = getattr(target, 'children', tuple)
+    for child in children():
+        inner = method if method != 'forward' and hasattr(child, method) else 'forward'
+        if hasattr(child, 'attn_layers') or hasattr(child, 'net') or inner != 'forward':
+            found = keywords_of(child, inner) - required(child, inner)
+            names |= {one for one in found - REFUSED if inner != 'forward' or not one.startswith('return_')}
+    return names
+
+
+def required(module: Any, method: str) -> set[str]:
+    """Return the arguments without a default, which a caller of the module gives by position."""
+    parameters = inspect.signature(getattr(module, method)).parameters.values()
+    return {p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}

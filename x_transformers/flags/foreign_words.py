@@ -1,0 +1,624 @@
+"""Keywords of other libraries, and what to write here instead: one table, `WORDS`.
+
+A row holds words of one meaning, the libraries that have them, and alternatives `ours`, separated by ` | `. The first
+alternative whose keywords the called function takes is named; if there is none, another function is looked for that
+takes them. An alternative is one of
+
+    heads                     a keyword with the same value
+    temperature=0.0           code; `{value}` is the value that was given, `{name}` the word itself, `{less}` the value
+                              minus one, `{root}` its inverse square root
+    !causal                   only if the called function takes it
+    @Classifier dropout       of one class or function alone
+    : leave it out            a sentence; `@Attention : ...` for one class alone
+
+Keywords are written as for `Decoder`: `attn_`, `ff_` and `cross_attn_` are dropped for a single layer, and `enc_` and
+`dec_` put in front for an encoder-decoder. `values` gives other alternatives for some values, `note` is a remark.
+
+The table is imported when an error is raised, and by the documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+# what the called function does, or the functions that a word belongs to
+BUILD, CALL, GENERATE, LOAD, SAVE = 'build', 'call', 'generate', 'load', 'save'
+
+
+class Word(NamedTuple):
+    """Words of one meaning, and what to write instead."""
+
+    theirs: str
+    libraries: str
+    ours: str
+    kind: str = BUILD
+    note: str = ''
+    values: Mapping[Any, str] = {}
+
+
+HF, TORCH, TIMM, GPT = 'transformers', 'torch.nn', 'timm', 'nanoGPT, LitGPT'
+FAIRSEQ, FLASH, VLLM, PEFT, JAX = 'fairseq', 'flash-attn', 'vLLM, OpenAI', 'peft', 'Flax, T5X'
+MEGATRON = 'Megatron-LM'
+ENCODER_OR_DECODER = ': causality is fixed by the class of the stack: `Decoder` is causal, `Encoder` is not'
+FLASH_VALUES = {
+    'eager': 'attn_flash=False', 'math': 'attn_flash=False', False: 'attn_flash=False', True: 'attn_flash=True',
+    'sdpa': 'attn_flash=True', 'flash_attention_2': 'attn_flash=True', 'flash_attention_3': 'attn_flash=True',
+    'flash': 'attn_flash=True', None: ': leave it out, the fastest kernel is chosen',
+    'flex_attention': ': leave it out, the fastest kernel is chosen',
+}  # fmt: skip
+ACTIVATIONS = {
+    **{name: "ff_activation='gelu_tanh'" for name in ('gelu_new', 'gelu_pytorch_tanh', 'gelu_fast', 'gelu_accurate')},
+    **{name: f"ff_activation='{name}'" for name in ('gelu', 'relu', 'relu2', 'silu', 'tanh', 'quick_gelu')},
+    'swish': "ff_activation='silu'",
+    **dict.fromkeys(('swiglu', 'gated-silu', 'silu_glu'), 'ff_glu=True, ff_swish=True'),
+    **dict.fromkeys(('geglu', 'gated-gelu', 'gelu_glu'), 'ff_glu=True'),
+    'gated-relu': "ff_glu=True, ff_activation='relu'", 'reglu': "ff_glu=True, ff_activation='relu'",
+}  # fmt: skip
+NO_POSITIONS = 'use_abs_pos_emb=False'
+POSITIONS = {
+    **dict.fromkeys(('rope', 'rotary', 'rotate'), 'rotary_pos_emb=True'),
+    'alibi': 'alibi_pos_bias=True',
+    **dict.fromkeys(('t5', 'relative', 'rpe'), 'rel_pos_bias=True'),
+    **dict.fromkeys(('relative_key', 'relative_key_query'), 'shaw_rel_pos=True'),
+    **dict.fromkeys(('sinusoidal', 'sine', 'sincos', 'fixed'), 'sinu_pos_emb=True'),
+    **dict.fromkeys(('none', None, False, 'nope'), NO_POSITIONS),
+    **dict.fromkeys(
+        ('absolute', 'learned', 'learnable', 'learned_absolute', 'learn'),
+        ': leave it out, TransformerWrapper has a learned table of positions unless `use_abs_pos_emb=False`',
+    ),
+}
+NORMS = {
+    **dict.fromkeys(('rmsnorm', 'RMSNorm', 'rms', 'rms_norm'), 'use_rmsnorm=True'),
+    **dict.fromkeys(('scalenorm', 'ScaleNorm'), 'use_scalenorm=True'),
+    **dict.fromkeys(('layernorm', 'LayerNorm', 'layer_norm', 'layer', 'ln'), ': leave it out, it is the default'),
+}
+BIASES = {
+    False: 'ff_no_bias=True | @Attention : leave it out, projections have no bias by default',
+    True: 'attn_qkv_bias=True, attn_out_bias=True | @FeedForward : leave it out, biases are the default',
+}
+SUBLAYER_DROPOUT = (
+    'attn_sublayer_dropout={value}, ff_sublayer_dropout={value} | attn_sublayer_dropout | ff_sublayer_dropout | dropout'
+)
+FIRST_INPUTS = (
+    'x | prompts | seq | src | source | seq_in | start_tokens | tokens | token_ids | texts | ids | text | img | images'
+    ' | states | video'
+)
+TOKEN_TYPES = (
+    "embed_ids={{'token_type': {name}}} | : build the model with `TransformerWrapper(..., embed_num_tokens="
+    "{{'token_type': 2}})`, then pass `embed_ids={{'token_type': {name}}}`"
+)
+AT_DRAWS = ': leave it out, tokens are sampled unless `temperature=0.0`'
+NO_DICT = ': leave it out, a call returns tensors; `return_intermediates=True` returns more'
+NOTHING_TO_LOAD = ' has no effect here: leave it out'
+
+WORDS: tuple[Word, ...] = (
+    # sizes of a stack
+    Word('hidden_dim', 'torchvision, Llama', '!dim_inner | dim'),
+    Word('hidden_size d_model n_embd n_embed embed_dim embedding_dim model_dim model_size emb_size embed_size '
+         'embedding_size embed_dims hidden_units hidden_channels attention_dim d_embed dmodel emb_dim dim_model '
+         'width hidden residual_dim dim_embed dim_embedding base_dim encoder_hidden_size decoder_hidden_size '
+         'decoder_input_dim decoder_output_dim features num_features num_hidden qkv_features',
+         f'{HF}, {TORCH}, {TIMM}, {GPT}, {FAIRSEQ}', 'dim'),
+    Word('normalized_shape', TORCH, 'dim'),
+    Word('num_layers n_layer n_layers num_hidden_layers num_blocks n_blocks nlayers layers num_transformer_layers '
+         'nlayer num_block number_of_layers num_layer block_count n_hidden_layers depths',
+         f'{HF}, {TORCH}, {GPT}, {FAIRSEQ}', 'depth'),
+    Word('num_heads n_head n_heads nhead nheads num_attention_heads attention_heads num_q_heads n_q_heads '
+         'num_query_heads num_head attn_heads number_of_heads n_attention_heads attention_head_count',
+         f'{HF}, {TORCH}, {TIMM}, {GPT}, {FAIRSEQ}', 'heads'),
+    Word('num_key_value_heads num_kv_heads n_kv_heads n_kv_head n_head_kv n_query_groups num_query_groups num_kv '
+         'num_heads_k nheads_k kv_n_heads num_key_value_groups n_heads_kv multi_query_group_num num_kv_head '
+         'head_count_kv',
+         f'{HF}, LitGPT, {MEGATRON}', 'attn_kv_heads', note='the number of heads of keys and values'),
+    Word('multi_query multi_query_attention use_multi_query mqa',
+         HF, 'attn_one_kv_head', values={True: 'attn_one_kv_head=True', False: ': leave it out'}),
+    Word('head_dim dim_per_head d_kv d_head head_size kv_channels attention_head_dim attention_head_size dim_heads '
+         'head_width dim_key d_k d_qkv key_size size_per_head n_embd_head heads_dim',
+         f'{HF}, LitGPT, {JAX}', 'attn_dim_head', note='64 by default, whatever the width of the stack'),
+    Word('v_head_dim d_v value_dim dim_value value_head_dim', HF, 'attn_value_dim_head'),
+    Word('kdim vdim', TORCH, 'cross_attn_dim_context | dim_context'),
+    Word('cross_attention_hidden_size cross_attention_dim encoder_dim memory_dim context_dim encoder_width',
+         HF, 'cross_attn_dim_context'),
+    Word('intermediate_size dim_feedforward ffn_dim d_ff n_inner mlp_dim mlp_hidden_dim ffn_hidden_size d_inner '
+         'hidden_features inner_dim ffn_embed_dim ff_dim feedforward_dim d_mlp filter_size dim_ffn ffn_inner_dim '
+         'intermediate_dim dim_ff dim_mlp mlp_hidden_size ffn_size ffn_intermediate_size feed_forward_dim d_hidden '
+         'feed_forward_length inner_size dff ff_size ff_hidden_dim',
+         f'{HF}, {TORCH}, {FAIRSEQ}, {MEGATRON}', 'ff_dim_inner'),
+    Word('mlp_ratio mlp_mult ffn_mult expansion_factor ff_expansion widening_factor mlp_expansion expansion '
+         'expansion_ratio ffn_ratio ff_ratio ffn_expansion mlp_scale',
+         f'{TIMM}, MPT', 'ff_mult'),
+    # dropout
+    Word('dropout',
+         f'{TORCH}, {FAIRSEQ}', 'attn_dropout={value}, ff_dropout={value} | attn_dropout | ff_dropout',
+         note='of weights and hidden units; `attn_sublayer_dropout`, `ff_sublayer_dropout` for the output'),
+    Word('dropout_rate dropout_prob hidden_dropout hidden_dropout_prob resid_pdrop residual_dropout drop_rate '
+         'resid_dropout residual_dropout_prob hidden_dropout_rate drop proj_drop resid_drop proj_drop_rate',
+         f'{HF}, {TIMM}, {JAX}', SUBLAYER_DROPOUT),
+    Word('attention_dropout attention_probs_dropout_prob attn_pdrop attn_drop attn_drop_rate '
+         'attention_dropout_prob attention_dropout_rate att_dropout dropout_p attn_dropout_p attn_dropout_rate '
+         'attention_probs_dropout attn_drop_p',
+         f'{HF}, {TIMM}, {FLASH}', 'attn_dropout'),
+    Word('activation_dropout mlp_dropout ffn_dropout relu_dropout act_dropout mlp_drop ffn_dropout_rate '
+         'mlp_dropout_prob',
+         f'{HF}, {FAIRSEQ}', 'ff_dropout'),
+    Word('embd_pdrop embedding_dropout embed_dropout emb_pdrop pos_drop_rate embed_pdrop dropout_emb embd_drop '
+         'embedding_dropout_prob embeddings_dropout emb_drop embed_drop embed_dropout_prob',
+         f'{HF}, {TIMM}', 'emb_dropout'),
+    Word('layerdrop drop_path drop_path_rate stochastic_depth stochastic_depth_prob stochastic_depth_rate droppath '
+         'drop_path_prob layer_drop layerdrop_prob',
+         f'{HF}, {TIMM}, {FAIRSEQ}', 'layer_dropout'),
+    Word('classifier_dropout cls_dropout head_dropout drop_head head_drop classifier_dropout_prob qa_dropout '
+         'seq_classif_dropout final_dropout summary_last_dropout',
+         HF, '@Classifier dropout'),
+    Word('model transformer backbone base_model decoder_model lm',
+         'other libraries', 'net | model | decoder | attn_layers'),
+    # biases
+    Word('bias use_bias add_bias', f'{TORCH}, {GPT}', 'ff_no_bias={not} | @Classifier bias', values=BIASES),
+    Word('attention_bias attn_bias_terms add_qkv_bias use_attention_bias attention_use_bias add_bias_qkv '
+         'use_qkv_bias',
+         HF, 'attn_qkv_bias={value}, attn_out_bias={value} | attn_qkv_bias', note='they are off by default'),
+    Word('mlp_bias ffn_bias add_bias_linear use_mlp_bias feedforward_bias', f'{HF}, {MEGATRON}', 'ff_no_bias={not}'),
+    Word('proj_bias o_proj_bias attention_out_bias', TIMM, 'attn_out_bias'),
+    Word('lm_head_bias head_bias decoder_bias', HF, 'logits_bias'),
+    Word('add_bias_kv',
+         TORCH, 'attn_num_mem_kv', note='a number of learned keys and values',
+         values={True: 'attn_num_mem_kv=1', False: ': leave it out'}),
+    Word('add_zero_attn', TORCH, 'attn_add_zero_kv'),
+    # norms
+    Word('norm_first pre_ln prenorm pre_layer_norm normalize_before do_layer_norm_before',
+         f'{TORCH}, {FAIRSEQ}, {HF}', 'pre_norm',
+         values={True: ': leave it out, pre-norm is the default', False: 'pre_norm=False'}),
+    Word('post_norm postnorm post_ln apply_residual_connection_post_layernorm post_layer_norm',
+         HF, 'pre_norm={not}', values={False: ': leave it out, pre-norm is the default', True: 'pre_norm=False'}),
+    Word('layer_norm_eps layer_norm_epsilon rms_norm_eps norm_epsilon layernorm_epsilon eps epsilon ln_eps '
+         'rmsnorm_eps layernorm_eps rms_norm_epsilon variance_epsilon norm_eps rms_eps',
+         f'{HF}, {TORCH}, {MEGATRON}', 'norm_eps'),
+    Word('norm_type norm_class norm_class_name norm_layer normalization layernorm_type norm_layer_type',
+         f'{GPT}, {TIMM}', 'use_rmsnorm=True', note='LayerNorm is the default', values=NORMS),
+    Word('use_rms_norm rms_norm rmsnorm rms_layer_norm', FLASH, 'use_rmsnorm'),
+    Word('elementwise_affine layer_norm_elementwise_affine', TORCH, 'norm_affine'),
+    Word('layer_norm_bias ln_bias use_layernorm_bias', HF, 'norm_bias'),
+    Word('use_qk_norm qk_layernorm qk_layer_norm use_qk_layernorm qk_layernorms norm_qk normalize_qk',
+         f'{HF}, {MEGATRON}', "attn_qk_head_norm='layer'", note="'rms' for an RMSNorm"),
+    Word('layer_scale_init_value init_values layer_scale layerscale layerscale_value layer_scale_init',
+         f'{TIMM}, {HF}', 'use_layerscale=True, layerscale_init_value={value}'),
+    Word('parallel_residual use_parallel_residual parallel_attn parallel_attention parallel_blocks '
+         'shared_attention_norm',
+         f'{HF}, LitGPT', 'parallel_block'),
+    Word('norm final_norm',
+         TORCH, 'pre_norm_has_final_norm', values={None: ': leave it out, a stack has a final norm'}),
+    Word('post_attention_norm post_mlp_norm post_sublayer_norm use_post_norm', 'LitGPT', 'sandwich_norm'),
+    Word('fc_norm', TIMM, 'post_pool_norm'),
+    Word('layernorm_embedding embedding_layer_norm embed_layer_norm', FAIRSEQ, 'post_emb_norm'),
+    # feedforwards
+    Word('hidden_act hidden_activation activation_function act_layer act_fn ffn_act_fn dense_act_fn activation_fn '
+         'act nonlinearity feed_forward_proj activation mlp_act activation_type ffn_activation mlp_activation '
+         'act_func activations hidden_act_fn mlp_class_name mlp_activations',
+         f'{HF}, {TORCH}, {TIMM}, {FAIRSEQ}, {JAX}', 'ff_activation', values=ACTIVATIONS,
+         note='`ff_glu=True` for a gated feedforward'),
+    Word('swiglu use_swiglu use_swiglu_ffn',
+         f'{HF}, {MEGATRON}', 'ff_glu=True, ff_swish=True', values={False: ': leave it out'}),
+    Word('is_gated_act use_glu gated gated_mlp use_gated_mlp gated_linear_unit gated_act use_geglu geglu',
+         HF, 'ff_glu'),
+    Word('gelu_approximate', 'LitGPT', ': leave it out', values={'tanh': "ff_activation='gelu_tanh'"}),
+    Word('first_k_dense_replace mlp_only_layers decoder_sparse_step moe_layer_freq interleave_moe_layer_step',
+         HF, ': give `ff_moe_experts` a tuple with a value per layer, 0 for a dense one'),
+    Word('chunk_size_feed_forward', HF, 'ff_chunks', note='the number of chunks'),
+    Word('num_local_experts num_experts n_routed_experts moe_num_experts n_experts num_moe_experts n_expert '
+         'ffn_num_experts',
+         f'{HF}, LitGPT, {MEGATRON}', 'ff_moe_experts'),
+    Word('num_experts_per_tok moe_topk n_expert_per_token num_experts_per_token moe_router_topk '
+         'num_selected_experts experts_per_token router_topk moe_k num_experts_per_topk',
+         f'{HF}, LitGPT, {MEGATRON}', 'ff_moe_top_k'),
+    Word('moe_intermediate_size expert_dim moe_ffn_hidden_size', HF, 'ff_moe_dim_inner'),
+    Word('n_shared_experts num_shared_experts shared_expert_intermediate_size',
+         HF, 'ff_moe_shared', note='see `help(FeedForward)`'),
+    Word('norm_topk_prob', HF, 'ff_moe_renormalise'),
+    Word('n_group num_expert_group', HF, 'ff_moe_groups'),
+    Word('topk_group', HF, 'ff_moe_top_groups'),
+    Word('routed_scaling_factor', HF, 'ff_moe_scale'),
+    Word('router_aux_loss_coef aux_loss_coef moe_aux_loss_coeff load_balance_coef aux_loss_alpha',
+         f'{HF}, {MEGATRON}', 'ff_moe_balance_loss'),
+    Word('scoring_func score_func', HF, 'ff_moe_kind'),
+    # attention
+    Word('attn_implementation _attn_implementation attn_impl use_flash_attention use_flash_attn flash_attn '
+         'use_flash flash_attention use_sdpa attention_implementation attention_backend use_flash_attention_2 '
+         'sdp_backend fused_attn use_sdp use_fused_attn use_memory_efficient_attention use_xformers attention_type '
+         'use_flash_attention_3 experts_implementation',
+         f'{HF}, {TIMM}', 'attn_flash', note='None chooses the fastest', values=FLASH_VALUES),
+    Word('sliding_window local_attention attention_window window_size local_window sliding_window_size '
+         'window_attention attn_window',
+         f'{HF}, {FLASH}, {GPT}', 'attn_max_attend_past={less}',
+         note='the tokens before the query, which is not counted'),
+    Word('layer_types attention_layers attention_types sliding_window_pattern use_sliding_window max_window_layers '
+         'global_attn_every_n_layers sliding_window_indices',
+         HF, ': give a keyword a tuple with a value per layer, `attn_max_attend_past=(127, None)`'),
+    Word('attn_logit_softcapping attn_logits_soft_cap softcap attn_logit_cap attention_logit_softcapping '
+         'attention_logit_softcap logit_softcap',
+         f'{HF}, {FLASH}', 'attn_softclamp_logits=True, attn_logit_softclamp_value={value}'),
+    Word('final_logit_softcapping final_logit_softcap logits_soft_cap', HF, 'logits_softclamp'),
+    Word('softmax_scale scale attention_multiplier attn_scale qk_scale sm_scale attention_scale scaling',
+         FLASH, 'attn_softmax_scale'),
+    Word('scale_attn_weights', HF, 'attn_softmax_scale=1.0', values={True: ': leave it out, scores are scaled'}),
+    Word('enable_gqa', TORCH, ': leave it out, `attn_kv_heads` chooses the heads of keys and values'),
+    Word('attention_fn attn_fn', JAX, 'attn_custom_attn_fn'),
+    Word('relative_attention pos_att_type max_relative_positions position_biased_input',
+         HF, 'attn_disentangled=True'),
+    Word('latent_attention use_mla mla', 'LitGPT', 'attn_use_latent_kv=True'),
+    Word('num_hidden_groups inner_group_num share_layers cross_layer_sharing', HF, 'weight_tie_layers=True'),
+    Word('query_pre_attn_scalar', HF, 'attn_softmax_scale={root}'),
+    Word('clip_qkv', 'MPT', 'attn_qkv_clip'),
+    Word('attention_sinks attn_sink attention_sink use_sinks', HF, 'attn_head_learned_sink'),
+    Word('is_decoder is_causal causal use_bidirectional_attention bidirectional autoregressive unidirectional',
+         f'{HF}, {TORCH}, {FLASH}', f'!causal | {ENCODER_OR_DECODER}'),
+    Word('add_cross_attention cross_attention use_cross_attention with_cross_attention has_cross_attention '
+         'encoder_decoder_attention',
+         HF, 'cross_attend'),
+    Word('is_encoder_decoder', HF, ': use `XTransformer` or `EncoderDecoder` for an encoder with a decoder'),
+    Word('kv_lora_rank', HF, 'attn_use_latent_kv=True, attn_dim_latent_kv={value}'),
+    Word('q_lora_rank', HF, 'attn_use_latent_q=True, attn_dim_latent_q={value}'),
+    Word('qk_rope_head_dim', HF, 'attn_dim_latent_rope'),
+    Word('qk_nope_head_dim qk_head_dim', HF, 'attn_dim_head', note='`attn_dim_latent_rope` channels are added'),
+    Word('gradient_checkpointing use_checkpoint activation_checkpointing grad_checkpointing recompute remat '
+         'checkpoint_activations use_gradient_checkpointing grad_checkpoint',
+         f'{HF}, {TIMM}, {JAX}', 'checkpoint_layers'),
+    # positions
+    Word('use_rope rope use_rotary use_rotary_embeddings rotary_embeddings rotary_embedding rotary use_rotary_emb '
+         'use_rotary_position_embeddings use_rotary_pos_emb rotary_position_embedding',
+         f'{HF}, {FLASH}, {MEGATRON}', 'rotary_pos_emb'),
+    Word('rope_theta rotary_emb_base rotary_base rope_base rope_theta_base rotary_embedding_base rope_freq_base',
+         f'{HF}, LitGPT', 'rotary_pos_emb=True, rotary_theta={value}'),
+    Word('rope_scaling rope_parameters rope_adjustments rope_scaling_factor',
+         f'{HF}, LitGPT', 'rotary_scaling', note="a dict such as {{'kind': 'yarn', 'factor': 4.0, 'length': 4096}}"),
+    Word('partial_rotary_factor rotary_pct rotary_percentage rotary_percent',
+         f'{HF}, LitGPT', 'rotary_emb_dim', note='the number of rotated channels per head, not their share'),
+    Word('rotary_dim n_rot rope_dim rope_n_elem rotary_emb_fraction rotary_dims', f'{HF}, {FLASH}', 'rotary_emb_dim'),
+    Word('position_embedding_type pos_embed position_encoding_type positional_encoding pos_encoding pos_embed_type '
+         'position_embedding pos_encoding_type positional_embedding position_encoding pos_embedding_type '
+         'positional_embedding_type pos_emb_type positional_embeddings',
+         f'{HF}, {TIMM}, {MEGATRON}', 'rotary_pos_emb=True',
+         note='or `alibi_pos_bias`, `rel_pos_bias`; a learned table is the default', values=POSITIONS),
+    Word('original_max_position_embeddings', HF, 'rotary_scaling', note='whose `length` it is'),
+    Word('rope_condense_ratio', 'LitGPT', 'rotary_interpolation_factor'),
+    Word('sinusoidal_pos_embds sinusoidal use_sinusoidal', HF, 'sinu_pos_emb'),
+    Word('learned_pos learned_pos_emb',
+         FAIRSEQ, ': leave it out, TransformerWrapper has a learned table of positions',
+         values={False: 'sinu_pos_emb=True'}),
+    Word('mem_len memory_len n_mems', HF, 'max_mem_len'),
+    Word('same_length', HF, 'mem_same_length'),
+    Word('clamp_len', HF, 'xl_clamp_len'),
+    Word('alibi use_alibi', f'{HF}, {FLASH}', 'alibi_pos_bias'),
+    Word('relative_attention_num_buckets num_buckets', HF, 'rel_pos_bias=True, rel_pos_num_buckets={value}'),
+    Word('relative_attention_max_distance', HF, 'rel_pos_bias=True, rel_pos_max_distance={value}'),
+    Word('use_position_embeddings use_positional_embeddings use_pos_embed use_learned_position_embeddings',
+         HF, 'use_abs_pos_emb'),
+    Word('no_token_positional_embeddings no_pos_embed', FAIRSEQ, 'use_abs_pos_emb={not}'),
+    # models
+    Word('vocab_size n_vocab vocabulary_size num_embeddings ntoken ntokens n_words padded_vocab_size num_words '
+         'vocab_dim dict_size size_vocab nvocab token_size num_vocab voc_size vocab_len n_token',
+         f'{HF}, {TORCH}, {GPT}', 'num_tokens'),
+    Word('max_position_embeddings n_positions n_ctx block_size context_length max_seq_length seq_length '
+         'num_positions max_sequence_length max_len context_size context_window max_position max_context_length '
+         'max_positions max_pos max_target_positions max_source_positions max_length seq_len sequence_length '
+         'maxlen max_context_len ctx_len max_ctx context_len n_context model_max_length max_model_len num_ctx',
+         f'{HF}, {GPT}, {FAIRSEQ}', 'max_seq_len | max_positions', note='0 for no table of positions'),
+    Word('tie_word_embeddings tie_weights weight_tying share_input_output_embed tie_embeddings tied_embeddings '
+         'weight_tie share_decoder_input_output_embed tie_word_embedding tie_lm_head '
+         'share_embeddings_and_output_weights tie_embed tied_weights logits_via_embedding',
+         f'{HF}, {FAIRSEQ}, {JAX}', 'tie_embedding'),
+    Word('share_all_embeddings share_embeddings share_encoder_decoder_embeddings joined_dictionary',
+         FAIRSEQ, 'tie_token_emb | tie_embedding'),
+    Word('type_vocab_size', HF, "embed_num_tokens={{'token_type': {value}}}"),
+    Word('scale_embedding embed_scale scale_embeddings embedding_multiplier normalize_embedding',
+         HF, 'emb_scale', note='the factor itself, such as dim ** 0.5', values={False: ': leave it out'}),
+    Word('logit_scale logits_scaling output_multiplier lm_head_multiplier', HF, 'logits_scale'),
+    Word('word_embed_proj_dim', HF, 'emb_dim'),
+    Word('projection_dim', HF, 'dim_shared'),
+    Word('pooler_hidden_size pooler_hidden_act pooler_act pooler_dropout pooler_output_size add_pooling_layer',
+         HF, 'pooler'),
+    Word('no_scale_embedding', FAIRSEQ, ': leave it out, embeddings are not scaled unless `emb_scale` is given'),
+    Word('no_cross_attention', FAIRSEQ, ': leave it out, `cross_attend=True` adds it'),
+    Word('block_fn mlp_layer attn_layer embed_layer embed_norm_layer',
+         TIMM, ': layers are changed by keywords of the stack, or by features'),
+    Word('dynamic_img_size', TIMM, "interpolate_pos_emb='bicubic'"),
+    Word('pretrained checkpoint_path', TIMM, ': `pretrained.load` loads a folder, or a repository of a hub'),
+    Word('num_nextn_predict_layers new_decoder_architecture num_ln_in_parallel_attn reorder_and_upcast_attn '
+         'router_jitter_noise scale_attn_by_inverse_layer_idx use_weighted_layer_sum apply_spec_augment '
+         'adaptive_softmax_cutoff quant_noise_pq padding_multiple patch_drop_rate broadcast_dropout decode '
+         'deterministic_flash_attn sparse_prediction scale_attn_norm no_embed_class pool_include_prefix '
+         'dynamic_img_pad cross_self_attention qkv_format mask_time_prob mask_feature_prob legacy slow_but_exact '
+         'tensor_parallel_size sequence_parallel',
+         f'{HF}, {TIMM}, {FAIRSEQ}', ': it has no counterpart here'),
+    Word('cls_token_id sep_token_id', HF, ': ids of special tokens are part of the inputs'),
+    Word('encoder_layer decoder_layer',
+         TORCH, ': a stack builds its layers: `Encoder(dim=..., depth=..., heads=...)`'),
+    Word('custom_encoder custom_decoder',
+         TORCH, '@EncoderDecoder encoder | @VisionLanguageWrapper decoder | attn_layers'),
+    Word('batch_first',
+         TORCH, ': leave it out, tensors are (b, n, d): the batch is always first',
+         values={False: ': tensors are (b, n, d): transpose them, the batch is always first'}),
+    Word('enable_nested_tensor mask_check', TORCH, ': leave it out, padding is given to the call as `mask`'),
+    Word('config',
+         HF,
+         ': keywords are given one by one; `from_config` takes a `config` of this library, `pretrained.load` a folder'),
+    Word('num_labels num_classes n_classes num_class nb_classes n_labels nclasses',
+         f'{HF}, {TIMM}', 'num_classes | num_labels | logits_dim'),
+    Word('id2label label2id problem_type',
+         HF, ': it has no counterpart, the loss follows from the head and its labels'),
+    Word('img_size input_resolution image_resolution', TIMM, 'image_size'),
+    Word('num_channels in_chans in_channels n_channels num_input_channels input_channels',
+         f'{HF}, {TIMM}', 'channels | input_channels'),
+    Word('global_pool pool_type pooling pooling_mode classifier_pooling summary_type pooling_type',
+         f'{TIMM}, {HF}', 'pool | token | read | average_pool_embed=True'),
+    Word('num_reg_tokens reg_tokens n_registers num_registers register_tokens',
+         TIMM, 'num_register_tokens | num_memory_tokens'),
+    Word('class_token cls_token num_prefix_tokens', TIMM, 'prefix_tokens=1 | use_cls_token=True'),
+    Word('use_mask_token', HF, 'mask_token'),
+    Word('input_dim input_size in_features feature_dim in_dim d_input n_features input_features dim_input '
+         'input_channels',
+         TORCH, 'dim_in | dim_input'),
+    Word('output_dim output_size out_features out_dim d_output d_out target_dim out_channels', TORCH, 'dim_out'),
+    Word('num_mel_bins num_mels mel_bins', HF, 'n_mels'),
+    Word('pad_token_id padding_idx pad_id pad_idx pad_index pad_token padding_value pad_token_idx',
+         f'{HF}, {TORCH}', 'pad_value | pad_token_id | pad_id'),
+    Word('ignore_idx label_ignore_index ignore_id ignore_label ignored_index', 'other libraries', 'ignore_index'),
+    Word('mask_token_id mask_id mask_idx mask_token_index', HF, 'mask_token_id | mask_id'),
+    Word('mlm_probability mlm_prob masking_ratio mask_ratio mask_probability masked_lm_prob', HF, 'mask_prob'),
+    Word('label_smoothing_factor smoothing label_smoothing_eps', HF, 'label_smoothing'),
+    Word('initializer_range init_std initializer_factor init_scale weight_init std init_method_std init_method '
+         'kernel_init bias_init weight_init_std fix_init initializer',
+         HF, ': weights are drawn when a model is built; `presets.initialise_(model, std=0.02)` draws them anew'),
+    Word('device init_device', TORCH, ': move the model, `.to(device)`, or build it inside `with torch.device(...)`'),
+    Word('device_map', HF, ': `.to(device)` moves a model; `pretrained.load` has a `device_map`'),
+    Word('dtype torch_dtype precision param_dtype params_dtype',
+         f'{TORCH}, {HF}',
+         ': convert the model, `.to(torch.bfloat16)`, or set `torch.set_default_dtype` before it is built'),
+    Word('architectures model_type transformers_version pretraining_tp use_return_dict pruned_heads reuse',
+         HF, ': it describes a file of transformers, see `pretrained.load`: leave it out'),
+    Word('r lora_r lora_alpha lora_rank lora_dropout target_modules modules_to_save peft_config use_rslora '
+         'use_dora init_lora_weights lora_config',
+         PEFT,
+         ': adapters are those of peft: `get_peft_model(model, LoraConfig(...))`, layers are ordinary `nn.Linear`'),
+    Word('task_type task problem_kind', f'{PEFT}, {HF}', '@finetune head'),
+    Word('layerwise_lr_decay llrd layer_decay lr_decay layer_decay_rate', TIMM, '@finetune layer_lr_decay'),
+    Word('learning_rate base_lr max_lr', HF, '@finetune lr | : it is of the optimizer'),
+    Word('freeze_layers frozen_layers freeze_backbone freeze_base', 'other libraries', '@finetune freeze'),
+    Word('weight_decay betas optim optimizer warmup_steps num_train_epochs',
+         HF, ': it is of the optimizer or the trainer'),
+    # calls
+    Word('query', TORCH, 'x', CALL),
+    Word('key value', TORCH, 'context', CALL, note='keys and values are projected from one tensor'),
+    Word('input_ids idx inputs input tokens token_ids ids src input_tokens x text_ids seq prompt prompts '
+         'inputs_ids prompt_token_ids token_idx prev_output_tokens src_tokens input_seq encoder_input_tokens '
+         'input_token_ids sequence context_tokens x_in batch sequences',
+         f'{HF}, {TORCH}, {GPT}, {FAIRSEQ}', FIRST_INPUTS, CALL),
+    Word('pixel_values image images imgs img pictures',
+         f'{HF}, {TIMM}', 'img | images | image | source | video | x', CALL),
+    Word('input_features input_values features audio_values waveform mel', HF, 'x | source', CALL),
+    Word('decoder_input_ids tgt targets_in decoder_input_tokens decoder_inputs tgt_ids',
+         f'{HF}, {TORCH}, {JAX}', 'tgt | seq_out_start | start | x', CALL),
+    Word('inputs_embeds input_embeds inputs_embeddings decoder_inputs_embeds token_embeddings embeds '
+         'input_embeddings',
+         HF, ': a stack takes vectors, `net.attn_layers(x)`; `prepend_embeds=x` puts vectors in front of the ids',
+         CALL),
+    Word('attention_mask attn_masks input_mask',
+         HF, 'mask', CALL, note='boolean, True for tokens and False for padding: `mask={name}.bool()`'),
+    Word('pixel_attention_mask feature_attention_mask', HF, 'mask', CALL),
+    Word('decoder_attention_mask', HF, ': padding of the target is marked by `ignore_index`, -100', CALL),
+    Word('padding_mask key_padding_mask src_key_padding_mask tgt_key_padding_mask encoder_padding_mask pad_mask '
+         'self_attn_padding_mask src_padding_mask tgt_padding_mask',
+         f'{TORCH}, {FAIRSEQ}', 'mask=~{name}', CALL, note='True is a token here, and padding there'),
+    Word('memory_key_padding_mask memory_padding_mask enc_padding_mask',
+         TORCH, 'context_mask=~{name}', CALL, note='True is a token here, and padding there'),
+    Word('encoder_attention_mask cross_attention_mask encoder_mask context_attention_mask source_mask',
+         HF, 'context_mask', CALL, note='boolean, True for tokens: `context_mask={name}.bool()`'),
+    Word('src_mask', TORCH, 'attn_mask=~{name}', CALL, note='True where a query sees a key, and hidden there'),
+    Word('tgt_mask',
+         TORCH, 'attn_mask=~{name}', CALL,
+         note='a Decoder is causal without it; True is visible here, and hidden there'),
+    Word('memory_mask', TORCH, ': it has no counterpart, `context_mask` hides tokens of the context', CALL),
+    Word('attention_bias bias attn_biases position_bias relative_position_bias additive_mask alibi_slopes',
+         FLASH, 'attn_bias', CALL, note='it is added to the scores'),
+    Word('lengths seq_lens input_lengths src_lengths x_lens lens sequence_lengths num_tokens_per_row seqlens '
+         'prompt_lengths input_lens',
+         'other libraries', 'lens | prompt_lens', CALL),
+    Word('memory encoder_hidden_states encoder_outputs encoder_out enc_output cross_states encoder_states '
+         'cross_attention_states encoder_output enc_out encoder_hidden_state',
+         f'{HF}, {TORCH}, {FAIRSEQ}', 'context', CALL, note='the hidden states of the encoder, one tensor'),
+    Word('position_ids positions input_pos positions_ids decoder_position_ids pos_ids position',
+         f'{HF}, LitGPT, {JAX}', 'pos', CALL),
+    Word('cache_position start_pos cache_index', HF, ': the cache holds how many tokens were read', CALL),
+    Word('token_type_ids segment_ids token_types', HF, TOKEN_TYPES, CALL),
+    Word('labels lm_labels label',
+         HF, 'labels', CALL,
+         note='the loss is made by the wrapper, which takes its targets from the ids if there are no labels'),
+    Word('targets target y target_ids',
+         GPT, 'labels', CALL, note='targets are made from the ids, shifted by one: pass the whole sequence once'),
+    Word('start_positions end_positions',
+         HF, ': give both as `labels` (b, 2) to a model with a head for spans', CALL),
+    Word('next_sentence_label sentence_order_label',
+         HF, '!labels | : it is `labels` of the call of BertPretrainWrapper', CALL),
+    Word('past_key_values past_key_value layer_past past kv_cache past_kv cache_params incremental_state '
+         'past_states past_kvs inference_params',
+         f'{HF}, {FLASH}, {FAIRSEQ}', 'cache | prompt_cache', CALL,
+         note='what an earlier call with `return_intermediates=True` gave; `generate` keeps its own'),
+    Word('use_cache',
+         HF, 'cache_kv | return_intermediates', CALL, note='which gives the cache of the call',
+         values={False: 'cache_kv=False | : leave it out, a call returns no cache by default'}),
+    Word('output_attentions need_weights return_attention return_attentions return_weights output_attn_weights '
+         'return_attn_probs return_attn_weights need_head_weights average_attn_weights output_attention',
+         f'{HF}, {TORCH}, ' f'{FLASH}', 'return_attn=True | return_intermediates=True | return_hiddens=True', CALL,
+         values={False: ': leave it out, they are not returned by default'}),
+    Word('output_hidden_states return_hidden_states features_only return_all_hiddens output_all_encoded_layers '
+         'return_features return_intermediate',
+         f'{HF}, {FAIRSEQ}', 'return_intermediates=True | return_hiddens=True | return_embeddings=True', CALL,
+         note='`layer_hiddens` of the intermediates',
+         values={False: ': leave it out, they are not returned by default'}),
+    Word('return_dict output_router_logits return_tuple', HF, NO_DICT, CALL),
+    Word('is_causal causal_mask src_is_causal tgt_is_causal memory_is_causal causal use_causal_mask',
+         f'{TORCH}, {FLASH}', f'!causal | {ENCODER_OR_DECODER}', CALL),
+    Word('num_logits_to_keep last_token_only only_last', HF, 'logits_to_keep', CALL),
+    Word('perm_mask target_mapping', HF, ': `PermutationLMWrapper` draws orders, and its `infill` takes them', CALL),
+    Word('use_mems', HF, 'return_mems', CALL),
+    Word('return_loss', HF, ': a wrapper such as AutoregressiveWrapper returns the loss', CALL),
+    Word('image_sizes vision_feature_layer vision_feature_select_strategy mm_encoder_outputs',
+         HF, ': it is chosen when the model is built, see VisionLanguageWrapper', CALL),
+    Word('block_table cache_seqlens num_splits rotary_cos rotary_sin block_tables',
+         FLASH, ': it has no counterpart here, see `kv_storage` of `generate`', CALL),
+    Word('head_mask decoder_head_mask cross_attn_head_mask layer_head_mask', HF, ': it has no counterpart', CALL),
+    Word('cu_seqlens cu_seqlens_q cu_seqlens_k cu_seq_lens_q cu_seq_lens_k max_seqlen max_length_q max_length_k '
+         'seq_idx document_id doc_ids doc_id sequence_ids max_seqlen_q',
+         f'{FLASH}, {HF}', 'document_ids', CALL, note='the number of the document of each token, (b, n)'),
+    Word('bool_masked_pos',
+         HF, 'hidden_patches | : it is `hidden_patches` of the call of ViTransformerWrapper', CALL),
+    Word('interpolate_pos_encoding', HF, "@ViTransformerWrapper interpolate_pos_emb='bicubic'"),
+    Word('deterministic train training is_training enable_dropout inference',
+         JAX, ': the mode is of the module: `model.train()` or `model.eval()`', CALL),
+    Word('dropout_rng rngs dropout_key', JAX, ': seed the generator of torch, `torch.manual_seed`', CALL),
+    # generation
+    Word('max_new_tokens max_tokens max_gen_len new_tokens max_completion_tokens max_gen_toks gen_len n_new_tokens '
+         'max_generated_tokens num_new_tokens max_output_tokens n_predict max_generate_tokens max_decode_len '
+         'max_output_len seq_length sequence_length output_length num_predict max_gen_length steps num_tokens '
+         'max_new_token gen_length num_tokens_to_generate',
+         f'{HF}, {GPT}, {VLLM}', 'seq_len', GENERATE),
+    Word('max_length max_len max_seq_len total_length max_length_b',
+         f'{HF}, {FAIRSEQ}', 'seq_len', GENERATE, note='it counts new tokens alone, not the prompt'),
+    Word('min_length min_tokens min_new_tokens min_len',
+         f'{HF}, {VLLM}', 'min_new_tokens | : a `logits_processor` can keep the end of a text from being chosen',
+         GENERATE),
+    Word('no_repeat_ngram_size encoder_no_repeat_ngram_size ngram_size',
+         HF, 'no_repeat_ngram_size | : a `logits_processor` can do it', GENERATE),
+    Word('do_sample sample sampling use_sampling',
+         HF, 'temperature', GENERATE, values={False: 'temperature=0.0', True: AT_DRAWS}),
+    Word('greedy greedy_decoding use_greedy',
+         'other libraries', 'temperature', GENERATE, values={True: 'temperature=0.0', False: AT_DRAWS}),
+    Word('temp sampling_temperature', 'other libraries', 'temperature', GENERATE),
+    Word('top_k topk sampling_topk k',
+         f'{HF}, {GPT}, {VLLM}', "filter_logits_fn='top_k', filter_kwargs={{'k': {value}}}", GENERATE,
+         values=dict.fromkeys((0, -1, None), "filter_logits_fn='top_p', filter_kwargs={{'thres': 1.0}}")),
+    Word('top_p topp nucleus_p sampling_topp p',
+         f'{HF}, {VLLM}', "filter_logits_fn='top_p', filter_kwargs={{'thres': {value}}}", GENERATE),
+    Word('min_p', f'{HF}, {VLLM}', "filter_logits_fn='min_p', filter_kwargs={{'min_p': {value}}}", GENERATE),
+    Word('typical_p', HF, "filter_logits_fn='typical', filter_kwargs={{'mass': {value}}}", GENERATE),
+    Word('epsilon_cutoff', HF, "filter_logits_fn='epsilon', filter_kwargs={{'thres': {value}}}", GENERATE),
+    Word('top_a', 'KoboldAI', "filter_logits_fn='top_a', filter_kwargs={{'min_p_ratio': {value}}}", GENERATE),
+    Word('eta_cutoff top_h tfs tfs_z mirostat mirostat_tau',
+         HF, ': it has no counterpart, `filter_logits_fn` takes a function of logits', GENERATE),
+    Word('eos_token_id eos_id eos stop_token stop_token_id stop_token_ids end_token end_id eot_id eos_idx '
+         'end_token_id stop_id eos_token_ids forced_eos_token_id',
+         f'{HF}, LitGPT, {VLLM}', 'eos_token', GENERATE, note='an id, or several'),
+    Word('ignore_eos', VLLM, ': leave `eos_token` out', GENERATE),
+    Word('stop stop_strings stop_words stop_sequence stop_words_ids stop_tokens stop_token_strings stop_seqs',
+         f'{HF}, {VLLM}', 'stop_sequences', GENERATE, note='sequences of ids, not texts'),
+    Word('stopping_criteria max_time', HF, ': `stream` yields tokens until the loop is left', GENERATE),
+    Word('bos_token_id decoder_start_token_id bos_id bos start_id start_token bos_token forced_bos_token_id sos_id',
+         HF, ': prompts begin with it: put it in front of the ids', GENERATE),
+    Word('num_beams beam_size beam_width n_beams num_beam beam',
+         f'{HF}, {FAIRSEQ}', 'beams', GENERATE, values={1: ': leave it out, `beam_search` is another method'}),
+    Word('use_beam_search', VLLM, ': call `beam_search` for several beams', GENERATE),
+    Word('num_beam_groups diversity_penalty constraints force_words_ids constrained diverse_beam_groups',
+         HF, ': it has no counterpart here', GENERATE),
+    Word('early_stopping', HF, ': leave it out, `beam_search` stops when no other text can become better', GENERATE),
+    Word('lenpen len_penalty', FAIRSEQ, 'length_penalty', GENERATE),
+    Word('num_return_sequences n num_sequences n_samples nbest num_return samples_per_prompt best_of '
+         'num_generations',
+         f'{HF}, {VLLM}', 'num_samples | return_beams_and_scores=True', GENERATE),
+    Word('repeat_penalty rep_penalty repetition_penalty_alpha encoder_repetition_penalty',
+         'llama.cpp', 'repetition_penalty', GENERATE),
+    Word('bad_words_ids suppress_tokens begin_suppress_tokens bad_words banned_token_ids suppress_ids',
+         HF, 'banned_tokens', GENERATE, note='ids of single tokens'),
+    Word('allowed_token_ids allowed_ids', VLLM, 'allowed_tokens', GENERATE),
+    Word('sequence_bias logits_bias', HF, 'logit_bias', GENERATE, note='from ids of single tokens to numbers'),
+    Word('prefix_allowed_tokens_fn logits_processors logits_warper logits_processor_list',
+         f'{HF}, {VLLM}', 'logits_processor', GENERATE, note='a function (ids, logits) -> logits'),
+    Word('renormalize_logits remove_invalid_values', HF, ': leave it out, it has no effect here', GENERATE),
+    Word('streamer stream streaming', HF, ': call `stream`, which yields the tokens step by step', GENERATE),
+    Word('assistant_model draft_model speculative_model assistant', f'{HF}, {VLLM}', 'draft', GENERATE),
+    Word('num_assistant_tokens num_speculative_tokens prompt_lookup_num_tokens speculate_k num_draft gamma',
+         f'{HF}, {VLLM}', 'num_draft_tokens', GENERATE),
+    Word('max_matching_ngram_size prompt_lookup_max', f'{HF}, {VLLM}', 'max_ngram', GENERATE),
+    Word('speculative_config num_assistant_tokens_schedule assistant_confidence_threshold assistant_early_exit '
+         'assistant_tokenizer target_lookbehind assistant_lookbehind use_mtp is_assistant '
+         'assistant_ensemble_weight speculation_type',
+         HF, ': it has no counterpart, see the method `speculative`', GENERATE),
+    Word('guidance_scale cfg_scale cfg guidance unconditional_guidance_scale w',
+         f'{HF}, diffusers', 'cond_scale', GENERATE),
+    Word('negative_prompt_ids negative_prompt uncond_ids negative_ids', HF, 'negative_prompts', GENERATE),
+    Word('negative_prompt_attention_mask', HF, ': `negative_prompts` are as long as the prompts', GENERATE),
+    Word('output_scores output_logits logprobs prompt_logprobs return_logprobs top_logprobs return_logits '
+         'return_scores return_dict_in_generate',
+         f'{HF}, {VLLM}', 'return_log_probs=True | return_beams_and_scores=True', GENERATE,
+         values={**dict.fromkeys((False, None), ': leave it out, tokens alone are returned')}),
+    Word('cache_implementation', HF, 'compile=True', GENERATE, note='which compiles the steps'),
+    Word('disable_compile', HF, ': leave it out, steps are compiled with `compile=True` alone', GENERATE),
+    Word('cache_config max_cache_len prefill_chunk_size low_memory compile_config synced_gpus max_batch_size '
+         'continuous_batching_config token_healing watermarking_config dola_layers penalty_alpha custom_generate '
+         'exponential_decay_length_penalty',
+         HF, ': it has no counterpart here', GENERATE),
+    Word('seed random_seed manual_seed prng_key random_state rng',
+         f'{VLLM}, {JAX}', 'generator=torch.Generator().manual_seed({value})', GENERATE,
+         note='on the device of the model'),
+    Word('generation_config sampling_params gen_config',
+         f'{HF}, {VLLM}', ': keywords are given one by one; `**net.generation_defaults` are those of a loaded model',
+         GENERATE),
+    Word('tokenizer skip_special_tokens detokenize echo include_stop_str_in_output return_full_text '
+         'clean_up_tokenization_spaces truncate_prompt_tokens spaces_between_special_tokens messages '
+         'response_format user chat_template output_kind extra_args guided_decoding guided_json',
+         f'{HF}, {VLLM}', ': ids go in, and ids of new tokens come out', GENERATE),
+    # loading
+    Word('torch_dtype params_dtype precision', HF, 'dtype', LOAD),
+    Word('device', HF, 'device_map', LOAD),
+    Word('pretrained_model_name_or_path model_name_or_path model_id repo_id model_name path name folder',
+         HF, 'source', LOAD),
+    Word('use_auth_token hf_token', HF, 'token', LOAD),
+    Word('hidden_dropout_prob attention_probs_dropout_prob dropout_rate resid_pdrop attn_pdrop embd_pdrop',
+         HF, 'dropout', LOAD),
+    Word('num_labels n_classes', HF, 'num_classes', LOAD),
+    Word('vocab_size', HF, 'num_tokens', LOAD),
+    Word('output_loading_info', HF, 'return_info', LOAD),
+    Word('weights_only',
+         HF, 'allow_pickle=True', LOAD, note='for `.bin` files, which are read with `weights_only=True`'),
+    Word('use_safetensors',
+         HF, 'allow_pickle', LOAD, note='which also reads `.bin` files',
+         values={True: ': leave it out, safetensors are read unless `allow_pickle=True`', False: 'allow_pickle=True'}),
+    Word('ignore_mismatched_sizes',
+         HF, 'strict=False', LOAD, note='for keywords that add parameters; a new head is `head` with `num_classes`'),
+    Word('low_cpu_mem_usage _fast_init use_fast disable_mmap offload_state_dict offload_buffers weights_mmap',
+         HF, f':{NOTHING_TO_LOAD}, weights are mapped and read one by one', LOAD),
+    Word('trust_remote_code code_revision adapter_kwargs _commit_hash',
+         HF, f':{NOTHING_TO_LOAD}, no code of a repository is run', LOAD),
+    Word('load_in_8bit load_in_4bit quantization_config bnb_config',
+         HF,
+         ': weights are not quantized while they are read: load in `dtype=torch.bfloat16`, quantize the model then',
+         LOAD),
+    Word('tp_plan device_mesh tp_size distributed_config',
+         HF, ': load on one device, and split the model with `x_transformers.parallel`', LOAD),
+    Word('subfolder', HF, ': name the folder itself as `source`', LOAD),
+    Word('variant', HF, ': name the file itself as `source`', LOAD),
+    Word('gguf_file', HF, ': convert it to safetensors with transformers first', LOAD),
+    Word('force_download resume_download proxies mirror local_dir etag_timeout',
+         HF, ': fetch the folder with `huggingface_hub.snapshot_download`, and name it as `source`', LOAD),
+    Word('from_tf from_flax', HF, ': save the model with transformers in the format of PyTorch first', LOAD),
+    Word('state_dict', HF, ': `load_state_dict` of the loaded model takes other weights', LOAD),
+    Word('config', HF, ': config.json of the folder is read; keywords of the model change it', LOAD),
+    Word('max_memory offload_folder', HF, 'device_map', LOAD, note='a device, or a dict from modules to devices'),
+    Word('key_mapping fusion_config generation_config kernel_config torchscript use_kernels adapter_name '
+         'feature_extractor',
+         HF, ': it has no counterpart', LOAD),
+    Word('return_dict output_attentions output_hidden_states use_cache',
+         HF, ': it is chosen in each call, see `return_intermediates`', LOAD),
+    # saving
+    Word('save_directory output_dir folder directory out_dir', HF, 'path', SAVE),
+    Word('safe_serialization',
+         HF, ': leave it out, safetensors are written', SAVE,
+         values={False: ': safetensors are written alone; `torch.save(model.state_dict(), path)` pickles'}),
+    Word('tokenizer processor', HF, 'tokenizer_from', SAVE, note='the folder from which its files are copied'),
+    Word('generation_config', HF, 'generation', SAVE, note='a dict'),
+    Word('model_type', HF, 'hf_type', SAVE),
+    Word('push_to_hub repo_id commit_message token private',
+         HF, ': write a folder, and upload it with `huggingface_hub`; ' '`pretrained.hub` has a mixin', SAVE),
+    Word('state_dict save_function is_main_process variant save_peft_format save_original_format '
+         'distributed_checkpoint',
+         HF, ': it has no counterpart, the weights of the model are written', SAVE),
+)  # fmt: skip

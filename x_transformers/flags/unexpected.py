@@ -1,0 +1,114 @@
+"""Errors for keywords that a call does not take, which say what to write instead."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar, cast
+
+from x_transformers.flags.config import KINDS
+from x_transformers.flags.resolved import advice
+
+Function = TypeVar('Function', bound=Callable[..., Any])
+Step = TypeVar('Step')
+
+
+def unexpected(module: Any, method: str, name: str, value: Any, names: Iterable[str], hint: str = '') -> TypeError:
+    """Return the error for a keyword that a method or function does not take, with what to write instead.
+
+    Args:
+        module: The module whose method is called; None for a function.
+        method: The name of the method or function.
+        name: The keyword.
+        value: The value that was given.
+        names: All keywords that it takes.
+        hint: What to write instead, if it is known.
+    """
+    owner = None if module is None else type(module)
+    hint = hint or advice(name, names, value, owner, method, module, KINDS)
+    called = '.'.join([] if owner is None else [owner.__name__])
+    if method != 'forward':
+        called = f'{called}.{method}'.lstrip('.')
+    return naming_keyword(TypeError(f'{called} got an unexpected input `{name}`{hint}'), name)
+
+
+def of_outer_call(
+    error: TypeError, module: Any, method: Callable[..., Any], kwargs: Mapping[str, Any]
+) -> TypeError | None:
+    """Return the error for a keyword that a call handed on, or does not take itself; None for any other error.
+
+    A model inside cannot know which method the user called, and which keywords that takes.
+    """
+    called = method.__name__
+    name = keyword_named(error)
+    if name is not None:
+        if module is None or name not in kwargs or ': `features` leaves out' in str(error):
+            return None
+        names = names_of(module, method)
+        hint = advice(name, names, kwargs[name], type(module), called, module, KINDS)
+        return unexpected(module, called, name, kwargs[name], names, hint) if hint else None
+    if not str(error).startswith(f'{inspect.unwrap(method).__qualname__}() '):
+        return None
+    parameters = inspect.signature(method).parameters
+    passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    names = names_of(module, method)
+    for name in [name for name in kwargs if name not in names]:
+        found = unexpected(module, called, name, kwargs[name], names)
+        # An argument is missing. What a function hands on may be a keyword somewhere else.
+        if not passes_on or module is not None or ': here it is `' in str(found):
+            return found
+    return None
+
+
+def naming_keyword(error: TypeError, name: str) -> TypeError:
+    """Return an error that says which keyword was unexpected, to the calls around it."""
+    error.__dict__['keyword'] = name
+    return error
+
+
+def keyword_named(error: TypeError) -> str | None:
+    """Return the keyword that an error is about, if it was unexpected."""
+    return error.__dict__.get('keyword')
+
+
+def is_foreign(name: str) -> bool:
+    """Return True for a keyword of another library."""
+    from x_transformers.flags.foreign import rows_by_word  # not needed unless there is an error
+
+    return name in rows_by_word()
+
+
+def names_of(module: Any, method: Callable[..., Any]) -> set[str]:
+    """Return the keywords that a method or function takes."""
+    from x_transformers.flags.foreign import keywords_of  # not needed unless there is an error
+
+    named = {p.name for p in inspect.signature(method).parameters.values() if p.kind is not p.VAR_KEYWORD}
+    return named if module is None else named | keywords_of(module, method.__name__)
+
+
+def answering(function: Function) -> Function:
+    """Decorate a function of a module: for a keyword that it does not take, the error says what to write instead."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            if better := of_outer_call(error, None, function, kwargs):
+                raise better from None
+            raise
+
+    return cast('Function', wrapped)
+
+
+def answering_steps(
+    steps: Iterator[Step], module: Any, method: Callable[..., Any], kwargs: Mapping[str, Any]
+) -> Iterator[Step]:
+    """Yield the steps that a method returned. Their errors name the method, as those of the call itself do."""
+    try:
+        yield from steps
+    except TypeError as error:
+        if better := of_outer_call(error, module, method, kwargs):
+            raise better from None
+        raise
