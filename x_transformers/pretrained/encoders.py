@@ -10,6 +10,7 @@ from x_transformers.pretrained.fields import (
     back,
     no,
     rotating_by_kind,
+    scale_if_tied,
     sliding_but_first,
     their_activation,
     window_both,
@@ -58,10 +59,12 @@ FORMS = {'': None, 'legacy': lambda c: c.legacy, 'modern': lambda c: not c.legac
 CLS, LM = 'cls.predictions', 'lm_predictions.lm_head'
 
 
-def head(dense: str, norm: str, bias: str, form: str = '') -> tuple[Any, ...]:
-    """What is computed before the tied head, and its bias."""
+def head(dense: str, norm: str, bias: str, form: str = '', table: str = '') -> tuple[Any, ...]:
+    """What is computed before the head, its bias, and its table, where it is not that of the embeddings."""
     when = FORMS[form]
+    own = link(table, 'to_logits.weight', when=when) if table else ()
     return links(
+        own,
         link(f'{dense}.*', 'head_transform.dense.*', when=when),
         link(norm, 'head_transform.norm.norm', when=when),
         link(bias, 'to_logits.bias', when=when),
@@ -111,6 +114,8 @@ def first_set(c: Fields, *names: str) -> Any:
     return next((c.values[name] for name in names if c.values.get(name) is not None), 0.0)
 
 
+BUFFERS = (r'.*position_ids', r'.*token_type_ids')
+
 BERT = register(
     Row(
         'bert',
@@ -131,7 +136,7 @@ BERT = register(
             embed_default_ids=lambda c: {'token_type': 0} if c.type_vocab_size else None,
             post_emb_norm=True, post_emb_norm_bias=True, post_emb_norm_eps='layer_norm_eps',
             emb_dropout='hidden_dropout_prob', head_transform=transform('hidden_size', 'hidden_act'),
-            tie_embedding=True, tie_embedding_scale=1.0, logits_bias=True,
+            tie_embedding=lambda c: bool(c.tied) or None, tie_embedding_scale=scale_if_tied(1.0), logits_bias=True,
         ),
         layers=dict(
             dim='hidden_size', depth='num_hidden_layers', heads='num_attention_heads',
@@ -148,14 +153,12 @@ BERT = register(
         ),
         links=links(
             embeddings('bert'), bert_block('bert'),
-            head(f'{CLS}.transform.dense', f'{CLS}.transform.LayerNorm', f'{CLS}.bias'),
+            head(f'{CLS}.transform.dense', f'{CLS}.transform.LayerNorm', f'{CLS}.bias', table=f'{CLS}.decoder.weight'),
         ),
-        ignored=(
-            r'cls\.predictions\.decoder\.(weight|bias)', r'cls\.seq_relationship\..*', r'.*pooler\.dense\..*',
-            r'.*position_ids', r'.*token_type_ids',
-        ),
+        ignored=(r'cls\.seq_relationship\..*', r'.*pooler\.dense\..*', *BUFFERS),
+        copies={f'{CLS}.decoder.bias': f'{CLS}.bias'},
         base='bert.',
-        tied=None,
+        tied=(f'{CLS}.decoder.weight', 'bert.embeddings.word_embeddings.weight'),
         heads=of_encoders(
             of_sequence(classifier('first', 'tanh', **DROP), on('bert.pooler.dense', 'classifier')), 'bert.pooler.dense'
         ),
@@ -175,10 +178,12 @@ register(
         sizes=dict(cut=lambda c: c.pad_token_id + 1),
         links=links(
             embeddings('roberta', CUT), bert_block('roberta'),
-            head('lm_head.dense', 'lm_head.layer_norm', 'lm_head.bias'),
+            head('lm_head.dense', 'lm_head.layer_norm', 'lm_head.bias', table='lm_head.decoder.weight'),
         ),
-        ignored=(r'lm_head\.decoder\.(weight|bias)', r'.*pooler\.dense\..*', *BERT.ignored[3:]),
+        ignored=(r'.*pooler\.dense\..*', *BUFFERS),
+        copies={'lm_head.decoder.bias': 'lm_head.bias'},
         base='roberta.',
+        tied=('lm_head.decoder.weight', 'roberta.embeddings.word_embeddings.weight'),
         heads=of_encoders(
             of_sequence(classifier('first', 'tanh', **DROP), on('classifier.dense', 'classifier.out_proj')),
             'roberta.pooler.dense',
@@ -208,10 +213,12 @@ register(
                 'distilbert.transformer.layer.{i}', 'attention.q_lin', 'attention.k_lin', 'attention.v_lin',
                 'attention.out_lin', 'sa_layer_norm', 'ffn.lin1', 'ffn.lin2', 'output_layer_norm',
             ),
-            head('vocab_transform', 'vocab_layer_norm', 'vocab_projector.bias'),
+            head('vocab_transform', 'vocab_layer_norm', 'vocab_projector.bias', table='vocab_projector.weight'),
         ),
-        ignored=(r'vocab_projector\.weight', *BERT.ignored[3:]),
+        ignored=BUFFERS,
+        copies={},
         base='distilbert.',
+        tied=('vocab_projector.weight', 'distilbert.embeddings.word_embeddings.weight'),
         heads=of_encoders(
             of_sequence(
                 classifier('first', 'relu', dropout=lambda c: first_set(c, 'seq_classif_dropout')),
@@ -246,10 +253,15 @@ register(
         ),
         links=links(
             embeddings('electra'), bert_block('electra'), link('electra.embeddings_project.*', 'project_emb.*'),
-            head('generator_predictions.dense', 'generator_predictions.LayerNorm', 'generator_lm_head.bias'),
+            head(
+                'generator_predictions.dense', 'generator_predictions.LayerNorm', 'generator_lm_head.bias',
+                table='generator_lm_head.weight',
+            ),
         ),
-        ignored=(r'generator_lm_head\.weight', *BERT.ignored[3:]),
+        ignored=BUFFERS,
+        copies={},
         base='electra.',
+        tied=('generator_lm_head.weight', 'electra.embeddings.word_embeddings.weight'),
         heads=of_encoders(
             of_sequence(classifier('first', 'gelu', **DROP), on('classifier.dense', 'classifier.out_proj')),
             discriminate=DISCRIMINATOR,
@@ -278,12 +290,12 @@ register(
                 T1, 'attention.query', 'attention.key', 'attention.value', 'attention.dense', 'attention.LayerNorm',
                 'ffn', 'ffn_output', 'full_layer_layer_norm',
             ),
-            head('predictions.dense', 'predictions.LayerNorm', 'predictions.bias'),
+            head('predictions.dense', 'predictions.LayerNorm', 'predictions.bias', table='predictions.decoder.weight'),
         ),
-        ignored=(
-            r'predictions\.decoder\.(weight|bias)', r'albert\.pooler\..*', r'sop_classifier\..*', *BERT.ignored[3:],
-        ),
+        ignored=(r'albert\.pooler\..*', r'sop_classifier\..*', *BUFFERS),
+        copies={'predictions.decoder.bias': 'predictions.bias'},
         base='albert.',
+        tied=('predictions.decoder.weight', 'albert.embeddings.word_embeddings.weight'),
         heads=of_encoders(
             of_sequence(
                 classifier('first', 'tanh', dropout=lambda c: first_set(c, 'classifier_dropout_prob')),
@@ -331,10 +343,14 @@ register(
             link('deberta.encoder.rel_embeddings.weight', 'attn_layers.rel_embeddings'),
             link('deberta.encoder.LayerNorm', 'attn_layers.rel_embeddings_norm.norm'),
             link('deberta.embeddings.embed_proj.weight', 'project_emb.weight'),
-            head(f'{CLS}.transform.dense', f'{CLS}.transform.LayerNorm', f'{CLS}.bias', 'legacy'),
+            head(
+                f'{CLS}.transform.dense', f'{CLS}.transform.LayerNorm', f'{CLS}.bias', 'legacy', f'{CLS}.decoder.weight'
+            ),
             head(f'{LM}.dense', f'{LM}.LayerNorm', f'{LM}.bias', 'modern'),
         ),
         base='deberta.',
+        tied=(f'{CLS}.decoder.weight', 'deberta.embeddings.word_embeddings.weight'),
+        always_ties=lambda config: config.get('legacy') is False,
         left=lambda c, name: not c.relative_attention and name.startswith('deberta.encoder.LayerNorm.'),  # of none
         heads=of_encoders(
             of_sequence(
@@ -411,10 +427,12 @@ register(
             link(f'{MB}.attn_norm', f'{A}.0.0.norm'), link(f'{MB}.mlp_norm', f'{F}.0.0.norm'),
             link(f'{MB}.mlp.Wi.*', f'{F}.1.ff.0.proj.*', HALVES), link(f'{MB}.mlp.Wo.*', f'{F}.1.ff.2.*'),
             link('model.final_norm', 'attn_layers.final_norm.norm'),
-            head('head.dense', 'head.norm', 'decoder.bias'),
+            head('head.dense', 'head.norm', 'decoder.bias', table='decoder.weight'),
         ),
-        ignored=(r'decoder\.weight', r'.*rotary_emb\.inv_freq'),
+        ignored=(r'.*rotary_emb\.inv_freq',),
+        copies={},
         base='model.',
+        tied=('decoder.weight', 'model.embeddings.tok_embeddings.weight'),
         heads=of_encoders(
             of_sequence(modern_classifier(modern_token), MODERN),
             tokens=Head(('ForTokenClassification',), NOTHING, around=modern_classifier(Const('all')), links=MODERN),
