@@ -193,10 +193,8 @@ def windows(layers: int) -> Iterator[Change]:
 
 def altered(name: str, value: Any) -> list[Any]:
     """Other values of one kind."""
-    if 'act' in name and isinstance(value, str) or value in ACTIVATIONS:
-        return [act for act in (*ACTIVATIONS, 'gelu_pytorch_tanh', 'quick_gelu', 'gelu_fast', 'swish', 'tanh', 'relu2',
-                                'gelu_python', 'gelu_10', 'linear', 'mish', 'GELU', 'leaky_relu', 'sigmoid', 'gelu_accurate')
-                if act != value]  # fmt: skip
+    if ('act' in name and isinstance(value, str)) or value in ACTIVATIONS:
+        return [act for act in (*ACTIVATIONS, 'quick_gelu', 'gelu_fast', 'gelu_python', 'mish') if act != value]
     if isinstance(value, bool):
         return [not value, int(not value), int(value)]
     if isinstance(value, float):

@@ -1844,7 +1844,7 @@ BUGS = {
         ('a class token of an image has a position', 'known[:, 0] = False', 'pass', 'test_untied.py'),
         ('registers have a position', 'known.new_zeros(len', 'known.new_ones(len', 'test_untied.py'),
         ('a narrow image has the first positions, whatever its width', 'side * down.unsqueeze(-1)', 'columns * down.unsqueeze(-1)'),
-        ('an image that is too tall is read', 'height // least > self.side or width', 'width'),
+        ('an image that is too tall is read', 'height // down > rows or width', 'width'),
         ('registers always stand behind patches', 'at = self.num_prefix if self.registers_first else x.shape[1]\n', 'at = x.shape[1]\n'),
         ('the mean reads what stands in front', 'x[:, self.num_prefix :].mean(dim=1)', 'x.mean(dim=1)'),
         ('positions are not smoothed where they shrink', 'smooth = RESAMPLED[self.interpolate_pos_emb]', 'smooth = False'),

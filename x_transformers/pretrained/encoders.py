@@ -312,6 +312,11 @@ def embedding_width(c: Fields) -> int | None:
     return c.embedding_size
 
 
+def if_narrow(value: Any) -> Any:
+    """Of models whose embeddings have a width of their own, and are projected before they are normed."""
+    return lambda c: c.value(value) if c.embedding_size not in (None, c.hidden_size) else None
+
+
 V2 = 'deberta.encoder.layer.{i}.attention.self'
 
 register(
@@ -328,7 +333,12 @@ register(
         free=('pooler_hidden_size', 'cls_dropout', 'pooler_dropout', 'padding_idx', 'attention_head_size',
               'conv_act', 'conv_groups'),
         model=dict(
-            emb_dim=embedding_width, max_seq_len=lambda c: c.max_position_embeddings if c.position_biased_input else 0,
+            emb_dim=embedding_width, project_emb_bias=if_narrow(False), post_emb_norm_at=if_narrow(Const('stream')),
+            head_transform=lambda c: {
+                'dim': c.embedding_size or c.hidden_size, 'activation': activation('hidden_act')(c), 'norm': 'layer',
+                'eps': c.layer_norm_eps,
+            },
+            max_seq_len=lambda c: c.max_position_embeddings if c.position_biased_input else 0,
             abs_pos_emb_scale=lambda c: 1.0 if c.position_biased_input else None,
         ),
         layers=dict(attn_disentangled=disentangled, disable_abs_pos_emb=no('position_biased_input')),
@@ -398,13 +408,13 @@ register(
         defaults=dict(
             vocab_size=50368, intermediate_size=1152, num_hidden_layers=22, hidden_activation='gelu',
             max_position_embeddings=8192, layer_norm_eps=1e-5, norm_bias=False, attention_bias=False, mlp_bias=False,
-            local_attention=128, layer_types=None, global_attn_every_n_layers=3, sliding=sliding_but_first,
+            local_attention=128, layer_types=None, global_attn_every_n_layers=3,
             decoder_bias=True, full_theta=160000.0, local_theta=10000.0, rope_parameters=None, rope_scaling=None,
             embedding_dropout=0.0, mlp_dropout=0.0, attention_dropout=0.0, pad_token_id=50283, classifier_bias=False,
             classifier_activation='gelu', classifier_pooling='cls',
         ),
-        names=dict(norm_eps='layer_norm_eps'),
-        aliases=dict(global_rope_theta='full_theta', local_rope_theta='local_theta'),
+        names=dict(norm_eps='layer_norm_eps', global_rope_theta='full_theta', local_rope_theta='local_theta'),
+        rules=dict(sliding=sliding_but_first, scaled_kinds=('full_attention', 'sliding_attention')),
         fixed=dict(classifier_pooling=('cls', 'mean')),
         free=('repad_logits_with_grad',),
         model=dict(
