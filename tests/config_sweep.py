@@ -169,20 +169,20 @@ def windows(layers: int) -> Iterator[Change]:
     """Two or three fields of windows at once."""
     mixed = [FULL, SLIDES] * layers
     said: dict[str, list[Any]] = {
-        'sliding_window': [4, 4.0, 1, 0, None, GONE],
-        'use_sliding_window': [True, False, GONE, None],
-        'max_window_layers': [0, 1, 99, None, GONE],
+        'sliding_window': [4, 1, None, GONE],
+        'use_sliding_window': [True, False, GONE],
+        'max_window_layers': [0, 1, 99],
         'layer_types': [
             GONE, None, mixed[:layers], mixed[1 : layers + 1], [FULL] * layers, [SLIDES] * layers, [SLIDES],
-            ['attention'] * layers, ['chunked_attention'] * layers, ['global'] * layers,
+            ['chunked_attention'] * layers,
         ],
-        'sliding_window_pattern': [2, 1, 0, None, 'LLLG', GONE, 2.0],
+        'sliding_window_pattern': [2, 1, None, 'LLLG', GONE],
         '_sliding_window_pattern': [2, 1, GONE],
-        'local_attention': [4, 5, 4.0, 1, 0, None, GONE],
-        'global_attn_every_n_layers': [1, 2, 0, None, GONE, 99],
-        'no_rope_layers': [[0, 1] * layers, [1] * layers, [0] * layers, [1], None, GONE, []],
-        'no_rope_layer_interval': [1, 2, 0, None, GONE],
-        'use_bidirectional_attention': [True, False, None, GONE],
+        'local_attention': [4, 5, 1, 0, GONE],
+        'global_attn_every_n_layers': [1, 2, GONE, 99],
+        'no_rope_layers': [[0, 1] * layers, [1] * layers, [0] * layers, [1], None],
+        'no_rope_layer_interval': [1, 2, GONE],
+        'use_bidirectional_attention': [True, False, None],
     }  # fmt: skip
     said['no_rope_layers'] = [v[:layers] if isinstance(v, list) else v for v in said['no_rope_layers']]
     for (a, own), (b, others) in itertools.combinations(said.items(), 2):

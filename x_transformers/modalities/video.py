@@ -25,6 +25,7 @@ three_sizes = Check(
     lambda v: isinstance(v, (tuple, list)) and len(v) == 3 and all(map(size.test, v)),
 )
 
+
 class VideoCache(NamedTuple):
     """What was read: keys and values of the stack of time, and how many token frames."""
 

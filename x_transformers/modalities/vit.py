@@ -243,7 +243,9 @@ class ViTransformerWrapper(Configurable):
         down, across = self.patch
         x = self.patch_to_embedding(rearrange(img, 'b c (h p1) (w p2) -> b (h w) (p1 p2 c)', p1=down, p2=across))
         if hidden_patches is not None:
-            x = torch.where(self._is_hidden(hidden_patches, x, self._grid_of(img)).unsqueeze(-1), self.mask_token.to(x.dtype), x)
+            x = torch.where(
+                self._is_hidden(hidden_patches, x, self._grid_of(img)).unsqueeze(-1), self.mask_token.to(x.dtype), x
+            )
         if self.prefix_tokens is not None:
             x = torch.cat((self.prefix_tokens.expand(x.shape[0], -1, -1), x), dim=1)
         if not hands_on_positions(self):

@@ -318,9 +318,9 @@ register(
         ),
         names=dict(max_seq_len='max_position_embeddings', layer_norm_epsilon='layer_norm_eps'),
         aliases=dict(d_model='hidden_size', n_heads='num_attention_heads', n_layers='num_hidden_layers'),
-        free=('learned_pos_emb', 'init_device', 'verbose', 'init_config'),
+        free=('learned_pos_emb', 'init_device', 'verbose', 'init_config', 'expansion_ratio'),
         fixed=dict(
-            expansion_ratio=(4,), logit_scale=(None,), no_bias=(True,), embedding_fraction=(1, 1.0),
+            logit_scale=(None,), no_bias=(True,), embedding_fraction=(1, 1.0),
             norm_type=('low_precision_layernorm', 'layernorm'),
         ),
         model=dict(emb_dropout='emb_pdrop'),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from x_transformers.flags import ConfigError
 from x_transformers.pretrained.changes import CUT, HALVES, SPLIT
 from x_transformers.pretrained.fields import (
     activation,
@@ -82,19 +83,42 @@ def disentangled_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def terms_of(c: Fields) -> tuple[str, ...]:
+    kinds = c.pos_att_type or ()
+    kinds = [kind.strip() for kind in kinds.lower().split('|')] if isinstance(kinds, str) else kinds
+    return tuple(kind for kind in ('c2p', 'p2c') if kind in kinds)
+
+
+def deberta_scale_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+    return {} if v is None else {'pos_att_type': ['c2p', 'p2c'][: round(1 / (v**2 * k['attn_dim_head'])) - 1]}
+
+
+@back(deberta_scale_back)
+def deberta_scale(c: Fields) -> float | None:
+    """Smaller by the number of terms of relative positions, also where there are none of them."""
+    if c.relative_attention or not terms_of(c):
+        return None
+    return (c.hidden_size // c.num_attention_heads * (1 + len(terms_of(c)))) ** -0.5
+
+
 @back(disentangled_back)
 def disentangled(c: Fields) -> dict[str, Any] | None:
     """Relative positions in the words of `attn_disentangled`."""
-    if not c.relative_attention:
+    if not c.relative_attention or not terms_of(c):
         return None
     longest = c.max_relative_positions if c.max_relative_positions >= 1 else c.max_position_embeddings
-    kinds = c.pos_att_type or ()
-    kinds = [kind.strip() for kind in kinds.split('|')] if isinstance(kinds, str) else kinds
+    half = c.position_buckets // 2
+    exact = c.position_buckets <= 0 or max(longest, c.max_position_embeddings) <= half + 1  # no distance is shared
+    if not exact and longest < half + 2:
+        raise ConfigError(
+            f'`position_buckets` of this {c.row.type} checkpoint is {c.position_buckets}, half of which must be less '
+            f'than the longest distance, {longest}, of `max_relative_positions` or `max_position_embeddings`'
+        )
     norms = c.norm_rel_ebd.lower().split('|')
     return {
         'span': c.position_buckets if c.position_buckets > 0 else longest,
-        'max_distance': longest if c.position_buckets > 0 else None,
-        'terms': tuple(kind for kind in ('c2p', 'p2c') if kind in kinds),
+        'max_distance': None if exact else longest,
+        'terms': terms_of(c),
         'share': bool(c.share_att_key),
         'norm': 'layer_norm' in norms,
     }
@@ -317,6 +341,7 @@ def if_narrow(value: Any) -> Any:
     return lambda c: c.value(value) if c.embedding_size not in (None, c.hidden_size) else None
 
 
+OF_DISTANCES = ('deberta.encoder.LayerNorm.', 'deberta.encoder.rel_embeddings.')
 V2 = 'deberta.encoder.layer.{i}.attention.self'
 
 register(
@@ -341,7 +366,10 @@ register(
             max_seq_len=lambda c: c.max_position_embeddings if c.position_biased_input else 0,
             abs_pos_emb_scale=lambda c: 1.0 if c.position_biased_input else None,
         ),
-        layers=dict(attn_disentangled=disentangled, disable_abs_pos_emb=no('position_biased_input')),
+        layers=dict(
+            attn_disentangled=disentangled, attn_softmax_scale=deberta_scale,
+            disable_abs_pos_emb=no('position_biased_input'),
+        ),
         links=links(
             embeddings('deberta'),
             post_norm(
@@ -361,7 +389,7 @@ register(
         base='deberta.',
         tied=(f'{CLS}.decoder.weight', 'deberta.embeddings.word_embeddings.weight'),
         always_ties=lambda config: config.get('legacy') is False,
-        left=lambda c, name: not c.relative_attention and name.startswith('deberta.encoder.LayerNorm.'),  # of none
+        left=lambda c, name: disentangled(c) is None and name.startswith(OF_DISTANCES),
         heads=of_encoders(
             of_sequence(
                 classifier('first', activation('pooler_hidden_act'), dropout=lambda c: first_set(c, 'cls_dropout')),

@@ -283,8 +283,14 @@ def rope_of_kind(c: Fields, kind: str) -> dict[str, Any]:
 
 @back(lambda v, k: {'partial_rotary_factor': v / k['attn_dim_head']})
 def rotated(c: Fields) -> int:
-    width = head_width(c)
-    return int(width * rope(c)['partial_rotary_factor'])
+    part = rope(c)['partial_rotary_factor']
+    width = int(head_width(c) * part)
+    if width % 2:
+        raise ConfigError(
+            f'`partial_rotary_factor` of this {c.row.type} checkpoint is {part}, of a head of {head_width(c)}: features '
+            f'turn in pairs, and {width} is odd'
+        )
+    return width
 
 
 @back(lambda v, k: {'rope_theta': v})
@@ -387,7 +393,13 @@ def rotating_by_kind(c: Fields) -> Any:
 
 
 def own_rope(c: Fields, kind: str) -> dict[str, Any]:
-    found = {'theta': float(rope(c, kind)['rope_theta']), 'scaling': scaling(c, kind)}
+    said = rope(c, kind)
+    if said['partial_rotary_factor'] != 1:
+        raise ConfigError(
+            f'`partial_rotary_factor` of this {c.row.type} checkpoint is {said["partial_rotary_factor"]} for {kind}, '
+            f'which the library does not compute: it must be 1'
+        )
+    found = {'theta': float(said['rope_theta']), 'scaling': scaling(c, kind)}
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -471,7 +483,7 @@ def unless_alibi(value: Any) -> Callable[[Fields], Any]:
     return lambda c: None if c.alibi else c.value(value)
 
 
-ALLOWED = {'alibi_bias_max': (8,), 'alibi': (True,), 'qk_ln': (False,), 'prefix_lm': (False,),
+ALLOWED = {'alibi': (True,), 'qk_ln': (False,), 'prefix_lm': (False,),
            'attn_uses_sequence_id': (False,), 'attn_type': ('multihead_attention',)}  # fmt: skip
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from x_transformers.flags import warn_once
+from x_transformers.flags import ConfigError, warn_once
 from x_transformers.modalities.vit import sides
 from x_transformers.pretrained.changes import FIRST, HALVES, JOIN, ONE, PATCHES, ROW, SPLIT, Change
 from x_transformers.pretrained.fields import activation, area, back, classes, classes_back, no, their_activation
@@ -183,6 +184,21 @@ def kept_paths(c: Fields) -> None:
         )
 
 
+@back(area('image_size').back)
+def dinov2_image(c: Fields) -> Any:
+    """Theirs resamples the positions of every image that is not square as those of a square one."""
+    size = c.value(area('image_size'))
+    height, width = sides(size)
+    (down, across) = sides(c.value(area('patch_size')))
+    rows, columns = height // down, width // across
+    if height != width and rows != columns and math.isqrt(rows * columns) ** 2 == rows * columns:
+        raise ConfigError(
+            f'`image_size` of this {c.row.type} checkpoint is {size}, whose {rows} x {columns} positions `transformers` '
+            f'takes for a square, which the library does not compute'
+        )
+    return size
+
+
 def dinov2_links(base: str) -> Links:
     layer = f'{base}.encoder.layer.{{i}}'
     return links(
@@ -210,7 +226,7 @@ DINOV2 = register(
         ),
         free=('layerscale_value', 'drop_path_rate'),
         model=dict(
-            pool=lambda c: 'first' if is_bare(c) else 'first_mean',
+            image_size=dinov2_image, pool=lambda c: 'first' if is_bare(c) else 'first_mean',
             mask_token=dinov2_mask,
         ),
         layers=dict(

@@ -221,7 +221,11 @@ register(
         names=dict(rope_theta='full_theta', rope_local_base_freq='local_theta'),
         free=('_sliding_window_pattern',),
         fixed=dict(attn_logit_softcapping=(None,)),
-        layers=dict(**HEAD_RMS, rotary_layers=rotating_by_kind, rotary_theta=None, rotary_scaling=None),
+        layers=dict(
+            **HEAD_RMS, rotary_emb_dim=head_width, rotary_layers=rotating_by_kind, rotary_theta=None,
+            rotary_scaling=None,
+        ),
+        sizes=dict(rotated=head_width),
         links=links(GEMMA2.links, HEAD_NORMS),
     )
 )  # fmt: skip
@@ -378,7 +382,7 @@ register(
             ff_moe_experts=deepseek_experts, ff_moe_top_k='num_experts_per_tok', ff_moe_kind=Const('sigmoid'),
             ff_moe_renormalise='norm_topk_prob', ff_moe_groups='n_group', ff_moe_top_groups='topk_group',
             ff_moe_scale='routed_scaling_factor', ff_moe_score_bias=True, ff_moe_dim_inner='moe_intermediate_size',
-            ff_moe_shared='n_shared_experts',
+            ff_moe_shared=lambda c: c.n_shared_experts or None,
         ),
         sizes=dict(
             kv_heads='num_attention_heads', dim_head=latent_head_width,
@@ -395,9 +399,9 @@ register(
         'gpt_oss', 'GptOssForCausalLM', without=('mlp_bias', 'ff_glu_bias'),
         defaults=dict(
             vocab_size=201088, hidden_size=2880, intermediate_size=2880, num_hidden_layers=36, num_attention_heads=64,
-            num_key_value_heads=8, head_dim=64, sliding_window=128, layer_types=None, max_position_embeddings=131072, rms_norm_eps=1e-5,
-            rope_theta=150000.0, rope_parameters=GPT_OSS_ROPE, num_local_experts=128, num_experts_per_tok=4,
-            swiglu_alpha=1.702, swiglu_limit=7.0, attention_bias=True,
+            num_key_value_heads=8, head_dim=64, sliding_window=128, layer_types=None, max_position_embeddings=131072,
+            rms_norm_eps=1e-5, rope_theta=150000.0, rope_parameters=GPT_OSS_ROPE, num_local_experts=128,
+            num_experts_per_tok=4, swiglu_alpha=1.702, swiglu_limit=7.0, attention_bias=True,
         ),
         rules=dict(sliding=sliding_but_every('pattern'), pattern=2),
         free=('output_router_logits', 'router_aux_loss_coef', 'initial_context_length', 'experts_per_token'),

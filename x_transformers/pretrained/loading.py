@@ -101,9 +101,9 @@ def found_in(row: Row, weights: Weights) -> dict[str, bool]:
     """What the presence of tensors settles, and whether those that may be copies are."""
     names = renamed(row, weights.files, {*row.presence.values(), *row.copies, *row.copies.values()})
     found = {field: name in names for field, name in row.presence.items()}
-    for field, copies in row.differs.items():
+    for differs, copies in row.differs.items():
         first, *rest = [names[name] for name in (row.copies[copies[0]], *copies) if name in names] or ['']
-        found[field] = not all(are_equal(weights, first, other) for other in rest)
+        found[differs] = not all(are_equal(weights, first, other) for other in rest)
     return found
 
 
@@ -298,7 +298,10 @@ def read(
     tied = is_tied(row, config, weights, found)
     fields = Fields(row, config, tied, found)
     call = wanted.call(fields.keywords(), row.type)
-    model = made(call)
+    try:
+        model = made(call)
+    except ConfigError as error:
+        raise ConfigError(f'{error}{"" if wanted.keywords else fields.source_of(str(error))}') from error
     ours = {name: t for name, t in saved(model).items() if t.is_meta}  # a head of the user's has its weights
     steps, new = steps_with_new(row, fields, ours, wanted)
     needed = {name for step in steps for name in step.theirs}
@@ -306,6 +309,9 @@ def read(
     names = renamed(row, weights.files, needed | known)
     info = Info(row.type, config, call, '', tied=tied, found=found, new=new)
     settle_copies(row, fields, names, needed, weights, info)
+    for name in [name for name in names if name not in needed and 0 in weights.shape(names[name])]:
+        info.kept[name] = weights.load(names[name])  # of a count of zero: nothing to read
+        info.ignored.append(names.pop(name))
     info.left = drop(row, fields, names)
     if wanted.is_other_head:
         own = new_steps(row, steps, names, wanted.num_classes)

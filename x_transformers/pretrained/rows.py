@@ -188,6 +188,8 @@ class Fields:
         found: Mapping[str, bool] | None = None,
     ) -> None:
         self.row, self.config = row, config
+        self.behind: dict[str, list[str]] = {}  # the fields that keywords come from
+        self.asked: list[str] = []
         self.check()
         self.architecture = self.class_of_config()
         renamed = set(row.names.values())  # what their class does not know by that name
@@ -212,7 +214,9 @@ class Fields:
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return self.__dict__['values'][name]
+            found = self.__dict__['values'][name]
+            self.asked.append(name)
+            return found
         except KeyError:
             raise AttributeError(f'the row of {self.row.type} reads no field `{name}`') from None
 
@@ -265,8 +269,11 @@ class Fields:
         return {**{name: value for name, value in found.items() if value is not None}, **constants}
 
     def keyword(self, name: str, value: Value) -> Any:
+        self.asked = []
         try:
-            return self.value(value)
+            found = self.value(value)
+            self.behind[name] = [asked for asked in dict.fromkeys(self.asked) if asked in self.row.defaults]
+            return found
         except ConfigError:
             raise
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -274,6 +281,18 @@ class Fields:
                 f'`{name}` cannot be found from the config of this {self.row.type} checkpoint: '
                 f'{type(error).__name__}: {error}'
             ) from error
+
+    def source_of(self, message: str) -> str:
+        """Which fields of the config the keywords in a message come from, in their words."""
+        theirs = {field: name for name, field in self.row.names.items()}
+        found = (
+            field
+            for keyword, fields in self.behind.items()
+            if re.search(f'`(enc_|dec_)?{keyword.removeprefix("enc_").removeprefix("dec_")}`', message)
+            for field in fields
+        )
+        said = [f'`{theirs.get(field, field)}`' for field in dict.fromkeys(found) if f'`{field}`' not in message]
+        return f'. This {self.row.type} config says so by {", ".join(said)}' if said else ''
 
     def keywords(self) -> dict[str, Any]:
         """The call that builds the model, in the form of `model.config`."""

@@ -159,7 +159,8 @@ T5 = register(
         fixed=dict(is_decoder=(False,)),
         free=('classifier_dropout', 'n_positions', 'output_past'),
         model=dict(
-            dim='d_model', tie_token_emb=shares, pad_value=pad, **both({**T5_MODEL, **T5_LAYERS}), enc_depth='num_layers',
+            dim='d_model', tie_token_emb=shares, pad_value=pad, **both({**T5_MODEL, **T5_LAYERS}),
+            enc_depth='num_layers',
             dec_depth=lambda c: c.num_decoder_layers or c.num_layers,
             dec_tie_embedding=lambda c: bool(c.tied) or None,
             dec_tie_embedding_scale=t5_tied_scale,
