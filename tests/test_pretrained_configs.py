@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import json
+import random
+from dataclasses import replace
 
 import pytest
 import torch
-from pretrained_cases import CASES, HEAD_CASES, SEQ2SEQ_CASES, check_same_tensors, checkpoint
+from config_sweep import LINEAR, YARN, changes_of, said_with
+from pretrained_cases import (
+    CASES,
+    HEAD_CASES,
+    IMAGE_CASES,
+    SEQ2SEQ_CASES,
+    TOWER_CASES,
+    Case,
+    check_same_tensors,
+    checkpoint,
+)
 
 from x_transformers import pretrained
 from x_transformers.flags import ConfigError
@@ -102,3 +114,111 @@ def test_tensors_that_may_be_copies(case, tmp_path):
         rest = {name: t for name, t in tensors.items() if name != source}
         named = folder_of(tmp_path / f'named {source}', case, {**rest, **dict.fromkeys(copies, tensors[source])})
         check_alike(named, theirs)
+
+
+@slow
+def test_an_own_head_and_an_own_bias(tmp_path):
+    """Of BERT, untied; and tied, with a copy of the bias that is none."""
+    from pretrained_cases import D
+
+    case = Case('bert', {**D, 'num_hidden_layers': 1, 'tie_word_embeddings': False}, kind='MaskedLM')
+    theirs, folder = checkpoint(case)
+    tensors = safetensors.load_file(folder / 'model.safetensors')
+    assert not torch.equal(tensors['cls.predictions.decoder.bias'], tensors['cls.predictions.bias'])
+    check_alike(folder_of(tmp_path / 'untied', case, tensors), theirs)
+    check_same_tensors(tmp_path / 'untied', tmp_path / 'untied again')
+
+
+# configs
+
+
+def wide(case):
+    """Heads of which a part can turn."""
+    narrow = ('gpt_neox', 'phi', 'stablelm', 'glm4', 'nemotron', 'phi3')
+    return replace(case, config={**case.config, 'hidden_size': 64}) if case.type in narrow else case
+
+
+FIRST: dict[str, Case] = {}
+for case in (*CASES, *SEQ2SEQ_CASES, *IMAGE_CASES, *TOWER_CASES):
+    FIRST.setdefault(case.type, wide(case))
+# what changes nothing there, and in ours something that nobody asks for
+APART = {('falcon', 'alibi'), ('gpt2', 'reorder_and_upcast_attn')}
+
+
+def of_theirs(folder, theirs):
+    """Their model of a folder, None where its config is none, or is not one of these weights."""
+    try:
+        model, said = type(theirs).from_pretrained(folder, output_loading_info=True, **options_of(theirs))
+    except Exception:  # of many kinds
+        return None
+    return None if any(said.values()) else model.eval()
+
+
+def check_read_alike(case, theirs, folder, changes) -> int:
+    """Outputs of the same weights under changed configs: equal, or a refusal. Returns how many were equal."""
+    base = json.loads((checkpoint(case)[1] / 'config.json').read_text())
+    equal = 0
+    for change in changes:
+        if any((case.type, name) in APART for name in change):
+            continue
+        (folder / 'config.json').write_text(said_with(base, change))
+        try:
+            ours = pretrained.load(folder)
+        except (ValueError, TypeError):
+            continue
+        model = of_theirs(folder, theirs)
+        if model is None:
+            continue
+        try:
+            worst, size = compared(ours, model)
+        except Exception:  # theirs loads what it does not compute
+            compared(ours, checkpoint(case)[0])
+            continue
+        assert worst < 2e-4 * max(size, 1.0), change
+        equal += 1
+    return equal
+
+
+def weights_alone(path, case):
+    theirs, source = checkpoint(case)
+    path.mkdir()
+    for file in source.glob('*.safetensors*'):
+        (path / file.name).symlink_to(file)
+    return theirs, path
+
+
+# of each kind that was read otherwise once: the older place of a scaling, windows that a class does not read, words of
+# another type, rewritten values, factors that a field has though it is switched off
+FOUND = [
+    ('gpt_oss', dict(rope_parameters=None, rope_theta=150000.0, rope_scaling=dict(
+        YARN, beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=8, truncate=False))),
+    ('mistral', dict(layer_types=['full_attention', 'sliding_attention', 'full_attention'])),
+    ('llama', dict(rope_scaling=LINEAR, rope_parameters={'rope_type': 'default', 'rope_theta': 500.0})),
+    ('gpt_neox', dict(rope_parameters=None, partial_rotary_factor=0.5, rope_theta=500.0)),
+    ('qwen3_moe', dict(use_sliding_window=True, sliding_window=4, layer_types=['full_attention'] * 3)),
+    ('gemma2', dict(hidden_act='relu')),
+    ('gemma3_text', dict(rope_parameters=None, rope_scaling={'type': 'linear', 'factor': 4.0}, rope_theta=500.0)),
+    ('modernbert', dict(rope_parameters=None, rope_scaling=LINEAR)),
+    ('deberta-v2', dict(relative_attention=False)),
+    ('deberta-v2', dict(position_buckets=256)),
+    ('t5', dict(relative_attention_max_distance=7)),
+]  # fmt: skip
+
+
+@slow
+@pytest.mark.parametrize('kind, change', FOUND)
+def test_configs_that_were_read_otherwise(kind, change, tmp_path):
+    theirs, folder = weights_alone(tmp_path / 'folder', FIRST[kind])
+    assert check_read_alike(FIRST[kind], theirs, folder, [change]) or kind == 'deberta-v2'
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize('kind', FIRST)
+def test_every_field_beside_its_other_words(kind, tmp_path):
+    """A fourth of all changes, drawn anew for each type."""
+    case = FIRST[kind]
+    theirs, folder = weights_alone(tmp_path / 'folder', case)
+    base = json.loads((checkpoint(case)[1] / 'config.json').read_text())
+    changes = list(changes_of(case, base, type(theirs.config).attribute_map))
+    drawn = random.Random(kind).sample(changes, min(len(changes), max(40, len(changes) // 4)))
+    assert check_read_alike(case, theirs, folder, drawn) > 5

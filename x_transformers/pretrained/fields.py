@@ -287,8 +287,8 @@ def rotated(c: Fields) -> int:
     width = int(head_width(c) * part)
     if width % 2:
         raise ConfigError(
-            f'`partial_rotary_factor` of this {c.row.type} checkpoint is {part}, of a head of {head_width(c)}: features '
-            f'turn in pairs, and {width} is odd'
+            f'`partial_rotary_factor` of this {c.row.type} checkpoint is {part}, of a head of {head_width(c)}: '
+            f'features turn in pairs, and {width} is odd'
         )
     return width
 

@@ -193,8 +193,8 @@ def dinov2_image(c: Fields) -> Any:
     rows, columns = height // down, width // across
     if height != width and rows != columns and math.isqrt(rows * columns) ** 2 == rows * columns:
         raise ConfigError(
-            f'`image_size` of this {c.row.type} checkpoint is {size}, whose {rows} x {columns} positions `transformers` '
-            f'takes for a square, which the library does not compute'
+            f'`image_size` of this {c.row.type} checkpoint is {size}, whose {rows} x {columns} positions '
+            f'`transformers` takes for a square, which the library does not compute'
         )
     return size
 

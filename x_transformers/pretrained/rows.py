@@ -35,6 +35,13 @@ WITHOUT_EFFECT = re.compile(
 )
 
 
+# keywords whose own default is no answer to a field that says nothing
+NUMBERS = (
+    'dim', 'depth', 'heads', 'num_tokens', 'ff_dim_inner', 'norm_eps', 'ff_moe_experts', 'ff_moe_top_k',
+    'ff_moe_dim_inner',
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Const:
     """A text as the value of a keyword; other texts name fields."""
@@ -272,6 +279,8 @@ class Fields:
         self.asked = []
         try:
             found = self.value(value)
+            if found is None and isinstance(value, str) and re.sub('^(enc|dec)_', '', name) in NUMBERS:
+                raise ConfigError(f'`{value}` of this {self.row.type} checkpoint is None, it must be a number')
             self.behind[name] = [asked for asked in dict.fromkeys(self.asked) if asked in self.row.defaults]
             return found
         except ConfigError:

@@ -135,7 +135,8 @@ def files_of(model: nn.Module, info: Info | None, hf_type: str | None) -> tuple[
 
 def with_rows(t: Tensor | None, first: Tensor | None) -> Tensor:
     """A tensor with other first rows."""
-    found = (first if t is None else t).contiguous().clone()  # one of both is there
+    like: Any = first if t is None else t  # one of both is there
+    found = like.contiguous().clone()
     if first is not None:
         found[: len(first)] = first
     return found
