@@ -174,6 +174,7 @@ BUGS = {
         ('the id 2 is the end of texts', 'return None if c.eos_token_id == 2 else c.eos_token_id', 'return c.eos_token_id', 'test_pretrained_images.py -mslow -kolder'),
     ]),
     'pretrained/rows.py': ('test_pretrained_images.py -mslow -kway_back', [
+        ('words that a class does not know are read', 'said = {name: value for name, value in config.items() if name not in renamed}', 'said = dict(config)', 'test_pretrained_folders.py -krules'),
         ('the second dict of a part is passed over', 'given = second if second is not None else getattr(self, field) or {}', 'given = getattr(self, field) or {}', 'test_pretrained_images.py -mslow -kmatter'),
         ('a single head has no projection out', "if call.get(name) == 1]", 'if False]'),
     ]),
@@ -203,6 +204,8 @@ BUGS = {
         ('a prefix that a file leaves out is missing', '(row.base + new, new.removeprefix(row.base))', '(new.removeprefix(row.base),)'),
     ]),
     'pretrained/fields.py': ('test_pretrained.py -mslow -kmistral', [
+        ('the newer place of a scaling counts', '{**(c.rope_scaling or rope_parameters(c))}', '{**(rope_parameters(c) or c.rope_scaling or {})}', 'test_pretrained_folders.py -krules'),
+        ('windows that are listed count where none is used', "is not None and c.values.get('use_sliding_window', True)", 'is not None', 'test_pretrained_folders.py -krules'),
         ('fields of models within models are not found', 'return fields_behind(value.keywords, filled(now))', 'return {}', 'test_pretrained_folders.py'),
         ('a window holds one token more', 'return c.sliding_window - 1 if all(slides)', 'return c.sliding_window if all(slides)'),
         ('experts have a window that they do not use', '(c.use_sliding_window and c.sliding_window is not None,) * c', '(c.sliding_window is not None,) * c', 'test_pretrained_oracle.py -mslow -kdefaults'),
@@ -226,6 +229,8 @@ BUGS = {
         ('gains of Gemma are whole', 'layers=dict(norm_add_unit_offset=True, ff_no_bias=True', 'layers=dict(norm_add_unit_offset=False, ff_no_bias=True'),
     ]),
     'pretrained/loading.py': ('test_pretrained_folders.py', [
+        ('a copy that is none is passed over', 'names[source], names[copy] = names[copy], names[source]', 'pass', 'test_pretrained_folders.py -kcopies'),
+        ('what nothing reads is not written again', 'info.kept[source] = compact(weights.load(names[source]))\n                names[source]', 'names[source]', 'test_pretrained_folders.py -kcopies'),
         ('what is loaded is in training', '    model.eval()\n', '    model.train()\n'),
         ('keywords add parameters without a word', 'if new and wanted.strict:', 'if False:'),
         ('any class of model is read by any wrapper', 'if not issubclass(self.cls, kind):', 'if False:'),
