@@ -393,7 +393,7 @@ HEAD_CASES = cases_of_classes(HEADS)
 IMAGE_CASES, TOWER_CASES = cases_of_classes(IMAGES), cases_of_classes(TOWERS)
 
 # what HF computes a little differently
-BARS = {'bloom': 1e-8, 'deberta-v2': 1e-6, 'falcon-5': 1e-8, 'falcon-6': 1e-8}
+BARS = {'bloom': 1e-8, 'deberta-v2': 1e-6, 'falcon-5': 1e-8, 'falcon-6': 1e-7}
 
 
 @contextmanager

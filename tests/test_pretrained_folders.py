@@ -372,6 +372,7 @@ YARN = dict(rope_type='yarn', factor=4.0, original_max_position_embeddings=8)
     ('gpt_neox', dict(rotary_pct=1.0, partial_rotary_factor=0.5), 'rotary_emb_dim', 96),
     ('mistral', dict(sliding_window=4, layer_types=['full_attention'] * 32), 'attn_max_attend_past', 3),
     ('qwen2', dict(sliding_window=4, layer_types=['sliding_attention'] * 32), 'attn_max_attend_past', None),
+    ('smollm3', dict(sliding_window=4, layer_types=['sliding_attention'] * 36), 'attn_max_attend_past', 3),
     ('gpt2', dict(hidden_act='relu'), 'ff_activation', 'gelu_tanh'),
     ('deberta_v2', dict(pos_att_type=['c2p', 'p2c']), 'attn_softmax_scale', (3 * 64) ** -0.5),
     ('deepseek_v3', dict(n_shared_experts=0), 'ff_moe_shared', None),

@@ -220,8 +220,10 @@ def kinds(c: Fields) -> tuple[bool, ...]:
             f'`layer_types` of this {c.row.type} checkpoint got {wrong or len(c.layer_types)!r}, it must be '
             f'{c.num_hidden_layers} of {", ".join(known)}'
         )
-    slides = c.values.get('sliding_window', 0) is not None and c.values.get('use_sliding_window', True)
-    return tuple(known[kind] and bool(slides) for kind in c.layer_types)
+    slides = c.values.get('sliding_window', 0) is not None
+    if c.values.get('lists_if_used'):
+        slides = slides and bool(c.values.get('use_sliding_window', True))
+    return tuple(known[kind] and slides for kind in c.layer_types)
 
 
 def window_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:

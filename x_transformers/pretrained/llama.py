@@ -159,7 +159,7 @@ QWEN2 = register(
             vocab_size=151936, intermediate_size=22016, num_key_value_heads=32, max_position_embeddings=32768,
             use_sliding_window=False, sliding_window=4096, max_window_layers=28, layer_types=None,
         ),
-        rules=dict(sliding=sliding_late),
+        rules=dict(sliding=sliding_late, lists_if_used=True),
         layers={**NO_BIAS, **WINDOW, 'attn_qkv_bias': True},
     )
 )  # fmt: skip

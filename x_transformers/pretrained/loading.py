@@ -116,7 +116,8 @@ def settle_copies(
         sources[row.tied[0]] = row.tied[1]
     for copy, source in sources.items():
         if copy in needed:  # the model has a tensor for it, as the config or the file says
-            if copy not in names and source in names:
+            others = (other for other in sources if sources[other] == source and other != copy)
+            if copy not in names and source in names and any(other in names for other in others):
                 names[copy] = names[source]
         elif copy in names and source not in names:
             names[source] = names.pop(copy)

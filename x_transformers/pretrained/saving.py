@@ -119,7 +119,9 @@ def files_of(model: nn.Module, info: Info | None, hf_type: str | None) -> tuple[
     nbytes = {name: t.nbytes for step in steps for name, t in step.write(empty).items()}
     as_read = info if info is not None and info.type == fields.row.type else None
     kept = as_read.kept if as_read else {}
-    copies = {copy: of_it for copy, of_it in (as_read.copies if as_read else {}).items() if of_it in nbytes}
+    # theirs ties nothing where the head is not tied, and reads each name
+    names = as_read.copies if as_read else fields.row.copies if fields.row.tied and not fields.tied else {}
+    copies = {copy: of_it for copy, of_it in names.items() if of_it in nbytes and copy not in nbytes}
     nbytes |= {copy: nbytes[of_it] for copy, of_it in copies.items()}
     nbytes |= {name: t.nbytes for name, t in kept.items() if name not in nbytes}
 
