@@ -115,8 +115,7 @@ def test_all_layers_share_a_table():
     [
         (dict(disentangled=dict(span=1)), '`disentangled` got'),
         (dict(disentangled=dict(span=4, terms=('c2c',))), '`disentangled` got'),
-        (dict(disentangled=dict(span=5, max_distance=9)), 'the span must be even'),
-        (dict(disentangled=dict(span=8, max_distance=5)), 'the distance larger than half of it'),
+        (dict(disentangled=dict(span=8, max_distance=5)), 'the distance must be larger than half of the span'),
         (dict(disentangled=dict(span=4), qk_norm=True), 'both settle `logit_scale`'),
         (dict(disentangled=dict(span=4), kernel='elu'), '`kernel` does not go with `disentangled`'),
         (dict(disentangled=dict(span=4), use_latent_q=True, dim_latent_q=3), 'does not go with `use_latent_q`'),

@@ -47,8 +47,8 @@ def normed(x, norm, eps=1e-5):
 def patched(net, image):
     """Patches by a convolution whose kernel is a patch, as others store it."""
     linear = net.patch_to_embedding[1]
-    kernel = linear.weight.unflatten(1, (net.patch_size, net.patch_size, -1)).permute(0, 3, 1, 2)
-    return F.conv2d(image, kernel, linear.bias, stride=net.patch_size).flatten(2).transpose(1, 2)
+    kernel = linear.weight.unflatten(1, (*net.patch, -1)).permute(0, 3, 1, 2)
+    return F.conv2d(image, kernel, linear.bias, stride=net.patch).flatten(2).transpose(1, 2)
 
 
 def seen_by(net, image, **inputs):
@@ -187,6 +187,25 @@ def test_positions_of_other_sizes(kind, rows, columns):
     wanted = torch.einsum('ra,cb,abd->rcd', down, across, grid).flatten(0, 1)
     assert_close(tokens[:, 1:], patched(net, image) + wanted)
     assert_close(tokens[:, 0], (net.prefix_tokens + net.pos_embedding[:, 0]).expand(2, -1))
+
+
+@pytest.mark.parametrize('rows, columns', [(3, 4), (5, 2)])
+def test_height_and_width_of_images_and_patches_differ(rows, columns):
+    net = images(image_size=(6, 12), patch_size=[2, 3], interpolate_pos_emb='bicubic', patch_norm=False)
+    image = vectors(2, CHANNELS, rows * 2, columns * 3)
+    tokens, _, _ = seen_by(net, image)
+    grid = net.pos_embedding[0].unflatten(0, (3, 4))
+    down, across = resampling(3, rows, False), resampling(4, columns, False)
+    assert_close(tokens, patched(net, image) + torch.einsum('ra,cb,abd->rcd', down, across, grid).flatten(0, 1))
+    part = images(image_size=(6, 12), patch_size=(2, 3), patch_norm=False)
+    whole = seen_by(part, vectors(2, CHANNELS, 6, 12))[0].unflatten(1, (3, 4))
+    assert_close(seen_by(part, vectors(2, CHANNELS, 6, 12)[..., :4, :9])[0], whole[:, :2, :3].flatten(1, 2))
+    with pytest.raises(ValueError, match='`img` got 8 x 12 pixels, at most 6 x 12 have positions'):
+        part(vectors(2, CHANNELS, 8, 12))
+    with pytest.raises(ValueError, match=r'must be \(b, 2, height, width\) in multiples of 2 x 3 pixels'):
+        part(vectors(2, CHANNELS, 6, 10))
+    with pytest.raises(ValueError, match=r'`patch_size` got \(2, 5\), it must divide `image_size`, \(6, 12\)'):
+        images(image_size=(6, 12), patch_size=(2, 5))
 
 
 @pytest.mark.parametrize('kind', ['bicubic', 'bicubic_antialias'])

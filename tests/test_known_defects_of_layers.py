@@ -660,7 +660,7 @@ def each_stream_is_bounded_before_the_sum():
 
 @known('O13')
 def buckets_are_checked_only_where_there_are_some():
-    warned(lambda: stack(rel_pos_num_buckets=64, rel_pos_max_distance=32), 'rel_pos_num_buckets')
+    warned(lambda: stack(rel_pos_num_buckets=64, rel_pos_max_distance=16), 'rel_pos_num_buckets')
     refused(lambda: stack(rel_pos_bias=True, rel_pos_num_buckets=64, rel_pos_max_distance=32), 'rel_pos_num_buckets')
 
 

@@ -331,6 +331,67 @@ def test_a_classifier_of_ones_own_wrapper_is_written_and_read(tmp_path):
     assert loaded.pad_id == 5 and type(loaded.net) is TransformerWrapper
 
 
+def with_tensors(source, target, **more):
+    """A folder with further tensors, or others."""
+    from safetensors.torch import load_file, save_file
+
+    target.mkdir()
+    (target / 'config.json').write_text((source / 'config.json').read_text())
+    tensors = load_file(source / 'model.safetensors') | more
+    save_file(tensors, target / 'model.safetensors', {'format': 'pt'})
+    return target, tensors
+
+
+@pytest.mark.parametrize('has_head, has_bias', [(True, True), (False, True), (True, False)])
+def test_tensors_that_may_be_copies_count_where_they_are_none(folder, has_head, has_bias, tmp_path):
+    names = {'weight': 'bert.embeddings.word_embeddings.weight', 'bias': 'cls.predictions.bias'}
+    wanted = {'weight': has_head, 'bias': has_bias}
+    source, tensors = with_tensors(folder('bert'), tmp_path / 'plain')
+    own = {end: torch.randn(tensors[names[end]].shape) for end in names if wanted[end]}
+    said = {f'cls.predictions.decoder.{end}': own.get(end, tensors[names[end]]) for end in names}
+    said = {name: t.clone() for name, t in said.items()}
+    source, tensors = with_tensors(folder('bert'), tmp_path / 'twice', **said)
+    model, info = pretrained.load(source, return_info=True)
+    assert info.tied != has_head and ('to_logits.weight' in model.state_dict()) == has_head
+    if has_head:
+        assert torch.equal(model.to_logits.weight, own['weight'])
+    assert torch.equal(model.to_logits.bias, own['bias'] if has_bias else tensors[names['bias']])
+    pretrained.save(model, tmp_path / 'again')
+    _, again = with_tensors(tmp_path / 'again', tmp_path / 'copy')
+    once = set() if has_head else {'cls.predictions.decoder.weight'}  # a head that is the table
+    assert again.keys() == tensors.keys() - once and all(torch.equal(t, tensors[name]) for name, t in again.items())
+
+
+YARN = dict(rope_type='yarn', factor=4.0, original_max_position_embeddings=8)
+
+
+@pytest.mark.parametrize('kind, config, keyword, value', [
+    ('gpt_oss', dict(rope_scaling=YARN), 'rotary_scaling', {'kind': 'yarn', 'factor': 4.0, 'length': 8}),
+    ('llama', dict(rope_parameters={'rope_theta': 5.0}, rope_scaling=YARN), 'rotary_theta', 10000.0),
+    ('gpt_neox', dict(rope_theta=500.0, partial_rotary_factor=1.0), 'rotary_theta', 10000.0),
+    ('gpt_neox', dict(rotary_pct=1.0, partial_rotary_factor=0.5), 'rotary_emb_dim', 96),
+    ('mistral', dict(sliding_window=4, layer_types=['full_attention'] * 32), 'attn_max_attend_past', 3),
+    ('qwen2', dict(sliding_window=4, layer_types=['sliding_attention'] * 32), 'attn_max_attend_past', None),
+    ('smollm3', dict(sliding_window=4, layer_types=['sliding_attention'] * 36), 'attn_max_attend_past', 3),
+    ('gpt2', dict(hidden_act='relu'), 'ff_activation', 'gelu_tanh'),
+    ('deberta_v2', dict(pos_att_type=['c2p', 'p2c']), 'attn_softmax_scale', (3 * 64) ** -0.5),
+    ('deepseek_v3', dict(n_shared_experts=0), 'ff_moe_shared', None),
+])  # fmt: skip
+def test_fields_are_read_by_the_rules_of_their_classes(kind, config, keyword, value):
+    assert pretrained.keywords({'model_type': kind, **config})['attn_layers'].get(keyword) == value
+
+
+def test_a_refusal_names_the_field_that_a_keyword_comes_from(folder, tmp_path):
+    source, _ = with_tensors(folder('llama'), tmp_path / 'folder')
+    config = json.loads((source / 'config.json').read_text())
+    (source / 'config.json').write_text(json.dumps({**config, 'rms_norm_eps': 0.0}))
+    with pytest.raises(ConfigError, match=r'`norm_eps` got 0\.0.*says so by `rms_norm_eps`'):
+        pretrained.load(source)
+    (source / 'config.json').write_text(json.dumps({**config, 'num_attention_heads': None}))
+    with pytest.raises(ConfigError, match=r'`num_attention_heads` .* is None, it must be a number'):
+        pretrained.load(source)
+
+
 def test_a_head_that_equals_the_table_is_written_once(tmp_path):
     net = copy.deepcopy(model_of('llama'))
     with torch.no_grad():

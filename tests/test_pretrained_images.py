@@ -44,7 +44,8 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 def pixels(case, height: int | None = None, width: int | None = None) -> Tensor:
     config = config_of(case)
     config = getattr(config, 'vision_config', config)
-    return drawn(3, config.num_channels, height or config.image_size, width or config.image_size)
+    sides = config.image_size if isinstance(config.image_size, (list, tuple)) else (config.image_size,) * 2
+    return drawn(3, config.num_channels, height or sides[0], width or sides[1])
 
 
 def texts() -> tuple[Tensor, Tensor]:
@@ -332,9 +333,9 @@ def test_defaults_are_theirs():
 
 
 @pytest.mark.parametrize('name, fields, words', [
-    ('vit-0', dict(image_size=[16, 24]), 'image_size'),
+    ('vit-0', dict(image_size=[16, 24]), 'position_embeddings'),
     ('vit-0', dict(image_size=24), 'position_embeddings'),
-    ('vit-0', dict(patch_size=[4, 2]), 'patch_size'),
+    ('vit-0', dict(patch_size=[4, 2]), 'projection.weight'),
     ('vit-0', dict(num_channels=1), 'projection.weight'),
     ('vit-0', dict(hidden_act='sharkfin'), 'hidden_act'),
     ('vit-0', dict(qkv_bias=False), 'key.bias'),

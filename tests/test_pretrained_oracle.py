@@ -64,7 +64,8 @@ def outputs(case, model) -> list[torch.Tensor]:
         return [model(**given, decoder_input_ids=ids[:, :9]).logits]
 
 
-NEVER = [*CASES, *SEQ2SEQ_CASES, *HEAD_CASES]
+# a BART of two tables says so by the tensors of its file alone
+NEVER = [case for case in (*CASES, *SEQ2SEQ_CASES, *HEAD_CASES) if str(case) != 'bart-2']
 
 
 @pytest.mark.parametrize('case', NEVER, ids=lambda case: case.kind if case in HEAD_CASES else str(case))
@@ -105,6 +106,7 @@ def test_fields_by_names_that_only_others_read(kind):
     )
     assert strange.items() <= other.items()
     assert pretrained.keywords(other) == pretrained.keywords(own)
+    own.pop('rope_parameters', None)  # beside which a base in an older place says nothing
     for name, field in names.items():
         changed = pretrained.keywords({**own, name: strange[field]})
         assert (changed != pretrained.keywords(own)) == (kind != 'mpt' or name != 'max_seq_len'), name

@@ -491,10 +491,11 @@ class T5Bias(StackBias):
         least = 2 if host.causal else 4  # half of those of one side are of one distance each
         if self.rel_pos_num_buckets < least:
             raise ConfigError(f'`rel_pos_num_buckets` got {self.rel_pos_num_buckets}, it must be at least {least} here')
-        if self.rel_pos_num_buckets > self.rel_pos_max_distance:
+        exact = self.rel_pos_num_buckets // least
+        if exact >= self.rel_pos_max_distance:
             raise ConfigError(
-                f'`rel_pos_num_buckets` got {self.rel_pos_num_buckets}, '
-                f'it must be at most `rel_pos_max_distance`, {self.rel_pos_max_distance}'
+                f'`rel_pos_num_buckets` got {self.rel_pos_num_buckets}, of which {exact} are for one distance each: '
+                f'`rel_pos_max_distance` must be larger, it is {self.rel_pos_max_distance}'
             )
         if self.rel_pos_bias_scale is not None and 'scale' in host.rel_pos_kwargs:
             raise ConfigError('`rel_pos_bias_scale` and `rel_pos_kwargs` both give the `scale`, set only one')

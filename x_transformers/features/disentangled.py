@@ -57,10 +57,10 @@ class Buckets:
 
     def __init__(self, span: int, most: int | None) -> None:
         self.span, self.most, self.middle = span, most, span // 2
-        if most is not None and (span % 2 or most < self.middle + 2):
+        if most is not None and most < self.middle + 2:
             raise ConfigError(
-                f'`disentangled` got `span` {span} and `max_distance` {most}: the span must be even, '
-                f'the distance larger than half of it, by 2 at least'
+                f'`disentangled` got `span` {span} and `max_distance` {most}: the distance must be larger than half '
+                f'of the span, by 2 at least'
             )
         self.reach = span if most is None else most  # from here on all are alike
         self.last = 1.0

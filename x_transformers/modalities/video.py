@@ -15,6 +15,7 @@ from x_transformers.core.traces import maps_apart
 from x_transformers.features.hybrid import folded, unfolded
 from x_transformers.flags import Check, ConfigError, Configurable, a_mapping, none, size
 from x_transformers.flags.maybe import Maybe
+from x_transformers.modalities.vit import an_image_size
 from x_transformers.x_transformers import Decoder, Encoder
 
 __all__ = ['FactorizedVideoEncoder', 'VideoCache']
@@ -22,10 +23,6 @@ __all__ = ['FactorizedVideoEncoder', 'VideoCache']
 three_sizes = Check(
     '(frames, height, width), integers of at least 1',
     lambda v: isinstance(v, (tuple, list)) and len(v) == 3 and all(map(size.test, v)),
-)
-an_image_size = Check(
-    'an integer of at least 1, or (height, width)',
-    lambda v: size.test(v) or (isinstance(v, (tuple, list)) and len(v) == 2 and all(map(size.test, v))),
 )
 
 

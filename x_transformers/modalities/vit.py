@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ from x_transformers.features.pooling import Pooler
 from x_transformers.features.sparse.pattern import has_patterns
 from x_transformers.features.untied import begins_with_cls
 from x_transformers.flags import (
+    Check,
     ConfigError,
     Configurable,
     a_mapping,
@@ -36,6 +38,10 @@ from x_transformers.flags import (
 from x_transformers.keywords import ViTransformerWrapperCall
 from x_transformers.x_transformers import Attention, AttentionLayers, FeedForward
 
+an_image_size = Check(
+    'an integer of at least 1, or (height, width)',
+    lambda v: size.test(v) or (isinstance(v, (tuple, list)) and len(v) == 2 and all(map(size.test, v))),
+)
 POOLS = ('mean', 'first', 'first_mean', 'prefix', 'attention')
 RESAMPLED = {'bicubic': False, 'bicubic_antialias': True}  # whether it is smoothed where it shrinks
 
@@ -55,6 +61,16 @@ Options = Annotated[
 ]
 
 
+def sides(length: Any) -> tuple[int, int]:
+    """Return height and width, of a number for both or a pair."""
+    return (length, length) if size.test(length) else tuple(length)
+
+
+def by(lengths: tuple[int, int], always: bool = False) -> str:
+    """Say a height and a width, by default once if they are equal."""
+    return f'{lengths[0]} x {lengths[1]}' if always or lengths[0] != lengths[1] else str(lengths[0])
+
+
 class ViTransformerWrapper(Configurable):
     """Vision Transformer (ViT): images to classes or embeddings.  (b, c, height, width) -> (b, classes)
 
@@ -69,8 +85,8 @@ class ViTransformerWrapper(Configurable):
     def __init__(
         self,
         *,
-        image_size: Annotated[int, 'height and width of an image, in pixels', size],
-        patch_size: Annotated[int, 'height and width of a patch, in pixels', size],
+        image_size: Annotated[Any, 'height and width of an image, in pixels, or one number for both', an_image_size],
+        patch_size: Annotated[Any, 'height and width of a patch, in pixels, or one number for both', an_image_size],
         attn_layers: Annotated[
             AttentionLayers | nn.Module,
             'stack of attention and feedforward layers, such as `Decoder` or `Encoder`',
@@ -106,15 +122,18 @@ class ViTransformerWrapper(Configurable):
         ] = None,
     ) -> None:
         super().__init__()
-        if image_size % patch_size and not (crop_to_patches and image_size > patch_size):
+        image, self.patch = sides(image_size), sides(patch_size)
+        self.grid = (image[0] // self.patch[0], image[1] // self.patch[1])
+        rest = image[0] % self.patch[0] or image[1] % self.patch[1]
+        if not all(self.grid) or (rest and not crop_to_patches):
             raise ConfigError(f'`patch_size` got {patch_size}, it must divide `image_size`, {image_size}')
         if begins_with_cls(known_stack(attn_layers)) and not prefix_tokens:
             raise ConfigError('`tupe_cls_first` needs `prefix_tokens`: patches alone have no class token')
-        dim, dim_patch, side = known_stack(attn_layers).dim, channels * patch_size**2, image_size // patch_size
-        self.patch_size, self.channels, self.image_size, self.side = patch_size, channels, image_size, side
+        dim, dim_patch = known_stack(attn_layers).dim, channels * math.prod(self.patch)
+        self.patch_size, self.channels, self.image_size = patch_size, channels, image_size
         self.num_prefix, self.registers_first = prefix_tokens, register_place == 'front'
         self.interpolate_pos_emb, self.pool, self.crop_to_patches = interpolate_pos_emb, pool, bool(crop_to_patches)
-        self.pos_embedding = nn.Parameter(torch.randn(1, prefix_tokens + side**2, dim))
+        self.pos_embedding = nn.Parameter(torch.randn(1, prefix_tokens + math.prod(self.grid), dim))
         self.register_tokens = nn.Parameter(torch.randn(num_register_tokens, dim)) if num_register_tokens else None
         self.has_register_tokens = num_register_tokens > 0
         norms = (LayerNorm(dim_patch), LayerNorm(dim)) if patch_norm else (nn.Identity(), nn.Identity())
@@ -195,38 +214,42 @@ class ViTransformerWrapper(Configurable):
     def _check_images(self, img: Tensor) -> None:
         if not img.is_floating_point():
             raise TypeError(f'`img` got {img.dtype}, it must be floating point')
-        least = self.patch_size
+        (down, across), (rows, columns) = self.patch, self.grid
         height, width = img.shape[-2:] if img.ndim == 4 else (1, 1)
-        fits = min(height, width) >= least if self.crop_to_patches else height % least == width % least == 0
+        whole = height % down == width % across == 0
+        fits = (height >= down and width >= across) if self.crop_to_patches else whole
         if img.ndim != 4 or img.shape[1] != self.channels or not fits:
             how = 'of at least' if self.crop_to_patches else 'in multiples of'
             raise ValueError(
                 f'`img` got shape {tuple(img.shape)}, '
-                f'it must be (b, {self.channels}, height, width) {how} {least} pixels'
+                f'it must be (b, {self.channels}, height, width) {how} {by(self.patch)} pixels'
             )
-        if self.interpolate_pos_emb is None and (height // least > self.side or width // least > self.side):
-            raise ValueError(
-                f'`img` got {height} x {width} pixels, at most {self.image_size} x {self.image_size} have positions'
-            )
+        if self.interpolate_pos_emb is None and (height // down > rows or width // across > columns):
+            most = by(sides(self.image_size), always=True)
+            raise ValueError(f'`img` got {height} x {width} pixels, at most {most} have positions')
 
     def _crop(self, img: Tensor) -> Tensor:
         """Images without the pixels on the right and below that fill no patch."""
         if not self.crop_to_patches:
             return img
-        height, width = (length - length % self.patch_size for length in img.shape[-2:])
+        height, width = (length - length % part for length, part in zip(img.shape[-2:], self.patch, strict=True))
         return img[..., :height, :width]
+
+    def _grid_of(self, img: Tensor) -> tuple[int, int]:
+        return img.shape[-2] // self.patch[0], img.shape[-1] // self.patch[1]
 
     def _embed_patches(self, img: Tensor, hidden_patches: Tensor | None) -> Tensor:
         """What the stack sees of images:  b c height width -> b n d."""
-        side = self.patch_size
-        x = self.patch_to_embedding(rearrange(img, 'b c (h p1) (w p2) -> b (h w) (p1 p2 c)', p1=side, p2=side))
+        down, across = self.patch
+        x = self.patch_to_embedding(rearrange(img, 'b c (h p1) (w p2) -> b (h w) (p1 p2 c)', p1=down, p2=across))
         if hidden_patches is not None:
-            grid = (img.shape[-2] // side, img.shape[-1] // side)
-            x = torch.where(self._is_hidden(hidden_patches, x, grid).unsqueeze(-1), self.mask_token.to(x.dtype), x)
+            x = torch.where(
+                self._is_hidden(hidden_patches, x, self._grid_of(img)).unsqueeze(-1), self.mask_token.to(x.dtype), x
+            )
         if self.prefix_tokens is not None:
             x = torch.cat((self.prefix_tokens.expand(x.shape[0], -1, -1), x), dim=1)
         if not hands_on_positions(self):
-            x = x + self._positions_of(img.shape[-2] // side, img.shape[-1] // side)
+            x = x + self._positions_of(*self._grid_of(img))
         x = self.dropout(self.post_emb_norm(x))
         return x if self.register_tokens is None else self._with_registers(x, self.register_tokens)
 
@@ -251,7 +274,7 @@ class ViTransformerWrapper(Configurable):
         """What a stack is given that reads positions apart from the tokens."""
         if not hands_on_positions(self):
             return {}
-        vectors = self._positions_of(img.shape[-2] // self.patch_size, img.shape[-1] // self.patch_size)
+        vectors = self._positions_of(*self._grid_of(img))
         known = torch.ones(1, vectors.shape[1], 1, dtype=torch.bool, device=vectors.device)
         if begins_with_cls(known_stack(self.attn_layers)):
             known[:, 0] = False
@@ -274,14 +297,14 @@ class ViTransformerWrapper(Configurable):
     def _positions_of(self, rows: int, columns: int) -> Tensor:
         """Positions of prefix tokens and a grid of patches,  1 n d: the upper left part of the table, or all of it
         resampled."""
-        table, prefix, side = self.pos_embedding, self.num_prefix, self.side
+        table, prefix, (height, width) = self.pos_embedding, self.num_prefix, self.grid
         if self.interpolate_pos_emb is None:  # no question of sizes: programs read images of all
             down, across = (torch.arange(count, device=table.device) for count in (rows, columns))
-            part = table[:, (prefix + side * down.unsqueeze(-1) + across).flatten()]
+            part = table[:, (prefix + width * down.unsqueeze(-1) + across).flatten()]
             return torch.cat((table[:, :prefix], part), dim=1) if prefix else part
-        if rows == columns == side:
+        if (rows, columns) == (height, width):
             return table
-        grid = rearrange(accurate(table[:, prefix:]), '1 (h w) d -> 1 d h w', h=side)
+        grid = rearrange(accurate(table[:, prefix:]), '1 (h w) d -> 1 d h w', h=height)
         smooth = RESAMPLED[self.interpolate_pos_emb]
         grid = F.interpolate(grid, (rows, columns), mode='bicubic', align_corners=False, antialias=smooth)
         return torch.cat((table[:, :prefix], rearrange(grid.to(table.dtype), '1 d h w -> 1 (h w) d')), dim=1)

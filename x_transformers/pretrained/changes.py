@@ -29,7 +29,7 @@ class Sizes:
     dim_head: int = 1
     dim_value: int = 1
     rotated: int = 0
-    patch: int = 1
+    patch: tuple[int, int] = (1, 1)
     channels: int = 1
     cut: int = 0  # rows of a table of positions that stand for no place
     experts: int = 1
@@ -209,7 +209,7 @@ CUT = Change('cut', each(lambda t, s: t[s.cut :]), each(lambda t, s: F.pad(t, (0
 PATCHES = of_each(
     'conv',
     lambda t, s: rearrange(t, 'd c p1 p2 -> d (p1 p2 c)'),
-    lambda t, s: rearrange(t, 'd (p1 p2 c) -> d c p1 p2', p1=s.patch, p2=s.patch),
+    lambda t, s: rearrange(t, 'd (p1 p2 c) -> d c p1 p2', p1=s.patch[0], p2=s.patch[1]),
 )
 ROW = of_each('row', lambda t, s: t.flatten(), lambda t, s: t.unsqueeze(0))
 FIRST = of_each('first', lambda t, s: t.squeeze(0), lambda t, s: t.unsqueeze(0))  # 1 ... -> ...

@@ -105,12 +105,12 @@ register(
     LLAMA.like(
         'gpt_neox', 'GPTNeoXForCausalLM', without=(*ONE_KEY_EACH, *NOT_BUT_BIAS),
         defaults=dict(
-            turns_part=True,
             vocab_size=50432, hidden_size=6144, num_hidden_layers=44, num_attention_heads=64, intermediate_size=24576,
             hidden_act='gelu', layer_norm_eps=1e-5, partial_rotary_factor=0.25, use_parallel_residual=True,
             attention_bias=True, hidden_dropout=0.0,
         ),
-        aliases=dict(rotary_emb_base='rope_theta', rotary_pct='partial_rotary_factor'),
+        rules=dict(turns_part=True),
+        names=dict(rotary_emb_base='rope_theta', rotary_pct='partial_rotary_factor'),
         free=('is_decoder',),
         model=dict(emb_dropout='hidden_dropout'),
         layers={
@@ -137,10 +137,10 @@ register(
     LLAMA.like(
         'phi', 'PhiForCausalLM', without=(*NOT_CLASSIC, 'head_dim'),
         defaults=dict(
-            turns_part=True,
             vocab_size=51200, hidden_size=2048, intermediate_size=8192, num_hidden_layers=24, hidden_act='gelu_new',
             layer_norm_eps=1e-5, partial_rotary_factor=0.5, qk_layernorm=False, resid_pdrop=0.0, embd_pdrop=0.0,
         ),
+        rules=dict(turns_part=True),
         model=dict(logits_bias=True, emb_dropout='embd_pdrop'),
         layers=dict(
             **CLASSIC, parallel_block=Const('shared'), attn_sublayer_dropout='resid_pdrop',
@@ -165,11 +165,11 @@ register(
         'stablelm', 'StableLmForCausalLM',
         without=('rms_norm_eps', 'mlp_bias', 'attention_bias', 'use_rmsnorm', 'head_dim'),
         defaults=dict(
-            turns_part=True,
             vocab_size=50304, intermediate_size=6912, hidden_size=2560, max_position_embeddings=4096,
             layer_norm_eps=1e-5, partial_rotary_factor=0.25, use_qkv_bias=False, qk_layernorm=False,
             use_parallel_residual=False, hidden_dropout=0.0,
         ),
+        rules=dict(turns_part=True),
         layers=dict(
             norm_bias=True, norm_eps='layer_norm_eps', attn_qkv_bias='use_qkv_bias', attn_out_bias=False,
             ff_no_bias=True, ff_glu_bias=False, ff_sublayer_dropout='hidden_dropout',
@@ -188,14 +188,15 @@ register(
 register(
     LLAMA.like(
         'starcoder2', 'Starcoder2ForCausalLM', without=(*NOT_CLASSIC, 'head_dim'),
-        free=('activation_function', 'layer_norm_epsilon', 'scale_attn_weights'),
+        free=('activation_function', 'layer_norm_epsilon', 'scale_attn_weights', 'layer_types'),
         fixed=dict(mlp_type=('default',), norm_type=('layer_norm',)),
         defaults=dict(
             vocab_size=49152, intermediate_size=12288, hidden_size=3072, num_hidden_layers=30, num_attention_heads=24,
             num_key_value_heads=2, hidden_act='gelu_pytorch_tanh', max_position_embeddings=4096, layer_norm_eps=1e-5,
-            use_bias=True, sliding_window=None, layer_types=None, sliding=sliding_everywhere,
+            use_bias=True, sliding_window=None,
             tie_word_embeddings=True, residual_dropout=0.0, embedding_dropout=0.0,
         ),
+        rules=dict(sliding=sliding_everywhere),
         names=dict(norm_epsilon='layer_norm_eps'),
         model=dict(emb_dropout='embedding_dropout'),
         layers={
@@ -234,10 +235,10 @@ register(
     COHERE.like(
         'cohere2', 'Cohere2ForCausalLM', without=('use_qk_norm', 'attn_qk_head_norm', 'attn_qk_head_norm_shared'),
         defaults=dict(
-            rope_theta=10000.0, head_dim=None, sliding_window=4096, layer_types=None,
-            sliding=sliding_but_every('sliding_window_pattern'), sliding_window_pattern=4,
+            rope_theta=10000.0, head_dim=None, sliding_window=4096, layer_types=None, sliding_window_pattern=4,
         ),
-        aliases=dict(_sliding_window_pattern='sliding_window_pattern'),
+        rules=dict(sliding=sliding_but_every('sliding_window_pattern')),
+        free=('_sliding_window_pattern',),
         layers={**WINDOW, 'rotary_layers': rotating_windows},
     )
 )  # fmt: skip
@@ -246,10 +247,10 @@ register(
     LLAMA.like(
         'nemotron', 'NemotronForCausalLM', without=('rms_norm_eps', 'use_rmsnorm', 'ff_glu', 'ff_glu_bias'),
         defaults=dict(
-            turns_part=True,
             vocab_size=256000, hidden_size=6144, intermediate_size=24576, num_attention_heads=48,
             hidden_act='relu2', max_position_embeddings=4096, layer_norm_eps=1e-5, partial_rotary_factor=0.5,
         ),
+        rules=dict(turns_part=True),
         names=dict(norm_eps='layer_norm_eps'),
         layers=dict(norm_bias=True, norm_add_unit_offset=True, norm_eps='layer_norm_eps'),
         links=links(LLAMA_ATTENTION, plain(f'{B}.mlp.up_proj', f'{B}.mlp.down_proj'), LLAMA_NORMS, LLAMA_ENDS),
@@ -317,9 +318,9 @@ register(
         ),
         names=dict(max_seq_len='max_position_embeddings', layer_norm_epsilon='layer_norm_eps'),
         aliases=dict(d_model='hidden_size', n_heads='num_attention_heads', n_layers='num_hidden_layers'),
-        free=('learned_pos_emb', 'init_device', 'verbose', 'init_config'),
+        free=('learned_pos_emb', 'init_device', 'verbose', 'init_config', 'expansion_ratio'),
         fixed=dict(
-            expansion_ratio=(4,), logit_scale=(None,), no_bias=(True,), embedding_fraction=(1, 1.0),
+            logit_scale=(None,), no_bias=(True,), embedding_fraction=(1, 1.0),
             norm_type=('low_precision_layernorm', 'layernorm'),
         ),
         model=dict(emb_dropout='emb_pdrop'),

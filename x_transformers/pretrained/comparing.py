@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from x_transformers.modalities.vit import sides
+
 LENGTH = 16  # of texts
 SAID = ('logits_per_image', 'logits', 'image_embeds', 'text_embeds', 'pooler_output', 'last_hidden_state')
 
@@ -31,7 +33,7 @@ class Draw:
         return torch.randn(shape, generator=self.generator)
 
     def images(self, net: Any) -> Tensor:
-        return self.real(2, net.channels, net.image_size, net.image_size)
+        return self.real(2, net.channels, *sides(net.image_size))
 
 
 def said_by(out: Any, has_pooler: bool) -> tuple[str, Tensor]:

@@ -12,7 +12,7 @@ from torch import nn
 from x_transformers.flags import ConfigError, did_you_mean, shown
 from x_transformers.flags.config import KINDS, encode
 from x_transformers.pretrained.fields import ACTIVATIONS, fields_behind, filled, whole
-from x_transformers.pretrained.rows import ROWS, Fields, Row
+from x_transformers.pretrained.rows import ROWS, Fields, Row, in_their_words
 
 # keywords that change how something is computed, not what
 HOW = {'crop_to_patches', 'verbose', 'flash', 'attn_flash', 'checkpoint_layers', 'attend_sdp_kwargs', 'onnxable'}
@@ -168,7 +168,7 @@ WRONG = (ConfigError, TypeError, KeyError, ValueError, AttributeError, ZeroDivis
 
 def misread(row: Row, config: Mapping[str, Any], tied: bool, now: Mapping[str, Any]) -> dict[Path, tuple[Any, Any]]:
     """Where a config says something else than a call."""
-    return differences(now, canonical(Fields(row, config, tied).keywords()))
+    return differences(now, canonical(Fields(row, in_their_words(row, config), tied).keywords()))
 
 
 def guesses(value: Any) -> Iterator[Any]:
@@ -280,8 +280,7 @@ def found_as(row: Row, call: Mapping[str, Any], tied: bool, longest: int, archit
 
 def written(row: Row, config: Mapping[str, Any]) -> dict[str, Any]:
     """A config by the names that classes of theirs read. Which tokens are special only some keywords say."""
-    theirs = {field: name for name, field in row.names.items()}
-    found = {theirs.get(name, name): value for name, value in config.items()}
+    found = in_their_words(row, config)
     words = config.get('vocab_size', 0)
     unknown = [name for name in SPECIAL if words and not row.defaults.get(name, math.inf) < words]
     return {**dict.fromkeys(unknown), **found, 'model_type': row.spelled or row.type}

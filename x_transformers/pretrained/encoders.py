@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from x_transformers.flags import ConfigError
 from x_transformers.pretrained.changes import CUT, HALVES, SPLIT
 from x_transformers.pretrained.fields import (
     activation,
     back,
     no,
     rotating_by_kind,
+    scale_if_tied,
     sliding_but_first,
     their_activation,
     window_both,
@@ -58,10 +60,12 @@ FORMS = {'': None, 'legacy': lambda c: c.legacy, 'modern': lambda c: not c.legac
 CLS, LM = 'cls.predictions', 'lm_predictions.lm_head'
 
 
-def head(dense: str, norm: str, bias: str, form: str = '') -> tuple[Any, ...]:
-    """What is computed before the tied head, and its bias."""
+def head(dense: str, norm: str, bias: str, form: str = '', table: str = '') -> tuple[Any, ...]:
+    """What is computed before the head, its bias, and its table, where it is not that of the embeddings."""
     when = FORMS[form]
+    own = link(table, 'to_logits.weight', when=when) if table else ()
     return links(
+        own,
         link(f'{dense}.*', 'head_transform.dense.*', when=when),
         link(norm, 'head_transform.norm.norm', when=when),
         link(bias, 'to_logits.bias', when=when),
@@ -79,19 +83,42 @@ def disentangled_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def terms_of(c: Fields) -> tuple[str, ...]:
+    kinds = c.pos_att_type or ()
+    kinds = [kind.strip() for kind in kinds.lower().split('|')] if isinstance(kinds, str) else kinds
+    return tuple(kind for kind in ('c2p', 'p2c') if kind in kinds)
+
+
+def deberta_scale_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+    return {} if v is None else {'pos_att_type': ['c2p', 'p2c'][: round(1 / (v**2 * k['attn_dim_head'])) - 1]}
+
+
+@back(deberta_scale_back)
+def deberta_scale(c: Fields) -> float | None:
+    """Smaller by the number of terms of relative positions, also where there are none of them."""
+    if c.relative_attention or not terms_of(c):
+        return None
+    return (c.hidden_size // c.num_attention_heads * (1 + len(terms_of(c)))) ** -0.5
+
+
 @back(disentangled_back)
 def disentangled(c: Fields) -> dict[str, Any] | None:
     """Relative positions in the words of `attn_disentangled`."""
-    if not c.relative_attention:
+    if not c.relative_attention or not terms_of(c):
         return None
     longest = c.max_relative_positions if c.max_relative_positions >= 1 else c.max_position_embeddings
-    kinds = c.pos_att_type or ()
-    kinds = [kind.strip() for kind in kinds.split('|')] if isinstance(kinds, str) else kinds
+    half = c.position_buckets // 2
+    exact = c.position_buckets <= 0 or max(longest, c.max_position_embeddings) <= half + 1  # no distance is shared
+    if not exact and longest < half + 2:
+        raise ConfigError(
+            f'`position_buckets` of this {c.row.type} checkpoint is {c.position_buckets}, half of which must be less '
+            f'than the longest distance, {longest}, of `max_relative_positions` or `max_position_embeddings`'
+        )
     norms = c.norm_rel_ebd.lower().split('|')
     return {
         'span': c.position_buckets if c.position_buckets > 0 else longest,
-        'max_distance': longest if c.position_buckets > 0 else None,
-        'terms': tuple(kind for kind in ('c2p', 'p2c') if kind in kinds),
+        'max_distance': None if exact else longest,
+        'terms': terms_of(c),
         'share': bool(c.share_att_key),
         'norm': 'layer_norm' in norms,
     }
@@ -110,6 +137,8 @@ DROP = dict(dropout=lambda c: first_set(c, 'classifier_dropout', 'hidden_dropout
 def first_set(c: Fields, *names: str) -> Any:
     return next((c.values[name] for name in names if c.values.get(name) is not None), 0.0)
 
+
+BUFFERS = (r'.*position_ids', r'.*token_type_ids')
 
 BERT = register(
     Row(
@@ -131,7 +160,7 @@ BERT = register(
             embed_default_ids=lambda c: {'token_type': 0} if c.type_vocab_size else None,
             post_emb_norm=True, post_emb_norm_bias=True, post_emb_norm_eps='layer_norm_eps',
             emb_dropout='hidden_dropout_prob', head_transform=transform('hidden_size', 'hidden_act'),
-            tie_embedding=True, tie_embedding_scale=1.0, logits_bias=True,
+            tie_embedding=lambda c: bool(c.tied) or None, tie_embedding_scale=scale_if_tied(1.0), logits_bias=True,
         ),
         layers=dict(
             dim='hidden_size', depth='num_hidden_layers', heads='num_attention_heads',
@@ -148,14 +177,12 @@ BERT = register(
         ),
         links=links(
             embeddings('bert'), bert_block('bert'),
-            head(f'{CLS}.transform.dense', f'{CLS}.transform.LayerNorm', f'{CLS}.bias'),
+            head(f'{CLS}.transform.dense', f'{CLS}.transform.LayerNorm', f'{CLS}.bias', table=f'{CLS}.decoder.weight'),
         ),
-        ignored=(
-            r'cls\.predictions\.decoder\.(weight|bias)', r'cls\.seq_relationship\..*', r'.*pooler\.dense\..*',
-            r'.*position_ids', r'.*token_type_ids',
-        ),
+        ignored=(r'cls\.seq_relationship\..*', r'.*pooler\.dense\..*', *BUFFERS),
+        copies={f'{CLS}.decoder.bias': f'{CLS}.bias'},
         base='bert.',
-        tied=None,
+        tied=(f'{CLS}.decoder.weight', 'bert.embeddings.word_embeddings.weight'),
         heads=of_encoders(
             of_sequence(classifier('first', 'tanh', **DROP), on('bert.pooler.dense', 'classifier')), 'bert.pooler.dense'
         ),
@@ -175,10 +202,12 @@ register(
         sizes=dict(cut=lambda c: c.pad_token_id + 1),
         links=links(
             embeddings('roberta', CUT), bert_block('roberta'),
-            head('lm_head.dense', 'lm_head.layer_norm', 'lm_head.bias'),
+            head('lm_head.dense', 'lm_head.layer_norm', 'lm_head.bias', table='lm_head.decoder.weight'),
         ),
-        ignored=(r'lm_head\.decoder\.(weight|bias)', r'.*pooler\.dense\..*', *BERT.ignored[3:]),
+        ignored=(r'.*pooler\.dense\..*', *BUFFERS),
+        copies={'lm_head.decoder.bias': 'lm_head.bias'},
         base='roberta.',
+        tied=('lm_head.decoder.weight', 'roberta.embeddings.word_embeddings.weight'),
         heads=of_encoders(
             of_sequence(classifier('first', 'tanh', **DROP), on('classifier.dense', 'classifier.out_proj')),
             'roberta.pooler.dense',
@@ -208,10 +237,12 @@ register(
                 'distilbert.transformer.layer.{i}', 'attention.q_lin', 'attention.k_lin', 'attention.v_lin',
                 'attention.out_lin', 'sa_layer_norm', 'ffn.lin1', 'ffn.lin2', 'output_layer_norm',
             ),
-            head('vocab_transform', 'vocab_layer_norm', 'vocab_projector.bias'),
+            head('vocab_transform', 'vocab_layer_norm', 'vocab_projector.bias', table='vocab_projector.weight'),
         ),
-        ignored=(r'vocab_projector\.weight', *BERT.ignored[3:]),
+        ignored=BUFFERS,
+        copies={},
         base='distilbert.',
+        tied=('vocab_projector.weight', 'distilbert.embeddings.word_embeddings.weight'),
         heads=of_encoders(
             of_sequence(
                 classifier('first', 'relu', dropout=lambda c: first_set(c, 'seq_classif_dropout')),
@@ -246,10 +277,15 @@ register(
         ),
         links=links(
             embeddings('electra'), bert_block('electra'), link('electra.embeddings_project.*', 'project_emb.*'),
-            head('generator_predictions.dense', 'generator_predictions.LayerNorm', 'generator_lm_head.bias'),
+            head(
+                'generator_predictions.dense', 'generator_predictions.LayerNorm', 'generator_lm_head.bias',
+                table='generator_lm_head.weight',
+            ),
         ),
-        ignored=(r'generator_lm_head\.weight', *BERT.ignored[3:]),
+        ignored=BUFFERS,
+        copies={},
         base='electra.',
+        tied=('generator_lm_head.weight', 'electra.embeddings.word_embeddings.weight'),
         heads=of_encoders(
             of_sequence(classifier('first', 'gelu', **DROP), on('classifier.dense', 'classifier.out_proj')),
             discriminate=DISCRIMINATOR,
@@ -278,12 +314,12 @@ register(
                 T1, 'attention.query', 'attention.key', 'attention.value', 'attention.dense', 'attention.LayerNorm',
                 'ffn', 'ffn_output', 'full_layer_layer_norm',
             ),
-            head('predictions.dense', 'predictions.LayerNorm', 'predictions.bias'),
+            head('predictions.dense', 'predictions.LayerNorm', 'predictions.bias', table='predictions.decoder.weight'),
         ),
-        ignored=(
-            r'predictions\.decoder\.(weight|bias)', r'albert\.pooler\..*', r'sop_classifier\..*', *BERT.ignored[3:],
-        ),
+        ignored=(r'albert\.pooler\..*', r'sop_classifier\..*', *BUFFERS),
+        copies={'predictions.decoder.bias': 'predictions.bias'},
         base='albert.',
+        tied=('predictions.decoder.weight', 'albert.embeddings.word_embeddings.weight'),
         heads=of_encoders(
             of_sequence(
                 classifier('first', 'tanh', dropout=lambda c: first_set(c, 'classifier_dropout_prob')),
@@ -300,6 +336,12 @@ def embedding_width(c: Fields) -> int | None:
     return c.embedding_size
 
 
+def if_narrow(value: Any) -> Any:
+    """Of models whose embeddings have a width of their own, and are projected before they are normed."""
+    return lambda c: c.value(value) if c.embedding_size not in (None, c.hidden_size) else None
+
+
+OF_DISTANCES = ('deberta.encoder.LayerNorm.', 'deberta.encoder.rel_embeddings.')
 V2 = 'deberta.encoder.layer.{i}.attention.self'
 
 register(
@@ -316,10 +358,18 @@ register(
         free=('pooler_hidden_size', 'cls_dropout', 'pooler_dropout', 'padding_idx', 'attention_head_size',
               'conv_act', 'conv_groups'),
         model=dict(
-            emb_dim=embedding_width, max_seq_len=lambda c: c.max_position_embeddings if c.position_biased_input else 0,
+            emb_dim=embedding_width, project_emb_bias=if_narrow(False), post_emb_norm_at=if_narrow(Const('stream')),
+            head_transform=lambda c: {
+                'dim': c.embedding_size or c.hidden_size, 'activation': activation('hidden_act')(c), 'norm': 'layer',
+                'eps': c.layer_norm_eps,
+            },
+            max_seq_len=lambda c: c.max_position_embeddings if c.position_biased_input else 0,
             abs_pos_emb_scale=lambda c: 1.0 if c.position_biased_input else None,
         ),
-        layers=dict(attn_disentangled=disentangled, disable_abs_pos_emb=no('position_biased_input')),
+        layers=dict(
+            attn_disentangled=disentangled, attn_softmax_scale=deberta_scale,
+            disable_abs_pos_emb=no('position_biased_input'),
+        ),
         links=links(
             embeddings('deberta'),
             post_norm(
@@ -331,11 +381,15 @@ register(
             link('deberta.encoder.rel_embeddings.weight', 'attn_layers.rel_embeddings'),
             link('deberta.encoder.LayerNorm', 'attn_layers.rel_embeddings_norm.norm'),
             link('deberta.embeddings.embed_proj.weight', 'project_emb.weight'),
-            head(f'{CLS}.transform.dense', f'{CLS}.transform.LayerNorm', f'{CLS}.bias', 'legacy'),
+            head(
+                f'{CLS}.transform.dense', f'{CLS}.transform.LayerNorm', f'{CLS}.bias', 'legacy', f'{CLS}.decoder.weight'
+            ),
             head(f'{LM}.dense', f'{LM}.LayerNorm', f'{LM}.bias', 'modern'),
         ),
         base='deberta.',
-        left=lambda c, name: not c.relative_attention and name.startswith('deberta.encoder.LayerNorm.'),  # of none
+        tied=(f'{CLS}.decoder.weight', 'deberta.embeddings.word_embeddings.weight'),
+        always_ties=lambda config: config.get('legacy') is False,
+        left=lambda c, name: disentangled(c) is None and name.startswith(OF_DISTANCES),
         heads=of_encoders(
             of_sequence(
                 classifier('first', activation('pooler_hidden_act'), dropout=lambda c: first_set(c, 'cls_dropout')),
@@ -382,13 +436,13 @@ register(
         defaults=dict(
             vocab_size=50368, intermediate_size=1152, num_hidden_layers=22, hidden_activation='gelu',
             max_position_embeddings=8192, layer_norm_eps=1e-5, norm_bias=False, attention_bias=False, mlp_bias=False,
-            local_attention=128, layer_types=None, global_attn_every_n_layers=3, sliding=sliding_but_first,
+            local_attention=128, layer_types=None, global_attn_every_n_layers=3,
             decoder_bias=True, full_theta=160000.0, local_theta=10000.0, rope_parameters=None, rope_scaling=None,
             embedding_dropout=0.0, mlp_dropout=0.0, attention_dropout=0.0, pad_token_id=50283, classifier_bias=False,
             classifier_activation='gelu', classifier_pooling='cls',
         ),
-        names=dict(norm_eps='layer_norm_eps'),
-        aliases=dict(global_rope_theta='full_theta', local_rope_theta='local_theta'),
+        names=dict(norm_eps='layer_norm_eps', global_rope_theta='full_theta', local_rope_theta='local_theta'),
+        rules=dict(sliding=sliding_but_first, scaled_kinds=('full_attention', 'sliding_attention')),
         fixed=dict(classifier_pooling=('cls', 'mean')),
         free=('repad_logits_with_grad',),
         model=dict(
@@ -411,10 +465,12 @@ register(
             link(f'{MB}.attn_norm', f'{A}.0.0.norm'), link(f'{MB}.mlp_norm', f'{F}.0.0.norm'),
             link(f'{MB}.mlp.Wi.*', f'{F}.1.ff.0.proj.*', HALVES), link(f'{MB}.mlp.Wo.*', f'{F}.1.ff.2.*'),
             link('model.final_norm', 'attn_layers.final_norm.norm'),
-            head('head.dense', 'head.norm', 'decoder.bias'),
+            head('head.dense', 'head.norm', 'decoder.bias', table='decoder.weight'),
         ),
-        ignored=(r'decoder\.weight', r'.*rotary_emb\.inv_freq'),
+        ignored=(r'.*rotary_emb\.inv_freq',),
+        copies={},
         base='model.',
+        tied=('decoder.weight', 'model.embeddings.tok_embeddings.weight'),
         heads=of_encoders(
             of_sequence(modern_classifier(modern_token), MODERN),
             tokens=Head(('ForTokenClassification',), NOTHING, around=modern_classifier(Const('all')), links=MODERN),

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from x_transformers.flags import ConfigError
+from x_transformers.flags import ConfigError, warn_once
 from x_transformers.flags.config import KINDS
+from x_transformers.pretrained.changes import heads_in_turn
 from x_transformers.pretrained.rows import Const, Fields, Part, Value
 
 ACTIVATIONS = {
@@ -129,19 +130,14 @@ def scale_if_tied(value: Any) -> Callable[[Fields], Any]:
 # images and classes
 
 
-def square(name: str) -> Callable[[Fields], int]:
-    """Of a field, one number for height and width."""
+def area(name: str) -> Callable[[Fields], Any]:
+    """Of a field, one number for height and width, or both."""
 
-    @back(lambda v, k: {name: v})
-    def read(c: Fields) -> int:
+    @back(lambda v, k: {name: list(v) if isinstance(v, tuple) else v})
+    def read(c: Fields) -> Any:
         value = getattr(c, name)
-        sides = value if isinstance(value, (list, tuple)) else (value,)
-        if len(set(sides)) != 1:
-            raise ConfigError(
-                f'`{name}` of this {c.row.type} checkpoint is {value!r}, which the library does not compute: height '
-                f'and width must be equal'
-            )
-        return sides[0]
+        pair = value if isinstance(value, (list, tuple)) else (value, value)
+        return pair[0] if len(set(pair)) == 1 else tuple(pair)
 
     return read
 
@@ -215,7 +211,7 @@ def sliding_unrotated(c: Fields) -> tuple[bool, ...]:
 
 def kinds(c: Fields) -> tuple[bool, ...]:
     """Whether each layer sees a window: as listed, else by the rule of the type."""
-    if c.layer_types is None:
+    if 'layer_types' not in c.row.defaults or c.layer_types is None:
         return c.sliding(c)
     known = {'full_attention': False, 'sliding_attention': True}
     wrong = next((kind for kind in c.layer_types if kind not in known), None)
@@ -225,6 +221,8 @@ def kinds(c: Fields) -> tuple[bool, ...]:
             f'{c.num_hidden_layers} of {", ".join(known)}'
         )
     slides = c.values.get('sliding_window', 0) is not None
+    if c.values.get('lists_if_used'):
+        slides = slides and bool(c.values.get('use_sliding_window', True))
     return tuple(known[kind] and slides for kind in c.layer_types)
 
 
@@ -252,24 +250,49 @@ def window(c: Fields) -> Any:
 
 
 def rope(c: Fields, kind: str | None = None) -> dict[str, Any]:
-    """What a config says of rotations, for layers of one kind; newer configs have it in one place."""
-    given = c.rope_parameters or c.rope_scaling or {}
-    given = given.get(kind, given) if kind else given
-    nested = any(isinstance(value, dict) for value in given.values())
-    said = {} if nested else dict(given)
-    said.setdefault('rope_theta', c.values.get('rope_theta', 10000.0))
-    said.setdefault('partial_rotary_factor', c.values.get('partial_rotary_factor', 1.0))
-    name = said.pop('rope_type', None) or said.pop('type', None) or 'default'
+    """What a config says of rotations, for layers of one kind.
+
+    A scaling in its older place counts instead of what stands in the newer one, as it does in `transformers`. A base
+    or a part of the width of its own stands beside one that says none.
+    """
+    said = rope_of_kind(c, kind) if kind else {**(c.rope_scaling or rope_parameters(c))}
+    if any(isinstance(value, dict) for value in said.values()):
+        said = {}  # for kinds of layers, which this type does not tell apart
+    if kind is None:
+        said.setdefault('rope_theta', c.rope_theta)
+        if c.values.get('partial_rotary_factor') is not None:
+            said.setdefault('partial_rotary_factor', c.partial_rotary_factor)
+    name = said.pop('rope_type', said.get('type', 'default'))
     said.pop('type', None)
     if name == 'default' and not c.values.get('turns_part'):
         said['partial_rotary_factor'] = 1.0  # which most types read beside a scaling alone
-    return {**said, 'kind': {'su': 'longrope'}.get(name, name)}
+    return {'partial_rotary_factor': 1.0, **said, 'kind': c.values.get('older_kinds', {}).get(name, name)}
+
+
+def rope_parameters(c: Fields) -> dict[str, Any]:
+    given = c.rope_parameters
+    return (c.row.defaults['rope_parameters'] if given is None else given) or {}
+
+
+def rope_of_kind(c: Fields, kind: str) -> dict[str, Any]:
+    """What a config says for layers of one kind; `scaled_kinds` are those that older configs scale."""
+    said = dict(rope_parameters(c).get(kind) or {'rope_type': 'default'})
+    if c.rope_scaling is not None and kind in c.scaled_kinds:
+        said.update(c.rope_scaling)
+    said.setdefault('rope_theta', c.full_theta if kind == 'full_attention' else c.local_theta)
+    return said
 
 
 @back(lambda v, k: {'partial_rotary_factor': v / k['attn_dim_head']})
 def rotated(c: Fields) -> int:
-    width = head_width(c)
-    return int(width * rope(c)['partial_rotary_factor'])
+    part = rope(c)['partial_rotary_factor']
+    width = int(head_width(c) * part)
+    if width % 2:
+        raise ConfigError(
+            f'`partial_rotary_factor` of this {c.row.type} checkpoint is {part}, of a head of {head_width(c)}: '
+            f'features turn in pairs, and {width} is odd'
+        )
+    return width
 
 
 @back(lambda v, k: {'rope_theta': v})
@@ -372,13 +395,13 @@ def rotating_by_kind(c: Fields) -> Any:
 
 
 def own_rope(c: Fields, kind: str) -> dict[str, Any]:
-    """Of one kind of layers. Older configs scale the full ones alone."""
-    full = kind == 'full_attention'
-    if kind in (c.rope_parameters or {}):
-        base, scaled = rope(c, kind)['rope_theta'], scaling(c, kind)
-    else:
-        base, scaled = c.full_theta if full else c.local_theta, scaling(c) if full else None
-    found = {'theta': float(base), 'scaling': scaled}
+    said = rope(c, kind)
+    if said['partial_rotary_factor'] != 1:
+        raise ConfigError(
+            f'`partial_rotary_factor` of this {c.row.type} checkpoint is {said["partial_rotary_factor"]} for {kind}, '
+            f'which the library does not compute: it must be 1'
+        )
+    found = {'theta': float(said['rope_theta']), 'scaling': scaling(c, kind)}
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -406,9 +429,15 @@ def mpt_slopes(c: Fields) -> dict[str, Any]:
 
 
 def falcon_slopes(c: Fields) -> dict[str, Any]:
-    """Those of BLOOM, rounded to bfloat16, with the scale of the logits."""
+    """Those of BLOOM, rounded to bfloat16, with the scale of the logits, for heads in the order of ours."""
     rounded = torch.tensor(bloom_slopes(c), device='cpu').bfloat16().double()
-    return {'slopes': (rounded * head_width(c) ** -0.5).tolist()}
+    if any(math.frexp(slope)[0] != 0.5 for slope in rounded.tolist()):  # other than a power of two
+        warn_once(
+            f'`alibi` of this {c.row.type} checkpoint: `transformers` rounds the products of slopes and positions to '
+            f'bfloat16, here they are exact'
+        )
+    order = heads_in_turn(c.sizes(), len(rounded))
+    return {'slopes': (rounded[order] * head_width(c) ** -0.5).tolist()}
 
 
 def bloom_slopes(c: Fields) -> list[float]:
@@ -456,7 +485,7 @@ def unless_alibi(value: Any) -> Callable[[Fields], Any]:
     return lambda c: None if c.alibi else c.value(value)
 
 
-ALLOWED = {'alibi_bias_max': (8,), 'alibi': (True,), 'qk_ln': (False,), 'prefix_lm': (False,),
+ALLOWED = {'alibi': (True,), 'qk_ln': (False,), 'prefix_lm': (False,),
            'attn_uses_sequence_id': (False,), 'attn_type': ('multihead_attention',)}  # fmt: skip
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from x_transformers.flags import warn_once
+from x_transformers.flags import ConfigError, warn_once
+from x_transformers.modalities.vit import sides
 from x_transformers.pretrained.changes import FIRST, HALVES, JOIN, ONE, PATCHES, ROW, SPLIT, Change
-from x_transformers.pretrained.fields import activation, back, classes, classes_back, no, square, their_activation
+from x_transformers.pretrained.fields import activation, area, back, classes, classes_back, no, their_activation
 from x_transformers.pretrained.parts import A, F, plain
 from x_transformers.pretrained.rows import Const, Fields, Link, Row, link, links, register
 
@@ -95,7 +97,7 @@ VIT = register(
         ),
         fixed=dict(is_decoder=(False,), add_cross_attention=(False,)),
         model=dict(
-            image_size=square('image_size'), patch_size=square('patch_size'), channels='num_channels',
+            image_size=area('image_size'), patch_size=area('patch_size'), channels='num_channels',
             patch_norm=False, prefix_tokens=1, interpolate_pos_emb=Const('bicubic'), crop_to_patches=True,
             pool=Const('first'), pooler=pooler, num_classes=num_classes, mask_token='has_mask_token',
             emb_dropout='hidden_dropout_prob',
@@ -111,7 +113,7 @@ VIT = register(
             heads='num_attention_heads', kv_heads='num_attention_heads',
             dim_head=lambda c: c.hidden_size // c.num_attention_heads,
             dim_value=lambda c: c.hidden_size // c.num_attention_heads,
-            patch=square('patch_size'), channels='num_channels',
+            patch=lambda c: sides(c.value(area('patch_size'))), channels='num_channels',
         ),
         links=vit_links('vit', 'cls_token'),
         renames=(
@@ -182,6 +184,21 @@ def kept_paths(c: Fields) -> None:
         )
 
 
+@back(area('image_size').back)
+def dinov2_image(c: Fields) -> Any:
+    """Theirs resamples the positions of every image that is not square as those of a square one."""
+    size = c.value(area('image_size'))
+    height, width = sides(size)
+    (down, across) = sides(c.value(area('patch_size')))
+    rows, columns = height // down, width // across
+    if height != width and rows != columns and math.isqrt(rows * columns) ** 2 == rows * columns:
+        raise ConfigError(
+            f'`image_size` of this {c.row.type} checkpoint is {size}, whose {rows} x {columns} positions '
+            f'`transformers` takes for a square, which the library does not compute'
+        )
+    return size
+
+
 def dinov2_links(base: str) -> Links:
     layer = f'{base}.encoder.layer.{{i}}'
     return links(
@@ -209,7 +226,7 @@ DINOV2 = register(
         ),
         free=('layerscale_value', 'drop_path_rate'),
         model=dict(
-            pool=lambda c: 'first' if is_bare(c) else 'first_mean',
+            image_size=dinov2_image, pool=lambda c: 'first' if is_bare(c) else 'first_mean',
             mask_token=dinov2_mask,
         ),
         layers=dict(

@@ -115,8 +115,9 @@ MISTRAL = register(
         'mistral', 'MistralForCausalLM', without=('attention_bias', 'mlp_bias'),
         defaults=dict(
             intermediate_size=14336, num_key_value_heads=8, max_position_embeddings=131072, sliding_window=4096,
-            layer_types=None, sliding=sliding_everywhere,
         ),
+        rules=dict(sliding=sliding_everywhere),
+        free=('layer_types',),  # which their class does not read
         layers={**NO_BIAS, **WINDOW},
     )
 )  # fmt: skip
@@ -139,7 +140,7 @@ register(
             num_local_experts=8, num_experts_per_tok=2, sliding_window=None, rope_theta=1e6, rms_norm_eps=1e-5,
             router_jitter_noise=0.0,
         ),
-        free=('output_router_logits', 'router_aux_loss_coef'),
+        free=('output_router_logits', 'router_aux_loss_coef', 'layer_types'),
         aliases=dict(num_experts='num_local_experts'),
         layers=MOE,
         sizes=EXPERTS,
@@ -156,8 +157,9 @@ QWEN2 = register(
         fixed=dict(use_mrope=(False,)),
         defaults=dict(
             vocab_size=151936, intermediate_size=22016, num_key_value_heads=32, max_position_embeddings=32768,
-            use_sliding_window=False, sliding_window=4096, max_window_layers=28, layer_types=None, sliding=sliding_late,
+            use_sliding_window=False, sliding_window=4096, max_window_layers=28, layer_types=None,
         ),
+        rules=dict(sliding=sliding_late, lists_if_used=True),
         layers={**NO_BIAS, **WINDOW, 'attn_qkv_bias': True},
     )
 )  # fmt: skip
@@ -194,8 +196,9 @@ GEMMA2 = register(
         defaults=dict(
             hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8,
             num_key_value_heads=4, query_pre_attn_scalar=256, sliding_window=4096, layer_types=None,
-            sliding=sliding_but_every('pattern'), pattern=2, final_logit_softcapping=30.0, attn_logit_softcapping=50.0,
+            final_logit_softcapping=30.0, attn_logit_softcapping=50.0,
         ),
+        rules=dict(sliding=sliding_but_every('pattern'), pattern=2),
         model=dict(logits_softclamp='final_logit_softcapping'),
         layers=dict(
             sandwich_norm=True, attn_softmax_scale=power('query_pre_attn_scalar', -0.5),
@@ -211,15 +214,18 @@ register(
         'gemma3_text', 'Gemma3ForCausalLM', 'Gemma3TextForSequenceClassification', 'Gemma3TextModel',
         without=('attn_softclamp_logits', 'attn_logit_softclamp_value'),
         defaults=dict(
-            vocab_size=262208, max_position_embeddings=131072, pattern=6, final_logit_softcapping=None,
+            vocab_size=262208, max_position_embeddings=131072, sliding_window_pattern=6, final_logit_softcapping=None,
             attn_logit_softcapping=None, full_theta=1e6, local_theta=10000.0,
         ),
-        aliases=dict(
-            rope_theta='full_theta', rope_local_base_freq='local_theta', sliding_window_pattern='pattern',
-            _sliding_window_pattern='pattern',
-        ),
+        rules=dict(sliding=sliding_but_every('sliding_window_pattern'), scaled_kinds=('full_attention',)),
+        names=dict(rope_theta='full_theta', rope_local_base_freq='local_theta'),
+        free=('_sliding_window_pattern',),
         fixed=dict(attn_logit_softcapping=(None,)),
-        layers=dict(**HEAD_RMS, rotary_layers=rotating_by_kind, rotary_theta=None, rotary_scaling=None),
+        layers=dict(
+            **HEAD_RMS, rotary_emb_dim=head_width, rotary_layers=rotating_by_kind, rotary_theta=None,
+            rotary_scaling=None,
+        ),
+        sizes=dict(rotated=head_width),
         links=links(GEMMA2.links, HEAD_NORMS),
     )
 )  # fmt: skip
@@ -227,13 +233,13 @@ register(
 register(
     LLAMA.like(
         'phi3', 'Phi3ForCausalLM', without=('attention_bias', 'mlp_bias', 'head_dim'),
-        free=('attention_bias',),
+        free=('attention_bias', 'layer_types'),
         defaults=dict(
-            turns_part=True,
             vocab_size=32064, hidden_size=3072, intermediate_size=8192, max_position_embeddings=4096,
-            original_max_position_embeddings=4096, rms_norm_eps=1e-5, sliding_window=None, layer_types=None,
-            sliding=sliding_everywhere, resid_pdrop=0.0, embd_pdrop=0.0,
+            original_max_position_embeddings=4096, rms_norm_eps=1e-5, sliding_window=None, resid_pdrop=0.0,
+            embd_pdrop=0.0,
         ),
+        rules=dict(sliding=sliding_everywhere, turns_part=True, older_kinds=dict(su='longrope', yarn='longrope')),
         model=dict(emb_dropout='embd_pdrop'),
         layers={
             **NO_BIAS, **WINDOW, 'attn_sublayer_dropout': 'resid_pdrop', 'ff_sublayer_dropout': 'resid_pdrop',
@@ -280,8 +286,9 @@ register(
         'exaone4', 'Exaone4ForCausalLM', without=('attention_bias', 'use_sliding_window', 'max_window_layers'),
         defaults=dict(
             vocab_size=102400, intermediate_size=16384, max_position_embeddings=2048, rms_norm_eps=1e-5, head_dim=None,
-            sliding_window=4096, sliding=sliding_but_every('sliding_window_pattern'), sliding_window_pattern=4,
+            sliding_window=4096, sliding_window_pattern=4,
         ),
+        rules=dict(sliding=sliding_but_every('sliding_window_pattern')),
         layers={**NO_BIAS, 'branch_post_norm': True, 'rotary_layers': rotating_windows_if_any},
         links=links(LLAMA_ATTENTION, LLAMA_GATED, BRANCH_NORMS, HEAD_NORMS, LLAMA_ENDS),
     )
@@ -290,13 +297,14 @@ register(
 
 register(
     QWEN3.like(
-        'qwen3_moe', 'Qwen3MoeForCausalLM', without=('max_window_layers',),
+        'qwen3_moe', 'Qwen3MoeForCausalLM', without=('max_window_layers', 'layer_types'),
         defaults=dict(
             hidden_size=2048, intermediate_size=6144, num_hidden_layers=24, num_key_value_heads=4, head_dim=None,
             decoder_sparse_step=1, moe_intermediate_size=768, num_experts_per_tok=8, num_local_experts=128,
-            norm_topk_prob=False, mlp_only_layers=(), sliding=sliding_if_used,
+            norm_topk_prob=False, mlp_only_layers=(),
         ),
-        free=('output_router_logits', 'router_aux_loss_coef', 'max_window_layers'),
+        rules=dict(sliding=sliding_if_used),
+        free=('output_router_logits', 'router_aux_loss_coef', 'max_window_layers', 'layer_types'),
         aliases=dict(num_experts='num_local_experts'),
         layers={
             **MOE, 'ff_moe_experts': qwen_experts, 'ff_moe_renormalise': 'norm_topk_prob',
@@ -374,7 +382,7 @@ register(
             ff_moe_experts=deepseek_experts, ff_moe_top_k='num_experts_per_tok', ff_moe_kind=Const('sigmoid'),
             ff_moe_renormalise='norm_topk_prob', ff_moe_groups='n_group', ff_moe_top_groups='topk_group',
             ff_moe_scale='routed_scaling_factor', ff_moe_score_bias=True, ff_moe_dim_inner='moe_intermediate_size',
-            ff_moe_shared='n_shared_experts',
+            ff_moe_shared=lambda c: c.n_shared_experts or None,
         ),
         sizes=dict(
             kv_heads='num_attention_heads', dim_head=latent_head_width,
@@ -391,11 +399,11 @@ register(
         'gpt_oss', 'GptOssForCausalLM', without=('mlp_bias', 'ff_glu_bias'),
         defaults=dict(
             vocab_size=201088, hidden_size=2880, intermediate_size=2880, num_hidden_layers=36, num_attention_heads=64,
-            num_key_value_heads=8, head_dim=64, sliding_window=128, layer_types=None,
-            sliding=sliding_but_every('pattern'), pattern=2, max_position_embeddings=131072, rms_norm_eps=1e-5,
-            rope_theta=150000.0, rope_parameters=GPT_OSS_ROPE, num_local_experts=128, num_experts_per_tok=4,
-            swiglu_alpha=1.702, swiglu_limit=7.0, attention_bias=True,
+            num_key_value_heads=8, head_dim=64, sliding_window=128, layer_types=None, max_position_embeddings=131072,
+            rms_norm_eps=1e-5, rope_theta=150000.0, rope_parameters=GPT_OSS_ROPE, num_local_experts=128,
+            num_experts_per_tok=4, swiglu_alpha=1.702, swiglu_limit=7.0, attention_bias=True,
         ),
+        rules=dict(sliding=sliding_but_every('pattern'), pattern=2),
         free=('output_router_logits', 'router_aux_loss_coef', 'initial_context_length', 'experts_per_token'),
         aliases=dict(num_experts='num_local_experts'),
         fixed=dict(hidden_act=('silu',)),
@@ -421,10 +429,10 @@ register(
     LLAMA.like(
         'glm4', 'Glm4ForCausalLM', without=('mlp_bias',),
         defaults=dict(
-            turns_part=True,
             vocab_size=151552, intermediate_size=13696, num_hidden_layers=40, num_key_value_heads=2, head_dim=128,
             max_position_embeddings=131072, rms_norm_eps=1.5625e-7, partial_rotary_factor=0.5, attention_bias=True,
         ),
+        rules=dict(turns_part=True),
         layers=dict(sandwich_norm=True, attn_out_bias=False, ff_no_bias=True, ff_glu_bias=False),
         links=links(
             attention(*(f'{S}.{name}_proj' for name in 'qkvo'), turn=False),
@@ -458,9 +466,9 @@ register(
         defaults=dict(
             vocab_size=128256, hidden_size=2048, num_hidden_layers=36, num_attention_heads=16, num_key_value_heads=4,
             max_position_embeddings=32768, rope_theta=2000000.0, use_sliding_window=False, sliding_window=None,
-            no_rope_layers=None, no_rope_layer_interval=4, layer_types=None, sliding=sliding_unrotated,
-            tie_word_embeddings=True,
+            no_rope_layers=None, no_rope_layer_interval=4, layer_types=None, tie_word_embeddings=True,
         ),
+        rules=dict(sliding=sliding_unrotated),
         layers={**WINDOW, 'rotary_layers': rotating_listed},
     )
 )  # fmt: skip

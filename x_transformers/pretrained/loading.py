@@ -56,8 +56,9 @@ class Info:
     new           parameters that the file lacks, which were initialized
     tied          True if the head is tied to the token embeddings
     generation    keywords of `generate`, from generation_config.json
-    kept          leading rows of tables without a position, for saving
+    kept          leading rows of tables without a position, and tensors that nothing reads, for saving
     found         fields of the config that were inferred from the tensors
+    copies        names in the file of tensors that it also has under another name, for saving
     """
 
     type: str
@@ -72,28 +73,78 @@ class Info:
     generation: dict[str, Any] = field(default_factory=dict)
     kept: dict[str, Tensor] = field(default_factory=dict, repr=False)
     found: dict[str, bool] = field(default_factory=dict)
+    copies: dict[str, str] = field(default_factory=dict)
 
 
-def is_tied(row: Row, config: Mapping[str, Any], weights: Weights) -> bool:
+def are_equal(weights: Weights, a: str, b: str) -> bool:
+    """Whether a file has the same tensor under two names."""
+    return weights.shape(a) == weights.shape(b) and torch.equal(weights.load(a), weights.load(b))
+
+
+def is_tied(row: Row, config: Mapping[str, Any], weights: Weights, found: Mapping[str, bool]) -> bool:
     """Whether the head is the table: it has no tensor of its own, or an equal one, whatever the config says."""
     if row.tied is None:
         return False
     head, table = row.tied
     names = renamed(row, weights.files, row.tied)
+    if table in names and any(found[name] for name in row.differs):
+        return False  # it is one of several tables, of which the model has the others
+    says_untied = config.get('tie_word_embeddings') is False and not row.always_ties(config)
     if head not in names:
-        said = config.get('tie_word_embeddings', row.defaults.get('tie_word_embeddings', True))
-        if said is False and 'tie_word_embeddings' in config and not row.always_ties:
+        if says_untied:
             raise ConfigError(f'the file has no `{head}`, and its config says `tie_word_embeddings: false`')
         return True
-    if table not in names or weights.shape(names[head]) != weights.shape(names[table]):
-        return False
-    return torch.equal(weights.load(names[head]), weights.load(names[table]))
+    if table not in names:
+        return not says_untied and table not in row.copies.values()  # the head is the table as well
+    return are_equal(weights, names[head], names[table])
 
 
 def found_in(row: Row, weights: Weights) -> dict[str, bool]:
-    """What the presence of tensors settles."""
-    names = renamed(row, weights.files, set(row.presence.values()))
-    return {field: name in names for field, name in row.presence.items()}
+    """What the presence of tensors settles, and whether those that may be copies are."""
+    names = renamed(row, weights.files, {*row.presence.values(), *row.copies, *row.copies.values()})
+    found = {field: name in names for field, name in row.presence.items()}
+    for differs, copies in row.differs.items():
+        first, *rest = [names[name] for name in (row.copies[copies[0]], *copies) if name in names] or ['']
+        found[differs] = not all(are_equal(weights, first, other) for other in rest)
+    return found
+
+
+def settle_copies(
+    row: Row, fields: Fields, names: dict[str, str], needed: set[str], weights: Weights, info: Info
+) -> None:
+    """Let every tensor that may be a copy be one, or count instead of the tensor that it would be equal to."""
+    sources = dict(row.copies)
+    if row.tied is not None and (info.tied or any(info.found[name] for name in row.differs)):
+        sources[row.tied[0]] = row.tied[1]
+    for copy, source in sources.items():
+        if copy in needed:  # the model has a tensor for it, as the config or the file says
+            others = (other for other in sources if sources[other] == source and other != copy)
+            if copy not in names and source in names and any(other in names for other in others):
+                names[copy] = names[source]
+        elif copy in names and source not in names:
+            names[source] = names.pop(copy)
+        elif copy in names:
+            if not are_equal(weights, names[copy], names[source]):
+                if source not in needed:
+                    raise ConfigError(f'`{names[copy]}` of the file must be equal to `{names[source]}`, and is not')
+                info.kept[source] = compact(weights.load(names[source]))
+                names[source], names[copy] = names[copy], names[source]
+            if copy in row.copies:  # a head that is the table is written once
+                info.copies[copy] = source
+            info.ignored.append(names.pop(copy))
+    unread = {source for copy, source in sources.items() if copy in needed and source not in needed}
+    for name in unread & names.keys():
+        info.kept[name] = compact(weights.load(names[name]))
+        info.ignored.append(names.pop(name))
+    for name, values in row.settled.items():
+        if name in names and not are_near(weights.load(names[name]), values(fields)):
+            raise ConfigError(f'`{names[name]}` of the file has other values than a {row.type} computes there')
+
+
+def are_near(a: Tensor, b: Tensor) -> bool:
+    """Whether tensors are equal but for the rounding of their dtype."""
+    rounding = 1e-5 if a.dtype.itemsize >= 4 else 1e-2
+    return a.shape == b.shape and torch.allclose(a.double(), b.double(), rtol=0.0, atol=rounding)
 
 
 Net = TypeVar('Net', bound=nn.Module)
@@ -247,25 +298,31 @@ def read(
     row: Row, config: dict[str, Any], weights: Weights, wanted: Wanted
 ) -> tuple[nn.Module, Info, list[Step], dict[str, str]]:
     """The model of a config, still without weights, and where they are."""
-    tied = is_tied(row, config, weights)
     found = found_in(row, weights)
+    tied = is_tied(row, config, weights, found)
     fields = Fields(row, config, tied, found)
     call = wanted.call(fields.keywords(), row.type)
-    model = made(call)
+    try:
+        model = made(call)
+    except ConfigError as error:
+        raise ConfigError(f'{error}{"" if wanted.keywords else fields.source_of(str(error))}') from error
     ours = {name: t for name, t in saved(model).items() if t.is_meta}  # a head of the user's has its weights
     steps, new = steps_with_new(row, fields, ours, wanted)
     needed = {name for step in steps for name in step.theirs}
-    names = renamed(row, weights.files, needed)
+    known = {*row.copies, *row.copies.values(), *(row.tied or ())}
+    names = renamed(row, weights.files, needed | known)
     info = Info(row.type, config, call, '', tied=tied, found=found, new=new)
-    if tied and row.tied and row.tied[0] in names:
-        names.pop(row.tied[0])
+    settle_copies(row, fields, names, needed, weights, info)
+    for name in [name for name in names if name not in needed and 0 in weights.shape(names[name])]:
+        info.kept[name] = weights.load(names[name])  # of a count of zero: nothing to read
+        info.ignored.append(names.pop(name))
     info.left = drop(row, fields, names)
     if wanted.is_other_head:
         own = new_steps(row, steps, names, wanted.num_classes)
         info.new += [name for step in own for name in step.ours]
         steps = [step for step in steps if step not in own]
         needed = {name for step in steps for name in step.theirs}
-        info.ignored = [names.pop(name) for name in of_other_heads(row, names, needed)]
+        info.ignored += [names.pop(name) for name in of_other_heads(row, names, needed)]
     check_names(row, names, steps)
     info.ignored += [names[name] for name in names if name not in needed and is_ignored(row, name)]
     check_shapes(steps, ours, lambda name: weights.shape(names[name]))

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import Tensor
+
 from x_transformers.flags import ConfigError, did_you_mean, shown
 from x_transformers.flags.config import KINDS
 from x_transformers.pretrained.changes import Change, Sizes, chain
@@ -31,6 +33,13 @@ WITHOUT_EFFECT = re.compile(
     r'output_past|n_special|predict_special_tokens|directionality|pooler_fc_size|pooler_num_\w+|pooler_size_per_head|'
     'pooler_type|model_max_length|tokenizer_name|attention_softmax_in_fp32|scale_attention_softmax_in_fp32'
 )
+
+
+# keywords whose own default is no answer to a field that says nothing
+NUMBERS = (
+    'dim', 'depth', 'heads', 'num_tokens', 'ff_dim_inner', 'norm_eps', 'ff_moe_experts', 'ff_moe_top_k',
+    'ff_moe_dim_inner',
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,7 @@ class Row:
     architectures    classes of transformers that can be read, the one with a language head first
     wrapper, stack   classes of ours; without a stack all keywords are those of the wrapper
     defaults         fields that are read, with what stands for one that a config leaves out
+    rules            what the functions of the row read of the type itself, and no config can say
     names            what files of this type call fields of `defaults`, whose classes know no other name -> the field
     aliases          other names that they know too, older ones among them -> the field
     fixed            fields -> the values that can be computed
@@ -108,12 +118,15 @@ class Row:
     sizes            what the changes of weights need
     links            which weights are which
     renames          (pattern, replacement): names in other files -> those of `links`
-    ignored          patterns of names that hold nothing to keep
+    ignored          patterns of names that hold nothing to keep: buffers, and parts of other models
+    copies           names that files may have as well -> those that they are equal to; if one is not, it counts
+    differs          fields that say whether any of these names, of `copies`, is another tensor
+    settled          names that follow from the config -> the function that gives their values
     left             (fields, name) -> whether a tensor is left out, with a warning
     base             prefix that older files leave out
     bare             architectures whose files always do
     tied             (head, table): names of theirs; the head is tied to the table if the file has none of its own
-    always_ties      the head is the table if the file has none, even if its config says that it is not
+    always_ties      whether the head is the table if the file has none, even if its config says that it is not
     presence         fields that say whether the file has a tensor of that name
     parts            keyword of a model within this one -> (field with its config, type, architecture)
     heads            other heads that models of this type have, by what they are for: see `heads.py`
@@ -125,6 +138,7 @@ class Row:
     wrapper: str = 'TransformerWrapper'
     stack: str | None = 'Decoder'
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    rules: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -135,18 +149,21 @@ class Row:
     links: tuple[Link, ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
+    differs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    settled: Mapping[str, Callable[[Fields], Tensor]] = field(default_factory=dict)
     left: Callable[[Fields, str], bool] | None = None
     base: str = ''
     bare: tuple[str, ...] = ()
     tied: tuple[str, str] | None = ('lm_head.weight', 'model.embed_tokens.weight')
-    always_ties: bool = False
+    always_ties: Callable[[Mapping[str, Any]], bool] = lambda config: False
     presence: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
     heads: Mapping[str, Any] = field(default_factory=dict)
     head: str = ''
     around: Mapping[str, Value] | None = None
     spelled: str = ''
-    merges = ('defaults', 'names', 'aliases', 'fixed', 'model', 'layers', 'sizes', 'heads')
+    merges = ('defaults', 'rules', 'names', 'aliases', 'fixed', 'model', 'layers', 'sizes', 'heads')
 
     def like(self, type: str, *architectures: str, without: Sequence[str] = (), **changes: Any) -> Row:
         """A row that differs from this one. Mappings are merged, `without` some of their names."""
@@ -154,6 +171,12 @@ class Row:
             merged = {**getattr(self, name), **changes.get(name, {})}
             changes[name] = {k: v for k, v in merged.items() if k not in without}
         return replace(self, type=type, architectures=architectures, **changes)
+
+
+def in_their_words(row: Row, config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config by the names that the class of its type reads."""
+    theirs = {field: name for name, field in row.names.items()}
+    return {theirs.get(name, name): value for name, value in config.items()}
 
 
 class Fields:
@@ -172,12 +195,16 @@ class Fields:
         found: Mapping[str, bool] | None = None,
     ) -> None:
         self.row, self.config = row, config
+        self.behind: dict[str, list[str]] = {}  # the fields that keywords come from
+        self.asked: list[str] = []
         self.check()
         self.architecture = self.class_of_config()
-        read = {row.aliases.get(name, name): value for name, value in reversed(list(config.items()))}
-        read.update({name: config[name] for name in row.defaults if name in config})
+        renamed = set(row.names.values())  # what their class does not know by that name
+        said = {name: value for name, value in config.items() if name not in renamed}
+        read = {row.aliases.get(name, name): value for name, value in reversed(list(said.items()))}
+        read.update({name: said[name] for name in row.defaults if name in said})
         read.update({field: config[name] for name, field in row.names.items() if name in config})
-        self.values = {**row.defaults, **read}
+        self.values = {**row.defaults, **row.rules, **read}
         self.values['tied'] = self.values.get('tie_word_embeddings', False) if tied is None else tied
         self.values.update(found or {})
         self.parts = {name: self.part(*of) for name, of in row.parts.items()}
@@ -194,7 +221,9 @@ class Fields:
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return self.__dict__['values'][name]
+            found = self.__dict__['values'][name]
+            self.asked.append(name)
+            return found
         except KeyError:
             raise AttributeError(f'the row of {self.row.type} reads no field `{name}`') from None
 
@@ -247,8 +276,13 @@ class Fields:
         return {**{name: value for name, value in found.items() if value is not None}, **constants}
 
     def keyword(self, name: str, value: Value) -> Any:
+        self.asked = []
         try:
-            return self.value(value)
+            found = self.value(value)
+            if found is None and isinstance(value, str) and re.sub('^(enc|dec)_', '', name) in NUMBERS:
+                raise ConfigError(f'`{value}` of this {self.row.type} checkpoint is None, it must be a number')
+            self.behind[name] = [asked for asked in dict.fromkeys(self.asked) if asked in self.row.defaults]
+            return found
         except ConfigError:
             raise
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -256,6 +290,18 @@ class Fields:
                 f'`{name}` cannot be found from the config of this {self.row.type} checkpoint: '
                 f'{type(error).__name__}: {error}'
             ) from error
+
+    def source_of(self, message: str) -> str:
+        """Which fields of the config the keywords in a message come from, in their words."""
+        theirs = {field: name for name, field in self.row.names.items()}
+        found = (
+            field
+            for keyword, fields in self.behind.items()
+            if re.search(f'`(enc_|dec_)?{keyword.removeprefix("enc_").removeprefix("dec_")}`', message)
+            for field in fields
+        )
+        said = [f'`{theirs.get(field, field)}`' for field in dict.fromkeys(found) if f'`{field}`' not in message]
+        return f'. This {self.row.type} config says so by {", ".join(said)}' if said else ''
 
     def keywords(self) -> dict[str, Any]:
         """The call that builds the model, in the form of `model.config`."""

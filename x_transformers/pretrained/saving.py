@@ -119,18 +119,31 @@ def files_of(model: nn.Module, info: Info | None, hf_type: str | None) -> tuple[
     of = {name: step for step in steps for name in step.theirs}
     empty = {name: torch.empty_like(t, device='meta') for name, t in state.items()}
     nbytes = {name: t.nbytes for step in steps for name, t in step.write(empty).items()}
-    kept = {} if info is None else info.kept
+    as_read = info if info is not None and info.type == fields.row.type else None
+    kept = as_read.kept if as_read else {}
+    # theirs ties nothing where the head is not tied, and reads each name
+    names = as_read.copies if as_read else fields.row.copies if fields.row.tied and not fields.tied else {}
+    copies = {copy: of_it for copy, of_it in names.items() if of_it in nbytes and copy not in nbytes}
+    nbytes |= {copy: nbytes[of_it] for copy, of_it in copies.items()}
+    nbytes |= {name: t.nbytes for name, t in kept.items() if name not in nbytes}
 
     def get(names: Iterable[str]) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
-        for name in names:
-            if name not in found:
+        for name in (copies.get(name, name) for name in names):
+            if name in of and name not in found:
                 found.update(of[name].write({ours: on_cpu(state[ours]) for ours in of[name].ours}))
-        for name in kept.keys() & found.keys():
-            found[name][: len(kept[name])] = kept[name]
-        return {name: found[name].contiguous().clone() for name in names}
+        return {name: with_rows(found.get(copies.get(name, name)), kept.get(name)) for name in names}
 
     return config, get, nbytes
+
+
+def with_rows(t: Tensor | None, first: Tensor | None) -> Tensor:
+    """A tensor with other first rows."""
+    like: Any = first if t is None else t  # one of both is there
+    found = like.contiguous().clone()
+    if first is not None:
+        found[: len(first)] = first
+    return found
 
 
 def said_of(

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from x_transformers.flags import ConfigError
 from x_transformers.pretrained.changes import CUT, JOIN, ROW
 from x_transformers.pretrained.fields import ACTIVATIONS, activation, back, their_activation, token_id
@@ -22,6 +25,35 @@ def both(values: Mapping[str, Value]) -> dict[str, Value]:
 def pad(c: Fields) -> int:
     """What fills up rows that have ended."""
     return 0 if c.pad_token_id is None else c.pad_token_id
+
+
+# the tables of both sides: one, or, as a config or the file itself says, two
+
+
+@back(lambda v, k: {'share_encoder_decoder_embeddings': bool(v)})
+def shares(c: Fields) -> bool:
+    return bool(c.values.get('share_encoder_decoder_embeddings', True)) and not c.values.get('own_tables')
+
+
+def apart(c: Fields) -> bool:
+    return not shares(c)
+
+
+SIDES = {'encoder': 'encoder.', 'decoder': 'decoder.net.'}
+
+
+def tables(one: str, base: str) -> Any:
+    return links(
+        link(one, 'encoder.token_emb.emb.weight', when=shares),
+        *(
+            link(f'{base}{side}.embed_tokens.weight', f'{ours}token_emb.emb.weight', when=apart)
+            for side, ours in SIDES.items()
+        ),
+    )
+
+
+def copies_of(one: str, base: str) -> dict[str, str]:
+    return {f'{base}{side}.embed_tokens.weight': one for side in SIDES}
 
 
 # T5
@@ -91,6 +123,7 @@ def t5_encoder(row: Row) -> dict[str, Any]:
     return dict(
         wrapper='TransformerWrapper', stack='Encoder', links=own, model=dict(T5_MODEL, return_only_embed=True),
         layers=dict(T5_LAYERS, dim='d_model', depth='num_layers'),
+        copies={'encoder.embed_tokens.weight': 'shared.weight'}, differs={},
         ignored=(*row.ignored, r'decoder\..*', r'lm_head\.weight'),
     )  # fmt: skip
 
@@ -126,7 +159,8 @@ T5 = register(
         fixed=dict(is_decoder=(False,)),
         free=('classifier_dropout', 'n_positions', 'output_past'),
         model=dict(
-            dim='d_model', tie_token_emb=True, pad_value=pad, **both({**T5_MODEL, **T5_LAYERS}), enc_depth='num_layers',
+            dim='d_model', tie_token_emb=shares, pad_value=pad, **both({**T5_MODEL, **T5_LAYERS}),
+            enc_depth='num_layers',
             dec_depth=lambda c: c.num_decoder_layers or c.num_layers,
             dec_tie_embedding=lambda c: bool(c.tied) or None,
             dec_tie_embedding_scale=t5_tied_scale,
@@ -134,7 +168,7 @@ T5 = register(
         ),
         sizes=dict(heads='num_heads', kv_heads='num_heads', dim_head='d_kv', dim_value='d_kv'),
         links=links(
-            link('shared.weight', 'encoder.token_emb.emb.weight'),
+            tables('shared.weight', ''),
             t5_attention(f'{ENC}.layer.0.SelfAttention', 'E.{2i}'),
             link(f'{ENC}.layer.0.layer_norm', 'E.{2i}.0.0.norm'),
             t5_feedforward(f'{ENC}.layer.1.DenseReluDense', 'E.{2i+1}'),
@@ -155,12 +189,11 @@ T5 = register(
             link('decoder.final_layer_norm', 'decoder.net.attn_layers.final_norm.norm'),
             link('lm_head.weight', 'decoder.net.to_logits.weight'),
         ),
-        ignored=(
-            r'(encoder|decoder)\.embed_tokens\.weight',
-            r'decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight',
-        ),
+        ignored=(r'decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight',),
+        copies=copies_of('shared.weight', ''),
+        differs=dict(own_tables=tuple(copies_of('shared.weight', ''))),
         tied=('lm_head.weight', 'shared.weight'),
-        always_ties=True,
+        always_ties=lambda config: True,
         heads={'embed': Head(('EncoderModel',), changes=t5_encoder)},
     )
 )  # fmt: skip
@@ -218,10 +251,10 @@ def bart_layers(norm: str) -> Any:
     )  # fmt: skip
 
 
-def table_and_head(when: Any = None) -> Any:
-    """One table for both sides, and what stands behind the decoder."""
+def tables_and_head() -> Any:
+    """The tables of both sides, and what stands behind the decoder."""
     return links(
-        link('model.shared.weight', 'encoder.token_emb.emb.weight', when=when),
+        tables('model.shared.weight', 'model.'),
         link('final_logits_bias', 'decoder.net.to_logits.bias', ROW),
         link('lm_head.weight', 'decoder.net.to_logits.weight'),
     )  # fmt: skip
@@ -260,7 +293,7 @@ BART = register(
             'do_blenderbot_90_layernorm',
         ),
         model=dict(
-            dim='d_model', tie_token_emb=True, pad_value=pad, **both({**BART_MODEL, **BART_LAYERS, **BART_NORM}),
+            dim='d_model', tie_token_emb=shares, pad_value=pad, **both({**BART_MODEL, **BART_LAYERS, **BART_NORM}),
             **layers_of('encoder', 'enc_'), **layers_of('decoder', 'dec_'), enc_num_tokens='vocab_size',
             dec_num_tokens='vocab_size', dec_tie_embedding=lambda c: bool(c.tied) or None,
             dec_tie_embedding_scale=lambda c: 1.0 if c.tied else None, dec_logits_bias='has_bias',
@@ -270,13 +303,14 @@ BART = register(
             dim_head=lambda c: c.d_model // c.encoder_attention_heads, cut=2,
         ),
         links=links(
-            table_and_head(), bart_layers('2'),
+            tables_and_head(), bart_layers('2'),
             link('model.encoder.embed_positions.weight', 'encoder.pos_emb.emb.weight', CUT),
             link('model.decoder.embed_positions.weight', 'decoder.net.pos_emb.emb.weight', CUT),
             link('model.encoder.layernorm_embedding', 'encoder.post_emb_norm.norm'),
             link('model.decoder.layernorm_embedding', 'decoder.net.post_emb_norm.norm'),
         ),
-        ignored=(r'model\.(encoder|decoder)\.embed_tokens\.weight',),
+        copies=copies_of('model.shared.weight', 'model.'),
+        differs=dict(own_tables=tuple(copies_of('model.shared.weight', 'model.'))),
         base='model.',
         tied=('lm_head.weight', 'model.shared.weight'),
         presence=dict(has_bias='final_logits_bias'),
@@ -285,19 +319,17 @@ BART = register(
 )  # fmt: skip
 
 
-@back(lambda v, k: {'share_encoder_decoder_embeddings': bool(v)})
-def shares(c: Fields) -> bool:
-    return bool(c.share_encoder_decoder_embeddings)
-
-
-def apart(c: Fields) -> bool:
-    return not shares(c)
-
-
 @back(lambda v, k: {'decoder_vocab_size': v})
 def marian_tokens(c: Fields) -> int:
     """How many the decoder knows."""
-    return c.vocab_size if shares(c) else c.decoder_vocab_size or c.vocab_size
+    return c.vocab_size if c.share_encoder_decoder_embeddings else c.decoder_vocab_size or c.vocab_size
+
+
+def sines(c: Fields) -> Tensor:
+    """Positions as they are computed:  n d, the sines first"""
+    rates = 10000.0 ** (-torch.arange(0, c.d_model, 2, dtype=torch.float64) / c.d_model)
+    angles = torch.arange(c.max_position_embeddings)[:, None] * rates
+    return torch.cat((angles.sin(), angles.cos()), dim=1)
 
 
 MARIAN = register(
@@ -312,11 +344,10 @@ MARIAN = register(
             dec_num_tokens=marian_tokens,
         ),
         links=links(
-            table_and_head(shares), bart_layers('2'),
-            link('model.encoder.embed_tokens.weight', 'encoder.token_emb.emb.weight', when=apart),
-            link('model.decoder.embed_tokens.weight', 'decoder.net.token_emb.emb.weight', when=apart),
+            tables_and_head(), bart_layers('2'),
         ),
-        ignored=(*BART.ignored, r'model\.(encoder|decoder)\.embed_positions\.weight'),
+        ignored=(r'model\.(encoder|decoder)\.embed_positions\.weight',),
+        settled={f'model.{side}.embed_positions.weight': sines for side in SIDES},
     )
 )  # fmt: skip
 
@@ -368,6 +399,8 @@ register(
             link('proj_out.weight', 'decoder.net.to_logits.weight'),
         ),
         ignored=(),
+        copies={},
+        differs={},
         presence={},
         tied=('proj_out.weight', 'model.decoder.embed_tokens.weight'),
     )
