@@ -34,6 +34,7 @@ from x_transformers.compat.helpers import (
 from x_transformers.core.arguments import Method, checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import (
+    as_mask,
     as_number,
     can_look,
     check_documents,
@@ -775,6 +776,11 @@ class AutoregressiveWrapper(Configurable):
         lens = real.sum(dim=-1) if real is not None else lens
         lens = None if lens is None else numbers_of(lens, 'lens').to(x.device).flatten()
         refuse_own({name: value for name, value in kwargs.items() if name != 'document_ids'}, '`score`', SET_BY_LOSS)
+        if kwargs.get('mask') is not None:
+            first = as_mask(kwargs['mask'], 'mask', *x.shape, like=x).byte().argmax(dim=-1)
+            kwargs |= (
+                {'seq_start_pos': first} if bool(first.any()) else {}
+            )  # Positions count from the first real token.
         with evaluating(list(self.modules())), maps_apart():
             read, tokens, real = self._split(x, x, lens, kwargs)
             out = self.net(read, **kwargs)
