@@ -108,6 +108,9 @@ class SelfCritic(nn.Module):
         return self.to_logits(self.net(x, return_embeddings=True, **kwargs))
 
 
+MASKED_OPTIONS = 'logit_bias', 'banned_tokens', 'allowed_tokens'  # those of `Choice` that need no order of tokens
+
+
 class NonAutoregressiveWrapper(Configurable):
     """Masked generative model (MaskGIT): predict masked tokens; generate by remasking the least certain ones.
 
@@ -362,7 +365,7 @@ class NonAutoregressiveWrapper(Configurable):
         """
         start_temperature, cond_scale = as_number(start_temperature), as_number(cond_scale)
         filter_thres, confidence_noise = as_number(filter_thres), as_number(confidence_noise)
-        own = {name: kwargs.pop(name) for name in ('logit_bias', 'banned_tokens', 'allowed_tokens') if name in kwargs}
+        own = {name: kwargs.pop(name) for name in MASKED_OPTIONS if name in kwargs}
         choice = Choice(**own, vocabulary=self.num_tokens) if own else None
         require(batch_size is None or (is_int(batch_size) and batch_size >= 1), 'batch_size', batch_size, 'at least 1')
         require(in_range(start_temperature, 0.0), 'start_temperature', start_temperature, 'a number of at least 0')
