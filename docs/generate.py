@@ -141,7 +141,7 @@ GENERATORS: dict[str, tuple[str, dict[str, str]]] = {
 }  # fmt: skip
 MEANINGS = {
     'temperature': 'divides the logits; 0 selects the most probable token',
-    'filter_logits_fn': 'which tokens may be drawn: `top_k`, `top_p`, `top_a`, `min_p`, `typical`, `epsilon`, or several',
+    'filter_logits_fn': 'which tokens may be drawn: `top_k`, `top_p`, `min_p` and others, or several in order',
     'filter_kwargs': 'keywords of the filter',
     'repetition_penalty': 'divides positive logits of all earlier tokens, multiplies negative ones',
     'presence_penalty': 'subtracted from the logit of each token that was generated',
