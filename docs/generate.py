@@ -1,5 +1,5 @@
-"""Write the pages that list every flag by topic, `docs/flags/*.md`, from the declarations of the flags, and the page of
-keywords of other libraries, `docs/from-other-libraries.md`, from their table.
+"""Write the pages that are made of the code: every flag by topic and the options of generation, `docs/flags/*.md`, and
+keywords of other libraries, `docs/from-other-libraries.md`.
 
 python docs/generate.py    # after a change to a flag or the table; a test compares the pages with both
 """
@@ -15,6 +15,9 @@ import x_transformers.flags.measured as results
 from x_transformers import Attention, AttentionLayers, FeedForward, TransformerWrapper
 from x_transformers.flags import Configurable, Feature
 from x_transformers.flags.foreign_words import BUILD, CALL, GENERATE, LOAD, SAVE, WORDS, Word
+from x_transformers.generation.choice import ENDS, Choice
+from x_transformers.nonautoregressive_wrapper import MASKED_OPTIONS
+from x_transformers.objectives.permutation import CHOOSING
 
 FOLDER = Path(__file__).parent / 'flags'
 OF_WORDS = Path(__file__).parent / 'from-other-libraries.md'
@@ -116,7 +119,100 @@ def pages() -> dict[str, str]:
                 parts[topic] += [f'## {LEVELS[host].partition(":")[0].partition(".")[0]}', '', LEVELS[host], '']
             for feature in own:
                 parts[topic] += described(host, prefix, feature)
-    return {f'{topic}.md': '\n'.join(lines).rstrip() + '\n' for topic, lines in parts.items()}
+    found = {f'{topic}.md': '\n'.join(lines).rstrip() + '\n' for topic, lines in parts.items()}
+    return {**found, 'generation.md': options_page()}
+
+
+# wrappers, and why they refuse options of choosing a token and of ending a row
+IMAGES = 'each row is an image, with a fixed number of tokens'
+ORDER = 'tokens are filled in at any place'
+GENERATORS: dict[str, tuple[str, dict[str, str]]] = {
+    '`AutoregressiveWrapper`: `generate`, `stream`, `speculative`, `beam_search`, `kv_storage=Paged(n)`': ('', {}),
+    '`XTransformer`, `EncoderDecoder`, `VisionLanguageWrapper`, `EarlyExitWrapper`, `KNNLMWrapper`, `SPALMWrapper`': (
+        'as `AutoregressiveWrapper`', {},
+    ),
+    '`GPTVAE`, `XMLatentDecoder`, `FullBandwidth`': ('as `AutoregressiveWrapper`', {}),
+    '`XLAutoregressiveWrapper`, `XValAutoregressiveWrapper`': ('', {}),
+    '`MultiInputAutoregressiveWrapper`': ('each option for all streams, or as a dict by stream', {}),
+    '`BeliefStateWrapper`, `FreeTransformer`, `SyntheticDataGenerator`': ('prompts of one length', {}),
+    '`Parti`, `DALLE`': ('', dict.fromkeys(ENDS, IMAGES)),
+    '`PermutationLMWrapper.infill`': ('', {n: ORDER for n in Choice.own_names() - {*CHOOSING, 'generator'}}),
+    '`NonAutoregressiveWrapper`, `Muse`': (
+        'for the temperature and the filter there are `start_temperature` and `filter_thres`',
+        {n: ORDER for n in Choice.own_names() - {*MASKED_OPTIONS, 'generator'}},
+    ),
+}  # fmt: skip
+MEANINGS = {
+    'temperature': 'divides the logits; 0 selects the most probable token',
+    'filter_logits_fn': 'which tokens may be drawn: `top_k`, `top_p`, `min_p` and others, or several in order',
+    'filter_kwargs': 'keywords of the filter',
+    'repetition_penalty': 'divides positive logits of all earlier tokens, multiplies negative ones',
+    'presence_penalty': 'subtracted from the logit of each token that was generated',
+    'frequency_penalty': 'subtracted once for each time the token was generated',
+    'logit_bias': 'a dict of token ids and numbers that are added to their logits',
+    'banned_tokens': 'ids that are never chosen',
+    'allowed_tokens': 'the only ids that may be chosen',
+    'no_repeat_ngram_size': 'no sequence of so many tokens twice, the prompt included; padding is no token',
+    'min_new_tokens': 'so many new tokens before a row may end',
+    'eos_token': 'id that ends a row, or several',
+    'stop_sequences': 'sequences of ids; a row ends when it has generated one',
+    'logits_processor': 'function of the ids and the logits, one or several',
+    'generator': 'random number generator',
+}
+
+
+def options_page() -> str:
+    """Return the page of the options of generation, by wrapper."""
+    assert set(MEANINGS) == Choice.own_names(), 'a new option of generation needs its meaning'
+    lines = [
+        '# Options of generation', '', '<!-- written by docs/generate.py -->', '',
+        'The options that choose a token and that end a row are the same in every wrapper that draws tokens. '
+        'Where one cannot be, an error names it.', '',
+        '| option | meaning |', '|---|---|', *(f'| `{name}` | {cell(text)} |' for name, text in MEANINGS.items()), '',
+        '| wrapper | all of them, but for | remark |', '|---|---|---|',
+    ]  # fmt: skip
+    for wrapper, (remark, refused) in GENERATORS.items():
+        names = ', '.join(f'`{name}`' for name in MEANINGS if name in refused)
+        reasons = '; '.join(filter(None, (remark, *dict.fromkeys(refused.values()))))
+        lines.append(f'| {wrapper} | {names} | {reasons} |')
+    return '\n'.join([*lines, '', EXAMPLE]).rstrip() + '\n'
+
+
+EXAMPLE = """## Examples
+
+```python
+import torch
+from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
+
+net = TransformerWrapper(num_tokens=32, max_seq_len=64, attn_layers=Decoder(dim=32, depth=1, heads=2))
+model = AutoregressiveWrapper(net)
+
+# Prompts are tensors, arrays, or lists of ids, also of unequal length.
+tokens = model.generate([[1, 2, 3], [4, 5]], 8, no_repeat_ngram_size=2)  # (2, 8)
+
+# At least five tokens, in every way to generate.
+options = dict(eos_token=0, min_new_tokens=5)
+for step in model.stream([1, 2, 3], 8, temperature=0.0, **options):
+    pass
+best = model.beam_search([1, 2, 3], 8, beams=1, **options)  # One beam is greedy generation.
+assert best.equal(model.generate([1, 2, 3], 8, temperature=0.0, **options))
+
+# Log probabilities of a given text: those of each token after the first.
+scores = model.score([[1, 2, 3], [4, 5]])  # (2, 2)
+assert scores[1, 1] == 0  # padding
+```
+
+With an encoder, `generate`, `stream`, `beam_search` and `score` take the source first:
+
+```python
+from x_transformers import XTransformer
+
+sizes = dict(num_tokens=32, max_seq_len=16, depth=1, heads=2)
+sizes = {f'{side}_{name}': value for side in ('enc', 'dec') for name, value in sizes.items()}
+model = XTransformer(dim=32, **sizes)
+best = model.beam_search([[3, 1, 4], [1, 5]], [[0], [0]], 6, beams=2)  # (2, 6)
+```
+"""
 
 
 KINDS = {

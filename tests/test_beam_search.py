@@ -297,6 +297,6 @@ def test_bad_options_of_beams_are_refused_by_name(keywords, words):
 def test_hypotheses_that_go_on_are_no_results():
     """With a search that favours short ones, what has ended is the best although what goes on scores higher so far."""
     model = AutoregressiveWrapper(Fixed([math.log(0.45), math.log(0.55)]))
-    options = dict(beams=1, eos_token=0, length_penalty=-1.0, return_beams_and_scores=True)
+    options = dict(beams=2, eos_token=0, length_penalty=-1.0, return_beams_and_scores=True)
     tokens, scores = model.beam_search(torch.zeros(1, 1, dtype=torch.long), 5, **options)
-    assert tokens.tolist() == [[[0]]] and scores.item() == pytest.approx(math.log(0.45))
+    assert tokens.tolist() == [[[0, 0]], [[1, 0]]] and scores[0].item() == pytest.approx(math.log(0.45))

@@ -182,7 +182,7 @@ def test_b13_generation_is_in_eval_mode_and_gives_the_prompts_back():
         (lambda: model_of()(ids_of(2, 1)), '`seq`'),
         (lambda: model_of()(ids_of(2, 5), ids_of(3, 5)), '`seq_for_latents`'),
         (lambda: model_of().generate(ids_of(2, 5), 4), '`seq_len`'),
-        (lambda: model_of().generate([1, 2], 4), '`prompts`'),
+        (lambda: model_of().generate([[1, 2], [1]], 4), '`prompts`'),
         (lambda: model_of().generate(ids_of(2, 5), 6, temperature=-1), '`temperature`'),
         (lambda: model_of().generate(ids_of(2, 5), 6, latents=[1, 2, 3]), '`latents`'),
         (lambda: BinaryMapper(3)(randn(2, 4)), '`logits`'),

@@ -121,7 +121,7 @@ def test_refusals():
         (lambda: model.generate(ids, 2, cond_scale=2.0), 'give `negative_prompts` or `negative_context`'),
         (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=ids[:, :2]), r'it must be|as the prompts'),
         (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=ids.double()), '`negative_prompts` got'),
-        (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=[1]), 'must hold one 1-D tensor'),
+        (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=[1]), 'must be ids'),
         (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=[ids[0], ids[1, 1:]]), 'got other lengths'),
         (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=[ids[0]]), 'got other lengths'),
         (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=[ids[0, 1:]] * 2), 'got other lengths'),
@@ -129,7 +129,6 @@ def test_refusals():
         (lambda: read.generate(ids, 2, negative_context=context[..., 1:], **given), '`negative_context` got shape'),
         (lambda: read.generate(ids, 2, negative_context=context[[0, 0, 0]], **given), 'of 2 rows and 16 features'),
         (lambda: model.speculative(ids, 2, cond_scale=2.0), '`cond_scale` does not go with speculative decoding'),
-        (lambda: model.beam_search(ids, 2, negative_prompts=ids), '`negative_prompts` does not go with beam search'),
         (
             lambda: model.generate(ids, 2, negative_prompts=ids, cond_scale=2.0, kv_storage=paged()),
             '`cond_scale` does not go with `kv_storage`',

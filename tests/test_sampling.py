@@ -300,7 +300,8 @@ def test_prompts_are_padded_on_the_left():
     [
         ([], None, ValueError, r'one 1-D tensor or more, got \[\]'),
         ([torch.zeros(1, 2).long()], None, ValueError, r'got \[\(1, 2\)\]'),
-        ([[1, 2]], None, ValueError, r"got \['list'\]"),
+        ([[1], 2], None, ValueError, 'its entries must be ids, or all of them rows of ids'),
+        ([['a']], None, TypeError, 'it must be ids: a tensor, an array, or lists of them'),
         ([torch.tensor([1])], torch.tensor([1]), ValueError, r'`prompt_lens` cannot be given with a list'),
         ([torch.tensor([1]), torch.tensor([]).long()], None, ValueError, r'`prompt_lens` got \[1, 0\]'),
         (torch.zeros(2, 0).long(), None, ValueError, r'`prompts` got the shape \(2, 0\)'),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, overload
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import pack, rearrange, unpack
@@ -34,7 +35,17 @@ from x_transformers.compat.helpers import (
 )
 from x_transformers.core.arguments import Method, checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import can_look, check_documents, check_ids, check_lengths, check_prefix, within
+from x_transformers.core.checks import (
+    as_mask,
+    as_number,
+    can_look,
+    check_documents,
+    check_ids,
+    check_lengths,
+    check_prefix,
+    numbers_of,
+    within,
+)
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, is_prefix, refuse_own
 from x_transformers.core.traces import maps_apart
 from x_transformers.features.documents import begins
@@ -50,11 +61,12 @@ from x_transformers.flags import (
     number,
     positive,
     probability,
+    shown,
     warn_once,
 )
 from x_transformers.flags.unexpected import answering_steps
-from x_transformers.generation.batching import Paged, generate_in_blocks
-from x_transformers.generation.choice import Choice, Endings, vocabulary_of
+from x_transformers.generation.batching import Paged, Requests
+from x_transformers.generation.choice import Choice, vocabulary_of
 from x_transformers.generation.engine import Beams, Beside, Decoding, Generated, Reader, evaluating
 from x_transformers.generation.exits import blocks_of_draft, check_looped_exits
 from x_transformers.generation.guidance import Guidance
@@ -63,14 +75,13 @@ from x_transformers.generation.sampling import (
     FILTER_LOGITS_FN,
     accurate,
     align_right,
-    check_mask,
     contrastive_decode_fn,
     gumbel_noise as gumbel_noise,
     gumbel_sample as gumbel_sample,
-    lens_of_mask,
     min_p,
     new_tokens_of,
-    padded_prompts,
+    padded_rows,
+    read_prompts,
     require,
     top_a,
     top_k,
@@ -212,9 +223,15 @@ def amateurs_with(models: Any, contrasts: Any) -> list[tuple[nn.Module, dict[str
     return list(zip(nets, contrasts, strict=True))
 
 
+def first_device(net: nn.Module) -> torch.device | None:
+    """Return the device of the first parameter, to which ids go that are on none; None if there is no parameter."""
+    return next((parameter.device for parameter in net.parameters()), None)
+
+
 # the wrapper
 
-Prompts = Tensor | Sequence[Tensor] | None  # ids of any leading axes, or a list of prompts of unequal length
+# Ids of any leading axes as a tensor, an array or lists of them; prompts may be of unequal length.
+Prompts = Tensor | np.ndarray | Sequence[Any] | None
 
 
 class AutoregressiveWrapper(Configurable):
@@ -552,20 +569,17 @@ class AutoregressiveWrapper(Configurable):
         that the result is that of attention with a window, `attn_max_attend_past=max_seq_len - 1`. Without a cache, or
         with `slide_cache=False`, the last `max_seq_len` tokens are recomputed at each step, and only they matter.
         """
-        if kv_storage is not None:
-            own = dict(eos_token=eos_token, temperature=temperature, filter_logits_fn=filter_logits_fn)
-            own |= dict(filter_kwargs=filter_kwargs, generator=generator, **kwargs)
-            whole = dict(amateur_model=amateur_model, contrastive_decode_kwargs=contrastive_decode_kwargs)
-            whole |= dict(return_intermediates=return_intermediates, return_log_probs=return_log_probs)
-            whole |= {'cache_kv=False': not cache_kv, 'restrict_to_max_seq_len=False': not restrict_to_max_seq_len}
-            made = generate_in_blocks(self, kv_storage, prompts, prompt_lens, seq_len, own, whole)
-            return made if return_finish_reasons else made.tokens
-        decoding = self.decoding(
-            prompts, seq_len, eos_token=eos_token, prompt_lens=prompt_lens, cache_kv=cache_kv,
+        own: Any = dict(
+            eos_token=eos_token, prompt_lens=prompt_lens, cache_kv=cache_kv,
             restrict_to_max_seq_len=restrict_to_max_seq_len, amateur_model=amateur_model,
             contrastive_decode_kwargs=contrastive_decode_kwargs, temperature=temperature,
             filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs, generator=generator, **kwargs,
         )  # fmt: skip
+        if kv_storage is not None:
+            own |= dict(return_intermediates=return_intermediates, return_log_probs=return_log_probs)
+            made = Requests(self, kv_storage, prompts, seq_len, own).finish()
+            return made if return_finish_reasons else made.tokens
+        decoding = self.decoding(prompts, seq_len, **own)
         decoding.wants_log_probs, decoding.expert.brief = return_log_probs, not return_intermediates
         decoding.finish()
         made = decoding.result(return_finish_reasons, return_intermediates)
@@ -575,13 +589,26 @@ class AutoregressiveWrapper(Configurable):
 
     @with_old_spellings
     @checked
-    def stream(self, prompts: Prompts, seq_len: int, **options: Unpack[StreamInputs]) -> Iterator[Tensor]:
+    def stream(
+        self,
+        prompts: Prompts,
+        seq_len: int,
+        eos_token: int | Sequence[int] | None = None,
+        temperature: float = 1.0,
+        *,
+        kv_storage: Paged | None = None,
+        **options: Unpack[StreamInputs],
+    ) -> Iterator[Tensor]:
         """Yield the tokens of `generate`, which has the same keyword arguments, one step at a time.
 
         Each step yields tokens `(b,)`, or with the leading axes of the prompts. Between the steps, the model is in its
         previous mode (training or evaluation).
         """
-        state = self.decoding(prompts, seq_len, **options)
+        own: Any = {'eos_token': eos_token, 'temperature': temperature, **options}
+        if kv_storage is not None:
+            refuse_own(own, 'generate', SET_BY_GENERATION)
+            return Requests(self, kv_storage, prompts, seq_len, own).stream()
+        state = self.decoding(prompts, seq_len, **own)
         state.expert.alone = False  # between two steps the caller may do anything
         return answering_steps(state.run(), self, AutoregressiveWrapper.stream, options)
 
@@ -590,8 +617,6 @@ class AutoregressiveWrapper(Configurable):
         prompts: Prompts,
         seq_len: int,
         *,
-        eos_token: int | Sequence[int] | None = None,
-        stop_sequences: Sequence[Sequence[int]] | None = None,
         prompt_lens: Tensor | Sequence[int] | None = None,
         num_samples: int | None = None,
         restrict_to_max_seq_len: bool = True,
@@ -605,18 +630,14 @@ class AutoregressiveWrapper(Configurable):
         **options: Any,
     ) -> Decoding:
         """The state of a generation before its first step. The keywords are those of `generate`."""
-        vocabulary = vocabulary_of(self.net)
-        inputs = dict(options)
+        inputs, seq_len, num_samples = dict(options), as_number(seq_len), as_number(num_samples)
         choice = Choice.for_wrapper(self, inputs)
         guidance = Guidance.taken_from(inputs)
-        endings = Endings(eos_token, stop_sequences, vocabulary)
         refuse_own(inputs, 'generate', SET_BY_GENERATION)
         several = num_samples is None or (is_int(num_samples) and num_samples >= 1)
         require(several, 'num_samples', num_samples, 'an integer of at least 1, or None')
         require(callback is None or callable(callback), 'callback', callback, 'a callable, or None')
-        if prompt_cache is None:
-            prompt_lens = lens_of_mask(prompts, prompt_lens, inputs)
-        ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, inputs.get('mask'), prompt_cache)
+        ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, inputs, prompt_cache)
         seq_len = new_tokens_of(seq_len, ids.shape[1])
         if prompt_cache is not None:
             inputs = prompt_cache.inputs_for(self, ids, pads, inputs, cache_kv)
@@ -639,15 +660,13 @@ class AutoregressiveWrapper(Configurable):
         return Decoding(
             expert=expert,
             beside=beside,
-            choose=choice.draw,
+            choice=choice,
             modules=[module for model in models for module in model.modules()],
             ids=F.pad(ids, (0, seq_len), value=self.pad_value),
             pads=pads,
             length=ids.shape[1],
             leading=leading if num_samples is None else torch.Size((*leading, num_samples)),
             pad_value=self.pad_value,
-            endings=endings,
-            weigh=choice.weigh if choice.steps else None,
             samples=num_samples or 1,
             callback=callback,
         )
@@ -680,23 +699,31 @@ class AutoregressiveWrapper(Configurable):
         return {name: value for name, value in self.__dict__.items() if name != 'compiled'}
 
     def opening(
-        self, prompts: Any, prompt_lens: Any, seq_len: int, mask: Tensor | None, prompt_cache: PromptCache | None = None
+        self,
+        prompts: Any,
+        prompt_lens: Any,
+        seq_len: Any,
+        inputs: dict[str, Any],
+        prompt_cache: PromptCache | None = None,
     ) -> tuple[Tensor, Tensor | None, torch.Size]:
-        """The prompts as ids, paddings and leading axes, with what every generation checks before it starts."""
+        """Return the prompts as ids (b, t) padded on the left, their paddings (b) if any, and leading axes, checked.
+
+        A `mask` that hides padding at one side of the prompts is taken out of `inputs`.
+        """
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
         known = prompt_cache is None or isinstance(prompt_cache, PromptCache)
         require(known, 'prompt_cache', prompt_cache, 'what `read_prompt` gave')
-        if prompt_cache is not None and prompts is None:
-            return prompt_cache.ids, prompt_cache.pads, torch.Size(prompt_cache.leading)
-        ids, pads, leading = padded_prompts(prompts, prompt_lens, self.pad_value)
         if prompt_cache is None:
-            check_mask(mask, ids, alone=prompt_lens is None and torch.is_tensor(prompts))
-        return ids, pads, leading
+            return read_prompts(prompts, prompt_lens, self.pad_value, inputs, first_device(self.net))
+        if prompts is None:
+            return prompt_cache.ids, prompt_cache.pads, torch.Size(prompt_cache.leading)
+        ids, pads, leading = read_prompts(prompts, prompt_lens, self.pad_value, {}, first_device(self.net))
+        return ids, prompt_cache.pads_of(ids) if pads is None else pads, leading
 
     @checked
     def read_prompt(
         self,
-        prompts: Tensor | Sequence[Tensor],
+        prompts: Prompts,
         prompt_lens: Tensor | Sequence[int] | None = None,
         **kwargs: Any,
     ) -> PromptCache:
@@ -713,7 +740,7 @@ class AutoregressiveWrapper(Configurable):
     @checked
     def speculative(
         self,
-        prompts: Tensor | Sequence[Tensor],
+        prompts: Prompts,
         seq_len: int,
         draft: nn.Module | int | str | None = None,
         num_draft_tokens: int = 4,
@@ -748,11 +775,54 @@ class AutoregressiveWrapper(Configurable):
         """The keywords by which the net drafts for itself, from the `options` of `speculative`."""
         return blocks_of_draft(self.net, draft)
 
+    @checked
+    def score(self, ids: Prompts, lens: Any = None, **kwargs: Any) -> Tensor:
+        """Return the log probability of each token of given texts after the tokens before it. Without gradients, in
+        eval mode.
+
+        Args:
+            ids: Ids with any leading axes, (... n), or lists of ids of unequal length.
+            lens: Number of tokens of each text, if it is padded on the right.
+            **kwargs: Inputs of the model: `context`, ..., and a `mask` (b, n), True except for padding.
+
+        Returns:
+            Log probabilities in nats, (... n - 1), of the tokens from the second on; 0 for padding, for `ignore_index`,
+            and behind padding.
+
+        Raises:
+            ValueError or TypeError: For inputs of another shape or kind.
+        """
+        given, real = padded_rows(ids, 'ids', self.pad_value, first_device(self.net))
+        if not torch.is_tensor(given) or given.ndim == 0:
+            raise TypeError(f'`ids` got {shown(given)}, it must be ids: a tensor, an array, or lists of them')
+        if real is not None and lens is not None:
+            raise ValueError('`lens` cannot be given with lists of ids, which have their own lengths')
+        x = check_ids(given.reshape(given.shape[:-1].numel(), given.shape[-1]), 'ids', 2)
+        lens = real.sum(dim=-1) if real is not None else lens
+        lens = None if lens is None else numbers_of(lens, 'lens').to(x.device).flatten()
+        refuse_own({name: value for name, value in kwargs.items() if name != 'document_ids'}, '`score`', SET_BY_LOSS)
+        if kwargs.get('mask') is not None:
+            first = as_mask(kwargs['mask'], 'mask', *x.shape, like=x).byte().argmax(dim=-1)
+            kwargs |= (
+                {'seq_start_pos': first} if bool(first.any()) else {}
+            )  # Positions count from the first real token.
+        with evaluating(list(self.modules())), maps_apart():
+            read, tokens, real = self._split(x, x, lens, kwargs)
+            out = self.net(read, **kwargs)
+            out = out[0] if isinstance(out, tuple) else out  # The first of several heads predicts the next token.
+            targets = Targets(tokens, self.ignore_index, real).of()[:, :-1]
+            log_probs = accurate(out[:, out.shape[1] - x.shape[1] : -1]).log_softmax(dim=-1)
+            size = log_probs.shape[-1]
+            found = log_probs.gather(-1, targets.clamp(0, size - 1).unsqueeze(-1)).squeeze(-1)
+            found = found.masked_fill(targets >= size, -torch.inf)  # These ids have no logit.
+            found = found.masked_fill(targets == self.ignore_index, 0.0)
+        return found.reshape(*given.shape[:-1], x.shape[1] - 1)
+
     @with_old_spellings
     @checked
     def beam_search(
         self,
-        prompts: Tensor | Sequence[Tensor], seq_len: int,
+        prompts: Prompts, seq_len: int,
         beams: int = 4, return_beams_and_scores: bool = False,
         eos_token: int | Sequence[int] | None = None, temperature: float = 1.0,
         stochastic: bool = False, prompt_lens: Tensor | Sequence[int] | None = None,
@@ -773,45 +843,47 @@ class AutoregressiveWrapper(Configurable):
             eos_token                 id that ends a hypothesis, or several: it is kept, `pad_value` follows
             length_penalty            score = log probability / length ** length_penalty, of the generated tokens, the
                                       end included. 0 is the sum, 1 the mean; larger values favor longer texts
-            repetition_penalty, presence_penalty, frequency_penalty, logit_bias, banned_tokens, allowed_tokens,
-            logits_processor          change the logits before scores are computed, as in `generate`
+            **kwargs                  those of `generate`, but for `num_samples`, `callback`, `kv_storage` and what it
+                                      returns; logits are changed before scores are computed. One beam is greedy
+                                      generation
             stochastic                sample the candidates of a hypothesis without replacement from its distribution
                                       after filter and temperature (Gumbel top-k, arXiv:1903.06059); scores are those
                                       of the model. Without it, filter and temperature have no effect
             returns           ... s   the new tokens of the best hypothesis
             raises                    ValueError or TypeError for arguments out of range
         """
+        beams, length_penalty = as_number(beams), as_number(length_penalty)
         require(is_int(beams) and beams >= 1, 'beams', beams, 'an integer of at least 1')
         finite = is_number(length_penalty) and math.isfinite(length_penalty)
         require(finite, 'length_penalty', length_penalty, 'a number, not NaN or infinite')
-        own = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
-        choice = Choice.for_wrapper(self, {**kwargs, **own, 'generator': generator})
-        inputs: dict[str, Any] = {n: value for n, value in kwargs.items() if n not in Choice.own_names()}
-        endings = Endings(eos_token, None, vocabulary_of(self.net))
-        refuse_own(inputs, 'beam_search', SET_BY_GENERATION)
-        Guidance.refuse(inputs, 'beam search')
-        prompt_lens = lens_of_mask(prompts, prompt_lens, inputs)
-        ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, inputs.get('mask'))
-        b, t = ids.shape
-        seq_len = new_tokens_of(seq_len, t)
-        check_looped_exits(self.net, inputs, b * beams, cache_kv)
-        draws = stochastic and temperature != 0
-        reading: Any = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache, brief=True)
-        alone = not draws and choice.logits_processor is None
-        state = Beams(
-            reader=Reader(self.net, inputs, **reading, alone=alone, tokens=seq_len),
+        refused = {name: kwargs.pop(name, None) for name in ('num_samples', 'callback', 'kv_storage')}
+        for name in [name for name, value in refused.items() if value is not None]:
+            raise ValueError(f'`{name}` does not go with beam search, give it to `generate`')
+        state = self.decoding(
+            prompts, seq_len, eos_token=eos_token, prompt_lens=prompt_lens, cache_kv=cache_kv, slide_cache=slide_cache,
+            restrict_to_max_seq_len=restrict_to_max_seq_len, temperature=temperature, generator=generator,
+            filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs, **kwargs,
+        )  # fmt: skip
+        b, leading, choice, reader = len(state.ids), state.leading, state.choice, state.expert
+        seq_len = state.max_new_tokens
+        check_looped_exits(self.net, reader.inputs, b * beams, cache_kv)
+        draws = stochastic and choice.temperature != 0
+        reader.alone = reader.alone and not draws
+        search = Beams(
+            reader=reader,
+            beside=state.beside,
             rank=choice.perturbed if draws else None,
-            weigh=choice.weigh if choice.steps else None,
+            weigh=state.weigh,
             beams=beams,
-            ids=rearrange(F.pad(ids, (0, seq_len), value=self.pad_value), 'b t -> b 1 t'),
-            pads=pads,
-            length=t,
-            scores=torch.zeros((b, 1), dtype=torch.float32, device=ids.device),
-            endings=endings,
+            ids=rearrange(state.ids, 'b t -> b 1 t'),
+            pads=state.pads,
+            length=state.length,
+            scores=torch.zeros((b, 1), dtype=torch.float32, device=state.ids.device),
+            endings=state.endings,
             length_penalty=length_penalty,
         )
-        with evaluating(list(self.modules())):
-            tokens, scores = state.run(seq_len)
+        with evaluating(state.modules):
+            tokens, scores = search.run(seq_len)
         tokens, scores = rearrange(tokens, 'b h s -> h b s'), rearrange(scores, 'b h -> h b')
         if not return_beams_and_scores:
             return tokens[0].reshape(*leading, tokens.shape[-1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,12 +12,12 @@ from einops import rearrange
 from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
-from x_transformers.autoregressive_wrapper import Decoding, Reader, evaluating
+from x_transformers.autoregressive_wrapper import Decoding, Prompts, Reader, evaluating
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.again import itself
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_ids, check_lengths, within
+from x_transformers.core.checks import as_number, check_ids, check_lengths, within
 from x_transformers.core.draws import draw_number
 from x_transformers.core.nets import HEADLESS
 from x_transformers.core.own_stacks import known_stack
@@ -37,7 +37,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.choice import Choice
-from x_transformers.generation.sampling import min_p as min_p, padded_prompts, require
+from x_transformers.generation.sampling import even_prompts, ids_of, min_p as min_p, require
 from x_transformers.training.items import share_of_items
 from x_transformers.training.losses import mean_or_zero, tell_padding
 from x_transformers.training.token_loss import (
@@ -301,18 +301,19 @@ class BeliefStateWrapper(Configurable):
     @checked
     def generate_with_suffix_cond(
         self,
-        prompts: Tensor,
+        prompts: Prompts,
         seq_len: int,
         temperature: float = 1.25,
         cache_kv: bool = True,
-        suffix: Tensor | None = None,
+        suffix: Prompts = None,
         filter_logits_fn: str | Callable[..., Tensor] = min_p,
         filter_kwargs: dict[str, Any] | None = None,
         decode_backwards: bool = False,
         *,
-        prefix: Tensor | None = None,
-        eos_token: int | None = None,
+        prefix: Prompts = None,
+        eos_token: int | Sequence[int] | None = None,
         generator: Generator | None = None,
+        **options: Any,
     ) -> Tensor:
         """Continue the prompts towards a suffix, or backwards from a prefix. Without gradients, in eval mode.
 
@@ -325,32 +326,37 @@ class BeliefStateWrapper(Configurable):
         filter_kwargs             its keywords; `min_p=0.1` by default
         decode_backwards          the tokens before the prompts, the last one first
         prefix            [b] m   ids of how the text begins, if decoding backwards; one drawn token if None
-        eos_token                 id that ends a row: it is kept, zeros follow
+        eos_token                 id that ends a row, or several: it is kept, zeros follow
         generator                 random number generator, on the device of the model
+        options                   the other options of `AutoregressiveWrapper.generate` that choose a token or end a
+                                  row; sequences of tokens are in the order in which they are generated
         returns           ... s   the new tokens only
         """
+        seq_len = as_number(seq_len)
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
         if decode_backwards and suffix is not None:
             raise ValueError('`suffix` does not go with `decode_backwards`: the prompts end the text, give `prefix`')
         if prefix is not None and not decode_backwards:
             raise ValueError('`prefix` needs `decode_backwards`: else the prompts begin the text')
-        if not torch.is_tensor(prompts):
-            raise TypeError(f'`prompts` got {type(prompts).__name__}, it must be a tensor of ids')
-        ids, _, leading = padded_prompts(prompts, None, 0)
-        choice = Choice(temperature, filter_logits_fn, filter_kwargs, generator=generator)
+        device = next(self.parameters()).device
+        ids, leading = even_prompts(prompts, 'prompts', 0, device)
+        ends: Any = ids_of(suffix, 'suffix', device)
+        begins: Any = ids_of(prefix, 'prefix', device)
+        own: Any = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
+        own |= dict(generator=generator, eos_token=eos_token, **options)
+        choice = Choice.from_all(own, '`generate_with_suffix_cond`', vocabulary=self.num_tokens)
         modules = list(self.modules())
         with evaluating(modules):
-            goal = self.beginning(prefix, ids, generator) if decode_backwards else self.ending(suffix, ids)
+            goal = self.beginning(begins, ids, generator) if decode_backwards else self.ending(ends, ids)
             decoding = Decoding(
                 expert=Believer(self, goal, decode_backwards, cache_kv),
-                choose=choice.draw,
+                choice=choice,
                 modules=modules,
                 ids=F.pad(ids.flip(1) if decode_backwards else ids, (0, seq_len)),
                 pads=None,
                 length=ids.shape[1],
                 leading=leading,
                 pad_value=0,
-                eos_token=eos_token,
             )
             decoding.finish()
         generated = decoding.ids[:, ids.shape[1] : decoding.length]
@@ -392,6 +398,7 @@ class Believer:
             inputs['prepend_embeds'] = self.wrapper.suffix_token.expand(self.goal.shape[0], 1, -1)
         net = self.wrapper.backward_decoder if self.backwards else self.wrapper.forward_decoder
         self.reader = Reader(net, inputs, cache_kv=self.cache_kv)
+        self.inputs: dict[str, Any] = {}  # No input says which tokens of the prompts are real.
 
     def read(self, sequence: Tensor, pads: None = None) -> Tensor:
         """The logits (b l) of the token that follows, or comes before."""

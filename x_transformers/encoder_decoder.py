@@ -1,13 +1,13 @@
 """An encoder and a decoder that reads it: the model of the first transformers, and one whose source is no text."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, Prompts
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids
@@ -15,6 +15,7 @@ from x_transformers.core.own_modules import is_of_others
 from x_transformers.core.routing import flags_of_strangers, hidden_targets, model_flags, renamed_mask, split_model_flags
 from x_transformers.flags import ConfigError, Configurable, advice, an_instance, boolean, probability, size
 from x_transformers.generation.engine import evaluating
+from x_transformers.generation.sampling import padded_rows
 from x_transformers.keywords import Unpack, XTransformerKeywords
 from x_transformers.training.items import share_of_items
 from x_transformers.training.losses import dropout_seq
@@ -151,22 +152,74 @@ class XTransformer(Configurable):
     @torch.no_grad()
     def generate(
         self,
-        seq_in: Tensor,
-        seq_out_start: Tensor,
+        seq_in: Prompts,
+        seq_out_start: Prompts,
         seq_len: int,
         mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
-        *,
-        src_prepend_embeds: Tensor | None = None,
-        src_mask: Tensor | None = None,
         **kwargs: Any,
-    ) -> Tensor:
-        """Continue `seq_out_start` by up to `seq_len` tokens, given the source."""
-        seq_in = check_source(self.encoder, seq_in, 'seq_in')
+    ) -> Any:
+        """Continue `seq_out_start` by up to `seq_len` tokens, given the source.
+
+        Args:
+            seq_in: Ids of the source, (b, n), or lists of ids of unequal length.
+            seq_out_start: Prompts of the decoder, as `AutoregressiveWrapper.generate` takes them.
+            seq_len: Number of tokens to generate.
+            mask: True for real tokens of the source, (b, n); also given as `src_mask`.
+            attn_mask: Which tokens of the source attend to each other.
+            **kwargs: `src_prepend_embeds`, and those of `AutoregressiveWrapper.generate`.
+        """
+        given = self.read_source(seq_in, mask, attn_mask, kwargs)
+        return self.decoder.generate(seq_out_start, seq_len, **given, **kwargs)
+
+    @checked
+    @torch.no_grad()
+    def stream(
+        self,
+        seq_in: Prompts,
+        seq_out_start: Prompts,
+        seq_len: int,
+        mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Iterator[Tensor]:
+        """Yield the tokens of `generate`, which has the same arguments, one step at a time."""
+        given = self.read_source(seq_in, mask, attn_mask, kwargs)
+        return self.decoder.stream(seq_out_start, seq_len, **given, **kwargs)
+
+    @checked
+    @torch.no_grad()
+    def beam_search(
+        self,
+        seq_in: Prompts,
+        seq_out_start: Prompts,
+        seq_len: int,
+        beams: int = 4,
+        mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Continue `seq_out_start` with beam search, given the source, with the arguments of `generate` and of
+        `AutoregressiveWrapper.beam_search`."""
+        given = self.read_source(seq_in, mask, attn_mask, kwargs)
+        return self.decoder.beam_search(seq_out_start, seq_len, beams, **given, **kwargs)
+
+    @checked
+    @torch.no_grad()
+    def score(self, src: Prompts, tgt: Prompts, lens: Any = None, mask: Tensor | None = None, **kwargs: Any) -> Tensor:
+        """Return the log probabilities of the target tokens given the source: `AutoregressiveWrapper.score`."""
+        given = self.read_source(src, mask, kwargs.pop('attn_mask', None), kwargs)
+        return self.decoder.score(tgt, lens, **given, **kwargs)
+
+    def read_source(self, src: Any, mask: Any, attn_mask: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the context of the decoder and its mask, and take what concerns the source out of `kwargs`."""
         refuse_context(kwargs)
+        src, real = padded_rows(src, 'seq_in', self.decoder.pad_value, next(self.parameters()).device)
+        prefix, mask = kwargs.pop('src_prepend_embeds', None), renamed_mask(mask, kwargs.pop('src_mask', None))
+        src, mask = check_source(self.encoder, src, 'seq_in'), real if mask is None else mask
         with evaluating(list(self.modules())):
-            context, mask = self.encode(seq_in, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
-            return self.decoder.generate(seq_out_start, seq_len, context=context, context_mask=mask, **kwargs)
+            context, mask = self.encode(src, mask, attn_mask, prefix)
+        return dict(context=context, context_mask=mask)
 
 
 class EncoderDecoder(Configurable):
@@ -227,19 +280,67 @@ class EncoderDecoder(Configurable):
     def generate(
         self,
         source: Tensor,
-        start: Tensor,
+        start: Prompts,
         seq_len: int,
         mask: Tensor | None = None,
         *,
         encoder_inputs: dict[str, Any] | None = None,
         **kwargs: Any,
-    ) -> Tensor:
+    ) -> Any:
         """Continue `start` (b m) by up to `seq_len` tokens, given the source; the keywords of
         `AutoregressiveWrapper.generate`."""
+        given = self.read_source(source, mask, encoder_inputs, kwargs)
+        return self.decoder.generate(start, seq_len, **given, **kwargs)
+
+    @checked
+    @torch.no_grad()
+    def stream(
+        self,
+        source: Tensor,
+        start: Prompts,
+        seq_len: int,
+        mask: Tensor | None = None,
+        *,
+        encoder_inputs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Iterator[Tensor]:
+        """Yield the tokens of `generate`, which has the same arguments, one step at a time."""
+        given = self.read_source(source, mask, encoder_inputs, kwargs)
+        return self.decoder.stream(start, seq_len, **given, **kwargs)
+
+    @checked
+    @torch.no_grad()
+    def beam_search(
+        self,
+        source: Tensor,
+        start: Prompts,
+        seq_len: int,
+        beams: int = 4,
+        mask: Tensor | None = None,
+        *,
+        encoder_inputs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Continue `start` (b m) with beam search, given the source, with the arguments of `generate` and of
+        `AutoregressiveWrapper.beam_search`."""
+        given = self.read_source(source, mask, encoder_inputs, kwargs)
+        return self.decoder.beam_search(start, seq_len, beams, **given, **kwargs)
+
+    @checked
+    @torch.no_grad()
+    def score(
+        self, source: Tensor, tgt: Prompts, lens: Any = None, mask: Tensor | None = None, **kwargs: Any
+    ) -> Tensor:
+        """Return the log probabilities of the target tokens given the source: `AutoregressiveWrapper.score`."""
+        given = self.read_source(source, mask, kwargs.pop('encoder_inputs', None), kwargs)
+        return self.decoder.score(tgt, lens, **given, **kwargs)
+
+    def read_source(self, source: Any, mask: Any, inputs: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the context of the decoder and its mask."""
         refuse_context(kwargs)
         with evaluating(list(self.modules())):
-            context, mask = self.encode(source, mask, **(encoder_inputs or {}))
-            return self.decoder.generate(start, seq_len, context=context, context_mask=mask, **kwargs)
+            context, mask = self.encode(source, mask, **(inputs or {}))
+        return dict(context=context, context_mask=mask)
 
 
 def refuse_context(given: dict[str, Any]) -> None:

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Generator, Tensor, nn
 
-from x_transformers.autoregressive_wrapper import Decoding, evaluating
+from x_transformers.autoregressive_wrapper import Decoding, Prompts, evaluating
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_ids, check_range, numbers_of
+from x_transformers.core.checks import as_number, check_ids, check_range, numbers_of
 from x_transformers.core.precision import accurate
 from x_transformers.features.resizing import grow
 from x_transformers.flags import (
@@ -34,7 +34,7 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.generation.choice import Choice
-from x_transformers.generation.sampling import filter_with, padded_prompts, require, top_p as top_p
+from x_transformers.generation.sampling import even_prompts, filter_with, require, top_p as top_p
 from x_transformers.keywords import FreeTransformerKeywords, Unpack
 from x_transformers.training.items import share_of_items
 from x_transformers.training.losses import mean_or_zero, read_of
@@ -249,7 +249,7 @@ class FreeTransformer(Configurable):
     @checked
     def generate(
         self,
-        prompts: Tensor,
+        prompts: Prompts,
         seq_len: int,
         latents: Any = None,
         filter_logits_fn: str | Callable[..., Tensor] = top_p,
@@ -258,6 +258,7 @@ class FreeTransformer(Configurable):
         *,
         temperature: float = 1.0,
         generator: Generator | None = None,
+        **options: Any,
     ) -> Tensor:
         """Continue the prompts up to `seq_len` tokens in all. Without gradients, in eval mode.
 
@@ -268,32 +269,35 @@ class FreeTransformer(Configurable):
         filter_logits_fn          filter of `generation/sampling.py` by name, or a callable
         logit_filter_kwargs       its keywords; `thres=0.9` by default
         temperature       0 ..    0 selects the most probable token
-        returns           ... s   the prompts with the new tokens
+        options                   the other options of `AutoregressiveWrapper.generate` that choose a token or end a
+                                  row, behind whose end `pad_id` follows, or 0 if that is no token
+        returns           ... s   the prompts with the new tokens; fewer if all rows end before
         """
-        if not torch.is_tensor(prompts):
-            raise TypeError(f'`prompts` got {type(prompts).__name__}, it must be a tensor of ids')
-        ids, _, leading = padded_prompts(prompts, None, 0)
+        seq_len = as_number(seq_len)
+        ids, leading = even_prompts(prompts, 'prompts', 0, self.device)
         words = f'an integer of at least {ids.shape[1]}, the length of the prompts, which is part of it'
         require(is_int(seq_len) and seq_len >= ids.shape[1], 'seq_len', seq_len, words)
         filter_with(filter_logits_fn, logit_filter_kwargs, 'logit_filter_kwargs')
         never = (self.pad_id,) if 0 <= self.pad_id < self.num_tokens else ()
-        choice = Choice(temperature, filter_logits_fn, logit_filter_kwargs, generator=generator, never_chosen=never)
+        own: Any = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=logit_filter_kwargs)
+        own |= dict(generator=generator, **options)
+        choice = Choice.from_all(own, '`generate`', never_chosen=never, vocabulary=self.num_tokens)
+        pad_value = self.pad_id if never else 0
         modules = list(self.modules())
         with evaluating(modules):
             condition = None if latents is None else self.condition_of(latents, ids.shape[0])
             decoding = Decoding(
                 expert=FreeReader(self, condition, use_kv_cache),
-                choose=choice.draw,
-                weigh=choice.weigh if choice.steps else None,
+                choice=choice,
                 modules=modules,
-                ids=F.pad(ids, (0, seq_len - ids.shape[1])),
+                ids=F.pad(ids, (0, seq_len - ids.shape[1]), value=pad_value),
                 pads=None,
                 length=ids.shape[1],
                 leading=leading,
-                pad_value=0,
+                pad_value=pad_value,
             )
             decoding.finish()
-        return decoding.ids.reshape(*leading, seq_len)
+        return decoding.ids[:, : decoding.length].reshape(*leading, decoding.length)
 
     def condition_of(self, latents: Any, batch: int) -> Tensor:
         """What is added to keys and values (b 1 d)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, Prompts
 from x_transformers.cache import LayerIntermediates as LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
@@ -39,7 +39,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.engine import Reader
-from x_transformers.generation.sampling import padded_prompts, require, top_k as top_k
+from x_transformers.generation.sampling import require, top_k as top_k
 from x_transformers.training.items import scale_of_fewer, share_of_items
 from x_transformers.training.layer_losses import Targets
 from x_transformers.training.losses import before_padding, read_of, readable, real_tokens, tell_padding
@@ -494,7 +494,7 @@ class FullBandwidth(Configurable):
     @checked
     def generate(
         self,
-        prompts: Tensor | Sequence[Tensor],
+        prompts: Prompts,
         seq_len: int,
         temperature: float = 1.0,
         filter_logits_fn: Callable | str = top_k,
@@ -503,9 +503,9 @@ class FullBandwidth(Configurable):
         transition: Transition | None = None,
         temporal_parallel_passes: int | None = None,
         process_prompt: bool = True,
-        eos_token: int | None = None,
+        eos_token: int | Sequence[int] | None = None,
         **kwargs: Any,
-    ) -> Tensor:
+    ) -> Any:
         """Continue the prompts by `seq_len` tokens, each given the latents of the one before.
 
         should_fuse_latent         number of the generated token -> whether it is fed; all are if None
@@ -514,26 +514,77 @@ class FullBandwidth(Configurable):
         process_prompt             run all passes over the prompts too, else one
         **kwargs                   as in `AutoregressiveWrapper.generate`, which says what the others are
         """
-        passes = self.count_of(temporal_parallel_passes)
+        fed = should_fuse_latent, transition, temporal_parallel_passes, process_prompt
+        kwargs |= dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
+        return self.generator(*fed, kwargs).generate(prompts, seq_len, eos_token=eos_token, **kwargs)
+
+    @checked
+    def stream(
+        self,
+        prompts: Prompts,
+        seq_len: int,
+        *,
+        should_fuse_latent: Callable[[int], bool] | None = None,
+        transition: Transition | None = None,
+        temporal_parallel_passes: int | None = None,
+        process_prompt: bool = True,
+        **kwargs: Any,
+    ) -> Iterator[Tensor]:
+        """Yield the tokens of `generate`, which has the same keyword arguments, one step at a time."""
+        fed = should_fuse_latent, transition, temporal_parallel_passes, process_prompt
+        return self.generator(*fed, kwargs).stream(prompts, seq_len, **kwargs)
+
+    @checked
+    def beam_search(
+        self,
+        prompts: Prompts,
+        seq_len: int,
+        beams: int = 4,
+        *,
+        should_fuse_latent: Callable[[int], bool] | None = None,
+        transition: Transition | None = None,
+        temporal_parallel_passes: int | None = None,
+        process_prompt: bool = True,
+        **kwargs: Any,
+    ) -> Any:
+        """Continue the prompts with beam search, with the keyword arguments of `generate` and of
+        `AutoregressiveWrapper.beam_search`."""
+        fed = should_fuse_latent, transition, temporal_parallel_passes, process_prompt
+        return self.generator(*fed, kwargs).beam_search(prompts, seq_len, beams, **kwargs)
+
+    def generator(
+        self, fuses: Any, transition: Any, passes: int | None, whole: bool, kwargs: dict[str, Any]
+    ) -> AutoregressiveWrapper:
+        """Return a wrapper of the model whose generation feeds latents back."""
+        count = self.count_of(passes)
         if not self.net.can_cache_kv:
             raise ValueError('`net` cannot be cached, which the latents of generated tokens need')
         refuse_own(kwargs, 'generate', OWN)
-        prompts_ids, _, _ = padded_prompts(prompts, kwargs.get('prompt_lens'), 0)
+        if kwargs.pop('kv_storage', None) is not None:
+            raise ValueError('`kv_storage` cannot be given: the latents of generated tokens are not stored in blocks')
+        model = AutoregressiveWrapper(self.net, ignore_index=self.ignore_index)
+        plain: Any = model.decoding
+
+        def decoding(prompts: Any, seq_len: Any, **options: Any) -> Any:
+            state = plain(prompts, seq_len, **options)
+            self.check_room(state.start, state.max_new_tokens, options)
+            reader = FeedbackReader(self, state.expert, count, fuses, transition, whole)
+            state.expert, state.modules = reader, [*state.modules, *self.modules()]
+            return state
+
+        model.decoding = decoding
+        return model
+
+    def check_room(self, prompt: int, seq_len: int, kwargs: dict[str, Any]) -> None:
+        """Raise a ValueError if the latents of so many tokens cannot be kept."""
         limit: Any = self.net.max_seq_len
         slides = kwargs.get('slide_cache', True) or not kwargs.get('restrict_to_max_seq_len', True)
         bounded = limit and not (slides and self.net.can_cache_kv_outside_max_seq_len)
-        if is_int(seq_len) and bounded and prompts_ids.shape[1] + seq_len > limit + 1:
+        if bounded and prompt + seq_len > limit + 1:
             raise ValueError(
-                f'`seq_len` got {seq_len}: prompts of {prompts_ids.shape[1]} tokens and {seq_len} more exceed '
+                f'`seq_len` got {seq_len}: prompts of {prompt} tokens and {seq_len} more exceed '
                 f'`max_seq_len`, {limit}, beyond which latents cannot be kept'
             )
-        options = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
-        model = AutoregressiveWrapper(self.net, ignore_index=self.ignore_index)
-        decoding = model.decoding(prompts, seq_len, eos_token=eos_token, **options, **kwargs)
-        reader = FeedbackReader(self, decoding.expert, passes, should_fuse_latent, transition, process_prompt)
-        decoding.expert, decoding.modules = reader, [*decoding.modules, *self.modules()]
-        decoding.finish()
-        return decoding.generated(decoding.ids[:, decoding.start :])
 
 
 def by_block(transforms: Mapping[int, Callable[[Tensor], Tensor]]) -> Callable[[int, Tensor], Tensor]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import torch
 from einops.layers.torch import Rearrange
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper, evaluating
+from x_transformers.autoregressive_wrapper import (
+    AutoregressiveWrapper as AutoregressiveWrapper,
+    Prompts,
+    evaluating,
+)
 from x_transformers.compat.elsewhere import also
 from x_transformers.continuous_autoencoder import gaussian_divergence
 from x_transformers.core.arguments import checked
@@ -25,6 +30,7 @@ from x_transformers.flags import (
     shown,
     size,
 )
+from x_transformers.generation.sampling import ids_of, padded_rows
 from x_transformers.keywords import GPTVAEKeywords, Unpack
 from x_transformers.training.items import share_of_items
 from x_transformers.training.losses import mean_of_rows
@@ -164,24 +170,55 @@ class GPTVAE(Configurable):
     @checked
     def generate(
         self,
-        prompts: Tensor,
+        prompts: Prompts,
         seq_len: int,
         latents: Any = None,
-        seq_for_latents: Tensor | None = None,
+        seq_for_latents: Any = None,
         **generate_kwargs: Any,
-    ) -> Tensor:
+    ) -> Any:
         """Continue prompts by `seq_len` tokens, given a latent. Without gradients, in eval mode.
 
         latents            a latent (d,) for all rows, or (b, d)
         seq_for_latents    [b] n   texts whose latents to take; no latent if neither is given
         **generate_kwargs  to `AutoregressiveWrapper.generate`
         """
+        prompts = self.read_latents(prompts, latents, seq_for_latents, generate_kwargs)
+        return self.ar_wrapped_decoder.generate(prompts, seq_len, **generate_kwargs)
+
+    @checked
+    def stream(
+        self, prompts: Prompts, seq_len: int, latents: Any = None, seq_for_latents: Any = None, **options: Any
+    ) -> Iterator[Tensor]:
+        """Yield the tokens of `generate`, which has the same arguments, one step at a time."""
+        return self.ar_wrapped_decoder.stream(
+            self.read_latents(prompts, latents, seq_for_latents, options), seq_len, **options
+        )
+
+    @checked
+    def beam_search(
+        self,
+        prompts: Prompts,
+        seq_len: int,
+        beams: int = 4,
+        latents: Any = None,
+        seq_for_latents: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Continue prompts with beam search, given a latent, with the arguments of `generate` and of
+        `AutoregressiveWrapper.beam_search`."""
+        prompts = self.read_latents(prompts, latents, seq_for_latents, options)
+        return self.ar_wrapped_decoder.beam_search(prompts, seq_len, beams, **options)
+
+    def read_latents(self, prompts: Any, latents: Any, seq_for_latents: Any, options: dict[str, Any]) -> Any:
+        """Return the prompts as a tensor or a list of tensors. The token of the latent joins `options`."""
         if latents is not None and seq_for_latents is not None:
             raise ValueError('`latents` and `seq_for_latents` were both given, give only one')
-        batch = len(prompts) if isinstance(prompts, (list, tuple)) else prompts.shape[:-1].numel()
+        prompts = ids_of(prompts, 'prompts', self.device)
+        batch = len(prompts) if isinstance(prompts, list) else prompts.shape[:-1].numel()
         with evaluating(list(self.modules())):
             if seq_for_latents is not None:
-                texts = seq_for_latents[None] if seq_for_latents.ndim == 1 else seq_for_latents
+                texts, _ = padded_rows(seq_for_latents, 'seq_for_latents', self.pad_id, self.device)
+                texts = texts[None] if texts.ndim == 1 else texts
                 latents = self.encode_to_latents(check_ids(texts, 'seq_for_latents', 1))
             if latents is not None:
                 latents = numbers_of(latents, 'latents').to(self.device, next(self.parameters()).dtype)
@@ -192,8 +229,8 @@ class GPTVAE(Configurable):
                         f'({batch}, {self.dim_latent})'
                     )
                 token = self.from_latent_to_prepend_token(latents).expand(batch, -1, -1)
-                generate_kwargs['prepend_embeds'] = token
-            return self.ar_wrapped_decoder.generate(prompts, seq_len, **generate_kwargs)
+                options['prepend_embeds'] = token
+        return prompts
 
 
 __getattr__, __dir__ = also(__name__)

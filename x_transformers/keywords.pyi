@@ -4945,8 +4945,6 @@ class StreamInputs(TypedDict, total=False):
     """exit once the cumulative exit probability reaches this, 0.9 by default"""
     return_block_readouts: bool | None
     """store in `block_readouts` the logits after each block except the last"""
-    eos_token: int | Sequence[int] | None
-    stop_sequences: Sequence[Sequence[int]] | None
     prompt_lens: Tensor | Sequence[int] | None
     num_samples: int | None
     restrict_to_max_seq_len: bool
@@ -4957,18 +4955,19 @@ class StreamInputs(TypedDict, total=False):
     prompt_cache: PromptCache | None
     callback: Callable[[Tensor], Any] | None
     compile: bool | str
-    temperature: float
     filter_logits_fn: Any
     filter_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None
     generator: Generator | None
-    kv_storage: Paged | None
     allowed_tokens: Sequence[int] | Tensor | None
     banned_tokens: Sequence[int] | Tensor | None
     frequency_penalty: float
     logit_bias: Mapping[int, float] | Any
     logits_processor: Callable[..., Tensor] | Sequence[Callable[..., Tensor]] | None
+    min_new_tokens: int
+    no_repeat_ngram_size: int
     presence_penalty: float
     repetition_penalty: float
+    stop_sequences: Sequence[Sequence[int]] | None
     cond_scale: float
     negative_prompts: Tensor | Sequence[Tensor] | None
     negative_context: Tensor | Any
@@ -5132,7 +5131,6 @@ class GenerateInputs(TypedDict, total=False):
     """exit once the cumulative exit probability reaches this, 0.9 by default"""
     return_block_readouts: bool | None
     """store in `block_readouts` the logits after each block except the last"""
-    stop_sequences: Sequence[Sequence[int]] | None
     prompt_lens: Tensor | Sequence[int] | None
     num_samples: int | None
     restrict_to_max_seq_len: bool
@@ -5152,8 +5150,11 @@ class GenerateInputs(TypedDict, total=False):
     frequency_penalty: float
     logit_bias: Mapping[int, float] | Any
     logits_processor: Callable[..., Tensor] | Sequence[Callable[..., Tensor]] | None
+    min_new_tokens: int
+    no_repeat_ngram_size: int
     presence_penalty: float
     repetition_penalty: float
+    stop_sequences: Sequence[Sequence[int]] | None
     cond_scale: float
     negative_prompts: Tensor | Sequence[Tensor] | None
     negative_context: Tensor | Any
@@ -5317,7 +5318,6 @@ class BeamSearchInputs(TypedDict, total=False):
     """exit once the cumulative exit probability reaches this, 0.9 by default"""
     return_block_readouts: bool | None
     """store in `block_readouts` the logits after each block except the last"""
-    stop_sequences: Sequence[Sequence[int]] | None
     num_samples: int | None
     amateur_model: nn.Module | tuple[nn.Module, ...] | None
     contrastive_decode_kwargs: dict[str, float] | tuple[dict[str, float], ...] | None
@@ -5330,8 +5330,11 @@ class BeamSearchInputs(TypedDict, total=False):
     frequency_penalty: float
     logit_bias: Mapping[int, float] | Any
     logits_processor: Callable[..., Tensor] | Sequence[Callable[..., Tensor]] | None
+    min_new_tokens: int
+    no_repeat_ngram_size: int
     presence_penalty: float
     repetition_penalty: float
+    stop_sequences: Sequence[Sequence[int]] | None
     cond_scale: float
     negative_prompts: Tensor | Sequence[Tensor] | None
     negative_context: Tensor | Any

@@ -16,7 +16,7 @@ from x_transformers.compat.elsewhere import also
 from x_transformers.core import ordering
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_ids
+from x_transformers.core.checks import as_number, check_ids
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
 from x_transformers.core.ordering import sort_members
@@ -55,7 +55,8 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.choice import Choice
 from x_transformers.generation.failures import FailedRows
-from x_transformers.generation.sampling import check_mask, lens_of_mask, padded_prompts, require, top_k, without_token
+from x_transformers.generation.rules import GenerationHistory
+from x_transformers.generation.sampling import padded_prompts, padded_rows, require, take_padding, top_k
 from x_transformers.keywords import MultiInputTransformerWrapperKeywords, Unpack
 from x_transformers.training.items import share_of_items
 from x_transformers.training.layer_losses import Targets
@@ -372,7 +373,7 @@ class MultiInputAutoregressiveWrapper(Configurable):
     @checked
     def generate(
         self,
-        prompts: Mapping[str, Tensor],
+        prompts: Mapping[str, Any],
         seq_len: int,
         temperature: float = 1.0,
         prompt_lens: Tensor | Sequence[int] | None = None,
@@ -397,39 +398,84 @@ class MultiInputAutoregressiveWrapper(Configurable):
         slide_cache                       past `max_seq_len`, keep the cache of the last steps, as if attention had a
                                           window of so many; else read them again each time
         generator                         random number generator, on the device of the model
-        **kwargs                          passed to every call of the model: `context`, ..., and a `mask` of the prompts
-        returns           name -> [b] s   the new tokens only
+        **kwargs                          the other options of `AutoregressiveWrapper.generate` that choose a token or
+                                          end a row, for all streams or as a dict by name of the stream; a row ends
+                                          when a stream does. Further ones are passed to every call of the model:
+                                          `context`, ..., and a `mask` of the prompts
+        returns           name -> [b] s   the new tokens only; `pad_value` behind the end of a row
         raises                            ValueError or TypeError for arguments out of range
         """
+        seq_len = as_number(seq_len)
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
+        own: Any = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
+        own |= {name: kwargs.pop(name) for name in list(kwargs) if name in Choice.own_names()}
         refuse_own(kwargs, 'generate', SET_BY_GENERATION)
         names = tuple(self.net.num_tokens)
         check_names(prompts, 'prompts', self.net.num_tokens)
-        alone = all(torch.is_tensor(prompts[name]) and prompts[name].ndim == 1 for name in names)
-        rows = {name: prompts[name].unsqueeze(0) if alone else prompts[name] for name in names}
+        choices = [self.choice_of(name, own | dict(generator=generator)) for name in names]
+        rows, prompt_lens = self.rows_of(prompts, prompt_lens)
+        alone = all(ids.ndim == 1 for ids in rows.values())
+        rows = {name: ids.unsqueeze(0) if alone else ids for name, ids in rows.items()}
         _, n = check_streams(rows, self.net.num_tokens, 'prompts')
         require(n >= 1, 'prompts', f'{n} steps', 'one step at least')
-        prompt_lens = lens_of_mask(rows[names[0]], prompt_lens, kwargs)
+        prompt_lens, left_pad = take_padding(rows[names[0]], prompt_lens, kwargs)
         padded = [padded_prompts(rows[name], prompt_lens, self.pad_value) for name in names]
         sequence, pads = torch.stack([ids for ids, _, _ in padded], dim=-1), padded[0][1]
-        check_mask(kwargs.get('mask'), sequence[..., 0], alone=prompt_lens is None)
+        pads = pads if left_pad is None else left_pad
         start = sequence.shape[1]
         sequence = F.pad(sequence, (0, 0, 0, seq_len), value=self.pad_value)
-        own: Any = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
-        choice = Choice(**own, generator=generator)
-        never, failed = self.ignore_index, {name: FailedRows(name=f'stream {name!r}, row') for name in names}
+        failed = {name: FailedRows(name=f'stream {name!r}, row') for name in names}
         widths = [self.net.num_tokens[name] for name in names]
         reader = Reader(Side(self.net), kwargs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache)
+        endings = [choice.endings.to(sequence.device) for choice in choices]
+        ends, ended, place = any(endings), torch.zeros(len(sequence), dtype=torch.bool, device=sequence.device), start
         with evaluating(list(self.modules())):
-            for place in range(start, start + seq_len):
+            while place < start + seq_len and not (ends and failed[names[0]].read(ended.all())):
                 logits = reader.read(sequence[:, :place], pads).split(widths, dim=-1)
-                for at, (name, one) in enumerate(zip(names, logits, strict=True)):
-                    sequence[:, place, at], largest = choice.draw(without_token(one, never))
-                    failed[name].add(largest)
+                before = ended
+                for at, (name, one, choice) in enumerate(zip(names, logits, choices, strict=True)):
+                    history = GenerationHistory(sequence[:, :place, at], start, pads, kwargs.get('mask'), seq_len)
+                    tokens, largest = choice.draw(choice.weigh(one, history))
+                    failed[name].add(largest, before if ends else None)
+                    sequence[:, place, at] = tokens.masked_fill(before, self.pad_value) if ends else tokens
+                place += 1
+                for at, one in enumerate(endings) if ends else ():
+                    tail = sequence[:, max(start, place - one.width) : place, at]
+                    ended = ended | (one.reasons(tail, place - start) > 0)
         for rows in failed.values():
             rows.raise_first()
-        new = dict(zip(names, sequence[:, start:].unbind(dim=-1), strict=True))
+        new = dict(zip(names, sequence[:, start:place].unbind(dim=-1), strict=True))
         return {name: ids.squeeze(0) if alone else ids for name, ids in new.items()}
+
+    def choice_of(self, stream: str, options: dict[str, Any]) -> Choice:
+        """Return how the tokens of a stream are chosen, from options for all streams or by name of a stream."""
+        own = {}
+        for name, value in options.items():
+            named = isinstance(value, Mapping) and len(value) > 0 and all(isinstance(one, str) for one in value)
+            if named and set(value) <= set(self.net.num_tokens):
+                if stream in value:
+                    own[name] = value[stream]
+            elif named and name != 'filter_kwargs':
+                raise ValueError(f'`{name}` got {list(value)}, the streams are {list(self.net.num_tokens)}')
+            else:
+                own[name] = value
+        never = (self.ignore_index,) if self.ignore_index >= 0 else ()
+        size = self.net.num_tokens[stream]
+        return Choice(**own, never_chosen=never, vocabulary=size, num_logits=size)
+
+    def rows_of(self, prompts: Mapping[str, Any], prompt_lens: Any) -> tuple[dict[str, Tensor], Any]:
+        """Return ids by stream, padded on the right if they are lists of unequal length, and their lengths (b)."""
+        device = next(self.net.parameters()).device
+        padded = {name: padded_rows(prompts[name], name, self.pad_value, device) for name in self.net.num_tokens}
+        rows = {name: ids for name, (ids, _) in padded.items()}
+        masks = [real for _, real in padded.values() if real is not None]
+        if not masks:
+            return rows, prompt_lens
+        if prompt_lens is not None:
+            raise ValueError('`prompt_lens` cannot be given with lists of prompts, which have their own lengths')
+        if len(masks) < len(rows) or not all(torch.equal(masks[0], real) for real in masks):
+            raise ValueError('`prompts` got lists of other lengths in some streams, each row needs one length')
+        return rows, masks[0].sum(dim=-1)
 
 
 __getattr__, __dir__ = also(__name__)

@@ -14,7 +14,7 @@ from x_transformers.autoregressive_wrapper import evaluating
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import can_look, check_ids
+from x_transformers.core.checks import as_number, can_look, check_ids
 from x_transformers.core.draws import draw_number
 from x_transformers.core.nets import check_every_place, check_sees_both_sides, refuse_own
 from x_transformers.core.own_stacks import known_stack
@@ -34,6 +34,7 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.flags.maybe import Maybe
+from x_transformers.generation.choice import Choice, GenerationHistory
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.guidance import unlearned
 from x_transformers.generation.sampling import (
@@ -106,6 +107,9 @@ class SelfCritic(nn.Module):
 
     def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
         return self.to_logits(self.net(x, return_embeddings=True, **kwargs))
+
+
+MASKED_OPTIONS = 'logit_bias', 'banned_tokens', 'allowed_tokens'  # those of `Choice` that need no order of tokens
 
 
 class NonAutoregressiveWrapper(Configurable):
@@ -362,10 +366,15 @@ class NonAutoregressiveWrapper(Configurable):
         cond_scale        0 ..   guidance: logits u + scale (c - u), u those without `context`; 1 for no guidance
         cond_scale_grows         increase scale - 1 from 0 at the first step to its full value at the last
         negative_context  b m d  compute u with this context instead of none
-        **kwargs                 passed to the model: `context`, `mask`, ...
+        **kwargs                 `logit_bias`, `banned_tokens` and `allowed_tokens`, as in
+                                 `AutoregressiveWrapper.generate`; others are passed to the model: `context`, ...
         returns           [b] n  ids
         raises                   ValueError or TypeError for arguments out of range
         """
+        start_temperature, cond_scale = as_number(start_temperature), as_number(cond_scale)
+        filter_thres, confidence_noise = as_number(filter_thres), as_number(confidence_noise)
+        own = {name: kwargs.pop(name) for name in MASKED_OPTIONS if name in kwargs}
+        choice = Choice(**own, vocabulary=self.num_tokens) if own else None
         require(batch_size is None or (is_int(batch_size) and batch_size >= 1), 'batch_size', batch_size, 'at least 1')
         require(in_range(start_temperature, 0.0), 'start_temperature', start_temperature, 'a number of at least 0')
         kept = filter_thres is None or (in_range(filter_thres, 0.0, 1.0) and filter_thres < 1)
@@ -389,6 +398,8 @@ class NonAutoregressiveWrapper(Configurable):
                     logits = guided(logits, self.guess(seq, last, against)[0], scale)
                 last = new
                 logits = self.without_mask(logits)
+                if choice is not None:
+                    logits = choice.weigh(logits, GenerationHistory(seq, 0))
                 logits = logits if filter_thres is None else top_k(logits, filter_thres)
                 heat = start_temperature * (left if anneal_temperature else 1.0)
                 guessed, largest = gumbel_draw(logits, max(heat, 1e-3), generator=generator)

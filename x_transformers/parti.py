@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import torch
@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, check_ids
+from x_transformers.core.checks import as_mask, as_number, check_ids
 from x_transformers.encoder_decoder import XTransformer, refuse_context
 from x_transformers.flags import ConfigError, Configurable, not_negative, probability, size
+from x_transformers.generation.choice import refuse_ends
 from x_transformers.generation.engine import evaluating
 from x_transformers.generation.guidance import unlearned
 from x_transformers.keywords import PartiKeywords, Unpack
@@ -151,20 +152,63 @@ class Parti(Configurable):
         returns        b n   ids, row after row
         """
         check_samples(num_samples, rerank)
+        begun, start, count = self.read_text(text, text_mask, cond_scale, negative_text, prime, options)
+        made = self.decoder.generate(start, count, num_samples=num_samples, **options)
+        if num_samples is None:
+            return torch.cat((begun, made), dim=1)
+        whole = torch.cat((begun.unsqueeze(1).expand(-1, num_samples, -1), made), dim=-1)
+        return best_of(whole, rerank)
+
+    @checked
+    @torch.no_grad()
+    def stream(
+        self,
+        text: Tensor,
+        text_mask: Tensor | None = None,
+        cond_scale: float | None = None,
+        *,
+        negative_text: Tensor | None = None,
+        prime: Tensor | None = None,
+        **options: Any,
+    ) -> Iterator[Tensor]:
+        """Yield the tokens of `generate` behind `prime`, with the same arguments, one step at a time."""
+        _, start, count = self.read_text(text, text_mask, cond_scale, negative_text, prime, options)
+        return self.decoder.stream(start, count, **options)
+
+    @checked
+    @torch.no_grad()
+    def beam_search(
+        self,
+        text: Tensor,
+        beams: int = 4,
+        text_mask: Tensor | None = None,
+        cond_scale: float | None = None,
+        *,
+        negative_text: Tensor | None = None,
+        prime: Tensor | None = None,
+        **options: Any,
+    ) -> Any:
+        """Search for the most probable images of texts, with the arguments of `generate` and of
+        `AutoregressiveWrapper.beam_search`; the tokens are those behind `prime` if all beams are returned."""
+        begun, start, count = self.read_text(text, text_mask, cond_scale, negative_text, prime, options)
+        made = self.decoder.beam_search(start, count, beams, **options)
+        return torch.cat((begun, made), dim=1) if torch.is_tensor(made) else made
+
+    def read_text(
+        self, text: Tensor, text_mask: Any, cond_scale: Any, negative: Any, prime: Any, options: dict[str, Any]
+    ) -> tuple[Tensor, Tensor, int]:
+        """Return the first tokens of the images, the prompts of the decoder, and the number of new tokens. What the
+        decoder reads beside them joins `options`."""
         refuse_context(options)
-        scale = self.guidance if cond_scale is None else cond_scale
+        refuse_ends(options)
+        scale = self.guidance if cond_scale is None else as_number(cond_scale)
         with evaluating(list(self.modules())):
-            given = self.encode(text, text_mask)
-            b, device = len(given['context']), given['context'].device
+            options |= self.encode(text, text_mask)
+            b, device = len(options['context']), options['context'].device
             begun = checked_prime(prime, b, self.image_len, self.image_tokens, device)
             if scale != 1:
-                given |= dict(cond_scale=scale, negative_context=self.against(scale, negative_text))
-            start, count = F.pad(begun, (1, 0), value=self.image_tokens), self.image_len - begun.shape[1]
-            made = self.decoder.generate(start, count, num_samples=num_samples, **given, **options)
-            if num_samples is None:
-                return torch.cat((begun, made), dim=1)
-            whole = torch.cat((begun.unsqueeze(1).expand(-1, num_samples, -1), made), dim=-1)
-            return best_of(whole, rerank)
+                options |= dict(cond_scale=scale, negative_context=self.against(scale, negative))
+        return begun, F.pad(begun, (1, 0), value=self.image_tokens), self.image_len - begun.shape[1]
 
     def against(self, scale: float, negative: Tensor | None) -> Tensor:
         if negative is not None:

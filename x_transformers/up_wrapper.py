@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import torch
-from einops import rearrange
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper, Decoding
 from x_transformers.compat.elsewhere import also
+from x_transformers.compat.helpers import identity
 from x_transformers.core.arguments import checked
-from x_transformers.core.checks import check_ids
+from x_transformers.core.checks import as_number, check_ids
 from x_transformers.core.precision import without_autocast
 from x_transformers.flags import (
     Check,
@@ -27,8 +28,8 @@ from x_transformers.flags import (
     none,
     size,
 )
-from x_transformers.generation.failures import FailedRows
-from x_transformers.generation.sampling import check_temperature, require, sample_with_max
+from x_transformers.generation.choice import Choice
+from x_transformers.generation.sampling import ids_of, require
 
 __all__ = ['SyntheticDataGenerator', 'UniversalPretrainWrapper', 'random_sequences']
 
@@ -112,34 +113,57 @@ class SyntheticDataGenerator(Configurable):
     def generate(
         self,
         length: int,
-        seed: Tensor | None = None,
-        condition: Tensor | None = None,
+        seed: Any = None,
+        condition: Any = None,
         temperature: float = 1e-4,
+        **options: Any,
     ) -> Tensor:
         """Continue seed and condition by `length` tokens.
 
         seed       b s    ids in front
         condition  b c    ids behind them; at least one of the two
+        options           the other options of `AutoregressiveWrapper.generate` that choose a token or end a row, behind
+                          whose end zeros follow; there is no filter by default
         returns    b n    the last `max_seq_len` tokens of all
         """
+        length = as_number(length)
         require(is_int(length) and length >= 0, 'length', length, 'an integer of at least 0')
         if seed is None and condition is None:
             raise ValueError('`seed` is missing: give it, or a `condition`')
         fronts = (('seed', seed), ('condition', condition))
-        parts = [check_ids(ids, name, 1) for name, ids in fronts if ids is not None]
+        device = next(self.parameters()).device
+        given = ((name, ids_of(ids, name, device)) for name, ids in fronts if ids is not None)
+        parts = [check_ids(ids, name, 1) for name, ids in given]
         if len({ids.shape[0] for ids in parts}) > 1:
             raise ValueError(f'`condition` got {parts[1].shape[0]} rows, `seed` has {parts[0].shape[0]}')
-        check_temperature(temperature)
-        new, state = torch.cat(parts, dim=1), None
-        parts, failed = [new], FailedRows()
-        for _ in range(length):
-            logits, state = self(new, state)
-            tokens, largest = sample_with_max(logits[:, -1], temperature)
-            failed.add(largest)
-            new = rearrange(tokens, 'b -> b 1')
-            parts.append(new)
-        failed.raise_first()
-        return torch.cat(parts, dim=1)[:, -self.max_seq_len :]
+        own: Any = {'temperature': temperature, 'filter_logits_fn': identity, **options}
+        ids = torch.cat(parts, dim=1)
+        decoding = Decoding(
+            expert=StateReader(self),
+            choice=Choice.from_all(own, '`generate`', vocabulary=self.num_tokens),
+            modules=[],
+            ids=F.pad(ids, (0, length)),
+            pads=None,
+            length=ids.shape[1],
+            leading=ids.shape[:1],
+            pad_value=0,
+        )
+        decoding.finish()
+        return decoding.ids[:, : decoding.length][:, -self.max_seq_len :]
+
+
+class StateReader:
+    """Reads a growing sequence with a recurrent network and its state."""
+
+    def __init__(self, net: SyntheticDataGenerator) -> None:
+        self.net, self.state, self.seen = net, None, 0
+        self.inputs: dict[str, Any] = {}
+
+    def read(self, sequence: Tensor, pads: None = None) -> Tensor:
+        """Return the logits (b, l) after the last token of `sequence` (b, n)."""
+        logits, self.state = self.net(sequence[:, self.seen :], self.state)
+        self.seen = sequence.shape[1]
+        return logits[:, -1]
 
 
 class UniversalPretrainWrapper(Configurable):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, Prompts
 from x_transformers.core.arguments import checked
-from x_transformers.core.checks import as_mask, check_ids
+from x_transformers.core.checks import as_mask, as_number, check_ids
 from x_transformers.core.nets import refuse_own
 from x_transformers.flags import (
     Check,
@@ -26,7 +26,7 @@ from x_transformers.flags import (
     shown,
 )
 from x_transformers.flags.maybe import Maybe
-from x_transformers.generation.sampling import new_tokens_of
+from x_transformers.generation.sampling import new_tokens_of, padded_rows
 
 __all__ = ['Spliced', 'VisionLanguageWrapper']
 
@@ -214,8 +214,9 @@ class VisionLanguageWrapper(Configurable):
             n = images.shape[1]
             if not whole and x.shape[1] < n:
                 return x
-            m = min(x.shape[1], n)
-            new = torch.where(images[:, :m].unsqueeze(-1), vectors[:, :m].to(x.dtype), x[:, :m])
+            m, times = min(x.shape[1], n), max(len(x) // max(len(images), 1), 1)  # Each prompt may stand in many rows.
+            at, own = (t[:, :m].repeat_interleave(times, dim=0) if times > 1 else t[:, :m] for t in (images, vectors))
+            new = torch.where(at.unsqueeze(-1), own.to(x.dtype), x[:, :m])
             return new if x.shape[1] == m else torch.cat((new, x[:, m:]), dim=1)
 
         return put
@@ -223,20 +224,57 @@ class VisionLanguageWrapper(Configurable):
     @checked
     def generate(
         self,
-        prompts: Tensor,
+        prompts: Prompts,
         seq_len: int,
         images: Tensor | None = None,
         mask: Tensor | None = None,
         **options: Any,
-    ) -> Tensor:
+    ) -> Any:
         """Continue prompts with images by `seq_len` tokens, with the options of `AutoregressiveWrapper.generate`.
 
-        prompts   b n       with `image_token_id` as placeholders of images, padded on the right, with `mask`
+        prompts   b n       with `image_token_id` as placeholders of images, padded on the right, with `mask`, or
+                            lists of unequal length
         images    k c h w
         returns   b s       without `image_token_id`
         raises    ValueError also if prompt and answer are longer than `max_seq_len`
         """
+        return self.decoder.generate(*self.read_images(prompts, seq_len, images, mask, options), **options)
+
+    @checked
+    def stream(
+        self,
+        prompts: Prompts,
+        seq_len: int,
+        images: Tensor | None = None,
+        mask: Tensor | None = None,
+        **options: Any,
+    ) -> Iterator[Tensor]:
+        """Yield the tokens of `generate`, which has the same arguments, one step at a time."""
+        return self.decoder.stream(*self.read_images(prompts, seq_len, images, mask, options), **options)
+
+    @checked
+    def beam_search(
+        self,
+        prompts: Prompts,
+        seq_len: int,
+        beams: int = 4,
+        images: Tensor | None = None,
+        mask: Tensor | None = None,
+        **options: Any,
+    ) -> Any:
+        """Continue prompts with images with beam search, with the arguments of `generate` and of
+        `AutoregressiveWrapper.beam_search`."""
+        rows, seq_len = self.read_images(prompts, seq_len, images, mask, options)
+        return self.decoder.beam_search(rows, seq_len, beams, **options)
+
+    def read_images(
+        self, prompts: Any, seq_len: Any, images: Tensor | None, mask: Any, options: dict[str, Any]
+    ) -> tuple[Any, Any]:
+        """Return prompts with a place for each vector of their images, and the number of new tokens. What puts the
+        vectors there joins `options`."""
         refuse_own({name: options[name] for name in options if name in SET_BY_WRAPPER}, 'generate', SET_BY_WRAPPER)
+        prompts, real = padded_rows(prompts, 'prompts', self.decoder.pad_value, next(self.parameters()).device)
+        mask, seq_len = real if mask is None else mask, as_number(seq_len)
         with torch.no_grad():
             made = self.splice(prompts, images, mask)
         n, longest = made.ids.shape[1], self.decoder.net.max_seq_len
@@ -256,4 +294,4 @@ class VisionLanguageWrapper(Configurable):
         banned = options.pop('banned_tokens', None)
         banned = [self.image_token_id, *(() if banned is None else torch.as_tensor(banned).flatten().tolist())]
         options |= dict(transform_token_embeds=put, banned_tokens=banned)
-        return self.decoder.generate(rows or made.ids, seq_len, **options)
+        return rows or made.ids, seq_len

@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Generator, Tensor, nn
 
-from x_transformers.autoregressive_wrapper import Decoding, evaluating
+from x_transformers.autoregressive_wrapper import Decoding, Prompts, evaluating
 from x_transformers.cache import LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_ids
+from x_transformers.core.checks import as_number, check_ids
 from x_transformers.core.nets import check_net, counts_tokens, refuse_own
 from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.traces import maps_apart
@@ -40,7 +40,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.choice import Choice
-from x_transformers.generation.sampling import padded_prompts, require, top_k as top_k
+from x_transformers.generation.sampling import even_prompts, require, top_k as top_k
 from x_transformers.objectives.test_time_training import (
     InnerStep,
     LowRankLinear,
@@ -332,9 +332,9 @@ class XLAutoregressiveWrapper(Configurable):
     @checked
     def generate(
         self,
-        start_tokens: Tensor,
+        start_tokens: Prompts,
         seq_len: int,
-        eos_token: int | None = None,
+        eos_token: int | Sequence[int] | None = None,
         temperature: float = 1.0,
         filter_logits_fn: str | Callable[..., Tensor] = top_k,
         filter_kwargs: dict[str, Any] | None = None,
@@ -347,39 +347,38 @@ class XLAutoregressiveWrapper(Configurable):
 
             start_tokens      ... n   ids with any leading axes
             seq_len                   number of tokens to generate; fewer if all sequences end before
-            eos_token                 id that ends a sequence; it is kept, `pad_value` follows. No effect in the prompt
+            eos_token                 id that ends a sequence, or several: it is kept, `pad_value` follows. No effect in
+                                      the prompt
             temperature       0 ..    0 selects the most probable token
             filter_logits_fn          filter of `generation/sampling.py` by name, or a callable
             filter_kwargs             its keywords
             mems                      memories of the segments before the prompts
             cache_kv                  use the cache within a segment, if the net can
             generator                 random number generator, on the device of the model
-            **kwargs                  passed to every call of the model: `context`, ...
+            **kwargs                  the other options of `AutoregressiveWrapper.generate` that choose a token or end a
+                                      row; further ones are passed to every call of the model: `context`, ...
             returns           ... s   the new tokens only
             raises                    ValueError or TypeError for arguments out of range
 
         A segment is complete when a token follows it. Then it becomes a memory, and modules with test-time training are
         updated, as in training; no token is in a segment and in its memory.
         """
+        seq_len = as_number(seq_len)
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
-        require(eos_token is None or is_int(eos_token), 'eos_token', eos_token, 'a token id or None')
-        if not torch.is_tensor(start_tokens):
-            raise TypeError(f'`start_tokens` got {type(start_tokens).__name__}, it must be a tensor of ids')
-        ids, _, leading = padded_prompts(start_tokens, None, self.pad_value)
+        ids, leading = even_prompts(start_tokens, 'start_tokens', self.pad_value, next(self.net.parameters()).device)
+        own: Any = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
+        kwargs |= own | dict(generator=generator, eos_token=eos_token)
+        choice = Choice.for_wrapper(self, kwargs)
         self.check(F.pad(ids, (0, 1)), mems, kwargs)
-        own = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
-        choice = Choice.for_wrapper(self, own | dict(generator=generator))
         decoding = Decoding(
             expert=SegmentReader(self, kwargs, mems, cache_kv=cache_kv),
-            choose=choice.draw,
-            weigh=choice.weigh if choice.steps else None,
+            choice=choice,
             modules=list(self.modules()),
             ids=F.pad(ids, (0, seq_len), value=self.pad_value),
             pads=None,
             length=ids.shape[1],
             leading=leading,
             pad_value=self.pad_value,
-            eos_token=eos_token,
         )
         start = decoding.length
         with evaluating(decoding.modules), self.rows(ids.shape[0]):

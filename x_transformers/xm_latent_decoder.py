@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any
 
 import torch
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper, Prompts
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
@@ -32,7 +32,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.engine import evaluating, rows_of
-from x_transformers.generation.sampling import accurate, padded_prompts, require
+from x_transformers.generation.sampling import accurate, ids_of, padded_prompts, padded_rows, require
 from x_transformers.training.items import count_items, share_of_items
 from x_transformers.training.losses import before_padding, predictable, read_of, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import Readout, Terms, later, single_losses
@@ -314,30 +314,52 @@ class XMLatentDecoder(Configurable):
     @checked
     def generate(
         self,
-        start_tokens: Tensor,
+        start_tokens: Prompts,
         seq_len: int,
         latents: Tensor | Sequence[Tensor | None] | None = None,
         **kwargs: Any,
-    ) -> Tensor:
+    ) -> Any:
         """Continue the prompts ([b] n) by `seq_len` tokens, given latents, of which those that are not given are drawn.
 
         Keywords are those of `AutoregressiveWrapper.generate`.
         """
-        check_ids(torch.atleast_2d(start_tokens), 'start_tokens', 1)
+        net, prompts = self.read_latents(start_tokens, latents, kwargs)
+        return net.generate(prompts, seq_len, **kwargs)
+
+    @checked
+    def stream(self, start_tokens: Prompts, seq_len: int, latents: Any = None, **kwargs: Any) -> Iterator[Tensor]:
+        """Yield the tokens of `generate`, which has the same arguments, one step at a time."""
+        net, prompts = self.read_latents(start_tokens, latents, kwargs)
+        return net.stream(prompts, seq_len, **kwargs)
+
+    @checked
+    def beam_search(
+        self, start_tokens: Prompts, seq_len: int, beams: int = 4, latents: Any = None, **kwargs: Any
+    ) -> Any:
+        """Continue the prompts with beam search, with the arguments of `generate` and of
+        `AutoregressiveWrapper.beam_search`."""
+        net, prompts = self.read_latents(start_tokens, latents, kwargs)
+        return net.beam_search(prompts, seq_len, beams, **kwargs)
+
+    def read_latents(self, prompts: Any, latents: Any, kwargs: dict[str, Any]) -> tuple[AutoregressiveWrapper, Any]:
+        """Return what generates, and the prompts as a tensor or a list of tensors. The latents join `kwargs`."""
+        prompts = ids_of(prompts, 'start_tokens', next(self.net.parameters()).device)
+        rows = prompts if isinstance(prompts, list) else [torch.atleast_2d(prompts)]
+        for ids in rows:
+            check_ids(torch.atleast_2d(ids), 'start_tokens', 1)
         refuse_own(kwargs, 'generate', SET_HERE)
-        batch = start_tokens.shape[:-1].numel()
+        batch = len(prompts) if isinstance(prompts, list) else prompts.shape[:-1].numel()
         with evaluating(list(self.modules())):
             latents = self.init_latents(latents, batch)
             if latents.ndim != 3:
                 raise ValueError('`latents` got candidates, see `generate_with_candidate_latents`')
-            prefix = dict(prepend_embeds=self.latent_proj(latents), excise_prepend_embeds=True)
-            net = AutoregressiveWrapper(self.net, ignore_index=self.ignore_index)
-            return net.generate(start_tokens, seq_len, **prefix, **kwargs)
+            kwargs |= dict(prepend_embeds=self.latent_proj(latents), excise_prepend_embeds=True)
+        return AutoregressiveWrapper(self.net, ignore_index=self.ignore_index), prompts
 
     @checked
     def generate_with_candidate_latents(
         self,
-        start_tokens: Tensor,
+        start_tokens: Prompts,
         seq_len: int,
         winner_fn: Callable | Sequence[Callable] | None = None,
         winner_fns: Sequence[Callable] | None = None,
@@ -353,6 +375,8 @@ class XMLatentDecoder(Configurable):
                               if None, the constructor's rule chooses by the loss of the prompts
         return_best_latents   return `(tokens, (candidates (b k m d), winners (b)))`
         """
+        start_tokens, real = padded_rows(start_tokens, 'start_tokens', 0, next(self.net.parameters()).device)
+        kwargs |= {} if real is None else {'prompt_lens': real.sum(dim=-1)}
         start_tokens = check_ids(start_tokens, 'start_tokens', 1)
         chosen, slot = winner_fn if winner_fns is None else winner_fns, self.slot(active_latent_index)
         rules = self.winner_fns if chosen is None else self.one_each(chosen)

@@ -10,14 +10,15 @@ import torch.nn.functional as F
 from einops import rearrange
 from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
-from x_transformers.autoregressive_wrapper import Reader, evaluating
+from x_transformers.autoregressive_wrapper import Decoding, Prompts, Reader
 from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core import ordering
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import a_tensor, as_mask, check_device, check_ids
+from x_transformers.core.checks import a_tensor, as_mask, as_number, check_device, check_ids, numbers_of, within
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
 from x_transformers.core.ordering import sort_members
@@ -50,15 +51,14 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.choice import Choice
-from x_transformers.generation.failures import FailedRows
+from x_transformers.generation.exits import going
 from x_transformers.generation.sampling import (
     align_right,
-    check_mask,
-    lens_of_mask,
     padded_prompts,
+    padded_rows,
     require,
+    take_padding,
     top_k as top_k,
-    without_token,
 )
 from x_transformers.keywords import Unpack, XValTransformerWrapperKeywords
 from x_transformers.training.items import count_items, share_of_items
@@ -262,6 +262,20 @@ class Growing:
         return (joined, trace) if return_intermediates else joined
 
 
+class NumberReader(Reader):
+    """Reads tokens and the `numbers` (b, t) so far, and notes the number that is predicted next."""
+
+    numbers: Tensor
+
+    def read(self, sequence: Tensor, pads: Tensor | None = None, count: int | None = None) -> Tensor:
+        """Return the logits (b, l) after the last token of `sequence` (b, n)."""
+        length = sequence.shape[1]
+        self.net.numbers = self.numbers[:, :length]
+        out = super().read(sequence, pads, count)
+        self.numbers[:, length] = out[..., -1]
+        return out[..., :-1]
+
+
 class XValAutoregressiveWrapper(Configurable):
     """A causal model of tokens and numbers with its next-token loss, and generation.
 
@@ -348,8 +362,8 @@ class XValAutoregressiveWrapper(Configurable):
     @checked
     def generate(
         self,
-        start_tokens: Tensor,
-        start_numbers: Tensor,
+        start_tokens: Prompts,
+        start_numbers: Any,
         seq_len: int,
         filter_logits_fn: str | Callable[..., Tensor] = top_k,
         filter_kwargs: dict[str, Any] | None = None,
@@ -374,37 +388,58 @@ class XValAutoregressiveWrapper(Configurable):
             slide_cache               past `max_seq_len`, keep the cache of the last tokens, as if attention had a
                                       window of so many; else read them again each time
             generator                 random number generator, on the device of the model
-            **kwargs                  passed to every call of the model: `context`, ..., and a `mask` of the prompts
+            **kwargs                  the other options of `AutoregressiveWrapper.generate` that choose a token or end a
+                                      row, `eos_token` among them; further ones are passed to every call of the model:
+                                      `context`, ..., and a `mask` of the prompts
             returns                   `GenerateReturn` of the new tokens only
             raises                    ValueError or TypeError for arguments out of range
 
         Past `max_seq_len` only the last `max_seq_len` tokens are read.
         """
+        seq_len = as_number(seq_len)
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
+        own: Any = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
+        kwargs |= own | dict(generator=generator)
+        choice = Choice.for_wrapper(self, kwargs)
         refuse_own(kwargs, 'generate', SET_BY_GENERATION)
-        prompt_lens = lens_of_mask(start_tokens, prompt_lens, kwargs)
-        ids, pads, leading = padded_prompts(start_tokens, prompt_lens, self.pad_value)
-        start_numbers = check_numbers(start_numbers, 'start_numbers', start_tokens)
-        check_mask(kwargs.get('mask'), ids, alone=prompt_lens is None)
+        weight = next(self.net.parameters())
+        tokens, real = padded_rows(start_tokens, 'start_tokens', self.pad_value, weight.device)
+        if real is not None:
+            require(prompt_lens is None, 'prompt_lens', prompt_lens, 'None for lists, which have their own lengths')
+            prompt_lens = real.sum(dim=-1)
+        if not torch.is_tensor(start_numbers):
+            start_numbers = padded_numbers(start_numbers, 'start_numbers').to(weight)
+        prompt_lens, left_pad = take_padding(tokens, prompt_lens, kwargs)
+        ids, pads, leading = padded_prompts(tokens, prompt_lens, self.pad_value)
+        start_numbers = check_numbers(start_numbers, 'start_numbers', tokens)
         start, numbers = ids.shape[1], start_numbers.reshape(ids.shape[0], start_numbers.shape[-1])[:, : ids.shape[1]]
         numbers = numbers if pads is None else align_right(numbers, start - pads, 1.0)
-        ids, numbers = F.pad(ids, (0, seq_len)), F.pad(numbers, (0, seq_len))
-        own: Any = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
-        choice, failed = Choice(**own, generator=generator), FailedRows(leading)
-        net: Any = Growing(self.net, numbers)
-        reader = Reader(net, kwargs, cache_kv=cache_kv, slides=slide_cache)
-        with evaluating(list(self.modules())):
-            for place in range(start, start + seq_len):
-                net.numbers = numbers[:, :place]
-                out = reader.read(ids[:, :place], pads)
-                logits, number = out[..., :-1], out[..., -1]
-                ids[:, place], largest = choice.draw(without_token(logits, self.ignore_index))
-                failed.add(largest)
-                numbers[:, place] = number
-        failed.raise_first()
-        new_ids, new = (t[:, start:].reshape(*leading, seq_len) for t in (ids, numbers))
-        numeric = new_ids == self.net.numerical_token_id
-        return GenerateReturn(new_ids, new.masked_fill(~numeric, torch.nan), numeric)
+        if left_pad is not None:
+            pads, numbers = left_pad, numbers.masked_fill(within(left_pad, start), 1.0)
+        reader = NumberReader(Growing(self.net, numbers), kwargs, cache_kv=cache_kv, slides=slide_cache)
+        reader.numbers = F.pad(numbers, (0, seq_len))
+        decoding = Decoding(
+            expert=reader,
+            choice=choice,
+            modules=list(self.modules()),
+            ids=F.pad(ids, (0, seq_len), value=self.pad_value),
+            pads=pads,
+            length=start,
+            leading=leading,
+            pad_value=self.pad_value,
+        )
+        decoding.finish()
+        new = decoding.ids[:, start : decoding.length]
+        numeric = decoding.generated((new == self.net.numerical_token_id) & going(new, decoding.endings))
+        numbers = decoding.generated(reader.numbers[:, start:]).masked_fill(~numeric, torch.nan)
+        return GenerateReturn(decoding.generated(new), numbers, numeric)
+
+
+def padded_numbers(value: Any, name: str) -> Tensor:
+    """Return numbers as a tensor, rows of unequal length (b, n) padded with 1."""
+    if isinstance(value, (list, tuple)) and len({len(row) for row in value if hasattr(row, '__len__')}) > 1:
+        return pad_sequence([numbers_of(row, name).float() for row in value], batch_first=True, padding_value=1.0)
+    return numbers_of(value, name)
 
 
 __getattr__, __dir__ = also(__name__)

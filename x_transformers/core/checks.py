@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -118,6 +120,13 @@ def numbers_of(value: Any, name: str) -> Tensor:
     if t.is_complex():
         raise TypeError(f'`{name}` got {t.dtype}, it must be real numbers')
     return t
+
+
+def as_number(value: Any) -> Any:
+    """Return the number that a tensor or an array of one entry holds; anything else as it is."""
+    if isinstance(value, (torch.Tensor, np.ndarray)) and math.prod(value.shape) == 1:
+        return value.item()
+    return value
 
 
 def sizes(*wanted: int | str | None) -> str:

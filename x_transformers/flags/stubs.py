@@ -219,8 +219,10 @@ def collect_generation_inputs(writer: Writer) -> dict[str, Fields]:
     for kind, own in ((Choice, sorted(Choice.own_names())), (Guidance, typing.get_type_hints(Guidance))):
         hints = typing.get_type_hints(kind)
         found |= {name: (writer.render_type(hints[name]), '') for name in own if name not in found}
-    searched = {parameter.name for parameter, _ in list_parameters(wrapper.beam_search)}
-    named = {'StreamInputs': set(), 'GenerateInputs': {'eos_token', 'temperature'}, 'BeamSearchInputs': searched}
+    searched, streamed = (
+        {parameter.name for parameter, _ in list_parameters(method)} for method in (wrapper.beam_search, wrapper.stream)
+    )
+    named = {'StreamInputs': streamed, 'GenerateInputs': {'eos_token', 'temperature'}, 'BeamSearchInputs': searched}
     return {name: {one: field for one, field in found.items() if one not in own} for name, own in named.items()}
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -12,14 +13,14 @@ import torch
 from torch import Tensor
 
 from x_transformers.cache import Cache
-from x_transformers.core.checks import check_ids, numbers_of, weights_in
+from x_transformers.core.checks import as_number, check_ids, numbers_of, weights_in
 from x_transformers.core.own_stacks import given_whole, has_own_forward, known_stack
 from x_transformers.fast.paged_step import PagedStep
-from x_transformers.flags import ConfigError, advice, count, is_int, none, size
+from x_transformers.flags import ConfigError, count, is_int, none, size
 from x_transformers.flags.maybe import Maybe
 from x_transformers.flags.unexpected import answering
 from x_transformers.generation.cached_step import each_rows, form_of, named_rows
-from x_transformers.generation.choice import NO_TOKEN, REASONS, Choice, Endings, GenerationHistory, vocabulary_of
+from x_transformers.generation.choice import ENDS, NO_TOKEN, REASONS, Choice, GenerationHistory
 from x_transformers.generation.engine import Generated, evaluating, reasons_of
 from x_transformers.generation.failures import no_token_error
 from x_transformers.generation.guidance import Guidance
@@ -55,18 +56,26 @@ class Request:
     start: int
     stop: int
     choice: Choice
-    eos: frozenset[int]
-    stops: Sequence[list[int]]
     table: Table
     shared: int = 0
     error: Exception | None = field(default=None, repr=False)
 
+    @functools.cached_property
+    def ends(self) -> tuple[frozenset[int], list[list[int]]]:
+        """End tokens and stop sequences."""
+        endings = self.choice.endings
+        eos = frozenset() if endings.eos is None else frozenset(endings.eos.tolist())
+        stops = [] if endings.stops is None else [[t for t in row if t >= 0] for row in endings.stops.tolist()]
+        return eos, stops
+
     def reason(self) -> int:
         """Why it has ended, as a place in `REASONS`; -1 while it goes on."""
-        if self.ids[-1] in self.eos:
+        eos, stops = self.ends
+        if self.ids[-1] in eos:
             return 1
         made = len(self.ids) - self.start
-        if any(len(one) <= made and self.ids[-len(one) :] == one for one in self.stops):
+        stops = stops if made >= self.choice.min_new_tokens else ()
+        if any(len(one) <= made and self.ids[-len(one) :] == one for one in stops):
             return 2
         return 0 if len(self.ids) >= self.stop else -1
 
@@ -195,23 +204,24 @@ class PagedEngine:
                           no token; PoolIsFull if `max_waiting` others wait. The others go on in any case
         """
         ids = self.prompt_of(prompt)
-        seq_len = new_tokens_of(seq_len, len(ids))
+        seq_len = new_tokens_of(as_number(seq_len), len(ids))
         require(is_int(seq_len) and seq_len >= 1, 'seq_len', seq_len, 'an integer of at least 1')
-        choice = Choice.for_wrapper(self.wrapper, options)
-        for name, value in options.items():
-            known = [*Choice.own_names(), 'seq_len', 'prompt', 'eos_token', 'stop_sequences']
-            hint = advice(name, known, value, type(self), 'add')
-            raise TypeError(f'`{name}` is no keyword of a single request{hint}')
-        endings = Endings(eos_token, stop_sequences, vocabulary_of(self.net))
+        choice = self.choice_of({'eos_token': eos_token, 'stop_sequences': stop_sequences, **options})
         self.check_length(len(ids), seq_len)
-        eos = frozenset() if endings.eos is None else frozenset(endings.eos.tolist())
-        stops = [] if endings.stops is None else [[t for t in row if t >= 0] for row in endings.stops.tolist()]
         with self.lock:
             if self.max_waiting is not None and len(self.waiting) >= self.max_waiting:
                 raise PoolIsFull(f'{len(self.waiting)} requests wait already, which is `max_waiting`')
-            own = Request(self.new_number(), ids, len(ids), len(ids) + seq_len, choice, eos, stops, Table(self.pool))
+            own = Request(self.new_number(), ids, len(ids), len(ids) + seq_len, choice, Table(self.pool))
             self.waiting.append(own)
             return own.number
+
+    def choice_of(self, options: dict[str, Any]) -> Choice:
+        """Return the choice of a request.  Raises TypeError for other keywords."""
+        choice = Choice.for_wrapper(self.wrapper, options)
+        for name, value in options.items():
+            hint = advice(name, [*Choice.own_names(), 'seq_len', 'prompt'], value, type(self), 'add')
+            raise TypeError(f'`{name}` is no keyword of a single request{hint}')
+        return choice
 
     def prompt_of(self, prompt: Any) -> list[int]:
         given = numbers_of(prompt, 'prompt')
@@ -260,7 +270,8 @@ class PagedEngine:
             old = self.find(number)
             if old not in self.running:
                 raise KeyError(f'request {number} waits, only those that run can be continued twice')
-            choice = Choice.for_wrapper(self.wrapper, options) if options else old.choice
+            ends = {name: getattr(old.choice, name) for name in ENDS}
+            choice = self.choice_of(ends | options) if options else old.choice
             full = len(self.running) >= self.max_batch
             table = Table(self.pool) if full else old.table.fork()
             own = replace(old, number=self.new_number(), ids=list(old.ids), choice=choice, table=table)
@@ -529,34 +540,96 @@ class Paged:
     block_size: int = 16
 
 
-def generate_in_blocks(
-    wrapper: Any, storage: Any, prompts: Any, prompt_lens: Any, seq_len: int, own: dict[str, Any], whole: dict[str, Any]
-) -> Generated:
-    """`generate` with a request for each row. `own` are its keywords, `whole` those that need all rows side by side."""
-    require(isinstance(storage, Paged), 'kv_storage', storage, '`Paged(num_blocks, block_size)`, or None')
-    for name, value in whole.items():
-        if value is not None and value is not False:
-            raise ValueError(f'`{name}` does not go with `kv_storage`: rows are generated one by one')
-    Guidance.refuse(own, '`kv_storage`')
-    several = own.pop('num_samples', None)
-    require(several is None or (is_int(several) and several >= 1), 'num_samples', several, 'an integer of at least 1')
-    ids, pads, leading = wrapper.opening(prompts, prompt_lens, seq_len, None)
-    seq_len = new_tokens_of(seq_len, ids.shape[1])
-    starts = [0] * len(ids) if pads is None else pads.tolist()
-    rows = [row[start:] for row, start in zip(ids, starts, strict=True) for _ in range(several or 1)]
-    engine = PagedEngine(wrapper, storage.num_blocks, storage.block_size, max_batch=max(len(rows), 1))
-    engine.called = 'row'  # The numbers of its requests are those of the rows.
-    numbers = [engine.add(row, seq_len, **own) for row in rows] if seq_len else []
-    found = engine.run()
-    ended = [found[number] for number in numbers] or [Completion(ids.new_zeros(0), 'length')] * len(rows)
-    for error in (one.error for one in ended if one.error is not None):
-        raise error
-    tokens = ids.new_full((len(ended), max((len(one.tokens) for one in ended), default=0)), wrapper.pad_value)
-    for row, one in zip(tokens, ended, strict=True):
-        row[: len(one.tokens)] = one.tokens
-    codes = torch.tensor([REASONS.index(one.finish_reason) for one in ended], dtype=torch.long)
-    shape = leading if several is None else torch.Size((*leading, several))
-    return Generated(tokens.reshape(*shape, tokens.shape[-1]), finish_reasons=reasons_of(codes.reshape(shape)))
+NOT_BY_ROWS = (
+    'amateur_model', 'contrastive_decode_kwargs', 'return_intermediates', 'return_log_probs', 'prompt_cache',
+)  # fmt: skip
+
+
+class Requests:
+    """The rows of `generate(..., kv_storage=...)` as requests of an engine of their own.
+
+    Args:
+        wrapper: An AutoregressiveWrapper.
+        storage: A `Paged`.
+        prompts: Prompts as `generate` takes them.
+        seq_len: Number of tokens to generate.
+        options: Keywords of `generate`. Those that need all rows side by side are refused.
+    """
+
+    def __init__(self, wrapper: Any, storage: Any, prompts: Any, seq_len: Any, options: dict[str, Any]) -> None:
+        require(isinstance(storage, Paged), 'kv_storage', storage, '`Paged(num_blocks, block_size)`, or None')
+        own = dict(options)
+        for name in NOT_BY_ROWS:
+            if own.pop(name, None) not in (None, False):
+                raise ValueError(f'`{name}` does not go with `kv_storage`: rows are generated one by one')
+        for name in ('cache_kv', 'restrict_to_max_seq_len'):
+            if not own.pop(name, True):
+                raise ValueError(f'`{name}=False` does not go with `kv_storage`: rows are generated one by one')
+        own.pop('slide_cache', None)  # No row is longer than `max_seq_len`.
+        Guidance.refuse(own, '`kv_storage`')
+        several, callback, compiled = own.pop('num_samples', None), own.pop('callback', None), own.pop('compile', False)
+        several = as_number(several)
+        counted = several is None or (is_int(several) and several >= 1)
+        require(counted, 'num_samples', several, 'an integer of at least 1')
+        require(callback is None or callable(callback), 'callback', callback, 'a callable, or None')
+        prompt_lens, inputs = own.pop('prompt_lens', None), {'mask': own.pop('mask', None)}
+        ids, pads, leading = wrapper.opening(prompts, prompt_lens, as_number(seq_len), inputs)
+        if inputs.get('mask') is not None:
+            raise ValueError('`mask` does not go with `kv_storage` if it has holes: rows are generated without padding')
+        seq_len = new_tokens_of(as_number(seq_len), ids.shape[1])
+        starts = [0] * len(ids) if pads is None else pads.tolist()
+        rows = [row[start:] for row, start in zip(ids, starts, strict=True) for _ in range(several or 1)]
+        most = max(len(rows), 1)
+        self.engine = PagedEngine(wrapper, storage.num_blocks, storage.block_size, max_batch=most, compile=compiled)
+        self.engine.called = 'row'  # The numbers of its requests are those of the rows.
+        self.numbers = [self.engine.add(row, seq_len, **own) for row in rows] if seq_len else []
+        self.rows, self.ids, self.callback, self.pad_value = len(rows), ids, callback, wrapper.pad_value
+        self.ended: dict[int, Completion] = {}
+        self.shape = leading if several is None else torch.Size((*leading, several))
+
+    def stream(self) -> Iterator[Tensor]:
+        """Yield the tokens of each step, with the leading axes of the prompts; `pad_value` behind the end of a row.
+
+        Raises:
+            Exception: That of a row whose next token cannot be chosen.
+        """
+        made: dict[int, list[int]] = {number: [] for number in self.numbers}
+        ended: set[int] = set()
+        at = 0
+        while self.numbers:
+            while all(len(row) > at or number in ended for number, row in made.items()):
+                if not any(len(row) > at for row in made.values()):
+                    return
+                step = [row[at] if len(row) > at else self.pad_value for row in made.values()]
+                tokens, at = self.ids.new_tensor(step).reshape(self.shape), at + 1
+                if self.callback is not None:
+                    self.callback(tokens)
+                yield tokens
+            for number, token in self.engine.step().items():
+                made[number].append(token)
+            for number, one in self.engine.results().items():
+                if one.error is not None:
+                    raise one.error
+                ended.add(number)
+                self.ended[number] = one
+
+    def finish(self) -> Generated:
+        """Generate all tokens, and return them with the reasons why rows have ended."""
+        if self.callback is not None:
+            for _ in self.stream():
+                pass
+        found = self.ended | self.engine.run()
+        ended = [found[number] for number in self.numbers]
+        ended = ended or [Completion(self.ids.new_zeros(0), 'length')] * self.rows
+        for error in (one.error for one in ended if one.error is not None):
+            raise error
+        longest = max((len(one.tokens) for one in ended), default=0)
+        tokens = self.ids.new_full((len(ended), longest), self.pad_value)
+        for row, one in zip(tokens, ended, strict=True):
+            row[: len(one.tokens)] = one.tokens
+        codes = torch.tensor([REASONS.index(one.finish_reason) for one in ended], dtype=torch.long)
+        reasons = reasons_of(codes.reshape(self.shape))
+        return Generated(tokens.reshape(*self.shape, longest), finish_reasons=reasons)
 
 
 def is_greedy(choice: Choice) -> bool:

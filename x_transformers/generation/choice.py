@@ -5,6 +5,8 @@ The single steps are pure functions of `sampling.py`. No models.
 
     logits -> repetition, presence and frequency penalties -> bias -> banned and allowed tokens -> processors
            -> filters -> temperature -> draw
+
+No repeated n-grams and no end before `min_new_tokens` are bans, too, and come before the processors.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from x_transformers.compat.helpers import identity
-from x_transformers.flags import is_int, is_number
+from x_transformers.core.checks import as_number
+from x_transformers.flags import did_you_mean, is_int, is_number
 from x_transformers.flags.maybe import Maybe
+from x_transformers.generation.rules import GenerationHistory as GenerationHistory, NoEndBefore, NoRepeat
 from x_transformers.generation.sampling import (
     FILTER_LOGITS_FN,
     accurate,
@@ -42,6 +47,11 @@ from x_transformers.generation.sampling import (
 
 Processor = Callable[..., Tensor]
 SETTLED = {'vocabulary', 'num_logits', 'never_chosen'}  # what wrappers set, and users do not
+ENDS = ('eos_token', 'stop_sequences', 'min_new_tokens')  # options of `Choice` that say where a row ends
+NUMBERS = (
+    'temperature', 'repetition_penalty', 'presence_penalty', 'frequency_penalty', 'no_repeat_ngram_size',
+    'min_new_tokens',
+)  # fmt: skip
 
 
 def vocabulary_of(net: Any) -> int | None:
@@ -69,19 +79,26 @@ def check_token(token: Any, name: str, vocabulary: int | None) -> None:
 
 
 def tokens_of(ids: Any, name: str, vocabulary: int | None) -> list[int]:
-    """Token ids from a tensor or another collection of them, checked."""
-    ids = ids.tolist() if torch.is_tensor(ids) else ids
+    """Token ids from a tensor, an array or another collection of them, checked."""
+    ids = ids.tolist() if isinstance(ids, (Tensor, np.ndarray)) else ids
     if isinstance(ids, (str, bytes)) or not hasattr(ids, '__iter__'):
         require(False, name, ids, 'a sequence of token ids')
-    tokens: Any = list(ids)
+    tokens: Any = [as_number(token) for token in ids]
     for token in tokens:
         check_token(token, name, vocabulary)
     return tokens
 
 
+def refuse_ends(options: Mapping[str, Any]) -> None:
+    """Raise a ValueError for an option that ends rows, where all rows have as many tokens as an image."""
+    for name in ENDS:
+        if name in options and not (options[name] is None or (name == 'min_new_tokens' and options[name] == 0)):
+            raise ValueError(f'`{name}` cannot be given here: each row is an image, which has a fixed number of tokens')
+
+
 @dataclass
 class Choice:
-    """What is done to the logits (b l) of the next token before one is drawn. All but the draw is off by default.
+    """The options of choosing a token from its logits (b, l) and of ending a row. All but the draw is off by default.
 
     temperature          0 ..     0 selects the most probable token, without a filter
     filter_logits_fn              a filter, by name or a callable, or several in order
@@ -93,10 +110,15 @@ class Choice:
     logit_bias                    token -> number that is added to its logit
     banned_tokens                 tokens that are never chosen
     allowed_tokens                the only tokens that are
+    no_repeat_ngram_size          no sequence of so many tokens twice in a row, its prompt included; 0 for no such rule
+    min_new_tokens                number of new tokens before a row may end: no `eos_token` is chosen, and no stop
+                                  sequence counts
     logits_processor              (ids (b t), logits (b l)) -> logits, one or several, last before the filters; ids are
                                   all tokens so far, padded on the left where prompts are. One with a parameter
                                   `history` is given a `GenerationHistory` by that name, which tells what is padding
     generator                     random number generator, on the device of the logits
+    eos_token                     a token, or several, that ends a row
+    stop_sequences                sequences of tokens that do
     vocabulary                    number of tokens, where it is known before the first logits
     num_logits                    number of those that have a logit, where it is known
     never_chosen                  ids that stand for something else than a token, such as padding
@@ -113,17 +135,27 @@ class Choice:
     allowed_tokens: Sequence[int] | Tensor | None = None
     logits_processor: Processor | Sequence[Processor] | None = None
     generator: Maybe[Generator] = None
+    no_repeat_ngram_size: int = 0
+    min_new_tokens: int = 0
+    eos_token: int | Sequence[int] | Tensor | None = None
+    stop_sequences: Sequence[Sequence[int]] | None = None
     vocabulary: int | None = None
     num_logits: int | None = None
     never_chosen: Sequence[int] = ()
 
     def __post_init__(self) -> None:
+        for name in NUMBERS:
+            setattr(self, name, as_number(getattr(self, name)))
         check_temperature(self.temperature)
         positive = in_range(self.repetition_penalty, 0.0) and self.repetition_penalty > 0
         require(positive, 'repetition_penalty', self.repetition_penalty, 'a number of more than 0, not infinite')
         for name in ('presence_penalty', 'frequency_penalty'):
             finite = is_number(getattr(self, name)) and math.isfinite(getattr(self, name))
             require(finite, name, getattr(self, name), 'a number, not NaN or infinite')
+        for name in ('no_repeat_ngram_size', 'min_new_tokens'):
+            known = is_int(getattr(self, name)) and getattr(self, name) >= 0
+            require(known, name, getattr(self, name), 'an integer of at least 0')
+        self.endings = Endings(self.eos_token, self.stop_sequences, self.vocabulary, self.min_new_tokens)
         keep = filter_with(self.filter_logits_fn, self.filter_kwargs)
         # the most probable token is in every filter's choice
         self.keep = identity if self.temperature == 0 else keep
@@ -142,6 +174,14 @@ class Choice:
         """From the keywords among `options` that are those of a choice, which are taken out."""
         own = cls.own_names()
         return cls(**{name: options.pop(name) for name in list(options) if name in own}, **settled)
+
+    @classmethod
+    def from_all(cls, options: dict[str, Any], where: str, **settled: Any) -> Choice:
+        """Make a choice from options that all must be its own.  Raises TypeError for another one."""
+        choice = cls.taken_from(options, **settled)
+        for name in options:
+            raise TypeError(f'`{name}` is no option of {where}{did_you_mean(name, cls.own_names())}')
+        return choice
 
     @classmethod
     def own_names(cls) -> set[str]:
@@ -170,6 +210,10 @@ class Choice:
         if self.never_chosen or any(one is not None for one in given):
             self.shift = functools.cache(self.shift_for(self.vocabulary))
             steps.append(lambda logits, _: logits + self.shift(logits.shape[-1], logits.dtype, logits.device))
+        rules: list[Any] = [NoRepeat(self.no_repeat_ngram_size)] if self.no_repeat_ngram_size else []
+        if self.min_new_tokens and self.endings.eos is not None:
+            rules.append(NoEndBefore(tuple(self.endings.eos.tolist()), new=self.min_new_tokens))
+        steps += [functools.partial(processed, rule, True) for rule in rules]
         wanted: Any = self.logits_processor
         wanted = () if wanted is None else wanted if isinstance(wanted, (list, tuple)) else (wanted,)
         for processor in wanted:
@@ -182,7 +226,8 @@ class Choice:
         """A function that makes what is added to the logits, from their number, type and device."""
         bias = {} if self.logit_bias is None else self.logit_bias
         require(isinstance(bias, Mapping), 'logit_bias', bias, 'a dict from token ids to numbers')
-        bias, banned, allowed = dict(bias), self.banned_tokens, self.allowed_tokens
+        bias = {as_number(token): as_number(value) for token, value in bias.items()}
+        banned, allowed = self.banned_tokens, self.allowed_tokens
         for token, value in bias.items():
             known = is_number(value) and value < math.inf  # -inf bans a token
             require(known, 'logit_bias', value, f'a number below inf for each token, also for {token!r}')
@@ -274,71 +319,6 @@ def processed(processor: Processor, wants_history: bool, logits: Tensor, history
     return new
 
 
-@dataclass
-class GenerationHistory:
-    """The tokens before a generated one, as `ids` of the prompts and what was generated, and which of them are real.
-
-    Args:
-        ids: All tokens so far, (b, t).
-        start: Index of the first generated token, an integer or one per row (b).
-        left_pad: Number of tokens in front that are no text, an integer or one per row (b); None for none.
-        mask: True for the real ones of the first tokens, (b, n) with n <= t; None if all are.
-        max_new_tokens: Number of tokens to generate, unless a row ends before.
-    """
-
-    ids: Tensor
-    start: int | Tensor
-    left_pad: int | Tensor | None = None
-    mask: Maybe[Tensor] = None
-    max_new_tokens: int | None = None
-
-    @property
-    def token_mask(self) -> Tensor:
-        """True for real tokens, False for padding, (b, t)."""
-        real = self.padding_mask
-        return torch.ones_like(self.ids, dtype=torch.bool) if real is None else real
-
-    @property
-    def padding_mask(self) -> Tensor | None:
-        """`token_mask`, or None if all tokens are real."""
-        real = None
-        if self.left_pad is not None:
-            real = self._from(self.left_pad)
-        if self.mask is not None:
-            mask = F.pad(self.mask.bool(), (0, self.ids.shape[1] - self.mask.shape[1]), value=True)
-            real = mask if real is None else real & mask
-        return real
-
-    @property
-    def generated_mask(self) -> Tensor:
-        """True for generated tokens, False for those of the prompt, (b, t)."""
-        return self._from(self.start)
-
-    @property
-    def num_generated(self) -> int | Tensor:
-        """Number of generated tokens: an integer, or one per row (b) if rows are ahead of one another."""
-        return self.ids.shape[1] - self.start
-
-    @property
-    def num_prompt_tokens(self) -> int | Tensor:
-        """Number of real tokens of the prompts: an integer, or one per row (b)."""
-        if self.mask is not None:
-            return self.token_mask.sum(dim=-1) - self.num_generated
-        return self.start - (0 if self.left_pad is None else self.left_pad)
-
-    def left_padded(self) -> tuple[Tensor, Tensor | None]:
-        """Return `ids` and `padding_mask`, (b, t) both, with what is not real moved to the front of each row."""
-        real: Any = self.padding_mask
-        if self.mask is None:
-            return self.ids, real
-        order = real.byte().argsort(dim=-1, stable=True)
-        return self.ids.gather(1, order), real.gather(1, order)
-
-    def _from(self, first: int | Tensor) -> Tensor:
-        first = first.unsqueeze(-1) if torch.is_tensor(first) else first
-        return (torch.arange(self.ids.shape[1], device=self.ids.device) >= first).expand(self.ids.shape)
-
-
 # ends
 
 
@@ -351,10 +331,17 @@ class Endings:
 
     eos_token        a token, several, or None
     stop_sequences   sequences of tokens
+    min_new_tokens   number of generated tokens before which sequences do not count, the last one included
     """
 
-    def __init__(self, eos_token: Any = None, stop_sequences: Any = None, vocabulary: int | None = None) -> None:
-        self.eos = self.ids_of(eos_token, vocabulary)
+    def __init__(
+        self,
+        eos_token: Any = None,
+        stop_sequences: Any = None,
+        vocabulary: int | None = None,
+        min_new_tokens: int = 0,
+    ) -> None:
+        self.eos, self.min_new_tokens = self.ids_of(eos_token, vocabulary), min_new_tokens
         stops: Any = () if stop_sequences is None else stop_sequences
         words = 'sequences of token ids, one at least in each'
         iterates = hasattr(stops, '__iter__') and not isinstance(stops, (str, bytes))
@@ -371,6 +358,7 @@ class Endings:
     def ids_of(eos_token: Any, vocabulary: int | None) -> Tensor | None:
         if eos_token is None:
             return None
+        eos_token = torch.as_tensor(eos_token) if isinstance(eos_token, np.ndarray) else eos_token
         if is_int(eos_token):
             check_token(eos_token, 'eos_token', vocabulary)
             return torch.tensor([eos_token])
@@ -391,11 +379,24 @@ class Endings:
         """Which tokens (...) end a row."""
         return (tokens.unsqueeze(-1) == self.eos).any(dim=-1)
 
-    def reasons(self, tail: Tensor) -> Tensor:
-        """Places in `REASONS` (b), 0 where a row goes on, from its last generated tokens (b w)."""
+    @property
+    def num_last_tokens(self) -> int:
+        """Return how many tokens may end a row at a place, at most."""
+        return sum(0 if one is None else len(one) for one in (self.eos, self.stops))
+
+    def reasons(self, tail: Tensor, made: int | Tensor | None = None) -> Tensor:
+        """Return indices into `REASONS` (b), 0 where a row goes on.
+
+        Args:
+            tail: The last generated tokens of each row, (b, w).
+            made: Number of generated tokens, an integer or one per row (b); by default enough to end.
+        """
         found = torch.zeros(len(tail), dtype=torch.long, device=tail.device)
         if self.stops is not None:
             tail = F.pad(tail, (self.width - tail.shape[1], 0), value=NO_TOKEN)
             same = (tail.unsqueeze(1) == self.stops) | (self.stops == ANY_TOKEN)
-            found = found.masked_fill(same.all(dim=-1).any(dim=-1), 2)
+            stopped = same.all(dim=-1).any(dim=-1)
+            if self.min_new_tokens and made is not None:
+                stopped = stopped & (made >= self.min_new_tokens)
+            found = found.masked_fill(stopped, 2)
         return found if self.eos is None else found.masked_fill(self.is_eos(tail[:, -1]), 1)

@@ -22,8 +22,9 @@ from x_transformers.fast.plain_step import PlainStep
 from x_transformers.fast.untouched import Private
 from x_transformers.flags import warn_once
 from x_transformers.flags.maybe import Maybe
-from x_transformers.generation.choice import REASONS, Endings, GenerationHistory
+from x_transformers.generation.choice import REASONS, Choice, Endings
 from x_transformers.generation.failures import FailedRows
+from x_transformers.generation.rules import GenerationHistory
 from x_transformers.generation.sampling import accurate
 
 # modules that were training, and in how many places, threads among them, they are held in eval mode
@@ -308,6 +309,11 @@ class Beside:
         self.reader.fork(self.seen(sequence), pads, rows)
         self.prompts = None if self.prompts is None else self.prompts[rows]
 
+    def select(self, rows: Tensor, b: int) -> None:
+        """Go on with the given rows of the batch of size `b`; they may repeat."""
+        self.reader.select(rows, b)
+        self.prompts = None if self.prompts is None else self.prompts[rows]
+
 
 @dataclass
 class Decoding:
@@ -318,29 +324,27 @@ class Decoding:
     length             places of `ids` that are filled
     samples            how often each prompt is continued; its reading is shared
     beside             further readings of each step, which change its logits
-    choose             from logits (b l) to tokens, and the largest logit of each row
-    weigh              from logits and the history of tokens to the logits that `choose` gets
+    choice             how tokens are chosen from logits (b l), and where rows end
     text_start         places in front that hold no tokens of the vocabulary which is chosen from
     log_probs  b s     those of the generated tokens under the expert alone, if wanted
     ends       b       why each row has ended, as a place in `REASONS`; 0 while it goes on. Only padding follows
     """
 
     expert: Any  # a `Reader`, or what reads like one
-    choose: Callable[[Tensor], tuple[Tensor, Tensor]]
+    choice: Choice
     modules: list[nn.Module]
     ids: Tensor
     pads: Maybe[Tensor]
     length: int
     leading: torch.Size
     pad_value: int
-    eos_token: int | None = None
-    endings: Maybe[Endings] = None
     beside: Sequence[Beside] = ()
-    weigh: Maybe[Callable[[Tensor, GenerationHistory], Tensor]] = None
     text_start: int = 0
     samples: int = 1
     callback: Maybe[Callable[[Tensor], Any]] = None
     wants_log_probs: bool = False
+    weigh: Maybe[Callable[[Tensor, GenerationHistory], Tensor]] = field(init=False)
+    endings: Endings = field(init=False)
     ends: Tensor = field(init=False)
     log_probs: Tensor | None = field(init=False, default=None)
     start: int = field(init=False)
@@ -348,7 +352,8 @@ class Decoding:
 
     def __post_init__(self) -> None:
         self.failed = FailedRows(self.leading)
-        self.endings = (self.endings or Endings(self.eos_token)).to(self.ids.device)
+        self.weigh = self.choice.weigh if self.choice.steps else None
+        self.endings = self.choice.endings.to(self.ids.device)
         self.ends = torch.zeros(self.ids.shape[0], dtype=torch.long, device=self.ids.device)
         self.start = self.length
 
@@ -371,7 +376,7 @@ class Decoding:
                 logits = other.added_to(logits, sequence, self.pads)
             if self.weigh is not None:
                 logits = self.weigh(logits, self.history(sequence))
-            tokens, largest = self.choose(logits)
+            tokens, largest = self.choice.draw(logits)
             ended = self.ends > 0 if self.endings else None
             self.failed.add(largest, ended)
             if self.wants_log_probs:
@@ -382,7 +387,8 @@ class Decoding:
         self.length += 1
         if self.endings:
             tail = self.ids[:, max(self.start, self.length - self.endings.width) : self.length]
-            self.ends = torch.where(self.ends > 0, self.ends, self.endings.reasons(tail))
+            reasons = self.endings.reasons(tail, self.length - self.start)
+            self.ends = torch.where(self.ends > 0, self.ends, reasons)
         return tokens
 
     def history(self, sequence: Tensor) -> GenerationHistory:
@@ -449,10 +455,11 @@ class Beams:
 
     ids          b h t   the prompts, padded on the left, then room for what is generated
     scores       b h     summed log probabilities, in nats
+    beside               further readings of each step, which change its logits
     rank                 from logits (.. l) to what the candidates of one hypothesis are picked by, and the largest
                          logit that may be chosen (..); None where this is the logits themselves
     weigh                changes logits before all else, given the history of tokens; None for nothing
-    done         b h t   hypotheses that ended with `eos_token`, the best by `done_scores` (b h)
+    done         b h t   hypotheses that have ended, the best by `done_scores` (b h)
     """
 
     reader: Reader
@@ -465,6 +472,7 @@ class Beams:
     endings: Endings = field(default_factory=Endings)
     length_penalty: float = 0.0
     weigh: Maybe[Callable[[Tensor, GenerationHistory], Tensor]] = None
+    beside: Sequence[Beside] = ()
     done: Tensor = field(init=False)
     done_scores: Tensor = field(init=False)
     start: int = field(init=False)
@@ -484,11 +492,12 @@ class Beams:
         pads = None if self.pads is None else repeat(self.pads, 'b -> (b h)', h=h)
         sequence = rearrange(self.ids[..., : self.length], 'b h t -> (b h) t')
         logits = self.reader.read(sequence, pads)
+        for other in self.beside:
+            logits = other.added_to(logits, sequence, pads)
         if self.weigh is not None:
             room, mask = self.ids.shape[-1] - self.start, self.reader.inputs.get('mask')
             logits = self.weigh(logits, GenerationHistory(sequence, self.start, pads, mask, room))
-        ends: Any = self.endings.eos if self.endings else ()
-        wanted = self.beams + len(ends)
+        wanted = self.beams + self.endings.num_last_tokens
         ranks, largest = (logits, None) if self.rank is None else self.rank(logits)
         ranks, tokens = ranks.topk(min(wanted, logits.shape[-1]), dim=-1)
         dead = rearrange(self.scores.isneginf(), 'b h -> (b h)')
@@ -502,14 +511,26 @@ class Beams:
         totals = rearrange(self.scores, 'b h -> b h 1') + rearrange(gains, '(b h) k -> b h k', h=h)
         totals, tokens = rearrange(totals, 'b h k -> b (h k)'), rearrange(tokens, '(b h) k -> b (h k)', h=h)
         if self.endings:
-            ended = self.endings.is_eos(tokens)
+            ended = self.find_ended(tokens, count)
+            if self.beams == 1:  # One beam is greedy: it ends where the end is the most probable token, and only there.
+                others = totals < totals.amax(dim=-1, keepdim=True)
+                totals, ended = totals.masked_fill(others, -torch.inf), ended & ~others
             self.finish(totals.masked_fill(~ended, -torch.inf), tokens, count)
             totals = totals.masked_fill(ended, -torch.inf)
         self.scores, best = totals.topk(min(self.beams, h * count), dim=-1)
         self.ids, parents = self.continued(tokens, best, count)
         self.length += 1
-        rows = rearrange(torch.arange(b, device=best.device) * h, 'b -> b 1') + parents
-        self.reader.select(rearrange(rows, 'b k -> (b k)'), b * h)
+        rows = rearrange(rearrange(torch.arange(b, device=best.device) * h, 'b -> b 1') + parents, 'b k -> (b k)')
+        for reader in (self.reader, *self.beside):
+            reader.select(rows, b * h)
+
+    def find_ended(self, tokens: Tensor, count: int) -> Tensor:
+        """Return True for tokens (b, h * count) with which a hypothesis ends, `count` of each."""
+        made = self.length - self.start
+        width = min(self.endings.width - 1, made)
+        tail = repeat(self.ids[..., self.length - width : self.length], 'b h w -> (b h k) w', k=count)
+        tail = torch.cat((tail, tokens.reshape(-1, 1)), dim=1)
+        return (self.endings.reasons(tail, made + 1) > 0).view_as(tokens)
 
     def note_failed(self, largest: Tensor) -> None:
         """Note rows with logits that are NaN, or of which no hypothesis goes on or has ended, from the largest logits

@@ -260,5 +260,5 @@ def going(new: Tensor, endings: Endings) -> Tensor:
     """Which new tokens (b s) do not stand behind the end of their row."""
     real = torch.ones_like(new, dtype=torch.bool)
     for at in range(1, new.shape[1]) if endings else ():
-        real[:, at] = real[:, at - 1] & (endings.reasons(new[:, max(at - endings.width, 0) : at]) == 0)
+        real[:, at] = real[:, at - 1] & (endings.reasons(new[:, max(at - endings.width, 0) : at], at) == 0)
     return real

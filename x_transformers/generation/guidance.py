@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.checks import a_tensor
+from x_transformers.core.checks import a_tensor, as_number
 from x_transformers.flags import warn_once
 from x_transformers.flags.maybe import Maybe
-from x_transformers.generation.sampling import guided, in_range, padded_prompts, require
+from x_transformers.generation.sampling import guided, ids_of, in_range, padded_prompts, require
 
 
 def unlearned(scale: float, what: str) -> str:
@@ -38,6 +38,7 @@ class Guidance:
     negative_context: Maybe[Tensor] = None
 
     def __post_init__(self) -> None:
+        self.cond_scale = as_number(self.cond_scale)
         require(in_range(self.cond_scale, 0.0), 'cond_scale', self.cond_scale, 'a number of at least 0')
         given = [name for name in ('negative_prompts', 'negative_context') if getattr(self, name) is not None]
         if self.cond_scale == 1 and given:
@@ -87,8 +88,8 @@ class Guidance:
 
     def opening(self, ids: Tensor, pads: Tensor | None, leading: torch.Size, prompt_lens: Any) -> Tensor:
         """The other prompts, with the padding (b) of the prompts (b n) on the left."""
-        given = self.negative_prompts
-        if isinstance(given, (list, tuple)) or prompt_lens is not None:
+        given = ids_of(self.negative_prompts, 'negative_prompts', ids.device)
+        if isinstance(given, list) or prompt_lens is not None:
             given, own, found = padded_prompts(given, prompt_lens, 0)
             none = torch.zeros(len(given), dtype=torch.long, device=given.device)
             same = torch.equal(none if own is None else own, none if pads is None else pads.to(none))

@@ -25,10 +25,10 @@ from torch.utils._pytree import tree_leaves
 
 from x_transformers.cache import Cache
 from x_transformers.core import old_caches
+from x_transformers.core.checks import within
 from x_transformers.core.files import check_fields, is_count, read_content, write_content
 from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.engine import Reader, evaluating, rows_of
-from x_transformers.generation.sampling import lens_of_mask
 
 FORMAT = 'x-transformers prompt 4'
 
@@ -99,8 +99,10 @@ class PromptCache:
     @classmethod
     def of(cls, wrapper: Any, prompts: Any, prompt_lens: Any, inputs: dict[str, Any]) -> PromptCache:
         """Read prompts."""
-        prompt_lens = lens_of_mask(prompts, prompt_lens, inputs)
-        ids, pads, leading = wrapper.opening(prompts, prompt_lens, 0, inputs.get('mask'))
+        mask = inputs.get('mask')
+        ids, pads, leading = wrapper.opening(prompts, prompt_lens, 0, inputs)
+        if mask is not None and pads is not None and ids.shape[1] == mask.shape[1] and bool(mask[:, -1:].all()):
+            inputs['mask'] = mask  # Padding in front that a mask says, which continuations do not say again.
         reader = Reader(wrapper.net, inputs, restrict=False)
         if not reader.caching:
             raise ValueError(
@@ -114,6 +116,12 @@ class PromptCache:
     def length(self) -> int:
         """The tokens of a prompt, padding included."""
         return self.ids.shape[1]
+
+    def pads_of(self, ids: Tensor) -> Tensor | None:
+        """Return the numbers of paddings (b) in prompts (b, n) whose mask was given when they were read."""
+        if self.pads is None or 'mask' not in self.inputs or len(self.pads) not in (1, len(ids)):
+            return None
+        return self.pads.to(ids.device).expand(len(ids))
 
     def inputs_for(
         self, wrapper: Any, ids: Tensor, pads: Tensor | None, inputs: dict[str, Any], cache_kv: bool
@@ -132,7 +140,10 @@ class PromptCache:
             raise ValueError(f'`prompt_cache` holds {rows} prompts, there are {b}: it must hold one, or as many')
         same = (pads is None) == (self.pads is None) and (pads is None or torch.equal(pads, self.pads.expand(b)))
         mine = self.ids.to(ids.device)
-        if not same or ids.shape[1] < self.length or not (ids[:, : self.length] == mine).all():
+        hidden = None if pads is None else within(pads, self.length)
+        given = ids[:, : self.length] if hidden is None else ids[:, : self.length].masked_fill(hidden, 0)
+        mine = mine if hidden is None else mine.masked_fill(hidden, 0)
+        if not same or ids.shape[1] < self.length or not (given == mine).all():
             raise ValueError(
                 f'`prompts` must begin with the {self.length} tokens of `prompt_cache`, '
                 'and be longer by the same number in each row'

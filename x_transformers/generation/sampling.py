@@ -15,13 +15,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Generator, Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from x_transformers.core.checks import check_ids, numbers_of
+from x_transformers.core.checks import as_number, check_ids, numbers_of
 from x_transformers.core.precision import accurate, clamped_to
 from x_transformers.flags import did_you_mean, is_int, is_number, shown, warn_once
 from x_transformers.generation.failures import FailedRows
@@ -257,7 +258,7 @@ def bind(keep: Filter, keywords: dict[str, Any]) -> Filter:
             takes = ', '.join(f'`{one}`' for one in known) or 'none'
             hint = did_you_mean(keyword, known)
             raise ValueError(f'`filter_kwargs` got {keyword!r}, the keywords of `{name}` are {takes}{hint}')
-    bound = functools.partial(keep, **keywords)
+    bound = functools.partial(keep, **{keyword: as_number(value) for keyword, value in keywords.items()})
     if keep in FILTER_LOGITS_FN.values():
         bound(torch.zeros(2, dtype=torch.float32, device='cpu'))
     return bound
@@ -493,18 +494,86 @@ def new_tokens_of(seq_len: Any, prompt: int) -> Any:
     return seq_len.total - prompt
 
 
-def padded_prompts(prompts: Any, prompt_lens: Any, pad_value: int) -> tuple[Tensor, Tensor | None, torch.Size]:
+def is_listed(value: Any) -> bool:
+    """Return True for what holds entries of its own: a list, a tuple, a range, or an array of objects."""
+    return isinstance(value, (list, tuple, range)) or (isinstance(value, np.ndarray) and value.dtype == object)
+
+
+def ids_of(value: Any, name: str = 'prompts', device: torch.device | None = None) -> Any:
+    """Return ids as a tensor, or a list of 1-D tensors of unequal length, from what Python has.
+
+    Args:
+        value: A tensor, an array, or nested lists of ids, tensors or arrays.
+        name: What errors call it.
+        device: Where ids go that are not on any; None for the CPU.
+    """
+    if torch.is_tensor(value) or not (is_listed(value) or isinstance(value, np.ndarray)):
+        return value
+    if not is_listed(value):
+        return as_ids(value, name, device)
+    parts = [ids_of(one, name, device) if is_listed(one) or isinstance(one, np.ndarray) else one for one in value]
+    whole = [one for one in parts if torch.is_tensor(one) and one.ndim > 0]
+    if not whole and not any(isinstance(one, list) for one in parts):
+        if not parts:
+            return []
+        return as_ids([as_number(one) for one in parts], name, device)
+    if len(whole) < len(parts):
+        raise ValueError(f'`{name}` got {shown(value)}: its entries must be ids, or all of them rows of ids')
+    even = len({one.shape for one in whole}) == 1 and not any(map(torch.is_tensor, value))
+    return torch.stack(whole) if even else whole
+
+
+def as_ids(value: Any, name: str, device: torch.device | None) -> Tensor:
+    """Return a tensor of whole numbers from an array or a list of numbers."""
+    try:
+        ids = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f'`{name}` got {shown(value)}, it must be ids: a tensor, an array, or lists of them') from None
+    return ids.long().to(device) if ids.numel() == 0 and isinstance(value, list) else ids.to(device)
+
+
+def padded_rows(value: Any, name: str, pad_value: int, device: torch.device | None) -> tuple[Any, Tensor | None]:
+    """Return ids padded on the right (b, n) and True for the real ones (b, n), if these are lists of unequal length."""
+    ids = ids_of(value, name, device)
+    if not isinstance(ids, list):
+        return ids, None
+    if not ids or any(one.ndim != 1 for one in ids):
+        raise ValueError(f'`{name}` got {shown(value)}: rows of unequal length must have one axis')
+    lens = torch.tensor([len(one) for one in ids], device=ids[0].device)
+    padded = pad_sequence(ids, batch_first=True, padding_value=pad_value)
+    if bool((lens == padded.shape[1]).all()):
+        return padded, None
+    return padded, torch.arange(padded.shape[1], device=padded.device) < lens.unsqueeze(-1)
+
+
+def even_prompts(prompts: Any, name: str, pad_value: int, device: torch.device | None) -> tuple[Tensor, torch.Size]:
+    """Return prompts of equal length as ids (b, n), and their leading axes, for models that read no padding."""
+    given = ids_of(prompts, name, device)
+    if isinstance(given, list) and len({len(one) for one in given}) > 1:
+        raise ValueError(f'`{name}` got rows of {[len(one) for one in given]} ids, they must be of one length here')
+    if not torch.is_tensor(given) and not isinstance(given, list):
+        raise TypeError(f'`{name}` got {type(given).__name__}, it must be ids: a tensor, an array, or lists of them')
+    ids, _, leading = padded_prompts(given, None, pad_value, device)
+    return ids, leading
+
+
+def padded_prompts(
+    prompts: Any, prompt_lens: Any, pad_value: int, device: torch.device | None = None
+) -> tuple[Tensor, Tensor | None, torch.Size]:
     """The prompts as ids (b t) padded on the left, the number of paddings (b) if any, and the leading axes."""
-    if isinstance(prompts, (list, tuple)):
+    prompts = ids_of(prompts, 'prompts', device)
+    if isinstance(prompts, list):
         if prompt_lens is not None:
             raise ValueError('`prompt_lens` cannot be given with a list of prompts, which have their own lengths')
-        if not prompts or not all(torch.is_tensor(p) and p.ndim == 1 for p in prompts):
-            got = [tuple(p.shape) if torch.is_tensor(p) else type(p).__name__ for p in prompts]
+        if not prompts or not all(p.ndim == 1 for p in prompts):
+            got = [tuple(p.shape) for p in prompts]
             raise ValueError(f'a list of `prompts` must hold one 1-D tensor or more, got {got}')
         prompt_lens = torch.tensor([len(p) for p in prompts])
-        prompts = pad_sequence(list(prompts), batch_first=True, padding_value=pad_value)
+        prompts = pad_sequence(prompts, batch_first=True, padding_value=pad_value)
     if not torch.is_tensor(prompts) or prompts.ndim == 0:
-        raise TypeError(f'`prompts` must be a tensor with at least one axis, or a list of 1-D tensors, got {prompts!r}')
+        raise TypeError(
+            f'`prompts` must be a tensor with at least one axis, an array, or lists of ids, got {shown(prompts)}'
+        )
 
     leading = prompts.shape[:-1]
     ids = prompts.reshape(leading.numel(), prompts.shape[-1])
@@ -526,27 +595,48 @@ def padded_prompts(prompts: Any, prompt_lens: Any, pad_value: int) -> tuple[Tens
     return align_right(ids[:, :longest], lens, pad_value), pads, leading
 
 
-def lens_of_mask(prompts: Any, prompt_lens: Any, inputs: dict[str, Any]) -> Any:
-    """Return `prompt_lens`, or those that a mask says which hides the end of prompts: it is taken out of the inputs.
+def read_prompts(
+    prompts: Any, prompt_lens: Any, pad_value: int, inputs: dict[str, Any], device: torch.device | None = None
+) -> tuple[Tensor, Tensor | None, torch.Size]:
+    """Return what `padded_prompts` does, for keywords of a net among which a `mask` may say what is padding."""
+    prompts = ids_of(prompts, 'prompts', device)
+    prompt_lens, left_pad = take_padding(prompts, prompt_lens, inputs)
+    ids, pads, leading = padded_prompts(prompts, prompt_lens, pad_value, device)
+    return ids, pads if left_pad is None else left_pad, leading
+
+
+def take_padding(prompts: Any, prompt_lens: Any, inputs: dict[str, Any]) -> tuple[Any, Tensor | None]:
+    """Return the lengths of prompts (b) with padding behind them, and the numbers of paddings (b) in front of them.
+
+    A `mask` (b, t) in the keywords of the net says either, and is then taken out. One with holes stays.
 
     Args:
         prompts: Ids, (..., t), or a list of prompts.
         prompt_lens: The number of real tokens of each, if the user has said so.
-        inputs: Keywords of the net, among them `mask`, (b, t).
+        inputs: Keywords of the net.
 
     Raises:
         ValueError: The mask hides a last token, from which generation goes on, and others before it or all of them.
     """
     mask = inputs.get('mask')
-    if mask is None or prompt_lens is not None or not torch.is_tensor(prompts) or prompts.ndim == 0:
-        return prompt_lens
+    if mask is None:
+        return prompt_lens, None
+    if not torch.is_tensor(prompts) or prompts.ndim == 0:
+        check_mask(mask, prompts, alone=not isinstance(prompts, list))
+        return prompt_lens, None
     ids = prompts.reshape(prompts.shape[:-1].numel(), prompts.shape[-1])
-    check_mask(mask, ids, alone=True)
-    lens = lens_of_real(mask.bool())
-    if lens is None:
-        return None
-    del inputs['mask']
-    return lens.reshape(prompts.shape[:-1])
+    mask = mask if torch.is_tensor(mask) else numbers_of(mask, 'mask').to(ids.device)
+    check_mask(mask, ids, alone=prompt_lens is None)
+    real = mask.bool()
+    lens = lens_of_real(real)
+    if lens is not None:
+        del inputs['mask']
+        return lens.reshape(prompts.shape[:-1]), None
+    first = real.byte().argmax(dim=-1)
+    inputs['mask'] = mask
+    if bool((torch.arange(real.shape[1], device=real.device) >= first.unsqueeze(-1)).eq(real).all()):
+        del inputs['mask']  # There are no holes.
+    return None, first if bool(first.any()) else None
 
 
 def lens_of_real(real: Tensor | None) -> Tensor | None:

@@ -17,7 +17,6 @@ row keeps as many tokens as the one with the fewest. Their distribution is the s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 
 from x_transformers.cache import Cache
 from x_transformers.core.buffers import Buffer
-from x_transformers.core.checks import within
+from x_transformers.core.checks import as_number, within
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, counts_tokens, refuse_own
 from x_transformers.core.own_stacks import given_whole
 from x_transformers.flags import is_int, warn_once
@@ -38,7 +37,7 @@ from x_transformers.generation.engine import Reader
 from x_transformers.generation.exits import check_looped_exits
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.guidance import Guidance
-from x_transformers.generation.sampling import draw, lens_of_mask, new_tokens_of, require, shift_right
+from x_transformers.generation.sampling import draw, new_tokens_of, require, shift_right
 
 
 class SpeculativeStats(NamedTuple):
@@ -360,7 +359,8 @@ class Speculation:
         if self.endings:
             back = torch.arange(1 - width, 1, device=at.device)
             tails = [self.out.gather(1, end + back) for end in at.split(1, dim=1)]
-            ends = torch.stack([self.endings.reasons(tail) > 0 for tail in tails], dim=1) & new
+            ends = [self.endings.reasons(tail, self.made + i) > 0 for i, tail in enumerate(tails, start=1)]
+            ends = torch.stack(ends, dim=1) & new
             ended = ends.any(dim=1)
             count = torch.where(ended, ends.int().argmax(dim=1) + 1, count)
             self.done = self.done | ended
@@ -393,7 +393,7 @@ class Speculation:
 
 def speculation(
     wrapper: Any,
-    prompts: Tensor | Sequence[Tensor],
+    prompts: Any,
     seq_len: int,
     draft: Any,
     num_draft_tokens: int,
@@ -408,17 +408,19 @@ def speculation(
         require(is_int(value) and value >= 1, name, value, 'an integer of at least 1')
     vocabulary, inputs = vocabulary_of(wrapper.net), dict(options)
     choice = Choice.for_wrapper(wrapper, inputs)
-    endings = Endings(inputs.pop('eos_token', None), inputs.pop('stop_sequences', None), vocabulary)
     reading = dict(cache_kv=inputs.pop('cache_kv', True), restrict=inputs.pop('restrict_to_max_seq_len', True))
     reading['slides'] = inputs.pop('slide_cache', True)
     prompt_lens = inputs.pop('prompt_lens', None)
     refuse_own(inputs, 'speculative', SET_BY_GENERATION)
     Guidance.refuse(inputs, 'speculative decoding')
-    for name in ('amateur_model', 'contrastive_decode_kwargs', 'num_samples', 'callback', 'prompt_cache'):
+    alone = 'amateur_model', 'contrastive_decode_kwargs', 'num_samples', 'callback', 'prompt_cache', 'kv_storage'
+    for name in alone:
         if inputs.pop(name, None) is not None:
             raise ValueError(f'`{name}` does not go with speculative decoding, give it to `generate`')
-    prompt_lens = lens_of_mask(prompts, prompt_lens, inputs)
-    ids, pads, leading = wrapper.opening(prompts, prompt_lens, seq_len, inputs.get('mask'))
+    if inputs.pop('compile', False):
+        raise ValueError('`compile` does not go with speculative decoding, give it to `generate`')
+    seq_len = as_number(seq_len)
+    ids, pads, leading = wrapper.opening(prompts, prompt_lens, seq_len, inputs)
     seq_len = new_tokens_of(seq_len, ids.shape[1])
     modules = list(wrapper.modules())
     if draft is None and draft_kwargs is not None:
@@ -454,7 +456,7 @@ def speculation(
         reader=Rewinder(wrapper.net, inputs, **reading),
         guesser=guesser,
         choice=choice,
-        endings=endings.to(ids.device),
+        endings=choice.endings.to(ids.device),
         modules=modules,
         ids=ids,
         pads=pads,

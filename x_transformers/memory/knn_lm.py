@@ -10,7 +10,6 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import check_ids
 from x_transformers.core.precision import accurate
@@ -160,10 +159,6 @@ class KNNLMWrapper(WithDatastore):
         """Log probabilities of the next tokens (b n l), in eval mode and without gradients. See `forward`."""
         with evaluating(list(self.modules())):
             return self(check_ids(x, 'x', 1, self.net.num_tokens), exclude, **kwargs)
-
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """`AutoregressiveWrapper.generate` of the mixed distribution."""
-        return AutoregressiveWrapper(self).generate(*args, **kwargs)
 
     def tune_lambda(self, loader: Iterable[Tensor | Mapping[str, Any]], *, ignore_index: int = -100) -> float:
         """Set `lam` to what makes a held-out text the most probable, by golden-section search, and return it.

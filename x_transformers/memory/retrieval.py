@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.core.transforms import eager_only
 from x_transformers.flags import ConfigError, Configurable
 from x_transformers.generation.prompt_cache import fingerprint
@@ -63,6 +65,22 @@ class WithDatastore(Configurable):
             if name not in ASKED:
                 raise
             return getattr(self.net, name)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """`AutoregressiveWrapper.generate` of this model."""
+        return AutoregressiveWrapper(self).generate(*args, **kwargs)
+
+    def stream(self, *args: Any, **kwargs: Any) -> Iterator[Tensor]:
+        """`AutoregressiveWrapper.stream` of this model."""
+        return AutoregressiveWrapper(self).stream(*args, **kwargs)
+
+    def beam_search(self, *args: Any, **kwargs: Any) -> Any:
+        """`AutoregressiveWrapper.beam_search` of this model."""
+        return AutoregressiveWrapper(self).beam_search(*args, **kwargs)
+
+    def score(self, *args: Any, **kwargs: Any) -> Tensor:
+        """`AutoregressiveWrapper.score` of this model."""
+        return AutoregressiveWrapper(self).score(*args, **kwargs)
 
     @eager_only
     def check_owner(self, net: nn.Module) -> None:

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import a_tensor, check_ids
 from x_transformers.core.precision import accurate
@@ -161,7 +160,3 @@ class SPALMWrapper(WithDatastore):
         hidden, real = tokens_read(x, out, hidden, own)
         found = self.look_up(hidden, real, self.of_last(exclude, x, 'exclude', real.shape[1]))
         return torch.where(found.index < 0, -1, found.values)
-
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """`AutoregressiveWrapper.generate` with what is found for each token."""
-        return AutoregressiveWrapper(self).generate(*args, **kwargs)

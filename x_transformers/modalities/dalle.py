@@ -26,7 +26,7 @@ from x_transformers.flags import (
     probability,
     size,
 )
-from x_transformers.generation.choice import Choice
+from x_transformers.generation.choice import Choice, refuse_ends
 from x_transformers.generation.engine import Beside, Decoding, Reader, evaluating
 from x_transformers.generation.guidance import Guidance, unlearned
 from x_transformers.generation.sampling import require
@@ -319,6 +319,7 @@ class DALLE(Configurable):
         """
         check_samples(num_samples, rerank)
         sizes = dict(vocabulary=self.num_image_tokens, num_logits=self.num_image_tokens)
+        refuse_ends(options)
         choice = Choice.taken_from(options, **sizes)
         if options:
             raise ValueError(f'`{next(iter(options))}` is no option of `generate`')
@@ -336,8 +337,7 @@ class DALLE(Configurable):
         decoding = Decoding(
             expert=reader(),
             beside=beside,
-            choose=choice.draw,
-            weigh=choice.weigh if choice.steps else None,
+            choice=choice,
             text_start=opening.shape[1],  # words are no tokens of the image
             modules=modules,
             ids=F.pad(ids, (0, count)),

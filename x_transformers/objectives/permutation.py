@@ -14,7 +14,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import a_tensor, as_mask, check_ids, check_range
 from x_transformers.core.nets import check_every_place, refuse_own
 from x_transformers.flags import Check, ConfigError, Configurable, an_instance, count, is_number, none, size
-from x_transformers.generation.choice import Choice
+from x_transformers.generation.choice import Choice, GenerationHistory
 from x_transformers.generation.engine import evaluating
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.sampling import Filter, without_token
@@ -214,12 +214,15 @@ class PermutationLMWrapper(Configurable):
         temperature  0 ..        0 for the most likely token
         filter_logits_fn         which tokens may be drawn, and its arguments, as in `AutoregressiveWrapper.generate`
         ranks              b n   in which order they are filled in; from left to right if None
+        **kwargs                 `logit_bias`, `banned_tokens`, `allowed_tokens` and `repetition_penalty`, as in
+                                 `AutoregressiveWrapper.generate`; others are passed to every call of the model
         returns            b n
         raises                   ValueError or TypeError for inputs of another shape or kind
         """
+        kwargs |= dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
+        choice = Choice.taken_from({name: kwargs.pop(name) for name in CHOOSING if name in kwargs}, generator=generator)
         x = check_ids(x, least=1, num_tokens=getattr(self.net, 'num_tokens', None))
         refuse_own(kwargs, '`infill`', SET_BY_WRAPPER)
-        choice = Choice(temperature, filter_logits_fn, filter_kwargs, generator=generator)
         never, failed = -1 if self.pad_token_id is None else self.pad_token_id, FailedRows()
         real = self.real(x, mask)
         missing = as_mask(missing, 'missing', *x.shape, like=x)
@@ -234,12 +237,20 @@ class PermutationLMWrapper(Configurable):
             for step in range(int(missing.sum(dim=-1).max()) if len(x) else 0):
                 at = (order == step).byte().argmax(dim=-1, keepdim=True)
                 logits = self.predict(x, PredictionOrder(known, at, at), real, **kwargs)[:, -1]
-                tokens, largest = choice.draw(without_token(logits, never))
+                history = GenerationHistory(x, x.shape[1], mask=known < step if real is None else (known < step) & real)
+                tokens, largest = choice.draw(choice.weigh(without_token(logits, never), history))
                 here = (order == step) & missing
                 failed.add(largest, ignored=~here.any(dim=-1))
                 x = torch.where(here, tokens.view(-1, 1), x)
         failed.raise_first()
         return x
+
+
+# options of `Choice` that do not depend on the order of tokens
+CHOOSING = (
+    'temperature', 'filter_logits_fn', 'filter_kwargs', 'logit_bias', 'banned_tokens', 'allowed_tokens',
+    'repetition_penalty',
+)  # fmt: skip
 
 
 def of_both(t: Tensor, name: str, places: Tensor) -> Tensor:

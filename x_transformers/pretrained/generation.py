@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from x_transformers.flags.checks import warn_once
-from x_transformers.generation.choice import GenerationHistory
+from x_transformers.generation.rules import BANNED, GenerationHistory, NoEndBefore, NoRepeat, ban, history_of, mask_of
 from x_transformers.generation.sampling import TotalLength, min_p, top_k, top_p
 
-BANNED = -torch.inf
 TOP_K = 50  # what `transformers` keeps where it samples and the file does not say
 
 # what says nothing of how tokens are chosen, or is for others to use
@@ -37,31 +36,12 @@ IDLE = {
 SAMPLING = ('temperature', 'top_k', 'top_p', 'min_p', 'typical_p', 'epsilon_cutoff', 'eta_cutoff')
 
 
-def ban(logits: Tensor, banned: Tensor, where: bool | Tensor = True) -> Tensor:
-    """Return logits (b, l) with -inf for banned tokens (l) or (b, l), in the rows (b) of `where` if it is a tensor."""
-    if torch.is_tensor(where):
-        return logits.masked_fill(where.unsqueeze(-1) & banned, BANNED)
-    return logits.masked_fill(banned, BANNED) if where else logits
-
-
 def force(logits: Tensor, named: Tensor, where: bool | Tensor) -> Tensor:
     """Return logits (b, l) that leave the named tokens (l) alone, whatever has banned them, in the rows of `where`."""
     forced = torch.zeros_like(logits).masked_fill(~named, BANNED)
     if torch.is_tensor(where):
         return torch.where(where.unsqueeze(-1), forced, logits)
     return forced if where else logits
-
-
-def mask_of(tokens: tuple[int, ...], logits: Tensor) -> Tensor:
-    """Return True (l) for some tokens, of which those without a logit are left out."""
-    named = torch.zeros(logits.shape[-1], dtype=torch.bool)
-    named[[token for token in tokens if token < len(named)]] = True
-    return named.to(logits.device)
-
-
-def history_of(ids: Tensor, history: GenerationHistory | None) -> GenerationHistory:
-    """Return the history, by default that of a prompt without padding."""
-    return GenerationHistory(ids, ids.shape[1]) if history is None else history
 
 
 @dataclass(frozen=True)
@@ -72,28 +52,6 @@ class Cooled:
 
     def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
         return logits / self.temperature
-
-
-@dataclass(frozen=True)
-class NoRepeat:
-    """No sequence of n tokens twice, arXiv:1705.04304, section 2.5. Padding is no token."""
-
-    n: int
-
-    def __call__(self, ids: Tensor, logits: Tensor, history: GenerationHistory | None = None) -> Tensor:
-        ids, real = history_of(ids, history).left_padded()
-        first = ids.shape[1] - self.n + 1  # where the last n - 1 tokens begin
-        if first < 1:
-            return logits
-        seen = ids.unfold(1, self.n, 1)  # (b, m, n)
-        again = (seen[..., :-1] == ids[:, None, first:]).all(dim=-1)
-        if real is not None:  # Padding stands in front: a sequence is real if its first token is.
-            again = again & real[:, :first] & real[:, min(first, ids.shape[1] - 1), None]
-        # Tokens without a logit go to one place more, which is cut off.
-        size = logits.shape[-1]
-        banned = torch.zeros(len(ids), size + 1, dtype=torch.long, device=ids.device)
-        banned = banned.scatter_add(1, seen[..., -1].clamp(max=size), again.long())
-        return ban(logits, banned[:, :size] > 0)
 
 
 @dataclass(frozen=True)
@@ -154,21 +112,6 @@ class NotAtBegin:
             alone = history.num_prompt_tokens == 1
             begin = alone.long() if torch.is_tensor(alone) else int(alone)
         return ban(logits, mask_of(self.tokens, logits), history.num_generated == begin)
-
-
-@dataclass(frozen=True)
-class NoEndBefore:
-    """No end token before a row has `total` tokens, its prompt included, and `new` ones are generated."""
-
-    tokens: tuple[int, ...]
-    total: int = 0
-    new: int = 0
-
-    def __call__(self, ids: Tensor, logits: Tensor, history: GenerationHistory | None = None) -> Tensor:
-        history = history_of(ids, history)
-        made = history.num_generated
-        short = (history.num_prompt_tokens + made < self.total) | (made < self.new)
-        return ban(logits, mask_of(self.tokens, logits), short)
 
 
 def listed(tokens: Any) -> tuple[int, ...]:
