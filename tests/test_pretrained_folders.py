@@ -626,7 +626,7 @@ def test_sources_that_are_none(tmp_path):
     for path in ('./nowhere/at/all', './nowhere', '/nowhere', 'nowhere/at/all'):
         with pytest.raises(FileNotFoundError, match='no folder and no file'):
             pretrained.load(path, local_files_only=True)
-    with pytest.raises(ValueError, match=r'config.json. cannot be read'):
+    with pytest.raises(ValueError, match=r'has no config.json: it is empty'):
         pretrained.load(tmp_path)
     (tmp_path / 'config.json').write_text('{"model_type": "llama"}')
     with pytest.raises(FileNotFoundError, match=r'no model.safetensors'):

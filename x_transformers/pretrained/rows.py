@@ -33,6 +33,9 @@ WITHOUT_EFFECT = re.compile(
 )
 
 
+QUANTIZED = ('quantization_config', 'quantization', 'compression_config', 'sparsity_config')  # MLX says the second
+
+
 @dataclass(frozen=True)
 class Const:
     """A text as the value of a keyword; other texts name fields."""
@@ -211,13 +214,14 @@ class Fields:
     def check(self) -> None:
         """Refuse what changes numbers in a way that is not computed."""
         row = self.row
-        if self.config.get('quantization_config') is not None:
+        few_bits = next((name for name in QUANTIZED if self.config.get(name)), None)
+        if few_bits is not None:
             raise ConfigError(
-                f'`quantization_config` of this {row.type} checkpoint is set: weights in few bits are not read, save '
-                f'them in bfloat16 first, by `AutoModel.from_pretrained(path, dtype="bfloat16").dequantize()`'
+                f'`{few_bits}` of this {row.type} checkpoint is set: weights in few bits are not read, save them in '
+                f'bfloat16 first, by `AutoModel.from_pretrained(path, dtype="bfloat16").dequantize()`, or take the '
+                f'model before it was quantized'
             )
-        known = {*row.defaults, *row.names, *row.aliases, *row.fixed, *row.free}
-        known |= {'quantization_config', 'tie_word_embeddings'}
+        known = {*row.defaults, *row.names, *row.aliases, *row.fixed, *row.free, *QUANTIZED, 'tie_word_embeddings'}
         for name, value in self.config.items():
             if name not in known and not WITHOUT_EFFECT.fullmatch(name):
                 raise ConfigError(
