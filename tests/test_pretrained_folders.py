@@ -655,6 +655,22 @@ def test_generation_defaults(folder, tmp_path):
     assert json.loads((tmp_path / 'again' / 'generation_config.json').read_text()) == said
 
 
+def test_generation_defaults_of_a_config(folder, tmp_path):
+    """Without a generation_config.json: what config.json says of ends and choices."""
+    path = shutil.copytree(folder('llama'), tmp_path / 'm')
+    config = json.loads((path / 'config.json').read_text())
+    for said, wanted in (
+        ({'eos_token_id': [2, 5]}, {'eos_token': (2, 5), 'temperature': 0.0}),
+        ({'eos_token_id': None}, {'temperature': 0.0}),
+        ({'eos_token_id': 500}, {'temperature': 0.0}),  # beyond the vocabulary
+        ({'eos_token_id': 3, 'repetition_penalty': 1.2}, dict(eos_token=3, repetition_penalty=1.2, temperature=0.0)),
+    ):
+        (path / 'config.json').write_text(json.dumps({**config, **said}))
+        assert pretrained.load(path).generation_defaults == wanted
+    assert pretrained.load(path, head='embed').generation_defaults and not pretrained.load(path).pretrained.generation
+    assert pretrained.load(folder('bert')).generation_defaults == {}
+
+
 def test_generation_defaults_that_sample(logged):
     from x_transformers.pretrained.generation import generation_keywords
 

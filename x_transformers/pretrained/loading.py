@@ -33,7 +33,7 @@ from x_transformers.pretrained.engine import (
 from x_transformers.pretrained.files import GENERATION, Weights, compact
 from x_transformers.pretrained.folders import locate, read_config, read_json, resolve
 from x_transformers.pretrained.foreign import NoModelError, describe_tensors
-from x_transformers.pretrained.generation import generation_keywords
+from x_transformers.pretrained.generation import generation_keywords, generation_of_config
 from x_transformers.pretrained.heads import drawn, is_of_head, new_steps, of_other_heads, settled
 from x_transformers.pretrained.options import (
     chosen_dtype,
@@ -47,6 +47,8 @@ from x_transformers.pretrained.options import (
 )
 from x_transformers.pretrained.prefixes import knows, strip_prefixes
 from x_transformers.pretrained.rows import OWN, Fields, Row, own_call
+
+DECODER = KINDS['Decoder']
 
 
 @dataclass
@@ -184,7 +186,7 @@ def load(
         **keywords        further keywords of the stack, including `features`, or of the wrapper
 
     `model.pretrained` is the `Info`. `model.generation_defaults` are keywords of `generate` from
-    generation_config.json, which are not applied automatically.
+    generation_config.json, or what config.json says of generation, which are not applied automatically.
 
     Raises ConfigError, which names the field or the tensor, for unsupported settings; ValueError or
     TypeError for an argument out of range, or a file that cannot be read.
@@ -212,8 +214,16 @@ def load(
     model.eval()
     noted: Any = model
     noted.pretrained = info
-    noted.generation_defaults = generation_keywords(info.generation, info.type, hasattr(model, 'decoder'))
+    said = info.generation
+    if not said and generates(model, info):
+        said = generation_of_config(info.config)
+    noted.generation_defaults = generation_keywords(said, info.type, hasattr(model, 'decoder'))
     return (model, info) if return_info else model
+
+
+def generates(model: nn.Module, info: Info) -> bool:
+    """Return True for a model of `transformers` that gives logits of next tokens."""
+    return info.type != OWN and (hasattr(model, 'decoder') or isinstance(getattr(model, 'attn_layers', None), DECODER))
 
 
 def loaded(
