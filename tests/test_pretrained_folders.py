@@ -130,6 +130,41 @@ def test_what_a_type_does_not_compute_is_refused_by_field(kind):
             pretrained.keywords({**config, name: {'bits': 4}})
 
 
+def test_fields_that_say_nothing(folder, tmp_path):
+    """Words of tools, and unknown ones that the user passes over; of models within a model too."""
+    nothing = dict(
+        unsloth_version='2024.9', _attn_implementation_autoset=True, pruned_heads={}, torchscript=False,
+        is_decoder=True, pretraining_tp=2, full_attn_mod=1, interpolate_factor=1, lm_head_bias=False, a_field_of_tomorrow=None,
+        **{'transformers.js_config': {'dtype': 'q4'}},
+    )  # fmt: skip
+    config = json.loads((folder('llama') / 'config.json').read_text())
+    path = shutil.copytree(folder('llama'), tmp_path / 'm')
+    (path / 'config.json').write_text(json.dumps({**config, **nothing}))
+    same_weights(pretrained.load(path), model_of('llama'))
+    for wrong in (dict(lm_head_bias=True), dict(full_attn_mod=2), dict(tomorrow=False), dict(quantization={'bits': 4})):
+        with pytest.raises(ConfigError, match=f'`{next(iter(wrong))}` of this llama checkpoint'):
+            pretrained.keywords({**config, **wrong})
+    (path / 'config.json').write_text(json.dumps({**config, 'tomorrow': 3, 'later': False}))
+    with pytest.raises(ConfigError, match=r"`tomorrow` .* is 3, .*`unknown=\['tomorrow', 'later'\]` passes over"):
+        pretrained.load(path)
+    for unknown in ('ignore', ['later', 'tomorrow'], ('tomorrow', 'later', 'absent')):
+        net, info = pretrained.load(path, unknown=unknown, return_info=True)
+        assert sorted(info.passed) == ['later', 'tomorrow']
+    pretrained.save(net, tmp_path / 'again')
+    assert pretrained.load(tmp_path / 'again', return_info=True)[1].passed == []
+    with pytest.raises(ConfigError, match='`tomorrow`'):
+        pretrained.load(path, unknown='later')
+    with pytest.raises(ConfigError, match='`unknown` names `hidden_size`, which a llama reads'):
+        pretrained.load(path, unknown=['hidden_size'])
+    with pytest.raises(TypeError, match='`unknown` got 3'):
+        pretrained.load(path, unknown=3)
+    clip = config_of(next(case for case in BASES if case.type == 'clip'))
+    clip['text_config'] = {**clip['text_config'], 'tomorrow': 3}
+    with pytest.raises(ConfigError, match='`tomorrow` of this clip_text_model checkpoint'):
+        pretrained.keywords(clip)
+    assert pretrained.keywords(clip, unknown='tomorrow')
+
+
 # a model that was never loaded
 
 

@@ -332,6 +332,6 @@ def test_check_and_convert(tmp_path, capsys):
     assert main(['check', str(far)]) == 0
     wrong = folder_with(folder, tmp_path / 'wrong', rms_norm_eps='eps')
     assert main(['inspect', str(wrong)]) == 2 and '`norm_eps` got' in capsys.readouterr().err
-    assert main(['inspect', str(folder_with(folder, tmp_path / 'refused', pretraining_tp=2))]) == 2
-    assert '`pretraining_tp` of this llama checkpoint is 2' in capsys.readouterr().err
+    assert main(['inspect', str(folder_with(folder, tmp_path / 'refused', norm_of_tomorrow=2))]) == 2
+    assert '`norm_of_tomorrow` of this llama checkpoint is 2' in capsys.readouterr().err
     assert main(['inspect', str(folder)]) == main(['supported']) == 0

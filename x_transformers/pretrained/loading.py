@@ -46,7 +46,7 @@ from x_transformers.pretrained.options import (
     with_tokens,
 )
 from x_transformers.pretrained.prefixes import knows, strip_prefixes
-from x_transformers.pretrained.rows import OWN, Fields, Row, own_call
+from x_transformers.pretrained.rows import OWN, Fields, Row, own_call, row_of, without_unknown
 
 DECODER = KINDS['Decoder']
 
@@ -64,6 +64,7 @@ class Info:
     found         fields of the config that were inferred from the tensors
     files         files that the weights were read from
     prefix        beginning of all names in the file that was removed
+    passed        fields of the config that `unknown` passed over
     merged        names of the tensors that an adapter changed
     """
 
@@ -81,6 +82,7 @@ class Info:
     found: dict[str, bool] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
     prefix: str = ''
+    passed: list[str] = field(default_factory=list)
     merged: list[str] = field(default_factory=list)
 
 
@@ -138,6 +140,7 @@ def load(
     cache_dir: str | os.PathLike[str] | None = ...,
     token: str | None = ...,
     base: str | os.PathLike[str] | None = ...,
+    unknown: str | Collection[str] = ...,
     return_info: bool = ...,
     **keywords: Any,
 ) -> Any: ...
@@ -161,6 +164,7 @@ def load(
     cache_dir: str | os.PathLike[str] | None = None,
     token: str | None = None,
     base: str | os.PathLike[str] | None = None,
+    unknown: str | Collection[str] = 'error',
     return_info: bool = False,
     cls: type[nn.Module] | None = None,
     **keywords: Any,
@@ -181,6 +185,8 @@ def load(
         freeze_pad        no gradient for the embedding of `pad_token_id`
         strict            False: keywords may add parameters, which are initialized and listed in `info.new`
         allow_pickle      also load `.bin`, `.pt` and `.pth` files
+        unknown           fields of the config that the library does not know: 'error', or names to pass over, or
+                          'ignore' for all of them; `info.passed` lists them
         return_info       return (model, `Info`)
         cls               required wrapper class, or a subclass of it to build
         **keywords        further keywords of the stack, including `features`, or of the wrapper
@@ -200,7 +206,7 @@ def load(
         raise ValueError(f'`base` got {shown(base)}, but `{location.folder}` is no adapter')
     at = Present(location.folder)
     config = read_config(location.folder)
-    wanted = Wanted(dropout, num_tokens, strict, cls, keywords, head, num_classes)
+    wanted = Wanted(dropout, num_tokens, strict, cls, keywords, head, num_classes, unknown)
     with Weights(location.folder, allow_pickle, location.file) as weights:
         model, info = loaded(config, weights, wanted, dtype, place, adapter)
         info.files = weights.read_from
@@ -239,6 +245,7 @@ def loaded(
     if adapter is not None and wanted.head == 'auto' and num_classes is None:
         head, num_classes = adapter.head()
         wanted = replace(wanted, head=head)
+    config, passed = without_unknown(row_of(config), config, wanted.unknown)
     row, config = settled(config, wanted.head, num_classes)
     prefix = strip_prefixes(weights, knows(row))
     if adapter is not None:
@@ -250,7 +257,7 @@ def loaded(
         if said is None:
             raise
         raise NoModelError(f'{error}. {said}') from error
-    info.prefix, info.merged = prefix, [] if adapter is None else sorted(weights.changes)
+    info.passed, info.prefix, info.merged = passed, prefix, [] if adapter is None else sorted(weights.changes)
     fill(model, steps, names, weights, chosen_dtype(dtype, config), place, info)
     return model, info
 
@@ -266,6 +273,7 @@ class Wanted:
     keywords: Mapping[str, Any] = field(default_factory=dict)
     head: Any = 'auto'
     num_classes: int | None = None
+    unknown: str | Collection[str] = 'error'
 
     @property
     def is_other_head(self) -> bool:
