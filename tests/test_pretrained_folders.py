@@ -134,7 +134,8 @@ def test_fields_that_say_nothing(folder, tmp_path):
     """Words of tools, and unknown ones that the user passes over; of models within a model too."""
     nothing = dict(
         unsloth_version='2024.9', _attn_implementation_autoset=True, pruned_heads={}, torchscript=False,
-        is_decoder=True, pretraining_tp=2, full_attn_mod=1, interpolate_factor=1, lm_head_bias=False, a_field_of_tomorrow=None,
+        is_decoder=True, pretraining_tp=2, full_attn_mod=1, interpolate_factor=1, lm_head_bias=False,
+        a_field_of_tomorrow=None,
         **{'transformers.js_config': {'dtype': 'q4'}},
     )  # fmt: skip
     config = json.loads((folder('llama') / 'config.json').read_text())

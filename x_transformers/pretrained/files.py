@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import errno
+import ctypes
 import json
 import os
 import re
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -263,36 +264,56 @@ def shards(sizes: Mapping[str, int], most: int) -> list[list[str]]:
     return files
 
 
-def write_weights(
-    folder: Path, sizes: Mapping[str, int], get: Callable[[Iterable[str]], dict[str, Tensor]], most: int
-) -> None:
-    """Write tensors to one file, or several and an index, in an empty folder. `get` gives those of one file."""
+Get = Callable[[Iterable[str]], dict[str, Tensor]]
+DTYPES = {
+    torch.float64: 'F64', torch.float32: 'F32', torch.float16: 'F16', torch.bfloat16: 'BF16', torch.int64: 'I64',
+    torch.int32: 'I32', torch.int16: 'I16', torch.int8: 'I8', torch.uint8: 'U8', torch.bool: 'BOOL',
+    torch.uint16: 'U16', torch.uint32: 'U32', torch.uint64: 'U64', torch.complex64: 'C64',
+    torch.float8_e4m3fn: 'F8_E4M3', torch.float8_e5m2: 'F8_E5M2',
+}  # fmt: skip
+
+
+def write_weights(folder: Path, sizes: Mapping[str, int], get: Get, most: int) -> None:
+    """Write tensors to one file, or several and an index, in an empty folder.
+
+    sizes   bytes of each tensor, those of wider dtypes first
+    get     a function from some names to their tensors
+    """
     files = shards(sizes, most)
     if len(files) == 1:
-        return write_tensors(get(files[0]), folder / WEIGHTS)
+        return write_tensors(folder / WEIGHTS, sizes, get)
     where: dict[str, str] = {}
     for number, names in enumerate(files, 1):
         title = f'model-{number:05d}-of-{len(files):05d}.safetensors'
-        write_tensors(get(names), folder / title)
+        write_tensors(folder / title, {name: sizes[name] for name in names}, get)
         where.update(dict.fromkeys(names, title))
     write_json({'metadata': {'total_size': sum(sizes.values())}, 'weight_map': where}, folder / INDEX)
 
 
-def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write one file of safetensors.  Raises OSError."""
-    package = needed('safetensors.torch', 'to write weights', 'pretrained')
-    own, seen = {}, set()
-    for name, t in tensors.items():  # no two may share memory
-        held = compact(t.detach().to('cpu'))
-        own[name] = held.clone() if held.untyped_storage().data_ptr() in seen else held
-        seen.add(own[name].untyped_storage().data_ptr())
-    path.touch()
-    mode = path.stat().st_mode  # the usual one: the package makes files for their owner alone
-    try:
-        package.save_file(own, path, metadata={'format': 'pt'})
-    except safetensors().SafetensorError as error:
-        raise OSError(errno.EIO, str(error), path.name) from error
-    path.chmod(mode)
+def write_tensors(path: Path, sizes: Mapping[str, int], get: Get) -> None:
+    """Write one file of safetensors, and hold no more of it at once than its largest tensor.
+
+    The header is a JSON dict, which may end with blanks: room is left for it, and it is written last.
+    Raises OSError, or TypeError for a dtype that the format does not have.
+    """
+    digits = len(str(sum(sizes.values())))
+    room = sum(len(json.dumps(name)) + 2 * digits + 120 for name in sizes) // 8 * 8 + 64
+    about: dict[str, Any] = {'__metadata__': {'format': 'pt'}}
+    end = 0
+    with open(path, 'wb') as file:
+        file.seek(8 + room)
+        for names in shards(sizes, max(sizes.values(), default=1)):
+            for name, given in get(names).items():
+                t = given.detach().to('cpu').contiguous()
+                if t.dtype not in DTYPES:
+                    raise TypeError(f'`{name}` of the model is in {t.dtype}, which safetensors do not hold')
+                about[name] = {'dtype': DTYPES[t.dtype], 'shape': [*t.shape], 'data_offsets': [end, end + t.nbytes]}
+                if t.nbytes:
+                    file.write((ctypes.c_char * t.nbytes).from_address(t.data_ptr()))
+                end += t.nbytes
+        file.truncate(8 + room + end)
+        file.seek(0)
+        file.write(struct.pack('<Q', room) + json.dumps(about, separators=(',', ':')).encode().ljust(room))
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

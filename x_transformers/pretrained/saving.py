@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,15 @@ from x_transformers.flags import ConfigError, shown
 from x_transformers.flags.config import is_configured
 from x_transformers.pretrained.described import check_keywords, described
 from x_transformers.pretrained.engine import bare, held, is_settled, made, once, saved, steps_of
-from x_transformers.pretrained.files import GENERATION, OF_MODEL, copy_tokenizer, in_bytes, write_json, write_weights
+from x_transformers.pretrained.files import (
+    GENERATION,
+    OF_MODEL,
+    Get,
+    copy_tokenizer,
+    in_bytes,
+    write_json,
+    write_weights,
+)
 from x_transformers.pretrained.heads import row_for
 from x_transformers.pretrained.loading import Info
 from x_transformers.pretrained.rows import OWN, Fields, Row
@@ -80,7 +89,9 @@ def on_cpu(t: Tensor) -> Tensor:
     return t.detach().to('cpu').contiguous()
 
 
-Get = Callable[[Iterable[str]], dict[str, Tensor]]
+def widest_first(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors sorted by their dtypes: in a file each begins at a multiple of its width."""
+    return dict(sorted(state.items(), key=lambda item: -item[1].itemsize))
 
 
 def own_files(model: Any) -> tuple[dict[str, Any], Get, dict[str, int]]:
@@ -93,7 +104,7 @@ def own_files(model: Any) -> tuple[dict[str, Any], Get, dict[str, int]]:
     ties = check_described(model, state, rebuilt(model.config))
     if ties:
         config['tied'] = ties
-    state = once(state)
+    state = widest_first(once(state))
     return (
         config,
         lambda names: {name: on_cpu(state[name]) for name in names},
@@ -114,6 +125,7 @@ def files_of(model: nn.Module, info: Info | None, hf_type: str | None) -> tuple[
     check_described(model, whole, fresh, names_classes=False)
     check_frequencies(model, fields.row.type)
     steps = steps_of(fields.row, fields, state)
+    steps.sort(key=lambda step: -max(state[name].itemsize for name in step.ours))
     of = {name: step for step in steps for name in step.theirs}
     empty = {name: torch.empty_like(t, device='meta') for name, t in state.items()}
     nbytes = {name: t.nbytes for step in steps for name, t in step.write(empty).items()}
@@ -146,11 +158,9 @@ def said_of(
     if row.tied is not None and says != tied and not untied_as_read:
         config['tie_word_embeddings'] = tied
     config.pop('torch_dtype', None)
-    dtypes = {t.dtype: name for name, t in state.items() if t.is_floating_point()}
-    if len(dtypes) > 1:
-        (one, first), (other, second) = [*dtypes.items()][:2]
-        raise ConfigError(f'`{first}` of the model is in {one}, `{second}` in {other}: a config has one `dtype`')
-    config['dtype'] = str(next(iter(dtypes), torch.float32)).removeprefix('torch.')
+    dtypes = {t.dtype for t in state.values() if t.is_floating_point()} or {torch.float32}
+    widest = functools.reduce(torch.promote_types, dtypes)  # in which a model of several dtypes is read again
+    config['dtype'] = str(widest).removeprefix('torch.')
     return config, Fields(row, config, tied, found)
 
 
