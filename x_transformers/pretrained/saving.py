@@ -15,7 +15,7 @@ from x_transformers.core.writing import renewing
 from x_transformers.features.rotary import RotaryEmbedding
 from x_transformers.flags import ConfigError, shown
 from x_transformers.flags.config import is_configured
-from x_transformers.pretrained.described import check_keywords, described
+from x_transformers.pretrained.described import call_of, check_keywords, described
 from x_transformers.pretrained.engine import bare, held, is_settled, made, once, saved, steps_of
 from x_transformers.pretrained.files import (
     GENERATION,
@@ -28,6 +28,13 @@ from x_transformers.pretrained.files import (
 )
 from x_transformers.pretrained.heads import row_for
 from x_transformers.pretrained.loading import Info
+from x_transformers.pretrained.outgoing import (
+    config_of_loaded,
+    info_of,
+    model_to_write,
+    sizes_now,
+    without_torch_wrappers,
+)
 from x_transformers.pretrained.rows import OWN, Fields, Row
 
 
@@ -57,6 +64,7 @@ def save(
     """
     if format not in ('hf', 'own'):
         raise ValueError(f"`format` got {shown(format)}, it must be 'hf' or 'own'")
+    model = without_torch_wrappers(model)
     if not is_configured(model):
         raise TypeError(f'`model` got a {type(model).__name__}, it must be a model of this library')
     apart = next((name for name, t in model.state_dict(keep_vars=True).items() if hasattr(t, 'full_tensor')), None)
@@ -70,10 +78,12 @@ def save(
     if tokenizer_from is not None and not Path(tokenizer_from).is_dir():
         raise NotADirectoryError(f'`tokenizer_from` got {str(tokenizer_from)!r}, it must be a folder')
     folder, most = Path(path), in_bytes(max_shard_size)
-    info = getattr(model, 'pretrained', None)
     if format == 'own':
+        info = getattr(model, 'pretrained', None)
         config, get, sizes = own_files(model)
     else:
+        model = model_to_write(model)
+        info = getattr(model, 'pretrained', None)
         config, get, sizes = files_of(model, info, hf_type)
     generation = getattr(info, 'generation', None) if generation is None else generation
     with renewing(folder, OF_MODEL) as new:
@@ -149,7 +159,7 @@ def said_of(
     """The config to write of a model with these weights, and its fields."""
     has_head = any(name.endswith('to_logits.weight') for name in state)
     row, config = chosen(model, info, hf_type, not has_head)
-    config |= sizes_now(model, row)
+    config |= sizes_now(call_of(model), row, config)
     found = {name: config.pop(name) for name in row.presence if name in config} | (info.found if info else {})
     tied = row.tied is not None and not has_head
     says = config.get('tie_word_embeddings', row.defaults.get('tie_word_embeddings'))
@@ -266,13 +276,12 @@ def is_alike(module: nn.Module, other: nn.Module | None, parent: nn.Module | Non
 
 def chosen(model: nn.Module, info: Info | None, hf_type: str | None, tied: bool) -> tuple[Row, dict[str, Any]]:
     """The type to write, and the config that the model was read with; else one that says the same."""
-    if info is None or info.type == OWN or hf_type not in (None, info.type):
-        config = described(model, tied, hf_type)
-        return row_for(config), config
-    return row_for(info.config), dict(info.config)
-
-
-def sizes_now(model: nn.Module, row: Row) -> dict[str, Any]:
-    """Fields that name sizes which may have changed since."""
-    field: Any = row.model.get('num_tokens')
-    return {} if field is None else {field: getattr(model, 'net', model).num_tokens}
+    inner = info_of(getattr(model, 'net', model))  # of a new head around a model that was loaded
+    if info is not None and info.type != OWN and hf_type in (None, info.type):
+        return row_for(info.config), dict(info.config)
+    if inner is not None and hf_type in (None, inner.type):
+        found, hf_type = config_of_loaded(model, inner), inner.type
+        if found is not None:
+            return found
+    config = described(model, tied, hf_type)
+    return row_for(config), config
