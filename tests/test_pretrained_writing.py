@@ -73,7 +73,7 @@ def test_modules_that_are_no_class_of_transformers(folder, tmp_path):  # noqa: F
     assert len(str(error.value)) < 600
 
 
-@pytest.mark.parametrize('kind', ['t5', 'clip', 'gpt2', 'marian', 'bert', 'whisper'])
+@pytest.mark.parametrize('kind', ['clip', 't5', 'gpt2', 'marian', 'bert', 'whisper'])
 def test_a_larger_vocabulary_is_written(tmp_path, kind):
     model = pretrained.keywords(config_of(next(case for case in BASES if case.type == kind)))
     pretrained.save(pretrained.engine.made(model, 'cpu'), tmp_path / 'small', hf_type=kind)
@@ -133,6 +133,20 @@ print((peak() - before) / sum(p.nbytes for p in net.parameters()))
 """
         run = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True, check=True, cwd=tmp_path)
         assert float(run.stdout) < 0.35, (format, run.stdout)
+
+
+@pytest.mark.slow
+def test_building_a_model_for_its_weights_imports_no_compiler():
+    """Which would take longer than to read the weights."""
+    script = """
+import sys
+from x_transformers import pretrained
+for kind in ('llama', 'gpt2', 'bert', 't5', 'bart', 'whisper'):
+    pretrained.engine.made(pretrained.keywords({'model_type': kind}))
+print(*{'sympy', 'torch._dynamo'} & sys.modules.keys())
+"""
+    run = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == ''
 
 
 # files of tokenizers

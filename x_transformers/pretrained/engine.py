@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -142,20 +143,20 @@ class WithoutValues(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = kwargs or {}, getattr(func, '__name__', '')
-        t = args[0] if args else kwargs.get('tensor')
+        t = next(filter(torch.is_tensor, args), kwargs.get('tensor'))
         if torch.is_tensor(t) and t.is_meta:
             if name in FILLS:
                 return t
-            if name in SCALES and len(args) == 2 and isinstance(args[1], (int, float)):
-                return torch.empty_like(t, dtype=torch.result_type(t, args[1]))
-        return func(*args, **kwargs)
+            if name in SCALES and sum(map(torch.is_tensor, args)) == 1:
+                return torch.empty_like(t, dtype=torch.result_type(*args))
+        return torch.empty(*args, **kwargs) if name in ('randn', 'rand') else func(*args, **kwargs)
 
 
 def made(call: Mapping[str, Any], device: str = 'meta') -> nn.Module:
     """The model of a call, by default without weights.  `class` is the name of a class, or a class."""
     call = dict(call)
     kind = call.pop('class')
-    with torch.device(device), WithoutValues():
+    with torch.device(device), WithoutValues() if device == 'meta' else nullcontext():
         rest = {name: decode(value) for name, value in call.items()}
         return (KINDS[kind] if isinstance(kind, str) else kind)(**rest)
 
