@@ -84,7 +84,7 @@ def changed(folder, target, **fields):
     (dict(model_type='lama'), 'did you mean `llama`'),
     (dict(rotary_sharpness=2), 'rotary_sharpness'),
     (dict(hidden_act='sharkfin'), 'hidden_act'),
-    (dict(pretraining_tp=2), 'pretraining_tp'),
+    (dict(norm_of_tomorrow=2), 'norm_of_tomorrow'),
     (dict(vocab_size=97), 'model.embed_tokens.weight'),
     (dict(num_hidden_layers=4), r'layers\.3'),
     (dict(num_hidden_layers=2), r'layers\.2'),

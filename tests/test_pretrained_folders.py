@@ -130,6 +130,42 @@ def test_what_a_type_does_not_compute_is_refused_by_field(kind):
             pretrained.keywords({**config, name: {'bits': 4}})
 
 
+def test_fields_that_say_nothing(folder, tmp_path):
+    """Words of tools, and unknown ones that the user passes over; of models within a model too."""
+    nothing = dict(
+        unsloth_version='2024.9', _attn_implementation_autoset=True, pruned_heads={}, torchscript=False,
+        is_decoder=True, pretraining_tp=2, full_attn_mod=1, interpolate_factor=1, lm_head_bias=False,
+        a_field_of_tomorrow=None,
+        **{'transformers.js_config': {'dtype': 'q4'}},
+    )  # fmt: skip
+    config = json.loads((folder('llama') / 'config.json').read_text())
+    path = shutil.copytree(folder('llama'), tmp_path / 'm')
+    (path / 'config.json').write_text(json.dumps({**config, **nothing}))
+    same_weights(pretrained.load(path), model_of('llama'))
+    for wrong in (dict(lm_head_bias=True), dict(full_attn_mod=2), dict(tomorrow=False), dict(quantization={'bits': 4})):
+        with pytest.raises(ConfigError, match=f'`{next(iter(wrong))}` of this llama checkpoint'):
+            pretrained.keywords({**config, **wrong})
+    (path / 'config.json').write_text(json.dumps({**config, 'tomorrow': 3, 'later': False}))
+    with pytest.raises(ConfigError, match=r"`tomorrow` .* is 3, .*`unknown=\['tomorrow', 'later'\]` passes over"):
+        pretrained.load(path)
+    for unknown in ('ignore', ['later', 'tomorrow'], ('tomorrow', 'later', 'absent')):
+        net, info = pretrained.load(path, unknown=unknown, return_info=True)
+        assert sorted(info.passed) == ['later', 'tomorrow']
+    pretrained.save(net, tmp_path / 'again')
+    assert pretrained.load(tmp_path / 'again', return_info=True)[1].passed == []
+    with pytest.raises(ConfigError, match='`tomorrow`'):
+        pretrained.load(path, unknown='later')
+    with pytest.raises(ConfigError, match='`unknown` names `hidden_size`, which a llama reads'):
+        pretrained.load(path, unknown=['hidden_size'])
+    with pytest.raises(TypeError, match='`unknown` got 3'):
+        pretrained.load(path, unknown=3)
+    clip = config_of(next(case for case in BASES if case.type == 'clip'))
+    clip['text_config'] = {**clip['text_config'], 'tomorrow': 3}
+    with pytest.raises(ConfigError, match='`tomorrow` of this clip_text_model checkpoint'):
+        pretrained.keywords(clip)
+    assert pretrained.keywords(clip, unknown='tomorrow')
+
+
 # a model that was never loaded
 
 
@@ -687,7 +723,7 @@ def test_sources_that_are_none(tmp_path):
     for path in ('./nowhere/at/all', './nowhere', '/nowhere', 'nowhere/at/all'):
         with pytest.raises(FileNotFoundError, match='no folder and no file'):
             pretrained.load(path, local_files_only=True)
-    with pytest.raises(ValueError, match=r'config.json. cannot be read'):
+    with pytest.raises(ValueError, match=r'has no config.json: it is empty'):
         pretrained.load(tmp_path)
     (tmp_path / 'config.json').write_text('{"model_type": "llama"}')
     with pytest.raises(FileNotFoundError, match=r'no model.safetensors'):
@@ -714,6 +750,22 @@ def test_generation_defaults(folder, tmp_path):
         assert len(set(pairs)) == len(pairs) and (8, 9) not in pairs and all(b != 7 for _, b in pairs)
     pretrained.save(net, tmp_path / 'again')
     assert json.loads((tmp_path / 'again' / 'generation_config.json').read_text()) == said
+
+
+def test_generation_defaults_of_a_config(folder, tmp_path):
+    """Without a generation_config.json: what config.json says of ends and choices."""
+    path = shutil.copytree(folder('llama'), tmp_path / 'm')
+    config = json.loads((path / 'config.json').read_text())
+    for said, wanted in (
+        ({'eos_token_id': [2, 5]}, {'eos_token': (2, 5), 'temperature': 0.0}),
+        ({'eos_token_id': None}, {'temperature': 0.0}),
+        ({'eos_token_id': 500}, {'temperature': 0.0}),  # beyond the vocabulary
+        ({'eos_token_id': 3, 'repetition_penalty': 1.2}, dict(eos_token=3, repetition_penalty=1.2, temperature=0.0)),
+    ):
+        (path / 'config.json').write_text(json.dumps({**config, **said}))
+        assert pretrained.load(path).generation_defaults == wanted
+    assert pretrained.load(path, head='embed').generation_defaults and not pretrained.load(path).pretrained.generation
+    assert pretrained.load(folder('bert')).generation_defaults == {}
 
 
 def test_generation_defaults_that_sample(logged):

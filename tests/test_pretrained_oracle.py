@@ -18,6 +18,7 @@ from x_transformers import AutoregressiveWrapper, pretrained
 from x_transformers.flags import ConfigError
 from x_transformers.pretrained.__main__ import main
 from x_transformers.pretrained.described import canonical, differences
+from x_transformers.pretrained.generation import IDLE, SAMPLING, TOKENS, generation_of_config
 from x_transformers.pretrained.rows import ROWS, WITHOUT_EFFECT
 
 transformers = pytest.importorskip('transformers', reason='the oracle: pip install -e .[test-pretrained]')
@@ -284,6 +285,25 @@ def test_tokens_by_generation_config(kind, tmp_path):
     assert torch.equal(found, wanted)
 
 
+def test_generation_that_a_config_says_itself(tmp_path):
+    """Without a generation_config.json, the settings in config.json count, as `from_pretrained` reads them."""
+    more = dict(
+        eos_token_id=[2, 5], max_length=30, do_sample=True, temperature=0.5, top_k=7, repetition_penalty=1.2,
+        num_beams=3, no_repeat_ngram_size=2, bad_words_ids=[[3]], suppress_tokens=[4], min_length=3,
+        forced_eos_token_id=2, forced_bos_token_id=7, length_penalty=0.4, early_stopping=True,
+    )  # fmt: skip
+    plain = transformers.GenerationConfig()
+    for kind in ('llama', 'gpt2', 't5', 'bart', 'whisper'):
+        for config in ({}, {'eos_token_id': None}, more, {'eos_token_id': [2, 5]}):
+            (tmp_path / 'config.json').write_text(json.dumps({'model_type': kind, **config}))
+            wanted = transformers.GenerationConfig.from_pretrained(tmp_path, config_file_name='config.json')
+            found = generation_of_config({'vocab_size': 99, **config})
+            for name in {*TOKENS, *SAMPLING, *IDLE, 'max_length', 'do_sample'}:
+                value = getattr(wanted, name, None)
+                said = found.get(name, getattr(plain, name, None))
+                assert said == value or not (said or value), (kind, config, name, said, value)
+
+
 @pytest.mark.parametrize('kind', ['llama', 'gpt2'])
 def test_tokens_without_a_cache_in_parts_and_by_guesses(kind):
     """The same greedy tokens uncached, from a prompt cache, speculative."""
@@ -314,6 +334,6 @@ def test_check_and_convert(tmp_path, capsys):
     assert main(['check', str(far)]) == 0
     wrong = folder_with(folder, tmp_path / 'wrong', rms_norm_eps='eps')
     assert main(['inspect', str(wrong)]) == 2 and '`norm_eps` got' in capsys.readouterr().err
-    assert main(['inspect', str(folder_with(folder, tmp_path / 'refused', pretraining_tp=2))]) == 2
-    assert '`pretraining_tp` of this llama checkpoint is 2' in capsys.readouterr().err
+    assert main(['inspect', str(folder_with(folder, tmp_path / 'refused', norm_of_tomorrow=2))]) == 2
+    assert '`norm_of_tomorrow` of this llama checkpoint is 2' in capsys.readouterr().err
     assert main(['inspect', str(folder)]) == main(['supported']) == 0

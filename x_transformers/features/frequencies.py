@@ -137,6 +137,9 @@ class Frequencies:
 
     def table(self, device: Any = None) -> Tensor:
         """The frequencies (r / 2), in float32."""
+        device = torch.get_default_device() if device is None else torch.device(device)
+        if device.type == 'meta':  # where arithmetic first imports the compiler of PyTorch, which takes seconds
+            return torch.empty(len(range(0, self.dim, 2)), device=device)
         pairs = torch.arange(0, self.dim, 2, device=device).float()
         if self.kind == 'longrope':
             return self.divided(self.scaling['short_factor'], pairs)

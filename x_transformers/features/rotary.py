@@ -85,11 +85,11 @@ class RotaryEmbedding(KeepsPrecision):
             raise ConfigError(f'`rotary_interpolation_factor` got {interpolation_factor}, it must be at least 1')
         if base_rescale_factor != 1:
             base *= base_rescale_factor ** (dim / max(dim - 2, 1))
-        pairs = torch.arange(0, dim, 2).float()
         self.dim, self.interpolation_factor, self.scale_base = dim, interpolation_factor, scale_base
         self.frequencies = Frequencies(dim, base, scaling)
         self.register_buffer('inv_freq', self.frequencies.table())
-        self.register_buffer('scale', (pairs + 0.4 * dim) / (1.4 * dim) if use_xpos else None)
+        scale = (torch.arange(0, dim, 2).float() + 0.4 * dim) / (1.4 * dim) if use_xpos else None
+        self.register_buffer('scale', scale)
 
     def forward_from_seq_len(self, seq_len: int) -> tuple[Tensor, Tensor | float]:
         return self.forward(torch.arange(seq_len, device=self.inv_freq.device))

@@ -19,13 +19,30 @@ from x_transformers.pretrained import classic, encoders, images, llama, seq2seq,
 from x_transformers.pretrained.engine import plan as plan_of
 from x_transformers.pretrained.heads import row_for
 from x_transformers.pretrained.loading import Info, load
-from x_transformers.pretrained.rows import OWN, Const, Fields, Row, link, links, own_call, register, supported
+from x_transformers.pretrained.rows import (
+    OWN,
+    Const,
+    Fields,
+    Row,
+    link,
+    links,
+    own_call,
+    register,
+    supported,
+    without_unknown,
+)
 from x_transformers.pretrained.saving import save
 
 
-def keywords(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The call that builds the model of a config, in the form of `model.config`; builds nothing."""
-    return own_call(config) if config.get('model_type') == OWN else Fields(row_for(config), config).keywords()
+def keywords(config: Mapping[str, Any], unknown: Any = 'error') -> dict[str, Any]:
+    """The call that builds the model of a config, in the form of `model.config`; builds nothing.
+
+    unknown   as in `load`
+    """
+    if config.get('model_type') == OWN:
+        return own_call(config)
+    row = row_for(config)
+    return Fields(row, without_unknown(row, config, unknown)[0]).keywords()
 
 
 def plan(config: Mapping[str, Any]) -> list[tuple[tuple[str, ...], tuple[str, ...], str]]:

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from x_transformers import pretrained
-from x_transformers.core.writing import Present
+from x_transformers.core.optional import needed
 from x_transformers.flags import ConfigError
 from x_transformers.pretrained.comparing import compared
 from x_transformers.pretrained.engine import made
-from x_transformers.pretrained.files import needed, read_json, resolve
+from x_transformers.pretrained.folders import locate, read_config, resolve
 from x_transformers.pretrained.rows import OWN
 
 BAR = 1e-3  # of the largest difference in float32, of logits whose size is about one
@@ -46,7 +46,7 @@ def arguments() -> argparse.ArgumentParser:
 
 def convert(options: argparse.Namespace) -> int:
     model, info = pretrained.load(options.source, dtype=options.dtype, return_info=True)
-    source = resolve(options.source)
+    source = locate(resolve(options.source)).folder
     pretrained.save(
         model, options.target, format=options.format, hf_type=options.type, max_shard_size=options.shard,
         tokenizer_from=source,
@@ -56,7 +56,7 @@ def convert(options: argparse.Namespace) -> int:
 
 
 def inspect(options: argparse.Namespace) -> int:
-    config = read_json(Present(resolve(options.source)) / 'config.json')
+    config = read_config(locate(resolve(options.source)).folder)
     print(f'type {config.get("model_type")}')
     call = pretrained.keywords(config)
     print(json.dumps(call, indent=2))
@@ -66,7 +66,7 @@ def inspect(options: argparse.Namespace) -> int:
 
 def check(options: argparse.Namespace) -> int:
     transformers = needed('transformers', 'to compare with it', 'test-pretrained')
-    folder = resolve(options.source)
+    folder = locate(resolve(options.source)).folder
     ours, info = pretrained.load(folder, dtype=torch.float32, return_info=True)
     architecture = (info.config.get('architectures') or ['AutoModel'])[0]
     kind = getattr(transformers, architecture, None)

@@ -162,6 +162,7 @@ def proposed(row: Row, call: Mapping[str, Any], tied: bool, longest: int, archit
 LABELS = ('id2label', 'label2id')
 SPECIAL = ('pad_token_id', 'bos_token_id', 'eos_token_id')
 TOKENS = (*SPECIAL, 'decoder_start_token_id')
+NEAREST = 3  # types that an error says more of
 FAR = 8  # keywords that differ: another type
 WRONG = (ConfigError, TypeError, KeyError, ValueError, AttributeError, ZeroDivisionError, IndexError)
 
@@ -236,7 +237,7 @@ def found_for(row: Row, call: Mapping[str, Any], tied: bool, longest: int) -> Fo
     fitting = [one for one in rows if shape_of(one) == shape(call)]
     if not fitting:
         shapes = dict.fromkeys(map(shape_of, rows))
-        return Found(None, f'would be {" or ".join(shapes)}, here it is {shape(call)}')
+        return Found(None, f'would be {" or ".join(shapes)}, here it is {shape(call)}', math.inf)
     tried = []
     for one in fitting:
         found = found_in(one, call, tied, longest)
@@ -303,5 +304,7 @@ def described(model: nn.Module, tied: bool, hf_type: str | None) -> dict[str, An
         return written(ROWS[kind], config)
     if found:
         raise ConfigError(f'`hf_type` is missing: the model can be written as {", ".join(found)}')
-    said = '; '.join(f'{kind}: {one.reason}' for kind, one in tried.items())
-    raise ConfigError(f'the model cannot be written in the format of `transformers`: {said}')
+    nearest = sorted(tried, key=lambda kind: tried[kind].wrong)
+    said = '; '.join(f'{kind}: {tried[kind].reason}' for kind in nearest[:NEAREST])
+    more = f'; and {len(nearest) - NEAREST} other types, of which `hf_type` names one' if nearest[NEAREST:] else ''
+    raise ConfigError(f'the model cannot be written in the format of `transformers`: {said}{more}')

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from x_transformers.flags import ConfigError
 from x_transformers.flags.config import KINDS, decode
@@ -126,11 +128,35 @@ def steps_of_parts(fields: Fields, names: Collection[str]) -> tuple[list[Step], 
     return found, rest
 
 
+FILLS = {
+    'normal_', 'uniform_', 'trunc_normal_', 'kaiming_uniform_', 'kaiming_normal_', 'xavier_uniform_', 'xavier_normal_',
+    'zeros_', 'ones_', 'constant_', 'orthogonal_', 'fill_', 'zero_', 'mul_', 'add_', 'div_', 'copy_', 'clamp_',
+}  # fmt: skip
+SCALES = {'mul', '__mul__', '__rmul__', 'div', '__truediv__', 'truediv'}
+
+
+class WithoutValues(TorchFunctionMode):
+    """Compute no values of meta tensors, which have none, where modules initialize them.
+
+    The first such call on the meta device imports the compiler of PyTorch, which takes seconds.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = kwargs or {}, getattr(func, '__name__', '')
+        t = next(filter(torch.is_tensor, args), kwargs.get('tensor'))
+        if torch.is_tensor(t) and t.is_meta:
+            if name in FILLS:
+                return t
+            if name in SCALES and sum(map(torch.is_tensor, args)) == 1:
+                return torch.empty_like(t, dtype=torch.result_type(*args))
+        return torch.empty(*args, **kwargs) if name in ('randn', 'rand') else func(*args, **kwargs)
+
+
 def made(call: Mapping[str, Any], device: str = 'meta') -> nn.Module:
     """The model of a call, by default without weights.  `class` is the name of a class, or a class."""
     call = dict(call)
     kind = call.pop('class')
-    with torch.device(device):
+    with torch.device(device), WithoutValues() if device == 'meta' else nullcontext():
         rest = {name: decode(value) for name, value in call.items()}
         return (KINDS[kind] if isinstance(kind, str) else kind)(**rest)
 

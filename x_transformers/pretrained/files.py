@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import errno
+import ctypes
 import json
 import os
 import re
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -18,14 +19,26 @@ from torch import Tensor
 from x_transformers.core.optional import needed
 from x_transformers.core.writing import Present, replacing
 from x_transformers.flags import shown
+from x_transformers.pretrained.folders import CONFIG, TOKENIZER, read_json
+from x_transformers.pretrained.foreign import (
+    AGAIN,
+    CUT_OFF,
+    SUFFIXES,
+    NoModelError,
+    describe_folder,
+    find_foreign,
+    format_of,
+    listed,
+    names_in,
+)
 
 GENERATION = 'generation_config.json'
 WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 SHARDS = 'model-?????-of-?????.safetensors'
 OF_MODEL = ('config.json', WEIGHTS, INDEX, SHARDS)  # a set, beside which there may be other files
 PICKLED, PICKLED_INDEX = 'pytorch_model.bin', 'pytorch_model.bin.index.json'
-TOKENIZER = ('tokenizer*.json', 'vocab*', 'merges.txt', '*.model', 'special_tokens_map.json', 'chat_template*',
-             'preprocessor_config.json')  # fmt: skip
+SETS = (WEIGHTS, INDEX, PICKLED, PICKLED_INDEX)  # in the order of `transformers`
+SHARD = re.compile(r'-(\d{5})-of-(\d{5})(?=\.\w+$)')
 RELEASED = 2**25  # bytes
 UNITS = {'KB': 10**3, 'MB': 10**6, 'GB': 10**9}
 
@@ -34,38 +47,9 @@ def safetensors() -> ModuleType:
     return needed('safetensors', 'to read weights', 'pretrained')
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding='utf-8'))
-    except (OSError, ValueError) as error:
-        raise ValueError(f'`{path}` cannot be read as JSON: {error}') from error
-    if not isinstance(content, dict):
-        raise ValueError(f'`{path}` holds a {type(content).__name__}, it must hold a dict')
-    return content
-
-
 def write_json(content: Mapping[str, Any], path: Path) -> None:
     with replacing(path) as file:
         file.write((json.dumps(content, indent=2, ensure_ascii=False) + '\n').encode())
-
-
-def resolve(source: str | os.PathLike[str], allow_pickle: bool = False, **hub: Any) -> Path:
-    """The folder of a model: one on the disk, that of a file, or one that is downloaded by its repository id.
-
-    hub   keywords of `huggingface_hub.snapshot_download`
-    """
-    if not isinstance(source, str | os.PathLike):
-        raise TypeError(f'`source` got {shown(source)}, it must be a path or a repository id')
-    path = Path(source)
-    if path.is_dir():
-        return path
-    if path.is_file():
-        return path.parent
-    if (os.sep in str(source) and (path.is_absolute() or str(source).startswith('.'))) or str(source).count('/') > 1:
-        raise FileNotFoundError(f'`source` got {str(source)!r}, which is no folder and no file')
-    hub_of = needed('huggingface_hub', f'to load {str(source)!r}, which is no folder,', 'hub')
-    patterns = ['*.json', '*.safetensors', *TOKENIZER, *(['*.bin'] if allow_pickle else [])]
-    return Path(hub_of.snapshot_download(str(source), allow_patterns=patterns, **hub))
 
 
 @contextmanager
@@ -78,57 +62,97 @@ def readable(path: Path, error: type[Exception]) -> Iterator[None]:
 
 
 class Weights:
-    """The tensors of a folder, read one at a time."""
+    """The tensors of a folder, read one at a time.
 
-    def __init__(self, folder: Path, allow_pickle: bool = False) -> None:
+    file         the file of weights, or the index of several, that is read; None for the one that `transformers` reads
+    files        names of tensors -> the file each is in, '' for those in memory
+    read_from    the files that are read
+    """
+
+    def __init__(self, folder: Path, allow_pickle: bool = False, file: str | None = None) -> None:
         self.folder, self.stack, self.at = folder, ExitStack(), Present(folder)
-        self.pickled: dict[str, Tensor] = {}
-        self.files = self.found(allow_pickle)
+        self.given: dict[str, Tensor] = {}
+        self.stored: dict[str, str] = {}
+        self.changes: dict[str, Callable[[Tensor], Tensor]] = {}
         self.opened: dict[str, Any] = {}
         self.touched = 0
+        self.read_from: list[str] = []
+        self.files = self.find(self.choose() if file is None else file, allow_pickle)
 
-    def found(self, allow_pickle: bool) -> dict[str, str]:
-        """In which file each name is."""
-        folder, at = self.folder, self.at
-        if (at / INDEX).is_file():
-            return self.listed(read_json(at / INDEX))
-        if (at / WEIGHTS).is_file():
-            with self.open(WEIGHTS) as file:
-                return dict.fromkeys(file.keys(), WEIGHTS)
-        pickled = [folder / name for name in (PICKLED, PICKLED_INDEX) if (folder / name).is_file()]
-        if not pickled:
-            raise FileNotFoundError(f'`{folder}` has no {WEIGHTS} and no {INDEX}')
+    def choose(self) -> str:
+        """Return the file, or the index of several, that `transformers` would read."""
+        for name in SETS:
+            if (self.at / name).is_file() or (self.folder / name).is_symlink():
+                return name
+        named = [
+            name
+            for name in names_in(self.folder)
+            if name.endswith((*SUFFIXES, '.index.json')) and find_foreign([name]) is None
+        ]
+        shards = [name for name in named if SHARD.search(name)]
+        start = f'`{self.folder}` has no {WEIGHTS} and no {INDEX}'
+        if shards:
+            raise NoModelError(
+                f'{start}, only files of a set without its index, {listed(shards)}: {AGAIN}, or name one'
+            )
+        if named:
+            raise NoModelError(f'{start}, but {listed(named)}: name one, as `{self.folder / named[0]}`')
+        raise NoModelError(f'{start}: {describe_folder(self.folder, CONFIG)}')
+
+    def find(self, file: str, allow_pickle: bool) -> dict[str, str]:
+        """Return the file of each name."""
+        where = self.listed(file) if file.endswith('.json') else None
+        files = self.set_of(file) if where is None else sorted(set(where.values()))
+        self.read_from = files
+        kinds = {format_of(self.at / name) for name in files}
+        if 'pickle' not in kinds:
+            return where or {name: one for one in files for name in self.file(one).keys()}
         if not allow_pickle:
             raise ValueError(
-                f'`{folder}` has its weights in `{pickled[0].name}`, a pickle, which can run code when it is read; '
+                f'`{self.folder}` has its weights in `{file}`, a pickle, which can run code when it is read; '
                 f'give `allow_pickle=True` if you trust it: it is read by `torch.load(weights_only=True)`'
             )
-        names = [PICKLED] if pickled[0].name == PICKLED else sorted(set(self.listed(read_json(pickled[0])).values()))
-        for name in names:
-            with readable(folder / name, Exception):  # pickles fail in many ways
-                self.pickled.update(torch.load(folder / name, map_location='cpu', weights_only=True))
-        return dict.fromkeys(self.pickled, '')
+        for name in files:
+            self.given.update(read_pickle(self.at / name))
+        return dict.fromkeys(self.given, '')
 
-    def listed(self, index: Mapping[str, Any]) -> dict[str, str]:
-        files = index.get('weight_map')
+    def listed(self, index: str) -> dict[str, str]:
+        """Return the `weight_map` of an index."""
+        path = self.at / index
+        files = read_json(path).get('weight_map')
         if not isinstance(files, dict):
-            raise ValueError(f'`{self.folder / INDEX}` has no `weight_map`, which says where each tensor is')
+            raise ValueError(f'`{path}` has no `weight_map`, which says where each tensor is')
         for name in set(files.values()):
             if not isinstance(name, str) or os.path.basename(name) != name:
                 raise ValueError(f'`weight_map` names {shown(name)}, it must name files beside it')
             if not (self.at / name).is_file():
-                raise FileNotFoundError(f'`{self.folder}` has no {name}, which its index names')
+                raise NoModelError(f'`{self.folder}` has no {name}, which its index names, {CUT_OFF}')
         return files
+
+    def set_of(self, file: str) -> list[str]:
+        """Return the files of the set that a file is of: `model-00001-of-00002.safetensors` is of two."""
+        part = SHARD.search(file)
+        if part is None:
+            return [file]
+        names = [
+            f'{file[: part.start(1)]}{i:0{len(part[1])}d}{file[part.end(1) :]}' for i in range(1, int(part[2]) + 1)
+        ]
+        missing = [name for name in names if not (self.at / name).is_file()]
+        if missing:
+            raise NoModelError(
+                f'`{self.at / file}` is one of {part[2]} files of a model, of which {listed(missing)} is absent'
+            )
+        return names
 
     def open(self, name: str) -> Any:
         with self.reading(name):
             return safetensors().safe_open(self.at / name, framework='pt', device='cpu')
 
     def file(self, name: str) -> Any:
-        """The open file that a tensor is in."""
-        if self.files[name] not in self.opened:
-            self.opened[self.files[name]] = self.stack.enter_context(self.open(self.files[name]))
-        return self.opened[self.files[name]]
+        """Return an open file of safetensors."""
+        if name not in self.opened:
+            self.opened[name] = self.stack.enter_context(self.open(name))
+        return self.opened[name]
 
     def reading(self, file: str) -> AbstractContextManager[None]:
         return readable(self.folder / file, safetensors().SafetensorError)
@@ -136,13 +160,23 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self.files
 
+    def strip(self, renames: Mapping[str, str]) -> None:
+        """Give tensors new names."""
+        self.stored = {new: self.stored.get(old, old) for old, new in renames.items()}
+        self.given = {renames[old]: t for old, t in self.given.items()}
+        self.files = {renames[old]: file for old, file in self.files.items()}
+
+    def add(self, name: str, t: Tensor) -> None:
+        """Let a tensor in memory have a name, in place of the one of a file."""
+        self.given[name], self.files[name] = t, ''
+
     def load(self, name: str) -> Tensor:
-        if self.pickled:
-            return self.pickled[name]
-        with self.reading(self.files[name]):
-            t = self.file(name).get_tensor(name)
-        self.touched += t.nbytes
-        return t
+        t = self.given.get(name)
+        if t is None:
+            with self.reading(self.files[name]):
+                t = self.file(self.files[name]).get_tensor(self.stored.get(name, name))
+            self.touched += t.nbytes
+        return self.changes[name](t) if name in self.changes else t
 
     def release(self) -> None:
         """Let go of the pages of files that have been read: they count as memory of the process."""
@@ -151,10 +185,10 @@ class Weights:
             self.touched = 0
 
     def shape(self, name: str) -> tuple[int, ...]:
-        if self.pickled:
-            return tuple(self.pickled[name].shape)
+        if name in self.given:
+            return tuple(self.given[name].shape)
         with self.reading(self.files[name]):
-            return tuple(self.file(name).get_slice(name).get_shape())
+            return tuple(self.file(self.files[name]).get_slice(self.stored.get(name, name)).get_shape())
 
     def __enter__(self) -> Weights:
         return self
@@ -162,6 +196,43 @@ class Weights:
     def __exit__(self, *error: Any) -> None:
         self.stack.close()
         self.opened.clear()
+
+
+INSIDE = ('state_dict', 'model_state_dict', 'model', 'module', 'weights', 'net', 'params', 'ema', 'ema_state_dict')
+
+
+def read_pickle(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file of `torch.save`: a state dict, or a dict that holds one among other things."""
+    try:
+        with open(path, 'rb') as file:  # torch would go by the name of a path
+            content = torch.load(file, map_location='cpu', weights_only=True)
+    except Exception as error:  # pickles fail in many ways
+        others = re.search(r'GLOBAL ([\w.]+)', str(error))
+        if others is None:
+            raise ValueError(f'`{path}` cannot be read: {error}') from error
+        raise NoModelError(
+            f'`{path}` cannot be read: it holds objects of `{others[1]}`, not only tensors. Save the `state_dict()` of '
+            f'the model alone'
+        ) from error
+    if not isinstance(content, dict):
+        raise NoModelError(f'`{path}` holds {shown(content)}, it must hold a dict of tensors')
+    if content and all(map(torch.is_tensor, content.values())):
+        return content
+    if content.keys() >= {'state', 'param_groups'}:
+        raise NoModelError(f'`{path}` holds the state of an optimizer, no weights of a model')
+    found = {name: content[name] for name in INSIDE if is_state_dict(content.get(name))}
+    if len(found) > 1:
+        raise NoModelError(f'`{path}` holds several models, {listed([*found])}: save one of them alone')
+    if found:
+        return next(iter(found.values()))
+    tensors = {name: t for name, t in content.items() if torch.is_tensor(t)}
+    if not tensors:
+        raise NoModelError(f'`{path}` holds {listed([str(name) for name in content])}, it must hold a dict of tensors')
+    return tensors
+
+
+def is_state_dict(value: Any) -> bool:
+    return isinstance(value, dict) and len(value) > 0 and all(map(torch.is_tensor, value.values()))
 
 
 def compact(t: Tensor) -> Tensor:
@@ -193,40 +264,62 @@ def shards(sizes: Mapping[str, int], most: int) -> list[list[str]]:
     return files
 
 
-def write_weights(
-    folder: Path, sizes: Mapping[str, int], get: Callable[[Iterable[str]], dict[str, Tensor]], most: int
-) -> None:
-    """Write tensors to one file, or several and an index, in an empty folder. `get` gives those of one file."""
+Get = Callable[[Iterable[str]], dict[str, Tensor]]
+DTYPES = {
+    torch.float64: 'F64', torch.float32: 'F32', torch.float16: 'F16', torch.bfloat16: 'BF16', torch.int64: 'I64',
+    torch.int32: 'I32', torch.int16: 'I16', torch.int8: 'I8', torch.uint8: 'U8', torch.bool: 'BOOL',
+    torch.uint16: 'U16', torch.uint32: 'U32', torch.uint64: 'U64', torch.complex64: 'C64',
+    torch.float8_e4m3fn: 'F8_E4M3', torch.float8_e5m2: 'F8_E5M2',
+}  # fmt: skip
+
+
+def write_weights(folder: Path, sizes: Mapping[str, int], get: Get, most: int) -> None:
+    """Write tensors to one file, or several and an index, in an empty folder.
+
+    sizes   bytes of each tensor, those of wider dtypes first
+    get     a function from some names to their tensors
+    """
     files = shards(sizes, most)
     if len(files) == 1:
-        return write_tensors(get(files[0]), folder / WEIGHTS)
+        return write_tensors(folder / WEIGHTS, sizes, get)
     where: dict[str, str] = {}
     for number, names in enumerate(files, 1):
         title = f'model-{number:05d}-of-{len(files):05d}.safetensors'
-        write_tensors(get(names), folder / title)
+        write_tensors(folder / title, {name: sizes[name] for name in names}, get)
         where.update(dict.fromkeys(names, title))
     write_json({'metadata': {'total_size': sum(sizes.values())}, 'weight_map': where}, folder / INDEX)
 
 
-def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write one file of safetensors.  Raises OSError."""
-    package = needed('safetensors.torch', 'to write weights', 'pretrained')
-    own, seen = {}, set()
-    for name, t in tensors.items():  # no two may share memory
-        held = compact(t.detach().to('cpu'))
-        own[name] = held.clone() if held.untyped_storage().data_ptr() in seen else held
-        seen.add(own[name].untyped_storage().data_ptr())
-    path.touch()
-    mode = path.stat().st_mode  # the usual one: the package makes files for their owner alone
-    try:
-        package.save_file(own, path, metadata={'format': 'pt'})
-    except safetensors().SafetensorError as error:
-        raise OSError(errno.EIO, str(error), path.name) from error
-    path.chmod(mode)
+def write_tensors(path: Path, sizes: Mapping[str, int], get: Get) -> None:
+    """Write one file of safetensors, and hold no more of it at once than its largest tensor.
+
+    The header is a JSON dict, which may end with blanks: room is left for it, and it is written last.
+    Raises OSError, or TypeError for a dtype that the format does not have.
+    """
+    digits = len(str(sum(sizes.values())))
+    room = sum(len(json.dumps(name)) + 2 * digits + 120 for name in sizes) // 8 * 8 + 64
+    about: dict[str, Any] = {'__metadata__': {'format': 'pt'}}
+    end = 0
+    with open(path, 'wb') as file:
+        file.seek(8 + room)
+        for names in shards(sizes, max(sizes.values(), default=1)):
+            for name, given in get(names).items():
+                t = given.detach().to('cpu').contiguous()
+                if t.dtype not in DTYPES:
+                    raise TypeError(f'`{name}` of the model is in {t.dtype}, which safetensors do not hold')
+                about[name] = {'dtype': DTYPES[t.dtype], 'shape': [*t.shape], 'data_offsets': [end, end + t.nbytes]}
+                if t.nbytes:
+                    file.write((ctypes.c_char * t.nbytes).from_address(t.data_ptr()))
+                end += t.nbytes
+        file.truncate(8 + room + end)
+        file.seek(0)
+        file.write(struct.pack('<Q', room) + json.dumps(about, separators=(',', ':')).encode().ljust(room))
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
-    """The files of a tokenizer, as they are."""
+    """Copy the files of a tokenizer or a processor, as they are."""
     for pattern in TOKENIZER:
         for file in sorted(source.glob(pattern)):
-            (target / file.name).write_bytes(file.read_bytes())
+            if file.is_file() and not file.name.endswith('.index.json'):
+                (target / file.relative_to(source)).parent.mkdir(exist_ok=True)
+                (target / file.relative_to(source)).write_bytes(file.read_bytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,10 @@ IDLE = {
     'diversity_penalty': 0.0, 'encoder_repetition_penalty': 1.0, 'encoder_no_repeat_ngram_size': 0, 'min_length': 0,
     'min_p': 0.0,
 }  # fmt: skip
+TOKENS = (
+    'eos_token_id', 'suppress_tokens', 'begin_suppress_tokens', 'forced_bos_token_id', 'forced_eos_token_id',
+    'bad_words_ids',
+)  # fmt: skip
 SAMPLING = ('temperature', 'top_k', 'top_p', 'min_p', 'typical_p', 'epsilon_cutoff', 'eta_cutoff')
 
 
@@ -114,6 +119,16 @@ class NotAtBegin:
         return ban(logits, mask_of(self.tokens, logits), history.num_generated == begin)
 
 
+def generation_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of generation_config.json of a model without one: what its config.json says of generation."""
+    known = {*TOKENS, *IDLE, *SAMPLING, 'do_sample', 'max_length', 'max_new_tokens', 'min_new_tokens'}
+    found = {name: config[name] for name in sorted(known & config.keys()) if config[name] is not None}
+    ends = [end for end in listed(found.pop('eos_token_id', ())) if end < config.get('vocab_size', math.inf)]
+    if ends:  # ids beyond the vocabulary, as of a small model with the defaults of its class, end nothing
+        found['eos_token_id'] = ends if len(ends) > 1 else ends[0]
+    return {'do_sample': False, **found}
+
+
 def listed(tokens: Any) -> tuple[int, ...]:
     return tuple(tokens) if isinstance(tokens, (list, tuple)) else (tokens,)
 
@@ -155,7 +170,7 @@ def generation_keywords(said: Mapping[str, Any], kind: str = '', has_source: boo
         found['logits_processor'] = tuple(steps)
     if set_:
         warn_once(
-            f'generation_config.json of this {kind} checkpoint sets {", ".join(f"`{n}`" for n in sorted(set_))}, which '
+            f'generation of this {kind} checkpoint has the settings {", ".join(f"`{n}`" for n in sorted(set_))}, which '
             f'`generate` has no keywords for: they are left out'
             + (f'; `beam_search(..., beams={set_["num_beams"]})` searches with beams' if 'num_beams' in set_ else '')
         )

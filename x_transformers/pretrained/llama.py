@@ -83,7 +83,6 @@ LLAMA = register(
             rms_norm_eps=1e-6, rope_parameters=None, rope_scaling=None, rope_theta=10000.0, partial_rotary_factor=1.0,
             attention_bias=False, mlp_bias=False, attention_dropout=0.0, tie_word_embeddings=False,
         ),
-        fixed=dict(pretraining_tp=(1,)),
         model=dict(
             num_tokens='vocab_size', max_seq_len=0, tie_embedding=lambda c: bool(c.tied) or None,
             tie_embedding_scale=scale_if_tied(1.0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar, overload
 
 import torch
@@ -19,6 +19,7 @@ from x_transformers.flags import ConfigError, shown
 from x_transformers.flags.checks import warn_once
 from x_transformers.flags.config import KINDS
 from x_transformers.flags.unexpected import answering
+from x_transformers.pretrained.adapters import Adapter
 from x_transformers.pretrained.engine import (
     Step,
     bare,
@@ -31,8 +32,10 @@ from x_transformers.pretrained.engine import (
     saved,
     steps_of,
 )
-from x_transformers.pretrained.files import GENERATION, Weights, compact, read_json, resolve
-from x_transformers.pretrained.generation import generation_keywords
+from x_transformers.pretrained.files import GENERATION, Weights, compact
+from x_transformers.pretrained.folders import locate, read_config, read_json, resolve
+from x_transformers.pretrained.foreign import NoModelError, describe_tensors
+from x_transformers.pretrained.generation import generation_keywords, generation_of_config
 from x_transformers.pretrained.heads import drawn, is_of_head, new_steps, of_other_heads, settled
 from x_transformers.pretrained.options import (
     chosen_dtype,
@@ -44,7 +47,10 @@ from x_transformers.pretrained.options import (
     with_keywords,
     with_tokens,
 )
-from x_transformers.pretrained.rows import OWN, Fields, Row, own_call
+from x_transformers.pretrained.prefixes import knows, strip_prefixes
+from x_transformers.pretrained.rows import OWN, Fields, Row, own_call, row_of, without_unknown
+
+DECODER = KINDS['Decoder']
 
 
 @dataclass
@@ -59,6 +65,10 @@ class Info:
     kept          leading rows of tables without a position, and tensors that nothing reads, for saving
     found         fields of the config that were inferred from the tensors
     copies        names in the file of tensors that it also has under another name, for saving
+    files         files that the weights were read from
+    prefix        beginning of all names in the file that was removed
+    passed        fields of the config that `unknown` passed over
+    merged        names of the tensors that an adapter changed
     """
 
     type: str
@@ -74,6 +84,10 @@ class Info:
     kept: dict[str, Tensor] = field(default_factory=dict, repr=False)
     found: dict[str, bool] = field(default_factory=dict)
     copies: dict[str, str] = field(default_factory=dict)
+    files: list[str] = field(default_factory=list)
+    prefix: str = ''
+    passed: list[str] = field(default_factory=list)
+    merged: list[str] = field(default_factory=list)
 
 
 def are_equal(weights: Weights, a: str, b: str) -> bool:
@@ -178,6 +192,8 @@ def load(
     local_files_only: bool = ...,
     cache_dir: str | os.PathLike[str] | None = ...,
     token: str | None = ...,
+    base: str | os.PathLike[str] | None = ...,
+    unknown: str | Collection[str] = ...,
     return_info: bool = ...,
     **keywords: Any,
 ) -> Any: ...
@@ -201,13 +217,16 @@ def load(
     local_files_only: bool = False,
     cache_dir: str | os.PathLike[str] | None = None,
     token: str | None = None,
+    base: str | os.PathLike[str] | None = None,
+    unknown: str | Collection[str] = 'error',
     return_info: bool = False,
     cls: type[nn.Module] | None = None,
     **keywords: Any,
 ) -> Any:
     """Load a pretrained model in eval mode, with the same logits as in `transformers`.
 
-        source            a folder, a file in it, or a repository id
+        source            a folder; a file of weights or an index in it; an adapter of PEFT; or a repository id
+        base              the base of an adapter, where it is not at the place that the adapter names
         revision, cache_dir, token, local_files_only   as in `huggingface_hub.snapshot_download`
         dtype             'auto', that of the config; or a dtype
         device_map        a device, or a dict from prefixes of modules to devices
@@ -219,24 +238,32 @@ def load(
         trainable         'all', 'head', or prefixes of the names of trainable parameters
         freeze_pad        no gradient for the embedding of `pad_token_id`
         strict            False: keywords may add parameters, which are initialized and listed in `info.new`
-        allow_pickle      also load `.bin` files
+        allow_pickle      also load `.bin`, `.pt` and `.pth` files
+        unknown           fields of the config that the library does not know: 'error', or names to pass over, or
+                          'ignore' for all of them; `info.passed` lists them
         return_info       return (model, `Info`)
         cls               required wrapper class, or a subclass of it to build
         **keywords        further keywords of the stack, including `features`, or of the wrapper
 
     `model.pretrained` is the `Info`. `model.generation_defaults` are keywords of `generate` from
-    generation_config.json, which are not applied automatically.
+    generation_config.json, or what config.json says of generation, which are not applied automatically.
 
     Raises ConfigError, which names the field or the tensor, for unsupported settings; ValueError or
     TypeError for an argument out of range, or a file that cannot be read.
     """
     hub = dict(revision=revision, cache_dir=cache_dir, token=token, local_files_only=local_files_only)
-    folder = resolve(source, allow_pickle, **hub)
-    at, place = Present(folder), placing(device_map)
-    config = read_json(at / 'config.json')
-    wanted = Wanted(dropout, num_tokens, strict, cls, keywords, head, num_classes)
-    with Weights(folder, allow_pickle) as weights:
-        model, info = loaded(config, weights, wanted, dtype, place)
+    location, place, adapter = locate(resolve(source, allow_pickle, **hub)), placing(device_map), None
+    if location.is_adapter:
+        adapter = Adapter.from_location(location, allow_pickle)
+        location = adapter.find_base(base, hub)
+    elif base is not None:
+        raise ValueError(f'`base` got {shown(base)}, but `{location.folder}` is no adapter')
+    at = Present(location.folder)
+    config = read_config(location.folder)
+    wanted = Wanted(dropout, num_tokens, strict, cls, keywords, head, num_classes, unknown)
+    with Weights(location.folder, allow_pickle, location.file) as weights:
+        model, info = loaded(config, weights, wanted, dtype, place, adapter)
+        info.files = weights.read_from
     info.source, info.revision = str(source), revision
     if (at / GENERATION).is_file():
         info.generation = read_json(at / GENERATION)
@@ -247,18 +274,44 @@ def load(
     model.eval()
     noted: Any = model
     noted.pretrained = info
-    noted.generation_defaults = generation_keywords(info.generation, info.type, hasattr(model, 'decoder'))
+    said = info.generation
+    if not said and generates(model, info):
+        said = generation_of_config(info.config)
+    noted.generation_defaults = generation_keywords(said, info.type, hasattr(model, 'decoder'))
     return (model, info) if return_info else model
 
 
-def loaded(config: dict[str, Any], weights: Weights, wanted: Wanted, dtype: Any, place: Any) -> tuple[nn.Module, Info]:
+def generates(model: nn.Module, info: Info) -> bool:
+    """Return True for a model of `transformers` that gives logits of next tokens."""
+    return info.type != OWN and (hasattr(model, 'decoder') or isinstance(getattr(model, 'attn_layers', None), DECODER))
+
+
+def loaded(
+    config: dict[str, Any], weights: Weights, wanted: Wanted, dtype: Any, place: Any, adapter: Adapter | None = None
+) -> tuple[nn.Module, Info]:
     """The model of a config with its weights, in either format; a `model.config` alone will do too."""
     if 'class' in config:
         config = {'model_type': OWN, 'config': config}
     if config.get('model_type') == OWN:
-        return load_own(config, weights, wanted, chosen_dtype(None if dtype == 'auto' else dtype, {}), place)
-    row, config = settled(config, wanted.head, wanted.num_classes)
-    model, info, steps, names = read(row, config, weights, wanted)
+        chosen = chosen_dtype(None if dtype == 'auto' else dtype, {})
+        return load_own(config, weights, wanted, chosen, place, adapter)
+    num_classes = wanted.num_classes
+    if adapter is not None and wanted.head == 'auto' and num_classes is None:
+        head, num_classes = adapter.head()
+        wanted = replace(wanted, head=head)
+    config, passed = without_unknown(row_of(config), config, wanted.unknown)
+    row, config = settled(config, wanted.head, num_classes)
+    prefix = strip_prefixes(weights, knows(row))
+    if adapter is not None:
+        config = adapter.apply(weights, row, config)
+    try:
+        model, info, steps, names = read(row, config, weights, wanted)
+    except ConfigError as error:
+        said = describe_tensors(weights.files)
+        if said is None:
+            raise
+        raise NoModelError(f'{error}. {said}') from error
+    info.passed, info.prefix, info.merged = passed, prefix, [] if adapter is None else sorted(weights.changes)
     fill(model, steps, names, weights, chosen_dtype(dtype, config), place, info)
     return model, info
 
@@ -274,6 +327,7 @@ class Wanted:
     keywords: Mapping[str, Any] = field(default_factory=dict)
     head: Any = 'auto'
     num_classes: int | None = None
+    unknown: str | Collection[str] = 'error'
 
     @property
     def is_other_head(self) -> bool:
@@ -379,13 +433,23 @@ def fill(
     """Give a model its weights, one step at a time."""
     shapes, state = saved(model), initial(info, dtype, place)
     for step in steps:
-        for name, t in step.read(lambda name: weights.load(names[name])).items():
+        like = shapes[step.ours[0]]
+        for name, t in step.read(lambda name, like=like: check_dtype(name, weights.load(names[name]), like)).items():
             t = grown(t, shapes[name])
             state[name] = compact(t.to(dtype=dtype if t.is_floating_point() else None, device=place(name)))
         if step.change.cuts:
             info.kept[step.theirs[0]] = compact(weights.load(names[step.theirs[0]])[: step.sizes.cut])
         weights.release()
     model.load_state_dict(tied_too(model, state), assign=True, strict=False)
+
+
+def check_dtype(name: str, t: Tensor, like: Tensor) -> Tensor:
+    """Return a tensor of a file, and refuse whole numbers in place of a weight."""
+    if like.is_floating_point() and not t.is_floating_point():
+        raise NoModelError(
+            f'`{name}` of the file is in {t.dtype}, as quantized weights are: take the model before it was quantized'
+        )
+    return t
 
 
 def tied_too(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -411,7 +475,7 @@ def initial(info: Info, dtype: Any, place: Any) -> dict[str, Tensor]:
 
 
 def load_own(
-    config: dict[str, Any], weights: Weights, wanted: Wanted, dtype: Any, place: Any
+    config: dict[str, Any], weights: Weights, wanted: Wanted, dtype: Any, place: Any, adapter: Adapter | None = None
 ) -> tuple[nn.Module, Info]:
     """A model in the format of this library."""
     if wanted.is_other_head:
@@ -421,6 +485,10 @@ def load_own(
         call = with_tokens(call, wanted.num_tokens)
     model = made(call)
     shapes, info = model.state_dict(keep_vars=True), Info(OWN, config, call, '')
+    info.prefix = strip_prefixes(weights, shapes.__contains__)
+    if adapter is not None:
+        adapter.apply(weights, None, config)
+        info.merged = sorted(weights.changes)
     state: dict[str, Tensor] = {}
     for name in weights.files:
         if name not in shapes:
@@ -432,6 +500,7 @@ def load_own(
                 f'`{name}` of the file has shape {tuple(t.shape)}, with this config it must be '
                 f'{tuple(shapes[name].shape)}'
             )
+        t = check_dtype(name, t, shapes[name])
         floating = t.is_floating_point() and not is_settled(name)
         state[name] = compact(t.to(dtype=dtype if floating else None, device=place(name)))
         weights.release()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,8 +31,34 @@ WITHOUT_EFFECT = re.compile(
     'forced_decoder_ids|max_new_tokens|cache_implementation|'
     # and of other things that nothing reads any longer
     r'output_past|n_special|predict_special_tokens|directionality|pooler_fc_size|pooler_num_\w+|pooler_size_per_head|'
-    'pooler_type|model_max_length|tokenizer_name|attention_softmax_in_fp32|scale_attention_softmax_in_fp32'
+    'pooler_type|model_max_length|tokenizer_name|attention_softmax_in_fp32|scale_attention_softmax_in_fp32|'
+    'xla_device|eos_token_ids|lang_ids|max_sequence_length|img_processor|output_router_logits|tie_weights_|'
+    # and of how something is computed, or in which process
+    r'pretraining_tp|slow_but_exact|_?attn_implementation_\w+|_?experts_implementation\w*|base_model_\w+_plan|'
+    '_commit_hash|_output_attentions|use_return_dict|use_flash_attn|use_flash_attention|use_flash_attention_2|'
+    '_flash_attn_2_enabled|flash_attn|fp16|bf16|fp32|model_parallel|device_map|use_reentrant|kv_cache_dtype|loss_type|'
+    # and of generation in later ones
+    'penalty_alpha|guidance_scale|low_memory|renormalize_logits|constraints|force_words_ids|sequence_bias|max_time|'
+    'min_new_tokens|output_logits|encoder_repetition_penalty|epsilon_cutoff|eta_cutoff|min_p|token_healing|'
+    r'prompt_lookup_num_tokens|stop_strings|watermarking_config|dola_layers|num_assistant_tokens\w*|assistant_\w+|'
+    # and words of other tools
+    r'_?unsloth_\w+|transformers\.js_config|sentence_transformers|sbert_ce_default_activation_function|neuron|'
+    'nm_version|_diffusers_version|name_or_path|model_name|language|license|tags|pipeline_tag|custom_pipelines|'
+    r'(bos|eos|pad|unk|sep|cls|mask)_token|padding_side|tokenizer_\w+|vocab_file|trust_remote_code'
 )
+# fields that types without them may have, with the values that change no numbers
+IDLE: dict[str, tuple[Any, ...]] = {
+    'is_decoder': (False,), 'add_cross_attention': (False,), 'lm_head_bias': (False,), 'mlp_bias': (False,),
+    'attention_bias': (False, True),
+    'full_attn_mod': (1,), 'interpolate_factor': (1,), 'rotary_scaling_factor': (1,), 'is_causal': (True,),
+    'layer_switch': (4,), 'order_of_interleaved_layers': ('local_attn_first',), 'rotary_pct': (1,),
+    'position_embedding_type': ('rope_gptj',), 'use_embedding_sharing': (True,), 'use_gated_activation': (True,),
+    'use_parallel_block': (True,), 'use_parallel_embedding': (False,), 'fc_type': ('torch',),
+    'ffn_config': ({'ffn_type': 'mptmlp'},), 'num_mtp_layers': (0, 1),
+}  # fmt: skip
+
+
+QUANTIZED = ('quantization_config', 'quantization', 'compression_config', 'sparsity_config')  # MLX says the second
 
 
 # keywords whose own default is no answer to a field that says nothing
@@ -240,19 +266,22 @@ class Fields:
     def check(self) -> None:
         """Refuse what changes numbers in a way that is not computed."""
         row = self.row
-        if self.config.get('quantization_config') is not None:
+        few_bits = next((name for name in QUANTIZED if self.config.get(name)), None)
+        if few_bits is not None:
             raise ConfigError(
-                f'`quantization_config` of this {row.type} checkpoint is set: weights in few bits are not read, save '
-                f'them in bfloat16 first, by `AutoModel.from_pretrained(path, dtype="bfloat16").dequantize()`'
+                f'`{few_bits}` of this {row.type} checkpoint is set: weights in few bits are not read, save them in '
+                f'bfloat16 first, by `AutoModel.from_pretrained(path, dtype="bfloat16").dequantize()`, or take the '
+                f'model before it was quantized'
             )
-        known = {*row.defaults, *row.names, *row.aliases, *row.fixed, *row.free}
-        known |= {'quantization_config', 'tie_word_embeddings'}
+        known = fields_known(row)
+        unknown = unknown_fields(row, self.config)
+        if unknown:
+            raise ConfigError(
+                f'`{unknown[0]}` of this {row.type} checkpoint is {shown(self.config[unknown[0]])}, which the library '
+                f'does not know{did_you_mean(unknown[0], known)}; `unknown={unknown}` passes over what changes no '
+                f"numbers, and `unknown='ignore'` over any such field"
+            )
         for name, value in self.config.items():
-            if name not in known and not WITHOUT_EFFECT.fullmatch(name):
-                raise ConfigError(
-                    f'`{name}` of this {row.type} checkpoint is {shown(value)}, which the library does not '
-                    f'know{did_you_mean(name, known)}'
-                )
             allowed = row.fixed.get(name)
             if allowed is not None and value not in allowed:
                 raise ConfigError(
@@ -315,6 +344,44 @@ class Fields:
 
     def sizes(self) -> Sizes:
         return Sizes(**self.all(self.row.sizes))
+
+
+def fields_known(row: Row) -> set[str]:
+    """Return the fields that a row reads, or lists as free."""
+    return {*row.defaults, *row.names, *row.aliases, *row.fixed, *row.free, *QUANTIZED, 'tie_word_embeddings'}
+
+
+def unknown_fields(row: Row, config: Mapping[str, Any]) -> list[str]:
+    """Return the fields of a config that the library does not know, and whose values say something."""
+    known = fields_known(row)
+
+    def is_idle(name: str, value: Any) -> bool:
+        if WITHOUT_EFFECT.fullmatch(name) or value in (None, '', [], {}):
+            return True
+        return value in IDLE.get(name, ()) or (name == 'is_decoder' and row.stack == 'Decoder')
+
+    return [name for name, value in config.items() if name not in known and not is_idle(name, value)]
+
+
+def without_unknown(row: Row, config: Mapping[str, Any], unknown: Any) -> tuple[dict[str, Any], list[str]]:
+    """Return a config without the unknown fields that are to be passed over, and their names, of models within it too.
+
+    unknown   'error' for none, 'ignore' for all, or their names
+    """
+    names = () if unknown == 'error' else (unknown,) if isinstance(unknown, str) else unknown
+    if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"`unknown` got {shown(unknown)}, it must be 'error', 'ignore', or names of fields")
+    wrong = next((name for name in names if name in fields_known(row)), None)
+    if wrong is not None:
+        raise ConfigError(f'`unknown` names `{wrong}`, which a {row.type} reads: it cannot be passed over')
+    found = [name for name in unknown_fields(row, config) if unknown == 'ignore' or name in names]
+    changed = {name: value for name, value in config.items() if name not in found}
+    for part, kind, _ in row.parts.values():
+        for name in (part, f'{part}_dict'):
+            if isinstance(config.get(name), Mapping):
+                changed[name], inner = without_unknown(ROWS[kind], config[name], unknown)
+                found += [f'{name}.{one}' for one in inner]
+    return changed, found
 
 
 def projecting(call: dict[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,26 @@ from x_transformers.features.rotary import RotaryEmbedding
 from x_transformers.flags import ConfigError, shown
 from x_transformers.flags.config import is_configured
 from x_transformers.flags.unexpected import answering
-from x_transformers.pretrained.described import check_keywords, described
+from x_transformers.pretrained.described import call_of, check_keywords, described
 from x_transformers.pretrained.engine import bare, held, is_settled, made, once, saved, steps_of
-from x_transformers.pretrained.files import GENERATION, OF_MODEL, copy_tokenizer, in_bytes, write_json, write_weights
+from x_transformers.pretrained.files import (
+    GENERATION,
+    OF_MODEL,
+    Get,
+    copy_tokenizer,
+    in_bytes,
+    write_json,
+    write_weights,
+)
 from x_transformers.pretrained.heads import row_for
 from x_transformers.pretrained.loading import Info
+from x_transformers.pretrained.outgoing import (
+    config_of_loaded,
+    info_of,
+    model_to_write,
+    sizes_now,
+    without_torch_wrappers,
+)
 from x_transformers.pretrained.rows import OWN, Fields, Row
 
 
@@ -50,6 +66,7 @@ def save(
     """
     if format not in ('hf', 'own'):
         raise ValueError(f"`format` got {shown(format)}, it must be 'hf' or 'own'")
+    model = without_torch_wrappers(model)
     if not is_configured(model):
         raise TypeError(f'`model` got a {type(model).__name__}, it must be a model of this library')
     apart = next((name for name, t in model.state_dict(keep_vars=True).items() if hasattr(t, 'full_tensor')), None)
@@ -63,10 +80,12 @@ def save(
     if tokenizer_from is not None and not Path(tokenizer_from).is_dir():
         raise NotADirectoryError(f'`tokenizer_from` got {str(tokenizer_from)!r}, it must be a folder')
     folder, most = Path(path), in_bytes(max_shard_size)
-    info = getattr(model, 'pretrained', None)
     if format == 'own':
+        info = getattr(model, 'pretrained', None)
         config, get, sizes = own_files(model)
     else:
+        model = model_to_write(model)
+        info = getattr(model, 'pretrained', None)
         config, get, sizes = files_of(model, info, hf_type)
     generation = getattr(info, 'generation', None) if generation is None else generation
     with renewing(folder, OF_MODEL) as new:
@@ -82,7 +101,9 @@ def on_cpu(t: Tensor) -> Tensor:
     return t.detach().to('cpu').contiguous()
 
 
-Get = Callable[[Iterable[str]], dict[str, Tensor]]
+def widest_first(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors sorted by their dtypes: in a file each begins at a multiple of its width."""
+    return dict(sorted(state.items(), key=lambda item: -item[1].itemsize))
 
 
 def own_files(model: Any) -> tuple[dict[str, Any], Get, dict[str, int]]:
@@ -95,7 +116,7 @@ def own_files(model: Any) -> tuple[dict[str, Any], Get, dict[str, int]]:
     ties = check_described(model, state, rebuilt(model.config))
     if ties:
         config['tied'] = ties
-    state = once(state)
+    state = widest_first(once(state))
     return (
         config,
         lambda names: {name: on_cpu(state[name]) for name in names},
@@ -116,6 +137,7 @@ def files_of(model: nn.Module, info: Info | None, hf_type: str | None) -> tuple[
     check_described(model, whole, fresh, names_classes=False)
     check_frequencies(model, fields.row.type)
     steps = steps_of(fields.row, fields, state)
+    steps.sort(key=lambda step: -max(state[name].itemsize for name in step.ours))
     of = {name: step for step in steps for name in step.theirs}
     empty = {name: torch.empty_like(t, device='meta') for name, t in state.items()}
     nbytes = {name: t.nbytes for step in steps for name, t in step.write(empty).items()}
@@ -152,7 +174,7 @@ def said_of(
     """The config to write of a model with these weights, and its fields."""
     has_head = any(name.endswith('to_logits.weight') for name in state)
     row, config = chosen(model, info, hf_type, not has_head)
-    config |= sizes_now(model, row)
+    config |= sizes_now(call_of(model), row, config)
     found = {name: config.pop(name) for name in row.presence if name in config} | (info.found if info else {})
     tied = row.tied is not None and not has_head
     says = config.get('tie_word_embeddings', row.defaults.get('tie_word_embeddings'))
@@ -161,11 +183,9 @@ def said_of(
     if row.tied is not None and says != tied and not untied_as_read:
         config['tie_word_embeddings'] = tied
     config.pop('torch_dtype', None)
-    dtypes = {t.dtype: name for name, t in state.items() if t.is_floating_point()}
-    if len(dtypes) > 1:
-        (one, first), (other, second) = [*dtypes.items()][:2]
-        raise ConfigError(f'`{first}` of the model is in {one}, `{second}` in {other}: a config has one `dtype`')
-    config['dtype'] = str(next(iter(dtypes), torch.float32)).removeprefix('torch.')
+    dtypes = {t.dtype for t in state.values() if t.is_floating_point()} or {torch.float32}
+    widest = functools.reduce(torch.promote_types, dtypes)  # in which a model of several dtypes is read again
+    config['dtype'] = str(widest).removeprefix('torch.')
     return config, Fields(row, config, tied, found)
 
 
@@ -271,16 +291,12 @@ def is_alike(module: nn.Module, other: nn.Module | None, parent: nn.Module | Non
 
 def chosen(model: nn.Module, info: Info | None, hf_type: str | None, tied: bool) -> tuple[Row, dict[str, Any]]:
     """The type to write, and the config that the model was read with; else one that says the same."""
-    if info is None or info.type == OWN or hf_type not in (None, info.type):
-        config = described(model, tied, hf_type)
-        return row_for(config), config
-    return row_for(info.config), dict(info.config)
-
-
-def sizes_now(model: nn.Module, row: Row) -> dict[str, Any]:
-    """Fields that name sizes which may have changed since."""
-    net: Any = getattr(model, 'net', model)
-    sides = {'num_tokens': net, 'enc_num_tokens': getattr(net, 'encoder', None)}
-    sides['dec_num_tokens'] = getattr(getattr(net, 'decoder', None), 'net', None)
-    fields = {name: row.model.get(name) for name in sides}
-    return {field: sides[name].num_tokens for name, field in fields.items() if isinstance(field, str)}
+    inner = info_of(getattr(model, 'net', model))  # of a new head around a model that was loaded
+    if info is not None and info.type != OWN and hf_type in (None, info.type):
+        return row_for(info.config), dict(info.config)
+    if inner is not None and hf_type in (None, inner.type):
+        found, hf_type = config_of_loaded(model, inner), inner.type
+        if found is not None:
+            return found
+    config = described(model, tied, hf_type)
+    return row_for(config), config

@@ -1,0 +1,200 @@
+"""Adapters of PEFT: the weights of their base with the products of LoRA added, as `merge_and_unload` does."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from x_transformers.core.precision import at_least_float
+from x_transformers.core.writing import Present
+from x_transformers.flags import ConfigError, shown
+from x_transformers.pretrained.files import Weights
+from x_transformers.pretrained.folders import ADAPTER, Location, locate, read_json, resolve
+from x_transformers.pretrained.foreign import NoModelError
+from x_transformers.pretrained.prefixes import canonical
+from x_transformers.pretrained.rows import Row
+
+PRODUCT = re.compile(
+    r'(?P<module>.+)\.(?P<kind>lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector)'
+    r'(?:\.default)?(?:\.weight)?'
+)
+WHOLE = re.compile(r'\.(?:modules_to_save(?:\.default)?|base_layer)(?=\.)')
+FILES = ('adapter_model.safetensors', 'adapter_model.bin')
+MERGE = (
+    '`AutoPeftModel.from_pretrained(folder).merge_and_unload().save_pretrained(new)` of PEFT writes the merged model'
+)
+# settings that change more than a product of two matrices does, with the values that do not
+PLAIN: dict[str, tuple[Any, ...]] = {
+    'init_lora_weights': (True, False, None, 'gaussian', 'eva', 'orthogonal'),
+    'layer_replication': (None, []), 'target_parameters': (None, []), 'trainable_token_indices': (None, [], {}),
+    'lora_bias': (False, None), 'alora_invocation_tokens': (None, []), 'use_qalora': (False, None),
+    'use_bdlora': (None,), 'arrow_config': (None,), 'velora_config': (None,), 'monteclora_config': (None,),
+}  # fmt: skip
+TASKS = {'SEQ_CLS': 'classify', 'TOKEN_CLS': 'tokens', 'QUESTION_ANS': 'span', 'FEATURE_EXTRACTION': 'embed'}
+CLASSES = {
+    'ForSequenceClassification': 'classify', 'ForTokenClassification': 'tokens', 'ForQuestionAnswering': 'span',
+    'ForImageClassification': 'classify',
+}  # fmt: skip
+CONV1D = ('gpt2', 'openai_gpt', 'imagegpt')  # whose weights are (in, out), but for that of the head
+
+
+@dataclass
+class Adapter:
+    """An adapter: its folder, its adapter_config.json and its tensors, by the names of the base model.
+
+    products   modules -> the matrices that are multiplied, by the names that PEFT gives them
+    whole      tensors that take the places of those of the base
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    products: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    whole: dict[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def from_location(cls, location: Location, allow_pickle: bool) -> Adapter:
+        """Read an adapter.  Raises NoModelError for kinds that no product of two matrices describes."""
+        at = Present(location.folder)
+        config = read_json(at / ADAPTER)
+        kind = str(config.get('peft_type')).upper()
+        if kind != 'LORA':
+            raise NoModelError(
+                f'`{location.folder}` is an adapter of PEFT, of type {kind}; the library reads those of LoRA: {MERGE}'
+            )
+        for name, allowed in PLAIN.items():
+            if name in config and config[name] not in allowed:
+                raise NoModelError(
+                    f'`{name}` of the adapter `{location.folder}` is {shown(config[name])}, which is more than adding '
+                    f'products to weights: {MERGE}'
+                )
+        file = location.file or next((name for name in FILES if (at / name).is_file()), None)
+        if file is None:
+            raise NoModelError(
+                f'`{location.folder}` has an {ADAPTER} but no {FILES[0]}: `save_pretrained` of PEFT writes it'
+            )
+        made = cls(location.folder, config)
+        with Weights(location.folder, allow_pickle, file) as weights:
+            for name in weights.files:
+                made.take(name, weights.load(name))
+        return made
+
+    def take(self, name: str, t: Tensor) -> None:
+        """Store one tensor of the file."""
+        found = PRODUCT.fullmatch(name.removeprefix('base_model.model.'))
+        if found is not None:
+            self.products.setdefault(found['module'], {})[found['kind'].replace('embedding_', '')] = t
+            if 'embedding' in found['kind']:
+                self.products[found['module']]['is_embedding'] = torch.ones(())
+        elif '.original_module.' in name:  # a copy of the base
+            return
+        elif '.lora_' in name:
+            raise NoModelError(f'`{name}` of the adapter is not read: {MERGE}')
+        else:
+            self.whole[WHOLE.sub('', name.removeprefix('base_model.model.'))] = t
+
+    def find_base(self, base: Any, hub: Mapping[str, Any]) -> Location:
+        """Return where the base is: the one that was given, else the one that the adapter names."""
+        said = self.config.get('base_model_name_or_path')
+        name = base if base is not None else said
+        start = f'`{self.folder}` is an adapter of PEFT, and the library needs its base'
+        if not name:
+            raise NoModelError(f'{start}, which its {ADAPTER} does not name: give `base=`, the folder of that model')
+        beside = self.folder / str(name)
+        try:
+            path = beside if base is None and not Path(name).exists() and beside.is_dir() else resolve(name, **hub)
+            found = locate(path)
+        except (NoModelError, ImportError) as error:
+            raise NoModelError(f'{start}, {name!r}: {error}. `base=` gives the folder of the base') from error
+        if found.is_adapter:
+            raise NoModelError(f'{start}, but {str(name)!r} is an adapter too: {MERGE}')
+        return found
+
+    def head(self) -> tuple[str, int | None]:
+        """Return the head that the adapter was trained with, and how many classes it tells apart."""
+        kind = TASKS.get(str(self.config.get('task_type')))
+        if kind is None:
+            name = str((self.config.get('auto_mapping') or {}).get('base_model_class'))
+            ends = (own for end, own in CLASSES.items() if name.endswith(end))
+            kind = next(ends, 'embed' if re.fullmatch(r'\w+(?<!LMHead)(?<!MT)Model', name) else 'auto')
+        sizes = [len(t) for t in self.whole.values() if t.ndim == 2]
+        return kind, sizes[-1] if sizes and kind in ('classify', 'tokens') else None
+
+    def apply(self, weights: Weights, row: Row | None, config: dict[str, Any]) -> dict[str, Any]:
+        """Let weights be those with the adapter. Returns the config, with the number of tokens of a larger table."""
+        self.untie(weights, row)
+        for name, t in self.whole.items():
+            place = find_name(row, weights, name) or name
+            if row is not None and row.tied is not None and canonical(row, place).endswith(row.tied[1]):
+                config = {**config, **{str(row.model['num_tokens']): len(t)}}
+            weights.add(place, t)
+        for module, parts in self.products.items():
+            found = find_name(row, weights, f'{module}.weight')
+            if found is None or not {'lora_A', 'lora_B'} <= parts.keys():
+                missing = 'the base has no such tensor' if found is None else 'one of its two matrices is absent'
+                raise ConfigError(f'the adapter `{self.folder}` changes `{module}.weight`, but {missing}')
+            turned = row is not None and row.type in CONV1D and canonical(row, found) != (row.tied or ('',))[0]
+            weights.changes[found] = self.change_of(module, parts, weights.shape(found), turned)
+        return config
+
+    def untie(self, weights: Weights, row: Row | None) -> None:
+        """Give a tied head a tensor of its own, where the adapter changes the table or the head alone."""
+        if row is None or row.tied is None:
+            return
+        head, table = (find_name(row, weights, name) for name in row.tied)
+        changed = [*self.whole, *(f'{module}.weight' for module in self.products)]
+        own = {canonical(row, name).removeprefix(row.base) for name in changed}
+        if head is None and table is not None and own & {name.removeprefix(row.base) for name in row.tied}:
+            weights.add(row.tied[0], weights.load(table))
+
+    def scale_of(self, module: str, rank: int) -> float:
+        """Return the factor of the product of a module."""
+        patterns = self.config.get('alpha_pattern') or {}
+        fits = (value for key, value in patterns.items() if re.fullmatch(rf'(.*\.)?({key})', module))
+        alpha = next(fits, self.config.get('lora_alpha', 8))
+        return alpha / (math.sqrt(rank) if self.config.get('use_rslora') else rank)
+
+    def change_of(self, module: str, parts: Mapping[str, Tensor], shape: tuple[int, ...], turned: bool) -> Any:
+        """Return the function from a weight of the base, which may be (in, out), to that with the adapter."""
+        a, b, magnitude = parts['lora_A'], parts['lora_B'], parts.get('lora_magnitude_vector')
+        scale, is_embedding = self.scale_of(module, a.shape[0]), 'is_embedding' in parts
+        a, b = a.flatten(1), b.flatten(1)  # of convolutions too
+        inner = (b.shape[0], a.shape[1])  # (out, in)
+        turned = turned or is_embedding
+        outer = inner[::-1] if turned else inner
+        if math.prod(outer) != math.prod(shape) or a.shape[0] != b.shape[1] or shape[0] != outer[0]:
+            raise ConfigError(
+                f'the adapter `{self.folder}` has a product of shape {inner} for `{module}.weight`, which has shape '
+                f'{shape} in its base: is it the base that it was trained on?'
+            )
+        if magnitude is not None and (is_embedding or len(shape) != 2):
+            raise NoModelError(f'DoRA of `{module}` of the adapter is not read: {MERGE}')
+
+        def change(t: Tensor) -> Tensor:
+            dtype = at_least_float(t.dtype)
+            product = (b.to(dtype) @ a.to(dtype)) * scale  # (out, in)
+            own = t.to(dtype) + (product.mT if turned else product).reshape(shape)
+            if magnitude is not None:  # DoRA, arXiv:2402.09353: the norm of each output is a parameter
+                axis = 0 if turned else 1
+                norms = torch.linalg.vector_norm(own, dim=axis, keepdim=True)
+                own = own * magnitude.to(dtype).reshape(norms.shape) / norms
+            return own.to(t.dtype)
+
+        return change
+
+
+def find_name(row: Row | None, weights: Weights, name: str) -> str | None:
+    """Return the name in a file of a tensor that the adapter calls by the names of modules."""
+    bases = ('',) if row is None else ('', row.base)
+    tried = [base + name for base in bases] + [name.removeprefix(base) for base in bases]
+    found = next((one for one in tried if one in weights.files), None)
+    if found is None and row is not None:
+        by_name = {canonical(row, one): one for one in weights.files}
+        found = next((by_name[new] for new in (canonical(row, one) for one in tried) if new in by_name), None)
+    return found

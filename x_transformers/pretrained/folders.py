@@ -1,0 +1,238 @@
+"""Where a model is: the folder with its config.json, from a folder, a file, or what tools leave around them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from x_transformers.core.optional import needed
+from x_transformers.core.writing import Present
+from x_transformers.flags import shown, warn_once
+from x_transformers.pretrained.foreign import (
+    AGAIN,
+    CUT_OFF,
+    NEEDS,
+    NoModelError,
+    describe_config,
+    describe_folder,
+    find_foreign,
+    first_bytes,
+    format_of,
+    listed,
+    names_in,
+    text_of_other,
+)
+from x_transformers.pretrained.rows import ROWS
+
+CONFIG, ADAPTER = 'config.json', 'adapter_config.json'
+# what tokenizers and processors of `transformers` read, in any release
+TOKENIZER = (
+    'tokenizer*', 'vocab*', '*vocab.json', 'merges.txt', '*.model', 'special_tokens_map.json', 'added_tokens.json',
+    'chat_template*', 'additional_chat_templates/*', '*preprocessor_config.json', 'processor_config.json',
+    'audio_tokenizer_config.json', 'dict.txt', 'dict-*.txt', 'bpe.codes', '*.spm', '*.tiktoken', 'tekken.json',
+    'emoji.json', 'byte_maps.json', 'prophetnet.tokenizer', 'word_*.json', 'normalizer.json', 'label_*.json',
+    'vocab-*.json', 'entities.json', 'lang_*.json', '*.jinja', 'speaker_embeddings*',
+)  # fmt: skip
+DEPTH = 4  # of folders within each other that hold nothing else
+
+
+@dataclass(frozen=True)
+class Location:
+    """A model on the disk.
+
+    folder     the folder with its config.json, or with the adapter_config.json of an adapter
+    file       the file of weights, or the index of several, that was named
+    """
+
+    folder: Path
+    file: str | None = None
+
+    @property
+    def is_adapter(self) -> bool:
+        return (Present(self.folder) / ADAPTER).is_file()
+
+
+def resolve(source: str | os.PathLike[str], allow_pickle: bool = False, **hub: Any) -> Path:
+    """Return the path of a folder, of a file, or of a repository that is downloaded by its id.
+
+    hub   keywords of `huggingface_hub.snapshot_download`
+    """
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(f'`source` got {shown(source)}, it must be a path or a repository id')
+    path, name = Path(source).expanduser(), str(source)
+    if path.exists() or path.is_symlink():
+        return path
+    link = re.match(r'(?:https?://(?:huggingface\.co|hf\.co)/|hf://)(?:models/)?([\w.-]+/[\w.-]+)', name)
+    if link or '://' in name:
+        way = f"name the repository by its id, '{link[1]}'" if link else 'download it, and name the folder'
+        raise NoModelError(f'`source` got {name!r}, which is a link, no folder and no file: {way}')
+    looks_like_path = path.is_absolute() or name.startswith(('.', '~'))
+    if (os.sep in name and looks_like_path) or name.count('/') > 1:
+        raise NoModelError(f'`source` got {name!r}, which is no folder and no file')
+    hub_of = needed('huggingface_hub', f'to load {name!r}, which is no folder,', 'hub')
+    patterns = ['*.json', '*.safetensors', *TOKENIZER, *(['*.bin'] if allow_pickle else [])]
+    try:
+        return Path(hub_of.snapshot_download(name, allow_patterns=patterns, **hub))
+    except Exception as error:
+        said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise NoModelError(
+            f'`source` got {name!r}, which is no folder and no file here, and no repository that can be fetched: {said}'
+        ) from error
+
+
+def locate(path: Path, depth: int = 0) -> Location:
+    """Return where the model of a path is.
+
+    A folder that holds no model but one folder that does stands for it; a folder of the hub's cache stands for the
+    snapshot that `main` names.  Raises NoModelError, which says what else the path is.
+    """
+    if not path.is_dir():
+        return locate_file(path)
+    at = Present(path)
+    if any((at / name).exists() or (at / name).is_symlink() for name in (ADAPTER, CONFIG)):
+        return Location(path)
+    try:
+        inner = None if depth == DEPTH else find_inside(path)
+        said = '' if inner else describe_folder(path)
+    except PermissionError as error:
+        raise PermissionError(f'`{path}` cannot be read: this process has no permission to open it') from error
+    if inner is None:
+        raise NoModelError(f'`{path}` has no config.json: {said}{hint_above(path)}')
+    warn_once(f'`{path}` has no config.json, so the model in `{inner}` is loaded')
+    return locate(inner, depth + 1)
+
+
+def locate_file(path: Path) -> Location:
+    """Return the location of a file that was named. The config.json is that beside it."""
+    folder, name = path.parent, path.name
+    if name in (CONFIG, ADAPTER):
+        return Location(folder)
+    start = first_bytes(path)
+    if path.suffix == '.json':
+        if text_of_other(start) is not None or 'weight_map' not in read_json(path):
+            raise NoModelError(f'`{path}` holds no weights: name the folder, a file of weights, or its index')
+    else:
+        format_of(path)
+    at = Present(folder)
+    if (at / ADAPTER).is_file() and name.startswith('adapter_model'):
+        return Location(folder, name)
+    if not (at / CONFIG).is_file():
+        foreign = find_foreign([name])
+        said = f'it {foreign[1].said}: {foreign[1].way}' if foreign else f'put the one of the model into `{folder}`'
+        raise NoModelError(
+            f'`{path}` has no config.json beside it, which the library needs: {said}{hint_above(folder)}'
+        )
+    return Location(folder, name)
+
+
+def find_inside(path: Path) -> Path | None:
+    """Return the only folder within a folder that holds a model, or None if there is none."""
+    snapshots = path if path.name == 'snapshots' else path / 'snapshots'
+    if snapshots.is_dir() and snapshots.parent.name.startswith('models--'):
+        return find_snapshot(snapshots)
+    if (path / 'model_index.json').is_file():  # the parts of a pipeline are no model alone
+        return None
+    folders = [one for one in sorted(path.iterdir()) if one.is_dir() and not one.name.startswith('.')]
+    models = [one for one in folders if is_model(one)]
+    if len(models) > 1:
+        models.sort(key=lambda one: [int(n) if n.isdigit() else n for n in re.split(r'(\d+)', one.name)])
+        names = listed([one.name for one in models])
+        raise NoModelError(
+            f'`{path}` has no config.json, it holds several models, {names}: name one, as `{models[-1]}`'
+        )
+    if (
+        not models
+        and len(folders) == 1
+        and names_in(path) == [f'{folders[0].name}/']
+        and not find_foreign(names_in(path))
+    ):
+        return folders[0]
+    return models[0] if models else None
+
+
+def is_model(folder: Path) -> bool:
+    """Return True for a folder with the config of a model or an adapter, or one of the hub's cache."""
+    if folder.name.startswith('models--') or (folder / ADAPTER).is_file():
+        return True
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding='utf-8'))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and ('model_type' in config or 'class' in config)
+
+
+def find_snapshot(snapshots: Path) -> Path:
+    """Return the snapshot of the hub's cache that `main` names, or the only one."""
+    main = snapshots.parent / 'refs' / 'main'
+    named = snapshots / main.read_text().strip() if main.is_file() else None
+    found = [one for one in sorted(snapshots.iterdir()) if one.is_dir()]
+    if named is not None and named.is_dir():
+        return named
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise NoModelError(f'`{snapshots.parent}` of the cache of the hub has no snapshot: {AGAIN}')
+    raise NoModelError(f'`{snapshots}` has several snapshots: name one, as `{found[-1]}`')
+
+
+def hint_above(folder: Path) -> str:
+    """Return the end of an error for a folder that is part of a model."""
+    above = folder.resolve().parent
+    if above.name.startswith('models--') and (above / 'snapshots').is_dir():
+        return f'. It is part of the cache of the hub: name `{above}`'
+    return f'. The folder above it holds a model: name `{folder.parent}`' if is_model(above) else ''
+
+
+# files of JSON
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the dict that a file of JSON holds.  Raises ValueError, which says what else is there."""
+    said = text_of_other(first_bytes(path)) if path.is_file() or path.is_symlink() else None
+    if said is not None:
+        raise NoModelError(f'`{path}` cannot be read as JSON: it is {said[0]}: {said[1]}')
+    try:
+        text = path.read_text(encoding='utf-8-sig')
+        content = json.loads(text)
+    except PermissionError:
+        raise
+    except (OSError, ValueError) as error:
+        raise ValueError(f'`{path}` cannot be read as JSON: {said_of_text(path, error)}') from error
+    if not isinstance(content, dict):
+        raise ValueError(f'`{path}` holds a {type(content).__name__}, it must hold a dict')
+    return content
+
+
+def said_of_text(path: Path, error: Exception) -> str:
+    """Return the reason why a file cannot be read as JSON."""
+    if isinstance(error, OSError):
+        return str(error)
+    start = first_bytes(path).strip(b' \r\n\t\0')
+    return f'{error}' if start else f'it is empty, {CUT_OFF}'
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the config.json of a folder, with a `model_type`, which its classes name if it does not say so itself."""
+    path = Present(folder) / CONFIG
+    config = read_json(path)
+    if config.get('model_type') is not None or 'class' in config:
+        return config
+    kind = type_of_classes(config)
+    if kind is None:
+        raise NoModelError(f'`{path}` has no `model_type`; {NEEDS}: {describe_config(config)}{hint_above(folder)}')
+    warn_once(f'`{path}` has no `model_type`, its `architectures` name a {kind}')
+    return {**config, 'model_type': kind}
+
+
+def type_of_classes(config: Mapping[str, Any]) -> str | None:
+    """Return the one type with the classes that a config names."""
+    names = config.get('architectures')
+    if not isinstance(names, list):
+        return None
+    kinds = [row.spelled or row.type for row in ROWS.values() if {*row.architectures} & {*map(str, names)}]
+    return kinds[0] if len(kinds) == 1 else None
