@@ -324,26 +324,37 @@ CLASSES = {'num_labels': 5}
 def heads_of(stem: str, base: dict[str, Any], *further: str, **changed: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Classes for sequences, for tokens, and without a head."""
     kinds = {f'{stem}ForSequenceClassification': [{**CLASSES, **changed}], f'{stem}Model': [{}]}
-    return base, {**kinds, **{stem + end: [CLASSES] for end in further}}
+    return base, {**kinds, **{stem + end: [{} if end == OF_SPANS else CLASSES] for end in further}}
 
 
-OF_TOKENS = 'ForTokenClassification'
+OF_TOKENS, OF_SPANS = 'ForTokenClassification', 'ForQuestionAnswering'
+BOTH = (OF_TOKENS, OF_SPANS)
 HEADS: dict[str, tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]] = {
-    'bert': heads_of('Bert', ENCODERS['bert'][0], OF_TOKENS),
-    'roberta': heads_of('Roberta', ENCODERS['roberta'][0]),
-    'distilbert': heads_of('DistilBert', ENCODERS['distilbert'][0], OF_TOKENS),
-    'electra': heads_of('Electra', ENCODERS['electra'][0], 'ForPreTraining'),
-    'albert': heads_of('Albert', ENCODERS['albert'][0]),
-    'deberta-v2': heads_of('DebertaV2', ENCODERS['deberta-v2'][0]),
+    'bert': heads_of('Bert', ENCODERS['bert'][0], *BOTH),
+    'roberta': heads_of('Roberta', ENCODERS['roberta'][0], *BOTH),
+    'distilbert': heads_of('DistilBert', ENCODERS['distilbert'][0], *BOTH),
+    'electra': heads_of('Electra', ENCODERS['electra'][0], 'ForPreTraining', *BOTH),
+    'albert': heads_of('Albert', ENCODERS['albert'][0], *BOTH),
+    'deberta-v2': heads_of('DebertaV2', ENCODERS['deberta-v2'][0], *BOTH),
     'modernbert': heads_of(
-        'ModernBert', ENCODERS['modernbert'][0], OF_TOKENS, classifier_pooling='mean', classifier_bias=True,
+        'ModernBert', ENCODERS['modernbert'][0], *BOTH, classifier_pooling='mean', classifier_bias=True,
         classifier_activation='relu', norm_bias=True,
     ),
-    'gpt2': heads_of('GPT2', {**GPT2, 'pad_token_id': 0}),
-    'llama': heads_of('Llama', G),
+    'gpt2': heads_of('GPT2', {**GPT2, 'pad_token_id': 0}, *BOTH),
+    'llama': heads_of('Llama', G, *BOTH),
+    'mistral': heads_of('Mistral', DECODERS['mistral'][0], *BOTH),
+    'mixtral': heads_of('Mixtral', DECODERS['mixtral'][0], *BOTH),
+    'qwen2': heads_of('Qwen2', G, *BOTH),
+    'qwen3': heads_of('Qwen3', DECODERS['qwen3'][0], *BOTH),
+    'gemma2': heads_of('Gemma2', GEMMA2, OF_TOKENS),
     'gemma3_text': heads_of('Gemma3Text', GEMMA2),
-    'gpt_neox': heads_of('GPTNeoX', D),
-    'falcon': heads_of('Falcon', {**FALCON, 'pad_token_id': 0}),
+    'phi3': heads_of('Phi3', G, OF_TOKENS),
+    'gpt_oss': heads_of('GptOss', DECODERS['gpt_oss'][0], OF_TOKENS),
+    'nemotron': heads_of('Nemotron', G, *BOTH),
+    'gpt_neox': heads_of('GPTNeoX', D, *BOTH),
+    'falcon': heads_of('Falcon', {**FALCON, 'pad_token_id': 0}, *BOTH),
+    'mpt': heads_of('Mpt', {**MPT, 'pad_token_id': 0}, *BOTH),
+    'bloom': heads_of('Bloom', {**BLOOM, 'pad_token_id': 0}, *BOTH),
     'cohere': (G, {'CohereModel': [{}]}),
     'bart': (S2S, {'BartForSequenceClassification': [CLASSES]}),
     't5': (T5, {'T5EncoderModel': [{}]}),
@@ -499,6 +510,8 @@ def of_theirs(case: Case, model: nn.Module) -> list[Tensor]:
     wide = lifted() if model.dtype == torch.float64 else nullcontext()
     with torch.no_grad(), wide:
         out = model(ids, attention_mask=real.long())
-    first = out.logits if 'logits' in out else out.last_hidden_state
+    first = out.get('logits', out.get('last_hidden_state'))
+    if first is None:
+        first = torch.stack((out.start_logits, out.end_logits), dim=-1)
     pooled = out.get('pooler_output')
     return [first[real] if first.shape[:2] == real.shape else first, *([] if pooled is None else [pooled])]

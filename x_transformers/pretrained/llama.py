@@ -48,7 +48,7 @@ from x_transformers.pretrained.fields import (
     theta,
     window,
 )
-from x_transformers.pretrained.heads import OF_DECODERS
+from x_transformers.pretrained.heads import OF_DECODERS, SPANS_OF_BASE
 from x_transformers.pretrained.parts import (
     HEAD_NORMS,
     LLAMA_ATTENTION,
@@ -118,6 +118,7 @@ MISTRAL = register(
             layer_types=None, sliding=sliding_everywhere,
         ),
         layers={**NO_BIAS, **WINDOW},
+        heads=SPANS_OF_BASE,
     )
 )  # fmt: skip
 
