@@ -205,6 +205,36 @@ DECODERS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     ),
 }  # fmt: skip
 
+WINDOWED = {**G, 'num_hidden_layers': 4, 'sliding_window': 8}
+DECODERS |= {
+    'iquestcoder': (G, [dict(attention_bias=True)]),
+    'ministral': (
+        {**WINDOWED, 'head_dim': 12},
+        [dict(layer_types=['sliding_attention', 'full_attention'] * 2)],
+    ),
+    'seed_oss': (
+        {**G, 'head_dim': 12}, [dict(attention_bias=False, attention_out_bias=True, tie_word_embeddings=True)],
+    ),
+    'cwm': ({**WINDOWED, 'head_dim': 12}, [rope('default'), dict(layer_types=['sliding_attention'] * 4)]),
+    'arcee': ({**G, 'head_dim': 12}, [dict(mlp_bias=True, attention_bias=True, **rope('linear', factor=4.0))]),
+    'helium': ({**G, 'head_dim': 8}, [dict(attention_bias=True, mlp_bias=True)]),
+    'ernie4_5': ({**G, 'head_dim': 12}, [dict(use_bias=True, tie_word_embeddings=False)]),
+    'glm': ({**G, 'head_dim': 8}, [dict(attention_bias=False)]),
+    'olmo3': (
+        WINDOWED,
+        [
+            dict(attention_bias=True),
+            dict(
+                rope_parameters={
+                    'sliding_attention': {'rope_type': 'default', 'rope_theta': 10000.0},
+                    'full_attention': ROPES['yarn']['rope_parameters'],
+                }
+            ),
+        ],
+    ),
+    'vaultgemma': ({**GEMMA2, 'num_hidden_layers': 4}, [dict(attn_logit_softcapping=2.0, attention_bias=True)]),
+}  # fmt: skip
+
 ENCODERS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     'bert': (D, [dict(hidden_act='gelu_new', layer_norm_eps=1e-5)]),
     'roberta': ({**D, 'pad_token_id': 1, 'bos_token_id': 0, 'type_vocab_size': 1}, []),
@@ -229,6 +259,18 @@ ENCODERS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
             dict(classifier_bias=True, classifier_activation='relu', hidden_activation='silu'),
         ],
     ),
+}  # fmt: skip
+
+XLM_R = ENCODERS['roberta'][0]
+ENCODERS |= {
+    'xlm-roberta': (XLM_R, [dict(hidden_act='relu', type_vocab_size=3)]),
+    'camembert': (XLM_R, []),
+    'data2vec-text': (XLM_R, []),
+    'ernie': (D, [dict(hidden_act='gelu_new', type_vocab_size=3)]),
+    'roberta-prelayernorm': (XLM_R, [dict(layer_norm_eps=1e-3)]),
+    'xlm-roberta-xl': (XLM_R, [dict(layer_norm_eps=1e-3)]),
+    'megatron-bert': (D, [dict(hidden_act='relu')]),
+    'mpnet': ({**D, 'pad_token_id': 1, 'bos_token_id': 0}, [dict(relative_attention_num_buckets=8)]),
 }  # fmt: skip
 
 SEQ2SEQ: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
@@ -356,6 +398,17 @@ HEADS: dict[str, tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]] = {
     'mpt': heads_of('Mpt', {**MPT, 'pad_token_id': 0}, *BOTH),
     'bloom': heads_of('Bloom', {**BLOOM, 'pad_token_id': 0}, *BOTH),
     'cohere': (G, {'CohereModel': [{}]}),
+    'xlm-roberta': heads_of('XLMRoberta', XLM_R, *BOTH),
+    'camembert': heads_of('Camembert', XLM_R, *BOTH),
+    'data2vec-text': heads_of('Data2VecText', XLM_R, *BOTH),
+    'ernie': heads_of('Ernie', D, *BOTH),
+    'roberta-prelayernorm': heads_of('RobertaPreLayerNorm', XLM_R, *BOTH),
+    'xlm-roberta-xl': heads_of('XLMRobertaXL', XLM_R, *BOTH),
+    'megatron-bert': heads_of('MegatronBert', D, *BOTH),
+    'mpnet': heads_of('MPNet', ENCODERS['mpnet'][0], *BOTH),
+    'ministral': heads_of('Ministral', DECODERS['ministral'][0], *BOTH),
+    'seed_oss': heads_of('SeedOss', DECODERS['seed_oss'][0], *BOTH),
+    'arcee': heads_of('Arcee', DECODERS['arcee'][0], *BOTH),
     'bart': (S2S, {'BartForSequenceClassification': [CLASSES]}),
     't5': (T5, {'T5EncoderModel': [{}]}),
 }  # fmt: skip

@@ -62,8 +62,8 @@ class Classifier(Configurable):
         num_classes: Annotated[int, 'number of classes', size],
         token: Annotated[
             str | None,
-            "token whose hidden state is classified; 'all': classify every token; 'span': where a span starts and ends; "
-            "None: 'first', or 'last' in causal models",
+            "token whose hidden state is classified; 'all': classify every token; 'span': find where a span starts and "
+            "ends; None: 'first', or 'last' in causal models",
             one_of(*TOKENS) | none,
         ] = None,
         pad_id: Annotated[int | None, 'id of the padding token, if no mask is passed', integer | none] = None,
@@ -87,7 +87,7 @@ class Classifier(Configurable):
         check_problem(problem_type, num_classes, 'num_classes')
         if token == 'span' and (num_classes != 2 or problem_type is not None):
             got = f'num_classes={num_classes} and problem_type={problem_type!r}'
-            raise ConfigError(f"`token='span'` needs `num_classes=2`, a start and an end, and no `problem_type`, got {got}")
+            raise ConfigError(f"`token='span'` needs `num_classes=2`, start and end, and no `problem_type`, got {got}")
         if eos_id is None and token in ('eos', 'last_eos'):
             raise ConfigError(f'`token={token!r}` needs `eos_id`')
         if eos_id is not None and token not in ('eos', 'last_eos'):

@@ -15,17 +15,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from x_transformers.pretrained import classic, encoders, images, llama, seq2seq, towers  # noqa: F401  which fill the table
+from x_transformers.pretrained import (  # noqa: F401  which fill the table
+    classic,
+    encoders,
+    images,
+    llama,
+    relatives,
+    seq2seq,
+    towers,
+)
 from x_transformers.pretrained.engine import plan as plan_of
 from x_transformers.pretrained.heads import row_for
 from x_transformers.pretrained.loading import Info, load
 from x_transformers.pretrained.rows import OWN, Const, Fields, Row, link, links, own_call, register, supported
 from x_transformers.pretrained.saving import save
+from x_transformers.pretrained.text_parts import is_whole, text_config
 
 
 def keywords(config: Mapping[str, Any]) -> dict[str, Any]:
     """The call that builds the model of a config, in the form of `model.config`; builds nothing."""
-    return own_call(config) if config.get('model_type') == OWN else Fields(row_for(config), config).keywords()
+    if config.get('model_type') == OWN:
+        return own_call(config)
+    config = text_config(config) if is_whole(config) else config
+    return Fields(row_for(config), config).keywords()
 
 
 def plan(config: Mapping[str, Any]) -> list[tuple[tuple[str, ...], tuple[str, ...], str]]:

@@ -16,7 +16,7 @@ from x_transformers.pretrained.fields import (
 )
 from x_transformers.pretrained.heads import NOTHING, Head, classifier, of_encoders, of_sequence, of_spans, on
 from x_transformers.pretrained.parts import TURNED, A, F, fused, output
-from x_transformers.pretrained.rows import Const, Fields, Row, link, links, register
+from x_transformers.pretrained.rows import Fields, Row, link, links, register
 
 
 def post_norm(
@@ -157,13 +157,13 @@ BERT = register(
         base='bert.',
         tied=None,
         heads=of_encoders(
-            of_sequence(classifier('first', 'tanh', **DROP), on('bert.pooler.dense', 'classifier')), 'bert.pooler.dense',
-            **DROP,
+            of_sequence(classifier('first', 'tanh', **DROP), on('bert.pooler.dense', 'classifier')),
+            'bert.pooler.dense', **DROP,
         ),
     )
 )  # fmt: skip
 
-register(
+ROBERTA = register(
     BERT.like(
         'roberta', 'RobertaForMaskedLM',
         defaults=dict(vocab_size=50265, pad_token_id=1),

@@ -79,7 +79,7 @@ def with_base(row: Row, base: str) -> Row:
 
 
 def reading(row: Row, read: Row, name: str) -> Row:
-    """Return the row `read`, with the prefix of the base model renamed where the file of the class `name` has another."""
+    """Return the row `read` for a file of the class `name`, which may have another prefix of the base model."""
     own = next((head.base for head in row.heads.values() if name.endswith(head.ends)), '') or row.base
     if own == read.base:
         return read
@@ -148,7 +148,7 @@ def settled(config: Mapping[str, Any], head: Any, num_classes: int | None) -> tu
         raise ValueError(f'`num_classes` got {shown(num_classes)}, it must be {size.words}')
     row = row_for(config, kind)
     if row.head == 'span' and num_classes not in (None, 2):
-        raise ConfigError(f"`num_classes` got {num_classes}, of a head for spans it is 2; `head='classify'` has classes")
+        raise ConfigError(f"`num_classes` got {num_classes}, of a head for spans it is 2: take `head='classify'`")
     if num_classes is not None and row.around is None and kind != 'classify':
         if kind != 'auto' or 'classify' not in kinds_of(row_of(config)):
             raise ConfigError(f'`num_classes` got {num_classes}, but this {row.type} has no classes')
@@ -271,8 +271,8 @@ def of_tokens(weights: str = 'classifier', dropout: Value = None) -> Head:
 
 def of_spans(base: str = '', dropout: Value = None) -> Head:
     """Where an answer starts and ends."""
-    around = classifier('span', dropout=dropout)
-    return Head(('ForQuestionAnswering',), NOTHING, around=around, links=link('qa_outputs.*', 'to_classes.*'), base=base)
+    around, own = classifier('span', dropout=dropout), link('qa_outputs.*', 'to_classes.*')
+    return Head(('ForQuestionAnswering',), NOTHING, around=around, links=own, base=base)
 
 
 # decoders read their classes from the last token

@@ -265,7 +265,7 @@ BRANCH_NORMS = links(
     link(f'{B}.post_feedforward_layernorm', f'{F}.0.1.norm'),
 )
 
-register(
+OLMO2 = register(
     LLAMA.like(
         'olmo2', 'Olmo2ForCausalLM', without=('mlp_bias', 'head_dim'),
         defaults=dict(vocab_size=50304, rms_norm_eps=1e-5),
@@ -418,7 +418,7 @@ register(
     )
 )  # fmt: skip
 
-register(
+GLM4 = register(
     LLAMA.like(
         'glm4', 'Glm4ForCausalLM', without=('mlp_bias',),
         defaults=dict(

@@ -43,6 +43,7 @@ from x_transformers.pretrained.options import (
     with_tokens,
 )
 from x_transformers.pretrained.rows import OWN, Fields, Row, own_call
+from x_transformers.pretrained.text_parts import is_whole, text_config, within_whole
 
 
 @dataclass
@@ -203,7 +204,9 @@ def loaded(config: dict[str, Any], weights: Weights, wanted: Wanted, dtype: Any,
         config = {'model_type': OWN, 'config': config}
     if config.get('model_type') == OWN:
         return load_own(config, weights, wanted, chosen_dtype(None if dtype == 'auto' else dtype, {}), place)
-    row, config = settled(config, wanted.head, wanted.num_classes)
+    is_part = is_whole(config)
+    row, config = settled(text_config(config) if is_part else config, wanted.head, wanted.num_classes)
+    row = within_whole(row) if is_part else row
     model, info, steps, names = read(row, config, weights, wanted)
     fill(model, steps, names, weights, chosen_dtype(dtype, config), place, info)
     return model, info
@@ -273,11 +276,12 @@ def read(
 
 
 def drop(row: Row, fields: Fields, names: dict[str, str]) -> list[str]:
-    """Take out the tensors that a type leaves out, with a warning."""
+    """Take out the tensors that a type leaves out, with a warning, and those of other models in the file."""
     left = [] if row.left is None else sorted(name for name in names if row.left(fields, name))
     if left:
         warn_once(f'{len(left)} tensors of this {row.type} checkpoint are left out, such as `{names[left[0]]}`')
-    return [names.pop(name) for name in left]
+    outside = sorted(name for name in names if row.outside and name.startswith(row.outside))
+    return [names.pop(name) for name in (*left, *outside)]
 
 
 def steps_with_new(

@@ -110,6 +110,7 @@ class Row:
     renames          (pattern, replacement): names in other files -> those of `links`
     ignored          patterns of names that hold nothing to keep
     left             (fields, name) -> whether a tensor is left out, with a warning
+    outside          prefix, after `renames`, of what is of other models in the same file: left out, in `info.left`
     base             prefix that older files leave out
     bare             architectures whose files always do
     tied             (head, table): names of theirs; the head is tied to the table if the file has none of its own
@@ -136,6 +137,7 @@ class Row:
     renames: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
     left: Callable[[Fields, str], bool] | None = None
+    outside: str = ''
     base: str = ''
     bare: tuple[str, ...] = ()
     tied: tuple[str, str] | None = ('lm_head.weight', 'model.embed_tokens.weight')
