@@ -207,7 +207,7 @@ DECODERS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
 
 WINDOWED = {**G, 'num_hidden_layers': 4, 'sliding_window': 8}
 DECODERS |= {
-    'iquestcoder': (G, [dict(attention_bias=True)]),
+    'iquestcoder': ({**G, 'head_dim': 8}, [dict(attention_bias=True)]),
     'ministral': (
         {**WINDOWED, 'head_dim': 12},
         [dict(layer_types=['sliding_attention', 'full_attention'] * 2)],

@@ -47,7 +47,7 @@ class Classifier(Configurable):
 
     With labels it returns the loss: cross entropy of classes, the mean square of numbers (one class, or
     `problem_type='regression'`), or the binary cross entropy of several labels each; of `token='span'` the mean of the
-    cross entropies of the start and of the end, each over all places. The model may also be one of
+    cross entropies of the start and of the end, each over all real places. The model may also be one of
     vectors, or an encoder-decoder, whose decoder gets the sequence after `start_id`.
 
     BERT, arXiv:1810.04805; of decoders: GPT, Radford et al. 2018; of encoder-decoders: BART, arXiv:1910.13461
@@ -178,6 +178,6 @@ class Classifier(Configurable):
         Labels of padding, and of rows of padding alone, given the `mask` (b, n), do not count.
         """
         if self.token == 'span':
-            return span_loss(logits, labels, None if mask is None else mask.any(dim=-1), num_items_in_batch)
+            return span_loss(logits, labels, mask, num_items_in_batch)
         real = mask if mask is None or logits.ndim == 3 else mask.any(dim=-1)
         return label_loss(logits, labels, real, self.problem_type, num_items_in_batch, what='classes')

@@ -154,7 +154,7 @@ register(
         'iquestcoder', 'LlamaForCausalLM',
         defaults=dict(
             vocab_size=76800, hidden_size=5120, intermediate_size=27648, num_hidden_layers=80, num_attention_heads=40,
-            num_key_value_heads=8, max_position_embeddings=131072, rms_norm_eps=1e-5,
+            num_key_value_heads=8, head_dim=128, max_position_embeddings=131072, rms_norm_eps=1e-5,
         ),
     )
 )  # fmt: skip

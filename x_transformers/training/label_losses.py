@@ -99,15 +99,14 @@ def label_loss(
 
 
 def span_loss(logits: Tensor, labels: Tensor, real: Tensor | None = None, num_items: Any = None) -> Tensor:
-    """Return the mean of the losses of starts and of ends, each a mean of cross entropies over all places.
+    """Return the mean of the losses of starts and of ends, each a mean of cross entropies over all real places.
 
-    As in `transformers`, a place outside of the row is one to ignore: the answer was cut off; and padding is among the
-    places.
+    As in `transformers`, a place outside of the row is one to ignore: the answer was cut off.
 
     Args:
         logits: (b, n, 2).
-        labels: Places of starts and ends, (b, 2); -100, or `n` and more, for none.
-        real: Which rows count, (b). None for all.
+        labels: Places of starts and ends, (b, 2); -100, `n` and more, or padding, for none.
+        real: Which places are real, (b, n). None for all.
         num_items: Divide the sum of the losses by it, in place of their mean.
 
     Raises:
@@ -117,8 +116,12 @@ def span_loss(logits: Tensor, labels: Tensor, real: Tensor | None = None, num_it
     if a_tensor(labels, 'labels').shape != wanted or labels.is_floating_point():
         got = f'{labels.dtype} of shape {tuple(labels.shape)}'
         raise ValueError(f'`labels` got {got}, they must be whole numbers {wanted}: where spans start and end')
-    ignored = labels >= logits.shape[1] if real is None else (labels >= logits.shape[1]) | ~real.unsqueeze(-1)
-    labels = labels.long().masked_fill(ignored, IGNORED)
+    labels = labels.long()
+    ignored = labels >= logits.shape[1]
+    if real is not None:
+        ignored = ignored | ~real.gather(1, labels.clamp(0, logits.shape[1] - 1))
+        logits = logits.masked_fill(~real.unsqueeze(-1), torch.finfo(logits.dtype).min)
+    labels = labels.masked_fill(ignored & (labels >= 0), IGNORED)
     known = labels[labels != IGNORED] if can_look(labels) else labels
     check_range(known, 'labels', 0, logits.shape[1] - 1, 'places')
     starts, ends = (
