@@ -117,11 +117,11 @@ def test_gradients(case, tmp_path):
         out = theirs(ids, attention_mask=real.long(), **given)
     wanted = out.loss
     if 'start_logits' in out:  # theirs also learns that no span begins in padding
-        sides = (
-            (side.masked_fill(~real, -1e30), labels[:, i]) for i, side in enumerate((out.start_logits, out.end_logits))
-        )
+        both = (out.start_logits, out.end_logits)
+        sides = ((side.masked_fill(~real, -1e30), labels[:, i]) for i, side in enumerate(both))
         wanted = sum(nn.functional.cross_entropy(side, at.masked_fill(at >= 20, -100)) for side, at in sides) / 2
-        alone = theirs(ids[:1], **{name: at[:1] for name, at in given.items()} | {'end_positions': labels[:1, 0]}).loss
+        with lifted():
+            alone = theirs(ids[:1], start_positions=labels[:1, 0], end_positions=labels[:1, 0]).loss
         assert (ours(ids[:1], labels[:1, [0, 0]]) - alone).abs() < BARS.get(case.type, 1e-10)
     found = ours(ids, labels, mask=real)
     bar = BARS.get(case.type, 1e-10)
@@ -311,10 +311,9 @@ def test_problem_type_decides_the_loss(kind, problem, count, labels, tmp_path):
     theirs.save_pretrained(tmp_path)
     ours = pretrained.load(tmp_path)
     ids, real = texts(case, config.pad_token_id)
+    given = labels.double() if labels.is_floating_point() else labels
     with lifted():
-        wanted = theirs(
-            ids, attention_mask=real.long(), labels=labels.double() if labels.is_floating_point() else labels
-        )
+        wanted = theirs(ids, attention_mask=real.long(), labels=given)
     assert (ours(ids, labels, mask=real) - wanted.loss).abs() < (1e-6 if labels.is_floating_point() else 1e-10)
     assert ours.problem_type == problem
     del ours.pretrained
