@@ -28,12 +28,14 @@ from x_transformers.pretrained.rows import Const, Row, link, links, register
 
 def roberta_heads(base: str) -> dict[str, Head]:
     classes = of_sequence(classifier('first', 'tanh', **DROP), on('classifier.dense', 'classifier.out_proj'))
-    return of_encoders(classes, f'{base}pooler.dense', **DROP)
+    return of_encoders(classes, f'{base}pooler.dense', DROP['dropout'])
 
 
 def bert_heads(base: str) -> dict[str, Head]:
     pooler = f'{base}pooler.dense'
-    return of_encoders(of_sequence(classifier('first', 'tanh', **DROP), on(pooler, 'classifier')), pooler, **DROP)
+    return of_encoders(
+        of_sequence(classifier('first', 'tanh', **DROP), on(pooler, 'classifier')), pooler, DROP['dropout']
+    )
 
 
 def renamed(row: Row, base: str, heads: dict[str, Head]) -> dict[str, Any]:
