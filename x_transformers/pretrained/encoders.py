@@ -158,7 +158,7 @@ BERT = register(
         tied=None,
         heads=of_encoders(
             of_sequence(classifier('first', 'tanh', **DROP), on('bert.pooler.dense', 'classifier')),
-            'bert.pooler.dense', **DROP,
+            'bert.pooler.dense', DROP['dropout'],
         ),
     )
 )  # fmt: skip
@@ -182,7 +182,7 @@ ROBERTA = register(
         base='roberta.',
         heads=of_encoders(
             of_sequence(classifier('first', 'tanh', **DROP), on('classifier.dense', 'classifier.out_proj')),
-            'roberta.pooler.dense', **DROP,
+            'roberta.pooler.dense', DROP['dropout'],
         ),
     )
 )  # fmt: skip
@@ -254,7 +254,7 @@ register(
         base='electra.',
         heads=of_encoders(
             of_sequence(classifier('first', 'gelu', **DROP), on('classifier.dense', 'classifier.out_proj')),
-            discriminate=DISCRIMINATOR, **DROP,
+            discriminate=DISCRIMINATOR, dropout=DROP['dropout'],
         ),
     )
 )  # fmt: skip

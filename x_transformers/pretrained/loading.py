@@ -158,7 +158,7 @@ def load(
         revision, cache_dir, token, local_files_only   as in `huggingface_hub.snapshot_download`
         dtype             'auto', that of the config; or a dtype
         device_map        a device, or a dict from prefixes of modules to devices
-        head              'auto' for that of the file, 'lm', 'mlm', 'classify', 'tokens', 'span', 'embed', or a custom module
+        head              'auto' for that of the file, 'lm', 'mlm', 'classify', 'tokens', 'span', 'embed', or a module
                           on hidden states. Parameters that the file lacks are initialized: `info.new`
         num_classes       number of classes of a new head
         dropout           one probability instead of all those of the config
