@@ -206,6 +206,36 @@ DECODERS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     ),
 }  # fmt: skip
 
+WINDOWED = {**G, 'num_hidden_layers': 4, 'sliding_window': 8}
+DECODERS |= {
+    'iquestcoder': ({**G, 'head_dim': 8}, [dict(attention_bias=True)]),
+    'ministral': (
+        {**WINDOWED, 'head_dim': 12},
+        [dict(layer_types=['sliding_attention', 'full_attention'] * 2)],
+    ),
+    'seed_oss': (
+        {**G, 'head_dim': 12}, [dict(attention_bias=False, attention_out_bias=True, tie_word_embeddings=True)],
+    ),
+    'cwm': ({**WINDOWED, 'head_dim': 12}, [rope('default'), dict(layer_types=['sliding_attention'] * 4)]),
+    'arcee': ({**G, 'head_dim': 12}, [dict(mlp_bias=True, attention_bias=True, **rope('linear', factor=4.0))]),
+    'helium': ({**G, 'head_dim': 8}, [dict(attention_bias=True, mlp_bias=True)]),
+    'ernie4_5': ({**G, 'head_dim': 12}, [dict(use_bias=True, tie_word_embeddings=False)]),
+    'glm': ({**G, 'head_dim': 8}, [dict(attention_bias=False)]),
+    'olmo3': (
+        WINDOWED,
+        [
+            dict(attention_bias=True),
+            dict(
+                rope_parameters={
+                    'sliding_attention': {'rope_type': 'default', 'rope_theta': 10000.0},
+                    'full_attention': ROPES['yarn']['rope_parameters'],
+                }
+            ),
+        ],
+    ),
+    'vaultgemma': ({**GEMMA2, 'num_hidden_layers': 4}, [dict(attn_logit_softcapping=2.0, attention_bias=True)]),
+}  # fmt: skip
+
 ENCODERS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     'bert': (D, [dict(hidden_act='gelu_new', layer_norm_eps=1e-5), dict(tie_word_embeddings=False)]),
     'roberta': ({**D, 'pad_token_id': 1, 'bos_token_id': 0, 'type_vocab_size': 1}, []),
@@ -231,6 +261,18 @@ ENCODERS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
             dict(classifier_bias=True, classifier_activation='relu', hidden_activation='silu'),
         ],
     ),
+}  # fmt: skip
+
+XLM_R = ENCODERS['roberta'][0]
+ENCODERS |= {
+    'xlm-roberta': (XLM_R, [dict(hidden_act='relu', type_vocab_size=3)]),
+    'camembert': (XLM_R, []),
+    'data2vec-text': (XLM_R, []),
+    'ernie': (D, [dict(hidden_act='gelu_new', type_vocab_size=3)]),
+    'roberta-prelayernorm': (XLM_R, [dict(layer_norm_eps=1e-3)]),
+    'xlm-roberta-xl': (XLM_R, [dict(layer_norm_eps=1e-3)]),
+    'megatron-bert': (D, [dict(hidden_act='relu')]),
+    'mpnet': ({**D, 'pad_token_id': 1, 'bos_token_id': 0}, [dict(relative_attention_num_buckets=8)]),
 }  # fmt: skip
 
 SEQ2SEQ: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
@@ -330,27 +372,49 @@ CLASSES = {'num_labels': 5}
 def heads_of(stem: str, base: dict[str, Any], *further: str, **changed: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Classes for sequences, for tokens, and without a head."""
     kinds = {f'{stem}ForSequenceClassification': [{**CLASSES, **changed}], f'{stem}Model': [{}]}
-    return base, {**kinds, **{stem + end: [CLASSES] for end in further}}
+    return base, {**kinds, **{stem + end: [{} if end == OF_SPANS else CLASSES] for end in further}}
 
 
-OF_TOKENS = 'ForTokenClassification'
+OF_TOKENS, OF_SPANS = 'ForTokenClassification', 'ForQuestionAnswering'
+BOTH = (OF_TOKENS, OF_SPANS)
 HEADS: dict[str, tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]] = {
-    'bert': heads_of('Bert', ENCODERS['bert'][0], OF_TOKENS),
-    'roberta': heads_of('Roberta', ENCODERS['roberta'][0]),
-    'distilbert': heads_of('DistilBert', ENCODERS['distilbert'][0], OF_TOKENS),
-    'electra': heads_of('Electra', ENCODERS['electra'][0], 'ForPreTraining'),
-    'albert': heads_of('Albert', ENCODERS['albert'][0]),
-    'deberta-v2': heads_of('DebertaV2', ENCODERS['deberta-v2'][0]),
+    'bert': heads_of('Bert', ENCODERS['bert'][0], *BOTH),
+    'roberta': heads_of('Roberta', ENCODERS['roberta'][0], *BOTH),
+    'distilbert': heads_of('DistilBert', ENCODERS['distilbert'][0], *BOTH),
+    'electra': heads_of('Electra', ENCODERS['electra'][0], 'ForPreTraining', *BOTH),
+    'albert': heads_of('Albert', ENCODERS['albert'][0], *BOTH),
+    'deberta-v2': heads_of('DebertaV2', ENCODERS['deberta-v2'][0], *BOTH),
     'modernbert': heads_of(
-        'ModernBert', ENCODERS['modernbert'][0], OF_TOKENS, classifier_pooling='mean', classifier_bias=True,
+        'ModernBert', ENCODERS['modernbert'][0], *BOTH, classifier_pooling='mean', classifier_bias=True,
         classifier_activation='relu', norm_bias=True,
     ),
-    'gpt2': heads_of('GPT2', {**GPT2, 'pad_token_id': 0}),
-    'llama': heads_of('Llama', G),
+    'gpt2': heads_of('GPT2', {**GPT2, 'pad_token_id': 0}, *BOTH),
+    'llama': heads_of('Llama', G, *BOTH),
+    'mistral': heads_of('Mistral', DECODERS['mistral'][0], *BOTH),
+    'mixtral': heads_of('Mixtral', DECODERS['mixtral'][0], *BOTH),
+    'qwen2': heads_of('Qwen2', G, *BOTH),
+    'qwen3': heads_of('Qwen3', DECODERS['qwen3'][0], *BOTH),
+    'gemma2': heads_of('Gemma2', GEMMA2, OF_TOKENS),
     'gemma3_text': heads_of('Gemma3Text', GEMMA2),
-    'gpt_neox': heads_of('GPTNeoX', D),
-    'falcon': heads_of('Falcon', {**FALCON, 'pad_token_id': 0}),
+    'phi3': heads_of('Phi3', G, OF_TOKENS),
+    'gpt_oss': heads_of('GptOss', DECODERS['gpt_oss'][0], OF_TOKENS),
+    'nemotron': heads_of('Nemotron', G, *BOTH),
+    'gpt_neox': heads_of('GPTNeoX', D, *BOTH),
+    'falcon': heads_of('Falcon', {**FALCON, 'pad_token_id': 0}, *BOTH),
+    'mpt': heads_of('Mpt', {**MPT, 'pad_token_id': 0}, *BOTH),
+    'bloom': heads_of('Bloom', {**BLOOM, 'pad_token_id': 0}, *BOTH),
     'cohere': (G, {'CohereModel': [{}]}),
+    'xlm-roberta': heads_of('XLMRoberta', XLM_R, *BOTH),
+    'camembert': heads_of('Camembert', XLM_R, *BOTH),
+    'data2vec-text': heads_of('Data2VecText', XLM_R, *BOTH),
+    'ernie': heads_of('Ernie', D, *BOTH),
+    'roberta-prelayernorm': heads_of('RobertaPreLayerNorm', XLM_R, *BOTH),
+    'xlm-roberta-xl': heads_of('XLMRobertaXL', XLM_R, *BOTH),
+    'megatron-bert': heads_of('MegatronBert', D, *BOTH),
+    'mpnet': heads_of('MPNet', ENCODERS['mpnet'][0], *BOTH),
+    'ministral': heads_of('Ministral', DECODERS['ministral'][0], *BOTH),
+    'seed_oss': heads_of('SeedOss', DECODERS['seed_oss'][0], *BOTH),
+    'arcee': heads_of('Arcee', DECODERS['arcee'][0], *BOTH),
     'bart': (S2S, {'BartForSequenceClassification': [CLASSES]}),
     't5': (T5, {'T5EncoderModel': [{}]}),
 }  # fmt: skip
@@ -505,6 +569,8 @@ def of_theirs(case: Case, model: nn.Module) -> list[Tensor]:
     wide = lifted() if model.dtype == torch.float64 else nullcontext()
     with torch.no_grad(), wide:
         out = model(ids, attention_mask=real.long())
-    first = out.logits if 'logits' in out else out.last_hidden_state
+    first = out.get('logits', out.get('last_hidden_state'))
+    if first is None:
+        first = torch.stack((out.start_logits, out.end_logits), dim=-1)
     pooled = out.get('pooler_output')
     return [first[real] if first.shape[:2] == real.shape else first, *([] if pooled is None else [pooled])]

@@ -16,6 +16,7 @@ from pretrained_cases import (
     Case,
     check_same_tensors,
     checkpoint,
+    config_of,
     ids_of,
     lifted,
     of_theirs,
@@ -90,18 +91,38 @@ def test_heads(case, tmp_path):
     check_equal(of_ours(case, ours.double(), pad), wanted, BARS.get(case.type, 1e-10))
 
 
-CLASSIFIERS = [case for case in HEAD_CASES if case.kind.endswith('ForSequenceClassification')]
+TRAINED = [case for case in HEAD_CASES if case.kind.endswith(('Classification', 'QuestionAnswering'))]
 
 
-@pytest.mark.parametrize('case', CLASSIFIERS, ids=lambda case: case.kind)
+def labels_of(case: Case, real: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Labels in the form of ours and of theirs; some do not count."""
+    if case.kind.endswith('QuestionAnswering'):
+        labels = torch.tensor([[3, 40], [0, 11]])  # an end outside of the row
+        return labels, dict(start_positions=labels[:, 0].clone(), end_positions=labels[:, 1].clone())
+    labels = torch.tensor([4, 1])
+    if case.kind.endswith('TokenClassification'):
+        labels = (torch.arange(40).view(2, 20) % 5).masked_fill(~real, -100)
+        labels[:, 3] = -100
+    return labels, dict(labels=labels.clone())
+
+
+@pytest.mark.parametrize('case', TRAINED, ids=lambda case: case.kind)
 def test_gradients(case, tmp_path):
     """Of one step, written as weights are: those of theirs."""
     theirs, folder = checkpoint(case)
     theirs, ours = copy.deepcopy(theirs).double(), pretrained.load(folder, dtype=torch.float64)
-    labels = torch.tensor([4, 1])
     ids, real = texts(case, theirs.config.pad_token_id)
+    labels, given = labels_of(case, real)
     with lifted():
-        wanted = nn.functional.cross_entropy(theirs(ids, attention_mask=real.long()).logits, labels)
+        out = theirs(ids, attention_mask=real.long(), **given)
+    wanted = out.loss
+    if 'start_logits' in out:  # theirs also learns that no span begins in padding
+        both = (out.start_logits, out.end_logits)
+        sides = ((side.masked_fill(~real, -1e30), labels[:, i]) for i, side in enumerate(both))
+        wanted = sum(nn.functional.cross_entropy(side, at.masked_fill(at >= 20, -100)) for side, at in sides) / 2
+        with lifted():
+            alone = theirs(ids[:1], start_positions=labels[:1, 0], end_positions=labels[:1, 0]).loss
+        assert (ours(ids[:1], labels[:1, [0, 0]]) - alone).abs() < BARS.get(case.type, 1e-10)
     found = ours(ids, labels, mask=real)
     bar = BARS.get(case.type, 1e-10)
     assert (found - wanted).abs() < bar
@@ -231,7 +252,7 @@ def test_heads_of_images(tmp_path):
 
 @pytest.mark.parametrize('type, options, words', [
     ('bert', dict(head='lm'), "'mlm'|mlm"),
-    ('llama', dict(head='tokens'), 'classify'),
+    ('llama', dict(head='tokens_'), 'tokens'), ('bert', dict(head='span', num_classes=3), 'num_classes'),
     ('bert', dict(head='embed', num_classes=3), 'num_classes'),
     ('bert', dict(num_classes=0), 'num_classes'),
     ('cohere', dict(head='classify_'), 'classify_'), ('whisper', dict(num_classes=3), 'num_classes'),
@@ -247,9 +268,54 @@ def test_refusals_of_heads(type, options, words):
 def test_classes_of_a_task_that_is_not_read_are_refused(tmp_path):
     torch.manual_seed(0)
     config = copy.deepcopy(checkpoint(base_of('bert'))[0].config)
-    transformers.BertForQuestionAnswering(config).save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match='BertForQuestionAnswering'):
+    transformers.BertForMultipleChoice(config).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match='BertForMultipleChoice'):
         pretrained.load(tmp_path)
     assert pretrained.load(tmp_path, head='embed', return_info=True)[1].ignored == [
-        'qa_outputs.bias', 'qa_outputs.weight',
+        'classifier.bias', 'classifier.weight',
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize('type, head, kind', [
+    ('bert', 'span', 'BertForQuestionAnswering'), ('bert', 'tokens', 'BertForTokenClassification'),
+    ('llama', 'span', 'LlamaForQuestionAnswering'), ('gpt2', 'tokens', 'GPT2ForTokenClassification'),
+    ('mistral', 'span', 'MistralForQuestionAnswering'),
+])  # fmt: skip
+def test_new_heads_for_tokens_and_spans(type, head, kind, tmp_path):
+    """On a model of language; and back to one, though files of some types have another prefix."""
+    case = base_of(type)
+    _, folder = checkpoint(case)
+    ours, info = pretrained.load(folder, head=head, num_classes=None if head == 'span' else 4, return_info=True)
+    assert set(info.new) == {'to_classes.weight', 'to_classes.bias'}
+    check_read_by_theirs(case, kind, ours, tmp_path)
+    ids = ids_of(case)
+    embed = pretrained.load(folder, head='embed')
+    with torch.no_grad():
+        assert torch.equal(pretrained.load(tmp_path, head='embed')(ids), embed(ids))
+
+
+@pytest.mark.parametrize('problem, count, labels', [
+    ('regression', 1, torch.tensor([0.3, -2.0])), ('regression', 3, torch.randn(2, 3)),
+    ('single_label_classification', 3, torch.tensor([2, 0])),
+    ('multi_label_classification', 3, torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]])),
+    (None, 1, torch.tensor([0.3, -2.0])), (None, 3, torch.tensor([2, 0])),
+    (None, 3, torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]])),
+])  # fmt: skip
+@pytest.mark.parametrize('kind', ['BertForSequenceClassification', 'LlamaForSequenceClassification'])
+def test_problem_type_decides_the_loss(kind, problem, count, labels, tmp_path):
+    case = next(case for case in HEAD_CASES if case.kind == kind)
+    config = config_of(case)
+    config.problem_type, config.num_labels = problem, count
+    torch.manual_seed(0)
+    theirs = getattr(transformers, kind)(config).double().eval()
+    theirs.save_pretrained(tmp_path)
+    ours = pretrained.load(tmp_path)
+    ids, real = texts(case, config.pad_token_id)
+    given = labels.double() if labels.is_floating_point() else labels
+    with lifted():
+        wanted = theirs(ids, attention_mask=real.long(), labels=given)
+    assert (ours(ids, labels, mask=real) - wanted.loss).abs() < (1e-6 if labels.is_floating_point() else 1e-10)
+    assert ours.problem_type == problem
+    del ours.pretrained
+    pretrained.save(ours, tmp_path / 'again', hf_type=case.type)
+    assert pretrained.files.read_json(tmp_path / 'again' / 'config.json').get('problem_type') == problem

@@ -44,7 +44,11 @@ OTHER: dict[str, dict[str, Any]] = {
     'electra': NARROW, 'deberta-v2': NARROW, 't5': {'d_model': 24}, 'mt5': {'d_model': 24}, 'bart': {'d_model': 24},
     'marian': {'d_model': 24}, 'whisper': {'d_model': 16, 'num_mel_bins': 6}, 'vit': NARROW, 'deit': NARROW,
     'dinov2': NARROWER, 'dinov2_with_registers': NARROWER, 'siglip_vision_model': NARROWER,
-    'clip_vision_model': NARROW,
+    'clip_vision_model': NARROW, **dict.fromkeys((
+        'xlm-roberta', 'camembert', 'data2vec-text', 'ernie', 'roberta-prelayernorm', 'xlm-roberta-xl', 'megatron-bert',
+        'mpnet',
+    ), NARROW),
+    **{kind: {'layer_types': TWO} for kind in ('ministral', 'cwm', 'olmo3', 'vaultgemma')},
     'siglip_text_model': {**NARROW, 'eos_token_id': 31},
     'clip_text_model': {**NARROW, 'eos_token_id': 31},
     'clip': {**NARROWER, 'eos_token_id': 31}, 'siglip': {**NARROWER, 'eos_token_id': 31, 'intermediate_size': 12},

@@ -32,10 +32,11 @@ from x_transformers.training.label_losses import (
     check_problem,
     label_loss,
     loss_with_share,
+    span_loss,
 )
 from x_transformers.training.losses import real_tokens
 
-TOKENS = ('first', 'last', 'eos', 'last_eos', 'mean', 'all')
+TOKENS = ('first', 'last', 'eos', 'last_eos', 'mean', 'all', 'span')
 
 
 class Classifier(Configurable):
@@ -45,7 +46,8 @@ class Classifier(Configurable):
         logits = W dropout(norm(act(D x + d))) + w              without `head_transform`: W dropout(x) + w
 
     With labels it returns the loss: cross entropy of classes, the mean square of numbers (one class, or
-    `problem_type='regression'`), or the binary cross entropy of several labels each. The model may also be one of
+    `problem_type='regression'`), or the binary cross entropy of several labels each; of `token='span'` the mean of the
+    cross entropies of the start and of the end, each over all real places. The model may also be one of
     vectors, or an encoder-decoder, whose decoder gets the sequence after `start_id`.
 
     BERT, arXiv:1810.04805; of decoders: GPT, Radford et al. 2018; of encoder-decoders: BART, arXiv:1910.13461
@@ -60,8 +62,8 @@ class Classifier(Configurable):
         num_classes: Annotated[int, 'number of classes', size],
         token: Annotated[
             str | None,
-            "token whose hidden state is classified; 'all': classify every token; None: 'first', or 'last' "
-            'in causal models',
+            "token whose hidden state is classified; 'all': classify every token; 'span': find where a span starts and "
+            "ends; None: 'first', or 'last' in causal models",
             one_of(*TOKENS) | none,
         ] = None,
         pad_id: Annotated[int | None, 'id of the padding token, if no mask is passed', integer | none] = None,
@@ -83,6 +85,9 @@ class Classifier(Configurable):
     ) -> None:
         super().__init__()
         check_problem(problem_type, num_classes, 'num_classes')
+        if token == 'span' and (num_classes != 2 or problem_type is not None):
+            got = f'num_classes={num_classes} and problem_type={problem_type!r}'
+            raise ConfigError(f"`token='span'` needs `num_classes=2`, start and end, and no `problem_type`, got {got}")
         if eos_id is None and token in ('eos', 'last_eos'):
             raise ConfigError(f'`token={token!r}` needs `eos_id`')
         if eos_id is not None and token not in ('eos', 'last_eos'):
@@ -116,11 +121,11 @@ class Classifier(Configurable):
 
         x         b n        input of the model, ids or vectors
         labels    b | b n    classes, -100 where there is no loss; real numbers if there is one class; with an axis of
-                             classes behind for a number of each
+                             classes behind for a number of each; b 2 of 'span', the places of start and end
         mask      b n        True except for padding; computed from `pad_id` if None
         num_items_in_batch   divide the sum of the losses of labels by this number, so that batches add up
         **inputs             to the model
-        returns   b c, or b n c of 'all'
+        returns   b c, or b n c of 'all' and 'span'
         raises    ValueError or TypeError for inputs of another shape or kind, and labels that are no classes
         """
         check_items_of_labels(labels, num_items_in_batch)
@@ -155,7 +160,7 @@ class Classifier(Configurable):
         """The states that classes are read from: b d, or all."""
         if hidden.shape[:2] != x.shape[:2]:
             raise ValueError(f'`net` gave hidden states of shape {tuple(hidden.shape)} for `x` of {tuple(x.shape)}')
-        if self.token == 'all':
+        if self.token in ('all', 'span'):
             return hidden
         if self.token == 'mean':
             return mean_of_real(hidden, mask)
@@ -172,5 +177,7 @@ class Classifier(Configurable):
 
         Labels of padding, and of rows of padding alone, given the `mask` (b, n), do not count.
         """
+        if self.token == 'span':
+            return span_loss(logits, labels, mask, num_items_in_batch)
         real = mask if mask is None or logits.ndim == 3 else mask.any(dim=-1)
         return label_loss(logits, labels, real, self.problem_type, num_items_in_batch, what='classes')

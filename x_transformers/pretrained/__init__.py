@@ -15,7 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from x_transformers.pretrained import classic, encoders, images, llama, seq2seq, towers  # noqa: F401  which fill the table
+from x_transformers.pretrained import (  # noqa: F401  which fill the table
+    classic,
+    encoders,
+    images,
+    llama,
+    relatives,
+    seq2seq,
+    towers,
+)
 from x_transformers.pretrained.engine import plan as plan_of
 from x_transformers.pretrained.heads import row_for
 from x_transformers.pretrained.loading import Info, load
@@ -32,6 +40,7 @@ from x_transformers.pretrained.rows import (
     without_unknown,
 )
 from x_transformers.pretrained.saving import save
+from x_transformers.pretrained.text_parts import is_whole, text_config
 
 
 def keywords(config: Mapping[str, Any], unknown: Any = 'error') -> dict[str, Any]:
@@ -41,6 +50,7 @@ def keywords(config: Mapping[str, Any], unknown: Any = 'error') -> dict[str, Any
     """
     if config.get('model_type') == OWN:
         return own_call(config)
+    config = text_config(config) if is_whole(config) else config
     row = row_for(config)
     return Fields(row, without_unknown(row, config, unknown)[0]).keywords()
 

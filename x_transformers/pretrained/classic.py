@@ -21,6 +21,7 @@ from x_transformers.pretrained.fields import (
     two_norms,
     unless_alibi,
 )
+from x_transformers.pretrained.heads import SPANS_OF_BASE, TOKEN_CLASSES
 from x_transformers.pretrained.llama import LLAMA, WINDOW
 from x_transformers.pretrained.parts import (
     LLAMA_ATTENTION,
@@ -93,6 +94,7 @@ register(
         ),
         ignored=MASKS,
         base='transformer.',
+        heads=TOKEN_CLASSES,
         tied=('lm_head.weight', 'transformer.wte.weight'),
     )
 )  # fmt: skip
@@ -129,6 +131,7 @@ register(
         renames=((r'^lm_head\.', 'embed_out.'),),
         ignored=(*MASKS, *LLAMA.ignored),
         base='gpt_neox.',
+        heads={**TOKEN_CLASSES, **SPANS_OF_BASE},
         tied=('embed_out.weight', 'gpt_neox.embed_in.weight'),
     )
 )  # fmt: skip
@@ -299,6 +302,7 @@ register(
             ends('transformer.word_embeddings', 'transformer.ln_f', 'lm_head'),
         ),
         base='transformer.',
+        heads=TOKEN_CLASSES,
         tied=('lm_head.weight', 'transformer.word_embeddings.weight'),
     )
 )  # fmt: skip
@@ -339,6 +343,7 @@ register(
             norms(f'{M}.norm_1', f'{M}.norm_2'), ends('transformer.wte', 'transformer.norm_f', 'lm_head'),
         ),
         base='transformer.',
+        heads=TOKEN_CLASSES,
         tied=('lm_head.weight', 'transformer.wte.weight'),
     )
 )  # fmt: skip
@@ -373,6 +378,7 @@ register(
             ends('transformer.word_embeddings', 'transformer.ln_f', 'lm_head'),
         ),
         base='transformer.',
+        heads=TOKEN_CLASSES,
         tied=('lm_head.weight', 'transformer.word_embeddings.weight'),
     )
 )  # fmt: skip

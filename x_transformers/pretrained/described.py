@@ -159,7 +159,7 @@ def proposed(row: Row, call: Mapping[str, Any], tied: bool, longest: int, archit
     return {'model_type': row.type, 'architectures': [architecture], **own_fields}
 
 
-LABELS = ('id2label', 'label2id')
+LABELS = ('id2label', 'label2id', 'problem_type')
 SPECIAL = ('pad_token_id', 'bos_token_id', 'eos_token_id')
 TOKENS = (*SPECIAL, 'decoder_start_token_id')
 NEAREST = 3  # types that an error says more of

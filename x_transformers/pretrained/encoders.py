@@ -16,9 +16,9 @@ from x_transformers.pretrained.fields import (
     their_activation,
     window_both,
 )
-from x_transformers.pretrained.heads import NOTHING, Head, classifier, of_encoders, of_sequence, on
+from x_transformers.pretrained.heads import NOTHING, Head, classifier, of_encoders, of_sequence, of_spans, on
 from x_transformers.pretrained.parts import TURNED, A, F, fused, output
-from x_transformers.pretrained.rows import Const, Fields, Row, link, links, register
+from x_transformers.pretrained.rows import Fields, Row, link, links, register
 
 
 def post_norm(
@@ -184,12 +184,13 @@ BERT = register(
         base='bert.',
         tied=(f'{CLS}.decoder.weight', 'bert.embeddings.word_embeddings.weight'),
         heads=of_encoders(
-            of_sequence(classifier('first', 'tanh', **DROP), on('bert.pooler.dense', 'classifier')), 'bert.pooler.dense'
+            of_sequence(classifier('first', 'tanh', **DROP), on('bert.pooler.dense', 'classifier')),
+            'bert.pooler.dense', DROP['dropout'],
         ),
     )
 )  # fmt: skip
 
-register(
+ROBERTA = register(
     BERT.like(
         'roberta', 'RobertaForMaskedLM',
         defaults=dict(vocab_size=50265, pad_token_id=1),
@@ -210,7 +211,7 @@ register(
         tied=('lm_head.decoder.weight', 'roberta.embeddings.word_embeddings.weight'),
         heads=of_encoders(
             of_sequence(classifier('first', 'tanh', **DROP), on('classifier.dense', 'classifier.out_proj')),
-            'roberta.pooler.dense',
+            'roberta.pooler.dense', DROP['dropout'],
         ),
     )
 )  # fmt: skip
@@ -247,7 +248,8 @@ register(
             of_sequence(
                 classifier('first', 'relu', dropout=lambda c: first_set(c, 'seq_classif_dropout')),
                 on('pre_classifier', 'classifier'),
-            )
+            ),
+            dropout='hidden_dropout_prob', span=of_spans(dropout=lambda c: first_set(c, 'qa_dropout')),
         ),
     )
 )  # fmt: skip
@@ -288,7 +290,7 @@ register(
         tied=('generator_lm_head.weight', 'electra.embeddings.word_embeddings.weight'),
         heads=of_encoders(
             of_sequence(classifier('first', 'gelu', **DROP), on('classifier.dense', 'classifier.out_proj')),
-            discriminate=DISCRIMINATOR,
+            discriminate=DISCRIMINATOR, dropout=DROP['dropout'],
         ),
     )
 )  # fmt: skip
@@ -325,7 +327,7 @@ register(
                 classifier('first', 'tanh', dropout=lambda c: first_set(c, 'classifier_dropout_prob')),
                 on('albert.pooler', 'classifier'),
             ),
-            'albert.pooler',
+            'albert.pooler', dropout=lambda c: first_set(c, 'classifier_dropout_prob'),
         ),
     )
 )  # fmt: skip
@@ -394,7 +396,8 @@ register(
             of_sequence(
                 classifier('first', activation('pooler_hidden_act'), dropout=lambda c: first_set(c, 'cls_dropout')),
                 on('pooler.dense', 'classifier'),
-            )
+            ),
+            dropout='hidden_dropout_prob',
         ),
     )
 )  # fmt: skip
@@ -420,9 +423,9 @@ def modern_token(c: Fields) -> str:
     return {'cls': 'first', 'mean': 'mean'}[c.classifier_pooling]
 
 
-def modern_classifier(token: Any) -> dict[str, Any]:
+def modern_classifier(token: str, place: Any = None) -> dict[str, Any]:
     """The layer before the classes has a norm."""
-    own = dict(classifier('all'), token=token)
+    own = classifier(token, **({} if place is None else {'token': place}))
     return dict(own, head_transform=modern_transform, dropout=lambda c: first_set(c, 'classifier_dropout'))
 
 
@@ -472,8 +475,9 @@ register(
         base='model.',
         tied=('decoder.weight', 'model.embeddings.tok_embeddings.weight'),
         heads=of_encoders(
-            of_sequence(modern_classifier(modern_token), MODERN),
-            tokens=Head(('ForTokenClassification',), NOTHING, around=modern_classifier(Const('all')), links=MODERN),
+            of_sequence(modern_classifier('first', modern_token), MODERN),
+            tokens=Head(('ForTokenClassification',), NOTHING, around=modern_classifier('all'), links=MODERN),
+            span=Head(('ForQuestionAnswering',), NOTHING, around=modern_classifier('span'), links=MODERN),
         ),
     )
 )  # fmt: skip

@@ -38,6 +38,7 @@ class Head:
     links      which weights are which
     presence   fields that say whether the file has a tensor of that name
     bare       whether files leave out the prefix of the base model
+    base       the prefix of the base model, where it is another than that of the row
     changes    what else of the row is other, a function of it
     """
 
@@ -47,6 +48,7 @@ class Head:
     links: Links = ()
     presence: Mapping[str, str] = field(default_factory=dict)
     bare: bool = False
+    base: str = ''
     changes: Callable[[Row], dict[str, Any]] = lambda row: {}
 
     def of(self, row: Row, kind: str, name: str = '') -> Row:
@@ -62,7 +64,26 @@ class Head:
             presence={**row.presence, **self.presence},
             defaults={**row.defaults, **dict.fromkeys(self.presence, True)},
         )  # fmt: skip
-        return replace(row, **{**changed, **self.changes(row)})
+        return with_base(replace(row, **{**changed, **self.changes(row)}), self.base or row.base)
+
+
+def with_base(row: Row, base: str) -> Row:
+    """Return the row of files that have another prefix for the base model."""
+    if base == row.base:
+        return row
+
+    def moved(one: Link) -> Link:
+        return replace(one, theirs=tuple(re.sub(rf'^{re.escape(row.base)}', base, name) for name in one.theirs))
+
+    return replace(row, base=base, links=tuple(map(moved, row.links)))
+
+
+def reading(row: Row, read: Row, name: str) -> Row:
+    """Return the row `read` for a file of the class `name`, which may have another prefix of the base model."""
+    own = next((head.base for head in row.heads.values() if name.endswith(head.ends)), '') or row.base
+    if own == read.base:
+        return read
+    return replace(read, renames=(*read.renames, (rf'^{re.escape(own)}', read.base)))
 
 
 def is_of_head(name: str) -> bool:
@@ -113,7 +134,7 @@ def with_head(row: Row, config: Mapping[str, Any], head: Any) -> Row:
         return kinds[fits[0]](name) if fits else row
     if not isinstance(head, str) or head not in kinds:
         raise ConfigError(f"`head` got {shown(head)}, of a {row.type} it must be 'auto', {known}")
-    return kinds[head](name)
+    return reading(row, kinds[head](name), name)
 
 
 def row_for(config: Mapping[str, Any], head: Any = 'auto') -> Row:
@@ -126,6 +147,8 @@ def settled(config: Mapping[str, Any], head: Any, num_classes: int | None) -> tu
     if num_classes is not None and not size.test(num_classes):
         raise ValueError(f'`num_classes` got {shown(num_classes)}, it must be {size.words}')
     row = row_for(config, kind)
+    if row.head == 'span' and num_classes not in (None, 2):
+        raise ConfigError(f"`num_classes` got {num_classes}, of a head for spans it is 2: take `head='classify'`")
     if num_classes is not None and row.around is None and kind != 'classify':
         if kind != 'auto' or 'classify' not in kinds_of(row_of(config)):
             raise ConfigError(f'`num_classes` got {num_classes}, but this {row.type} has no classes')
@@ -143,6 +166,8 @@ def settled(config: Mapping[str, Any], head: Any, num_classes: int | None) -> tu
 def labelled(config: Mapping[str, Any], num_classes: int | None, row: Row) -> dict[str, Any]:
     """The config of a row with a head of its own, and so many classes."""
     found, name = dict(config), (config.get('architectures') or [''])[0]
+    if row.head == 'span' and name != row.architectures[0]:
+        num_classes = 2
     if row.head or (row.heads and not name.endswith(MAIN)):
         found['architectures'] = list(row.architectures[:1])
     if num_classes is not None:
@@ -185,15 +210,28 @@ def drawn(names: Collection[str], like: Mapping[str, Tensor], config: Mapping[st
 # tables
 
 
-def classifier(token: str, act: str | Value = None, **more: Value) -> dict[str, Value]:
+@back(lambda v, k: {} if v is None else {'problem_type': v})
+def problem(c: Fields) -> str | None:
+    """Return what the labels of sequences are, which decides the loss."""
+    return c.values.get('problem_type')
+
+
+def classifier(kind: str, act: str | Value = None, **more: Value) -> dict[str, Value]:
     """Keywords of a `Classifier`: which token, the activation of the layer before the classes, if there is one."""
     act = Const(act) if isinstance(act, str) else act
+    labels = {} if kind in ('all', 'span') else {'problem_type': problem}
 
     @back(lambda v, k: fields_of(act, v['activation'], k))
     def transform(c: Fields) -> dict[str, Any]:
         return {'activation': c.value(act), 'norm': None}
 
-    return dict(num_classes=classes, token=Const(token), head_transform=None if act is None else transform, **more)
+    more = {'head_transform': None if act is None else transform, **labels, **more}
+    return {'num_classes': 2 if kind == 'span' else classes, 'token': Const(kind), **more}
+
+
+def dropping(*names: str, default: float = 0.0) -> Value:
+    """The first of some fields that is set."""
+    return lambda c: next((c.values[name] for name in names if c.values.get(name) is not None), default)
 
 
 def on(dense: str, classes: str) -> Links:
@@ -226,18 +264,33 @@ def of_sequence(around: Mapping[str, Value], own: Links, model: Mapping[str, Val
     return Head(('ForSequenceClassification',), model, around=around, links=own)
 
 
-TOKENS = Head(
-    ('ForTokenClassification',), NOTHING, around=classifier('all', dropout='hidden_dropout_prob'),
-    links=link('classifier.*', 'to_classes.*'),
-)  # fmt: skip
+def of_tokens(weights: str = 'classifier', dropout: Value = None) -> Head:
+    around = classifier('all', dropout=dropout)
+    return Head(('ForTokenClassification',), NOTHING, around=around, links=link(f'{weights}.*', 'to_classes.*'))
+
+
+def of_spans(base: str = '', dropout: Value = None) -> Head:
+    """Where an answer starts and ends."""
+    around, own = classifier('span', dropout=dropout), link('qa_outputs.*', 'to_classes.*')
+    return Head(('ForQuestionAnswering',), NOTHING, around=around, links=own, base=base)
+
+
 # decoders read their classes from the last token
 SCORE = Head(
     ('ForSequenceClassification',), NOTHING,
     around=classifier('last', pad_id=token_id('pad_token_id'), bias=False),
     links=link('score.weight', 'to_classes.weight'),
 )  # fmt: skip
-OF_DECODERS = {'classify': SCORE, 'embed': embeddings()}
+OF_SCORES = dropping('classifier_dropout', 'hidden_dropout', default=0.1)
+OF_DECODERS = {
+    'classify': SCORE, 'tokens': of_tokens('score', OF_SCORES), 'span': of_spans('transformer.'), 'embed': embeddings(),
+}  # fmt: skip
+# what types call otherwise: the base model of files with spans, and the classes of tokens
+SPANS_OF_BASE = {'span': of_spans()}
+TOKEN_CLASSES = {'tokens': of_tokens('classifier', OF_SCORES)}
 
 
-def of_encoders(classify: Head, pooler: str = '', **more: Head) -> dict[str, Head]:
-    return {'classify': classify, 'tokens': TOKENS, 'embed': embeddings(pooler), **more}
+def of_encoders(classify: Head, pooler: str = '', dropout: Value = None, **more: Head) -> dict[str, Head]:
+    """Heads of a type; `dropout` is that before the classes of tokens."""
+    heads = {'classify': classify, 'tokens': of_tokens(dropout=dropout), 'span': of_spans()}
+    return {**heads, 'embed': embeddings(pooler), **more}

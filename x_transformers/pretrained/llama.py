@@ -48,7 +48,7 @@ from x_transformers.pretrained.fields import (
     theta,
     window,
 )
-from x_transformers.pretrained.heads import OF_DECODERS
+from x_transformers.pretrained.heads import OF_DECODERS, SPANS_OF_BASE
 from x_transformers.pretrained.parts import (
     HEAD_NORMS,
     LLAMA_ATTENTION,
@@ -118,6 +118,7 @@ MISTRAL = register(
         rules=dict(sliding=sliding_everywhere),
         free=('layer_types',),  # which their class does not read
         layers={**NO_BIAS, **WINDOW},
+        heads=SPANS_OF_BASE,
     )
 )  # fmt: skip
 
@@ -269,7 +270,7 @@ BRANCH_NORMS = links(
     link(f'{B}.post_feedforward_layernorm', f'{F}.0.1.norm'),
 )
 
-register(
+OLMO2 = register(
     LLAMA.like(
         'olmo2', 'Olmo2ForCausalLM', without=('mlp_bias', 'head_dim'),
         defaults=dict(vocab_size=50304, rms_norm_eps=1e-5),
@@ -424,7 +425,7 @@ register(
     )
 )  # fmt: skip
 
-register(
+GLM4 = register(
     LLAMA.like(
         'glm4', 'Glm4ForCausalLM', without=('mlp_bias',),
         defaults=dict(

@@ -49,6 +49,7 @@ from x_transformers.pretrained.options import (
 )
 from x_transformers.pretrained.prefixes import knows, strip_prefixes
 from x_transformers.pretrained.rows import OWN, Fields, Row, own_call, row_of, without_unknown
+from x_transformers.pretrained.text_parts import is_whole, text_config, within_whole
 
 DECODER = KINDS['Decoder']
 
@@ -230,7 +231,7 @@ def load(
         revision, cache_dir, token, local_files_only   as in `huggingface_hub.snapshot_download`
         dtype             'auto', that of the config; or a dtype
         device_map        a device, or a dict from prefixes of modules to devices
-        head              'auto' for that of the file; 'lm', 'mlm', 'classify', 'embed' for no head, or a custom module
+        head              'auto' for that of the file, 'lm', 'mlm', 'classify', 'tokens', 'span', 'embed', or a module
                           on hidden states. Parameters that the file lacks are initialized: `info.new`
         num_classes       number of classes of a new head
         dropout           one probability instead of all those of the config
@@ -299,8 +300,11 @@ def loaded(
     if adapter is not None and wanted.head == 'auto' and num_classes is None:
         head, num_classes = adapter.head()
         wanted = replace(wanted, head=head)
+    is_part = is_whole(config)
+    config = text_config(config) if is_part else config
     config, passed = without_unknown(row_of(config), config, wanted.unknown)
     row, config = settled(config, wanted.head, num_classes)
+    row = within_whole(row) if is_part else row
     prefix = strip_prefixes(weights, knows(row))
     if adapter is not None:
         config = adapter.apply(weights, row, config)
@@ -387,11 +391,12 @@ def read(
 
 
 def drop(row: Row, fields: Fields, names: dict[str, str]) -> list[str]:
-    """Take out the tensors that a type leaves out, with a warning."""
+    """Take out the tensors that a type leaves out, with a warning, and those of other models in the file."""
     left = [] if row.left is None else sorted(name for name in names if row.left(fields, name))
     if left:
         warn_once(f'{len(left)} tensors of this {row.type} checkpoint are left out, such as `{names[left[0]]}`')
-    return [names.pop(name) for name in left]
+    outside = sorted(name for name in names if row.outside and name.startswith(row.outside))
+    return [names.pop(name) for name in (*left, *outside)]
 
 
 def steps_with_new(

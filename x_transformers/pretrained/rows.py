@@ -149,6 +149,7 @@ class Row:
     differs          fields that say whether any of these names, of `copies`, is another tensor
     settled          names that follow from the config -> the function that gives their values
     left             (fields, name) -> whether a tensor is left out, with a warning
+    outside          prefix, after `renames`, of what is of other models in the same file: left out, in `info.left`
     base             prefix that older files leave out
     bare             architectures whose files always do
     tied             (head, table): names of theirs; the head is tied to the table if the file has none of its own
@@ -179,6 +180,7 @@ class Row:
     differs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     settled: Mapping[str, Callable[[Fields], Tensor]] = field(default_factory=dict)
     left: Callable[[Fields, str], bool] | None = None
+    outside: str = ''
     base: str = ''
     bare: tuple[str, ...] = ()
     tied: tuple[str, str] | None = ('lm_head.weight', 'model.embed_tokens.weight')

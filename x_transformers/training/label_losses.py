@@ -98,6 +98,38 @@ def label_loss(
     return mean_of_items(F.binary_cross_entropy_with_logits(found, wanted, reduction='none'), valid, num_items)
 
 
+def span_loss(logits: Tensor, labels: Tensor, real: Tensor | None = None, num_items: Any = None) -> Tensor:
+    """Return the mean of the losses of starts and of ends, each a mean of cross entropies over all real places.
+
+    As in `transformers`, a place outside of the row is one to ignore: the answer was cut off.
+
+    Args:
+        logits: (b, n, 2).
+        labels: Places of starts and ends, (b, 2); -100, `n` and more, or padding, for none.
+        real: Which places are real, (b, n). None for all.
+        num_items: Divide the sum of the losses by it, in place of their mean.
+
+    Raises:
+        ValueError: Labels have another shape or dtype, or are below zero.
+    """
+    wanted = (len(logits), 2)
+    if a_tensor(labels, 'labels').shape != wanted or labels.is_floating_point():
+        got = f'{labels.dtype} of shape {tuple(labels.shape)}'
+        raise ValueError(f'`labels` got {got}, they must be whole numbers {wanted}: where spans start and end')
+    labels = labels.long()
+    ignored = labels >= logits.shape[1]
+    if real is not None:
+        ignored = ignored | ~real.gather(1, labels.clamp(0, logits.shape[1] - 1))
+        logits = logits.masked_fill(~real.unsqueeze(-1), torch.finfo(logits.dtype).min)
+    labels = labels.masked_fill(ignored & (labels >= 0), IGNORED)
+    known = labels[labels != IGNORED] if can_look(labels) else labels
+    check_range(known, 'labels', 0, logits.shape[1] - 1, 'places')
+    starts, ends = (
+        next_token_loss(logits[..., i], labels[:, i], ignore_index=IGNORED, num_items=num_items) for i in (0, 1)
+    )
+    return (starts + ends) / (2 if num_items is None else 1)
+
+
 def loss_with_share(
     loss: Callable[..., Tensor], logits: Tensor, labels: Tensor, mask: Tensor | None, num_items: Any
 ) -> tuple[Tensor, Any]:

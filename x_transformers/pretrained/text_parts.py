@@ -1,0 +1,93 @@
+"""The text part of checkpoints of several: models of text beside pictures, videos or sounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from x_transformers.flags import ConfigError
+from x_transformers.pretrained.rows import ROWS, Row
+
+QWEN2_VL = dict(
+    vocab_size=152064, hidden_size=8192, intermediate_size=29568, num_hidden_layers=80, num_attention_heads=64,
+    num_key_value_heads=8, rms_norm_eps=1e-5, sliding_window=None, max_window_layers=80,
+)  # fmt: skip
+QWEN3_VL = dict(
+    vocab_size=151936, hidden_size=4096, intermediate_size=22016, num_hidden_layers=32, num_attention_heads=32,
+    num_key_value_heads=32, head_dim=128, max_position_embeddings=128000, rms_norm_eps=1e-6, rope_theta=500000.0,
+)  # fmt: skip
+# type of the whole -> that of its text part, if its config does not say it
+WHOLES = {
+    'gemma3': 'gemma3_text', 'llava': 'llama', 'llava_next': 'llama', 'llava_next_video': 'llama',
+    'llava_onevision': 'qwen2', 'vipllava': 'llama', 'video_llava': 'llama', 'mistral3': 'mistral',
+    'aya_vision': 'cohere2', 'idefics3': 'llama', 'smolvlm': 'llama', 'internvl': 'qwen2', 'got_ocr2': 'qwen2',
+    'qwen2_audio': 'qwen2', 'voxtral': 'llama', 'qwen2_vl': 'qwen2_vl_text', 'qwen2_5_vl': 'qwen2_5_vl_text',
+    'qwen3_vl': 'qwen3_vl_text',
+}  # fmt: skip
+# types of text parts that are another, and their defaults. Of text alone, all of mrope's positions are the same
+TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
+    'qwen2_vl_text': ('qwen2', QWEN2_VL), 'qwen2_5_vl_text': ('qwen2', QWEN2_VL), 'qwen3_vl_text': ('qwen3', QWEN3_VL),
+}  # fmt: skip
+IN_TEXT = r'language_model\.|model\.language_model\.|model\.text_model\.|lm_head\.|model\.(embed_tokens|layers|norm)\.'
+OUTSIDE = 'outside.'
+FROM_WHOLE = ('dtype', 'torch_dtype', 'tie_word_embeddings')
+# what the head of a text of its own does to logits, and that of a whole does not
+PLAIN_HEAD = {'logit_scale': 1.0, 'logits_scaling': 1.0, 'final_logit_softcapping': None}
+SPECIAL = ('bos_token_id', 'eos_token_id', 'pad_token_id')
+
+
+def is_whole(config: Mapping[str, Any]) -> bool:
+    """Return True for the config of a checkpoint that has a model of text among others."""
+    return str(config.get('model_type')).replace('-', '_') in WHOLES
+
+
+def without_sections(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of a text without the sections that its positions of pictures have."""
+    found = dict(config)
+    for name in ('rope_parameters', 'rope_scaling'):
+        if isinstance(found.get(name), Mapping):
+            rope = {k: v for k, v in found[name].items() if k not in ('mrope_section', 'mrope_interleaved')}
+            if 'mrope' in (rope.get('rope_type'), rope.get('type')):
+                rope = {**{k: v for k, v in rope.items() if k != 'type'}, 'rope_type': 'default'}
+            found[name] = rope
+    return found
+
+
+def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of the text part of a whole, as a model of its own would have it.
+
+    Raises:
+        ConfigError: The text is of a type that cannot be loaded.
+    """
+    whole = str(config.get('model_type')).replace('-', '_')
+    inner = config.get('text_config')
+    given = dict(inner) if isinstance(inner, Mapping) else {
+        name: value for name, value in config.items() if name not in ('vision_config', 'model_type', 'architectures')
+        and not name.startswith(('image_', 'video_', 'vision_'))
+    }  # fmt: skip
+    said = str(given.get('model_type') or WHOLES[whole]).replace('-', '_')
+    if said not in ROWS and said not in TEXTS:
+        said = WHOLES[whole] if said == whole else said
+    kind, defaults = TEXTS.get(said, (said, {}))
+    if kind not in ROWS:
+        raise ConfigError(f'`text_config` of this {whole} checkpoint is of type {said!r}, which is not supported')
+    row = ROWS[kind]
+    outer = {name: config[name] for name in FROM_WHOLE if name in config}
+    special = {name: config[name] for name in SPECIAL if name in config and given.get(name) is None}
+    given = {name: value for name, value in given.items() if name not in ('tie_word_embeddings', 'architectures')}
+    plain = {name: value for name, value in PLAIN_HEAD.items() if name in row.defaults}
+    found = {**defaults, **given, **special, **outer, **plain}
+    if said in TEXTS:
+        found = without_sections(found)
+    return {**found, 'model_type': row.spelled or row.type, 'architectures': [row.architectures[0]]}
+
+
+def within_whole(row: Row) -> Row:
+    """Return the row of a text part, for the names of the whole file. What is not of the text is left out."""
+    renames = (
+        (rf'^(?!{IN_TEXT})', OUTSIDE),
+        (r'^(language_model\.lm_head|lm_head)\.', 'lm_head.'),
+        (r'^(language_model\.model|model\.language_model|model\.text_model|language_model)\.', row.base),
+    )
+    return replace(row, renames=(*renames, *row.renames), outside=OUTSIDE)
