@@ -272,7 +272,7 @@ ENCODERS |= {
     'roberta-prelayernorm': (XLM_R, [dict(layer_norm_eps=1e-3)]),
     'xlm-roberta-xl': (XLM_R, [dict(layer_norm_eps=1e-3)]),
     'megatron-bert': (D, [dict(hidden_act='relu')]),
-    'mpnet': ({**D, 'pad_token_id': 1, 'bos_token_id': 0}, [dict(relative_attention_num_buckets=8)]),
+    'mpnet': ({**D, 'pad_token_id': 1, 'bos_token_id': 0}, [dict(hidden_act='relu')]),
 }  # fmt: skip
 
 SEQ2SEQ: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {

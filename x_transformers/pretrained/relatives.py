@@ -128,6 +128,7 @@ register(
     ROBERTA.like(
         'mpnet', 'MPNetForMaskedLM', without=('type_vocab_size', 'embed_num_tokens', 'embed_default_ids'),
         defaults=dict(vocab_size=30527, relative_attention_num_buckets=32),
+        fixed=dict(relative_attention_num_buckets=(32,)),  # theirs counts 32, whatever the table holds
         layers=dict(
             rel_pos_bias=True, disable_abs_pos_emb=False, rel_pos_kwargs=Const({'scale': 1.0}),
             rel_pos_num_buckets='relative_attention_num_buckets', rel_pos_max_distance=128,
@@ -186,6 +187,7 @@ register(
         defaults=dict(
             vocab_size=128256, hidden_size=6144, intermediate_size=21504, num_hidden_layers=64, num_attention_heads=48,
             num_key_value_heads=8, head_dim=128, max_position_embeddings=131072, rms_norm_eps=1e-5, rope_theta=1e6,
+            bos_token_id=0,  # their class takes no None
             rope_parameters=dict(
                 rope_type='llama3', rope_theta=1e6, factor=16.0, high_freq_factor=4.0, low_freq_factor=1.0,
                 original_max_position_embeddings=8192,
