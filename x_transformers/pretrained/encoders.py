@@ -18,7 +18,7 @@ from x_transformers.pretrained.fields import (
 )
 from x_transformers.pretrained.heads import NOTHING, Head, classifier, of_encoders, of_sequence, of_spans, on
 from x_transformers.pretrained.parts import TURNED, A, F, fused, output
-from x_transformers.pretrained.rows import Fields, Row, link, links, register
+from x_transformers.pretrained.rows import Const, Fields, Row, link, links, register
 
 
 def post_norm(

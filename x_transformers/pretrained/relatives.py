@@ -193,8 +193,8 @@ register(
                 original_max_position_embeddings=8192,
             ),
             sliding_window=8192, layer_types=None,
-            sliding=lambda c: tuple(i % 4 > 0 for i in range(c.num_hidden_layers)),
         ),
+        rules=dict(sliding=lambda c: tuple(i % 4 > 0 for i in range(c.num_hidden_layers))),
         layers=dict(WINDOW, attn_qkv_bias=False, attn_out_bias=False),
     )
 )  # fmt: skip
@@ -248,10 +248,8 @@ register(
 register(
     OLMO2.like(
         'olmo3', 'Olmo3ForCausalLM',
-        defaults=dict(
-            sliding_window=4096, layer_types=None, sliding=sliding_but_every('pattern'), pattern=4,
-            full_theta=500000.0, local_theta=500000.0,
-        ),
+        defaults=dict(sliding_window=4096, layer_types=None, full_theta=500000.0, local_theta=500000.0),
+        rules=dict(sliding=sliding_but_every('pattern'), pattern=4),
         aliases=dict(rope_theta='full_theta'),
         layers=dict(WINDOW, rotary_layers=rotating_by_kind, rotary_theta=None, rotary_scaling=None),
     )
