@@ -158,6 +158,13 @@ BUGS = {
         ('the layer before classes of DistilBERT has another activation', "classifier('first', 'relu',", "classifier('first', 'tanh',"),
         ('rows of padding are positions', 'max_seq_len=lambda c: c.max_position_embeddings - c.pad_token_id - 1,', 'max_seq_len=lambda c: c.max_position_embeddings,', 'test_pretrained.py -mslow -kroberta'),
     ]),
+    'pretrained/relatives.py': ('test_pretrained.py -mslow -kolmo3', [
+        ('every third layer of OLMo 3 attends to everything', 'pattern=4', 'pattern=3'),
+        ('neighbors are no pairs in GLM', "            PAIRS, link(f'{B}.mlp.gate_up_proj.weight'", "            LLAMA_ATTENTION, link(f'{B}.mlp.gate_up_proj.weight'", 'test_pretrained.py -mslow -kglm'),
+    ]),
+    'pretrained/text_parts.py': ('test_pretrained_wholes.py -mslow', [
+        ('sections of the positions of pictures are kept', "if k not in ('mrope_section', 'mrope_interleaved')", 'if True'),
+    ]),
     'pretrained/seq2seq.py': ('test_pretrained_seq2seq.py -mslow -kway_back', [
         ('keys of Whisper have a bias', "attn_qkv_bias=Const('qv')", 'attn_qkv_bias=True'),
         ('tied logits of T5 are not scaled', 'return c.d_model**-0.5 if scales else 1.0', 'return 1.0'),

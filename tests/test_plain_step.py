@@ -229,7 +229,7 @@ def test_hooks_and_further_inputs_take_the_ordinary_way(monkeypatch):
     for _ in range(3):
         next(stream)
     assert len(plain) == 5 and len(seen) == 3
-    wrapper.generate(ids(2, 4), 4, mask=torch.ones(2, 4, dtype=torch.bool))
+    wrapper.generate(ids(2, 4), 4, mask=torch.tensor([[False, True, True, True], [True] * 4]))
     wrapper.generate(ids(2, 4), 4, prompt_lens=torch.tensor([2, 4]))
     wrapper.generate(ids(2, 4), 4, return_intermediates=True)
     assert len(plain) == 5

@@ -50,6 +50,7 @@ feedforward     activations and gated units
 exits           tokens that leave a stack after one of its blocks
 experts         feedforwards of which each token goes through a few
 recompute       what is computed again in the backward pass
+resizing        more or fewer tokens, in place
 reversible      layers that are computed back in the backward pass
 halting         how long a token is computed
 convolutions    along the sequence, behind attention

@@ -234,5 +234,8 @@ def type_of_classes(config: Mapping[str, Any]) -> str | None:
     names = config.get('architectures')
     if not isinstance(names, list):
         return None
-    kinds = [row.spelled or row.type for row in ROWS.values() if {*row.architectures} & {*map(str, names)}]
-    return kinds[0] if len(kinds) == 1 else None
+    found = [(row, str(name)) for row in ROWS.values() for name in names if name in row.architectures]
+    # a type that writes classes of another is only known by its name
+    own = [row for row, name in found if name.lower().startswith(re.sub('[-_]', '', row.type))]
+    kinds = {row.spelled or row.type for row in own or [row for row, _ in found]}
+    return kinds.pop() if len(kinds) == 1 else None
