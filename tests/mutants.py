@@ -158,12 +158,12 @@ BUGS = {
         ('the layer before classes of DistilBERT has another activation', "classifier('first', 'relu',", "classifier('first', 'tanh',"),
         ('rows of padding are positions', 'max_seq_len=lambda c: c.max_position_embeddings - c.pad_token_id - 1,', 'max_seq_len=lambda c: c.max_position_embeddings,', 'test_pretrained.py -mslow -kroberta'),
     ]),
-    'pretrained/relatives.py': ('test_pretrained.py -mslow -kolmo3', [
-        ('every third layer of OLMo 3 attends to everything', 'pattern=4', 'pattern=3'),
-        ('neighbors are no pairs in GLM', "            PAIRS, link(f'{B}.mlp.gate_up_proj.weight'", "            LLAMA_ATTENTION, link(f'{B}.mlp.gate_up_proj.weight'", 'test_pretrained.py -mslow -kglm'),
+    'pretrained/relatives.py': ('test_pretrained.py -mslow -kglm', [
+        ('a norm of VaultGemma is read from elsewhere', "link(f'{B}.pre_feedforward_layernorm', f'{F}.0.0.norm')", "link(f'{B}.post_attention_layernorm', f'{F}.0.0.norm')", 'test_pretrained.py -mslow -kvaultgemma'),
+        ('neighbors are no pairs in GLM', "            PAIRS, link(f'{B}.mlp.gate_up_proj.weight'", "            LLAMA_ATTENTION, link(f'{B}.mlp.gate_up_proj.weight'"),
     ]),
     'pretrained/text_parts.py': ('test_pretrained_wholes.py -mslow', [
-        ('sections of the positions of pictures are kept', "if k not in ('mrope_section', 'mrope_interleaved')", 'if True'),
+        ('the head of a text of its own is used', "'logit_scale': 1.0", "'logit_scale': 0.5"),
     ]),
     'pretrained/seq2seq.py': ('test_pretrained_seq2seq.py -mslow -kway_back', [
         ('keys of Whisper have a bias', "attn_qkv_bias=Const('qv')", 'attn_qkv_bias=True'),
