@@ -244,7 +244,7 @@ class UniversalPretrainWrapper(Configurable):
     def forward(self, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """Renew the buffer, and return the next-token loss of a batch from it, or the sum over `num_items_in_batch`."""
         self.renew()
-        items = {} if num_items_in_batch is None else {'num_items_in_batch': num_items_in_batch}
+        items: dict[str, Any] = {} if num_items_in_batch is None else {'num_items_in_batch': num_items_in_batch}
         return self.ar_wrapped(self.get_rand_sequences_from_buffer(), **items)
 
     @torch.no_grad()
