@@ -20,7 +20,7 @@ settings.register_profile('explore', settings.get_profile('suite'), print_blob=T
 settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'suite'))
 
 LONGER = {'costly', 'slow', 'nightly'}
-SHARE = 8  # of the further cases of a test the suite runs one in so many
+SHARE = 16  # of the further cases of a test the suite runs one in so many
 # on tiny tensors a second thread costs more than it saves
 torch.set_num_threads(1)
 

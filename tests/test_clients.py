@@ -999,6 +999,7 @@ def test_a_forward_around_a_model_is_given_all_tokens(build):
         PagedEngine(wrapper, 16)
 
 
+@pytest.mark.costly
 def test_a_net_that_torch_compiles_is_given_new_tokens():
     net = TransformerWrapper(num_tokens=20, max_seq_len=16, attn_layers=Decoder(**MODULES)).eval()
     graph, given = torch.compile(net, backend='eager'), []
