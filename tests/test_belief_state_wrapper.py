@@ -243,7 +243,7 @@ def test_refused_settings(make, words):
         (lambda m: m.generate_with_suffix_cond(ids_of(2, 5), -1), '`seq_len`'),
         (lambda m: m.generate_with_suffix_cond([[1, 2], [1]], 1), '`prompts`'),
         (lambda m: m.generate_with_suffix_cond(ids_of(2, 5), 1, suffix=ids_of(3, 2)), '`suffix`'),
-        (lambda m: m.generate_with_suffix_cond(ids_of(2, 5), 1, suffix=[1, 2]), '`suffix`'),
+        (lambda m: m.generate_with_suffix_cond(ids_of(2, 5), 1, suffix=[[1], [2], [3]]), '`suffix`'),
         (lambda m: m.generate_with_suffix_cond(ids_of(2, 5), 1, prefix=ids_of(2, 2)), '`prefix`'),
         (lambda m: m.generate_with_suffix_cond(ids_of(2, 5), 1, suffix=ids_of(2, 2), decode_backwards=True),
          '`suffix`'),

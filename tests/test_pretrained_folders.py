@@ -272,7 +272,7 @@ def test_what_a_type_has_no_field_for_is_refused_by_keyword(changed, words):
         call['attn_layers'].pop('norm_add_unit_offset')
     with pytest.raises(ConfigError, match=f'llama: .*{words}'):
         pretrained.save(decode(call), 'nowhere', hf_type='llama')
-    with pytest.raises(ConfigError, match=r'cannot be written.*gpt2: '):
+    with pytest.raises(ConfigError, match=r'cannot be written.*mistral: '):
         pretrained.save(decode(call), 'nowhere')
 
 

@@ -856,6 +856,7 @@ class AutoregressiveWrapper(Configurable):
         require(is_int(beams) and beams >= 1, 'beams', beams, 'an integer of at least 1')
         finite = is_number(length_penalty) and math.isfinite(length_penalty)
         require(finite, 'length_penalty', length_penalty, 'a number, not NaN or infinite')
+        refuse_own(cast(dict[str, Any], kwargs), 'beam_search', SET_BY_GENERATION)
         refused = {name: kwargs.pop(name, None) for name in ('num_samples', 'callback', 'kv_storage')}
         for name in [name for name, value in refused.items() if value is not None]:
             raise ValueError(f'`{name}` does not go with beam search, give it to `generate`')

@@ -30,7 +30,7 @@ from x_transformers.flags import (
     shown,
     size,
 )
-from x_transformers.generation.sampling import ids_of, padded_rows
+from x_transformers.generation.sampling import given_ids, padded_rows
 from x_transformers.keywords import GPTVAEKeywords, Unpack
 from x_transformers.training.items import share_of_items
 from x_transformers.training.losses import mean_of_rows
@@ -213,7 +213,7 @@ class GPTVAE(Configurable):
         """Return the prompts as a tensor or a list of tensors. The token of the latent joins `options`."""
         if latents is not None and seq_for_latents is not None:
             raise ValueError('`latents` and `seq_for_latents` were both given, give only one')
-        prompts = ids_of(prompts, 'prompts', self.device)
+        prompts = given_ids(prompts, 'prompts', self.device)
         batch = len(prompts) if isinstance(prompts, list) else prompts.shape[:-1].numel()
         with evaluating(list(self.modules())):
             if seq_for_latents is not None:

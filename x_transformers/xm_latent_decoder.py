@@ -32,7 +32,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.engine import evaluating, rows_of
-from x_transformers.generation.sampling import accurate, ids_of, padded_prompts, padded_rows, require
+from x_transformers.generation.sampling import accurate, given_ids, padded_prompts, padded_rows, require
 from x_transformers.training.items import count_items, share_of_items
 from x_transformers.training.losses import before_padding, predictable, read_of, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import Readout, Terms, later, single_losses
@@ -343,7 +343,7 @@ class XMLatentDecoder(Configurable):
 
     def read_latents(self, prompts: Any, latents: Any, kwargs: dict[str, Any]) -> tuple[AutoregressiveWrapper, Any]:
         """Return what generates, and the prompts as a tensor or a list of tensors. The latents join `kwargs`."""
-        prompts = ids_of(prompts, 'start_tokens', next(self.net.parameters()).device)
+        prompts = given_ids(prompts, 'start_tokens', next(self.net.parameters()).device)
         rows = prompts if isinstance(prompts, list) else [torch.atleast_2d(prompts)]
         for ids in rows:
             check_ids(torch.atleast_2d(ids), 'start_tokens', 1)

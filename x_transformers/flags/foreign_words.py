@@ -462,7 +462,7 @@ WORDS: tuple[Word, ...] = (
     Word('perm_mask target_mapping', HF, ': `PermutationLMWrapper` draws orders, and its `infill` takes them', CALL),
     Word('use_mems', HF, 'return_mems', CALL),
     Word('return_loss', HF, ': a wrapper such as AutoregressiveWrapper returns the loss', CALL),
-    Word('image_sizes vision_feature_layer vision_feature_select_strategy mm_encoder_outputs',
+    Word('vision_feature_layer vision_feature_select_strategy mm_encoder_outputs',
          HF, ': it is chosen when the model is built, see VisionLanguageWrapper', CALL),
     Word('block_table cache_seqlens num_splits rotary_cos rotary_sin block_tables',
          FLASH, ': it has no counterpart here, see `kv_storage` of `generate`', CALL),

@@ -523,6 +523,14 @@ def ids_of(value: Any, name: str = 'prompts', device: torch.device | None = None
     return torch.stack(whole) if even else whole
 
 
+def given_ids(value: Any, name: str, device: torch.device | None) -> Tensor | list[Tensor]:
+    """Return what `ids_of` does.  Raises TypeError for what are no ids."""
+    ids = ids_of(value, name, device)
+    if not torch.is_tensor(ids) and not isinstance(ids, list):
+        raise TypeError(f'`{name}` got {type(ids).__name__}, it must be ids: a tensor, an array, or lists of them')
+    return ids
+
+
 def as_ids(value: Any, name: str, device: torch.device | None) -> Tensor:
     """Return a tensor of whole numbers from an array or a list of numbers."""
     try:
@@ -534,7 +542,7 @@ def as_ids(value: Any, name: str, device: torch.device | None) -> Tensor:
 
 def padded_rows(value: Any, name: str, pad_value: int, device: torch.device | None) -> tuple[Any, Tensor | None]:
     """Return ids padded on the right (b, n) and True for the real ones (b, n), if these are lists of unequal length."""
-    ids = ids_of(value, name, device)
+    ids = given_ids(value, name, device)
     if not isinstance(ids, list):
         return ids, None
     if not ids or any(one.ndim != 1 for one in ids):
@@ -548,11 +556,9 @@ def padded_rows(value: Any, name: str, pad_value: int, device: torch.device | No
 
 def even_prompts(prompts: Any, name: str, pad_value: int, device: torch.device | None) -> tuple[Tensor, torch.Size]:
     """Return prompts of equal length as ids (b, n), and their leading axes, for models that read no padding."""
-    given = ids_of(prompts, name, device)
+    given = given_ids(prompts, name, device)
     if isinstance(given, list) and len({len(one) for one in given}) > 1:
         raise ValueError(f'`{name}` got rows of {[len(one) for one in given]} ids, they must be of one length here')
-    if not torch.is_tensor(given) and not isinstance(given, list):
-        raise TypeError(f'`{name}` got {type(given).__name__}, it must be ids: a tensor, an array, or lists of them')
     ids, _, leading = padded_prompts(given, None, pad_value, device)
     return ids, leading
 
