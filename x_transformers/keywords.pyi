@@ -4104,8 +4104,8 @@ class AttentionLayersInputs(TypedDict, total=False):
     mems: Sequence[Tensor | None] | None
     mem_masks: Sequence[Tensor | None] | None
     seq_start_pos: Tensor | None
-    seq_pos_offset: int | Tensor | None
-    cache: LayerIntermediates | Cache | None
+    seq_pos_offset: Tensor | int | None
+    cache: Cache | LayerIntermediates | None
     input_not_include_cache: bool
     cache_age: int | None
     causal: bool | None
@@ -4237,14 +4237,14 @@ class AttentionLayersCall(Protocol):
     @overload
     def __call__(self, x: Tensor, *, return_hiddens: bool = ..., return_gumbel_log_probs: bool = ..., **inputs: Unpack[AttentionLayersInputs]) -> Any: ...
     @overload
-    def __call__(self, _x: Tensor, _context: Tensor | None = ..., _mask: Tensor | None = ..., _context_mask: Tensor | None = ..., _attn_mask: Tensor | None = ..., _self_attn_kv_mask: Tensor | None = ..., _mems: Sequence[Tensor | None] | None = ..., _mem_masks: Sequence[Tensor | None] | None = ..., _seq_start_pos: Tensor | None = ..., _seq_pos_offset: int | Tensor | None = ..., _cache: LayerIntermediates | Cache | None = ..., _input_not_include_cache: bool = ..., _cache_age: int | None = ..., _return_hiddens: bool = ..., /, *, return_hiddens: bool = ..., return_gumbel_log_probs: bool = ..., **inputs: Unpack[AttentionLayersInputs]) -> Any: ...
+    def __call__(self, _x: Tensor, _context: Tensor | None = ..., _mask: Tensor | None = ..., _context_mask: Tensor | None = ..., _attn_mask: Tensor | None = ..., _self_attn_kv_mask: Tensor | None = ..., _mems: Sequence[Tensor | None] | None = ..., _mem_masks: Sequence[Tensor | None] | None = ..., _seq_start_pos: Tensor | None = ..., _seq_pos_offset: Tensor | int | None = ..., _cache: Cache | LayerIntermediates | None = ..., _input_not_include_cache: bool = ..., _cache_age: int | None = ..., _return_hiddens: bool = ..., /, *, return_hiddens: bool = ..., return_gumbel_log_probs: bool = ..., **inputs: Unpack[AttentionLayersInputs]) -> Any: ...
 
 class PrefixDecoderInputs(TypedDict, total=False):
     context: Tensor | None
     mask: Tensor | None
     context_mask: Tensor | None
     attn_mask: Tensor | None
-    prefix_attn_len: int | Tensor | None
+    prefix_attn_len: Tensor | int | None
     return_block_outputs: bool | None
     """store in `block_outputs` the output of the stack after each block except the last"""
     token_pos: Tensor | None
@@ -4381,8 +4381,8 @@ class TransformerWrapperInputs(TypedDict, total=False):
     mems: Sequence[Tensor | None] | None
     mem_masks: Sequence[Tensor | None] | None
     seq_start_pos: Tensor | None
-    seq_pos_offset: int | Tensor | None
-    cache: LayerIntermediates | Cache | None
+    seq_pos_offset: Tensor | int | None
+    cache: Cache | LayerIntermediates | None
     input_not_include_cache: bool | None
     cache_age: int | None
     causal: bool | None
@@ -4607,8 +4607,8 @@ class AutoregressiveWrapperInputs(TypedDict, total=False):
     mems: Sequence[Tensor | None] | None
     mem_masks: Sequence[Tensor | None] | None
     seq_start_pos: Tensor | None
-    seq_pos_offset: int | Tensor | None
-    cache: LayerIntermediates | Cache | None
+    seq_pos_offset: Tensor | int | None
+    cache: Cache | LayerIntermediates | None
     input_not_include_cache: bool | None
     cache_age: int | None
     causal: bool | None
@@ -4773,7 +4773,7 @@ class AutoregressiveWrapperInputs(TypedDict, total=False):
     lens: Tensor | None
     labels: Tensor | None
     progress: float | None
-    prefix_attn_len: int | Tensor | str | None
+    prefix_attn_len: Tensor | int | str | None
     num_items_in_batch: Tensor | int | None
 
 class AutoregressiveWrapperCall(Protocol):
@@ -4784,7 +4784,7 @@ class AutoregressiveWrapperCall(Protocol):
     @overload
     def __call__(self, x: Tensor, *, return_outputs: bool = ..., **inputs: Unpack[AutoregressiveWrapperInputs]) -> Any: ...
     @overload
-    def __call__(self, _x: Tensor, _return_outputs: bool = ..., _prepend_embeds: Tensor | None = ..., _lens: Tensor | None = ..., _labels: Tensor | None = ..., _progress: float | None = ..., _prefix_attn_len: int | Tensor | str | None = ..., _num_items_in_batch: Tensor | int | None = ..., /, *, return_outputs: bool = ..., **inputs: Unpack[AutoregressiveWrapperInputs]) -> Any: ...
+    def __call__(self, _x: Tensor, _return_outputs: bool = ..., _prepend_embeds: Tensor | None = ..., _lens: Tensor | None = ..., _labels: Tensor | None = ..., _progress: float | None = ..., _prefix_attn_len: Tensor | int | str | None = ..., _num_items_in_batch: Tensor | int | None = ..., /, *, return_outputs: bool = ..., **inputs: Unpack[AutoregressiveWrapperInputs]) -> Any: ...
 
 class StreamInputs(TypedDict, total=False):
     context: Tensor | None
@@ -4793,7 +4793,7 @@ class StreamInputs(TypedDict, total=False):
     attn_mask: Tensor | None
     mems: Sequence[Tensor | None] | None
     mem_masks: Sequence[Tensor | None] | None
-    seq_pos_offset: int | Tensor | None
+    seq_pos_offset: Tensor | int | None
     cache_age: int | None
     causal: bool | None
     layers_execute_order: Sequence[int] | None
@@ -4945,7 +4945,7 @@ class StreamInputs(TypedDict, total=False):
     """exit once the cumulative exit probability reaches this, 0.9 by default"""
     return_block_readouts: bool | None
     """store in `block_readouts` the logits after each block except the last"""
-    prompt_lens: Tensor | Sequence[int] | None
+    prompt_lens: Sequence[int] | Tensor | None
     num_samples: int | None
     restrict_to_max_seq_len: bool
     amateur_model: nn.Module | tuple[nn.Module, ...] | None
@@ -4956,12 +4956,12 @@ class StreamInputs(TypedDict, total=False):
     callback: Callable[[Tensor], Any] | None
     compile: bool | str
     filter_logits_fn: Any
-    filter_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None
+    filter_kwargs: Sequence[dict[str, Any]] | dict[str, Any] | None
     generator: Generator | None
     allowed_tokens: Sequence[int] | Tensor | None
     banned_tokens: Sequence[int] | Tensor | None
     frequency_penalty: float
-    logit_bias: Mapping[int, float] | Any
+    logit_bias: Any | Mapping[int, float]
     logits_processor: Callable[..., Tensor] | Sequence[Callable[..., Tensor]] | None
     min_new_tokens: int
     no_repeat_ngram_size: int
@@ -4969,8 +4969,8 @@ class StreamInputs(TypedDict, total=False):
     repetition_penalty: float
     stop_sequences: Sequence[Sequence[int]] | None
     cond_scale: float
-    negative_prompts: Tensor | Sequence[Tensor] | None
-    negative_context: Tensor | Any
+    negative_prompts: Sequence[Tensor] | Tensor | None
+    negative_context: Any | Tensor
 
 class GenerateInputs(TypedDict, total=False):
     context: Tensor | None
@@ -4979,7 +4979,7 @@ class GenerateInputs(TypedDict, total=False):
     attn_mask: Tensor | None
     mems: Sequence[Tensor | None] | None
     mem_masks: Sequence[Tensor | None] | None
-    seq_pos_offset: int | Tensor | None
+    seq_pos_offset: Tensor | int | None
     cache_age: int | None
     causal: bool | None
     layers_execute_order: Sequence[int] | None
@@ -5131,7 +5131,7 @@ class GenerateInputs(TypedDict, total=False):
     """exit once the cumulative exit probability reaches this, 0.9 by default"""
     return_block_readouts: bool | None
     """store in `block_readouts` the logits after each block except the last"""
-    prompt_lens: Tensor | Sequence[int] | None
+    prompt_lens: Sequence[int] | Tensor | None
     num_samples: int | None
     restrict_to_max_seq_len: bool
     amateur_model: nn.Module | tuple[nn.Module, ...] | None
@@ -5142,13 +5142,13 @@ class GenerateInputs(TypedDict, total=False):
     callback: Callable[[Tensor], Any] | None
     compile: bool | str
     filter_logits_fn: Any
-    filter_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None
+    filter_kwargs: Sequence[dict[str, Any]] | dict[str, Any] | None
     generator: Generator | None
     kv_storage: Paged | None
     allowed_tokens: Sequence[int] | Tensor | None
     banned_tokens: Sequence[int] | Tensor | None
     frequency_penalty: float
-    logit_bias: Mapping[int, float] | Any
+    logit_bias: Any | Mapping[int, float]
     logits_processor: Callable[..., Tensor] | Sequence[Callable[..., Tensor]] | None
     min_new_tokens: int
     no_repeat_ngram_size: int
@@ -5156,8 +5156,8 @@ class GenerateInputs(TypedDict, total=False):
     repetition_penalty: float
     stop_sequences: Sequence[Sequence[int]] | None
     cond_scale: float
-    negative_prompts: Tensor | Sequence[Tensor] | None
-    negative_context: Tensor | Any
+    negative_prompts: Sequence[Tensor] | Tensor | None
+    negative_context: Any | Tensor
 
 class BeamSearchInputs(TypedDict, total=False):
     context: Tensor | None
@@ -5166,7 +5166,7 @@ class BeamSearchInputs(TypedDict, total=False):
     attn_mask: Tensor | None
     mems: Sequence[Tensor | None] | None
     mem_masks: Sequence[Tensor | None] | None
-    seq_pos_offset: int | Tensor | None
+    seq_pos_offset: Tensor | int | None
     cache_age: int | None
     causal: bool | None
     layers_execute_order: Sequence[int] | None
@@ -5328,7 +5328,7 @@ class BeamSearchInputs(TypedDict, total=False):
     allowed_tokens: Sequence[int] | Tensor | None
     banned_tokens: Sequence[int] | Tensor | None
     frequency_penalty: float
-    logit_bias: Mapping[int, float] | Any
+    logit_bias: Any | Mapping[int, float]
     logits_processor: Callable[..., Tensor] | Sequence[Callable[..., Tensor]] | None
     min_new_tokens: int
     no_repeat_ngram_size: int
@@ -5336,5 +5336,5 @@ class BeamSearchInputs(TypedDict, total=False):
     repetition_penalty: float
     stop_sequences: Sequence[Sequence[int]] | None
     cond_scale: float
-    negative_prompts: Tensor | Sequence[Tensor] | None
-    negative_context: Tensor | Any
+    negative_prompts: Sequence[Tensor] | Tensor | None
+    negative_context: Any | Tensor

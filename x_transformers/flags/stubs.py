@@ -104,7 +104,8 @@ class Writer:
             kinds = dict.fromkeys(map(self.render_type, inner))
             if 'Any' in kinds:
                 kinds.pop('None', None)  # Python 3.10 adds it where the default is None
-            return ' | '.join(kinds)
+            # `typing` may give the order of an equal union that it has seen before
+            return ' | '.join(sorted(kinds, key=lambda kind: (kind == 'None', kind)))
         if origin is typing.Literal:
             return f'Literal[{", ".join(map(repr, inner))}]'
         if origin is collections.abc.Callable:
