@@ -793,8 +793,8 @@ class AutoregressiveWrapper(Configurable):
             ValueError or TypeError: For inputs of another shape or kind.
         """
         given, real = padded_rows(ids, 'ids', self.pad_value, first_device(self.net))
-        if not torch.is_tensor(given) or given.ndim == 0:
-            raise TypeError(f'`ids` got {shown(given)}, it must be ids: a tensor, an array, or lists of them')
+        if given.ndim == 0:
+            raise ValueError(f'`ids` got {shown(given)}, it must have one axis or more')
         if real is not None and lens is not None:
             raise ValueError('`lens` cannot be given with lists of ids, which have their own lengths')
         x = check_ids(given.reshape(given.shape[:-1].numel(), given.shape[-1]), 'ids', 2)
@@ -803,9 +803,8 @@ class AutoregressiveWrapper(Configurable):
         refuse_own({name: value for name, value in kwargs.items() if name != 'document_ids'}, '`score`', SET_BY_LOSS)
         if kwargs.get('mask') is not None:
             first = as_mask(kwargs['mask'], 'mask', *x.shape, like=x).byte().argmax(dim=-1)
-            kwargs |= (
-                {'seq_start_pos': first} if bool(first.any()) else {}
-            )  # Positions count from the first real token.
+            if bool(first.any()):  # Positions count from the first real token.
+                kwargs['seq_start_pos'] = first
         with evaluating(list(self.modules())), maps_apart():
             read, tokens, real = self._split(x, x, lens, kwargs)
             out = self.net(read, **kwargs)
