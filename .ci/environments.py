@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = {
     'suite': 'the test command, and half of the further cases',
-    'slow': '1/8 of the slow and 1/48 of the nightly tests',
+    'slow': '1/8 of the slow and 1/96 of the nightly tests',
     'quick': '`pytest -m quick`',
 }
 BLOCK = re.compile(r'(?<=<!-- environments -->\n).*?(?=\n<!-- /environments -->)', re.DOTALL)
