@@ -218,16 +218,19 @@ ROBERTA = register(
 
 register(
     BERT.like(
-        'distilbert', 'DistilBertForMaskedLM', without=('type_vocab_size', 'embed_num_tokens', 'embed_default_ids'),
-        defaults=dict(num_hidden_layers=6, layer_norm_eps=1e-12),
+        'distilbert', 'DistilBertForMaskedLM',
+        without=('type_vocab_size', 'embed_num_tokens', 'embed_default_ids', 'layer_norm_eps'),
+        defaults=dict(num_hidden_layers=6),
         names=dict(
             hidden_dim='intermediate_size', activation='hidden_act', dropout='hidden_dropout_prob',
             attention_dropout='attention_probs_dropout_prob',
         ),
         aliases=dict(dim='hidden_size', n_layers='num_hidden_layers', n_heads='num_attention_heads'),
         fixed=dict(sinusoidal_pos_embds=(False,)),
-        free=('qa_dropout', 'seq_classif_dropout', 'tie_weights_'),
+        free=('qa_dropout', 'seq_classif_dropout', 'tie_weights_', 'layer_norm_eps'),
+        layers=dict(norm_eps=1e-12),
         model=dict(
+            post_emb_norm_eps=1e-12,
             head_transform=lambda c: {
                 'dim': c.hidden_size, 'activation': activation('hidden_act')(c), 'norm': 'layer', 'eps': 1e-12,
             },

@@ -295,6 +295,20 @@ def rotated(c: Fields) -> int:
     return width
 
 
+@back(lambda v, k: {'qk_rope_head_dim': v})
+def rotated_latents(c: Fields) -> int:
+    """The width that heads of latents turn, which has a field of its own."""
+    width = c.config.get('head_dim')
+    said = {'partial_rotary_factor': rope(c)['partial_rotary_factor'], 'head_dim': width or c.qk_rope_head_dim}
+    for (name, value), wanted in zip(said.items(), (1, c.qk_rope_head_dim), strict=True):
+        if value != wanted:
+            raise ConfigError(
+                f'`{name}` of this {c.row.type} checkpoint is {value}, it must be {wanted}: `qk_rope_head_dim` says '
+                f'how many features turn'
+            )
+    return c.qk_rope_head_dim
+
+
 @back(lambda v, k: {'rope_theta': v})
 def theta(c: Fields) -> float:
     return float(rope(c)['rope_theta'])
@@ -396,10 +410,13 @@ def rotating_by_kind(c: Fields) -> Any:
 
 def own_rope(c: Fields, kind: str) -> dict[str, Any]:
     said = rope(c, kind)
-    if said['partial_rotary_factor'] != 1:
+    part = said['partial_rotary_factor']
+    if rope_parameters(c).get('rope_type', 'default') != 'default':  # of all kinds at once: theirs reads the part alone
+        part = c.values.get('partial_rotary_factor') or part
+    if part != 1:
         raise ConfigError(
-            f'`partial_rotary_factor` of this {c.row.type} checkpoint is {said["partial_rotary_factor"]} for {kind}, '
-            f'which the library does not compute: it must be 1'
+            f'`partial_rotary_factor` of this {c.row.type} checkpoint is {part} for {kind}, which the library does not '
+            f'compute: it must be 1'
         )
     found = {'theta': float(said['rope_theta']), 'scaling': scaling(c, kind)}
     return {key: value for key, value in found.items() if value is not None}

@@ -6,7 +6,7 @@ from typing import Any
 
 from x_transformers.pretrained.changes import CUT, HALVES
 from x_transformers.pretrained.encoders import BERT, DROP, ROBERTA, embeddings
-from x_transformers.pretrained.fields import no, rotating_by_kind, sliding_but_every
+from x_transformers.pretrained.fields import head_width, no, rotating_by_kind, sliding_but_every
 from x_transformers.pretrained.heads import Head, classifier, of_encoders, of_sequence, on, with_base
 from x_transformers.pretrained.llama import GEMMA2, GLM4, LLAMA, MISTRAL, OLMO2, WINDOW
 from x_transformers.pretrained.parts import (
@@ -127,6 +127,8 @@ MP = 'mpnet.encoder.layer.{i}'
 register(
     ROBERTA.like(
         'mpnet', 'MPNetForMaskedLM', without=('type_vocab_size', 'embed_num_tokens', 'embed_default_ids'),
+        # theirs pads with 1, whatever the config says
+        model=dict(max_seq_len=lambda c: c.max_position_embeddings - 2), sizes=dict(cut=2),
         defaults=dict(vocab_size=30527, relative_attention_num_buckets=32),
         fixed=dict(relative_attention_num_buckets=(32,)),  # theirs counts 32, whatever the table holds
         layers=dict(
@@ -251,7 +253,9 @@ register(
         defaults=dict(sliding_window=4096, layer_types=None, full_theta=500000.0, local_theta=500000.0),
         rules=dict(sliding=sliding_but_every('pattern'), pattern=4),
         aliases=dict(rope_theta='full_theta'),
-        layers=dict(WINDOW, rotary_layers=rotating_by_kind, rotary_theta=None, rotary_scaling=None),
+        layers=dict(
+            WINDOW, rotary_emb_dim=head_width, rotary_layers=rotating_by_kind, rotary_theta=None, rotary_scaling=None,
+        ),
     )
 )  # fmt: skip
 register(

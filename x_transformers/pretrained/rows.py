@@ -232,6 +232,8 @@ class Fields:
         read = {row.aliases.get(name, name): value for name, value in reversed(list(said.items()))}
         read.update({name: said[name] for name in row.defaults if name in said})
         read.update({field: config[name] for name, field in row.names.items() if name in config})
+        # their classes ask whether such a field is true, and null is not
+        read = {n: False if v is None and isinstance(row.defaults.get(n), bool) else v for n, v in read.items()}
         self.values = {**row.defaults, **row.rules, **read}
         self.values['tied'] = self.values.get('tie_word_embeddings', False) if tied is None else tied
         self.values.update(found or {})

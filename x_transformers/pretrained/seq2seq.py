@@ -85,8 +85,12 @@ def t5_activation(c: Fields) -> str:
 
 def t5_scale(c: Fields) -> float | None:
     """Models with a tied head divide what it reads, unless the config says otherwise."""
+    if c.config.get('is_encoder_decoder') is False:
+        raise ConfigError(
+            f'`is_encoder_decoder` of this {c.row.type} checkpoint is False, but its architecture has a decoder'
+        )
     scales = c.scale_decoder_outputs
-    if scales is None:
+    if 'scale_decoder_outputs' not in c.config:  # null says no
         scales = c.values.get('tie_word_embeddings') is not False
     return c.d_model**-0.5 if scales else 1.0
 
