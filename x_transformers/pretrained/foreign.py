@@ -163,18 +163,21 @@ def listed(names: list[str], most: int = 4) -> str:
 # the first bytes of a file
 
 
+ARCHIVE = next(one for one in FOREIGN if '*.zip' in one.patterns)
 MAGIC = {
     b'GGUF': FOREIGN[1], b'lmgg': FOREIGN[1], b'ggjt': FOREIGN[1], b'tjgg': FOREIGN[1],
     b'\x89HDF': next(one for one in FOREIGN if 'tf_model*.h5' in one.patterns),
     b'\x93NUMPY': next(one for one in FOREIGN if '*.npz' in one.patterns),
     **dict.fromkeys((b'\x1f\x8b', b'BZh', b'\xfd7zXZ', b'7z\xbc\xaf', b'(\xb5/\xfd', b'Rar!'),
-                    next(one for one in FOREIGN if '*.zip' in one.patterns)),
+                    ARCHIVE),
 }  # fmt: skip
 TEXTS = {
     b'version https://git-lfs': (
         'a pointer of git-lfs, not the file itself', '`git lfs install` and `git lfs pull` fetch the file'
     ),
     b'<': ('a web page, not the file itself', 'download the file itself, at huggingface.co by its `resolve` link'),
+    b'# xet version': ('a pointer of git-xet, not the file itself', 'download it again with `huggingface_hub`'),
+    b'{"error"': ('an error of a server, not the file itself', AGAIN),
     b'Entry not found': ('an error of a server, not the file itself', AGAIN),
     b'Repository not found': ('an error of a server, not the file itself', AGAIN),
     b'Invalid username': ('an error of a server, not the file itself', 'download it again, with a token'),
@@ -190,7 +193,11 @@ def first_bytes(path: Path) -> bytes:
         with open(path, 'rb') as file:
             return file.read(512)
     except PermissionError as error:
-        raise PermissionError(f'`{path}` cannot be read: this process has no permission to open it') from error
+        raise closed(path) from error
+
+
+def closed(path: Path) -> PermissionError:
+    return PermissionError(f'`{path}` cannot be read: this process has no permission to open it')
 
 
 def text_of_other(start: bytes) -> tuple[str, str] | None:
@@ -211,7 +218,7 @@ def format_of(path: Path) -> str:
     said = text_of_other(start)
     if said is not None:
         raise NoModelError(f'`{path}` cannot be read: it is {said[0]}: {said[1]}')
-    if start[8:9] == b'{' and size >= 8:
+    if start[8:9] == b'{':
         check_safetensors(path, struct.unpack('<Q', start[:8])[0], size)
         return 'safetensors'
     if start.startswith(b'PK'):
@@ -220,9 +227,9 @@ def format_of(path: Path) -> str:
         return 'pickle'
     foreign = next((one for magic, one in MAGIC.items() if start.startswith(magic)), None)
     if foreign is None and start[257:262] == b'ustar':
-        foreign = MAGIC[b'\x1f\x8b']
-    if foreign is None:
-        foreign = (find_foreign([path.name]) or ('', None))[1]
+        foreign = ARCHIVE
+    if foreign in (None, ARCHIVE):  # which the name may tell
+        foreign = (find_foreign([path.name]) or ('', foreign))[1]
     if foreign is not None:
         raise NoModelError(f'`{path}` cannot be read: it {foreign.said}; {NEEDS}: {foreign.way}')
     if start.startswith(b'x-transformers '):
@@ -245,6 +252,10 @@ def check_safetensors(path: Path, header: int, size: int) -> None:
             raise NoModelError(f'`{path}` cannot be read: the header of this safetensors file is damaged') from None
     if size < wanted:
         raise NoModelError(f'`{path}` cannot be read: it has {size:,} of {wanted:,} bytes, {CUT_OFF}')
+    if size > wanted:
+        raise NoModelError(
+            f'`{path}` cannot be read: it has {size:,} bytes, of which its header knows {wanted:,}: {AGAIN}'
+        )
 
 
 def check_zip(path: Path) -> str:
@@ -262,8 +273,15 @@ def check_zip(path: Path) -> str:
         )
     if 'data.pkl' in ends:
         return 'pickle'
-    foreign = next(one for one in FOREIGN if ('*.npz' if all(name.endswith('.npy') for name in names) else
-                   'tf_model*.h5' if 'model.weights.h5' in ends else '*.zip') in one.patterns)  # fmt: skip
+    kind = (
+        '*.npz'
+        if all(name.endswith('.npy') for name in names)
+        else 'tf_model*.h5'
+        if 'model.weights.h5' in ends
+        else ''
+    )
+    found = next((one for one in FOREIGN if kind in one.patterns), ARCHIVE)
+    foreign = found if kind else (find_foreign([path.name]) or ('', found))[1]
     raise NoModelError(f'`{path}` cannot be read: it {foreign.said}; {NEEDS}: {foreign.way}')
 
 
@@ -299,9 +317,13 @@ TENSORS = (
     (r'\.(qweight|qzeros|g_idx|SCB|absmax|quant_map|quant_state\.\S+|weight_packed|weight_scale|weight_scale_inv|'
      r'input_scale|weight_format|biases|scales)$|_(blocks|scales)$', 'quantized weights',
      'take the model before it was quantized, or `dequantize()` it with transformers'),
+    (r'^(pretrained_model|v_head)\.', 'a model of TRL with a value head',
+     '`model.pretrained_model.save_pretrained(folder)` writes the model alone'),
     (r'(^|\.)_?flat_param', 'flat parameters of FSDP', 'save a full state dict, or `accelerate merge-weights`'),
     (r'(^|\.)layers\.\d+\.attention\.w[qkvo]\.weight$', "the names of Meta's and Mistral's own format",
      'the `convert_..._weights_to_hf.py` scripts of transformers convert it'),
+    (r'\.parametrizations\.|\.(weight|bias)_(g|v|u|orig|mask)$', 'parametrized or pruned weights',
+     '`remove_parametrizations`, `remove_weight_norm` or `prune.remove` of `torch.nn.utils` makes plain ones of them'),
     (r'\.kernel$|/', 'the names of JAX or TensorFlow', 'take the PyTorch weights of the same model'),
     (r'(^|\.)self_attention\.linear_(qkv|proj)\.', 'the names of Megatron', 'Megatron Bridge converts it'),
     (r'(^|\.)layers\.\d+\.(sa|attn)\.q_proj\.|(^|\.)tok_embeddings\.', 'the names of torchtune',
