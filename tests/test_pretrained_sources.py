@@ -281,6 +281,7 @@ def test_folders_without_a_model(tmp_path):
 def test_configs_of_other_kinds(tmp_path):
     for config, words in (
         (b'', 'it is empty'), (b'{"a": ', 'Expecting value'), (b'[1]', 'holds a list'), (LFS, 'git lfs pull'),
+        (b'{"builder_config": {}, "pretrained_config": {}}', 'TensorRT-LLM'),
         (b'{"hidden_size": 3}', '"model_type": "bert"'), (b'{"pretrained_cfg": {}, "architecture": "v"}', 'timm'),
         (b'{"model_type": "llama", "quantization": {"bits": 4}}', 'few bits'),
         (b'{"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}', 'few bits'),
@@ -402,7 +403,9 @@ def test_names_of_other_tools_are_described(tmp_path):
     for old, new, words in (
         ('q_proj.weight', 'q_proj.qweight', 'quantized weights'), ('q_proj', 'q_proj.base_layer', 'LoRA'),
         ('q_proj.weight', 'q_proj.parametrizations.weight.original0', 'remove_parametrizations'),
-        ('q_proj.weight', 'q_proj.weight_orig', 'prune.remove'),
+        ('q_proj.weight', 'q_proj.weight_orig', 'prune.remove'), ('q_proj.weight', 'q_proj.W_q', 'quantized weights'),
+        ('q_proj.weight', 'q_proj.weight._data', 'quantized weights'),
+        ('q_proj.weight', 'q_proj.codebooks', 'quantized weights'),
         ('self_attn.q_proj', 'attention.wq', "Meta's"), ('q_proj.weight', 'q_proj.kernel', 'JAX'),
     ):  # fmt: skip
         put(tmp_path, model__safetensors={name.replace(old, new): t for name, t in STATE.items()})
@@ -500,7 +503,7 @@ def test_adapters_that_cannot_be_added(tmp_path):
     q = 'model.layers.0.self_attn.q_proj'
     files, _ = product(q, 16, 16)
     for given, words in (
-        (dict(peft_type='IA3'), 'of type IA3; .*merge_and_unload'),
+        (dict(peft_type=None), 'of type NONE'), (dict(peft_type='IA3'), 'of type IA3; .*merge_and_unload'),
         (dict(init_lora_weights='pissa'), 'init_lora_weights'),
         (dict(base_model_name_or_path=None), 'does not name: give `base=`'),
         (dict(base_model_name_or_path='/nowhere/at/all'), 'no folder and no file. `base=` gives'),
@@ -508,6 +511,8 @@ def test_adapters_that_cannot_be_added(tmp_path):
         with pytest.raises(NoModelError, match=words):
             pretrained.load(adapter(tmp_path / 'adapter', base, files, **given))
     assert pretrained.load(tmp_path / 'adapter', base=base, return_info=True)[1].merged == [f'{q}.weight']
+    with pytest.raises(NoModelError, match='has no `peft_type`'):
+        pretrained.load(put(tmp_path / 'other', None, adapter_config__json={'config': {'reduction_factor': 16}}))
     for tensors, words in (
         (product(q, 16, 12)[0], r'shape \(16, 12\)'),
         (product('model.q', 16, 16)[0], 'no such tensor'),

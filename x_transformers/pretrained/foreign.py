@@ -48,6 +48,8 @@ def by_transformers(call: str, version: str = '') -> str:
 
 # The first that fits is named. A pattern that ends with a slash is a folder.
 FOREIGN = (
+    Foreign(('pytorch_lora_weights*', 'diffusion_pytorch_model*'), 'part of a diffusers pipeline',
+            'diffusers reads it'),
     Foreign(('model_index.json',), 'the list of parts of a diffusers pipeline',
             'each part is a model in a folder of its own, such as `text_encoder`: name that folder'),
     Foreign(('*.gguf', '*.ggml', 'ggml-model*'), 'a GGUF file of llama.cpp',
@@ -63,6 +65,9 @@ FOREIGN = (
     Foreign(('*.distcp', '.metadata', 'pytorch_model_fsdp_*/', 'optimizer_*/', 'pytorch_model_fsdp*.bin'),
             'part of a sharded checkpoint of FSDP', '`accelerate merge-weights FOLDER OUTPUT` gathers the weights, or '
             '`dcp_to_torch_save` of torch.distributed.checkpoint.format_utils'),
+    Foreign(('model_world_size_*_rank_*.pt',), 'part of a sharded checkpoint of verl',
+            '`python -m verl.model_merger merge --backend fsdp --local_dir FOLDER --target_dir OUTPUT` gathers '
+            'the weights'),
     Foreign(('lit_model.pth', 'lit_config.json', 'model_config.yaml'), 'part of a model of LitGPT',
             '`litgpt convert_from_litgpt FOLDER OUTPUT` converts it'),
     Foreign(('*.nemo', 'mp_rank_*/', 'iter_*/', 'latest_checkpointed_iteration.txt', 'model_optim_rng.pt'),
@@ -89,6 +94,8 @@ FOREIGN = (
     Foreign(('*.tflite', '*.pte', '*.pt2', '*.mnn', '*.task', '*.litertlm'), 'an exported program',
             'take the model that it was exported from'),
     Foreign(('rust_model.ot', '*.ot'), 'weights of rust-bert', 'take the PyTorch weights of the same model'),
+    Foreign(('*.pdparams',), 'weights of Paddle', 'take the PyTorch weights of the same model'),
+    Foreign(('mindspore_model*',), 'weights of MindSpore', 'take the PyTorch weights of the same model'),
     Foreign(('*.npz', '*.npy'), 'weights of MLX or NumPy', 'take the PyTorch weights of the same model'),
     Foreign(('open_clip_config.json', 'open_clip_*'), 'part of a model of OpenCLIP',
             '`convert_clip_original_pytorch_to_hf.py` of transformers converts it'),
@@ -165,7 +172,7 @@ def listed(names: list[str], most: int = 4) -> str:
 
 ARCHIVE = next(one for one in FOREIGN if '*.zip' in one.patterns)
 MAGIC = {
-    b'GGUF': FOREIGN[1], b'lmgg': FOREIGN[1], b'ggjt': FOREIGN[1], b'tjgg': FOREIGN[1],
+    **dict.fromkeys((b'GGUF', b'lmgg', b'ggjt', b'tjgg'), next(one for one in FOREIGN if '*.gguf' in one.patterns)),
     b'\x89HDF': next(one for one in FOREIGN if 'tf_model*.h5' in one.patterns),
     b'\x93NUMPY': next(one for one in FOREIGN if '*.npz' in one.patterns),
     **dict.fromkeys((b'\x1f\x8b', b'BZh', b'\xfd7zXZ', b'7z\xbc\xaf', b'(\xb5/\xfd', b'Rar!'),
@@ -291,6 +298,7 @@ CONFIGS = {
     ('pretrained_cfg', 'architecture'): ('timm', '`timm.create_model("hf-hub:NAME")` reads it'),
     ('model_cfg',): ('OpenCLIP', '`convert_clip_original_pytorch_to_hf.py` of transformers converts the model'),
     ('_class_name', '_diffusers_version'): ('diffusers', 'it is not a model of the library'),
+    ('builder_config', 'pretrained_config'): ('TensorRT-LLM', 'take the model that the engine was built from'),
     ('registered_name', 'module'): ('Keras', '`keras_hub.models` reads it'),
     ('word_embedding_dimension', 'pooling_mode_mean_tokens'): (
         'a layer of sentence-transformers', 'name the folder above it'
@@ -315,7 +323,8 @@ TENSORS = (
     (r'\.lora_(A|B|embedding_A)\b|\.base_layer\.', 'layers of LoRA that are not merged',
      '`merge_and_unload()` of PEFT merges them, or save the adapter alone by its `save_pretrained`'),
     (r'\.(qweight|qzeros|g_idx|SCB|absmax|quant_map|quant_state\.\S+|weight_packed|weight_scale|weight_scale_inv|'
-     r'input_scale|weight_format|biases|scales)$|_(blocks|scales)$', 'quantized weights',
+     r'weight_scale_2|input_scale|weight_format|biases|scales|codebooks|W_q|weight\._(data|scale|shift))$|'
+     r'_(blocks|scales)$', 'quantized weights',
      'take the model before it was quantized, or `dequantize()` it with transformers'),
     (r'^(pretrained_model|v_head)\.', 'a model of TRL with a value head',
      '`model.pretrained_model.save_pretrained(folder)` writes the model alone'),
