@@ -192,6 +192,7 @@ def test_a_file_that_is_not_what_its_name_says(tmp_path, change, words):
             pretrained.load(source)
 
 
+@pytest.mark.filterwarnings('ignore:Validating sparse tensor', 'ignore:Detected pickle protocol')
 def test_state_dicts_within_other_things(tmp_path):
     wrapped = {f'_orig_mod.{name}': t for name, t in STATE.items()}
     moments = {'state': {0: {'exp_avg': torch.ones(2)}}, 'param_groups': []}
