@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import pickle
 import shutil
 import tarfile
 import zipfile
@@ -109,8 +111,70 @@ def test_the_set_that_a_folder_stands_for_is_that_of_transformers(tmp_path):
         pretrained.load(tmp_path)
 
 
+def test_an_index_names_files_and_their_tensors_count(tmp_path):
+    """As in `transformers`, whatever its list lacks or has too much; of two of one name, that of the listed file."""
+    names = [*STATE]
+    first, last = {n: STATE[n] for n in names[:4]}, {n: STATE[n] for n in names[4:]}
+    right = {**dict.fromkeys(first, 'a.safetensors'), **dict.fromkeys(last, 'b.safetensors')}
+    changes = {
+        'short': {names[0]: None}, 'wrong': {names[0]: 'b.safetensors'}, 'long': {'model.layers.7.x': 'b.safetensors'},
+        'inv_freq': {'model.layers.0.self_attn.rotary_emb.inv_freq': 'b.safetensors'},
+    }  # fmt: skip
+    for title, change in changes.items():
+        where = {name: file for name, file in (right | change).items() if file}
+        path = put(tmp_path / title, a__safetensors=first, b__safetensors=last)
+        put(path, model__safetensors__index__json={'weight_map': where})
+        table, info = table_of(path)
+        assert torch.equal(table, STATE['model.embed_tokens.weight']) and not info.left
+    for at in (0, 1):  # the file that is opened later, or earlier
+        files = [(OTHER if at else {}) | first, ({} if at else OTHER) | last]
+        path = put(tmp_path / f'twice-{at}', a__safetensors=files[0], b__safetensors=files[1])
+        put(path, model__safetensors__index__json={'weight_map': right})
+        assert torch.equal(pretrained.load(path)(IDS), pretrained.load(tmp_path / 'short')(IDS))
+    mixed = {'b.safetensors': 'a.bin', 'a.safetensors': 'b.safetensors'}
+    path = put(tmp_path / 'mixed', b__safetensors=first, a__bin=OTHER | last)
+    put(path, model__safetensors__index__json={'weight_map': {name: mixed[file] for name, file in right.items()}})
+    assert torch.equal(pretrained.load(path, allow_pickle=True)(IDS), pretrained.load(tmp_path / 'short')(IDS))
+    path = put(tmp_path / 'below', **{'parts/a.safetensors': first, 'parts/b.safetensors': last})
+    where = {name: f'parts/{file}' for name, file in right.items()}
+    assert is_first(put(path, model__safetensors__index__json={'weight_map': where}))
+    for wrong in ('../short/a.safetensors', '/a.safetensors', 3, ['a']):
+        put(path, model__safetensors__index__json={'weight_map': {names[0]: wrong}})
+        with pytest.raises(ValueError, match='it must name files in its folder'):
+            pretrained.load(path)
+    put(path, model__safetensors__index__json={'weight_map': {}})
+    with pytest.raises(ValueError, match='no `weight_map`'):
+        pretrained.load(path)
+    with pytest.raises(NoModelError, match=r'`.*empty/model.safetensors` holds no tensors'):
+        pretrained.load(put(tmp_path / 'empty', model__safetensors={}))
+
+
+@pytest.mark.parametrize('form', [
+    'model-0000{}-of-00002.fp16.safetensors', 'model.fp16-0000{}-of-00002.safetensors',
+    'model-0000{}-of-000002.safetensors', 'model_0000{}-of-00002.safetensors',
+])  # fmt: skip
+def test_names_of_parts(form, tmp_path):
+    """With a variant, with more digits in the count; and the index of a variant."""
+    names = [*STATE]
+    files = {form.format(i): {n: STATE[n] for n in part} for i, part in ((1, names[:4]), (2, names[4:]))}
+    put(tmp_path, **files)
+    assert all(is_first(tmp_path / name) for name in files)
+    with pytest.raises(NoModelError, match='only files of a set without its index'):
+        pretrained.load(tmp_path)
+    where = {name: file for file, state in files.items() for name in state}
+    put(tmp_path, model__safetensors__index__fp16__json={'weight_map': where})
+    assert is_first(tmp_path / 'model.safetensors.index.fp16.json')
+    with pytest.raises(
+        NoModelError, match=r'no model.safetensors.*, but `model.safetensors.index.fp16.json`: name one'
+    ):
+        pretrained.load(tmp_path)
+
+
 @pytest.mark.parametrize('change, words', [
     (lambda raw: b'', 'it is empty'),
+    (lambda raw: raw + b'xx', r'of which its header knows'),
+    (lambda raw: b'{"error":"Repository not found"}', 'an error of a server'),
+    (lambda raw: b'# xet version 0', 'a pointer of git-xet'),
     (lambda raw: LFS, 'git lfs pull'),
     (lambda raw: b'<!doctype html>', 'a web page'),
     (lambda raw: raw[:-9], r'has \d+,\d+ of \d+,\d+ bytes'),
@@ -126,6 +190,30 @@ def test_a_file_that_is_not_what_its_name_says(tmp_path, change, words):
     for source in (tmp_path, path):
         with pytest.raises(ValueError, match=rf'model.safetensors. cannot be read: .*{words}'):
             pretrained.load(source)
+
+
+@pytest.mark.filterwarnings('ignore:Validating sparse tensor', 'ignore:Detected pickle protocol')
+def test_state_dicts_within_other_things(tmp_path):
+    wrapped = {f'_orig_mod.{name}': t for name, t in STATE.items()}
+    moments = {'state': {0: {'exp_avg': torch.ones(2)}}, 'param_groups': []}
+    named = {'state': {'model.norm.weight': {'exp_avg': torch.ones(2)}}, 'param_groups': [{}]}
+    for content in (
+        {'model_state': STATE, 'step': 1}, {'network': wrapped, 'optimizer': moments, 'rng': {'cpu': torch.ones(2)}},
+        {'model': {'state_dict': STATE}, 'optimizer': named}, {'state': {'model': {'params': STATE}}, 'x': IDS},
+        {**STATE, 'epoch': 3, 'extra': {'a.b': torch.ones(2)}}, {'module': STATE, 'student': OTHER},
+    ):  # fmt: skip
+        assert is_first(put(tmp_path, x__pt=content) / 'x.pt', allow_pickle=True), [*content]
+    norm = STATE['model.norm.weight']
+    for content, words in (
+        ({'generator': STATE, 'critic': OTHER}, 'several models, `generator`, `critic`'),
+        ({'a': {'b': STATE}, 'c': OTHER}, r'several models, `a\.b`, `c`'), ({0: torch.ones(2)}, 'holds `0`'),
+        ({}, 'holds an empty dict'), ({**STATE, 'model.norm.weight': norm.to_sparse()}, 'is sparse'),
+        ({**STATE, 'model.norm.weight': norm.to('meta')}, 'has no values'),
+    ):  # fmt: skip
+        with pytest.raises(NoModelError, match=words):
+            pretrained.load(put(tmp_path, x__pt=content) / 'x.pt', allow_pickle=True)
+    with pytest.raises(NoModelError, match=r'a.pkl` cannot be read: it is a pickle, but none that `torch.save` wrote'):
+        pretrained.load(put(tmp_path, a__pkl=pickle.dumps({'a': 1})) / 'a.pkl', allow_pickle=True)
 
 
 def test_pickles_of_other_things(tmp_path):
@@ -183,14 +271,18 @@ def test_folders_without_a_model(tmp_path):
         archive.write(tmp_path / 'alone' / 'config.json', 'config.json')
     with tarfile.open(tmp_path / 'model.tar', 'w') as tar:
         tar.add(tmp_path / 'alone')
-    for name in ('model.zip', 'model.tar'):
-        with pytest.raises(NoModelError, match=r'it is an archive; .*unpack it'):
-            pretrained.load(tmp_path / name)
+    shutil.copy(tmp_path / 'model.zip', tmp_path / 'model.pt2')
+    shutil.copy(tmp_path / 'model.tar', tmp_path / 'model.nemo')
+    said = {'zip': 'an archive; .*unpack it', 'tar': 'an archive', 'pt2': 'an exported program', 'nemo': 'part .* NeMo'}
+    for end, words in said.items():
+        with pytest.raises(NoModelError, match=f'it is {words}'):
+            pretrained.load(tmp_path / f'model.{end}')
 
 
 def test_configs_of_other_kinds(tmp_path):
     for config, words in (
         (b'', 'it is empty'), (b'{"a": ', 'Expecting value'), (b'[1]', 'holds a list'), (LFS, 'git lfs pull'),
+        (b'{"builder_config": {}, "pretrained_config": {}}', 'TensorRT-LLM'),
         (b'{"hidden_size": 3}', '"model_type": "bert"'), (b'{"pretrained_cfg": {}, "architecture": "v"}', 'timm'),
         (b'{"model_type": "llama", "quantization": {"bits": 4}}', 'few bits'),
         (b'{"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}', 'few bits'),
@@ -254,6 +346,35 @@ def test_names_that_are_no_paths(monkeypatch):
             pretrained.load(name)
 
 
+def test_paths_of_nothing(tmp_path, monkeypatch):
+    """No name of a file is asked for at the hub; an empty path is not the current folder."""
+    put(tmp_path, model__safetensors=STATE)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="`source` got ''"):
+        pretrained.load('')
+    assert is_first('.')
+    for name in ('model.fp32.safetensors', './pytorch_model.bin', tmp_path / 'model.gguf'):
+        with pytest.raises(NoModelError, match=r'no folder and no file; `.*` has `config.json`, `model.safetensors`$'):
+            pretrained.load(name)
+
+
+@pytest.mark.skipif(os.name == 'nt' or os.geteuid() == 0, reason='this user may open everything')
+def test_paths_without_permission(tmp_path):
+    run = put(tmp_path / 'run', model__safetensors=STATE)
+    file = run / 'model.safetensors'
+    for path, mode, source in (
+        (file, 0, run), (run / 'config.json', 0, run), (run, 0, run), (run, 0o600, run), (run, 0, file)
+    ):  # fmt: skip
+        before = path.stat().st_mode
+        path.chmod(mode)
+        try:
+            with pytest.raises(PermissionError, match=r'`.*run.*` cannot be read: this process has no permission'):
+                pretrained.load(source)
+        finally:
+            path.chmod(before)
+    assert is_first(run)
+
+
 # names of tensors
 
 
@@ -267,6 +388,10 @@ def test_common_beginnings_of_names_are_removed(tmp_path, logged):
             table, info = table_of(tmp_path)
             assert torch.equal(table, STATE['model.embed_tokens.weight']) and info.prefix == prefix
             assert any(f'`{prefix}' in line for line in logged)
+    averaged = torch.optim.swa_utils.AveragedModel(torch.nn.Linear(2, 2)).state_dict()
+    count = {name: t for name, t in averaged.items() if not name.startswith('module.')}
+    put(tmp_path, model__safetensors=count | {f'module.{name}': t for name, t in STATE.items()})
+    assert count and is_first(tmp_path)
     inside = {name.replace('self_attn', '_checkpoint_wrapped_module.self_attn'): t for name, t in STATE.items()}
     put(tmp_path, model__safetensors=inside)
     assert is_first(tmp_path)
@@ -278,11 +403,26 @@ def test_common_beginnings_of_names_are_removed(tmp_path, logged):
 def test_names_of_other_tools_are_described(tmp_path):
     for old, new, words in (
         ('q_proj.weight', 'q_proj.qweight', 'quantized weights'), ('q_proj', 'q_proj.base_layer', 'LoRA'),
+        ('q_proj.weight', 'q_proj.parametrizations.weight.original0', 'remove_parametrizations'),
+        ('q_proj.weight', 'q_proj.weight_orig', 'prune.remove'), ('q_proj.weight', 'q_proj.W_q', 'quantized weights'),
+        ('q_proj.weight', 'q_proj.weight._data', 'quantized weights'),
+        ('q_proj.weight', 'q_proj.codebooks', 'quantized weights'),
         ('self_attn.q_proj', 'attention.wq', "Meta's"), ('q_proj.weight', 'q_proj.kernel', 'JAX'),
     ):  # fmt: skip
         put(tmp_path, model__safetensors={name.replace(old, new): t for name, t in STATE.items()})
         with pytest.raises(NoModelError, match=f'the file has no .*{words}'):
             pretrained.load(tmp_path)
+    for state, words in (
+        ({'lm_head.weight': IDS, 'wte.weight': IDS, 'h.0.attn.c_attn.weight': IDS}, '`h.0.*`, are those of a gpt2'),
+        ({'transformer.h.0.attn.c_attn.weight': STATE['lm_head.weight']}, '`transformer.*`, are those of a gpt2, not'),
+        ({'net.0.weight': STATE['lm_head.weight']}, 'Its names, such as `net.0.weight`, are not those of a llama'),
+        ({**{f'pretrained_model.{n}': t for n, t in STATE.items()}, 'v_head.summary.bias': torch.ones(1)}, 'of TRL'),
+    ):  # fmt: skip
+        with pytest.raises(NoModelError, match=words):
+            pretrained.load(put(tmp_path, model__safetensors=state))
+    with pytest.raises(ConfigError, match=r"`model_type` got 'LLaMA', .*did you mean `llama`"):
+        pretrained.load(put(tmp_path, {**CONFIG, 'model_type': 'LLaMA'}))
+    put(tmp_path)
     name = 'model.layers.0.mlp.up_proj.weight'
     put(tmp_path, model__safetensors={**STATE, name: STATE[name].to(torch.int8)})
     with pytest.raises(NoModelError, match=rf'`{name}` of the file is in torch.int8, as quantized'):
@@ -364,7 +504,7 @@ def test_adapters_that_cannot_be_added(tmp_path):
     q = 'model.layers.0.self_attn.q_proj'
     files, _ = product(q, 16, 16)
     for given, words in (
-        (dict(peft_type='IA3'), 'of type IA3; .*merge_and_unload'),
+        (dict(peft_type=None), 'of type NONE'), (dict(peft_type='IA3'), 'of type IA3; .*merge_and_unload'),
         (dict(init_lora_weights='pissa'), 'init_lora_weights'),
         (dict(base_model_name_or_path=None), 'does not name: give `base=`'),
         (dict(base_model_name_or_path='/nowhere/at/all'), 'no folder and no file. `base=` gives'),
@@ -372,6 +512,8 @@ def test_adapters_that_cannot_be_added(tmp_path):
         with pytest.raises(NoModelError, match=words):
             pretrained.load(adapter(tmp_path / 'adapter', base, files, **given))
     assert pretrained.load(tmp_path / 'adapter', base=base, return_info=True)[1].merged == [f'{q}.weight']
+    with pytest.raises(NoModelError, match='has no `peft_type`'):
+        pretrained.load(put(tmp_path / 'other', None, adapter_config__json={'config': {'reduction_factor': 16}}))
     for tensors, words in (
         (product(q, 16, 12)[0], r'shape \(16, 12\)'),
         (product('model.q', 16, 16)[0], 'no such tensor'),

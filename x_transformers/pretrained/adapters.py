@@ -63,7 +63,9 @@ class Adapter:
         """Read an adapter.  Raises NoModelError for kinds that no product of two matrices describes."""
         at = Present(location.folder)
         config = read_json(at / ADAPTER)
-        kind = str(config.get('peft_type')).upper()
+        if 'peft_type' not in config:
+            raise NoModelError(f'`{at / ADAPTER}` has no `peft_type`: it is not that of an adapter of PEFT')
+        kind = str(config['peft_type']).upper()
         if kind != 'LORA':
             raise NoModelError(
                 f'`{location.folder}` is an adapter of PEFT, of type {kind}; the library reads those of LoRA: {MERGE}'

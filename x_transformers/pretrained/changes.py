@@ -7,12 +7,12 @@ dtype.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
@@ -52,6 +52,19 @@ class Change(NamedTuple):
     theirs: Way
     exact: bool = True
     cuts: bool = False
+
+
+def joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Return `torch.cat` of tensors, and of meta tensors too, for which it would import the compiler of PyTorch."""
+    if not tensors[0].is_meta:
+        return torch.cat([*tensors], dim)
+    shape, dtype = [*tensors[0].shape], functools.reduce(torch.promote_types, (t.dtype for t in tensors))
+    shape[dim] = sum(t.shape[dim] for t in tensors)
+    return torch.empty(shape, dtype=dtype, device='meta')
+
+
+def stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    return joined([t.unsqueeze(dim) for t in tensors], dim)
 
 
 def each(function: Callable[[Tensor, Sizes], Tensor]) -> Way:
@@ -131,9 +144,19 @@ Q = permuting('Q', heads_in_turn)
 Q_COLUMNS = permuting('Q columns', heads_in_turn, dim=1)
 R = permuting('R', pairs_in_heads)
 R_LAST = permuting('R', pairs_in_heads, dim=-1)
+
+
+def swapped(t: Tensor, s: Sizes) -> Tensor:
+    return joined(t.chunk(2)[::-1])
+
+
+def with_zeros(t: Tensor, s: Sizes) -> Tensor:
+    return joined((torch.zeros(s.cut, t.shape[1], dtype=t.dtype, device=t.device), t))
+
+
 T = of_each('T', lambda t, s: t.mT, lambda t, s: t.mT)
 PER_HEAD = of_each('per head', lambda t, s: t.unsqueeze(1), lambda t, s: t.squeeze(1))  # h e -> h 1 e
-HALVES = of_each('halves', lambda t, s: t.roll(len(t) // 2, 0), lambda t, s: t.roll(len(t) // 2, 0))  # gate first
+HALVES = of_each('halves', swapped, swapped)  # gate first
 
 
 # one tensor for several, several for one
@@ -155,45 +178,51 @@ def falcon_apart(t: Tensor, s: Sizes) -> Tensors:
 
 def falcon_together(ts: Tensors, s: Sizes) -> Tensor:
     parts = (t.unflatten(0, (s.kv_heads, -1, s.dim_head)) for t in ts)
-    return torch.cat(tuple(parts), dim=1).flatten(0, 2)
+    return joined([*parts], dim=1).flatten(0, 2)
 
 
 SPLIT = split(
     'qkv',
     lambda t, s: t.split((s.heads * s.dim_head, s.kv_heads * s.dim_head, s.kv_heads * s.dim_value)),
-    lambda ts, s: torch.cat(ts),
+    lambda ts, s: joined(ts),
 )
 SPLIT_HEADS = split(  # each head's query, key and value side by side
     'neox',
     lambda t, s: (part.flatten(0, 1) for part in t.unflatten(0, (s.heads, 3, s.dim_head)).unbind(1)),
-    lambda ts, s: torch.stack([per_head(t, s.heads) for t in ts], dim=1).flatten(0, 2),
+    lambda ts, s: stacked([per_head(t, s.heads) for t in ts], dim=1).flatten(0, 2),
 )
 SPLIT_GROUPS = split('falcon', falcon_apart, falcon_together)  # the queries of a key, the key, its value
 
-JOIN = Change('cat', lambda ts, s: (torch.cat(ts),), lambda ts, s: tuple(ts[0].chunk(2)))
-STACK = Change('stack', lambda ts, s: (torch.stack(ts),), lambda ts, s: ts[0].unbind())
+JOIN = Change('cat', lambda ts, s: (joined(ts),), lambda ts, s: tuple(ts[0].chunk(2)))
+STACK = Change('stack', lambda ts, s: (stacked(ts),), lambda ts, s: ts[0].unbind())
 HEAD_STACK = chain(STACK, PER_HEAD)
 
 
 def stacked_gates(ts: Tensors, s: Sizes) -> Tensors:
-    up, gate = (torch.stack(ts[i : i + s.experts]) for i in (0, s.experts))
-    return (torch.cat((up, gate), dim=1),)
+    up, gate = (stacked(ts[i : i + s.experts]) for i in (0, s.experts))
+    return (joined((up, gate), dim=1),)
 
 
 STACK_GATED = Change(
     'stack, cat', stacked_gates, lambda ts, s: tuple(t for half in ts[0].chunk(2, dim=1) for t in half.unbind())
 )
 
+
+def in_turn(t: Tensor) -> Tensor:
+    """Columns of the second half, each followed by one of the first:  ... (2 f) -> ... (f 2)"""
+    return stacked(t.chunk(2, dim=-1)[::-1], dim=-1).flatten(-2)
+
+
 # x d (2 f), the gate in even columns -> x (2 f) d, values first
 ALTERNATING = of_each(
     'alternating',
-    lambda t, s: torch.cat((t[..., 1::2], t[..., ::2]), dim=-1).mT,
-    lambda t, s: rearrange(t.mT.unflatten(-1, (2, -1)).flip(-2), 'x d two f -> x d (f two)'),
+    lambda t, s: joined((t[..., 1::2], t[..., ::2]), dim=-1).mT,
+    lambda t, s: in_turn(t.mT),
 )
 ALTERNATING_BIAS = of_each(
     'alternating',
-    lambda t, s: torch.cat((t[..., 1::2], t[..., ::2]), dim=-1),
-    lambda t, s: rearrange(t.unflatten(-1, (2, -1)).flip(-2), 'x two f -> x (f two)'),
+    lambda t, s: joined((t[..., 1::2], t[..., ::2]), dim=-1),
+    lambda t, s: in_turn(t),
 )
 
 
@@ -205,7 +234,7 @@ def times(name: str, factor: Callable[[Sizes], float]) -> Change:
 
 
 # rows in front of a table of positions
-CUT = Change('cut', each(lambda t, s: t[s.cut :]), each(lambda t, s: F.pad(t, (0, 0, s.cut, 0))), cuts=True)
+CUT = Change('cut', each(lambda t, s: t[s.cut :]), each(with_zeros), cuts=True)
 PATCHES = of_each(
     'conv',
     lambda t, s: rearrange(t, 'd c p1 p2 -> d (p1 p2 c)'),
@@ -232,7 +261,7 @@ def split_latent_heads(t: Tensor, s: Sizes) -> Tensors:
 
 TURNED_FIRST = permuting('turned first', turned_first)
 SPLIT_LATENT_HEADS = split(
-    'kv_b', split_latent_heads, lambda ts, s: torch.cat([per_head(t, s.heads) for t in ts], dim=1).flatten(0, 1)
+    'kv_b', split_latent_heads, lambda ts, s: joined([per_head(t, s.heads) for t in ts], dim=1).flatten(0, 1)
 )
-SPLIT_LATENT = split('kv_a', lambda t, s: t.split((s.latent, s.rotated)), lambda ts, s: torch.cat(ts))
+SPLIT_LATENT = split('kv_a', lambda t, s: t.split((s.latent, s.rotated)), lambda ts, s: joined(ts))
 R_ONE = permuting('R', lambda s, length: pairs(length, length))  # all features of one head, which all turn

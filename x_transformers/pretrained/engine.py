@@ -148,7 +148,7 @@ class WithoutValues(TorchFunctionMode):
             if name in FILLS:
                 return t
             if name in SCALES and sum(map(torch.is_tensor, args)) == 1:
-                return torch.empty_like(t, dtype=torch.result_type(*args))
+                return torch.empty(t.shape, dtype=torch.result_type(*args))
         return torch.empty(*args, **kwargs) if name in ('randn', 'rand') else func(*args, **kwargs)
 
 

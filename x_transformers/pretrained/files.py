@@ -38,7 +38,8 @@ SHARDS = 'model-?????-of-?????.safetensors'
 OF_MODEL = ('config.json', WEIGHTS, INDEX, SHARDS)  # a set, beside which there may be other files
 PICKLED, PICKLED_INDEX = 'pytorch_model.bin', 'pytorch_model.bin.index.json'
 SETS = (WEIGHTS, INDEX, PICKLED, PICKLED_INDEX)  # in the order of `transformers`
-SHARD = re.compile(r'-(\d{5})-of-(\d{5})(?=\.\w+$)')
+SHARD = re.compile(r'[-_](\d{5,})-of-(\d{5,})(?=(?:\.\w+)+$)')  # a variant, such as fp16, may follow
+IS_INDEX = re.compile(r'\.index(\.\w+)?\.json$')
 RELEASED = 2**25  # bytes
 UNITS = {'KB': 10**3, 'MB': 10**6, 'GB': 10**9}
 
@@ -87,44 +88,51 @@ class Weights:
         named = [
             name
             for name in names_in(self.folder)
-            if name.endswith((*SUFFIXES, '.index.json')) and find_foreign([name]) is None
+            if (name.endswith(SUFFIXES) or IS_INDEX.search(name)) and find_foreign([name]) is None
         ]
         shards = [name for name in named if SHARD.search(name)]
         start = f'`{self.folder}` has no {WEIGHTS} and no {INDEX}'
-        if shards:
+        indices = [name for name in named if IS_INDEX.search(name)]
+        if shards and not indices:
             raise NoModelError(
                 f'{start}, only files of a set without its index, {listed(shards)}: {AGAIN}, or name one'
             )
         if named:
-            raise NoModelError(f'{start}, but {listed(named)}: name one, as `{self.folder / named[0]}`')
+            said = indices + [name for name in named if name not in (*indices, *(shards if indices else ()))]
+            raise NoModelError(f'{start}, but {listed(said)}: name one, as `{self.folder / said[0]}`')
         raise NoModelError(f'{start}: {describe_folder(self.folder, CONFIG)}')
 
     def find(self, file: str, allow_pickle: bool) -> dict[str, str]:
-        """Return the file of each name."""
-        where = self.listed(file) if file.endswith('.json') else None
-        files = self.set_of(file) if where is None else sorted(set(where.values()))
-        self.read_from = files
-        kinds = {format_of(self.at / name) for name in files}
-        if 'pickle' not in kinds:
-            return where or {name: one for one in files for name in self.file(one).keys()}
-        if not allow_pickle:
+        """Return the file of each name: an index says which files are read, and which counts of two with one name."""
+        where = self.listed(file) if file.endswith('.json') else {}
+        self.read_from = sorted(set(where.values())) if where else self.set_of(file)
+        kinds = {name: format_of(self.at / name) for name in self.read_from}
+        if 'pickle' in kinds.values() and not allow_pickle:
             raise ValueError(
                 f'`{self.folder}` has its weights in `{file}`, a pickle, which can run code when it is read; '
                 f'give `allow_pickle=True` if you trust it: it is read by `torch.load(weights_only=True)`'
             )
-        for name in files:
-            self.given.update(read_pickle(self.at / name))
-        return dict.fromkeys(self.given, '')
+        found: dict[str, str] = {}
+        for one, kind in kinds.items():
+            given = read_pickle(self.at / one) if kind == 'pickle' else {}
+            counts = [name for name in given or self.file(one).keys() if name not in found or where.get(name) == one]
+            for name in counts:
+                found[name] = '' if given else one
+                self.given.pop(name, None)
+            self.given.update((name, given[name]) for name in counts if given)
+        if not found:
+            raise NoModelError(f'`{self.at / file}` holds no tensors')
+        return found
 
     def listed(self, index: str) -> dict[str, str]:
         """Return the `weight_map` of an index."""
         path = self.at / index
         files = read_json(path).get('weight_map')
-        if not isinstance(files, dict):
+        if not isinstance(files, dict) or not files:
             raise ValueError(f'`{path}` has no `weight_map`, which says where each tensor is')
-        for name in set(files.values()):
-            if not isinstance(name, str) or os.path.basename(name) != name:
-                raise ValueError(f'`weight_map` names {shown(name)}, it must name files beside it')
+        for name in {str(name): name for name in files.values()}.values():
+            if not isinstance(name, str) or os.path.isabs(name) or '..' in Path(name).parts:
+                raise ValueError(f'`weight_map` of `{path}` names {shown(name)}, it must name files in its folder')
             if not (self.at / name).is_file():
                 raise NoModelError(f'`{self.folder}` has no {name}, which its index names, {CUT_OFF}')
         return files
@@ -140,7 +148,7 @@ class Weights:
         missing = [name for name in names if not (self.at / name).is_file()]
         if missing:
             raise NoModelError(
-                f'`{self.at / file}` is one of {part[2]} files of a model, of which {listed(missing)} is absent'
+                f'`{self.at / file}` is one of {int(part[2])} files of a model, of which {listed(missing)} is absent'
             )
         return names
 
@@ -209,30 +217,63 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # pickles fail in many ways
         others = re.search(r'GLOBAL ([\w.]+)', str(error))
         if others is None:
-            raise ValueError(f'`{path}` cannot be read: {error}') from error
+            raise NoModelError(
+                f'`{path}` cannot be read: it is a pickle, but none that `torch.save` wrote, or it is damaged'
+            ) from error
         raise NoModelError(
             f'`{path}` cannot be read: it holds objects of `{others[1]}`, not only tensors. Save the `state_dict()` of '
             f'the model alone'
         ) from error
     if not isinstance(content, dict):
         raise NoModelError(f'`{path}` holds {shown(content)}, it must hold a dict of tensors')
-    if content and all(map(torch.is_tensor, content.values())):
+    state = find_state_dict(content, path)
+    for name, t in state.items():
+        if t.layout is not torch.strided or t.is_meta or t.is_quantized:
+            said = 'has no values' if t.is_meta else 'is quantized' if t.is_quantized else 'is sparse'
+            raise NoModelError(f'`{name}` of `{path}` {said}, it must be a dense tensor')
+    return state
+
+
+def find_state_dict(content: dict[Any, Any], path: Path) -> dict[str, Tensor]:
+    """Return the state dict that a dict is, or holds among other things.  Raises NoModelError unless there is one."""
+    if is_state_dict(content):
         return content
     if content.keys() >= {'state', 'param_groups'}:
         raise NoModelError(f'`{path}` holds the state of an optimizer, no weights of a model')
-    found = {name: content[name] for name in INSIDE if is_state_dict(content.get(name))}
+    loose = {name: t for name, t in content.items() if isinstance(name, str) and torch.is_tensor(t)}
+    inside = state_dicts(content)
+    found = {name: one for name, one in inside.items() if {*name.split('.')} <= {*INSIDE}}
+    if not found and not has_dots(loose):
+        found = {name: one for name, one in inside.items() if has_dots(one)}
     if len(found) > 1:
         raise NoModelError(f'`{path}` holds several models, {listed([*found])}: save one of them alone')
-    if found:
-        return next(iter(found.values()))
-    tensors = {name: t for name, t in content.items() if torch.is_tensor(t)}
-    if not tensors:
-        raise NoModelError(f'`{path}` holds {listed([str(name) for name in content])}, it must hold a dict of tensors')
-    return tensors
+    if found or loose:
+        return next(iter(found.values()), loose)
+    said = listed([str(name) for name in content]) or 'an empty dict'
+    raise NoModelError(f'`{path}` holds {said}, it must hold a dict of tensors by name')
+
+
+def state_dicts(content: dict[Any, Any], depth: int = 3) -> dict[str, dict[str, Tensor]]:
+    """Return the state dicts within a dict, or within dicts in it, by the names on the way."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for name, value in content.items():
+        if is_state_dict(value):
+            found[str(name)] = value
+        elif isinstance(value, dict) and depth:
+            found.update((f'{name}.{inner}', one) for inner, one in state_dicts(value, depth - 1).items())
+    return found
 
 
 def is_state_dict(value: Any) -> bool:
-    return isinstance(value, dict) and len(value) > 0 and all(map(torch.is_tensor, value.values()))
+    return (
+        isinstance(value, dict)
+        and bool(value)
+        and all(isinstance(n, str) and torch.is_tensor(t) for n, t in value.items())
+    )
+
+
+def has_dots(state: Mapping[str, Tensor]) -> bool:
+    return any('.' in name for name in state)
 
 
 def compact(t: Tensor) -> Tensor:

@@ -17,7 +17,9 @@ from x_transformers.pretrained.foreign import (
     AGAIN,
     CUT_OFF,
     NEEDS,
+    SUFFIXES,
     NoModelError,
+    closed,
     describe_config,
     describe_folder,
     find_foreign,
@@ -64,22 +66,31 @@ def resolve(source: str | os.PathLike[str], allow_pickle: bool = False, **hub: A
     """
     if not isinstance(source, str | os.PathLike):
         raise TypeError(f'`source` got {shown(source)}, it must be a path or a repository id')
-    path, name = Path(source).expanduser(), str(source)
-    if path.exists() or path.is_symlink():
-        return path
+    path, name = Path(source).expanduser(), os.fspath(source)
+    if not name:  # which would be the current folder
+        raise ValueError("`source` got '', it must be a path or a repository id")
+    try:
+        if path.exists() or path.is_symlink():
+            return path
+    except PermissionError as error:  # a folder around it
+        raise closed(path) from error
     link = re.match(r'(?:https?://(?:huggingface\.co|hf\.co)/|hf://)(?:models/)?([\w.-]+/[\w.-]+)', name)
     if link or '://' in name:
         way = f"name the repository by its id, '{link[1]}'" if link else 'download it, and name the folder'
         raise NoModelError(f'`source` got {name!r}, which is a link, no folder and no file: {way}')
     looks_like_path = path.is_absolute() or name.startswith(('.', '~'))
-    if (os.sep in name and looks_like_path) or name.count('/') > 1:
-        raise NoModelError(f'`source` got {name!r}, which is no folder and no file')
+    is_file = name.endswith((*SUFFIXES, '.json', '.gguf'))
+    if (os.sep in name and looks_like_path) or name.count('/') > 1 or is_file:
+        there = listed(names_in(path.parent)) if is_file and path.parent.is_dir() else ''
+        raise NoModelError(
+            f'`source` got {name!r}, which is no folder and no file{f"; `{path.parent}` has {there}" if there else ""}'
+        )
     hub_of = needed('huggingface_hub', f'to load {name!r}, which is no folder,', 'hub')
     patterns = ['*.json', '*.safetensors', *TOKENIZER, *(['*.bin'] if allow_pickle else [])]
     try:
         return Path(hub_of.snapshot_download(name, allow_patterns=patterns, **hub))
     except Exception as error:
-        said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        said = str(error).strip().splitlines()[0].rstrip('.') if str(error).strip() else type(error).__name__
         raise NoModelError(
             f'`source` got {name!r}, which is no folder and no file here, and no repository that can be fetched: {said}'
         ) from error
@@ -93,6 +104,8 @@ def locate(path: Path, depth: int = 0) -> Location:
     """
     if not path.is_dir():
         return locate_file(path)
+    if not os.access(path, os.X_OK):
+        raise closed(path)
     at = Present(path)
     if any((at / name).exists() or (at / name).is_symlink() for name in (ADAPTER, CONFIG)):
         return Location(path)
@@ -100,7 +113,7 @@ def locate(path: Path, depth: int = 0) -> Location:
         inner = None if depth == DEPTH else find_inside(path)
         said = '' if inner else describe_folder(path)
     except PermissionError as error:
-        raise PermissionError(f'`{path}` cannot be read: this process has no permission to open it') from error
+        raise closed(path) from error
     if inner is None:
         raise NoModelError(f'`{path}` has no config.json: {said}{hint_above(path)}')
     warn_once(f'`{path}` has no config.json, so the model in `{inner}` is loaded')

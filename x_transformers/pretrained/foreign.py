@@ -48,6 +48,8 @@ def by_transformers(call: str, version: str = '') -> str:
 
 # The first that fits is named. A pattern that ends with a slash is a folder.
 FOREIGN = (
+    Foreign(('pytorch_lora_weights*', 'diffusion_pytorch_model*'), 'part of a diffusers pipeline',
+            'diffusers reads it'),
     Foreign(('model_index.json',), 'the list of parts of a diffusers pipeline',
             'each part is a model in a folder of its own, such as `text_encoder`: name that folder'),
     Foreign(('*.gguf', '*.ggml', 'ggml-model*'), 'a GGUF file of llama.cpp',
@@ -63,6 +65,9 @@ FOREIGN = (
     Foreign(('*.distcp', '.metadata', 'pytorch_model_fsdp_*/', 'optimizer_*/', 'pytorch_model_fsdp*.bin'),
             'part of a sharded checkpoint of FSDP', '`accelerate merge-weights FOLDER OUTPUT` gathers the weights, or '
             '`dcp_to_torch_save` of torch.distributed.checkpoint.format_utils'),
+    Foreign(('model_world_size_*_rank_*.pt',), 'part of a sharded checkpoint of verl',
+            '`python -m verl.model_merger merge --backend fsdp --local_dir FOLDER --target_dir OUTPUT` gathers '
+            'the weights'),
     Foreign(('lit_model.pth', 'lit_config.json', 'model_config.yaml'), 'part of a model of LitGPT',
             '`litgpt convert_from_litgpt FOLDER OUTPUT` converts it'),
     Foreign(('*.nemo', 'mp_rank_*/', 'iter_*/', 'latest_checkpointed_iteration.txt', 'model_optim_rng.pt'),
@@ -89,6 +94,8 @@ FOREIGN = (
     Foreign(('*.tflite', '*.pte', '*.pt2', '*.mnn', '*.task', '*.litertlm'), 'an exported program',
             'take the model that it was exported from'),
     Foreign(('rust_model.ot', '*.ot'), 'weights of rust-bert', 'take the PyTorch weights of the same model'),
+    Foreign(('*.pdparams',), 'weights of Paddle', 'take the PyTorch weights of the same model'),
+    Foreign(('mindspore_model*',), 'weights of MindSpore', 'take the PyTorch weights of the same model'),
     Foreign(('*.npz', '*.npy'), 'weights of MLX or NumPy', 'take the PyTorch weights of the same model'),
     Foreign(('open_clip_config.json', 'open_clip_*'), 'part of a model of OpenCLIP',
             '`convert_clip_original_pytorch_to_hf.py` of transformers converts it'),
@@ -163,18 +170,21 @@ def listed(names: list[str], most: int = 4) -> str:
 # the first bytes of a file
 
 
+ARCHIVE = next(one for one in FOREIGN if '*.zip' in one.patterns)
 MAGIC = {
-    b'GGUF': FOREIGN[1], b'lmgg': FOREIGN[1], b'ggjt': FOREIGN[1], b'tjgg': FOREIGN[1],
+    **dict.fromkeys((b'GGUF', b'lmgg', b'ggjt', b'tjgg'), next(one for one in FOREIGN if '*.gguf' in one.patterns)),
     b'\x89HDF': next(one for one in FOREIGN if 'tf_model*.h5' in one.patterns),
     b'\x93NUMPY': next(one for one in FOREIGN if '*.npz' in one.patterns),
     **dict.fromkeys((b'\x1f\x8b', b'BZh', b'\xfd7zXZ', b'7z\xbc\xaf', b'(\xb5/\xfd', b'Rar!'),
-                    next(one for one in FOREIGN if '*.zip' in one.patterns)),
+                    ARCHIVE),
 }  # fmt: skip
 TEXTS = {
     b'version https://git-lfs': (
         'a pointer of git-lfs, not the file itself', '`git lfs install` and `git lfs pull` fetch the file'
     ),
     b'<': ('a web page, not the file itself', 'download the file itself, at huggingface.co by its `resolve` link'),
+    b'# xet version': ('a pointer of git-xet, not the file itself', 'download it again with `huggingface_hub`'),
+    b'{"error"': ('an error of a server, not the file itself', AGAIN),
     b'Entry not found': ('an error of a server, not the file itself', AGAIN),
     b'Repository not found': ('an error of a server, not the file itself', AGAIN),
     b'Invalid username': ('an error of a server, not the file itself', 'download it again, with a token'),
@@ -190,7 +200,11 @@ def first_bytes(path: Path) -> bytes:
         with open(path, 'rb') as file:
             return file.read(512)
     except PermissionError as error:
-        raise PermissionError(f'`{path}` cannot be read: this process has no permission to open it') from error
+        raise closed(path) from error
+
+
+def closed(path: Path) -> PermissionError:
+    return PermissionError(f'`{path}` cannot be read: this process has no permission to open it')
 
 
 def text_of_other(start: bytes) -> tuple[str, str] | None:
@@ -211,7 +225,7 @@ def format_of(path: Path) -> str:
     said = text_of_other(start)
     if said is not None:
         raise NoModelError(f'`{path}` cannot be read: it is {said[0]}: {said[1]}')
-    if start[8:9] == b'{' and size >= 8:
+    if start[8:9] == b'{':
         check_safetensors(path, struct.unpack('<Q', start[:8])[0], size)
         return 'safetensors'
     if start.startswith(b'PK'):
@@ -220,9 +234,9 @@ def format_of(path: Path) -> str:
         return 'pickle'
     foreign = next((one for magic, one in MAGIC.items() if start.startswith(magic)), None)
     if foreign is None and start[257:262] == b'ustar':
-        foreign = MAGIC[b'\x1f\x8b']
-    if foreign is None:
-        foreign = (find_foreign([path.name]) or ('', None))[1]
+        foreign = ARCHIVE
+    if foreign in (None, ARCHIVE):  # which the name may tell
+        foreign = (find_foreign([path.name]) or ('', foreign))[1]
     if foreign is not None:
         raise NoModelError(f'`{path}` cannot be read: it {foreign.said}; {NEEDS}: {foreign.way}')
     if start.startswith(b'x-transformers '):
@@ -245,6 +259,10 @@ def check_safetensors(path: Path, header: int, size: int) -> None:
             raise NoModelError(f'`{path}` cannot be read: the header of this safetensors file is damaged') from None
     if size < wanted:
         raise NoModelError(f'`{path}` cannot be read: it has {size:,} of {wanted:,} bytes, {CUT_OFF}')
+    if size > wanted:
+        raise NoModelError(
+            f'`{path}` cannot be read: it has {size:,} bytes, of which its header knows {wanted:,}: {AGAIN}'
+        )
 
 
 def check_zip(path: Path) -> str:
@@ -262,8 +280,15 @@ def check_zip(path: Path) -> str:
         )
     if 'data.pkl' in ends:
         return 'pickle'
-    foreign = next(one for one in FOREIGN if ('*.npz' if all(name.endswith('.npy') for name in names) else
-                   'tf_model*.h5' if 'model.weights.h5' in ends else '*.zip') in one.patterns)  # fmt: skip
+    kind = (
+        '*.npz'
+        if all(name.endswith('.npy') for name in names)
+        else 'tf_model*.h5'
+        if 'model.weights.h5' in ends
+        else ''
+    )
+    found = next((one for one in FOREIGN if kind in one.patterns), ARCHIVE)
+    foreign = found if kind else (find_foreign([path.name]) or ('', found))[1]
     raise NoModelError(f'`{path}` cannot be read: it {foreign.said}; {NEEDS}: {foreign.way}')
 
 
@@ -273,6 +298,7 @@ CONFIGS = {
     ('pretrained_cfg', 'architecture'): ('timm', '`timm.create_model("hf-hub:NAME")` reads it'),
     ('model_cfg',): ('OpenCLIP', '`convert_clip_original_pytorch_to_hf.py` of transformers converts the model'),
     ('_class_name', '_diffusers_version'): ('diffusers', 'it is not a model of the library'),
+    ('builder_config', 'pretrained_config'): ('TensorRT-LLM', 'take the model that the engine was built from'),
     ('registered_name', 'module'): ('Keras', '`keras_hub.models` reads it'),
     ('word_embedding_dimension', 'pooling_mode_mean_tokens'): (
         'a layer of sentence-transformers', 'name the folder above it'
@@ -297,11 +323,16 @@ TENSORS = (
     (r'\.lora_(A|B|embedding_A)\b|\.base_layer\.', 'layers of LoRA that are not merged',
      '`merge_and_unload()` of PEFT merges them, or save the adapter alone by its `save_pretrained`'),
     (r'\.(qweight|qzeros|g_idx|SCB|absmax|quant_map|quant_state\.\S+|weight_packed|weight_scale|weight_scale_inv|'
-     r'input_scale|weight_format|biases|scales)$|_(blocks|scales)$', 'quantized weights',
+     r'weight_scale_2|input_scale|weight_format|biases|scales|codebooks|W_q|weight\._(data|scale|shift))$|'
+     r'_(blocks|scales)$', 'quantized weights',
      'take the model before it was quantized, or `dequantize()` it with transformers'),
+    (r'^(pretrained_model|v_head)\.', 'a model of TRL with a value head',
+     '`model.pretrained_model.save_pretrained(folder)` writes the model alone'),
     (r'(^|\.)_?flat_param', 'flat parameters of FSDP', 'save a full state dict, or `accelerate merge-weights`'),
     (r'(^|\.)layers\.\d+\.attention\.w[qkvo]\.weight$', "the names of Meta's and Mistral's own format",
      'the `convert_..._weights_to_hf.py` scripts of transformers convert it'),
+    (r'\.parametrizations\.|\.(weight|bias)_(g|v|u|orig|mask)$', 'parametrized or pruned weights',
+     '`remove_parametrizations`, `remove_weight_norm` or `prune.remove` of `torch.nn.utils` makes plain ones of them'),
     (r'\.kernel$|/', 'the names of JAX or TensorFlow', 'take the PyTorch weights of the same model'),
     (r'(^|\.)self_attention\.linear_(qkv|proj)\.', 'the names of Megatron', 'Megatron Bridge converts it'),
     (r'(^|\.)layers\.\d+\.(sa|attn)\.q_proj\.|(^|\.)tok_embeddings\.', 'the names of torchtune',

@@ -47,7 +47,7 @@ from x_transformers.pretrained.options import (
     with_keywords,
     with_tokens,
 )
-from x_transformers.pretrained.prefixes import knows, strip_prefixes
+from x_transformers.pretrained.prefixes import describe_names, knows, strip_prefixes
 from x_transformers.pretrained.rows import OWN, Fields, Row, own_call, row_of, without_unknown
 from x_transformers.pretrained.text_parts import is_whole, text_config, within_whole
 
@@ -311,7 +311,7 @@ def loaded(
     try:
         model, info, steps, names = read(row, config, weights, wanted)
     except ConfigError as error:
-        said = describe_tensors(weights.files)
+        said = describe_tensors(weights.files) or describe_names(row, weights.files)
         if said is None:
             raise
         raise NoModelError(f'{error}. {said}') from error

@@ -12,6 +12,8 @@ from x_transformers.pretrained.rows import ROWS, Row
 # of `torch.compile`, FSDP, activation checkpointing and DeepSpeed
 WRAPPERS = re.compile(r'(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\.')
 
+AVERAGED = 'n_averaged'  # a count of `torch.optim.swa_utils.AveragedModel`, beside `module.`
+
 
 def canonical(row: Row, name: str) -> str:
     """Return a name of a file as the row has it, but for the prefix of the base model."""
@@ -45,6 +47,17 @@ def knows(row: Row) -> Callable[[str], int]:
     return fit
 
 
+def describe_names(row: Row, names: Collection[str]) -> str | None:
+    """Return a sentence that says which type has the names of a file, or None if the row knows half of them."""
+    other = [name for name in names if not knows(row)(name)]
+    if 2 * len(other) <= len(names):
+        return None
+    fits = {kind: sum(map(knows(one), names)) for kind, one in ROWS.items()}
+    best = max(fits, key=lambda kind: fits[kind])
+    said = f'those of a {ROWS[best].type}, not' if fits[best] > fits.get(row.type, 0) else 'not those'
+    return f'Its names, such as `{min(other)}`, are {said} of a {row.type}'
+
+
 def common_prefixes(names: Collection[str]) -> list[str]:
     """Return '' and the beginnings that all names share, up to a dot, the shortest first."""
     first, last = (name.split('.')[:-1] for name in (min(names), max(names)))
@@ -58,6 +71,9 @@ def strip_prefixes(weights: Weights, fit: Callable[[str], int]) -> str:
 
     Returns the beginning that was removed.
     """
+    others = weights.files.keys() - {AVERAGED}
+    if AVERAGED in weights and all(name.startswith('module.') for name in others):
+        del weights.files[AVERAGED]
     names = {name: WRAPPERS.sub('', name) for name in weights.files}
     prefixes = common_prefixes([*names.values()]) if names else ['']
     fits = [sum(fit(name.removeprefix(p)) for name in names.values()) if prefixes[1:] else 0 for p in prefixes]

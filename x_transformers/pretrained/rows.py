@@ -411,7 +411,8 @@ def register(row: Row) -> Row:
 def row_of(config: Mapping[str, Any]) -> Row:
     kind = str(config.get('model_type')).replace('-', '_')
     if kind not in ROWS:
-        raise ConfigError(f'`model_type` got {kind!r}, which is not supported{did_you_mean(kind, ROWS)}')
+        close = f', did you mean `{kind.lower()}`?' if kind.lower() in ROWS else did_you_mean(kind, ROWS)
+        raise ConfigError(f'`model_type` got {kind!r}, which is not supported{close}')
     return ROWS[kind]
 
 
