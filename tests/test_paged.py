@@ -502,7 +502,6 @@ ENGINE = lambda **options: PagedEngine(model(), **{**dict(num_blocks=5, block_si
         (lambda: model().generate(prompts(3), 4, kv_storage=5), '`kv_storage` got 5, it must be `Paged'),
         (lambda: model().generate(prompts(3), 4, kv_storage=Paged(9), return_log_probs=True), '`return_log'),
         (lambda: model().generate(prompts(3), 4, kv_storage=Paged(9), cache_kv=False), '`cache_kv=False` does not go'),
-        (lambda: model().generate(prompts(3), 4, kv_storage=Paged(9), callback=print), '`callback` is no keyw'),
         (lambda: model().generate(prompts(3), 4, kv_storage=Paged(0)), '`num_blocks` got 0'),
     ],
 )  # fmt: skip

@@ -686,7 +686,6 @@ def test_context_is_rotated_by_its_own_positions(context_pos, name, flash):
             dict(rel_pos_bias=True, dynamic_pos_bias=True),
             'rel_pos_bias.*dynamic_pos_bias|dynamic_pos_bias.*rel_pos_bias',
         ),
-        (dict(rel_pos_bias=True, rel_pos_num_buckets=64, rel_pos_max_distance=32), 'rel_pos_num_buckets'),
         (dict(alibi_pos_bias=True, alibi_num_heads=5), 'alibi_num_heads'),
         (dict(dynamic_pos_bias=True, dynamic_pos_bias_mlp_depth=0), 'dynamic_pos_bias_mlp_depth'),
     ],

@@ -604,7 +604,6 @@ def test_refused_settings(make, words):
         (lambda m: m(ids_of(2, 5), return_attn=True), '`return_attn`'),
         (lambda m: m(ids_of(2, 5), ttt_recurrent_steps=2), '`ttt_recurrent_steps`'),
         (lambda m: m(ids_of(2, 5), ttt_recurrent_steps=0), '`ttt_recurrent_steps`'),
-        (lambda m: m.generate([ids_of(2, 5)[0]], 3), '`start_tokens`'),
         (lambda m: m.generate(ids_of(2, 5), -1), '`seq_len`'),
         (lambda m: m.generate(ids_of(2, 5), 3, temperature=-1.0), '`temperature`'),
         (lambda m: m.generate(ids_of(2, 5), 3, filter_logits_fn='top'), '`filter_logits_fn`'),
