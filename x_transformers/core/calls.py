@@ -77,7 +77,8 @@ class StackCall(AddsLosses, HasStates, OfTokens):
     `shared` holds what all layers of a kind are called with, `real` which tokens are real (b n), None for all, `start`
     the padding on the left of each row (b). Of the layers in `order`, of `kinds`, the one at `step` runs; `attended`
     of them were attention so far, `self_attended` self-attention, which is how each finds its own past. `maps_apart`
-    says that nobody reads the attention maps.
+    says that nobody reads the attention maps. `visibility` is what the queries of all self-attention layers see, if it
+    was settled once for them.
     """
 
     trace: LayerIntermediates
@@ -105,6 +106,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
     batch: int | None = None
     documents: Maybe[Tensor] = None
     maps_apart: bool = False
+    visibility: Any = None
 
     @property
     def memories(self) -> int:
@@ -211,7 +213,9 @@ class StackCall(AddsLosses, HasStates, OfTokens):
         if kind.inputs is not None:
             inputs.update(kind.inputs(self))
         if not kind.attends:
-            return {**inputs, **self.place_of(layer)} if acts(layer[1]) else inputs
+            _, branch, _ = layer._modules.values()
+            does = getattr(branch, '__dict__', {}).get('acts')
+            return {**inputs, **self.place_of(layer)} if (acts(branch) if does is None else does) else inputs
         if self.only is not None:
             inputs.update(self.asked(inputs))
         if self.cache is not None and self.attended < len(self.cache.layers):
@@ -313,7 +317,8 @@ class StackCall(AddsLosses, HasStates, OfTokens):
         """Share out masks and positions between self- and cross-attention."""
         said = kv_mask is not None or start is not None  # which of the cached tokens are real
         mask = with_past(mask, 'mask', x.shape[0], self.new, self.held, may_hide=said)
-        self.real, self.start = as_mask(mask, 'mask', x.shape[0], 'n', like=x), start
+        mask = self.real = as_mask(mask, 'mask', x.shape[0], 'n', like=x)
+        self.start = start
         # what all queries and keys leave out is cleared once, where it comes in
         clean = kv_mask is None and attn_mask is None
         kv_mask = as_mask(kv_mask, 'self_attn_kv_mask', x.shape[0], 'j', like=x)
@@ -415,7 +420,14 @@ def check_attention_inputs(
         raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must cover all {n} tokens')
     if real.shape[1] != n and (cache is None or cache.past is None):
         raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {(x.shape[0], n)}: True is a real token')
-    return real if places is None else taken(real[:, real.shape[1] - n :], places, -1)
+    return queries_among(real, places, n)
+
+
+def queries_among(real: Tensor | None, places: Tensor | None, new: int) -> Tensor | None:
+    """Which queries are real, of all tokens or of those at `places` of the `new` ones."""
+    if real is None or places is None:
+        return real
+    return taken(real[:, real.shape[1] - new :], places, -1)
 
 
 def open_stack(
@@ -550,14 +562,9 @@ class Call(AddsLosses, HasStates, InBlocks):
     backends: tuple[str, ...] | None = None
     drop: Any = None
     attn_fn: Any = None
-
-    @property
-    def batch(self) -> int:
-        return self.x.shape[0]
-
-    @property
-    def rows(self) -> int:
-        return self.x.shape[1]
+    batch: int = 0
+    rows: int = 0
+    visibility: Any = None
 
     @property
     def memories(self) -> int:
