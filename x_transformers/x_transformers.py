@@ -205,6 +205,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         self.max_attend_past, self.sdp_backends = None, None
         self.dim_merged, self.project = self.shape.dim_inner, project_out
         self.features = self._compose(features, flags)
+        self.input_names = frozenset((*self.own_inputs, *self.features.takes))
         widths = self.features.chain('widths', Widths(dim, self.dim_kv_in, heads, kv_heads, dim_head))
         refuse_other_heads(self.features, widths.query_heads, heads)
         # projections may give fewer: one for all heads, or some from elsewhere
@@ -366,6 +367,8 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
             self.refuse_unfused(inputs)
             query_mask = check_attention_inputs(self, views, places, context, mask, cache)
         else:
+            if not inputs.keys() <= self.input_names:
+                check_inputs(inputs, self.features, self.own_inputs, self)
             query_mask = mask if places is None else queries_among(mask, places, views[1].shape[1])
         x = views[0]
         call = Call(

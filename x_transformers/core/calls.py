@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from x_transformers.cache import Cache, LayerIntermediates, cache_of, check_maker
+from x_transformers.core.arguments import HasChecked
 from x_transformers.core.aux_losses import AddsLosses
 from x_transformers.core.buffers import KeysValues, State
 from x_transformers.core.checks import (
@@ -66,7 +67,7 @@ def no_shared_inputs() -> dict[str, dict[str, Any]]:
 
 
 @dataclass
-class StackCall(AddsLosses, HasStates, OfTokens):
+class StackCall(AddsLosses, HasStates, OfTokens, HasChecked):
     """One pass through a stack: the past, the masks, and what its layers are called with.
 
     The keys of self-attention are `memories` hidden states of an earlier segment, `held` cached tokens, and the `new`

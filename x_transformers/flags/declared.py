@@ -20,7 +20,7 @@ from x_transformers.flags.checks import (
     boolean,
     shown,
 )
-from x_transformers.flags.contracts import check_ring, chosen, number_of_arguments, takes_arguments
+from x_transformers.flags.contracts import check_ring, chosen, number_of_arguments, ring_of, takes_arguments
 from x_transformers.flags.states import Remembered, kept_of_earlier
 
 PACKAGE = __name__.partition('.')[0]

@@ -127,7 +127,8 @@ class Fused(Operator):
         own = [f for f in on.at.get('attend', ()) if f.flags or not f.takes]
         return f'`{own[0].title}`: it attends in its own way' if own else forms_no_scores(call, on)
 
-    __call__ = staticmethod(fused)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+        return fused(q, k, v, call, on)
 
 
 class Flex(Operator):
