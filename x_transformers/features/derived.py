@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from x_transformers.features.norms import Identity
 from x_transformers.features.residuals import LayerDropout, ResidualScale
 from x_transformers.flags import ConfigError, is_number, shown
-from x_transformers.kernels.dense import heads_of
 
 # names under which the original keeps modules and parameters, None where their feature is off
 OF_ATTENTION = (
@@ -185,7 +184,7 @@ class DerivedHeads:
                 setattr(self, name, value)
 
     def _split_heads(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Split heads, b n (h d) -> b h n d, by the modules of these names if somebody has asked for or replaced them."""
+        """Split heads, b n (h d) -> b h n d, by the modules that somebody has asked for or replaced."""
         own, width, wide = self._modules, self.dim_key, self.shape.dim_value
         to_q, to_k, to_v = own.get('split_q_heads'), own.get('split_k_heads'), own.get('split_v_heads')
         return (
