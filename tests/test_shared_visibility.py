@@ -107,7 +107,8 @@ def test_a_layer_that_is_given_something_else_settles_it_itself(name, told):
     """By a hook that changes what the second attention is called with; a twin calls that layer by hand."""
     net = stack(alibi_pos_bias=True)
     others = dict(
-        mask=HOLES, attn_mask=torch.eye(N) > 0, rel_pos=lambda i, j: torch.ones(4, i, j).double().cumsum(-1), causal=False,
+        mask=HOLES, attn_mask=torch.eye(N) > 0, rel_pos=lambda i, j: torch.ones(4, i, j).double().cumsum(-1),
+        causal=False,
         attn_bias=torch.linspace(-1, 1, N, dtype=torch.double),
     )  # fmt: skip
     attn = net.layers[2][1]

@@ -319,6 +319,8 @@ class StackCall(AddsLosses, HasStates, OfTokens, HasChecked):
         said = kv_mask is not None or start is not None  # which of the cached tokens are real
         mask = with_past(mask, 'mask', x.shape[0], self.new, self.held, may_hide=said)
         mask = self.real = as_mask(mask, 'mask', x.shape[0], 'n', like=x)
+        if mask is not None:
+            check_covers(mask, self.new, self.held > 0)
         self.start = start
         # what all queries and keys leave out is cleared once, where it comes in
         clean = kv_mask is None and attn_mask is None
@@ -417,11 +419,16 @@ def check_attention_inputs(
     real = as_mask(mask, 'mask', x.shape[0], 'n', like=x)
     if real is None:
         return None
-    if real.shape[1] < n:
-        raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must cover all {n} tokens')
-    if real.shape[1] != n and (cache is None or cache.past is None):
-        raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {(x.shape[0], n)}: True is a real token')
+    check_covers(real, n, cache is not None and cache.past is not None)
     return queries_among(real, places, n)
+
+
+def check_covers(mask: Tensor, new: int, has_past: bool) -> None:
+    """Raise ValueError if a mask (b n) is not one of the new tokens, or of them and those before."""
+    if mask.shape[1] < new:
+        raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must cover all {new} tokens')
+    if mask.shape[1] != new and not has_past:
+        raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {(len(mask), new)}: True is a real token')
 
 
 def queries_among(real: Tensor | None, places: Tensor | None, new: int) -> Tensor | None:
