@@ -4,10 +4,10 @@ Axis letters, here and in the whole package: b batch, n i j positions, h heads, 
 Masks are boolean, True means attend. Each paper is a feature that plugs in at a stage, in the order of
 `features/catalogue.py`. `features/levels.py` lists the stages; `model.explain()` shows the features of a model.
 
-A module stores its features as `features`; those active in a pass are `on`. `on.chain(stage, value, call)` applies the
-features of a stage to a value, `on.unwind` in reverse order. `on.collect(stage, call)` returns the results of all
-features of a stage, and `on.pick(stage, own)` the one that overrides it, or the module's own function. Stacks without
-active features run on a fast path with the same results, `fast/plain.py`.
+A module stores its features as `features`; `features.acting(inputs)` are those active in a pass. Each stage is an
+attribute of these: a tuple of functions, empty where no feature acts, or one function that overrides the module's own.
+`chain(stage, value, call)` and `unwind` run a stage in one line, `collect` and `pick` do so for terms and choices.
+A stack checks the inputs of its layers, and settles what their queries see; `stack_call` tells them so.
 """
 
 import functools
