@@ -878,11 +878,13 @@ class AttentionLayers(DerivedAttributes, Routing):
         call.check_past(x)
         run = functools.partial(self.run_layers, on, transform_block_inputs)
         with AuxLosses(joins=True) as losses:
-            x = on.chain('open', x, call)
-            x = on.pick('through', lambda run, x, call: run(x, call, range(len(order))))(run, x, call)
+            for transform in on.open:
+                x = transform(x, call)
+            x = run(x, call, range(len(order))) if on.through is None else on.through(run, x, call)
             call.keep('layer_hiddens', x)
-            x = on.unwind('close', x, call)
-            x = on.pick('finish', lambda x, call: call.norm(self.final_norm, x))(x, call)
+            for transform in on.close:
+                x = transform(x, call)
+            x = call.norm(self.final_norm, x) if on.finish is None else on.finish(x, call)
         call.trace.aux_losses = losses.by_name
         return (x, call.finished(x, return_gumbel_log_probs)) if call.keeps else x
 
@@ -1038,6 +1040,10 @@ class TransformerBlock(AttentionLayers):
 # the model around a stack
 
 
+def applied(transform: Callable[..., Any], call: ModelCall, value: Any) -> Any:
+    return transform(value, call)
+
+
 class AttentionPool(Pool):
     __doc__ = Pool.__doc__
     attention, blocks = Attention, CrossAttender
@@ -1075,7 +1081,8 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
         if call.inputs.get('seq_start_pos') is not None and call.cache is None and not keeps:
             check_range(call.inputs['seq_start_pos'], 'seq_start_pos', 0, call.tokens, 'numbers')
         keeps = call.keeps = keeps or call.keeps or is_hooked(self.attn_layers)
-        x = on.chain('lengthen', x, call)
+        for transform in on.lengthen:
+            x = transform(x, call)
         if call.cache is not None and not self.can_cache_kv:
             raise ValueError('`cache` was given, but this model cannot be cached: its output depends on later tokens')
         leading = 0 if call.cache is None else call.cache.leading
@@ -1091,7 +1098,9 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
             )
         call.mask = call.full_mask(mask, x.shape[0], x.device)
         real = call.real_keys(mask)
-        kwargs = on.chain('stack_inputs', {**call.lengthened(self, kwargs, real), 'mems': mems}, call)
+        kwargs = {**call.lengthened(self, kwargs, real), 'mems': mems}
+        for transform in on.stack_inputs:
+            kwargs = transform(kwargs, call)
 
         def run(x: Tensor, cache: Any = call.cache) -> Any:
             options = dict(mask=real, cache=cache, input_not_include_cache=call.before is None)
@@ -1100,13 +1109,15 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
 
         x = x if call.continues else call.behind_padding(x)
         with call.losses, maps_apart(call.maps_apart):
-            x, trace = on.pick('passes', lambda run, x, call: run(x))(run, x, call)
+            x, trace = run(x) if on.passes is None else on.passes(run, x, call)
         trace.aux_losses = call.losses.by_name
         if real is not None:
             call.new_states['real'] = Buffer(real.unsqueeze(-1))
         trace.model_states = call.new_states
         trace.leading, trace.initial_embeds, call.trace = call.leading, call.trace.initial_embeds, trace
-        x = on.unwind('shorten', x if call.continues else call.before_padding(x), call)
+        x = x if call.continues else call.before_padding(x)
+        for transform in on.shorten:
+            x = transform(x, call)
         trace.last_layer_hiddens = x
         return x
 
@@ -1144,7 +1155,8 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
             trace.attn_z_loss = attn_z_loss(trace, weight, x, call, known_stack(self.attn_layers))
         if wants.mems:
             trace.mems = self.new_mems(trace, mems, wants.detach_mems, call)
-        out = call.on.chain('answer', out, x, call)
+        for transform in call.on.answer:
+            out = transform(out, x, call)
         if wants.trace:
             return out, trace
         if wants.mems:
@@ -1367,8 +1379,12 @@ class TransformerWrapper(Wrapper):
 
     def read_out(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
         """Hidden states (... d) as logits (... l), a tuple if there are several heads."""
-        logits = self.to_logits(call.on.chain('spread', x, call), **to_logits_kwargs)
-        return each_head(lambda one: call.on.chain('logits', one, call), logits)
+        for transform in call.on.spread:
+            x = transform(x, call)
+        logits = self.to_logits(x, **to_logits_kwargs)
+        for transform in call.on.logits:
+            logits = each_head(functools.partial(applied, transform, call), logits)
+        return logits
 
     def read_later(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
         """The logits, or, for a caller that asked with `return_readout`, a `Readout` that gives them and their loss."""
@@ -1418,10 +1434,12 @@ class TransformerWrapper(Wrapper):
         codes = call.ids is not None and call.ids.shape != ids.shape[:2]
         call.like_tokens = ids if codes or call.ids is None else call.ids
         embeds = ids if call.ids is not None else self.token_emb(ids, **token_emb_kwargs)
-        embeds = call.on.chain('token_embeds', embeds, call)
-        x: Any = sum(call.on.collect('embed', call), embeds)
+        for transform in call.on.token_embeds:
+            embeds = transform(embeds, call)
+        x: Any = sum(call.on.collect('embed', call), embeds) if call.on.embed else embeds
         x = call.cleared(x)
-        x = call.on.chain('embedded', x, call)
+        for transform in call.on.embedded:
+            x = transform(x, call)
         call.trace.initial_embeds = x
         return self.project_emb(self.emb_dropout(x))
 

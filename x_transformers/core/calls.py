@@ -142,8 +142,9 @@ class StackCall(AddsLosses, HasStates, OfTokens, HasChecked):
     def check_past(self, x: Tensor) -> None:
         """Refuse a cache or memories of another model or batch."""
         self.batch = x.shape[0]
-        check_memories(self.mems, self.mem_masks, x.shape[0], x.shape[-1], self.how_many('a'))
-        refuse_memories('mems', self.kinds if self.mems else ())
+        if self.mems != () or self.mem_masks != ():
+            check_memories(self.mems, self.mem_masks, x.shape[0], x.shape[-1], self.how_many('a'))
+            refuse_memories('mems', self.kinds if self.mems else ())
         for at, mem in enumerate(self.mems):
             if mem is not None:
                 check_digits(mem, f'mems[{at}]', x)

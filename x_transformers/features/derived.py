@@ -97,9 +97,14 @@ class DerivedAttributes:
 
     def check_assigned(self) -> None:
         """Refuse modules that no feature of the stack would run."""
-        given = [name for name in OF_STACK if getattr(self, name) is not None]
-        each = {name: list(getattr(self, name)) for name in FOR_EACH_LAYER}
-        given += [name for name, modules in each.items() if modules.count(None) < len(modules)]
+        given = []
+        for name in OF_STACK:
+            if getattr(self, name) is not None:
+                given.append(name)
+        for name in FOR_EACH_LAYER:
+            modules = list(getattr(self, name))
+            if modules.count(None) < len(modules):
+                given.append(name)
         for name in given:
             if not any(name in feature.stored_as.values() for feature in self.features.active):
                 flag = FOR_EACH_LAYER.get(name, 'its flag')
