@@ -288,19 +288,6 @@ def test_pixels_that_fill_no_patch():
 # a plain model takes the short way
 
 
-def test_a_plain_image_model_is_fast():
-    stack = stack_of(norm_bias=True, norm_eps=1e-12, norm_add_unit_offset=False, attn_out_bias=True)
-    net = images(stack, patch_norm=False, **FIRST)
-    fast = net(IMAGE)
-    (plain,) = stack.short_cuts.known.values()
-    assert plain is not None
-    hook = stack.layers[0][1].register_forward_hook(
-        lambda module, args, out: None
-    )  # which the short way steps aside for
-    assert_close(net(IMAGE), fast, tolerance=1e-12)
-    hook.remove()
-
-
 # two towers
 
 IDS = torch.randint(3, 9, (3, 6), generator=torch.Generator().manual_seed(0))

@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 from oracles import assert_close, randomised
-from test_plain import ACTING, PLAIN as LAYERS, YARN
 from torch import nn
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 from x_transformers.fast.plain_step import PlainStep
+from x_transformers.features.catalogue import STACK
+from x_transformers.features.levels import StackFeature
+from x_transformers.flags import flag
 from x_transformers.generation.engine import Reader
 
 
@@ -28,15 +30,36 @@ def heads(out):
     return out if isinstance(out, tuple) else (out,)
 
 
-# rows of the same name in the table of layers
-ALIKE = (
-    'default', 'rotary', 'layers turn otherwise', 'some features turn', 'some heads turn', 'kv heads', 'one kv head',
-    'rmsnorm, gated', 'qk norm', 'rms norm of heads', 'biases', 'some biases', 'head norms', 'head norms, each',
-    'head norms, some turn', 'head norms with means', 'dynamic', 'norms behind', 'sandwich', 'eps',
-    'eps without offset', 'norms of branches', 'no first norm', 'side by side', 'other layers', 'repeated',
-    'no projection', 'activation',
-)  # fmt: skip
-PLAIN = {name: LAYERS[name] for name in ALIKE} | {
+YARN = dict(kind='yarn', factor=4.0, length=8)
+PLAIN = {
+    'default': {},
+    'rotary': dict(rotary_pos_emb=True),
+    'layers turn otherwise': dict(rotary_pos_emb=True, depth=3, rotary_layers=(dict(scaling=YARN), False, True)),
+    'some features turn': dict(rotary_pos_emb=True, rotary_emb_dim=4, rotary_interpolation_factor=2.0),
+    'some heads turn': dict(rotary_pos_emb=True, rotate_num_heads=2),
+    'kv heads': dict(attn_kv_heads=2, rotary_pos_emb=True),
+    'one kv head': dict(attn_one_kv_head=True),
+    'rmsnorm, gated': dict(use_rmsnorm=True, ff_glu=True, ff_swish=True, ff_no_bias=True),
+    'qk norm': dict(attn_qk_norm=True, rotary_pos_emb=True),
+    'rms norm of heads': dict(attn_qk_rmsnorm=True, attn_kv_heads=2, rotary_pos_emb=True, attn_value_rmsnorm=True),
+    'biases': dict(attn_qkv_bias=True, attn_out_bias=True, attn_softmax_scale=0.4),
+    'some biases': dict(attn_qkv_bias='qv', attn_kv_heads=2, rotary_pos_emb=True),
+    'head norms': dict(attn_qk_head_norm='rms', attn_kv_heads=2, rotary_pos_emb=True, norm_add_unit_offset=False),
+    'head norms, each': dict(attn_qk_head_norm='rms', attn_qk_head_norm_shared=False, attn_kv_heads=2),
+    'head norms, some turn': dict(attn_qk_head_norm='rms', rotary_pos_emb=True, rotate_num_heads=2),
+    'head norms with means': dict(attn_qk_head_norm='layer', attn_qk_head_norm_bias=True, rotary_pos_emb=True),
+    'dynamic': dict(dynamic_pos_bias=True),
+    'norms behind': dict(pre_norm=False),
+    'sandwich': dict(sandwich_norm=True),
+    'eps': dict(norm_eps=0.1, use_rmsnorm=True, sandwich_norm=True),
+    'eps without offset': dict(norm_eps=0.1, use_rmsnorm=True, norm_add_unit_offset=False),
+    'norms of branches': dict(branch_post_norm=True, use_rmsnorm=True, norm_eps=0.1),
+    'no first norm': dict(first_attn_norm=False),
+    'side by side': dict(parallel_block=True, rotary_pos_emb=True),
+    'other layers': dict(custom_layers=('a', 'a', 'f', 'a', 'f')),
+    'repeated': dict(weight_tie_layers=True),
+    'no projection': dict(heads=1, attn_dim_head=16),
+    'activation': dict(ff_relu_squared=True, ff_post_act_ln=True),
     'rotary, scaled': dict(rotary_pos_emb=True, rotary_theta=50.0, rotary_scaling=YARN),
     'value heads': dict(attn_value_dim_head=4, rotary_pos_emb=True),
     'qk norm, learned': dict(attn_qk_norm=True, attn_qk_norm_groups=2, attn_qk_norm_dim_scale=True),
@@ -110,6 +133,27 @@ def test_the_plain_step_follows_the_weights(change):
         assert_close(out, net(x[:, :7], cache=cache), tolerance=2e-5)
 
 
+class Louder(StackFeature):
+    louder = flag(False, 'twice the stream before a branch')
+
+    def read(self, x, layer, call):
+        return 2 * x
+
+
+ACTING = {
+    'xpos': dict(rotary_xpos=True),
+    'memory keys': dict(attn_num_mem_kv=1),
+    'top-k': dict(attn_sparse_topk=2),
+    'gate': dict(attn_gate_values=True),
+    'window': dict(attn_max_attend_past=4),
+    'shift': dict(shift_tokens=1),
+    'reinject': dict(reinject_input=True),
+    'residual scale': dict(scale_residual=True),
+    'constant scale': dict(scale_residual_constant=0.5),
+    'gru': dict(gate_residual=True),
+    'streams': dict(num_residual_streams=2),
+    'own feature': dict(features=(*STACK, Louder), louder=True),
+}
 OTHERS = ACTING | {
     'value residual': dict(add_value_residual=True),
     'memory tokens': dict(wrapper=dict(num_memory_tokens=2)),

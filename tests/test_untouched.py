@@ -1,6 +1,7 @@
-"""Short cuts stand for the ordinary way, whatever users do: the law, over classes, methods, attributes and stages.
+"""The decode step stands for the ordinary way, whatever users do: over classes, methods, attributes and stages.
 
-A plain model runs, is changed, and runs again; then the same in the ordinary way. Both give the same, errors included.
+A plain model decodes, is changed, and decodes again; then the same in the ordinary way. Both give the same, errors
+included.
 The cases are not written down: every public method of every class in the model, every attribute that is a number, and
 every stage of every level is one.
 """
@@ -8,21 +9,16 @@ every stage of every level is one.
 import copy
 import functools
 import inspect
-import subprocess
-import sys
 
-import numpy
 import pytest
 import torch
 from oracles import assert_close, randomised
-from test_plain import ordinary
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from x_transformers import (
     AutoregressiveWrapper,
     Decoder,
-    Encoder,
     TransformerWrapper,
     attend,
     cache,
@@ -31,7 +27,6 @@ from x_transformers import (
 from x_transformers.core import calls, model_calls
 from x_transformers.core.traces import Intermediates
 from x_transformers.fast import untouched
-from x_transformers.fast.plain import PlainLayers
 from x_transformers.fast.plain_step import PlainStep
 from x_transformers.fast.untouched import CALLED, LAZY, WRITTEN, Code, Private
 from x_transformers.features import derived
@@ -90,7 +85,7 @@ def decoded(net):
 def slowly(run, net):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Reader, 'takes_plain_step', lambda *_: False)
-        return ordinary(run, net)
+        return run(net)
 
 
 def outcome(run, net):
@@ -104,7 +99,7 @@ def outcome(run, net):
 def assert_counts(net, change, copied=True):
     """A change between two runs acts as it does in the ordinary way. Returns whether it did anything."""
     acted = False
-    for run in (passed, decoded):
+    for run in (decoded,):
         own = copy.deepcopy(net) if copied else net
         before = run(own)
         change(own)
@@ -119,10 +114,8 @@ def assert_counts(net, change, copied=True):
     return acted
 
 
-def test_the_model_takes_the_short_cuts():
-    for flags in FLAGS:
-        net = made(flags)
-        assert PlainLayers.of(net.attn_layers) is not None and PlainStep.of(net, {}) is not None
+def test_the_model_takes_the_step():
+    assert all(PlainStep.of(made(flags), {}) is not None for flags in FLAGS)
 
 
 def doubled(function):
@@ -265,16 +258,12 @@ def test_a_function_of_a_module_counts(module, names):
             assert_counts(made('rotary'), lambda net: patch.setattr(module, name, doubled(old)))  # noqa: B023
 
 
-@pytest.mark.parametrize('module, name', [(core, 'apply_rotary_pos_emb'), (dense, 'sdpa')])
-def test_a_function_that_a_pass_runs_counts(module, name, monkeypatch):
-    def change(net):
-        monkeypatch.setattr(module, name, changed)
-
-    changed = doubled(getattr(module, name))
-    assert assert_counts(made('rotary'), change)
+def test_the_function_that_rotates_counts(monkeypatch):
+    changed = doubled(core.apply_rotary_pos_emb)
+    assert assert_counts(made('rotary'), lambda net: monkeypatch.setattr(core, 'apply_rotary_pos_emb', changed))
 
 
-@pytest.mark.parametrize('name', ['linear', 'gelu', 'layer_norm', 'scaled_dot_product_attention', 'embedding'])
+@pytest.mark.parametrize('name', ['linear', 'gelu', 'scaled_dot_product_attention', 'embedding'])
 def test_a_function_of_torch_counts(name, monkeypatch):
     old = getattr(torch.nn.functional, name)
 
@@ -346,7 +335,7 @@ def test_a_number_counts(flags, place, name):
         part = net.get_submodule(place)
         setattr(part, name, other_values(getattr(part, name))[0])
 
-    assert assert_counts(made(flags), change)
+    assert assert_counts(made(flags), change) or name == 'causal'  # one query sees all keys
 
 
 @pytest.mark.parametrize('flags', [*({'use_rmsnorm': one} for one in (False, True)), dict(norm_bias=True)], ids=str)
@@ -392,11 +381,6 @@ def test_a_chosen_kernel_counts(flags):
         attn.flash = False
         attn.choose_kernel()
 
-    own = copy.deepcopy(made(flags))
-    before = passed(own)
-    change(own)
-    assert PlainLayers.of(own.attn_layers) is None
-    assert_close(passed(own), before)
     assert_counts(made(flags), change)
 
 
@@ -441,20 +425,6 @@ def test_replaced_modules_and_dicts_count():
 
     for change in (hooks, parameters, layers, bias, buffer, everything, name):
         assert assert_counts(made('default'), change), change.__name__
-
-
-@pytest.mark.parametrize('listed', [True, False])
-def test_values_of_any_kind_may_be_replaced(listed, monkeypatch):
-    """Also those that cannot be compared, and without the help of the garbage collector."""
-    monkeypatch.setattr(untouched, 'LISTS_VALUES', listed and untouched.LISTS_VALUES)
-    net = copy.deepcopy(made('rotary'))
-    attn = net.attn_layers.layers[0][1]
-    for values in ([numpy.zeros(2), numpy.ones(2)], [torch.zeros(2), torch.ones(2)], [torch.zeros(3), None]):
-        for attn.note in values:
-            known = PlainLayers.of(net.attn_layers)
-            assert known is not None and known is PlainLayers.of(net.attn_layers)
-    assert assert_counts(net, lambda net: setattr(net.attn_layers.layers[0][1], 'logit_scale', 2.0))
-    assert assert_counts(net, lambda net: net.attn_layers.layers[0][1].to_v.register_forward_hook(lambda *a: 2 * a[2]))
 
 
 def test_the_garbage_collector_lists_values():
@@ -528,7 +498,7 @@ def test_a_feature_of_a_user_acts(level, stage, how):
     """At every stage, whatever it says of itself."""
     own = own_feature(CATALOGUES[level], stage, **HOW[how])
     net = model(rotary_pos_emb=True, features=(*CATALOGUES[level], own))
-    for run in (passed, decoded):
+    for run in (decoded,):
         after, wanted = outcome(run, net), outcome(functools.partial(slowly, run), net)
         if torch.is_tensor(wanted):
             assert_close(after, wanted)
@@ -559,16 +529,7 @@ class Twice(Decoder):
         return 2 * super().run_layers(*args)
 
 
-class InOrder(Encoder):
-    def order_of(self, given, repeats):
-        return (1, 0)
-
-
 def test_a_subclass_of_a_stack_takes_the_ordinary_way():
-    for kind in (Twice, InOrder):
-        stack = kind(dim=8, depth=1, heads=2)
-        stack(torch.randn(1, 4, 8))
-        assert PlainLayers.of(stack) is None
     net = TransformerWrapper(num_tokens=7, max_seq_len=16, attn_layers=Twice(dim=8, depth=1, heads=2)).eval()
     assert PlainStep.of(net, {}) is None
     wrapper = AutoregressiveWrapper(net)
@@ -584,23 +545,7 @@ def test_code_that_was_another_when_it_was_remembered(monkeypatch):
     monkeypatch.setattr(nn.Linear, 'forward', lambda self, x: 2 * own(self, x))
     monkeypatch.setitem(WRITTEN, nn.Linear, WRITTEN[nn.Linear])
     untouched.remember_torchs(nn.Linear)
-    assert PlainLayers.of(Decoder(dim=8, depth=1, heads=2)) is None
-
-
-@pytest.mark.slow
-def test_code_that_was_always_another():
-    """A `forward` of torch that was replaced before the package was imported is seen as well."""
-    script = """
-import torch
-from torch import nn
-own = nn.Linear.forward
-nn.Linear.forward = lambda self, x: 2 * own(self, x)
-from x_transformers import Decoder
-from x_transformers.fast.plain import PlainLayers
-stack = Decoder(dim=8, depth=1, heads=2)
-assert PlainLayers.of(stack) is None
-"""
-    subprocess.run([sys.executable, '-c', script], check=True)
+    assert PlainStep.of(model(), {}) is None
 
 
 def test_what_python_adds_to_a_class_by_itself():
@@ -626,12 +571,11 @@ def test_what_python_adds_to_a_class_by_itself():
 def test_any_call_of_a_module_is_watched(monkeypatch):
     """Tracers replace the call of all modules."""
     net = copy.deepcopy(made('default'))
-    passed(net)
-    assert CALLED and PlainLayers.of(net.attn_layers) is not None
+    assert CALLED and PlainStep.of(net, {}) is not None
     monkeypatch.setattr(nn.Module, '__call__', doubled(nn.Module.__call__))
-    assert PlainLayers.of(net.attn_layers) is None and PlainStep.of(net, {}) is None
+    assert PlainStep.of(net, {}) is None
     monkeypatch.undo()
-    assert PlainLayers.of(net.attn_layers) is not None
+    assert PlainStep.of(net, {}) is not None
 
 
 # what a pass leaves behind beside the cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -26,14 +26,16 @@ from x_transformers.compat.helpers import (
     pack_one as pack_one,
     unpack_one as unpack_one,
 )
-from x_transformers.core.calls import Call
+from x_transformers.core.calls import Call, StackCall
 from x_transformers.core.checks import a_tensor, as_mask, boolean_mask
-from x_transformers.core.hooks import is_plainly
-from x_transformers.core.rows import Rows, to_4d
+from x_transformers.core.hooks import OF_ALL, is_plainly
+from x_transformers.core.precision import HALF
+from x_transformers.core.rows import Rows, is_large, to_4d
 from x_transformers.core.traces import (
     Intermediates as Intermediates,
     log_prob_from_hard_attend as log_prob_from_hard_attend,
 )
+from x_transformers.core.transforms import transformed
 from x_transformers.features.catalogue import ATTEND
 from x_transformers.features.contextual import UseCoPE
 from x_transformers.features.derived import keep_none
@@ -55,10 +57,12 @@ from x_transformers.flags import (
 from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.dense import (
     EAGER_STAGES,
+    Sight,
     carries_gradients,
     eager,
     fused,
     maps_later,
+    sight_of,
     softmax,
     tile_heads,
     wants_maps,
@@ -106,8 +110,38 @@ class ChoosesKernel:
 # what queries see
 
 
-def settle(on: Features, call: Call, qkv: tuple[Tensor, ...], masks: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor]:
-    """Settle what every query sees, with which bias, and put in front the keys that features add."""
+def settle(
+    on: Features,
+    call: Call,
+    qkv: tuple[Tensor, ...],
+    mask: Tensor | None,
+    context_mask: Tensor | None,
+    attn_mask: Tensor | None,
+    stack_call: StackCall | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Settle what every query sees, with which bias, and put in front the keys that features add.
+
+    What the stack has settled for all of its layers is taken over, if this one was given the same.
+    """
+    q, k, v = qkv
+    call.keys = call.total_keys = k.shape[-2]
+    shared = None if stack_call is None else stack_call.visibility
+    if shared is not None and shared.fits(call, on, q, mask, context_mask, attn_mask):
+        shared.tell(call)
+        return q, k, v
+    masks = []
+    if not call.unmasked or 'mem_mask' in call.inputs:
+        call.real = call.key_mask(mask, context_mask)
+        masks = [] if call.real is None else [call.real[:, None, None]]
+        masks += [] if attn_mask is None else [attn_mask]
+    if masks or on.settles or call.places is not None:
+        return settle_terms(on, call, (q, k, v), masks)
+    call.may_be_blind = call.keys < call.rows and call.triangle
+    return q, k, v
+
+
+def settle_terms(on: Features, call: Call, qkv: tuple[Tensor, ...], masks: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
+    """The same from masks that are known, and what features hide, add and put in front."""
     q, k, v = qkv
     keys, call.bare_keys = on.collect('keys', call), on.collect('bare_keys', k, v, call)
     added = sum(k.shape[-2] for k, _ in (*keys, *call.bare_keys))
@@ -117,7 +151,88 @@ def settle(on: Features, call: Call, qkv: tuple[Tensor, ...], masks: Sequence[An
     call.biases = terms(on, 'bias', call)
     hides = len(masks) > 0 or (call.triangle and call.keys < call.rows)
     call.may_be_blind = hides and (not added or call.hides_added)
-    return on.chain('enter', (q, *in_front(keys, k, v)), call)
+    q, (k, v) = q, in_front(keys, k, v)
+    for transform in on.enter:
+        q, k, v = transform((q, k, v), call)
+    return q, k, v
+
+
+@dataclass
+class Visibility:
+    """What the queries of all self-attention layers of a pass see, settled once: masks and biases, each in one piece.
+
+    It is that of a layer which is given the same masks and inputs, by identity, and whose features hide and add the
+    same in all layers, as they declare with `same_in_layers`.
+    """
+
+    call: Call
+    given: tuple[Any, ...]
+    inputs: dict[str, Any]
+    sight: Sight
+    dtype: torch.dtype
+
+    def fits(self, call: Call, on: Features, q: Tensor, *masks: Tensor | None) -> bool:
+        own = self.call
+        for one, other in zip(masks, self.given, strict=True):
+            if one is not other:
+                return False
+        for name, value in self.inputs.items():
+            if call.inputs.get(name) is not value:
+                return False
+        return (
+            on.settles_alike
+            and call.past is call.context is call.places is call.sight is None
+            and call.causal == own.causal
+            and call.heads == own.heads
+            and call.maps == own.maps
+            and q.dtype is self.dtype
+            and q.shape[-2] == own.rows
+            and call.keys == own.keys
+            and 'mem_mask' not in call.inputs
+        )
+
+    def tell(self, call: Call) -> None:
+        own = self.call
+        call.visibility = self
+        call.real, call.all_real, call.may_be_blind = own.real, own.all_real, own.may_be_blind
+        call.masks, call.biases, call.mask, call.bias = own.masks, own.biases, own.mask, own.bias
+        call.combined, call.positions = True, own.positions
+
+
+# what a stack hands to all layers of self-attention that says what queries see
+MASKS = ('mask', 'context_mask', 'attn_mask')
+DECIDES = frozenset((*MASKS, 'rel_pos', 'attn_bias'))
+
+
+def shared_visibility(x: Tensor, stack_call: StackCall, layers: Iterable[Any]) -> Visibility | None:
+    """What the queries of self-attention see, for all layers of a pass. None where each layer settles it itself."""
+    given = stack_call.shared['a']
+    if torch.compiler.is_compiling() or transformed() or stack_call.cache is not None or stack_call.mems:
+        return None
+    if x.ndim != 3 or x.shape[0] != stack_call.batch or stack_call.only is not None or given.keys().isdisjoint(DECIDES):
+        return None
+    layer = next((one[1] for one in layers if one.kind == 'a'), None)
+    if not hasattr(layer, 'open_call') or layer.limits is not None or layer.features.views is not None:
+        return None
+    masks = [given.get(name) for name in MASKS]
+    inputs = {name: value for name, value in given.items() if name not in (*MASKS, 'causal')}
+    on = layer.features.acting(inputs)
+    masks[2] = None if masks[2] is None else layer.own_mask(masks[2])
+    call = layer.open_call((x, x, x), None, None, masks[0], given.get('causal'), None, inputs, stack_call)
+    if not on.settles_alike or is_large(x, call.batch, call.heads, call.rows, call.rows):
+        return None
+    dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+    like = x.new_empty(0, dtype=dtype)
+    call.unmasked = masks[0] is masks[1] is masks[2] is None
+    call.keys = call.total_keys = call.rows
+    call.real = None if call.unmasked else call.key_mask(masks[0], masks[1])
+    known = [] if call.real is None else [call.real[:, None, None]]
+    settle_terms(on, call, (x, x, x), known + ([] if masks[2] is None else [masks[2]]))
+    sight = sight_of(call.combine(), like)
+    if sight.mask is not None and sight.mask.requires_grad and dtype in HALF:
+        return None  # layers would add up the gradient of one bias in half precision
+    names = {name for feature in on.active for name in feature.takes if feature.same_in_layers}
+    return Visibility(call, tuple(masks), {name: inputs.get(name) for name in names}, sight, dtype)
 
 
 def terms(on: Features, stage: str, call: Call) -> list[Rows]:
@@ -385,19 +500,30 @@ class Attend(Configurable, ChoosesKernel):
                 causal=causal,
             )
             q, k, v, call, on = self.opened(q, k, v, arguments)
-        k, v = in_front(call.bare_keys, k, v)
-        q, k = on.chain('meet', (q, k), call)
-        host = self.layer or self
-        on, by_formula = self.drops(call, on, host)
-        if wants_maps(self, call, patched):
+        if call.bare_keys:
+            k, v = in_front(call.bare_keys, k, v)
+        for transform in on.meet:
+            q, k = transform((q, k), call)
+        host, by_formula = self.__dict__.get('layer') or self, False
+        module = self._modules.get('attn_dropout')
+        if type(module) is not nn.Dropout or (module.p and module.training) or self.is_changed(module):
+            on, by_formula = self.drops(call, on, host)
+        seen = call.keeps or self._forward_hooks or self._backward_hooks or self._backward_pre_hooks or any(OF_ALL)
+        if (patched or seen) and wants_maps(self, call, patched):
             by_formula = by_formula or (not host.flash and carries_gradients(q, k, call, on))
             if not by_formula:
                 call.trace.compute_maps = maps_later(q, k, call, on)
         if by_formula:
             call.inputs = {**call.inputs, 'keep_maps': True}
-        with call.precision():
-            out = attend_by(host.operators, q, k, v, call, on)
-        return out, call.trace
+        if call.full_precision:
+            with call.precision():
+                return attend_by(host, q, k, v, call, on), call.trace
+        return attend_by(host, q, k, v, call, on), call.trace
+
+    def is_changed(self, module: nn.Module) -> bool:
+        """Whether somebody looks at the dropout of weights, or has put something in the place of softmax."""
+        looks = module._forward_hooks or module._forward_pre_hooks or 'forward' in module.__dict__ or any(OF_ALL)
+        return bool(looks) or 'own_attn_fn' in self.__dict__ or 'attn_fn' in self._modules
 
     def is_patched(self) -> bool:
         """Whether the code of others gets what `forward` returns, and may read the maps."""
@@ -465,8 +591,9 @@ class Attend(Configurable, ChoosesKernel):
         scale = q.shape[-1] ** -0.5 if host.logit_scale is None else host.logit_scale
         real = as_mask(arguments['row_mask'], 'row_mask', q.shape[0], q.shape[-2], like=q)
         call = Call(q[:, 0], q.shape[1], None, real, causal, scale, 0.0, inputs, None, Intermediates(), keeps=True)
-        call.backends, call.keys = host.sdp_backends, k.shape[-2]
-        q, k, v = settle(on, call, (q, k, v), [] if arguments['mask'] is None else [key_mask(arguments['mask'])])
+        call.backends, call.keys, call.batch, call.rows = host.sdp_backends, k.shape[-2], q.shape[0], q.shape[2]
+        masks = [] if arguments['mask'] is None else [key_mask(arguments['mask'])]
+        q, k, v = settle_terms(on, call, (q, k, v), masks)
         return q, k, v, call, on
 
 
@@ -510,10 +637,12 @@ def sizes_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
 
 def attended(layer: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
     """What the operator of a layer makes of queries, keys and values; what it leaves behind goes to the call."""
-    attend = layer.attend
-    if isinstance(attend, Attend) and attend.layer is not None and attend.layer is not layer:
-        attend.__dict__['layer'] = layer  # a replica of the layer has replicas of its modules
-    if takes_calls(attend):
+    attend = layer._modules['attend']
+    own = getattr(attend, '__dict__', {})
+    if isinstance(attend, Attend) and own.get('layer') is not None and own['layer'] is not layer:
+        own['layer'] = layer  # a replica of the layer has replicas of its modules
+    takes_calls = type(attend).forward is WRITTEN and 'forward' not in own and own.get('layer') is not None
+    if takes_calls and not (attend._forward_pre_hooks_with_kwargs or attend._forward_hooks_with_kwargs):
         answer = attend(q, k, v, call=call, on=on)
     else:
         arguments = plain_arguments(call)
@@ -528,13 +657,6 @@ def attended(layer: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Featur
     if left is not call.trace:
         take_maps(call.trace, left)
     return out
-
-
-def takes_calls(attend: nn.Module) -> bool:
-    """Whether nobody needs to see the plain arguments."""
-    if type(attend).forward is not WRITTEN or 'forward' in attend.__dict__ or attend.layer is None:
-        return False
-    return not (attend._forward_pre_hooks_with_kwargs or attend._forward_hooks_with_kwargs)
 
 
 def plain_arguments(call: Call) -> dict[str, Any]:

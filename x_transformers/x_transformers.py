@@ -4,10 +4,10 @@ Axis letters, here and in the whole package: b batch, n i j positions, h heads, 
 Masks are boolean, True means attend. Each paper is a feature that plugs in at a stage, in the order of
 `features/catalogue.py`. `features/levels.py` lists the stages; `model.explain()` shows the features of a model.
 
-A module stores its features as `features`; those active in a pass are `on`. `on.chain(stage, value, call)` applies the
-features of a stage to a value, `on.unwind` in reverse order. `on.collect(stage, call)` returns the results of all
-features of a stage, and `on.pick(stage, own)` the one that overrides it, or the module's own function. Stacks without
-active features run on a fast path with the same results, `fast/plain.py`.
+A module stores its features as `features`; `features.acting(inputs)` are those active in a pass. Each stage is an
+attribute of these: a tuple of functions, empty where no feature acts, or one function that overrides the module's own.
+`chain(stage, value, call)` and `unwind` run a stage in one line, `collect` and `pick` do so for terms and choices.
+A stack checks the inputs of its layers, and settles what their queries see; `stack_call` tells them so.
 """
 
 import functools
@@ -24,7 +24,7 @@ from torch.nn import ModuleList
 from torch.utils._pytree import tree_map_only
 
 from x_transformers import keywords as kw
-from x_transformers.attend import Attend as Attend, ChoosesKernel, attended, settle
+from x_transformers.attend import Attend as Attend, ChoosesKernel, attended, settle, shared_visibility
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
 from x_transformers.cache import Cache, LayerIntermediates as LayerIntermediates, cache_of
 from x_transformers.compat.elsewhere import also
@@ -42,6 +42,7 @@ from x_transformers.core.calls import (
     check_stack_inputs,
     open_stack,
     placed,
+    queries_among,
 )
 from x_transformers.core.checks import (
     a_list,
@@ -83,7 +84,6 @@ from x_transformers.core.sight import Limits
 from x_transformers.core.some import refuse_kind, refuse_some
 from x_transformers.core.traces import Intermediates as Intermediates, are_maps_apart, maps_apart
 from x_transformers.core.widths import Shape, Widths
-from x_transformers.fast.plain import PlainLayers, ShortCuts
 from x_transformers.fast.untouched import remember
 from x_transformers.features.abilities import Abilities
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
@@ -205,6 +205,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         self.max_attend_past, self.sdp_backends = None, None
         self.dim_merged, self.project = self.shape.dim_inner, project_out
         self.features = self._compose(features, flags)
+        self.input_names = frozenset((*self.own_inputs, *self.features.takes))
         widths = self.features.chain('widths', Widths(dim, self.dim_kv_in, heads, kv_heads, dim_head))
         refuse_other_heads(self.features, widths.query_heads, heads)
         # projections may give fewer: one for all heads, or some from elsewhere
@@ -285,6 +286,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         causal: bool | None = None,
         cache: Intermediates | None = None,
         return_intermediates: bool = False,
+        stack_call: 'StackCall | None' = None,
         **inputs: Any,
     ) -> Tensor | tuple[Tensor, Intermediates]:
         """Attend to x, or to a context.
@@ -297,38 +299,53 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         causal                                  overrides the argument of the layer
         cache                                   intermediates of an earlier call; x has the new tokens
         return_intermediates                    return (output, `Intermediates`)
+        stack_call                              the call of the stack around, which has checked all inputs
         **inputs                                inputs of features; `explain()` lists them
         returns         b n d
         """
-        on, shape = self.features.acting(inputs), self.shape
-        views, places = placed(on.pick('views', lambda x: (x, x, x))(x), x, on, inputs.get('at'))
-        call = self.open_call(views, places, context, mask, causal, cache, inputs)
+        features = self.features.acting(inputs)
+        views, places = (x, x, x), None
+        if features.views is not None or 'at' in inputs:
+            chosen = views if features.views is None else features.views(x)
+            views, places = placed(chosen, x, features, inputs.get('at'))
+        call = self.open_call(views, places, context, mask, causal, cache, inputs, stack_call)
         call.keeps = return_intermediates
-        self.refuse_unfused(inputs)
         views = views if context is None else (views[0], context, context)
         attn_mask = None if attn_mask is None else self.own_mask(attn_mask)
         call.unmasked = mask is context_mask is attn_mask is None
-        if not inputs.get('clean') and not call.unmasked:
+        if not call.unmasked and not inputs.get('clean'):
             views = call.clear(views, mask if context_mask is context is None else context_mask, attn_mask)
-        q_in, k_in, v_in = on.chain('sources', views, call)
-        qkv = self.to_q(q_in), self.to_k(k_in), self.to_v(v_in)
-        q, k, v = on.chain('projected', qkv, call)
-        q, k = self._split('split_q_heads', q, self.dim_key), self._split('split_k_heads', k, self.dim_key)
-        v = call.trace.values = self._split('split_v_heads', v, shape.dim_value)
-        q, k, v = on.chain('heads', (q, k, v), call)
-        q, k = on.chain('turn', (q, k), call)
-        k, v = on.pick('past', Call.with_past_keys)(k, v, call)
-        q, k = on.chain('place', (q, k), call)
-        call.keys = k.shape[-2]
-        call.real = call.key_mask(mask, context_mask)
-        masks = [] if call.real is None else [call.real[:, None, None]]
-        masks += [] if attn_mask is None else [attn_mask]
-        q, k, v = settle(on, call, (q, k, v), masks)
-        out = attended(self, q, k, v, call, on)
-        out = on.unwind('leave', out, call)
-        out = on.chain('attended', out, call)
-        out = on.chain('output', self._merge(out), call)
-        out = on.chain('result', self.to_out(out), call)
+        for transform in features.sources:
+            views = transform(views, call)
+        modules = self._modules  # without the search that an attribute of a module takes
+        q, k, v = modules['to_q'](views[0]), modules['to_k'](views[1]), modules['to_v'](views[2])
+        for transform in features.projected:
+            q, k, v = transform((q, k, v), call)
+        q, k, v = self._split_heads(q, k, v)
+        call.trace.values = v
+        for transform in features.heads:
+            q, k, v = transform((q, k, v), call)
+        for transform in features.turn:
+            q, k = transform((q, k), call)
+        if features.past is not None:
+            k, v = features.past(k, v, call)
+        elif call.past is not None or return_intermediates:
+            k, v = call.with_past(k, v)
+        for transform in features.place:
+            q, k = transform((q, k), call)
+        q, k, v = settle(features, call, (q, k, v), mask, context_mask, attn_mask, stack_call)
+        out = attended(self, q, k, v, call, features)
+        for transform in features.leave:
+            out = transform(out, call)
+        for transform in features.attended:
+            out = transform(out, call)
+        merge = modules.get('merge_heads')  # if somebody has asked for it or replaced it
+        out = out.transpose(1, 2).flatten(2) if merge is None else merge(out)
+        for transform in features.output:
+            out = transform(out, call)
+        out = modules['to_out'](out)
+        for transform in features.result:
+            out = transform(out, call)
         if call.query_mask is not None:
             out = out.masked_fill(~call.query_mask[:, -call.rows :, None], 0.0)
         return (out, call.trace) if return_intermediates else out
@@ -342,19 +359,42 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         causal: bool | None,
         cache: Any,
         inputs: dict[str, Any],
+        stack_call: 'StackCall | None' = None,
     ) -> Call:
-        """Check what came in, and open the call that its stages share."""
-        check_inputs(inputs, self.features, self.own_inputs, self)
-        query_mask = check_attention_inputs(self, views, places, context, mask, cache)
-        x, past = views[0], None if cache is None else cache.past
-        causal = self.causal if causal is None else causal
-        trace = Intermediates()  # and what is dropped, `attend` says
-        call = Call(x, self.query_heads, context, query_mask, causal, self.logit_scale, 0.0, inputs, past, trace)
-        call.backends, call.training, call.maps = self.sdp_backends, self.training, self.query_heads // self.heads
-        call.tokens, call.places = views[1], places if context is None else None
-        call.old_states, call.declared = None if cache is None else cache.states, self.features.remembers
-        call.sight = None if self.limits is None else self.limits.sight(call)
-        trace.loose = call.new_states
+        """Open the call that the stages share. Outside of a stack, check what came in."""
+        if stack_call is None:
+            check_inputs(inputs, self.features, self.own_inputs, self)
+            self.refuse_unfused(inputs)
+            query_mask = check_attention_inputs(self, views, places, context, mask, cache)
+        else:
+            if not inputs.keys() <= self.input_names:
+                check_inputs(inputs, self.features, self.own_inputs, self)
+            query_mask = mask if places is None else queries_among(mask, places, views[1].shape[1])
+        x = views[0]
+        call = Call(
+            x,
+            self.query_heads,
+            context,
+            query_mask,
+            self.causal if causal is None else causal,
+            self.logit_scale,
+            0.0,  # what is dropped, `attend` says
+            inputs,
+            None if cache is None else cache.past,
+            Intermediates(),
+            batch=x.shape[0],
+            rows=x.shape[1],
+            backends=self.sdp_backends,
+            training=self.training,
+            maps=self.query_heads // self.heads,
+            tokens=views[1],
+            places=places if context is None else None,
+            old_states=None if cache is None else cache.states,
+            declared=self.features.remembers,
+        )
+        if self.limits is not None:
+            call.sight = self.limits.sight(call)
+        call.trace.loose = call.new_states
         return call
 
     def _rotate(self, t: Tensor, angles: Tensor, scale: Tensor | float | None) -> Tensor:
@@ -451,21 +491,28 @@ class FeedForward(Configurable):
         return weights_of((self,))
 
     @checked
-    def forward(self, x: Tensor, deep_embed: Tensor | None = None, **inputs: Any) -> Tensor:
+    def forward(
+        self, x: Tensor, deep_embed: Tensor | None = None, *, stack_call: 'StackCall | None' = None, **inputs: Any
+    ) -> Tensor:
         """Run the feedforward. The output is multiplied by `deep_embed`, broadcasting to (b, n, dim_out), if passed.
 
-        If a feature needs them, the stack also passes `mask` (True except for padding), `layer` and `kind`.
+        If a feature needs them, the stack also passes `mask` (True except for padding), `layer` and `kind`. With
+        `stack_call`, the call of the stack around, all inputs have been checked.
         """
+        if stack_call is None:
+            self.check_input(x)
+        if deep_embed is not None:
+            inputs['deep_embed'] = deep_embed
+        if not (inputs or self.acts):
+            return self._modules['ff'](x)
+        return self.in_stages(x, inputs)
+
+    def check_input(self, x: Tensor) -> None:
         if x.ndim == 0 or (x.shape[-1] != self.dim and x.shape[-1] != width_read(x, self.dim, self.ff)):
             raise ValueError(f'`x` got shape {tuple(x.shape)}, its last axis must be {self.dim}')
         if not x.is_floating_point():
             raise TypeError(f'`x` got {x.dtype}, it must be floating point')
         check_weight(x, first_of(self.ff.parameters()))
-        if deep_embed is not None:
-            inputs['deep_embed'] = deep_embed
-        if not (inputs or self.acts):
-            return self.ff(x)
-        return self.in_stages(x, inputs)
 
     def in_stages(self, x: Tensor, inputs: dict[str, Any]) -> Tensor:
         """A pass in which features act."""
@@ -478,6 +525,10 @@ class FeedForward(Configurable):
 
 
 # a layer
+
+# what a stack calls with inputs that it has checked itself; a `forward` of a subclass is given plain keywords
+CHECKED_BY_STACK = {Attention.forward, FeedForward.forward}
+NOTHING: dict[str, Any] = {}
 
 
 class Layer(ModuleList):
@@ -498,43 +549,65 @@ class Layer(ModuleList):
         super().__init__([ModuleList(norms), branch, residual])
         self.kind, self.index = kind, index
 
-    def forward(self, x: Tensor, call: 'StackCall', on: Features) -> Tensor:
+    def forward(self, x: Tensor, call: 'StackCall', features: Features) -> Tensor:
         if call.only is not None:
-            return self.change(x, call, on)
-        norms, _, residual = self
-        x, skip, extra = residual.prepare(x)
+            return self.change(x, call, features)
+        norms, _, residual = self._modules.values()
+        skip, extra = x, NOTHING
+        if getattr(type(residual), 'prepare', None) is not Residual.prepare:  # which changes nothing
+            x, skip, extra = residual.prepare(x)
         if call.keeps:
             call.keep('hiddens', x if x.ndim == 3 else x[1], self.kind == 'a')  # of three views, that of the keys
             call.keep('layer_hiddens', x)
-        out = self.branch(x, call, on)
-        return call.norm(norms[2], residual(out, skip, call=call, **extra))
+        out = residual(self.branch(x, call, features), skip, call=call, **extra)
+        *_, outside = norms._modules.values()
+        return out if outside is None else call.norm(outside, out)
 
-    def branch(self, x: Tensor, call: 'StackCall', on: Features) -> Tensor:
+    def branch(self, x: Tensor, call: 'StackCall', features: Features) -> Tensor:
         """What the layer adds to the stream, of which it reads `x`: its norms included, without the residual.
 
-        call, on   the call at the layer's step, and the features of the stack, `stack.features`
+        call, features   the call at the layer's step, and the features of the stack, `stack.features`
         """
-        (before, after, _), branch, _ = self
-        x = on.chain('read', x, self, call)
-        x = on.chain('normed', call.norm(before, x), self, call)
+        norms, branch, _ = self._modules.values()
+        before, after, _ = norms._modules.values()
+        for transform in features.read:
+            x = transform(x, self, call)
+        if before is not None:
+            x = call.norm(before, x) if call.norm_inputs else before(x)
+        for transform in features.normed:
+            x = transform(x, self, call)
         inputs = call.branch_inputs(self, before)
         given = call if call.only is None else call.among()  # attention reads all tokens, and gives some
-        inputs = for_branch(branch, on.chain('inputs', inputs, self, given))
-        wanted = attends(self.kind) and (call.keeps or is_watched(branch, Attention))
-        if not wanted and not (attends(self.kind) and on.at.get('attended')):
-            out = branch(x, **inputs)
+        for transform in features.inputs:
+            inputs = transform(inputs, self, given)
+        ours = getattr(type(branch), 'forward', None) in CHECKED_BY_STACK and 'forward' not in branch.__dict__
+        inputs = {'stack_call': call, **inputs} if ours else for_branch(branch, inputs)
+        if KINDS[self.kind].attends:
+            out = self.attention(branch, x, inputs, call, features)
         else:
-            if (call.maps_apart or not wanted) and not is_of_others(branch):
-                inputs = {'keep_maps': False, **inputs}  # nobody reads the maps
-            out, intermediates = branch(x, return_intermediates=True, **inputs)
-            intermediates = Intermediates() if intermediates is None else intermediates
-            intermediates.layer_type, intermediates.layer_index = self.kind, self.index
-            call.keep('attn_intermediates', intermediates)
-            on.collect('attended', self, intermediates, call)
+            out = branch(x, **inputs)
         if type(out) is tuple:  # of a branch of others, which gives its intermediates unasked
             out = out[0]
-        out = given.norm(after, out)
-        on.collect('joined', self, out, given)
+        if after is not None:
+            out = given.norm(after, out)
+        for notify in features.joined:
+            notify(self, out, given)
+        return out
+
+    def attention(self, branch: Any, x: Tensor, inputs: dict[str, Any], call: 'StackCall', features: Features) -> Any:
+        """Call a branch that attends, and keep its intermediates if somebody reads them."""
+        ours = 'stack_call' in inputs
+        wanted = call.keeps or (is_hooked(branch) if ours else is_watched(branch, Attention))
+        if not wanted and not features.attended:
+            return branch(x, **inputs)
+        if (call.maps_apart or not wanted) and (ours or not is_of_others(branch)):
+            inputs = {'keep_maps': False, **inputs}  # nobody reads the maps
+        out, intermediates = branch(x, return_intermediates=True, **inputs)
+        intermediates = Intermediates() if intermediates is None else intermediates
+        intermediates.layer_type, intermediates.layer_index = self.kind, self.index
+        call.keep('attn_intermediates', intermediates)
+        for notify in features.attended:
+            notify(self, intermediates, call)
         return out
 
     def change(self, x: Tensor, call: 'StackCall', on: Features) -> Tensor:
@@ -564,7 +637,7 @@ class LayerParts(Parts):
     """A layer that a user has put into a stack as a plain list of its parts."""
 
     forward = __call__ = Layer.forward
-    branch, change, fill = Layer.branch, Layer.change, Layer.fill
+    branch, attention, change, fill = Layer.branch, Layer.attention, Layer.change, Layer.fill
 
 
 # the stack
@@ -651,7 +724,7 @@ class AttentionLayers(DerivedAttributes, Routing):
         self.remembers = remembered_with(on, self.layer_types, self)
         self.can_cache_kv = recalls and all(f.can_cache for f in on.active) and all(a.can_cache_kv for a in attention)
         self.can_cache_kv_in_training = self.can_cache_kv and all(f.can_cache_in_training for f in on.active)
-        self.input_names, self.short_cuts = input_names(self), ShortCuts()
+        self.input_names = input_names(self)
         self.made_by = sorted({*on.switched(), *(n for layer in attention for n in layer.features.switched('attn_'))})
 
     # whether each call has a mask of pairs of tokens
@@ -805,26 +878,27 @@ class AttentionLayers(DerivedAttributes, Routing):
         call.check_past(x)
         run = functools.partial(self.run_layers, on, transform_block_inputs)
         with AuxLosses(joins=True) as losses:
-            x = on.chain('open', x, call)
-            x = on.pick('through', lambda run, x, call: run(x, call, range(len(order))))(run, x, call)
+            for transform in on.open:
+                x = transform(x, call)
+            x = run(x, call, range(len(order))) if on.through is None else on.through(run, x, call)
             call.keep('layer_hiddens', x)
-            x = on.unwind('close', x, call)
-            x = on.pick('finish', lambda x, call: call.norm(self.final_norm, x))(x, call)
+            for transform in on.close:
+                x = transform(x, call)
+            x = call.norm(self.final_norm, x) if on.finish is None else on.finish(x, call)
         call.trace.aux_losses = losses.by_name
         return (x, call.finished(x, return_gumbel_log_probs)) if call.keeps else x
 
     def run_layers(self, on: Features, transform: Any, x: Tensor, call: StackCall, steps: Sequence[int]) -> Tensor:
         """Run those layers whose turn it is in `steps`."""
-        plain = PlainLayers.of(self) if transform is None else None
-        if plain is not None and plain.takes(x, call, on):
-            return plain(x, call, on, steps)
         layers, block = self.current_layers(), self.len_default_block
+        call.visibility = shared_visibility(x, call, (layers[call.order[step]] for step in steps))
         for call.step in steps:
             layer = layers[call.order[call.step]]
             if transform is not None and call.step and call.step % block == 0:
                 x = transformed(transform, call.step // block + 1, x)
-            x = on.chain('arrive', x, layer, call)
-            if on.collect('skips', layer, call):
+            for arrive in on.arrive:
+                x = arrive(x, layer, call)
+            if on.skips and on.collect('skips', layer, call):
                 call.leave_out(layer, x)
                 on.collect('skipped', x, layer, call)
             else:
@@ -966,6 +1040,10 @@ class TransformerBlock(AttentionLayers):
 # the model around a stack
 
 
+def applied(transform: Callable[..., Any], call: ModelCall, value: Any) -> Any:
+    return transform(value, call)
+
+
 class AttentionPool(Pool):
     __doc__ = Pool.__doc__
     attention, blocks = Attention, CrossAttender
@@ -1003,7 +1081,8 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
         if call.inputs.get('seq_start_pos') is not None and call.cache is None and not keeps:
             check_range(call.inputs['seq_start_pos'], 'seq_start_pos', 0, call.tokens, 'numbers')
         keeps = call.keeps = keeps or call.keeps or is_hooked(self.attn_layers)
-        x = on.chain('lengthen', x, call)
+        for transform in on.lengthen:
+            x = transform(x, call)
         if call.cache is not None and not self.can_cache_kv:
             raise ValueError('`cache` was given, but this model cannot be cached: its output depends on later tokens')
         leading = 0 if call.cache is None else call.cache.leading
@@ -1019,7 +1098,9 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
             )
         call.mask = call.full_mask(mask, x.shape[0], x.device)
         real = call.real_keys(mask)
-        kwargs = on.chain('stack_inputs', {**call.lengthened(self, kwargs, real), 'mems': mems}, call)
+        kwargs = {**call.lengthened(self, kwargs, real), 'mems': mems}
+        for transform in on.stack_inputs:
+            kwargs = transform(kwargs, call)
 
         def run(x: Tensor, cache: Any = call.cache) -> Any:
             options = dict(mask=real, cache=cache, input_not_include_cache=call.before is None)
@@ -1028,13 +1109,15 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
 
         x = x if call.continues else call.behind_padding(x)
         with call.losses, maps_apart(call.maps_apart):
-            x, trace = on.pick('passes', lambda run, x, call: run(x))(run, x, call)
+            x, trace = run(x) if on.passes is None else on.passes(run, x, call)
         trace.aux_losses = call.losses.by_name
         if real is not None:
             call.new_states['real'] = Buffer(real.unsqueeze(-1))
         trace.model_states = call.new_states
         trace.leading, trace.initial_embeds, call.trace = call.leading, call.trace.initial_embeds, trace
-        x = on.unwind('shorten', x if call.continues else call.before_padding(x), call)
+        x = x if call.continues else call.before_padding(x)
+        for transform in on.shorten:
+            x = transform(x, call)
         trace.last_layer_hiddens = x
         return x
 
@@ -1072,7 +1155,8 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
             trace.attn_z_loss = attn_z_loss(trace, weight, x, call, known_stack(self.attn_layers))
         if wants.mems:
             trace.mems = self.new_mems(trace, mems, wants.detach_mems, call)
-        out = call.on.chain('answer', out, x, call)
+        for transform in call.on.answer:
+            out = transform(out, x, call)
         if wants.trace:
             return out, trace
         if wants.mems:
@@ -1295,8 +1379,12 @@ class TransformerWrapper(Wrapper):
 
     def read_out(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
         """Hidden states (... d) as logits (... l), a tuple if there are several heads."""
-        logits = self.to_logits(call.on.chain('spread', x, call), **to_logits_kwargs)
-        return each_head(lambda one: call.on.chain('logits', one, call), logits)
+        for transform in call.on.spread:
+            x = transform(x, call)
+        logits = self.to_logits(x, **to_logits_kwargs)
+        for transform in call.on.logits:
+            logits = each_head(functools.partial(applied, transform, call), logits)
+        return logits
 
     def read_later(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
         """The logits, or, for a caller that asked with `return_readout`, a `Readout` that gives them and their loss."""
@@ -1346,10 +1434,12 @@ class TransformerWrapper(Wrapper):
         codes = call.ids is not None and call.ids.shape != ids.shape[:2]
         call.like_tokens = ids if codes or call.ids is None else call.ids
         embeds = ids if call.ids is not None else self.token_emb(ids, **token_emb_kwargs)
-        embeds = call.on.chain('token_embeds', embeds, call)
-        x: Any = sum(call.on.collect('embed', call), embeds)
+        for transform in call.on.token_embeds:
+            embeds = transform(embeds, call)
+        x: Any = sum(call.on.collect('embed', call), embeds) if call.on.embed else embeds
         x = call.cleared(x)
-        x = call.on.chain('embedded', x, call)
+        for transform in call.on.embedded:
+            x = transform(x, call)
         call.trace.initial_embeds = x
         return self.project_emb(self.emb_dropout(x))
 

@@ -25,6 +25,10 @@ from x_transformers.flags.unexpected import of_outer_call
 Method = TypeVar('Method', bound=Callable[..., Any])
 
 
+class HasChecked:
+    """A call that has checked the inputs of what it calls: the base of `StackCall`, which layers get."""
+
+
 def is_boolean(value: Any) -> bool:
     if torch.is_tensor(value):
         return value.ndim == 0 and value.dtype == torch.bool
@@ -135,8 +139,10 @@ def checked(method: Method) -> Method:
 
     @functools.wraps(method)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if isinstance(kwargs.get('stack_call'), HasChecked) or torch.compiler.is_compiling():
             return method(self, *args, **kwargs)
+        if kwargs.pop('stack_call', None) is not None:
+            raise TypeError('`stack_call` is what a stack tells its layers, it must be left out elsewhere')
         types_given = (*map(type, args), *kwargs, *map(type, kwargs.values()))
         if types_given not in settled:
             arguments = (*zip(names, args), *kwargs.items())  # noqa: B905  too many are Python's own error

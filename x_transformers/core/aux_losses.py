@@ -54,7 +54,7 @@ class AuxLosses(ByName):
     """
 
     def __init__(self, joins: bool = False, again: bool = False) -> None:
-        super().__init__()
+        self.by_name = {}
         self.joins, self.again, self.around = joins, again, []
 
     def __enter__(self) -> AuxLosses:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from x_transformers.cache import Cache, LayerIntermediates, cache_of, check_maker
+from x_transformers.core.arguments import HasChecked
 from x_transformers.core.aux_losses import AddsLosses
 from x_transformers.core.buffers import KeysValues, State
 from x_transformers.core.checks import (
@@ -66,7 +67,7 @@ def no_shared_inputs() -> dict[str, dict[str, Any]]:
 
 
 @dataclass
-class StackCall(AddsLosses, HasStates, OfTokens):
+class StackCall(AddsLosses, HasStates, OfTokens, HasChecked):
     """One pass through a stack: the past, the masks, and what its layers are called with.
 
     The keys of self-attention are `memories` hidden states of an earlier segment, `held` cached tokens, and the `new`
@@ -77,7 +78,8 @@ class StackCall(AddsLosses, HasStates, OfTokens):
     `shared` holds what all layers of a kind are called with, `real` which tokens are real (b n), None for all, `start`
     the padding on the left of each row (b). Of the layers in `order`, of `kinds`, the one at `step` runs; `attended`
     of them were attention so far, `self_attended` self-attention, which is how each finds its own past. `maps_apart`
-    says that nobody reads the attention maps.
+    says that nobody reads the attention maps. `visibility` is what the queries of all self-attention layers see, if it
+    was settled once for them.
     """
 
     trace: LayerIntermediates
@@ -105,6 +107,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
     batch: int | None = None
     documents: Maybe[Tensor] = None
     maps_apart: bool = False
+    visibility: Any = None
 
     @property
     def memories(self) -> int:
@@ -139,8 +142,9 @@ class StackCall(AddsLosses, HasStates, OfTokens):
     def check_past(self, x: Tensor) -> None:
         """Refuse a cache or memories of another model or batch."""
         self.batch = x.shape[0]
-        check_memories(self.mems, self.mem_masks, x.shape[0], x.shape[-1], self.how_many('a'))
-        refuse_memories('mems', self.kinds if self.mems else ())
+        if self.mems != () or self.mem_masks != ():
+            check_memories(self.mems, self.mem_masks, x.shape[0], x.shape[-1], self.how_many('a'))
+            refuse_memories('mems', self.kinds if self.mems else ())
         for at, mem in enumerate(self.mems):
             if mem is not None:
                 check_digits(mem, f'mems[{at}]', x)
@@ -211,7 +215,9 @@ class StackCall(AddsLosses, HasStates, OfTokens):
         if kind.inputs is not None:
             inputs.update(kind.inputs(self))
         if not kind.attends:
-            return {**inputs, **self.place_of(layer)} if acts(layer[1]) else inputs
+            _, branch, _ = layer._modules.values()
+            does = getattr(branch, '__dict__', {}).get('acts')
+            return {**inputs, **self.place_of(layer)} if (acts(branch) if does is None else does) else inputs
         if self.only is not None:
             inputs.update(self.asked(inputs))
         if self.cache is not None and self.attended < len(self.cache.layers):
@@ -313,7 +319,10 @@ class StackCall(AddsLosses, HasStates, OfTokens):
         """Share out masks and positions between self- and cross-attention."""
         said = kv_mask is not None or start is not None  # which of the cached tokens are real
         mask = with_past(mask, 'mask', x.shape[0], self.new, self.held, may_hide=said)
-        self.real, self.start = as_mask(mask, 'mask', x.shape[0], 'n', like=x), start
+        mask = self.real = as_mask(mask, 'mask', x.shape[0], 'n', like=x)
+        if mask is not None:
+            check_covers(mask, self.new, self.held > 0)
+        self.start = start
         # what all queries and keys leave out is cleared once, where it comes in
         clean = kv_mask is None and attn_mask is None
         kv_mask = as_mask(kv_mask, 'self_attn_kv_mask', x.shape[0], 'j', like=x)
@@ -411,11 +420,23 @@ def check_attention_inputs(
     real = as_mask(mask, 'mask', x.shape[0], 'n', like=x)
     if real is None:
         return None
-    if real.shape[1] < n:
-        raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must cover all {n} tokens')
-    if real.shape[1] != n and (cache is None or cache.past is None):
-        raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {(x.shape[0], n)}: True is a real token')
-    return real if places is None else taken(real[:, real.shape[1] - n :], places, -1)
+    check_covers(real, n, cache is not None and cache.past is not None)
+    return queries_among(real, places, n)
+
+
+def check_covers(mask: Tensor, new: int, has_past: bool) -> None:
+    """Raise ValueError if a mask (b n) is not one of the new tokens, or of them and those before."""
+    if mask.shape[1] < new:
+        raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must cover all {new} tokens')
+    if mask.shape[1] != new and not has_past:
+        raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {(len(mask), new)}: True is a real token')
+
+
+def queries_among(real: Tensor | None, places: Tensor | None, new: int) -> Tensor | None:
+    """Which queries are real, of all tokens or of those at `places` of the `new` ones."""
+    if real is None or places is None:
+        return real
+    return taken(real[:, real.shape[1] - new :], places, -1)
 
 
 def open_stack(
@@ -550,14 +571,9 @@ class Call(AddsLosses, HasStates, InBlocks):
     backends: tuple[str, ...] | None = None
     drop: Any = None
     attn_fn: Any = None
-
-    @property
-    def batch(self) -> int:
-        return self.x.shape[0]
-
-    @property
-    def rows(self) -> int:
-        return self.x.shape[1]
+    batch: int = 0
+    rows: int = 0
+    visibility: Any = None
 
     @property
     def memories(self) -> int:

@@ -136,9 +136,12 @@ def sizes(*wanted: int | str | None) -> str:
 
 def fits(t: Tensor, wanted: Sequence[int | str | None]) -> bool:
     """Whether a tensor has the wanted sizes; None, or a letter, is any."""
-    return t.ndim == len(wanted) and all(
-        not isinstance(want, int) or got == want for want, got in zip(wanted, t.shape, strict=True)
-    )
+    if t.ndim != len(wanted):
+        return False
+    for want, got in zip(wanted, t.shape, strict=True):
+        if isinstance(want, int) and got != want:
+            return False
+    return True
 
 
 def check_vectors(x: Any, name: str, *wanted: int | str, like: Tensor | None = None) -> Tensor:
@@ -347,7 +350,8 @@ def check_range(t: Tensor, name: str, low: int, high: int | None, what: str) -> 
     """Refuse whole numbers outside of low..high."""
     if not can_look(t):
         return
-    least, most = (int(v) for v in t.aminmax())
+    lowest, highest = t.aminmax()
+    least, most = int(lowest), int(highest)
     if least < low or (high is not None and most > high):
         allowed = f'at least {low}' if high is None else f'from {low} to {high}'
         raise ValueError(f'`{name}` got {what} from {least} to {most}, they must be {allowed}')

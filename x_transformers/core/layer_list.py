@@ -24,6 +24,11 @@ class Parts(tuple):
     index: int
     _forward_hooks = _forward_pre_hooks = _backward_hooks = _backward_pre_hooks = ()
 
+    @property
+    def _modules(self) -> dict[int, Any]:
+        """The parts as a `ModuleList` has them."""
+        return dict(enumerate(self))
+
     def modules(self) -> Iterator[nn.Module]:
         norms, *others = self
         for part in (*norms, *others):
@@ -62,7 +67,9 @@ def layers_of(given: Sequence[Any], kinds: Sequence[str], layer: type, parts: ty
     """
     return tuple([
         one
-        if not is_list(one) or (isinstance(one, layer) and one.kind == kind and one.index == index)
+        if (type(one) is layer and one.kind == kind and one.index == index)
+        or not is_list(one)
+        or (isinstance(one, layer) and one.kind == kind and one.index == index)
         else moved(one, kind, index, layer, parts)
         for index, (one, kind) in enumerate(zip(given, kinds, strict=False))
     ])  # fmt: skip
@@ -74,7 +81,8 @@ def moved(one: Any, kind: str, index: int, layer: type, parts: type[Parts]) -> A
         new = own.__new__(own)
         new.__dict__.update(one.__dict__)
     else:
-        new = parts(parts_of(one, index))
+        norms, *others = parts_of(one, index)
+        new = parts((Parts(norms), *others))
     new.__dict__.update(kind=kind, index=index)
     return new
 

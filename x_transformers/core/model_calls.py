@@ -283,6 +283,8 @@ class ModelCall(AddsLosses, HasStates):
 
     def full_mask(self, mask: Tensor | None, batch: int, device: torch.device) -> Tensor | None:
         """The mask of all tokens, leading ones included, or None if nothing is hidden."""
+        if mask is None and not self.front:
+            return None
         masks = [m for _, m in self.front] + [mask]
         if all(m is None for m in masks):
             return None

@@ -420,6 +420,7 @@ class InBlocks(OfCall):
         """The call of some queries, and the keys that they may see."""
         new = copy.copy(self)
         new.span, new.in_one, new.x = span, self, self.x[:, span.rows]
+        new.rows, new.visibility = new.x.shape[1], None
         new.notes = {kind: own.copy() for kind, own in self.notes.items()}
         new.in_part = True
         new.later_keys = span.keys.stop - (self.keys - self.rows + span.rows.stop)

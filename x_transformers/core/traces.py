@@ -116,7 +116,7 @@ class Intermediates:
         self.values, self.layer_type = values, layer_type
         self.layer_index: int | None = None
         self.log_probs, self.loose = log_probs, {}
-        self.past = KeysValues.of(cached_kv)
+        self.past = None if cached_kv is None else KeysValues.of(cached_kv)
         if hybrid_hidden is not None:
             self.hybrid_hidden = hybrid_hidden
 

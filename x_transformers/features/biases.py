@@ -337,6 +337,7 @@ class RelativeBias(AttentionFeature):
     cuts = {}
     input_cuts = {'pos': 'b h j'}
     plain = True
+    same_in_layers = True
 
     def mask(self, call: Any) -> Rows | None:
         rel_pos = call.inputs.get('rel_pos')

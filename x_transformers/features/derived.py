@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from x_transformers.features.norms import Identity
 from x_transformers.features.residuals import LayerDropout, ResidualScale
 from x_transformers.flags import ConfigError, is_number, shown
-from x_transformers.kernels.dense import heads_of
 
 # names under which the original keeps modules and parameters, None where their feature is off
 OF_ATTENTION = (
@@ -98,8 +97,14 @@ class DerivedAttributes:
 
     def check_assigned(self) -> None:
         """Refuse modules that no feature of the stack would run."""
-        given = [name for name in OF_STACK if getattr(self, name) is not None]
-        given += [name for name in FOR_EACH_LAYER if any(module is not None for module in getattr(self, name))]
+        given = []
+        for name in OF_STACK:
+            if getattr(self, name) is not None:
+                given.append(name)
+        for name in FOR_EACH_LAYER:
+            modules = list(getattr(self, name))
+            if modules.count(None) < len(modules):
+                given.append(name)
         for name in given:
             if not any(name in feature.stored_as.values() for feature in self.features.active):
                 flag = FOR_EACH_LAYER.get(name, 'its flag')
@@ -183,12 +188,12 @@ class DerivedHeads:
             if getattr(self, name, None) is None:
                 setattr(self, name, value)
 
-    def _split(self, name: str, t: Tensor, width: int) -> Tensor:
-        """Split heads, b n (h d) -> b h n d, by the module of that name if somebody has asked for it or replaced it."""
-        module = self._modules.get(name)
-        return heads_of(t, width) if module is None else module(t)
-
-    def _merge(self, out: Tensor) -> Tensor:
-        """Merge heads, b h n d -> b n (h d), likewise."""
-        module = self._modules.get('merge_heads')
-        return out.transpose(1, 2).flatten(2) if module is None else module(out)
+    def _split_heads(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Split heads, b n (h d) -> b h n d, by the modules that somebody has asked for or replaced."""
+        own, width, wide = self._modules, self.dim_key, self.shape.dim_value
+        to_q, to_k, to_v = own.get('split_q_heads'), own.get('split_k_heads'), own.get('split_v_heads')
+        return (
+            q.view(*q.shape[:2], q.shape[-1] // width, width).transpose(1, 2) if to_q is None else to_q(q),
+            k.view(*k.shape[:2], k.shape[-1] // width, width).transpose(1, 2) if to_k is None else to_k(k),
+            v.view(*v.shape[:2], v.shape[-1] // wide, wide).transpose(1, 2) if to_v is None else to_v(v),
+        )

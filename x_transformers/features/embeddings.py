@@ -148,7 +148,10 @@ def adds_positions(host: Any) -> bool:
 
 def hands_on_positions(host: Any) -> bool:
     """Whether the stack of a model reads the vectors of positions apart from the tokens."""
-    return any(feature.reads_positions for feature in known_stack(host.attn_layers).features.active)
+    for feature in known_stack(host.attn_layers).features.active:
+        if feature.reads_positions:
+            return True
+    return False
 
 
 TABLES = (AbsolutePositionalEmbedding, ScaledSinusoidalEmbedding)

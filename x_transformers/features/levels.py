@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from x_transformers.flags import Feature
+from x_transformers.flags import Feature, Features
 from x_transformers.kernels.dense import EAGER_STAGES
 
 Level = TypeVar('Level', bound=type[Feature])
@@ -54,6 +54,11 @@ def level(*stages: Stage) -> Callable[[Level], Level]:
         lines = '\n    '.join(table)
         kind.__doc__ = kind.__doc__ and kind.__doc__.replace('{stages}', lines).replace('{handled}', lines_of_handled())
         kind.stages = {stage.name: stage.kind.partition(' ')[0] for stage in stages}
+        kind.reversed_stages = frozenset(stage.name for stage in stages if stage.kind == 'ring out')
+        for name, of_stage in kind.stages.items():  # where no feature acts
+            if of_stage != 'build':
+                setattr(Features, name, None if of_stage == 'choice' else ())
+        Features.stage_names |= kind.stages.keys()
         kind.gives = {stage.name: gives for stage in stages if (gives := stage.takes.partition(' -> ')[2])}
         kind.axes = {stage.name: axes for stage in stages if (axes := stage.axes)}
         kind.signatures = {stage.name: stage.signature for stage in stages}

@@ -55,8 +55,8 @@ class LayerNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         gamma = self.gamma
         if gamma is None:
-            return F.layer_norm(x, (self.dim,), eps=self.eps)
-        return F.layer_norm(x, gamma.shape, gamma + self.unit_offset if self.unit_offset else gamma, eps=self.eps)
+            return torch.layer_norm(x, (self.dim,), eps=self.eps)
+        return torch.layer_norm(x, gamma.shape, gamma + self.unit_offset if self.unit_offset else gamma, eps=self.eps)
 
 
 class BiasedLayerNorm(LayerNorm):
@@ -70,7 +70,7 @@ class BiasedLayerNorm(LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         gamma = self.gamma + self.unit_offset if self.unit_offset else self.gamma
-        return F.layer_norm(x, self.gamma.shape, gamma, self.beta, self.eps)
+        return torch.layer_norm(x, gamma.shape, gamma, self.beta, self.eps)
 
 
 class RMSNorm(nn.Module):

@@ -58,7 +58,8 @@ class Residual(nn.Module):
         return residual if self.residual_scale is None else residual * self.residual_scale
 
     def forward(self, x: Tensor, residual: Tensor, **_: Any) -> Tensor:
-        residual = self.scaled(residual)
+        if self.residual_scale is not None:
+            residual = self.scaled(residual)
         return x + (residual if self.scale_residual_constant == 1 else residual * self.scale_residual_constant)
 
 

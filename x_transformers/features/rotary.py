@@ -134,15 +134,19 @@ def apply_rotary_pos_emb(t: Tensor, freqs: Tensor, scale: Tensor | float | None 
     scale    number, None or like freqs
     returns  like t, in its dtype; features beyond r are left alone
     """
-    dtype = turning_dtype(t, freqs)
-    if torch.compiler.is_compiling() or not turns_in_pairs(t):
+    dtype = torch.float32 if t.dtype is freqs.dtype is torch.float32 else turning_dtype(t, freqs)
+    # torch reads pairs of features as complex numbers: one product of those takes a fifth of the time, where it is not
+    # compiled
+    in_pairs = t.device.type in ('cpu', 'cuda') and t.shape[-1] % 2 == 0
+    if torch.compiler.is_compiling() or not in_pairs:
         width = freqs.shape[-1]
         cos, sin = cos_and_sin(freqs, scale, t, dtype)
         even, odd = t[..., :width].unflatten(-1, (-1, 2)).to(dtype).unbind(dim=-1)
         turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
         return torch.cat((turned.to(t.dtype), t[..., width:]), dim=-1)
     # a symbolic length has no hash
-    known = getattr(freqs, 'known_turns', None) if not torch.is_tensor(scale) and isinstance(t.shape[-2], int) else None
+    keeps = not isinstance(scale, Tensor) and isinstance(t.shape[-2], int)
+    known = getattr(freqs, 'known_turns', None) if keeps else None
     if known is None or freqs.requires_grad:
         return turned_by(t, complex_turn(freqs, scale, t, dtype))
     wanted = (*t.shape[-2:], t.ndim, dtype, 0 if freqs.is_inference() else freqs._version, scale)
@@ -154,15 +158,7 @@ def apply_rotary_pos_emb(t: Tensor, freqs: Tensor, scale: Tensor | float | None 
 
 
 def turning_dtype(t: Tensor, freqs: Tensor) -> torch.dtype:
-    if t.dtype is freqs.dtype is torch.float32:  # without asking
-        return torch.float32
     return at_least_float(torch.promote_types(t.dtype, freqs.dtype))
-
-
-def turns_in_pairs(t: Tensor) -> bool:
-    """Whether torch can read features as complex numbers: one product of those takes a fifth of the time, where it is
-    not compiled."""
-    return t.device.type in ('cpu', 'cuda') and t.shape[-1] % 2 == 0
 
 
 def complex_turn(freqs: Tensor, scale: Tensor | float | None, t: Tensor, dtype: torch.dtype) -> Tensor:
@@ -175,7 +171,7 @@ def complex_turn(freqs: Tensor, scale: Tensor | float | None, t: Tensor, dtype: 
 def turned_by(t: Tensor, turn: Tensor) -> Tensor:
     """Pairs of features, read as complex numbers, times a turn; in the dtype of `t`."""
     wide = t if t.dtype is turn.dtype.to_real() else t.to(turn.dtype.to_real())
-    pairs = torch.view_as_complex(wide.contiguous().unflatten(-1, (-1, 2)))
+    pairs = torch.view_as_complex(wide.contiguous().view(*t.shape[:-1], t.shape[-1] // 2, 2))
     turned = torch.view_as_real(pairs * turn).flatten(-2)
     return turned if turned.dtype is t.dtype else turned.to(t.dtype)
 

@@ -74,6 +74,13 @@ def check_ring(feature: Any, stage: str, before: Any, after: Any) -> None:
             )
 
 
+def ring_of(feature: Any, stage: str, value: Any, *call: Any) -> Any:
+    """What the ring of a user's feature makes of a value."""
+    after = getattr(feature, stage)(value, *call)
+    check_ring(feature, stage, value, after)
+    return after
+
+
 def check_given(feature: Any, stage: str, value: Any) -> Any:
     """What a term or a choice gave, or a refusal, if it is nothing of what the arrow of its signature points to."""
     where, wanted = f'`{stage}` of {type(feature).__name__}', feature.gives.get(stage, '')

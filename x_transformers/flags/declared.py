@@ -8,7 +8,7 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,7 +20,7 @@ from x_transformers.flags.checks import (
     boolean,
     shown,
 )
-from x_transformers.flags.contracts import check_ring, chosen, number_of_arguments, takes_arguments
+from x_transformers.flags.contracts import check_ring, chosen, number_of_arguments, ring_of, takes_arguments
 from x_transformers.flags.states import Remembered, kept_of_earlier
 
 PACKAGE = __name__.partition('.')[0]
@@ -122,6 +122,8 @@ class Feature:
         plain      True if in evaluation it acts only through the modules it has built, or if the fast paths implement
                    it. Applies only to the class that sets it; all others use the ordinary path
 
+        same_in_layers   True if its masks and biases follow from its inputs alone, so that a stack computes them once
+
     To pass a value to a later stage of the same call, set it as an attribute of `call.own(self)`, never on `self`.
     Values that change during training (schedules, averages) are updated in `stepped(progress)`: training loops call
     `model.stepped(step / steps)` after each optimizer step. A forward pass may be computed twice.
@@ -129,6 +131,7 @@ class Feature:
     """
 
     stages: ClassVar[dict[str, str]] = {}
+    reversed_stages: ClassVar[frozenset[str]] = frozenset()
     axes: ClassVar[dict[str, tuple[str, ...]]] = {}  # of the value of a ring
     gives: ClassVar[dict[str, str]] = {}  # what terms and choices give
     is_own: ClassVar[bool] = False  # whether it is a user's
@@ -166,6 +169,7 @@ class Feature:
     input_cuts: ClassVar[dict[str, str | tuple[str | None, ...]]] = {}
     uncut: ClassVar[str] = ''
     plain: ClassVar[Any] = False
+    same_in_layers: ClassVar[bool] = False
     stepped: ClassVar[Callable[..., None] | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -320,8 +324,35 @@ def remembered(features: Iterable[Feature]) -> dict[str, Remembered]:
     return {name: feature.remembers[name] for name, feature in owners.items()}
 
 
+# stages of attention that decide what queries see, and those that see what the fused kernel never forms
+SETTLING = ('keys', 'bare_keys', 'mask', 'bias', 'enter')
+SCORES = frozenset((
+    'similarity', 'prior', 'scores', 'logits', 'sight', 'rows', 'normaliser', 'normalising', 'weights', 'mix',
+    'gathered',
+))  # fmt: skip
+
+
+def bound(feature: Feature, stage: str, kind: str) -> Callable[..., Any]:
+    """What runs for a feature at a stage: its method, inside of its contract if it is a user's."""
+    if not feature.is_own:
+        return getattr(feature, stage)
+    return functools.partial(ring_of if kind == 'ring' else chosen, feature, stage)
+
+
 class Features:
-    """The features of one module that are switched on, as a tuple per stage, in running order."""
+    """The features of one module that are switched on.
+
+    Each stage of their level is an attribute: what runs there in a call, bound when the features are arranged. A ring
+    is a tuple of transforms in running order, so that `for transform in features.heads` runs it, and a term a tuple of
+    functions; both are empty where no feature acts. A choice is one function, or None.
+    """
+
+    stage_names: ClassVar[frozenset[str]] = frozenset()  # of all levels
+    operators: Any = None  # those of the layer, and which of them may run beside these features, once it has run
+
+    if TYPE_CHECKING:
+        # a stage of some level
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(
         self,
@@ -348,15 +379,43 @@ class Features:
             for stage in feature.runs_at():
                 at.setdefault(stage, []).append(feature)
         self.at = {stage: tuple(features) for stage, features in at.items()}
+        self.bind()
         self.takes = frozenset(name for feature in self.active for name in feature.takes)
         self.judges = {name: feature for feature in self.active for name in feature.must_be}
         self.awaited = frozenset(name for feature in self.active if feature.waits for name in feature.takes)
         self.known_calls = {}
 
+    def bind(self) -> None:
+        """Set the attributes of the stages at which features act."""
+        own = vars(self)
+        for name in own.keys() & self.stage_names:
+            del own[name]
+        for stage, features in self.at.items():
+            kind = features[0].stages[stage]
+            if kind == 'choice':
+                own[stage] = bound(features[0], stage, kind)
+            elif kind != 'build':
+                in_order = features[::-1] if stage in features[0].reversed_stages else features
+                own[stage] = tuple([bound(feature, stage, kind) for feature in in_order])
+
+        settling = [feature for stage in SETTLING for feature in self.at.get(stage, ())]
+        self.settles, self.scores_needed = bool(settling), not self.at.keys().isdisjoint(SCORES)
+        self.operators = None
+        self.settles_alike = all([feature.same_in_layers for feature in settling])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickle, which bind their own."""
+        return {name: value for name, value in vars(self).items() if name not in {*self.stage_names, 'operators'}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.bind()
+
     def arrange_like(self, twin: Features) -> None:
         """The same, without asking the classes again."""
         own = dict(zip(twin.active, self.active, strict=True))
         self.at = {stage: tuple([own[feature] for feature in features]) for stage, features in twin.at.items()}
+        self.bind()
         self.judges = {name: own[feature] for name, feature in twin.judges.items()}
         self.takes, self.awaited = twin.takes, twin.awaited
 
@@ -374,7 +433,10 @@ class Features:
         """The features that act in a call with these inputs: without those that wait for others."""
         if not self.awaited or torch.compiler.is_compiling():
             return self
-        names = tuple([name for name, value in inputs.items() if value is not None and name in self.awaited])
+        names: tuple[str, ...] = ()
+        for name, value in inputs.items():
+            if value is not None and name in self.awaited:
+                names = (*names, name)
         acting = self.known_calls.get(names)
         if acting is None:
             acting = self.only(lambda feature: not feature.waits or not feature.takes.keys().isdisjoint(names))

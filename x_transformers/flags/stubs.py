@@ -39,6 +39,8 @@ from typing_extensions import Unpack as Unpack
 KNOWN = {'Callable', 'Mapping', 'Sequence', 'Any', 'Literal', 'Tensor'}
 PREFIXES = ('cross_attn_', 'attn_', 'ff_')  # of the flags of branches, as keywords of a stack
 
+# What a stack alone tells its layers.
+INTERNAL = ('stack_call',)
 # Options of a forward call that change what it returns, and the types.
 TRACED, LISTED = 'tuple[Tensor, LayerIntermediates]', 'tuple[Tensor, list[Tensor]]'
 MODEL = {'return_intermediates': TRACED, 'return_mems': LISTED, 'return_attn': LISTED}
@@ -176,7 +178,7 @@ def list_parameters(function: Any) -> list[tuple[inspect.Parameter, Any]]:
     function = inspect.unwrap(function)
     hints = get_hints(function)
     parameters = list(inspect.signature(function).parameters.values())[1:]
-    return [(p, hints.get(p.name, Any)) for p in parameters]
+    return [(p, hints.get(p.name, Any)) for p in parameters if p.name not in INTERNAL]
 
 
 def collect_inputs(cls: type[Configurable], writer: Writer) -> Fields:

@@ -187,7 +187,15 @@ def eager_by_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
     """Attention by torch's fused kernel. No n x n mask is formed for a plain triangle."""
-    return sight_of(call, q).fused(q, k, v, call)
+    if call.visibility is not None:
+        sight = call.visibility.sight
+    elif call.span is None and not (call.masks or call.biases):
+        call.combined = True  # of nothing
+        sight = sight_of(call, q)
+    else:
+        sight = sight_of(call if call.span is not None else call.combine(), q)
+    out = grouped_sdpa(q, k, v, sight.mask, call, is_causal=sight.is_causal)
+    return out if sight.sighted is None else out.masked_fill(~sight.sighted, 0.0)
 
 
 class Sight(NamedTuple):
@@ -198,14 +206,15 @@ class Sight(NamedTuple):
     is_causal: bool = False
     sighted: Maybe[Tensor] = None
 
-    def fused(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
-        out = grouped_sdpa(q, k, v, self.mask, call, is_causal=self.is_causal)
-        return out if self.sighted is None else out.masked_fill(~self.sighted, 0.0)
+
+ALL, CAUSAL = Sight(None), Sight(None, True)
 
 
 def sight_of(call: Call, q: Tensor) -> Sight:
-    if call.bias is None and call.mask is None and triangle_fits(call):
-        return Sight(None, call.triangle)
+    if call.bias is None and call.mask is None:
+        triangle = call.triangle
+        if not triangle or call.rows == call.keys == call.total_keys:
+            return CAUSAL if triangle else ALL
     seen = call.visible()
     if seen is None:
         return Sight(bias_of(call, q))
@@ -273,7 +282,10 @@ def grouped_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Cal
         return out.transpose(1, 2).flatten(1, 2).unsqueeze(-2)
     if mask is not None:
         mask = mask.expand(-1, -1, rows, -1)
-    k, v = tile_heads(k, heads), tile_heads(v, heads)
+    if not kv_heads == v.shape[1] == heads:
+        k, v = tile_heads(k, heads), tile_heads(v, heads)
+    if call.backends is None:
+        return differentiable_sdpa(q, k, v, attn_mask=mask, is_causal=is_causal, **options)
     return sdpa(call, q, k, v, attn_mask=mask, is_causal=is_causal, **options)
 
 

@@ -14,7 +14,7 @@ against a call runs it; what it says against one is the refusal where it is dema
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ MAPS = '`keep_maps`: the scores of all rows are kept'
 
 def on_scores(call: Call | None, on: Features) -> list[Feature]:
     """The features that need the scores of a call; of every call, if it is None."""
-    if not any(stage in on.at for stage in EAGER_STAGES):
+    if not on.scores_needed:
         return []
     if call is not None:
         return [f for f in at_work(call, on) if not f.fuses]
@@ -123,12 +123,12 @@ class Fused(Operator):
         if call is not None and call.many:
             return MANY
         if call is not None:
-            return MAPS if call.inputs.get('keep_maps') else forms_no_scores(call, on)
+            return MAPS if call.inputs.get('keep_maps') else forms_no_scores(call, on) if on.scores_needed else None
         own = [f for f in on.at.get('attend', ()) if f.flags or not f.takes]
         return f'`{own[0].title}`: it attends in its own way' if own else forms_no_scores(call, on)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
-        return fused(q, k, v, call.combine(), on)
+        return fused(q, k, v, call, on)
 
 
 class Flex(Operator):
@@ -172,19 +172,31 @@ class Eager(Operator):
         return None
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
-        return eager(q, k, v, call.combine(), on)
+        return eager(q, k, v, call if call.visibility is not None else call.combine(), on)
 
 
 FUSED = Fused()
 OPERATORS: tuple[Operator, ...] = (Own(), Banded(), FUSED, Flex(), FusedInBlocks(), EagerInBlocks(), Eager())
 
 
-def attend_by(operators: Iterable[Operator], q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
-    """Attention by the first of the operators that takes the call."""
+def operators_for(host: Any, on: Features) -> tuple[Any, tuple[Operator, ...]]:
+    """The operators of a layer, and which of them may run where these features act: bands if one of them is there."""
+    if torch.compiler.is_compiling():
+        return host.operators, host.operators
+    found = tuple([o for o in host.operators if type(o) is not Banded or o.unsupported(None, on) is None])
+    on.operators = (host.operators, found)
+    return on.operators
+
+
+def attend_by(host: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+    """Attention by the first of the operators of a layer that takes the call."""
     call.many = not call.inputs.get('keep_maps') and is_large(
         call.x, call.batch, call.heads, call.rows, call.total_keys
     )
-    for operator in operators:
+    known = on.operators
+    if known is None or known[0] is not host.operators:
+        known = operators_for(host, on)
+    for operator in known[1]:
         if operator.unsupported(call, on) is None:
             out = operator(q, k, v, call, on)
             if out is not None:
