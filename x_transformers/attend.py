@@ -211,7 +211,7 @@ def shared_visibility(x: Tensor, stack_call: StackCall, layers: Iterable[Any]) -
         return None
     if x.ndim != 3 or x.shape[0] != stack_call.batch or stack_call.only is not None or given.keys().isdisjoint(DECIDES):
         return None
-    layer = next((one[1] for one in layers if one.kind == 'a'), None)
+    layer: Any = next((one[1] for one in layers if one.kind == 'a'), None)
     if not hasattr(layer, 'open_call') or layer.limits is not None or layer.features.views is not None:
         return None
     masks = [given.get(name) for name in MASKS]

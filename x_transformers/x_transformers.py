@@ -426,6 +426,7 @@ class FeedForward(Configurable):
     """Two linear layers with an activation in between:  (b, n, dim) -> (b, n, dim_out).  arXiv:1706.03762"""
 
     catalogue = FEEDFORWARD
+    _modules: dict[str, Any]
     own_inputs = ('mask', 'layer', 'kind', 'stack')
     positional = ORDER_OF_FEEDFORWARD
     plain = True
@@ -541,6 +542,8 @@ class Layer(ModuleList):
 
     if TYPE_CHECKING:
         # norms, branch and residual: a list, and two modules that may be a user's
+        _modules: dict[str, Any]
+
         def __iter__(self) -> Iterator[Any]: ...
 
         def __getitem__(self, at: int) -> Any: ...

@@ -573,7 +573,6 @@ class Call(AddsLosses, HasStates, InBlocks):
     attn_fn: Any = None
     batch: int = 0
     rows: int = 0
-    visibility: Any = None
 
     @property
     def memories(self) -> int:

@@ -379,6 +379,7 @@ class InBlocks(OfCall):
     in_one: Any = None
     places: Maybe[Tensor] = None
     positions: dict[tuple[str, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    visibility: Any = None
 
     def term(self, t: Tensor | Rows, name: str) -> Rows:
         """A mask or bias as what can be cut into blocks, its shape checked."""

@@ -169,6 +169,8 @@ class DerivedHeads:
     """
 
     attend: Any
+    dim_key: int
+    shape: Any
     _modules: dict[str, Any]
     read_at_call = ('kernel',)  # the function that is chosen; a flag of linear attention has the same name
     split_q_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', d=own.dim_key))
