@@ -51,6 +51,7 @@ from x_transformers.core.checks import (
     as_precise,
     boolean_mask,
     check_digits,
+    check_given,
     check_ids,
     check_inputs,
     check_model_inputs,
@@ -369,6 +370,11 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         else:
             if not inputs.keys() <= self.input_names:
                 check_inputs(inputs, self.features, self.own_inputs, self)
+            judges, checked_before = self.features.judges, stack_call.checked
+            for name, value in inputs.items():  # once for all layers that are given the same
+                if name in judges and checked_before.get(name) is not value:
+                    check_given({name: value}, self.features)
+                    checked_before[name] = value
             query_mask = mask if places is None else queries_among(mask, places, views[1].shape[1])
         x = views[0]
         call = Call(

@@ -79,7 +79,7 @@ class StackCall(AddsLosses, HasStates, OfTokens, HasChecked):
     the padding on the left of each row (b). Of the layers in `order`, of `kinds`, the one at `step` runs; `attended`
     of them were attention so far, `self_attended` self-attention, which is how each finds its own past. `maps_apart`
     says that nobody reads the attention maps. `visibility` is what the queries of all self-attention layers see, if it
-    was settled once for them.
+    was settled once for them, and `checked` what layers were given that one of them has checked.
     """
 
     trace: LayerIntermediates
@@ -108,6 +108,7 @@ class StackCall(AddsLosses, HasStates, OfTokens, HasChecked):
     documents: Maybe[Tensor] = None
     maps_apart: bool = False
     visibility: Any = None
+    checked: dict[str, Any] = field(default_factory=dict)
 
     @property
     def memories(self) -> int:
@@ -381,6 +382,7 @@ def check_stack_inputs(
         if torch.is_tensor(context) and context.shape[-1:] != (width,):
             width = width_read(context, width, *(getattr(m, 'to_k', None) for m in stack.modules()))
         check_vectors(context, 'context', x.shape[0], 'j', width, like=x)
+        check_digits(context, 'context', x)
         as_mask(context_mask, 'context_mask', x.shape[0], context.shape[1], like=x)
     if stack.cross_attend and context is None:
         raise ValueError('`context` is missing: the stack has cross-attention')
