@@ -145,11 +145,16 @@ CASES = [
     (lambda: net()(pixel_values=torch.zeros(1, 3, 8, 8)), 'it is `img` of the call of ViTransformerWrapper'),
     (lambda: Attention(16)(hidden_states=torch.zeros(1, 2, 16)), 'here it is `x`'),
     (lambda: continuous()(inputs_embeds=torch.zeros(1, 2, 4)), 'here it is `x`'),
+    (lambda: wrapper()(IDS, inputs_embeds=REAL), 'write `transform_token_embeds=lambda _: inputs_embeds`'),
+    (lambda: both()(IDS, IDS, tgt_key_padding_mask=REAL), ': padding of the target is marked by `ignore_index`'),
+    (lambda: both()(IDS, IDS, memory_key_padding_mask=REAL), ': leave it out, `mask` of the source hides its padding'),
+    (lambda: both()(IDS, labels=IDS), 'here it is `tgt`'),
     (lambda: wrapper().generate(IDS, 2, seed=None), ': leave it out'),
     (lambda: wrapper().generate(IDS, 2, position_ids=IDS), ': leave it out, positions are counted from the first'),
     (lambda: wrapper().generate(IDS, 2, use_cache=False), 'here it is `cache_kv`'),
     (lambda: wrapper().generate(IDS, 2, bad_words_ids=[[1]]), '`banned_tokens=[one for (one,) in bad_words_ids]`'),
-    (lambda: PagedEngine(wrapper(), num_blocks=8, max_num_seqs=4), 'PagedEngine got an unexpected input `max_num_seqs`: '
+    (lambda: PagedEngine(wrapper(), num_blocks=8, max_num_seqs=4),
+     'PagedEngine got an unexpected input `max_num_seqs`: '
      'here it is `max_batch`'),
     (lambda: RMSNorm(16, normalized_shape=16), 'RMSNorm got an unexpected input `normalized_shape`: here it is `dim`'),
     (lambda: param_groups(net(), wd=0.1), 'param_groups got an unexpected input `wd`: here it is `weight_decay`'),

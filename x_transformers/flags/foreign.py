@@ -231,7 +231,8 @@ def flags_of(cls: Any) -> Mapping[str, Any]:
 def demands(alternative: str, keywords: list[str], value: Any, flags: Mapping[str, Any]) -> str:
     """Return what a keyword must be, as the end of a sentence, if it refuses the value that it would be given."""
     given = keywords if alternative.lstrip('!').isidentifier() else re.findall(r'(\w+)={value}', alternative)
-    refusing = [one for one in keywords if one.endswith(tuple(given)) and one in flags and flags[one].refusal(value)]
+    handed = [one for one in keywords if one in flags and any(one.endswith(g) or g.endswith(one) for g in given)]
+    refusing = [one for one in handed if flags[one].refusal(value)]
     return f', which must be {flags[refusing[0]].check.words}' if given and refusing else ''
 
 

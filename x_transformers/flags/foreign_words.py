@@ -95,18 +95,25 @@ POOLS = {
     **dict.fromkeys(('', None), 'pool=None'),
 }
 FIRST_INPUTS = (
-    'x | prompts | prompt | seq | src | source | seq_in | start_tokens | tokens | token_ids | texts | ids | text | img | images'
-    ' | states | video'
+    'x | prompts | prompt | seq | src | source | seq_in | start_tokens | tokens | token_ids | texts | ids | text | img'
+    ' | images | states | video'
 )
 TOKEN_TYPES = (
     "embed_ids={{'token_type': {name}}} | : build the model with `TransformerWrapper(..., embed_num_tokens="
     "{{'token_type': 2}})`, then pass `embed_ids={{'token_type': {name}}}`"
 )
-OF_IDS = '@TransformerWrapper : it takes ids, a ContinuousTransformerWrapper takes vectors'
+OF_VECTORS = ' | '.join(
+    f'@{cls} x'
+    for cls in ('AttentionLayers', 'Attention', 'FeedForward', 'TransformerBlock', 'ContinuousTransformerWrapper',
+                'ContinuousAutoregressiveWrapper', 'RMSNorm')
+)  # fmt: skip
+OF_IDS = f'{OF_VECTORS} | source | : a model of tokens takes ids, a ContinuousTransformerWrapper takes vectors'
 EMBEDDED = (
-    '@TransformerWrapper : `prepend_embeds=x` puts vectors in front of the ids; to replace those of all ids, write'
-    ' `transform_token_embeds=lambda _: {name}` | x | : a stack takes vectors, `net.attn_layers(x)`'
+    f'{OF_VECTORS} | : a stack takes vectors, `net.attn_layers(x)`; a model replaces the vectors of its ids by others'
+    ' if you write `transform_token_embeds=lambda _: {name}`, and `prepend_embeds={name}` puts them in front'
 )
+OF_TARGET = ': padding of the target is marked by `ignore_index`, -100'
+OF_MEMORY = ': leave it out, `mask` of the source hides its padding'
 AT_PROMPTS = ': leave it out, positions are counted from the first token that `mask` or `prompt_lens` leave'
 AT_DRAWS = ': leave it out, tokens are sampled unless `temperature=0.0`'
 SAMPLERS = {
@@ -386,7 +393,7 @@ WORDS: tuple[Word, ...] = (
          'ep_size fused_bias_fc dwconv return_residual residual_in_fp32 fused_add_norm rotary_emb_interleaved '
          'attn_uses_sequence_id attn_only n_params use_attn_scale residual_norm_style tokenizer_name supports_masking '
          'mask_zero attention_axes max_norm scale_grad_by_freq sparse ffn_config multi_head_config feedforward_config '
-         'position_encoding_config attention_chunk_size pooler_dropout name scan_layers trainable '
+         'position_encoding_config attention_chunk_size pooler_dropout layer_idx name scan_layers trainable '
          'dynamic_img_pad cross_self_attention qkv_format mask_time_prob mask_feature_prob legacy slow_but_exact '
          'tensor_parallel_size sequence_parallel',
          f'{HF}, {TIMM}, {FAIRSEQ}', ': it has no counterpart here'),
@@ -421,6 +428,7 @@ WORDS: tuple[Word, ...] = (
          'input_channels',
          TORCH, 'dim_in | dim_input'),
     Word('output_dim output_size out_features out_dim d_output d_out target_dim out_channels', TORCH, 'dim_out'),
+    Word('sr sampling_rate sampling_freq', 'librosa', 'sample_rate | : it is `sample_rate` of LogMelSpectrogram'),
     Word('num_mel_bins num_mels mel_bins', HF, 'n_mels'),
     Word('pad_token_id padding_idx pad_id pad_idx pad_index pad_token padding_value pad_token_idx',
          f'{HF}, {TORCH}', 'pad_value | pad_token_id | pad_id'),
@@ -455,7 +463,7 @@ WORDS: tuple[Word, ...] = (
     Word('num_warmup_steps warmup_steps warmup_iters warmup_ratio warmup_epochs warmup_t '
          'warmup_updates warmup_proportion',
          HF, '!warmup | : `schedules.warmup(optimizer, total_steps, warmup=...)` makes a schedule'),
-    Word('num_training_steps max_steps max_iters t_total num_steps T_max lr_decay_iters total_iters num_updates',
+    Word('num_training_steps max_steps max_iters t_total T_max lr_decay_iters total_iters num_updates',
          HF, '!total_steps | : `schedules.warmup(optimizer, total_steps)` makes a schedule'),
     Word('lr_scheduler_type scheduler_type schedule lr_scheduler '
          'decay_style', HF, '!decay | : see `schedules.warmup`'),
@@ -467,11 +475,12 @@ WORDS: tuple[Word, ...] = (
     Word('max_num_seqs max_running_requests max_batch_size max_num_requests',
          VLLM, '!max_batch | : it is `max_batch` of PagedEngine'),
     Word('max_queue_size max_waiting_requests max_pending', VLLM, '!max_waiting | : it is of PagedEngine'),
-    Word('num_gpu_blocks num_gpu_blocks_override num_kv_blocks gpu_memory_utilization', VLLM,
+    Word('num_gpu_blocks num_gpu_blocks_override num_kv_blocks', VLLM,
          '!num_blocks | : it is of PagedEngine', note='how many blocks of keys and values there are'),
     Word('kv_block_size page_size', VLLM, '!block_size | : it is of PagedEngine'),
     Word('enforce_eager', VLLM, '!compile={not} | : leave it out, steps are compiled with `compile=True` alone'),
-    Word('enable_prefix_caching enable_chunked_prefill max_num_batched_tokens swap_space kv_cache_dtype quantization '
+    Word('gpu_memory_utilization enable_prefix_caching enable_chunked_prefill max_num_batched_tokens swap_space '
+         'kv_cache_dtype quantization '
          'max_paddings scheduling_policy num_scheduler_steps',
          VLLM, ': it has no counterpart; PagedEngine shares the blocks of equal prefixes'),
     Word('min_freq min_frequence', 'tokenizers', '!min_frequency | : see `x_transformers.tokenizers`'),
@@ -482,7 +491,8 @@ WORDS: tuple[Word, ...] = (
          'tokenizers, SentencePiece', '!texts | : see `x_transformers.tokenizers`'),
     Word('add_special_tokens add_bos_token '
          'add_eos_token',
-         HF, '@encode bos={value}, eos={value} | @pad_batch bos={value}, eos={value} | : see `encode` of the tokenizer'),
+         HF, '@encode bos={value}, eos={value} | @pad_batch bos={value}, eos={value} '
+         '| : see `encode` of the tokenizer'),
     Word('return_tensors padding truncation pad_to_multiple_of return_attention_mask return_token_type_ids',
          HF, ': `encode` gives a list, `pad_batch` a tensor of padded ids and its mask'),
     # calls
@@ -498,7 +508,7 @@ WORDS: tuple[Word, ...] = (
          f'{HF}, {TIMM}',
          '@TransformerWrapper : it is `img` of the call of ViTransformerWrapper | img | images | image | source | video'
          ' | x', CALL),
-    Word('input_features input_values features audio_values waveform mel', HF, f'{OF_IDS} | x | source', CALL),
+    Word('input_features input_values features audio_values waveform mel', HF, OF_IDS, CALL),
     Word('decoder_input_ids tgt targets_in decoder_input_tokens decoder_inputs tgt_ids',
          f'{HF}, {TORCH}, {JAX}', 'tgt | seq_out_start | start | x | prompts | seq', CALL),
     Word('inputs_embeds input_embeds inputs_embeddings decoder_inputs_embeds token_embeddings embeds input_embeddings',
@@ -507,8 +517,8 @@ WORDS: tuple[Word, ...] = (
          HF, 'mask', CALL, note='boolean, True for tokens and False for padding: `mask={name}.bool()`'),
     Word('pixel_attention_mask feature_attention_mask', HF, 'mask', CALL),
     Word('decoder_attention_mask', HF, ': padding of the target is marked by `ignore_index`, -100', CALL),
-    Word('padding_mask key_padding_mask src_key_padding_mask tgt_key_padding_mask pad_mask '
-         'self_attn_padding_mask src_padding_mask tgt_padding_mask',
+    Word('padding_mask key_padding_mask src_key_padding_mask pad_mask '
+         'self_attn_padding_mask src_padding_mask',
          f'{TORCH}, {FAIRSEQ}', 'mask=~{name}.bool()', CALL, note='True is a token here, and padding there'),
     Word('encoder_padding_mask',
          FAIRSEQ, '@Encoder mask=~{name}.bool() | context_mask=~{name}.bool()', CALL,
@@ -516,10 +526,15 @@ WORDS: tuple[Word, ...] = (
     Word('valid_mask key_mask token_mask tokens_mask nonpad_mask input_paddings_mask '
          'masks', 'other libraries', 'mask', CALL,
          note='boolean, True for tokens and False for padding'),
+    Word('tgt_key_padding_mask tgt_padding_mask',
+         TORCH, f'@XTransformer {OF_TARGET} | @EncoderDecoder {OF_TARGET} | mask=~{{name}}.bool()', CALL,
+         note='True is a token here, and padding there'),
     Word('memory_key_padding_mask memory_padding_mask enc_padding_mask',
-         TORCH, 'context_mask=~{name}.bool()', CALL, note='True is a token here, and padding there'),
+         TORCH, f'@XTransformer {OF_MEMORY} | @EncoderDecoder {OF_MEMORY} | context_mask=~{{name}}.bool()', CALL,
+         note='True is a token here, and padding there'),
     Word('encoder_attention_mask cross_attention_mask encoder_mask context_attention_mask source_mask',
-         HF, 'context_mask', CALL, note='boolean, True for tokens: `context_mask={name}.bool()`'),
+         HF, f'@XTransformer {OF_MEMORY} | @EncoderDecoder {OF_MEMORY} | context_mask', CALL,
+         note='boolean, True for tokens: `context_mask={name}.bool()`'),
     Word('src_mask', TORCH, 'attn_mask=~{name}.bool()', CALL, note='True where a query sees a key, and hidden there'),
     Word('tgt_mask',
          TORCH, 'attn_mask=~{name}.bool()', CALL,
@@ -539,7 +554,7 @@ WORDS: tuple[Word, ...] = (
          'decode_index', HF, ': the cache holds how many tokens were read', CALL),
     Word('token_type_ids segment_ids token_types', HF, TOKEN_TYPES, CALL),
     Word('labels lm_labels label',
-         HF, 'labels', CALL,
+         HF, '@XTransformer tgt | @EncoderDecoder tgt | labels', CALL,
          note='the loss is made by the wrapper, which takes its targets from the ids if there are no labels'),
     Word('targets target y target_ids',
          GPT, 'labels', CALL, note='targets are made from the ids, shifted by one: pass the whole sequence once'),
