@@ -223,6 +223,7 @@ def elsewhere(row: Word, alternative: str, name: str, value: Any, callee: Callee
     return f': here it is {listed(keywords)} {place.words}, `{place.code.format(code)}`{remark(row, name, value)}'
 
 
+@functools.lru_cache(maxsize=256)
 def flags_of(cls: Any) -> Mapping[str, Any]:
     """Return the declarations of the keywords of a class, by name."""
     return cls.accepted() if hasattr(cls, 'accepted') else {}
@@ -324,7 +325,7 @@ def homes(kind: str, callee: Callee) -> Iterator[Place]:
 
 
 def place_of(name: str, kinds: Mapping[str, Any]) -> Place:
-    names = kinds[name].accepted()
+    names = flags_of(kinds[name])
     return Place(f'of {name}', f'{name}(net, {{}})' if 'net' in names else f'{name}({{}})', names)
 
 
