@@ -46,6 +46,7 @@ REFUSED_BY = {
     'VisionLanguageWrapper': ('prompt_lens',),
     'XTransformer': OF_SOURCE,
     'EncoderDecoder': OF_SOURCE,
+    'Parti': (*OF_SOURCE, 'eos_token', 'min_new_tokens', 'stop_sequences'),
 }
 # inputs of a model that wrappers set or refuse
 REFUSED = {'cache', 'input_not_include_cache', 'seq_start_pos', 'self_attn_kv_mask', 'logits_to_keep', 'document_ids'}
