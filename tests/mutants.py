@@ -2123,16 +2123,21 @@ BUGS = {
         ('what a wrapper refuses is named', 'if not callee.method else set(callee.names) - refused_by(callee)', ''),
         ('all values mean the same', 'return [part.strip() for part in (row.values[key] if known else row.ours)', 'return [part.strip() for part in row.ours'),
         ('rows of another kind come first', 'key=lambda row: ORDERS[kind].index(row.kind)', 'key=lambda row: -ORDERS[kind].index(row.kind)'),
+        ('a value that is refused is advised', 'if flags[one].refusal(value)]', 'if False]'),
+        ('misspelt words are unknown', 'return plain[close[0]] if close and', 'return plain[close[0]] if False and'),
+        ('one keyword is written twice', 'len({*keywords}) == len(keywords) and all(', 'all('),
+        ('a pair of sides is one number', 'isinstance(value, tuple) and len(value) == 2', 'False'),
         ('the side of an encoder-decoder is forgotten', "sides = (side,) if side else ('enc_', 'dec_')", "sides = ('enc_', 'dec_')"),
     ]),
     'flags/unexpected.py': ('test_foreign_words.py', [
+        ('a class answers like a function', "built = args[0] if function.__name__ == '__init__' else None", 'built = None'),
         ('the model inside answers for the method', 'if module is None or name not in kwargs or', 'if True or'),
         ('a missing argument hides the keyword', 'if not str(error).startswith(', 'if str(error).startswith('),
         ('steps that are asked for later do not know their method', 'if better := of_outer_call(error, module, method, kwargs):', 'if better := None:'),
     ]),
     'flags/foreign_words.py': ('test_foreign_words.py', [
         ('a keyword is misspelt in the table', "'tie_embedding'),", "'tied_embedding'),"),
-        ('padding is taken for tokens', "'mask=~{name}', CALL", "'mask={name}', CALL"),
+        ('padding is taken for tokens', "'mask=~{name}.bool()', CALL", "'mask={name}.bool()', CALL"),
     ]),
     'flags/resolved.py': ('test_flags.py', [
         ('two choices of one stage pass', 'if stage in chosen:', 'if False:'),

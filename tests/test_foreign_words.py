@@ -4,6 +4,7 @@ import copy
 import inspect
 import re
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -14,22 +15,27 @@ from x_transformers import (
     Attention,
     AutoregressiveWrapper,
     Classifier,
+    ContinuousTransformerWrapper,
     Decoder,
     Encoder,
     FeedForward,
     MLMWrapper,
     PagedEngine,
+    RMSNorm,
     TransformerWrapper,
     ViTransformerWrapper,
     XTransformer,
     finetune,
+    param_groups,
     presets,
     pretrained,
+    schedules,
 )
 from x_transformers.flags import ConfigError, advice
 from x_transformers.flags.config import KINDS
-from x_transformers.flags.foreign import BUILDERS, keywords_of, rows_for, written
+from x_transformers.flags.foreign import BUILDERS, Callee, at_callee, keywords_of, rows_for, written
 from x_transformers.flags.foreign_words import BUILD, CALL, GENERATE, LOAD, SAVE, WORDS
+from x_transformers.tokenizers import ByteTokenizer, train_bpe, train_wordpiece
 
 SMALL = dict(dim=16, depth=2, heads=2, attn_dim_head=8)
 IDS = torch.arange(18).view(2, 9)
@@ -54,6 +60,10 @@ def both(**options):
 
 def image(**options):
     return ViTransformerWrapper(image_size=8, patch_size=4, attn_layers=Encoder(**SMALL), **options)
+
+
+def continuous(**options):
+    return ContinuousTransformerWrapper(dim_in=4, max_seq_len=32, attn_layers=Decoder(**SMALL), **options)
 
 
 CASES = [
@@ -91,7 +101,7 @@ CASES = [
     (lambda: net()(input_ids=IDS), 'here it is `x`'),
     (lambda: net()(IDS, labels=IDS), '`AutoregressiveWrapper(net)(ids, labels=...)`'),
     (lambda: net()(IDS, temperature=0.5), '`AutoregressiveWrapper(net).generate(prompts, temperature=0.5)`'),
-    (lambda: net()(IDS, src_key_padding_mask=REAL), 'write `mask=~src_key_padding_mask`'),
+    (lambda: net()(IDS, src_key_padding_mask=REAL), 'write `mask=~src_key_padding_mask.bool()`'),
     (lambda: net()(IDS, token_type_ids=IDS), "`TransformerWrapper(..., embed_num_tokens={'token_type': 2})`"),
     (lambda: net()(IDS, output_attentions=False), ': leave it out, they are not returned by default'),
     (lambda: net().attn_layers(torch.zeros(1, 2, 16), key_padding_mask=REAL), 'Decoder got an unexpected input'),
@@ -116,6 +126,41 @@ CASES = [
     (lambda: PagedEngine(wrapper(), num_blocks=8).add([1, 2], max_tokens=4), 'here it is `seq_len`'),
     (lambda: pretrained.save(net(), save_directory='m'), 'an unexpected input `save_directory`: here it is `path`'),
     (lambda: net().save_pretrained('m', safe_serialization=True), ': leave it out, safetensors are written'),
+    (lambda: net()(IDS, attenton_mask=REAL), ', did you mean `attention_mask`: here it is `mask`; boolean'),
+    (lambda: Decoder(**SMALL, numHeads=2), ', did you mean `num_heads`: here it is `heads`'),
+    (lambda: Decoder(**SMALL, hidden_act='mish'), "here it is `ff_activation`, which must be one of 'gelu'"),
+    (lambda: Decoder(**SMALL, hidden_act=nn.SiLU()), "write `ff_activation='silu'`"),
+    (lambda: net(norm_layer=partial(nn.LayerNorm, eps=1e-6)), ': leave it out, it is the default'),
+    (lambda: Decoder(**SMALL, attention_type='sparse'), 'here it is `attn_flash`, which must be True or False or None'),
+    (lambda: Decoder(**SMALL, window_size=(7, 0)), 'write `attn_max_attend_past=7`'),
+    (lambda: Decoder(**SMALL, softcap=None), '`softcap` of Decoder: leave it out'),
+    (lambda: net(position_embedding_type='alibi'), '`Decoder(alibi_pos_bias=True, disable_abs_pos_emb=True)`'),
+    (lambda: net(num_labels=3), 'here it is `num_classes` of Classifier, `Classifier(net, num_classes=3)`'),
+    (lambda: net(embedding_size=8), 'here it is `emb_dim`'),
+    (lambda: image(global_pool='avg'), "here it is `pool`, write `pool='mean'`"),
+    (lambda: image(class_token=False), ': leave it out, there is none by default'),
+    (lambda: net()(IDS, memory_is_causal=False), ': leave it out, every query attends to the whole context'),
+    (lambda: net()(IDS, features_only=True), 'here it is `return_embeddings`'),
+    (lambda: net()(IDS, max_seqlen=9), ': leave it out, `document_ids` say where documents end'),
+    (lambda: net()(pixel_values=torch.zeros(1, 3, 8, 8)), 'it is `img` of the call of ViTransformerWrapper'),
+    (lambda: Attention(16)(hidden_states=torch.zeros(1, 2, 16)), 'here it is `x`'),
+    (lambda: continuous()(inputs_embeds=torch.zeros(1, 2, 4)), 'here it is `x`'),
+    (lambda: wrapper()(IDS, inputs_embeds=REAL), 'write `transform_token_embeds=lambda _: inputs_embeds`'),
+    (lambda: both()(IDS, IDS, tgt_key_padding_mask=REAL), ': padding of the target is marked by `ignore_index`'),
+    (lambda: both()(IDS, IDS, memory_key_padding_mask=REAL), ': leave it out, `mask` of the source hides its padding'),
+    (lambda: both()(IDS, labels=IDS), 'here it is `tgt`'),
+    (lambda: wrapper().generate(IDS, 2, seed=None), ': leave it out'),
+    (lambda: wrapper().generate(IDS, 2, position_ids=IDS), ': leave it out, positions are counted from the first'),
+    (lambda: wrapper().generate(IDS, 2, use_cache=False), 'here it is `cache_kv`'),
+    (lambda: wrapper().generate(IDS, 2, bad_words_ids=[[1]]), '`banned_tokens=[one for (one,) in bad_words_ids]`'),
+    (lambda: PagedEngine(wrapper(), num_blocks=8, max_num_seqs=4),
+     'PagedEngine got an unexpected input `max_num_seqs`: '
+     'here it is `max_batch`'),
+    (lambda: RMSNorm(16, normalized_shape=16), 'RMSNorm got an unexpected input `normalized_shape`: here it is `dim`'),
+    (lambda: param_groups(net(), wd=0.1), 'param_groups got an unexpected input `wd`: here it is `weight_decay`'),
+    (lambda: schedules.warmup(None, 10, num_warmup_steps=2), 'here it is `warmup`'),
+    (lambda: train_bpe(['a'], vocab_size=300), 'train_bpe got an unexpected input `vocab_size`: here it is'),
+    (lambda: ByteTokenizer().encode('a', add_special_tokens=True), 'write `bos=True, eos=True`'),
     (lambda: TransformerWrapper.from_pretrained(pretrained_model_name_or_path='m'), 'here it is `source`'),
 ]  # fmt: skip
 
@@ -163,21 +208,77 @@ def test_the_table_is_read_for_errors_alone(monkeypatch):
     assert len(list(model.stream(IDS, 2))) == 2
 
 
+def test_what_is_advised_computes_what_was_meant():
+    """Padding and masks of PyTorch, boolean or added to the scores, as its own attention has them."""
+    torch.manual_seed(0)
+    stack = Encoder(**SMALL).double().eval()
+    x, padding = torch.randn(2, 9, 16, dtype=torch.double), torch.arange(9) > torch.tensor([[8], [5]])
+    added = nn.Transformer.generate_square_subsequent_mask(9)
+    theirs = {'src_key_padding_mask': padding, 'src_mask': added, 'tgt_mask': added < 0}
+    for word, given in (*theirs.items(), ('key_padding_mask', torch.zeros(2, 9).masked_fill(padding, -torch.inf))):
+        text = advice(word, keywords_of(stack, 'forward'), given, Encoder, 'forward', stack, KINDS)
+        code = re.search(r'write `([^`]*)`', text)[1]
+        out = stack(x, **eval(f'dict({code})', {word: given}))
+        wanted = stack(x, mask=~padding) if 'padding' in word else stack(x, causal=True)
+        assert torch.equal(out, wanted), word
+
+
+def test_lengths_of_flash_attention_are_documents():
+    torch.manual_seed(0)
+    stack, x, ends = Decoder(**SMALL).double().eval(), torch.randn(1, 9, 16).double(), torch.tensor([0, 4, 9])
+    text = advice('cu_seqlens', keywords_of(stack, 'forward'), ends, Decoder, 'forward', stack, KINDS)
+    code = re.search(r'write `([^`]*)`', text)[1]
+    out = stack(x, **eval(f'dict({code})', {'cu_seqlens': ends, 'torch': torch}))
+    assert torch.allclose(out, torch.cat((stack(x[:, :4]), stack(x[:, 4:])), dim=1), atol=1e-12)
+
+
+def test_embeddings_of_ones_own():
+    model = net()
+    vectors = model.token_emb(IDS.flip(1))
+    assert 'write `transform_token_embeds=lambda _: inputs_embeds`' in answer_of(
+        lambda: model(IDS, inputs_embeds=vectors)
+    )
+    assert torch.equal(model(IDS, transform_token_embeds=lambda _: vectors), model(IDS.flip(1)))
+
+
+def answer_of(call):
+    with pytest.raises((ConfigError, TypeError)) as error:
+        call()
+    return str(error.value)
+
+
+def test_words_of_subclasses_are_theirs():
+    class Mine(TransformerWrapper):
+        def forward(self, x, attention_mask=None, **kwargs):
+            return super().forward(x, mask=attention_mask, **kwargs)
+
+    model = Mine(num_tokens=20, max_seq_len=32, attn_layers=Encoder(**SMALL)).eval()
+    real = torch.arange(9) < torch.tensor([[9], [4]])
+    theirs = TransformerWrapper(num_tokens=20, max_seq_len=32, attn_layers=Encoder(**SMALL)).eval()
+    theirs.load_state_dict(model.state_dict())
+    assert torch.equal(model(IDS, attention_mask=real), theirs(IDS, mask=real))
+    assert 'here it is `x`' in answer_of(lambda: model(IDS, input_ids=IDS))
+
+
 # laws
 
 CLASSES = [cls for cls in KINDS.values() if cls.__module__.startswith('x_transformers.') and cls.__name__ != 'Routing']
+
+
+FUNCTIONS = (PagedEngine, schedules.warmup, param_groups, train_bpe, train_wordpiece, ByteTokenizer.encode)
 
 
 def taken_somewhere(kind):
     """The keywords of all functions of a kind."""
     if kind == BUILD:
         finetuned = inspect.signature(finetune).parameters
-        return {name for cls in CLASSES for name in cls.accepted()} | {*finetuned}
+        named = {name for function in FUNCTIONS for name in inspect.signature(function).parameters}
+        return {name for cls in CLASSES for name in cls.accepted()} | {*finetuned} | named
     if kind in (LOAD, SAVE):
         return set(inspect.signature(pretrained.load if kind == LOAD else pretrained.save).parameters) | {'attn_flash'}
     named = {name for cls in CLASSES for method in METHODS for name in keywords_of(cls, method)}
     inputs = {name for cls in CLASSES for feature in cls.catalogue for name in feature.takes}
-    return named | inputs | {'pos', 'attn_bias', 'cache_kv', 'prompt_cache', 'prompt_lens'}
+    return named | inputs | {'pos', 'attn_bias', 'cache_kv', 'prompt_cache', 'prompt_lens', 'prompt'}
 
 
 METHODS = ('forward', 'generate', 'stream', 'beam_search', 'speculative', 'infill', 'read_prompt')
@@ -233,6 +334,20 @@ def test_what_constructors_are_answered(cls):
             text = advice(word, names, 1, kind)
             assert text, word
             check_answer(text, names)
+
+
+@pytest.mark.parametrize('cls', ['Decoder', 'ViTransformerWrapper', 'Classifier', 'TransformerWrapper', 'Attention'])
+def test_values_that_are_advised_are_allowed(cls):
+    """Whatever stands for a value in the table is a value that the keyword takes."""
+    flags = KINDS[cls].accepted()
+    for row in WORDS:
+        for value, ours in [*row.values.items(), *[(value, row.ours) for value in (1, 0.5, True, 'gelu')]]:
+            for one in ours.split(' | ') if row.kind == BUILD else ():
+                text = at_callee(row, one.strip(), 'word', value, '', Callee(KINDS[cls], '', flags, None, KINDS))
+                if (found := re.search(r'write `([^`]*)`', text)) and '...' not in text:
+                    given = eval(f'dict({found[1]})')
+                    if '{value}' not in one or '{{' not in one:
+                        assert not [flags[name].refusal(v) for name, v in given.items() if flags[name].refusal(v)], text
 
 
 @pytest.mark.slow

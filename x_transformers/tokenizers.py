@@ -26,6 +26,7 @@ from x_transformers.core.optional import needed
 from x_transformers.core.plain_text import PlainText
 from x_transformers.core.writing import replacing
 from x_transformers.flags import is_int, shown
+from x_transformers.flags.unexpected import answering
 
 __all__ = ['ByteTokenizer', 'Tokenizer', 'train_bpe', 'train_unigram', 'train_wordpiece', 'wordpiece_of']
 
@@ -65,6 +66,7 @@ class Encodes:
         """Return whether later ids may still change the text of one, although it ends with a whole letter."""
         return False
 
+    @answering
     def encode(
         self, text: str, bos: bool = False, eos: bool = False, special_tokens: bool | Iterable[str] = False
     ) -> list[int]:
@@ -114,6 +116,7 @@ class Encodes:
             found += [names[part]] if part in names else self.ids_of(part)
         return found
 
+    @answering
     def decode(self, ids: Tensor | Iterable[int]) -> str:
         """The text of ids (n), without padding, beginnings and ends.
 
@@ -175,6 +178,7 @@ class Encodes:
         if rest := self.text_of([*before, *new])[len(printed) :]:
             yield rest
 
+    @answering
     def pad_batch(
         self,
         texts: Sequence[str],
@@ -357,6 +361,7 @@ def check_size(num_tokens: Any, least: int) -> None:
         raise ValueError(f'`num_tokens` got {shown(num_tokens)}, it must be an integer of at least {least}')
 
 
+@answering
 def train_bpe(
     texts: Iterable[str],
     num_tokens: int,
@@ -398,6 +403,7 @@ def train_bpe(
     return trained(inner, trainer, texts)
 
 
+@answering
 def train_wordpiece(
     texts: Iterable[str], num_tokens: int, *, lowercase: bool = False, special_tokens: Iterable[str] = ()
 ) -> Tokenizer:
@@ -466,6 +472,7 @@ def reproducible(scores: Sequence[tuple[str, float]]) -> list[tuple[str, float]]
     return sorted(found, key=lambda one: (-one[1], one[0]))
 
 
+@answering
 def train_unigram(texts: Iterable[str], num_tokens: int, *, special_tokens: Iterable[str] = ()) -> Tokenizer:
     """Unigram, as SentencePiece has it: of all ways to cut a text, the one with the largest sum of log p(piece).
 

@@ -15,6 +15,7 @@ from x_transformers.features.levels import StackFeature
 from x_transformers.flags import ConfigError, at_least, flag, none, number, positive, size
 from x_transformers.flags.inputs import per_row_or_token
 from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.unexpected import answering
 
 
 def l2norm(t: Tensor, groups: int = 1) -> Tensor:
@@ -82,6 +83,7 @@ class RMSNorm(nn.Module):
     plain = True
     eps: float | None = None
 
+    @answering
     def __init__(self, dim: int, unit_offset: bool = False, eps: float | None = None) -> None:
         super().__init__()
         self.unit_offset, self.scale, self.eps = float(unit_offset), dim**0.5, eps

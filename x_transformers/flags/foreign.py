@@ -5,6 +5,7 @@ Only imported for an error: a keyword that is taken costs nothing.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import re
@@ -45,6 +46,7 @@ REFUSED_BY = {
     'VisionLanguageWrapper': ('prompt_lens',),
     'XTransformer': OF_SOURCE,
     'EncoderDecoder': OF_SOURCE,
+    'Parti': (*OF_SOURCE, 'eos_token', 'min_new_tokens', 'stop_sequences'),
 }
 # inputs of a model that wrappers set or refuse
 REFUSED = {'cache', 'input_not_include_cache', 'seq_start_pos', 'self_attn_kv_mask', 'logits_to_keep', 'document_ids'}
@@ -92,6 +94,9 @@ class Place(NamedTuple):
 def answer(name: str, value: Any, callee: Callee) -> str:
     """Return what to write instead of a keyword of another library, as the end of an error message, or ''."""
     rows, side = rows_for(name, callee.kind)
+    if not rows:
+        meant = '' if (found := belonging(name, value, callee)) else likely_word(name, callee)
+        return f', did you mean `{meant}`{answer(meant, value, callee)}' if meant else found
     for row in rows:
         for alternative in alternatives(row, value):
             if found := at_callee(row, alternative, name, value, side, callee):
@@ -104,7 +109,7 @@ def answer(name: str, value: Any, callee: Callee) -> str:
         for alternative in alternatives(row, value):
             if found := elsewhere(row, alternative, name, value, callee):
                 return found
-    return belonging(name, value, callee) if not rows else ''
+    return ''
 
 
 def refused_by(callee: Callee) -> set[str]:
@@ -137,10 +142,28 @@ def rows_by_word() -> dict[str, list[Word]]:
     return found
 
 
+def likely_word(name: str, callee: Callee) -> str:
+    """Return the word of the table that a misspelt keyword is meant to be, or '' if none, or a keyword, is closer."""
+    if any(prefix + name in callee.names for prefix in PREFIXES):
+        return ''
+    plain = {word.replace('_', ''): word for word in rows_by_word()}
+    spelt = name.replace('_', '').lower()
+    close = [spelt] if spelt in plain else difflib.get_close_matches(spelt, plain, n=1, cutoff=0.9)
+    close = [word for word in close if abs(len(word) - len(spelt)) < 2]
+    own = difflib.get_close_matches(spelt, {one.replace('_', '') for one in callee.names}, n=1, cutoff=0.75)
+    likeness = [difflib.SequenceMatcher(None, one, spelt).ratio() for one in (*close, *own)]
+    return plain[close[0]] if close and likeness[0] > max(likeness[1:], default=0.0) else ''
+
+
 def alternatives(row: Word, value: Any) -> list[str]:
-    """Return what a row says to write for a value."""
-    key = getattr(value, '__name__', value)
+    """Return what a row says to write for a value. A function, a class or a module counts by its name."""
+    key = getattr(value, 'func', value)  # of a partial
+    if callable(key):
+        key = getattr(key, '__name__', type(key).__name__)
+        key = next((one for one in (key, key.lower()) if one in row.values), key)
     known = isinstance(key, (str, int, float, bool, type(None))) and key in row.values
+    if value is None and not known and re.search(r'{(value|less|root|not)}', row.ours):
+        return [': leave it out']
     return [part.strip() for part in (row.values[key] if known else row.ours).split(' | ')]
 
 
@@ -164,7 +187,10 @@ def at_callee(row: Word, alternative: str, name: str, value: Any, side: str, cal
     for code in changed:
         keywords = KEYWORD.findall(code)
         taken = callee.names if not callee.method else set(callee.names) - refused_by(callee)
-        if name not in keywords and all(keyword in taken for keyword in keywords):
+        if name not in keywords and len({*keywords}) == len(keywords) and all(keyword in taken for keyword in keywords):
+            flags = {} if callee.method or callee.owner is None else flags_of(callee.owner)
+            if demand := demands(alternative, keywords, value, flags):
+                return f': here it is {listed(keywords)}{demand}'
             plain = alternative.isidentifier() and not row.values
             return f': here it is {listed(keywords)}{"" if plain else f", write `{code}`"}{remark(row, name, value)}'
     return ''
@@ -192,7 +218,24 @@ def elsewhere(row: Word, alternative: str, name: str, value: Any, callee: Callee
     place = next((place for place in places if all(keyword in place.names for keyword in keywords)), None)
     if place is None:
         return ''
+    cls = callee.kinds.get(place.code.split('(')[0])
+    if demand := demands(alternative, keywords, value, flags_of(cls)):
+        return f': here it is {listed(keywords)} {place.words}{demand}'
     return f': here it is {listed(keywords)} {place.words}, `{place.code.format(code)}`{remark(row, name, value)}'
+
+
+@functools.lru_cache(maxsize=256)
+def flags_of(cls: Any) -> Mapping[str, Any]:
+    """Return the declarations of the keywords of a class, by name."""
+    return cls.accepted() if hasattr(cls, 'accepted') else {}
+
+
+def demands(alternative: str, keywords: list[str], value: Any, flags: Mapping[str, Any]) -> str:
+    """Return what a keyword must be, as the end of a sentence, if it refuses the value that it would be given."""
+    given = keywords if alternative.lstrip('!').isidentifier() else re.findall(r'(\w+)={value}', alternative)
+    handed = [one for one in keywords if one in flags and any(one.endswith(g) or g.endswith(one) for g in given)]
+    refusing = [one for one in handed if flags[one].refusal(value)]
+    return f', which must be {flags[refusing[0]].check.words}' if given and refusing else ''
 
 
 def belonging(name: str, value: Any, callee: Callee) -> str:
@@ -221,11 +264,18 @@ def filled(text: str, name: str, value: Any) -> str:
     fields = {
         'name': name,
         'value': brief(value),
-        'less': str(value - 1) if number and isinstance(value, int) else '...',
+        'less': less(value),
         'root': f'{value} ** -0.5' if number else '...',
         'not': str(not value) if isinstance(value, (bool, int, type(None))) else '...',
     }
     return text.format(**fields)
+
+
+def less(value: Any) -> str:
+    """Return how many tokens of a window lie before the query: of a pair of sides, the first says it itself."""
+    if isinstance(value, tuple) and len(value) == 2:
+        return brief(value[0])
+    return str(value - 1) if isinstance(value, int) and not isinstance(value, bool) else '...'
 
 
 def written(alternative: str, name: str, value: Any) -> str:
@@ -262,10 +312,10 @@ def homes(kind: str, callee: Callee) -> Iterator[Place]:
     if kind == CALL:
         if own is not None and callee.method != 'forward' and callee.owner not in (wrapper, None):
             yield Place('of a call', 'model(..., {})', keywords_of(own, 'forward'))
-        names = keywords_of(net, 'forward') | {*OF_SOURCE, *OF_STACK}
+        names = keywords_of(net, 'forward') - {'x'} | {*OF_SOURCE, *OF_STACK}
         yield Place('of the call of the model', 'net(ids, {})', names)
         yield Place('of the call of AutoregressiveWrapper', 'AutoregressiveWrapper(net)(ids, {})',
-                    keywords_of(wrapper, 'forward'))  # fmt: skip
+                    keywords_of(wrapper, 'forward') - {'x'})  # fmt: skip
         return
     for method in ('generate', 'beam_search', 'speculative'):
         if own is not None and method != callee.method and hasattr(own, method):
@@ -276,7 +326,7 @@ def homes(kind: str, callee: Callee) -> Iterator[Place]:
 
 
 def place_of(name: str, kinds: Mapping[str, Any]) -> Place:
-    names = kinds[name].accepted()
+    names = flags_of(kinds[name])
     return Place(f'of {name}', f'{name}(net, {{}})' if 'net' in names else f'{name}({{}})', names)
 
 

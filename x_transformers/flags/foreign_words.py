@@ -45,20 +45,23 @@ FLASH_VALUES = {
     'eager': 'attn_flash=False', 'math': 'attn_flash=False', False: 'attn_flash=False', True: 'attn_flash=True',
     'sdpa': 'attn_flash=True', 'flash_attention_2': 'attn_flash=True', 'flash_attention_3': 'attn_flash=True',
     'flash': 'attn_flash=True', None: ': leave it out, the fastest kernel is chosen',
-    'flex_attention': ': leave it out, the fastest kernel is chosen',
+    'flex_attention': ': leave it out, the fastest kernel is chosen', 'xformers': 'attn_flash=True',
+    'auto': ': leave it out, the fastest kernel is chosen',
 }  # fmt: skip
 ACTIVATIONS = {
     **{name: "ff_activation='gelu_tanh'" for name in ('gelu_new', 'gelu_pytorch_tanh', 'gelu_fast', 'gelu_accurate')},
     **{name: f"ff_activation='{name}'" for name in ('gelu', 'relu', 'relu2', 'silu', 'tanh', 'quick_gelu')},
     'swish': "ff_activation='silu'",
     **dict.fromkeys(('swiglu', 'gated-silu', 'silu_glu'), 'ff_glu=True, ff_swish=True'),
-    **dict.fromkeys(('geglu', 'gated-gelu', 'gelu_glu'), 'ff_glu=True'),
+    **dict.fromkeys(('geglu', 'gelu_glu'), 'ff_glu=True'),
+    'gated-gelu': "ff_glu=True, ff_activation='gelu_tanh'",
     'gated-relu': "ff_glu=True, ff_activation='relu'", 'reglu': "ff_glu=True, ff_activation='relu'",
 }  # fmt: skip
 NO_POSITIONS = 'use_abs_pos_emb=False'
+ALIBI = 'alibi_pos_bias=True, disable_abs_pos_emb=True'
 POSITIONS = {
     **dict.fromkeys(('rope', 'rotary', 'rotate'), 'rotary_pos_emb=True'),
-    'alibi': 'alibi_pos_bias=True',
+    'alibi': ALIBI,
     **dict.fromkeys(('t5', 'relative', 'rpe'), 'rel_pos_bias=True'),
     **dict.fromkeys(('relative_key', 'relative_key_query'), 'shaw_rel_pos=True'),
     **dict.fromkeys(('sinusoidal', 'sine', 'sincos', 'fixed'), 'sinu_pos_emb=True'),
@@ -71,7 +74,9 @@ POSITIONS = {
 NORMS = {
     **dict.fromkeys(('rmsnorm', 'RMSNorm', 'rms', 'rms_norm'), 'use_rmsnorm=True'),
     **dict.fromkeys(('scalenorm', 'ScaleNorm'), 'use_scalenorm=True'),
-    **dict.fromkeys(('layernorm', 'LayerNorm', 'layer_norm', 'layer', 'ln'), ': leave it out, it is the default'),
+    **dict.fromkeys(
+        ('layernorm', 'LayerNorm', 'layer_norm', 'layer', 'ln', 'LN', None), ': leave it out, it is the default'
+    ),
 }
 BIASES = {
     False: 'ff_no_bias=True | @Attention : leave it out, projections have no bias by default',
@@ -80,15 +85,41 @@ BIASES = {
 SUBLAYER_DROPOUT = (
     'attn_sublayer_dropout={value}, ff_sublayer_dropout={value} | attn_sublayer_dropout | ff_sublayer_dropout | dropout'
 )
+POOLS = {
+    **dict.fromkeys(('avg', 'mean', 'gap', 'average'), "pool='mean' | token='mean' | average_pool_embed=True"),
+    **dict.fromkeys(
+        ('token', 'cls', 'cls_token'), "pool='first', prefix_tokens=1 | token='first' | use_cls_token=True"
+    ),
+    **dict.fromkeys(('last', 'lasttoken'), "token='last'"),
+    **dict.fromkeys(('map', 'attention', 'attn'), "pool='attention' | !attn_pool=True"),
+    **dict.fromkeys(('', None), 'pool=None'),
+}
 FIRST_INPUTS = (
-    'x | prompts | seq | src | source | seq_in | start_tokens | tokens | token_ids | texts | ids | text | img | images'
-    ' | states | video'
+    'x | prompts | prompt | seq | src | source | seq_in | start_tokens | tokens | token_ids | texts | ids | text | img'
+    ' | images | states | video'
 )
 TOKEN_TYPES = (
     "embed_ids={{'token_type': {name}}} | : build the model with `TransformerWrapper(..., embed_num_tokens="
     "{{'token_type': 2}})`, then pass `embed_ids={{'token_type': {name}}}`"
 )
+OF_VECTORS = ' | '.join(
+    f'@{cls} x'
+    for cls in ('AttentionLayers', 'Attention', 'FeedForward', 'TransformerBlock', 'ContinuousTransformerWrapper',
+                'ContinuousAutoregressiveWrapper', 'RMSNorm')
+)  # fmt: skip
+OF_IDS = f'{OF_VECTORS} | source | : a model of tokens takes ids, a ContinuousTransformerWrapper takes vectors'
+EMBEDDED = (
+    f'{OF_VECTORS} | : a stack takes vectors, `net.attn_layers(x)`; a model replaces the vectors of its ids by others'
+    ' if you write `transform_token_embeds=lambda _: {name}`, and `prepend_embeds={name}` puts them in front'
+)
+OF_TARGET = ': padding of the target is marked by `ignore_index`, -100'
+OF_MEMORY = ': leave it out, `mask` of the source hides its padding'
+AT_PROMPTS = ': leave it out, positions are counted from the first token that `mask` or `prompt_lens` leave'
 AT_DRAWS = ': leave it out, tokens are sampled unless `temperature=0.0`'
+SAMPLERS = {
+    **dict.fromkeys(('greedy', 'greedy_search', 'argmax'), 'temperature=0.0'),
+    **dict.fromkeys((None, 'sample', 'random', 'multinomial'), AT_DRAWS),
+}
 NO_DICT = ': leave it out, a call returns tensors; `return_intermediates=True` returns more'
 NOTHING_TO_LOAD = ' has no effect here: leave it out'
 
@@ -96,11 +127,12 @@ WORDS: tuple[Word, ...] = (
     # sizes of a stack
     Word('hidden_dim', 'torchvision, Llama', '!dim_inner | dim'),
     Word('hidden_size d_model n_embd n_embed embed_dim embedding_dim model_dim model_size emb_size embed_size '
-         'embedding_size embed_dims hidden_units hidden_channels attention_dim d_embed dmodel emb_dim dim_model '
+         'embed_dims hidden_units hidden_channels attention_dim d_embed dmodel emb_dim dim_model '
          'width hidden residual_dim dim_embed dim_embedding base_dim encoder_hidden_size decoder_hidden_size '
          'decoder_input_dim decoder_output_dim features num_features num_hidden qkv_features',
          f'{HF}, {TORCH}, {TIMM}, {GPT}, {FAIRSEQ}', 'dim'),
-    Word('normalized_shape', TORCH, 'dim'),
+    Word('embedding_size', HF, '!emb_dim | dim'),
+    Word('normalized_shape units', f'{TORCH}, Keras', 'dim'),
     Word('num_layers n_layer n_layers num_hidden_layers num_blocks n_blocks nlayers layers num_transformer_layers '
          'nlayer num_block number_of_layers num_layer block_count n_hidden_layers depths',
          f'{HF}, {TORCH}, {GPT}, {FAIRSEQ}', 'depth'),
@@ -108,13 +140,16 @@ WORDS: tuple[Word, ...] = (
          'num_query_heads num_head attn_heads number_of_heads n_attention_heads attention_head_count',
          f'{HF}, {TORCH}, {TIMM}, {GPT}, {FAIRSEQ}', 'heads'),
     Word('num_key_value_heads num_kv_heads n_kv_heads n_kv_head n_head_kv n_query_groups num_query_groups num_kv '
-         'num_heads_k nheads_k kv_n_heads num_key_value_groups n_heads_kv multi_query_group_num num_kv_head '
+         'num_heads_kv num_heads_k nheads_k kv_n_heads num_key_value_groups n_heads_kv '
+         'multi_query_group_num num_kv_head '
          'head_count_kv',
          f'{HF}, LitGPT, {MEGATRON}', 'attn_kv_heads', note='the number of heads of keys and values'),
+    Word('multiple_of ffn_dim_multiplier',
+         'Llama', ': give the width itself, `ff_dim_inner`: int(ffn_dim_multiplier * (8 * dim // 3)), rounded up'),
     Word('multi_query multi_query_attention use_multi_query mqa',
          HF, 'attn_one_kv_head', values={True: 'attn_one_kv_head=True', False: ': leave it out'}),
     Word('head_dim dim_per_head d_kv d_head head_size kv_channels attention_head_dim attention_head_size dim_heads '
-         'head_width dim_key d_k d_qkv key_size size_per_head n_embd_head heads_dim',
+         'head_width dim_key d_k d_qkv key_size key_dim size_per_head n_embd_head heads_dim',
          f'{HF}, LitGPT, {JAX}', 'attn_dim_head', note='64 by default, whatever the width of the stack'),
     Word('v_head_dim d_v value_dim dim_value value_head_dim', HF, 'attn_value_dim_head'),
     Word('kdim vdim', TORCH, 'cross_attn_dim_context | dim_context'),
@@ -123,20 +158,22 @@ WORDS: tuple[Word, ...] = (
     Word('intermediate_size dim_feedforward ffn_dim d_ff n_inner mlp_dim mlp_hidden_dim ffn_hidden_size d_inner '
          'hidden_features inner_dim ffn_embed_dim ff_dim feedforward_dim d_mlp filter_size dim_ffn ffn_inner_dim '
          'intermediate_dim dim_ff dim_mlp mlp_hidden_size ffn_size ffn_intermediate_size feed_forward_dim d_hidden '
-         'feed_forward_length inner_size dff ff_size ff_hidden_dim',
+         'feed_forward_length inner_size dff ff_size ff_hidden_dim hidden_dims',
          f'{HF}, {TORCH}, {FAIRSEQ}, {MEGATRON}', 'ff_dim_inner'),
     Word('mlp_ratio mlp_mult ffn_mult expansion_factor ff_expansion widening_factor mlp_expansion expansion '
-         'expansion_ratio ffn_ratio ff_ratio ffn_expansion mlp_scale',
+         'expansion_ratio ffn_ratio ff_ratio ffn_expansion mlp_scale hidden_layer_multiplier ffn_mult_factor',
          f'{TIMM}, MPT', 'ff_mult'),
     # dropout
     Word('dropout',
          f'{TORCH}, {FAIRSEQ}', 'attn_dropout={value}, ff_dropout={value} | attn_dropout | ff_dropout',
          note='of weights and hidden units; `attn_sublayer_dropout`, `ff_sublayer_dropout` for the output'),
     Word('dropout_rate dropout_prob hidden_dropout hidden_dropout_prob resid_pdrop residual_dropout drop_rate '
-         'resid_dropout residual_dropout_prob hidden_dropout_rate drop proj_drop resid_drop proj_drop_rate',
+         'resid_dropout residual_dropout_prob hidden_dropout_rate drop proj_drop resid_drop proj_drop_rate '
+         'resid_dropout1 resid_dropout2',
          f'{HF}, {TIMM}, {JAX}', SUBLAYER_DROPOUT),
     Word('attention_dropout attention_probs_dropout_prob attn_pdrop attn_drop attn_drop_rate '
-         'attention_dropout_prob attention_dropout_rate att_dropout dropout_p attn_dropout_p attn_dropout_rate '
+         'attention_dropout_prob attention_dropout_rate att_dropout dropatt dropout_p attn_dropout_p '
+         'attn_dropout_rate '
          'attention_probs_dropout attn_drop_p',
          f'{HF}, {TIMM}, {FLASH}', 'attn_dropout'),
     Word('activation_dropout mlp_dropout ffn_dropout relu_dropout act_dropout mlp_drop ffn_dropout_rate '
@@ -149,24 +186,24 @@ WORDS: tuple[Word, ...] = (
          'drop_path_prob layer_drop layerdrop_prob',
          f'{HF}, {TIMM}, {FAIRSEQ}', 'layer_dropout'),
     Word('classifier_dropout cls_dropout head_dropout drop_head head_drop classifier_dropout_prob qa_dropout '
-         'seq_classif_dropout final_dropout summary_last_dropout',
+         'seq_classif_dropout final_dropout summary_last_dropout summary_first_dropout',
          HF, '@Classifier dropout'),
     Word('model transformer backbone base_model decoder_model lm',
          'other libraries', 'net | model | decoder | attn_layers'),
     # biases
     Word('bias use_bias add_bias', f'{TORCH}, {GPT}', 'ff_no_bias={not} | @Classifier bias', values=BIASES),
-    Word('attention_bias attn_bias_terms add_qkv_bias use_attention_bias attention_use_bias add_bias_qkv '
-         'use_qkv_bias',
+    Word('add_qkv_bias add_bias_qkv use_qkv_bias qkv_proj_bias', MEGATRON, 'attn_qkv_bias'),
+    Word('attention_bias attn_bias_terms use_attention_bias attention_use_bias',
          HF, 'attn_qkv_bias={value}, attn_out_bias={value} | attn_qkv_bias', note='they are off by default'),
     Word('mlp_bias ffn_bias add_bias_linear use_mlp_bias feedforward_bias', f'{HF}, {MEGATRON}', 'ff_no_bias={not}'),
-    Word('proj_bias o_proj_bias attention_out_bias', TIMM, 'attn_out_bias'),
+    Word('proj_bias o_proj_bias attention_out_bias out_proj_bias', f'{TIMM}, {FLASH}', 'attn_out_bias'),
     Word('lm_head_bias head_bias decoder_bias', HF, 'logits_bias'),
     Word('add_bias_kv',
          TORCH, 'attn_num_mem_kv', note='a number of learned keys and values',
          values={True: 'attn_num_mem_kv=1', False: ': leave it out'}),
     Word('add_zero_attn', TORCH, 'attn_add_zero_kv'),
     # norms
-    Word('norm_first pre_ln prenorm pre_layer_norm normalize_before do_layer_norm_before',
+    Word('norm_first pre_ln prenorm pre_lnorm pre_layer_norm normalize_before do_layer_norm_before',
          f'{TORCH}, {FAIRSEQ}, {HF}', 'pre_norm',
          values={True: ': leave it out, pre-norm is the default', False: 'pre_norm=False'}),
     Word('post_norm postnorm post_ln apply_residual_connection_post_layernorm post_layer_norm',
@@ -174,8 +211,9 @@ WORDS: tuple[Word, ...] = (
     Word('layer_norm_eps layer_norm_epsilon rms_norm_eps norm_epsilon layernorm_epsilon eps epsilon ln_eps '
          'rmsnorm_eps layernorm_eps rms_norm_epsilon variance_epsilon norm_eps rms_eps',
          f'{HF}, {TORCH}, {MEGATRON}', 'norm_eps'),
-    Word('norm_type norm_class norm_class_name norm_layer normalization layernorm_type norm_layer_type',
-         f'{GPT}, {TIMM}', 'use_rmsnorm=True', note='LayerNorm is the default', values=NORMS),
+    Word('norm_type norm_class norm_class_name norm_layer normalization layernorm_type norm_layer_type '
+         'layer_norm_type normalization_type',
+         f'{GPT}, {TIMM}', 'use_rmsnorm', note='LayerNorm is the default', values=NORMS),
     Word('use_rms_norm rms_norm rmsnorm rms_layer_norm', FLASH, 'use_rmsnorm'),
     Word('elementwise_affine layer_norm_elementwise_affine', TORCH, 'norm_affine'),
     Word('layer_norm_bias ln_bias use_layernorm_bias', HF, 'norm_bias'),
@@ -194,17 +232,21 @@ WORDS: tuple[Word, ...] = (
     # feedforwards
     Word('hidden_act hidden_activation activation_function act_layer act_fn ffn_act_fn dense_act_fn activation_fn '
          'act nonlinearity feed_forward_proj activation mlp_act activation_type ffn_activation mlp_activation '
-         'act_func activations hidden_act_fn mlp_class_name mlp_activations',
+         'act_func activation_func ffn_type activations hidden_act_fn mlp_class_name mlp_activations',
          f'{HF}, {TORCH}, {TIMM}, {FAIRSEQ}, {JAX}', 'ff_activation', values=ACTIVATIONS,
          note='`ff_glu=True` for a gated feedforward'),
     Word('swiglu use_swiglu use_swiglu_ffn',
          f'{HF}, {MEGATRON}', 'ff_glu=True, ff_swish=True', values={False: ': leave it out'}),
     Word('is_gated_act use_glu gated gated_mlp use_gated_mlp gated_linear_unit gated_act use_geglu geglu',
          HF, 'ff_glu'),
+    Word('squared_relu', MEGATRON, 'ff_activation', values={True: "ff_activation='relu2'", False: ': leave it out'}),
+    Word('openai_gelu', MEGATRON, 'ff_activation',
+         values={True: "ff_activation='gelu_tanh'", False: ': leave it out'}),
     Word('gelu_approximate', 'LitGPT', ': leave it out', values={'tanh': "ff_activation='gelu_tanh'"}),
     Word('first_k_dense_replace mlp_only_layers decoder_sparse_step moe_layer_freq interleave_moe_layer_step',
          HF, ': give `ff_moe_experts` a tuple with a value per layer, 0 for a dense one'),
-    Word('chunk_size_feed_forward', HF, 'ff_chunks', note='the number of chunks'),
+    Word('chunk_size_feed_forward',
+         HF, 'ff_chunks', note='the number of chunks', values={0: ': leave it out, it is not chunked'}),
     Word('num_local_experts num_experts n_routed_experts moe_num_experts n_experts num_moe_experts n_expert '
          'ffn_num_experts',
          f'{HF}, LitGPT, {MEGATRON}', 'ff_moe_experts'),
@@ -225,14 +267,15 @@ WORDS: tuple[Word, ...] = (
     Word('attn_implementation _attn_implementation attn_impl use_flash_attention use_flash_attn flash_attn '
          'use_flash flash_attention use_sdpa attention_implementation attention_backend use_flash_attention_2 '
          'sdp_backend fused_attn use_sdp use_fused_attn use_memory_efficient_attention use_xformers attention_type '
-         'use_flash_attention_3 experts_implementation',
+         'use_flash_attention_3 experts_implementation sdpa xformers memory_efficient attn_mode mechanism',
          f'{HF}, {TIMM}', 'attn_flash', note='None chooses the fastest', values=FLASH_VALUES),
     Word('sliding_window local_attention attention_window window_size local_window sliding_window_size '
-         'window_attention attn_window',
+         'window_attention attn_window local_attn_window_size use_local_attn',
          f'{HF}, {FLASH}, {GPT}', 'attn_max_attend_past={less}',
-         note='the tokens before the query, which is not counted'),
+         note='the tokens before the query, which is not counted', values={-1: ': leave it out, there is no window'}),
     Word('layer_types attention_layers attention_types sliding_window_pattern use_sliding_window max_window_layers '
-         'global_attn_every_n_layers sliding_window_indices',
+         'global_attn_every_n_layers sliding_window_indices '
+         'no_rope_layers',
          HF, ': give a keyword a tuple with a value per layer, `attn_max_attend_past=(127, None)`'),
     Word('attn_logit_softcapping attn_logits_soft_cap softcap attn_logit_cap attention_logit_softcapping '
          'attention_logit_softcap logit_softcap',
@@ -243,16 +286,21 @@ WORDS: tuple[Word, ...] = (
     Word('scale_attn_weights', HF, 'attn_softmax_scale=1.0', values={True: ': leave it out, scores are scaled'}),
     Word('enable_gqa', TORCH, ': leave it out, `attn_kv_heads` chooses the heads of keys and values'),
     Word('attention_fn attn_fn', JAX, 'attn_custom_attn_fn'),
-    Word('relative_attention pos_att_type max_relative_positions position_biased_input',
-         HF, 'attn_disentangled=True'),
+    Word('relative_attention pos_att_type',
+         HF, "attn_disentangled={{'span': 256, 'terms': ('c2p', 'p2c')}}", note='`span` is its `position_buckets`',
+         values={False: ': leave it out'}),
+    Word('max_relative_positions position_buckets', HF, "attn_disentangled={{'span': {value}}}"),
+    Word('position_biased_input', HF, 'use_abs_pos_emb'),
     Word('latent_attention use_mla mla', 'LitGPT', 'attn_use_latent_kv=True'),
-    Word('num_hidden_groups inner_group_num share_layers cross_layer_sharing', HF, 'weight_tie_layers=True'),
+    Word('num_hidden_groups inner_group_num share_layers '
+         'cross_layer_sharing', HF, 'weight_tie_layers=True', values={False: ': leave it out'}),
     Word('query_pre_attn_scalar', HF, 'attn_softmax_scale={root}'),
     Word('clip_qkv', 'MPT', 'attn_qkv_clip'),
     Word('attention_sinks attn_sink attention_sink use_sinks', HF, 'attn_head_learned_sink'),
-    Word('is_decoder is_causal causal use_bidirectional_attention bidirectional autoregressive unidirectional',
+    Word('is_decoder is_causal causal use_bidirectional_attention bidirectional autoregressive unidirectional '
+         'attention_dir attn_type bi_data block_type prefix_lm',
          f'{HF}, {TORCH}, {FLASH}', f'!causal | {ENCODER_OR_DECODER}'),
-    Word('add_cross_attention cross_attention use_cross_attention with_cross_attention has_cross_attention '
+    Word('add_cross_attention cross_attention use_cross_attention with_cross_attention has_cross_attention cross_attn '
          'encoder_decoder_attention',
          HF, 'cross_attend'),
     Word('is_encoder_decoder', HF, ': use `XTransformer` or `EncoderDecoder` for an encoder with a decoder'),
@@ -261,24 +309,27 @@ WORDS: tuple[Word, ...] = (
     Word('qk_rope_head_dim', HF, 'attn_dim_latent_rope'),
     Word('qk_nope_head_dim qk_head_dim', HF, 'attn_dim_head', note='`attn_dim_latent_rope` channels are added'),
     Word('gradient_checkpointing use_checkpoint activation_checkpointing grad_checkpointing recompute remat '
-         'checkpoint_activations use_gradient_checkpointing grad_checkpoint',
+         'checkpoint_activations use_gradient_checkpointing grad_checkpoint checkpoint recompute_granularity',
          f'{HF}, {TIMM}, {JAX}', 'checkpoint_layers'),
     # positions
-    Word('use_rope rope use_rotary use_rotary_embeddings rotary_embeddings rotary_embedding rotary use_rotary_emb '
+    Word('use_rope rope use_rotary use_rotary_embeddings rotary_embeddings rotary_embedding rotary '
+         'rotary_emb use_rotary_emb '
          'use_rotary_position_embeddings use_rotary_pos_emb rotary_position_embedding',
          f'{HF}, {FLASH}, {MEGATRON}', 'rotary_pos_emb'),
-    Word('rope_theta rotary_emb_base rotary_base rope_base rope_theta_base rotary_embedding_base rope_freq_base',
+    Word('rope_theta rotary_emb_base rotary_base rope_base rope_theta_base rotary_embedding_base rope_freq_base '
+         'rope_max_wavelength',
          f'{HF}, LitGPT', 'rotary_pos_emb=True, rotary_theta={value}'),
     Word('rope_scaling rope_parameters rope_adjustments rope_scaling_factor',
          f'{HF}, LitGPT', 'rotary_scaling', note="a dict such as {{'kind': 'yarn', 'factor': 4.0, 'length': 4096}}"),
-    Word('partial_rotary_factor rotary_pct rotary_percentage rotary_percent',
+    Word('partial_rotary_factor rotary_pct rotary_percentage rotary_percent rotary_emb_fraction',
          f'{HF}, LitGPT', 'rotary_emb_dim', note='the number of rotated channels per head, not their share'),
-    Word('rotary_dim n_rot rope_dim rope_n_elem rotary_emb_fraction rotary_dims', f'{HF}, {FLASH}', 'rotary_emb_dim'),
+    Word('rotary_dim n_rot rope_dim rope_n_elem rotary_dims', f'{HF}, {FLASH}', 'rotary_emb_dim'),
     Word('position_embedding_type pos_embed position_encoding_type positional_encoding pos_encoding pos_embed_type '
          'position_embedding pos_encoding_type positional_embedding position_encoding pos_embedding_type '
          'positional_embedding_type pos_emb_type positional_embeddings',
          f'{HF}, {TIMM}, {MEGATRON}', 'rotary_pos_emb=True',
-         note='or `alibi_pos_bias`, `rel_pos_bias`; a learned table is the default', values=POSITIONS),
+         values=POSITIONS,
+         note='see also `alibi_pos_bias`, `rel_pos_bias`, `sinu_pos_emb`'),
     Word('original_max_position_embeddings', HF, 'rotary_scaling', note='whose `length` it is'),
     Word('rope_condense_ratio', 'LitGPT', 'rotary_interpolation_factor'),
     Word('sinusoidal_pos_embds sinusoidal use_sinusoidal', HF, 'sinu_pos_emb'),
@@ -287,8 +338,8 @@ WORDS: tuple[Word, ...] = (
          values={False: 'sinu_pos_emb=True'}),
     Word('mem_len memory_len n_mems', HF, 'max_mem_len'),
     Word('same_length', HF, 'mem_same_length'),
-    Word('clamp_len', HF, 'xl_clamp_len'),
-    Word('alibi use_alibi', f'{HF}, {FLASH}', 'alibi_pos_bias'),
+    Word('clamp_len', HF, 'xl_clamp_len', values={-1: ': leave it out, distances are not clamped'}),
+    Word('alibi use_alibi', f'{HF}, {FLASH}', ALIBI, values={False: ': leave it out'}),
     Word('relative_attention_num_buckets num_buckets', HF, 'rel_pos_bias=True, rel_pos_num_buckets={value}'),
     Word('relative_attention_max_distance', HF, 'rel_pos_bias=True, rel_pos_max_distance={value}'),
     Word('use_position_embeddings use_positional_embeddings use_pos_embed use_learned_position_embeddings',
@@ -296,7 +347,8 @@ WORDS: tuple[Word, ...] = (
     Word('no_token_positional_embeddings no_pos_embed', FAIRSEQ, 'use_abs_pos_emb={not}'),
     # models
     Word('vocab_size n_vocab vocabulary_size num_embeddings ntoken ntokens n_words padded_vocab_size num_words '
-         'vocab_dim dict_size size_vocab nvocab token_size num_vocab voc_size vocab_len n_token',
+         'vocab_dim dict_size size_vocab nvocab token_size num_vocab voc_size vocab_len n_token '
+         'vocab d_vocab d_vocab_out',
          f'{HF}, {TORCH}, {GPT}', 'num_tokens'),
     Word('max_position_embeddings n_positions n_ctx block_size context_length max_seq_length seq_length '
          'num_positions max_sequence_length max_len context_size context_window max_position max_context_length '
@@ -305,8 +357,14 @@ WORDS: tuple[Word, ...] = (
          f'{HF}, {GPT}, {FAIRSEQ}', 'max_seq_len | max_positions', note='0 for no table of positions'),
     Word('tie_word_embeddings tie_weights weight_tying share_input_output_embed tie_embeddings tied_embeddings '
          'weight_tie share_decoder_input_output_embed tie_word_embedding tie_lm_head '
-         'share_embeddings_and_output_weights tie_embed tied_weights logits_via_embedding',
+         'share_embeddings_and_output_weights tie_embed tied_weights tie_weight '
+         'logits_via_embedding',
          f'{HF}, {FAIRSEQ}, {JAX}', 'tie_embedding'),
+    Word('untie_embeddings_and_output_weights',
+         MEGATRON, 'tie_embedding={not}', values={True: ': leave it out, they are not tied by default'}),
+    Word('make_vocab_size_divisible_by pad_vocab_size_multiple pad_vocab_size_multiple_of',
+         MEGATRON, ': round `num_tokens` up to a multiple'),
+    Word('num_memory_kv num_mem_kv n_persistent_memory', 'other libraries', 'attn_num_mem_kv'),
     Word('share_all_embeddings share_embeddings share_encoder_decoder_embeddings joined_dictionary',
          FAIRSEQ, 'tie_token_emb | tie_embedding'),
     Word('type_vocab_size', HF, "embed_num_tokens={{'token_type': {value}}}"),
@@ -315,8 +373,11 @@ WORDS: tuple[Word, ...] = (
     Word('logit_scale logits_scaling output_multiplier lm_head_multiplier', HF, 'logits_scale'),
     Word('word_embed_proj_dim', HF, 'emb_dim'),
     Word('projection_dim', HF, 'dim_shared'),
-    Word('pooler_hidden_size pooler_hidden_act pooler_act pooler_dropout pooler_output_size add_pooling_layer',
-         HF, 'pooler'),
+    Word('pooler_hidden_act pooler_act',
+         HF, "pooler={{'token': 'first', 'activation': {value}}}"),
+    Word('pooler_hidden_size pooler_output_size', HF, "pooler={{'token': 'first', 'dim': {value}}}"),
+    Word('add_pooling_layer',
+         HF, "pooler={{'token': 'first', 'activation': 'tanh'}}", values={False: ': leave it out, there is none'}),
     Word('no_scale_embedding', FAIRSEQ, ': leave it out, embeddings are not scaled unless `emb_scale` is given'),
     Word('no_cross_attention', FAIRSEQ, ': leave it out, `cross_attend=True` adds it'),
     Word('block_fn mlp_layer attn_layer embed_layer embed_norm_layer',
@@ -327,6 +388,12 @@ WORDS: tuple[Word, ...] = (
          'router_jitter_noise scale_attn_by_inverse_layer_idx use_weighted_layer_sum apply_spec_augment '
          'adaptive_softmax_cutoff quant_noise_pq padding_multiple patch_drop_rate broadcast_dropout decode '
          'deterministic_flash_attn sparse_prediction scale_attn_norm no_embed_class pool_include_prefix '
+         'apply_query_key_layer_scaling adaptive_input cutoffs div_val untie_r '
+         'attn_temperature_tuning topk_method seq_aux '
+         'ep_size fused_bias_fc dwconv return_residual residual_in_fp32 fused_add_norm rotary_emb_interleaved '
+         'attn_uses_sequence_id attn_only n_params use_attn_scale residual_norm_style tokenizer_name supports_masking '
+         'mask_zero attention_axes max_norm scale_grad_by_freq sparse ffn_config multi_head_config feedforward_config '
+         'position_encoding_config attention_chunk_size pooler_dropout layer_idx name scan_layers trainable '
          'dynamic_img_pad cross_self_attention qkv_format mask_time_prob mask_feature_prob legacy slow_but_exact '
          'tensor_parallel_size sequence_parallel',
          f'{HF}, {TIMM}, {FAIRSEQ}', ': it has no counterpart here'),
@@ -343,22 +410,25 @@ WORDS: tuple[Word, ...] = (
          HF,
          ': keywords are given one by one; `from_config` takes a `config` of this library, `pretrained.load` a folder'),
     Word('num_labels num_classes n_classes num_class nb_classes n_labels nclasses',
-         f'{HF}, {TIMM}', 'num_classes | num_labels | logits_dim'),
-    Word('id2label label2id problem_type',
+         f'{HF}, {TIMM}', '!num_classes | !num_labels | @Classifier num_classes'),
+    Word('id2label label2id',
          HF, ': it has no counterpart, the loss follows from the head and its labels'),
     Word('img_size input_resolution image_resolution', TIMM, 'image_size'),
     Word('num_channels in_chans in_channels n_channels num_input_channels input_channels',
          f'{HF}, {TIMM}', 'channels | input_channels'),
     Word('global_pool pool_type pooling pooling_mode classifier_pooling summary_type pooling_type',
-         f'{TIMM}, {HF}', 'pool | token | read | average_pool_embed=True'),
+         f'{TIMM}, {HF}', 'pool | token | read | average_pool_embed=True', values=POOLS),
     Word('num_reg_tokens reg_tokens n_registers num_registers register_tokens',
          TIMM, 'num_register_tokens | num_memory_tokens'),
-    Word('class_token cls_token num_prefix_tokens', TIMM, 'prefix_tokens=1 | use_cls_token=True'),
+    Word('class_token cls_token '
+         'num_prefix_tokens',
+         TIMM, 'prefix_tokens=1 | use_cls_token=True', values={False: ': leave it out, there is none by default'}),
     Word('use_mask_token', HF, 'mask_token'),
     Word('input_dim input_size in_features feature_dim in_dim d_input n_features input_features dim_input '
          'input_channels',
          TORCH, 'dim_in | dim_input'),
     Word('output_dim output_size out_features out_dim d_output d_out target_dim out_channels', TORCH, 'dim_out'),
+    Word('sr sampling_rate sampling_freq', 'librosa', 'sample_rate | : it is `sample_rate` of LogMelSpectrogram'),
     Word('num_mel_bins num_mels mel_bins', HF, 'n_mels'),
     Word('pad_token_id padding_idx pad_id pad_idx pad_index pad_token padding_value pad_token_idx',
          f'{HF}, {TORCH}', 'pad_value | pad_token_id | pad_id'),
@@ -367,11 +437,12 @@ WORDS: tuple[Word, ...] = (
     Word('mlm_probability mlm_prob masking_ratio mask_ratio mask_probability masked_lm_prob', HF, 'mask_prob'),
     Word('label_smoothing_factor smoothing label_smoothing_eps', HF, 'label_smoothing'),
     Word('initializer_range init_std initializer_factor init_scale weight_init std init_method_std init_method '
-         'kernel_init bias_init weight_init_std fix_init initializer',
+         'kernel_init bias_init weight_init_std fix_init initializer kernel_initializer bias_initializer '
+         'embeddings_initializer kernel_regularizer',
          HF, ': weights are drawn when a model is built; `presets.initialise_(model, std=0.02)` draws them anew'),
     Word('device init_device', TORCH, ': move the model, `.to(device)`, or build it inside `with torch.device(...)`'),
     Word('device_map', HF, ': `.to(device)` moves a model; `pretrained.load` has a `device_map`'),
-    Word('dtype torch_dtype precision param_dtype params_dtype',
+    Word('dtype torch_dtype precision param_dtype params_dtype fp16 bf16 float16 bfloat16',
          f'{TORCH}, {HF}',
          ': convert the model, `.to(torch.bfloat16)`, or set `torch.set_default_dtype` before it is built'),
     Word('architectures model_type transformers_version pretraining_tp use_return_dict pruned_heads reuse',
@@ -382,40 +453,91 @@ WORDS: tuple[Word, ...] = (
          ': adapters are those of peft: `get_peft_model(model, LoraConfig(...))`, layers are ordinary `nn.Linear`'),
     Word('task_type task problem_kind', f'{PEFT}, {HF}', '@finetune head'),
     Word('layerwise_lr_decay llrd layer_decay lr_decay layer_decay_rate', TIMM, '@finetune layer_lr_decay'),
-    Word('learning_rate base_lr max_lr', HF, '@finetune lr | : it is of the optimizer'),
+    Word('learning_rate lr base_lr max_lr', HF, '@finetune lr | : it is of the optimizer'),
     Word('freeze_layers frozen_layers freeze_backbone freeze_base', 'other libraries', '@finetune freeze'),
-    Word('weight_decay betas optim optimizer warmup_steps num_train_epochs',
-         HF, ': it is of the optimizer or the trainer'),
+    Word('weight_decay wd decay_rate',
+         HF, '!weight_decay | : it is of the optimizer, see `param_groups(model, weight_decay=...)`'),
+    Word('no_decay no_decay_bias_params filter_bias_and_bn no_weight_decay_list exclude_from_weight_decay '
+         'no_decay_name_list skip_list',
+         f'{TIMM}, {HF}', ': leave it out, `param_groups(model)` lets no bias, norm or embedding decay'),
+    Word('num_warmup_steps warmup_steps warmup_iters warmup_ratio warmup_epochs warmup_t '
+         'warmup_updates warmup_proportion',
+         HF, '!warmup | : `schedules.warmup(optimizer, total_steps, warmup=...)` makes a schedule'),
+    Word('num_training_steps max_steps max_iters t_total T_max lr_decay_iters total_iters num_updates',
+         HF, '!total_steps | : `schedules.warmup(optimizer, total_steps)` makes a schedule'),
+    Word('lr_scheduler_type scheduler_type schedule lr_scheduler '
+         'decay_style', HF, '!decay | : see `schedules.warmup`'),
+    Word('min_lr_ratio min_lr_rate lr_end_ratio eta_min_ratio', HF, '!min_ratio | : see `schedules.warmup`'),
+    Word('betas optim optimizer num_train_epochs max_epochs epochs batch_size per_device_train_batch_size accelerator '
+         'devices strategy gradient_clip_val max_grad_norm grad_clip accumulate_grad_batches '
+         'gradient_accumulation_steps',
+         f'{HF}, Lightning', ': it is of the optimizer or the trainer'),
+    Word('max_num_seqs max_running_requests max_batch_size max_num_requests',
+         VLLM, '!max_batch | : it is `max_batch` of PagedEngine'),
+    Word('max_queue_size max_waiting_requests max_pending', VLLM, '!max_waiting | : it is of PagedEngine'),
+    Word('num_gpu_blocks num_gpu_blocks_override num_kv_blocks', VLLM,
+         '!num_blocks | : it is of PagedEngine', note='how many blocks of keys and values there are'),
+    Word('kv_block_size page_size', VLLM, '!block_size | : it is of PagedEngine'),
+    Word('enforce_eager', VLLM, '!compile={not} | : leave it out, steps are compiled with `compile=True` alone'),
+    Word('gpu_memory_utilization enable_prefix_caching enable_chunked_prefill max_num_batched_tokens swap_space '
+         'kv_cache_dtype quantization '
+         'max_paddings scheduling_policy num_scheduler_steps',
+         VLLM, ': it has no counterpart; PagedEngine shares the blocks of equal prefixes'),
+    Word('min_freq min_frequence', 'tokenizers', '!min_frequency | : see `x_transformers.tokenizers`'),
+    Word('do_lower_case lower_case do_lower uncased', HF, '!lowercase | : see `x_transformers.tokenizers`'),
+    Word('additional_special_tokens extra_special_tokens user_defined_symbols',
+         HF, '!special_tokens | : see `x_transformers.tokenizers`'),
+    Word('iterator corpus files dataset sentences sentence_iterator',
+         'tokenizers, SentencePiece', '!texts | : see `x_transformers.tokenizers`'),
+    Word('add_special_tokens add_bos_token '
+         'add_eos_token',
+         HF, '@encode bos={value}, eos={value} | @pad_batch bos={value}, eos={value} '
+         '| : see `encode` of the tokenizer'),
+    Word('return_tensors padding truncation pad_to_multiple_of return_attention_mask return_token_type_ids',
+         HF, ': `encode` gives a list, `pad_batch` a tensor of padded ids and its mask'),
     # calls
-    Word('query', TORCH, 'x', CALL),
-    Word('key value', TORCH, 'context', CALL, note='keys and values are projected from one tensor'),
+    Word('query inputs_q', f'{TORCH}, {JAX}', 'x', CALL),
+    Word('hidden_states hidden_state hidden residual_stream residual', HF, EMBEDDED, CALL),
+    Word('key value inputs_kv inputs_k inputs_v '
+         'key_value_states', f'{TORCH}, {JAX}', 'context', CALL, note='keys and values are projected from one tensor'),
     Word('input_ids idx inputs input tokens token_ids ids src input_tokens x text_ids seq prompt prompts '
          'inputs_ids prompt_token_ids token_idx prev_output_tokens src_tokens input_seq encoder_input_tokens '
-         'input_token_ids sequence context_tokens x_in batch sequences',
+         'input_token_ids sequence context_tokens x_in batch sequences text texts',
          f'{HF}, {TORCH}, {GPT}, {FAIRSEQ}', FIRST_INPUTS, CALL),
     Word('pixel_values image images imgs img pictures',
-         f'{HF}, {TIMM}', 'img | images | image | source | video | x', CALL),
-    Word('input_features input_values features audio_values waveform mel', HF, 'x | source', CALL),
+         f'{HF}, {TIMM}',
+         '@TransformerWrapper : it is `img` of the call of ViTransformerWrapper | img | images | image | source | video'
+         ' | x', CALL),
+    Word('input_features input_values features audio_values waveform mel', HF, OF_IDS, CALL),
     Word('decoder_input_ids tgt targets_in decoder_input_tokens decoder_inputs tgt_ids',
-         f'{HF}, {TORCH}, {JAX}', 'tgt | seq_out_start | start | x', CALL),
-    Word('inputs_embeds input_embeds inputs_embeddings decoder_inputs_embeds token_embeddings embeds '
-         'input_embeddings',
-         HF, ': a stack takes vectors, `net.attn_layers(x)`; `prepend_embeds=x` puts vectors in front of the ids',
-         CALL),
+         f'{HF}, {TORCH}, {JAX}', 'tgt | seq_out_start | start | x | prompts | seq', CALL),
+    Word('inputs_embeds input_embeds inputs_embeddings decoder_inputs_embeds token_embeddings embeds input_embeddings',
+         HF, EMBEDDED, CALL),
     Word('attention_mask attn_masks input_mask',
          HF, 'mask', CALL, note='boolean, True for tokens and False for padding: `mask={name}.bool()`'),
     Word('pixel_attention_mask feature_attention_mask', HF, 'mask', CALL),
     Word('decoder_attention_mask', HF, ': padding of the target is marked by `ignore_index`, -100', CALL),
-    Word('padding_mask key_padding_mask src_key_padding_mask tgt_key_padding_mask encoder_padding_mask pad_mask '
-         'self_attn_padding_mask src_padding_mask tgt_padding_mask',
-         f'{TORCH}, {FAIRSEQ}', 'mask=~{name}', CALL, note='True is a token here, and padding there'),
+    Word('padding_mask key_padding_mask src_key_padding_mask pad_mask '
+         'self_attn_padding_mask src_padding_mask',
+         f'{TORCH}, {FAIRSEQ}', 'mask=~{name}.bool()', CALL, note='True is a token here, and padding there'),
+    Word('encoder_padding_mask',
+         FAIRSEQ, '@Encoder mask=~{name}.bool() | context_mask=~{name}.bool()', CALL,
+         note='True is a token here, and padding there'),
+    Word('valid_mask key_mask token_mask tokens_mask nonpad_mask input_paddings_mask '
+         'masks', 'other libraries', 'mask', CALL,
+         note='boolean, True for tokens and False for padding'),
+    Word('tgt_key_padding_mask tgt_padding_mask',
+         TORCH, f'@XTransformer {OF_TARGET} | @EncoderDecoder {OF_TARGET} | mask=~{{name}}.bool()', CALL,
+         note='True is a token here, and padding there'),
     Word('memory_key_padding_mask memory_padding_mask enc_padding_mask',
-         TORCH, 'context_mask=~{name}', CALL, note='True is a token here, and padding there'),
+         TORCH, f'@XTransformer {OF_MEMORY} | @EncoderDecoder {OF_MEMORY} | context_mask=~{{name}}.bool()', CALL,
+         note='True is a token here, and padding there'),
     Word('encoder_attention_mask cross_attention_mask encoder_mask context_attention_mask source_mask',
-         HF, 'context_mask', CALL, note='boolean, True for tokens: `context_mask={name}.bool()`'),
-    Word('src_mask', TORCH, 'attn_mask=~{name}', CALL, note='True where a query sees a key, and hidden there'),
+         HF, f'@XTransformer {OF_MEMORY} | @EncoderDecoder {OF_MEMORY} | context_mask', CALL,
+         note='boolean, True for tokens: `context_mask={name}.bool()`'),
+    Word('src_mask', TORCH, 'attn_mask=~{name}.bool()', CALL, note='True where a query sees a key, and hidden there'),
     Word('tgt_mask',
-         TORCH, 'attn_mask=~{name}', CALL,
+         TORCH, 'attn_mask=~{name}.bool()', CALL,
          note='a Decoder is causal without it; True is visible here, and hidden there'),
     Word('memory_mask', TORCH, ': it has no counterpart, `context_mask` hides tokens of the context', CALL),
     Word('attention_bias bias attn_biases position_bias relative_position_bias additive_mask alibi_slopes',
@@ -428,36 +550,56 @@ WORDS: tuple[Word, ...] = (
          f'{HF}, {TORCH}, {FAIRSEQ}', 'context', CALL, note='the hidden states of the encoder, one tensor'),
     Word('position_ids positions input_pos positions_ids decoder_position_ids pos_ids position',
          f'{HF}, LitGPT, {JAX}', 'pos', CALL),
-    Word('cache_position start_pos cache_index', HF, ': the cache holds how many tokens were read', CALL),
+    Word('cache_position start_pos cache_index seqlen_offset '
+         'decode_index', HF, ': the cache holds how many tokens were read', CALL),
     Word('token_type_ids segment_ids token_types', HF, TOKEN_TYPES, CALL),
     Word('labels lm_labels label',
-         HF, 'labels', CALL,
+         HF, '@XTransformer tgt | @EncoderDecoder tgt | labels', CALL,
          note='the loss is made by the wrapper, which takes its targets from the ids if there are no labels'),
     Word('targets target y target_ids',
          GPT, 'labels', CALL, note='targets are made from the ids, shifted by one: pass the whole sequence once'),
+    Word('return_logits',
+         'other libraries', '@TransformerWrapper : leave it out, a call returns logits | return_outputs',
+         CALL),
+    Word('loss_mask loss_weights sample_weight', f'{MEGATRON}, Keras',
+         ': tokens are left out of the loss by `labels`, in which they are `ignore_index`, -100', CALL),
+    Word('shift_labels', HF, ': leave it out, labels are shifted by the wrapper', CALL),
+    Word('image_embeds image_features vision_embeds', HF, ': `VisionLanguageWrapper` takes images', CALL),
+    Word('freqs_cis freqs_cos freqs_sin cos '
+         'sin', 'Llama', ': leave it out, `rotary_pos_emb=True` of the stack makes them', CALL),
+    Word('block_mask score_mod return_lse mixer_subset mutable alignment_layer alignment_heads full_context_alignment '
+         'skip_layers stop_at_layer adapter',
+         f'{FLASH}, {FAIRSEQ}', ': it has no counterpart', CALL),
     Word('start_positions end_positions',
          HF, ': give both as `labels` (b, 2) to a model with a head for spans', CALL),
     Word('next_sentence_label sentence_order_label',
          HF, '!labels | : it is `labels` of the call of BertPretrainWrapper', CALL),
     Word('past_key_values past_key_value layer_past past kv_cache past_kv cache_params incremental_state '
-         'past_states past_kvs inference_params',
+         'past_states past_kvs inference_params past_kv_cache',
          f'{HF}, {FLASH}, {FAIRSEQ}', 'cache | prompt_cache', CALL,
          note='what an earlier call with `return_intermediates=True` gave; `generate` keeps its own'),
     Word('use_cache',
-         HF, 'cache_kv | return_intermediates', CALL, note='which gives the cache of the call',
-         values={False: 'cache_kv=False | : leave it out, a call returns no cache by default'}),
+         HF, 'return_intermediates', CALL, note='which gives the cache of the call',
+         values={False: ': leave it out, a call returns no cache by default'}),
+    Word('use_cache use_kv_cache use_past_kv_cache', HF, 'cache_kv', GENERATE),
     Word('output_attentions need_weights return_attention return_attentions return_weights output_attn_weights '
-         'return_attn_probs return_attn_weights need_head_weights average_attn_weights output_attention',
+         'return_attn_probs return_attention_scores return_attn_weights need_head_weights '
+         'average_attn_weights output_attention',
          f'{HF}, {TORCH}, ' f'{FLASH}', 'return_attn=True | return_intermediates=True | return_hiddens=True', CALL,
          values={False: ': leave it out, they are not returned by default'}),
-    Word('output_hidden_states return_hidden_states features_only return_all_hiddens output_all_encoded_layers '
-         'return_features return_intermediate',
+    Word('features_only return_features return_embeds output_embeddings return_last_hidden_state',
+         FAIRSEQ, 'return_embeddings | return_hiddens', CALL),
+    Word('output_hidden_states output_hidden return_hidden_states return_all_hiddens output_all_encoded_layers '
+         'return_intermediate',
          f'{HF}, {FAIRSEQ}', 'return_intermediates=True | return_hiddens=True | return_embeddings=True', CALL,
          note='`layer_hiddens` of the intermediates',
          values={False: ': leave it out, they are not returned by default'}),
     Word('return_dict output_router_logits return_tuple', HF, NO_DICT, CALL),
-    Word('is_causal causal_mask src_is_causal tgt_is_causal memory_is_causal causal use_causal_mask',
+    Word('is_causal src_is_causal tgt_is_causal causal use_causal_mask',
          f'{TORCH}, {FLASH}', f'!causal | {ENCODER_OR_DECODER}', CALL),
+    Word('causal_mask', 'other libraries', f'{ENCODER_OR_DECODER}: leave it out', CALL),
+    Word('memory_is_causal', TORCH, ': it has no counterpart, every query attends to the whole context', CALL,
+         values={False: ': leave it out, every query attends to the whole context'}),
     Word('num_logits_to_keep last_token_only only_last', HF, 'logits_to_keep', CALL),
     Word('perm_mask target_mapping', HF, ': `PermutationLMWrapper` draws orders, and its `infill` takes them', CALL),
     Word('use_mems', HF, 'return_mems', CALL),
@@ -467,8 +609,11 @@ WORDS: tuple[Word, ...] = (
     Word('block_table cache_seqlens num_splits rotary_cos rotary_sin block_tables',
          FLASH, ': it has no counterpart here, see `kv_storage` of `generate`', CALL),
     Word('head_mask decoder_head_mask cross_attn_head_mask layer_head_mask', HF, ': it has no counterpart', CALL),
-    Word('cu_seqlens cu_seqlens_q cu_seqlens_k cu_seq_lens_q cu_seq_lens_k max_seqlen max_length_q max_length_k '
-         'seq_idx document_id doc_ids doc_id sequence_ids max_seqlen_q',
+    Word('cu_seqlens cu_seqlens_q cu_seqlens_k cu_seq_lens_q cu_seq_lens_k',
+         FLASH, 'document_ids=torch.repeat_interleave(torch.arange(len({name}) - 1), {name}.diff().cpu())[None]', CALL),
+    Word('max_seqlen max_length_q max_length_k max_seqlen_q max_seqlen_k',
+         FLASH, ': leave it out, `document_ids` say where documents end', CALL),
+    Word('seq_idx document_id doc_ids doc_id sequence_ids',
          f'{FLASH}, {HF}', 'document_ids', CALL, note='the number of the document of each token, (b, n)'),
     Word('bool_masked_pos',
          HF, 'hidden_patches | : it is `hidden_patches` of the call of ViTransformerWrapper', CALL),
@@ -480,53 +625,70 @@ WORDS: tuple[Word, ...] = (
     Word('max_new_tokens max_tokens max_gen_len new_tokens max_completion_tokens max_gen_toks gen_len n_new_tokens '
          'max_generated_tokens num_new_tokens max_output_tokens n_predict max_generate_tokens max_decode_len '
          'max_output_len seq_length sequence_length output_length num_predict max_gen_length steps num_tokens '
-         'max_new_token gen_length num_tokens_to_generate',
+         'max_new_token gen_length num_tokens_to_generate max_decode_length generate_len n_tokens length gen_tokens',
          f'{HF}, {GPT}, {VLLM}', 'seq_len', GENERATE),
-    Word('max_length max_len max_seq_len total_length max_length_b',
+    Word('max_length max_len max_seq_len total_length max_returned_tokens max_sequence_length',
          f'{HF}, {FAIRSEQ}', 'seq_len', GENERATE, note='it counts new tokens alone, not the prompt'),
+    Word('max_len_b', FAIRSEQ, 'seq_len', GENERATE),
+    Word('max_len_a match_source_len unkpen normalize_scores retain_dropout search_strategy net_input return_metrics',
+         FAIRSEQ, ': it has no counterpart here', GENERATE),
     Word('min_length min_tokens min_new_tokens min_len',
          f'{HF}, {VLLM}', 'min_new_tokens | : a `logits_processor` can keep the end of a text from being chosen',
          GENERATE),
-    Word('no_repeat_ngram_size encoder_no_repeat_ngram_size ngram_size',
+    Word('no_repeat_ngram_size encoder_no_repeat_ngram_size ngram_size no_repeat_ngram',
          HF, 'no_repeat_ngram_size | : a `logits_processor` can do it', GENERATE),
-    Word('do_sample sample sampling use_sampling',
+    Word('do_sample sample sampling use_sampling do_sampling random_sampling multinomial',
          HF, 'temperature', GENERATE, values={False: 'temperature=0.0', True: AT_DRAWS}),
+    Word('sampler strategy decoding_strategy sampling_method decode_strategy',
+         f'Keras, {JAX}', 'temperature', GENERATE, note='see also `filter_logits_fn`, and the method `beam_search`',
+         values=SAMPLERS | dict.fromkeys(('beam', 'beam_search'), ': call `beam_search`')),
     Word('greedy greedy_decoding use_greedy',
          'other libraries', 'temperature', GENERATE, values={True: 'temperature=0.0', False: AT_DRAWS}),
-    Word('temp sampling_temperature', 'other libraries', 'temperature', GENERATE),
-    Word('top_k topk sampling_topk k',
+    Word('temp temperatures sampling_temperature', 'other libraries', 'temperature', GENERATE),
+    Word('top_k topk sampling_topk top_k_logits k',
          f'{HF}, {GPT}, {VLLM}', "filter_logits_fn='top_k', filter_kwargs={{'k': {value}}}", GENERATE,
          values=dict.fromkeys((0, -1, None), "filter_logits_fn='top_p', filter_kwargs={{'thres': 1.0}}")),
-    Word('top_p topp nucleus_p sampling_topp p',
+    Word('top_p topp nucleus_p nucleus sampling_topp p',
          f'{HF}, {VLLM}', "filter_logits_fn='top_p', filter_kwargs={{'thres': {value}}}", GENERATE),
     Word('min_p', f'{HF}, {VLLM}', "filter_logits_fn='min_p', filter_kwargs={{'min_p': {value}}}", GENERATE),
-    Word('typical_p', HF, "filter_logits_fn='typical', filter_kwargs={{'mass': {value}}}", GENERATE),
+    Word('typical_p typical typ_p', HF, "filter_logits_fn='typical', filter_kwargs={{'mass': {value}}}", GENERATE),
     Word('epsilon_cutoff', HF, "filter_logits_fn='epsilon', filter_kwargs={{'thres': {value}}}", GENERATE),
     Word('top_a', 'KoboldAI', "filter_logits_fn='top_a', filter_kwargs={{'min_p_ratio': {value}}}", GENERATE),
-    Word('eta_cutoff top_h tfs tfs_z mirostat mirostat_tau',
+    Word('eta_cutoff top_h tfs tfs_z mirostat mirostat_tau dry_multiplier xtc_probability smoothing_factor '
+         'dynatemp_range grammar structured_outputs thinking_budget',
          HF, ': it has no counterpart, `filter_logits_fn` takes a function of logits', GENERATE),
     Word('eos_token_id eos_id eos stop_token stop_token_id stop_token_ids end_token end_id eot_id eos_idx '
-         'end_token_id stop_id eos_token_ids forced_eos_token_id',
+         'end_token_id stop_id eos_token_ids stop_at_token',
          f'{HF}, LitGPT, {VLLM}', 'eos_token', GENERATE, note='an id, or several'),
+    Word('forced_eos_token_id', HF, ': it has no counterpart here', GENERATE),
+    Word('stop_at_eos', 'TransformerLens', ': give `eos_token`', GENERATE, values={False: ': leave `eos_token` out'}),
     Word('ignore_eos', VLLM, ': leave `eos_token` out', GENERATE),
     Word('stop stop_strings stop_words stop_sequence stop_words_ids stop_tokens stop_token_strings stop_seqs',
          f'{HF}, {VLLM}', 'stop_sequences', GENERATE, note='sequences of ids, not texts'),
     Word('stopping_criteria max_time', HF, ': `stream` yields tokens until the loop is left', GENERATE),
-    Word('bos_token_id decoder_start_token_id bos_id bos start_id start_token bos_token forced_bos_token_id sos_id',
+    Word('bos_token_id decoder_start_token_id bos_id bos start_id start_token bos_token forced_bos_token_id sos_id '
+         'prepend_bos',
          HF, ': prompts begin with it: put it in front of the ids', GENERATE),
-    Word('num_beams beam_size beam_width n_beams num_beam beam',
+    Word('prefix_tokens prompt_tokens start prefix '
+         'start_ids', f'{FAIRSEQ}, {GPT}', 'prompts | seq | start_tokens | prompt', GENERATE),
+    Word('position_ids cache_position input_pos',
+         HF, f'@AutoregressiveWrapper {AT_PROMPTS} | {AT_PROMPTS}', GENERATE),
+    Word('num_beams num_decodes beam_size beam_width n_beams num_beam beam',
          f'{HF}, {FAIRSEQ}', 'beams', GENERATE, values={1: ': leave it out, `beam_search` is another method'}),
     Word('use_beam_search', VLLM, ': call `beam_search` for several beams', GENERATE),
     Word('num_beam_groups diversity_penalty constraints force_words_ids constrained diverse_beam_groups',
          HF, ': it has no counterpart here', GENERATE),
     Word('early_stopping', HF, ': leave it out, `beam_search` stops when no other text can become better', GENERATE),
-    Word('lenpen len_penalty', FAIRSEQ, 'length_penalty', GENERATE),
+    Word('lenpen len_penalty length_normalization', FAIRSEQ, 'length_penalty', GENERATE),
     Word('num_return_sequences n num_sequences n_samples nbest num_return samples_per_prompt best_of '
          'num_generations',
          f'{HF}, {VLLM}', 'num_samples | return_beams_and_scores=True', GENERATE),
+    Word('freq_penalty', 'TransformerLens', 'frequency_penalty', GENERATE),
     Word('repeat_penalty rep_penalty repetition_penalty_alpha encoder_repetition_penalty',
          'llama.cpp', 'repetition_penalty', GENERATE),
-    Word('bad_words_ids suppress_tokens begin_suppress_tokens bad_words banned_token_ids suppress_ids',
+    Word('bad_words_ids',
+         HF, 'banned_tokens=[one for (one,) in {name}]', GENERATE, note='single tokens only'),
+    Word('suppress_tokens begin_suppress_tokens bad_words banned_token_ids suppress_ids tokens_to_suppress',
          HF, 'banned_tokens', GENERATE, note='ids of single tokens'),
     Word('allowed_token_ids allowed_ids', VLLM, 'allowed_tokens', GENERATE),
     Word('sequence_bias logits_bias', HF, 'logit_bias', GENERATE, note='from ids of single tokens to numbers'),
@@ -535,7 +697,8 @@ WORDS: tuple[Word, ...] = (
     Word('renormalize_logits remove_invalid_values', HF, ': leave it out, it has no effect here', GENERATE),
     Word('streamer stream streaming', HF, ': call `stream`, which yields the tokens step by step', GENERATE),
     Word('assistant_model draft_model speculative_model assistant', f'{HF}, {VLLM}', 'draft', GENERATE),
-    Word('num_assistant_tokens num_speculative_tokens prompt_lookup_num_tokens speculate_k num_draft gamma',
+    Word('num_assistant_tokens num_speculative_tokens prompt_lookup_num_tokens speculate_k num_draft gamma '
+         'speculative_tokens num_spec_tokens lookahead',
          f'{HF}, {VLLM}', 'num_draft_tokens', GENERATE),
     Word('max_matching_ngram_size prompt_lookup_max', f'{HF}, {VLLM}', 'max_ngram', GENERATE),
     Word('speculative_config num_assistant_tokens_schedule assistant_confidence_threshold assistant_early_exit '
@@ -547,16 +710,18 @@ WORDS: tuple[Word, ...] = (
     Word('negative_prompt_ids negative_prompt uncond_ids negative_ids', HF, 'negative_prompts', GENERATE),
     Word('negative_prompt_attention_mask', HF, ': `negative_prompts` are as long as the prompts', GENERATE),
     Word('output_scores output_logits logprobs prompt_logprobs return_logprobs top_logprobs return_logits '
-         'return_scores return_dict_in_generate',
+         'return_scores return_dict_in_generate log_probs',
          f'{HF}, {VLLM}', 'return_log_probs=True | return_beams_and_scores=True', GENERATE,
          values={**dict.fromkeys((False, None), ': leave it out, tokens alone are returned')}),
-    Word('cache_implementation', HF, 'compile=True', GENERATE, note='which compiles the steps'),
+    Word('cache_implementation',
+         HF, 'compile=True', GENERATE, note='which compiles the steps',
+         values={'dynamic': ': leave it out, the cache grows with the text'}),
     Word('disable_compile', HF, ': leave it out, steps are compiled with `compile=True` alone', GENERATE),
     Word('cache_config max_cache_len prefill_chunk_size low_memory compile_config synced_gpus max_batch_size '
          'continuous_batching_config token_healing watermarking_config dola_layers penalty_alpha custom_generate '
-         'exponential_decay_length_penalty',
+         'exponential_decay_length_penalty lora_request use_tqdm priority request_id',
          HF, ': it has no counterpart here', GENERATE),
-    Word('seed random_seed manual_seed prng_key random_state rng',
+    Word('seed random_seed manual_seed prng_key decode_rng random_state rng',
          f'{VLLM}, {JAX}', 'generator=torch.Generator().manual_seed({value})', GENERATE,
          note='on the device of the model'),
     Word('generation_config sampling_params gen_config',
@@ -564,29 +729,33 @@ WORDS: tuple[Word, ...] = (
          GENERATE),
     Word('tokenizer skip_special_tokens detokenize echo include_stop_str_in_output return_full_text '
          'clean_up_tokenization_spaces truncate_prompt_tokens spaces_between_special_tokens messages '
-         'response_format user chat_template output_kind extra_args guided_decoding guided_json',
+         'include_prompt strip_prompt return_with_prompt response_format user chat_template '
+         'output_kind extra_args guided_decoding guided_json',
          f'{HF}, {VLLM}', ': ids go in, and ids of new tokens come out', GENERATE),
     # loading
     Word('torch_dtype params_dtype precision', HF, 'dtype', LOAD),
-    Word('device', HF, 'device_map', LOAD),
-    Word('pretrained_model_name_or_path model_name_or_path model_id repo_id model_name path name folder',
+    Word('device map_location', HF, 'device_map', LOAD),
+    Word('pretrained_model_name_or_path model_name_or_path model_id repo_id model_name path name '
+         'folder filename checkpoint_path',
          HF, 'source', LOAD),
-    Word('use_auth_token hf_token', HF, 'token', LOAD),
+    Word('use_auth_token hf_token access_token', HF, 'token', LOAD),
     Word('hidden_dropout_prob attention_probs_dropout_prob dropout_rate resid_pdrop attn_pdrop embd_pdrop',
          HF, 'dropout', LOAD),
     Word('num_labels n_classes', HF, 'num_classes', LOAD),
     Word('vocab_size', HF, 'num_tokens', LOAD),
     Word('output_loading_info', HF, 'return_info', LOAD),
     Word('weights_only',
-         HF, 'allow_pickle=True', LOAD, note='for `.bin` files, which are read with `weights_only=True`'),
+         HF, 'allow_pickle=True', LOAD, note='for `.bin` files, which are read with `weights_only=True`',
+         values={False: ': pickles are read with `weights_only=True` alone, see `allow_pickle`'}),
     Word('use_safetensors',
          HF, 'allow_pickle', LOAD, note='which also reads `.bin` files',
          values={True: ': leave it out, safetensors are read unless `allow_pickle=True`', False: 'allow_pickle=True'}),
     Word('ignore_mismatched_sizes',
          HF, 'strict=False', LOAD, note='for keywords that add parameters; a new head is `head` with `num_classes`'),
-    Word('low_cpu_mem_usage _fast_init use_fast disable_mmap offload_state_dict offload_buffers weights_mmap',
+    Word('mmap assign low_cpu_mem_usage _fast_init use_fast disable_mmap offload_state_dict '
+         'offload_buffers weights_mmap',
          HF, f':{NOTHING_TO_LOAD}, weights are mapped and read one by one', LOAD),
-    Word('trust_remote_code code_revision adapter_kwargs _commit_hash',
+    Word('trust_remote_code code_revision adapter_kwargs _commit_hash commit_hash',
          HF, f':{NOTHING_TO_LOAD}, no code of a repository is run', LOAD),
     Word('load_in_8bit load_in_4bit quantization_config bnb_config',
          HF,
@@ -604,12 +773,16 @@ WORDS: tuple[Word, ...] = (
     Word('config', HF, ': config.json of the folder is read; keywords of the model change it', LOAD),
     Word('max_memory offload_folder', HF, 'device_map', LOAD, note='a device, or a dict from modules to devices'),
     Word('key_mapping fusion_config generation_config kernel_config torchscript use_kernels adapter_name '
-         'feature_extractor',
+         'feature_extractor hparams_file full_finetuning',
          HF, ': it has no counterpart', LOAD),
     Word('return_dict output_attentions output_hidden_states use_cache',
          HF, ': it is chosen in each call, see `return_intermediates`', LOAD),
     # saving
-    Word('save_directory output_dir folder directory out_dir', HF, 'path', SAVE),
+    Word('save_directory output_dir folder directory out_dir file filename', HF, 'path', SAVE),
+    Word('dtype torch_dtype', HF, ': convert the model before, `model.to(torch.bfloat16)`', SAVE),
+    Word('config metadata', HF, ': it has no counterpart, config.json follows from the model', SAVE),
+    Word('overwrite create_pr weights_only', HF, ': it has no counterpart', SAVE),
+    Word('save_format', 'Keras', 'format', SAVE),
     Word('safe_serialization',
          HF, ': leave it out, safetensors are written', SAVE,
          values={False: ': safetensors are written alone; `torch.save(model.state_dict(), path)` pickles'}),

@@ -28,7 +28,7 @@ def unexpected(module: Any, method: str, name: str, value: Any, names: Iterable[
     owner = None if module is None else type(module)
     hint = hint or advice(name, names, value, owner, method, module, KINDS)
     called = '.'.join([] if owner is None else [owner.__name__])
-    if method != 'forward':
+    if method not in ('forward', ''):
         called = f'{called}.{method}'.lstrip('.')
     return naming_keyword(TypeError(f'{called} got an unexpected input `{name}`{hint}'), name)
 
@@ -40,7 +40,7 @@ def of_outer_call(
 
     A model inside cannot know which method the user called, and which keywords that takes.
     """
-    called = method.__name__
+    called = '' if method.__name__ == '__init__' else method.__name__
     name = keyword_named(error)
     if name is not None:
         if module is None or name not in kwargs or ': `features` leaves out' in str(error):
@@ -88,14 +88,15 @@ def names_of(module: Any, method: Callable[..., Any]) -> set[str]:
 
 
 def answering(function: Function) -> Function:
-    """Decorate a function of a module: for a keyword that it does not take, the error says what to write instead."""
+    """Decorate a function, or `__init__`: for a keyword that it does not take, the error says what to write instead."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except TypeError as error:
-            if better := of_outer_call(error, None, function, kwargs):
+            built = args[0] if function.__name__ == '__init__' else None
+            if better := of_outer_call(error, built, function, kwargs):
                 raise better from None
             raise
 

@@ -105,6 +105,7 @@ class PagedEngine:
     Kwon et al. 2023, arXiv:2309.06180; Yu et al. 2022, Orca: batches that change between steps
     """
 
+    @answering
     def __init__(
         self,
         wrapper: Any,

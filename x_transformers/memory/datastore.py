@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from x_transformers.core.checks import a_tensor
 from x_transformers.core.precision import accurate
 from x_transformers.flags import ConfigError, is_int, is_number, shown
+from x_transformers.flags.unexpected import answering
 from x_transformers.generation.prompt_cache import fingerprint
 from x_transformers.memory.files import FORMAT, Block, read_json, write_block, write_json
 from x_transformers.memory.index import Index
@@ -46,6 +47,7 @@ class KNNDatastore:
     Values are int32, so that any vocabulary fits. arXiv:1911.00172
     """
 
+    @answering
     def __init__(
         self,
         dim: int,

@@ -19,6 +19,7 @@ from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.traces import Intermediates
 from x_transformers.flags import is_number, shown
 from x_transformers.flags.configurable import muon_parameters_inside
+from x_transformers.flags.unexpected import answering
 
 
 def weights_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
@@ -56,6 +57,7 @@ def decays(module: nn.Module, path: str, name: str, parameter: Tensor) -> bool:
     return 'weight' in name.split('_')
 
 
+@answering
 def param_groups(model: nn.Module, weight_decay: float = 0.1) -> list[dict[str, Any]]:
     """Return parameter groups for an optimizer of PyTorch, in which the weights of layers decay, and nothing else.
 

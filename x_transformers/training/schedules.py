@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from x_transformers.flags import is_int, is_number, shown
+from x_transformers.flags.unexpected import answering
 
 __all__ = ['DECAYS', 'noam', 'noam_factor', 'warmup', 'warmup_factor']
 
@@ -48,6 +49,7 @@ def warmup_factor(step: int, total: int, warmup: int, decay: str, min_ratio: flo
     return min_ratio + (1 - min_ratio) * DECAYS[decay](part)
 
 
+@answering
 def warmup(
     optimizer: Optimizer,
     total_steps: int,
@@ -91,6 +93,7 @@ def warmup(
     return LambdaLR(optimizer, partial(warmup_factor, **given))
 
 
+@answering
 def noam(optimizer: Optimizer, dim: int, warmup: int = 4000) -> LambdaLR:
     """The rate of the first transformer, times that of the optimiser, which should be 1:
 
