@@ -24,7 +24,7 @@ from pretrained_cases import (
 )
 from torch import Tensor, nn
 
-from x_transformers import Classifier, XTransformer, pretrained
+from x_transformers import Classifier, XTransformer, finetune, pretrained
 from x_transformers.flags import ConfigError
 from x_transformers.pretrained.rows import ROWS
 
@@ -197,6 +197,44 @@ def test_new_classes_on_a_model_of_language(type, kind, tmp_path):
         for p in ours.parameters():
             p -= 0.1 * p.grad
     check_read_by_theirs(case, kind, ours.eval(), tmp_path)
+
+
+@pytest.mark.parametrize('type', ['bert', 'albert', 'ernie', 'megatron-bert'])
+def test_models_of_two_tasks(type, tmp_path):
+    """What only the other task reads is written as it was, unless another head takes its place."""
+    case = base_of(type)
+    stem = checkpoint(case)[0].__class__.__name__.removesuffix('ForMaskedLM')
+    cls = getattr(transformers, f'{stem}ForPreTraining')
+    torch.manual_seed(0)
+    theirs = cls(config_of(case)).eval()
+    theirs.save_pretrained(tmp_path / 'theirs')
+    ours = pretrained.load(tmp_path / 'theirs')
+    ids = ids_of(case)
+    with torch.no_grad():
+        assert (ours(ids) - theirs(ids).prediction_logits).abs().max() < 1e-5
+    pretrained.save(ours, tmp_path / 'ours')
+    check_same_tensors(tmp_path / 'theirs', tmp_path / 'ours')
+    configs = (pretrained.files.read_json(tmp_path / name / 'config.json') for name in ('theirs', 'ours'))
+    assert next(configs) == next(configs)
+    pretrained.save(pretrained.load(tmp_path / 'theirs', head='mlm'), tmp_path / 'masked')
+    _, said = getattr(transformers, f'{stem}ForMaskedLM').from_pretrained(tmp_path / 'masked', output_loading_info=True)
+    assert not said['missing_keys'] and not said['unexpected_keys']
+    tuned, _ = finetune(pretrained.load(tmp_path / 'theirs'), 'tokens', 4)
+    pretrained.save(tuned, tmp_path / 'tokens')
+    assert not {name for name in pretrained.files.Weights(tmp_path / 'tokens').files if 'pooler' in name}
+
+
+def test_one_class_of_a_problem_of_classes(tmp_path):
+    """It is read, as theirs is, but has nothing to learn."""
+    case = base_of('bert', 'BertForSequenceClassification')
+    config = config_of(case)
+    config.problem_type, config.num_labels = 'single_label_classification', 1
+    theirs = transformers.BertForSequenceClassification(config).eval()
+    theirs.save_pretrained(tmp_path)
+    ours, ids = pretrained.load(tmp_path), ids_of(case)
+    assert (ours(ids) - theirs(ids).logits).abs().max() < 1e-5
+    with pytest.raises(ConfigError, match='`num_classes` of at least 2, got 1'):
+        ours(ids, torch.zeros(2, dtype=torch.long))
 
 
 def test_other_heads_of_the_same_file(tmp_path):

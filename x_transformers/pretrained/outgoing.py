@@ -12,7 +12,7 @@ from x_transformers.finetuning import FineTuned
 from x_transformers.flags import ConfigError
 from x_transformers.flags.config import is_configured
 from x_transformers.pretrained.described import call_of, canonical, differences
-from x_transformers.pretrained.engine import made, saved
+from x_transformers.pretrained.engine import is_spare, made, saved
 from x_transformers.pretrained.heads import is_of_head, kinds_of, settled
 from x_transformers.pretrained.loading import Info
 from x_transformers.pretrained.options import VOCABULARIES
@@ -85,7 +85,8 @@ def with_head_of_theirs(model: FineTuned) -> nn.Module:
         raise ConfigError(f'{start}: a {row.architectures[0]} {why}. Instead, {way}')
     view.load_state_dict(state, assign=True, strict=False)
     found = {name: fields.values[name] for name in row.presence}
-    view.pretrained = replace(info, config=config, keywords=fields.keywords(), found=found)
+    kept = {name: t for name, t in info.kept.items() if not is_spare(row, name)}
+    view.pretrained = replace(info, config=config, keywords=fields.keywords(), found=found, kept=kept)
     return view.train(model.training)
 
 
