@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from x_transformers import Classifier, XTransformer, finetune, pretrained
 from x_transformers.flags import ConfigError
+from x_transformers.pretrained.heads import NOT_THERE
 from x_transformers.pretrained.rows import ROWS
 
 if os.environ.get('CI'):
@@ -337,6 +338,20 @@ def test_new_heads_for_tokens_and_spans(type, head, kind, tmp_path):
     embed = pretrained.load(folder, head='embed')
     with torch.no_grad():
         assert torch.equal(pretrained.load(tmp_path, head='embed')(ids), embed(ids))
+
+
+def test_heads_that_the_other_library_has_no_class_for(tmp_path):
+    """They are read and trained here, and written in the format of this library alone."""
+    for row in ROWS.values():
+        for kind in NOT_THERE.keys() & row.heads.keys():
+            absent = not hasattr(transformers, row.heads[kind].of(row, kind).architectures[0])
+            assert absent == (row.type in NOT_THERE[kind]), (row.type, kind)
+    ours = pretrained.load(checkpoint(base_of('gemma'))[1], head='span')
+    with pytest.raises(ConfigError, match="no GemmaForQuestionAnswering: `format='own'`"):
+        pretrained.save(ours, tmp_path)
+    pretrained.save(ours, tmp_path, format='own')
+    ids = ids_of(base_of('gemma'))
+    assert torch.equal(pretrained.load(tmp_path)(ids), ours(ids))
 
 
 @pytest.mark.parametrize('problem, count, labels', [

@@ -91,6 +91,15 @@ def is_of_head(name: str) -> bool:
     return name.removeprefix('net.').startswith(OF_HEADS)
 
 
+# types without a class of `transformers` for these heads, which are read and trained here alone
+NO_CLASSES = ('granite', 'cohere', 'cohere2', 'cwm', 'ernie4_5', 'vaultgemma')
+NO_TOKENS = (*NO_CLASSES, 'gemma3_text', 'olmo', 'olmo2', 'olmo3')
+NO_SPANS = (
+    *NO_TOKENS, 'gemma', 'gemma2', 'phi3', 'deepseek_v3', 'gpt_oss', 'glm', 'glm4', 'phi', 'stablelm', 'starcoder2',
+    'helium',
+)  # fmt: skip
+NOT_THERE = {'classify': NO_CLASSES, 'tokens': NO_TOKENS, 'span': NO_SPANS}
+
 MAIN = ('ForCausalLM', 'LMHeadModel', 'ForMaskedLM', 'ForConditionalGeneration', 'MTModel')
 
 
