@@ -549,6 +549,17 @@ def latent_head_width(c: Fields) -> int:
     return c.qk_nope_head_dim + c.qk_rope_head_dim
 
 
+@back(lambda v, k: {'qk_rope_head_dim': v})
+def latent_rotated(c: Fields) -> int:
+    part = rope(c)['partial_rotary_factor']
+    if part != 1:
+        raise ConfigError(
+            f'`partial_rotary_factor` of this {c.row.type} checkpoint is {part}, which the library does not compute '
+            f'beside a scaling: it must be 1'
+        )
+    return c.qk_rope_head_dim
+
+
 def more_layers(c: Fields, name: str) -> bool:
     """Layers behind the last one, which predict further tokens."""
     match = re.match(r'model\.layers\.(\d+)\.', name)
