@@ -290,7 +290,13 @@ def rope_parameters(c: Fields) -> dict[str, Any]:
 
 def rope_of_kind(c: Fields, kind: str) -> dict[str, Any]:
     """What a config says for layers of one kind; `scaled_kinds` are those that older configs scale."""
-    said = dict(rope_parameters(c).get(kind) or {'rope_type': 'default'})
+    given = rope_parameters(c)
+    if given.get('partial_rotary_factor', 1) != 1:  # a part of the default that stands outside of the kinds
+        raise ConfigError(
+            f'`partial_rotary_factor` of this {c.row.type} checkpoint stands beside the kinds of layers in '
+            f'`rope_parameters`, it must be in those of {kind}'
+        )
+    said = dict(given.get(kind) or {'rope_type': 'default'})
     if c.rope_scaling is not None and kind in c.scaled_kinds:
         said.update(c.rope_scaling)
     said.setdefault('rope_theta', c.full_theta if kind == 'full_attention' else c.local_theta)

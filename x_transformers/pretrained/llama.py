@@ -125,6 +125,12 @@ MISTRAL = register(
     )
 )  # fmt: skip
 
+
+@back(lambda v, k: {'norm_topk_prob': v})
+def renormalised(c: Fields) -> bool:
+    return bool(c.norm_topk_prob)
+
+
 GPT_OSS_ROPE = dict(
     rope_type='yarn', factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
     original_max_position_embeddings=4096,
@@ -311,7 +317,7 @@ register(
         free=('output_router_logits', 'router_aux_loss_coef', 'max_window_layers', 'layer_types'),
         aliases=dict(num_experts='num_local_experts'),
         layers={
-            **MOE, 'ff_moe_experts': qwen_experts, 'ff_moe_renormalise': 'norm_topk_prob',
+            **MOE, 'ff_moe_experts': qwen_experts, 'ff_moe_renormalise': renormalised,
             'ff_moe_dim_inner': 'moe_intermediate_size',
         },
         sizes=EXPERTS,
@@ -384,7 +390,7 @@ register(
             attn_latent_bias=lambda c: c.attention_bias or None, attn_softmax_scale=deepseek_scale,
             rotary_emb_dim=latent_rotated, ff_no_bias=True, ff_glu_bias=False,
             ff_moe_experts=deepseek_experts, ff_moe_top_k='num_experts_per_tok', ff_moe_kind=Const('sigmoid'),
-            ff_moe_renormalise='norm_topk_prob', ff_moe_groups='n_group', ff_moe_top_groups='topk_group',
+            ff_moe_renormalise=renormalised, ff_moe_groups='n_group', ff_moe_top_groups='topk_group',
             ff_moe_scale='routed_scaling_factor', ff_moe_score_bias=True, ff_moe_dim_inner='moe_intermediate_size',
             ff_moe_shared=lambda c: c.n_shared_experts or None,
         ),
