@@ -207,7 +207,7 @@ FOUND = [
     ('olmo3', dict(rope_parameters=None, rope_scaling=YARN, rope_theta=500.0, original_max_position_embeddings=8)),
     ('gemma3_text', dict(rope_parameters=None, rope_scaling=YARN, original_max_position_embeddings=8)),
     ('mpnet', dict(pad_token_id=0)),
-    ('qwen3_moe', dict(norm_topk_prob=None)),
+    ('deepseek_v3', dict(norm_topk_prob=None)),
     ('deepseek_v3', dict(rope_parameters=dict(LINEAR, rope_theta=1e4, partial_rotary_factor=0.25))),  # refused
     ('bert', dict(hidden_act='gelu_python')), ('gpt2', dict(activation_function='gelu_accurate')),
     ('distilbert', dict(sinusoidal_pos_embds=True)), ('gpt_oss', dict(hidden_act='gelu')),
