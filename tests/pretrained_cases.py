@@ -138,18 +138,19 @@ DECODERS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
             ),
         ],
     ),
-    'phi': (G, [dict(qk_layernorm=True)]),
+    'phi': (G, [dict(qk_layernorm=True), dict(head_dim=12)]),
     'phi3': (
         G,
         [
             dict(
                 sliding_window=8, original_max_position_embeddings=16,
                 **rope('longrope', short_factor=[1.0, 1.1], long_factor=[1.0, 2.0], partial_rotary_factor=0.5),
-            )
+            ),
+            dict(head_dim=12),
         ],
     ),
-    'olmo': ({**G, 'clip_qkv': 0.02}, [dict(clip_qkv=None)]),
-    'olmo2': (G, []),
+    'olmo': ({**G, 'clip_qkv': 0.02}, [dict(clip_qkv=None), dict(head_dim=12)]),
+    'olmo2': (G, [dict(head_dim=12)]),
     'falcon': (
         FALCON,
         [
@@ -167,13 +168,13 @@ DECODERS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     ),
     'bloom': (BLOOM, [dict(n_head=6, hidden_size=48)]),
     'stablelm': (G, [dict(qk_layernorm=True, use_qkv_bias=True), dict(use_parallel_residual=True)]),
-    'starcoder2': ({**G, 'sliding_window': 8}, [dict(use_bias=False, sliding_window=None)]),
-    'cohere': (G, [dict(use_qk_norm=True)]),
+    'starcoder2': ({**G, 'sliding_window': 8}, [dict(use_bias=False, sliding_window=None), dict(head_dim=12)]),
+    'cohere': (G, [dict(use_qk_norm=True), dict(use_qk_norm=True, head_dim=12)]),
     'cohere2': ({**G, 'num_hidden_layers': 4, 'sliding_window': 8}, []),
     'granite': (
         {**G, 'embedding_multiplier': 12.0, 'logits_scaling': 8.0, 'residual_multiplier': 0.22,
          'attention_multiplier': 0.3},
-        [dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True)],
+        [dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True), dict(head_dim=12)],
     ),
     'smollm3': (
         SMOL,
@@ -181,7 +182,8 @@ DECODERS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
             dict(
                 use_sliding_window=True, sliding_window=8,
                 layer_types=['sliding_attention'] * 3 + ['full_attention'],
-            )
+            ),
+            dict(head_dim=12),
         ],
     ),
     'deepseek_v3': (
@@ -224,7 +226,7 @@ DECODERS |= {
     'olmo3': (
         WINDOWED,
         [
-            dict(attention_bias=True),
+            dict(attention_bias=True, head_dim=12),
             dict(
                 rope_parameters={
                     'sliding_attention': {'rope_type': 'default', 'rope_theta': 10000.0},

@@ -302,7 +302,8 @@ def test_labels_without_a_number_do_not_count():
         (lambda: finetune(net(), 'class', 1, problem_type=PROBLEMS[1]), '`num_labels` of at least 2'),
         (lambda: finetune(net(), 'span', problem_type='regression'), "does not go with `head='span'`"),
         (lambda: finetune(net(), problem_type='regresion'), "`problem_type` got 'regresion'"),
-        (lambda: Classifier(net(), num_classes=1, problem_type=PROBLEMS[1]), '`num_classes` of at least 2'),
+        (lambda: Classifier(net(), num_classes=1, problem_type=PROBLEMS[1])(ids(), torch.zeros(4).long()),
+         '`num_classes` of at least 2'),
         (lambda: finetune(net())[0](ids(), num_items_in_batch=3), '`num_items_in_batch` needs `labels`'),
     ],
 )  # fmt: skip

@@ -202,7 +202,6 @@ def weights_alone(path, case):
 FOUND = [
     ('gpt_oss', dict(rope_parameters=None, rope_theta=150000.0, rope_scaling=dict(
         YARN, beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=8, truncate=False))),
-    ('mistral', dict(layer_types=['full_attention', 'sliding_attention', 'full_attention'])),
     ('llama', dict(rope_scaling=LINEAR, rope_parameters={'rope_type': 'default', 'rope_theta': 500.0})),
     ('gpt_neox', dict(rope_parameters=None, partial_rotary_factor=0.5, rope_theta=500.0)),
     ('qwen3_moe', dict(use_sliding_window=True, sliding_window=4, layer_types=['full_attention'] * 3)),
@@ -216,6 +215,14 @@ FOUND = [
     ('deepseek_v3', dict(norm_topk_prob=None)),
     ('mpnet', dict(pad_token_id=0)),
     ('distilbert', dict(layer_norm_eps=0.1)),
+    ('llama', dict(rope_parameters=YARN, original_max_position_embeddings=8)),
+    ('olmo3', dict(rope_parameters=None, rope_scaling=YARN, rope_theta=500.0, original_max_position_embeddings=8)),
+    ('gemma3_text', dict(rope_parameters=None, rope_scaling=YARN, original_max_position_embeddings=8)),
+    ('deepseek_v3', dict(rope_parameters=dict(LINEAR, rope_theta=1e4, partial_rotary_factor=0.25))),  # refused
+    ('bert', dict(hidden_act='gelu_python')), ('gpt2', dict(activation_function='gelu_accurate')),
+    ('distilbert', dict(sinusoidal_pos_embds=True)), ('gpt_oss', dict(hidden_act='gelu')),
+    ('llama', dict(layer_types=['full_attention'] * 3, bias=False)), ('bart', dict(save_step=58)),
+    ('cohere2', dict(use_qk_norm=False)), ('vit', dict(vocab_size=97)),
 ]  # fmt: skip
 
 
@@ -223,7 +230,26 @@ FOUND = [
 @pytest.mark.parametrize('kind, change', FOUND)
 def test_configs_that_were_read_otherwise(kind, change, tmp_path):
     theirs, folder = weights_alone(tmp_path / 'folder', FIRST[kind])
-    assert check_read_alike(FIRST[kind], theirs, folder, [change]) or kind == 'deberta-v2'
+    assert check_read_alike(FIRST[kind], theirs, folder, [change]) or kind in ('deberta-v2', 'deepseek_v3')
+
+
+@slow
+def test_lists_that_two_classes_read_otherwise(tmp_path):
+    """Theirs takes a mistral that lists its layers for a ministral, unless its class is named."""
+    theirs, folder = weights_alone(tmp_path / 'folder', FIRST['mistral'])
+    base = json.loads((checkpoint(FIRST['mistral'])[1] / 'config.json').read_text())
+    kinds = ['full_attention', 'sliding_attention', 'sliding_attention']
+    (folder / 'config.json').write_text(json.dumps({**base, 'layer_types': kinds}))
+    ids = torch.arange(3, 33)[None]
+    named = type(theirs).from_pretrained(folder)(ids).logits
+    auto = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    assert auto.config.model_type == 'ministral' and (auto(ids).logits - named).abs().max() > 0.01
+    with pytest.raises(ConfigError, match=r'`layer_types` .* ministral'):
+        pretrained.load(folder)
+    for change in (dict(model_type='ministral'), dict(layer_types=['sliding_attention'] * 3)):
+        (folder / 'config.json').write_text(json.dumps({**base, 'layer_types': kinds, **change}))
+        wanted = transformers.AutoModelForCausalLM.from_pretrained(folder)(ids).logits
+        assert (pretrained.load(folder)(ids) - wanted).abs().max() < 1e-4
 
 
 @pytest.mark.nightly

@@ -24,8 +24,9 @@ from pretrained_cases import (
 )
 from torch import Tensor, nn
 
-from x_transformers import Classifier, XTransformer, pretrained
+from x_transformers import Classifier, XTransformer, finetune, pretrained
 from x_transformers.flags import ConfigError
+from x_transformers.pretrained.heads import NOT_THERE
 from x_transformers.pretrained.rows import ROWS
 
 if os.environ.get('CI'):
@@ -199,6 +200,44 @@ def test_new_classes_on_a_model_of_language(type, kind, tmp_path):
     check_read_by_theirs(case, kind, ours.eval(), tmp_path)
 
 
+@pytest.mark.parametrize('type', ['bert', 'albert', 'ernie', 'megatron-bert'])
+def test_models_of_two_tasks(type, tmp_path):
+    """What only the other task reads is written as it was, unless another head takes its place."""
+    case = base_of(type)
+    stem = checkpoint(case)[0].__class__.__name__.removesuffix('ForMaskedLM')
+    cls = getattr(transformers, f'{stem}ForPreTraining')
+    torch.manual_seed(0)
+    theirs = cls(config_of(case)).eval()
+    theirs.save_pretrained(tmp_path / 'theirs')
+    ours = pretrained.load(tmp_path / 'theirs')
+    ids = ids_of(case)
+    with torch.no_grad():
+        assert (ours(ids) - theirs(ids).prediction_logits).abs().max() < 1e-5
+    pretrained.save(ours, tmp_path / 'ours')
+    check_same_tensors(tmp_path / 'theirs', tmp_path / 'ours')
+    configs = (pretrained.files.read_json(tmp_path / name / 'config.json') for name in ('theirs', 'ours'))
+    assert next(configs) == next(configs)
+    pretrained.save(pretrained.load(tmp_path / 'theirs', head='mlm'), tmp_path / 'masked')
+    _, said = getattr(transformers, f'{stem}ForMaskedLM').from_pretrained(tmp_path / 'masked', output_loading_info=True)
+    assert not said['missing_keys'] and not said['unexpected_keys']
+    tuned, _ = finetune(pretrained.load(tmp_path / 'theirs'), 'tokens', 4)
+    pretrained.save(tuned, tmp_path / 'tokens')
+    assert not {name for name in pretrained.files.Weights(tmp_path / 'tokens').files if 'pooler' in name}
+
+
+def test_one_class_of_a_problem_of_classes(tmp_path):
+    """It is read, as theirs is, but has nothing to learn."""
+    case = base_of('bert', 'BertForSequenceClassification')
+    config = config_of(case)
+    config.problem_type, config.num_labels = 'single_label_classification', 1
+    theirs = transformers.BertForSequenceClassification(config).eval()
+    theirs.save_pretrained(tmp_path)
+    ours, ids = pretrained.load(tmp_path), ids_of(case)
+    assert (ours(ids) - theirs(ids).logits).abs().max() < 1e-5
+    with pytest.raises(ConfigError, match='`num_classes` of at least 2, got 1'):
+        ours(ids, torch.zeros(2, dtype=torch.long))
+
+
 def test_other_heads_of_the_same_file(tmp_path):
     classes, masked = base_of('bert', 'BertForSequenceClassification'), base_of('bert')
     theirs, folder = checkpoint(classes)
@@ -299,6 +338,20 @@ def test_new_heads_for_tokens_and_spans(type, head, kind, tmp_path):
     embed = pretrained.load(folder, head='embed')
     with torch.no_grad():
         assert torch.equal(pretrained.load(tmp_path, head='embed')(ids), embed(ids))
+
+
+def test_heads_that_the_other_library_has_no_class_for(tmp_path):
+    """They are read and trained here, and written in the format of this library alone."""
+    for row in ROWS.values():
+        for kind in NOT_THERE.keys() & row.heads.keys():
+            absent = not hasattr(transformers, row.heads[kind].of(row, kind).architectures[0])
+            assert absent == (row.type in NOT_THERE[kind]), (row.type, kind)
+    ours = pretrained.load(checkpoint(base_of('gemma'))[1], head='span')
+    with pytest.raises(ConfigError, match="no GemmaForQuestionAnswering: `format='own'`"):
+        pretrained.save(ours, tmp_path)
+    pretrained.save(ours, tmp_path, format='own')
+    ids = ids_of(base_of('gemma'))
+    assert torch.equal(pretrained.load(tmp_path)(ids), ours(ids))
 
 
 @pytest.mark.parametrize('problem, count, labels', [

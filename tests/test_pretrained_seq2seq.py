@@ -132,6 +132,23 @@ def test_a_head_of_its_own_counts_whatever_the_config_says(tmp_path):
     )
 
 
+def test_models_without_a_head(tmp_path):
+    """Their names have no prefix, those of positions that are computed too."""
+    case = next(case for case in SEQ2SEQ_CASES if case.type == 'marian')
+    theirs, target = copy.deepcopy(checkpoint(case)[0].model), ids(11, 2)
+    theirs.save_pretrained(tmp_path)
+    ours = pretrained.load(tmp_path)
+    inputs = inputs_of(case, torch.float32)
+    with torch.no_grad():
+        states = theirs(**inputs, decoder_input_ids=target).last_hidden_state
+        context, real = (
+            ours.encoder(inputs['input_ids'], mask=inputs['attention_mask'].bool(), return_embeddings=True),
+            inputs['attention_mask'].bool(),
+        )
+        found = ours.decoder.net(target, context=context, context_mask=real, return_embeddings=True)
+    assert (found - states).abs().max() < 1e-4
+
+
 @pytest.mark.parametrize('type', ['t5', 'bart', 'marian', 'whisper'])
 def test_rows_that_have_ended(type, tmp_path):
     """They are filled up with the config's padding; each begins with a token of its own."""

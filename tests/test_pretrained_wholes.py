@@ -29,6 +29,14 @@ VISION = dict(
 )
 CLIP, SIGLIP = ({**VISION, 'model_type': kind} for kind in ('clip_vision_model', 'siglip_vision_model'))
 ROPE = dict(rope_parameters=dict(rope_type='default', rope_theta=1e4, mrope_section=[1, 1, 2]))
+SAM = {**VISION, 'output_channels': 16, 'mlp_dim': 40, 'global_attn_indexes': [0], 'window_size': 2}
+SOUND = dict(
+    d_model=32, encoder_layers=1, encoder_attention_heads=4, encoder_ffn_dim=56, num_mel_bins=10,
+    max_source_positions=12,
+)  # fmt: skip
+VOXTRAL = dict(
+    model_type='voxtral_encoder', hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=56
+)
 QWEN = dict(depth=1, hidden_size=32, num_heads=4, out_hidden_size=32)
 
 
@@ -47,6 +55,11 @@ WHOLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     'idefics3': (of('llama'), VISION),
     'smolvlm': (of('llama'), VISION),
     'internvl': (of('qwen2'), {**VISION, 'image_size': [16, 16], 'patch_size': [4, 4]}),
+    'llava_next_video': (of('llama'), CLIP),
+    'video_llava': (of('llama'), CLIP),
+    'got_ocr2': (of('qwen2'), SAM),
+    'qwen2_audio': (of('qwen2'), {**SOUND, 'model_type': 'qwen2_audio_encoder'}),
+    'voxtral': (of('llama'), {**SOUND, **VOXTRAL}),
     'qwen2_vl': ({**TEXT, **ROPE}, dict(depth=1, embed_dim=32, hidden_size=32, num_heads=4)),
     'qwen2_5_vl': ({**TEXT, **ROPE}, QWEN),
     'qwen3_vl': ({**TEXT, **ROPE, 'head_dim': 8}, {**QWEN, 'deepstack_visual_indexes': [0]}),
@@ -59,8 +72,9 @@ WHOLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_text_of_a_whole(kind, tmp_path):
     text, vision = WHOLES[kind]
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(kind, text_config=text, vision_config=vision)
-    theirs = transformers.AutoModelForImageTextToText.from_config(config, attn_implementation='eager').eval()
+    other = 'audio_config' if 'encoder' in vision.get('model_type', '') else 'vision_config'
+    config = transformers.AutoConfig.for_model(kind, text_config=text, **{other: vision})
+    theirs = transformers.AutoModelForMultimodalLM.from_config(config, attn_implementation='eager').eval()
     noisy(theirs)
     theirs.save_pretrained(tmp_path / 'whole')
     with warnings.catch_warnings():

@@ -44,6 +44,13 @@ def test_new_heads_are_written_as_a_class_or_refused(folder, tmp_path):  # noqa:
     tokens = finetune(pretrained.load(folder('bert')), 'tokens', num_labels=3)[0].eval()
     again, info = written(tokens, tmp_path / 'tokens')
     assert info.config['architectures'] == ['BertForTokenClassification'] and torch.equal(again(IDS), tokens(IDS))
+    for n, (kind, head, end) in enumerate((
+        ('llama', 'tokens', 'TokenClassification'), ('llama', 'span', 'QuestionAnswering'),
+        ('bert', 'span', 'QuestionAnswering'),
+    )):  # fmt: skip
+        net = finetune(pretrained.load(folder(kind)), head)[0].eval()
+        again, info = written(net, tmp_path / str(n))
+        assert info.config['architectures'][0].endswith(f'For{end}') and torch.equal(again(IDS), net(IDS))
     last = dict(num_classes=3, token='last', bias=False)
     around = Classifier(pretrained.load(folder('llama'), head='embed'), **last).eval()
     again, info = written(around, tmp_path / 'last')

@@ -84,7 +84,6 @@ class Classifier(Configurable):
         ] = None,
     ) -> None:
         super().__init__()
-        check_problem(problem_type, num_classes, 'num_classes')
         if token == 'span' and (num_classes != 2 or problem_type is not None):
             got = f'num_classes={num_classes} and problem_type={problem_type!r}'
             raise ConfigError(f"`token='span'` needs `num_classes=2`, start and end, and no `problem_type`, got {got}")
@@ -180,4 +179,5 @@ class Classifier(Configurable):
         if self.token == 'span':
             return span_loss(logits, labels, mask, num_items_in_batch)
         real = mask if mask is None or logits.ndim == 3 else mask.any(dim=-1)
+        check_problem(self.problem_type, self.num_classes, 'num_classes')
         return label_loss(logits, labels, real, self.problem_type, num_items_in_batch, what='classes')

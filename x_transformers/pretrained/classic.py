@@ -42,7 +42,9 @@ from x_transformers.pretrained.parts import (
 )
 from x_transformers.pretrained.rows import Const, link, links, register
 
-ROPE = ('rope_parameters', 'rope_scaling', 'rope_theta', 'partial_rotary_factor')
+ROPE = (
+    'rope_parameters', 'rope_scaling', 'rope_theta', 'partial_rotary_factor', 'original_max_position_embeddings',
+)  # fmt: skip
 ROTARY = ('rotary_pos_emb', 'rotary_emb_dim', 'rotary_theta', 'rotary_scaling')
 NO_ROTARY = (*ROTARY, 'rotated')
 ONE_KEY_EACH = ('num_key_value_heads', 'attn_kv_heads', 'head_dim')
@@ -138,7 +140,7 @@ register(
 
 register(
     LLAMA.like(
-        'phi', 'PhiForCausalLM', without=(*NOT_CLASSIC, 'head_dim'),
+        'phi', 'PhiForCausalLM', without=NOT_CLASSIC,
         defaults=dict(
             vocab_size=51200, hidden_size=2048, intermediate_size=8192, num_hidden_layers=24, hidden_act='gelu_new',
             layer_norm_eps=1e-5, partial_rotary_factor=0.5, qk_layernorm=False, resid_pdrop=0.0, embd_pdrop=0.0,
@@ -190,7 +192,7 @@ register(
 
 register(
     LLAMA.like(
-        'starcoder2', 'Starcoder2ForCausalLM', without=(*NOT_CLASSIC, 'head_dim'),
+        'starcoder2', 'Starcoder2ForCausalLM', without=NOT_CLASSIC,
         free=('activation_function', 'layer_norm_epsilon', 'scale_attn_weights', 'layer_types'),
         fixed=dict(mlp_type=('default',), norm_type=('layer_norm',)),
         defaults=dict(
@@ -212,7 +214,7 @@ register(
 
 COHERE = register(
     LLAMA.like(
-        'cohere', 'CohereForCausalLM', without=('rms_norm_eps', 'mlp_bias', 'use_rmsnorm', 'head_dim'),
+        'cohere', 'CohereForCausalLM', without=('rms_norm_eps', 'mlp_bias', 'use_rmsnorm'),
         defaults=dict(
             vocab_size=256000, hidden_size=8192, intermediate_size=22528, logit_scale=0.0625, num_hidden_layers=40,
             num_attention_heads=64, max_position_embeddings=8192, layer_norm_eps=1e-5, rope_theta=500000.0,
@@ -238,7 +240,7 @@ register(
     COHERE.like(
         'cohere2', 'Cohere2ForCausalLM', without=('use_qk_norm', 'attn_qk_head_norm', 'attn_qk_head_norm_shared'),
         defaults=dict(
-            rope_theta=10000.0, head_dim=None, sliding_window=4096, layer_types=None, sliding_window_pattern=4,
+            rope_theta=10000.0, sliding_window=4096, layer_types=None, sliding_window_pattern=4,
         ),
         rules=dict(sliding=sliding_but_every('sliding_window_pattern')),
         free=('_sliding_window_pattern',),

@@ -184,8 +184,13 @@ def renamed(row: Row, names: Collection[str], expected: Collection[str]) -> dict
     return found
 
 
+def is_spare(row: Row, name: str) -> bool:
+    return any(re.fullmatch(pattern, name) for pattern in row.spare)
+
+
 def is_ignored(row: Row, name: str) -> bool:
-    return any(re.fullmatch(pattern, name) for pattern in (*row.ignored, r'.*position_ids', r'.*rotary_emb\.inv_freq'))
+    patterns = (*row.ignored, r'.*position_ids', r'.*rotary_emb\.inv_freq')
+    return is_spare(row, name) or any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
 def check_names(row: Row, found: Mapping[str, str], steps: list[Step]) -> None:

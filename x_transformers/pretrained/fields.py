@@ -21,9 +21,12 @@ from x_transformers.pretrained.rows import Const, Fields, Part, Value
 
 ACTIVATIONS = {
     'gelu': 'gelu',
+    'gelu_python': 'gelu',
     'gelu_new': 'gelu_tanh',
     'gelu_pytorch_tanh': 'gelu_tanh',
     'gelu_fast': 'gelu_tanh',
+    'gelu_accurate': 'gelu_tanh',
+    'gelu_python_tanh': 'gelu_tanh',
     'quick_gelu': 'quick_gelu',
     'relu': 'relu',
     'relu2': 'relu2',
@@ -174,6 +177,17 @@ def sliding_everywhere(c: Fields) -> tuple[bool, ...]:
     return (c.sliding_window is not None,) * c.num_hidden_layers
 
 
+def sliding_unless_listed(c: Fields) -> tuple[bool, ...]:
+    """The same, unless some layers are listed without a window: a part of `transformers` reads the list."""
+    if c.sliding_window is not None and 'full_attention' in (c.values.get('layer_types') or ()):
+        raise ConfigError(
+            f"`layer_types` of this {c.row.type} checkpoint names 'full_attention' beside `sliding_window`: its own "
+            f'class does not read them, and `AutoModel` takes it for a ministral. Leave out `layer_types`, or set '
+            f"`model_type` to 'ministral'"
+        )
+    return sliding_everywhere(c)
+
+
 def sliding_if_used(c: Fields) -> tuple[bool, ...]:
     return (c.use_sliding_window and c.sliding_window is not None,) * c.num_hidden_layers
 
@@ -276,7 +290,13 @@ def rope_parameters(c: Fields) -> dict[str, Any]:
 
 def rope_of_kind(c: Fields, kind: str) -> dict[str, Any]:
     """What a config says for layers of one kind; `scaled_kinds` are those that older configs scale."""
-    said = dict(rope_parameters(c).get(kind) or {'rope_type': 'default'})
+    given = rope_parameters(c)
+    if given.get('partial_rotary_factor', 1) != 1:  # a part of the default that stands outside of the kinds
+        raise ConfigError(
+            f'`partial_rotary_factor` of this {c.row.type} checkpoint stands beside the kinds of layers in '
+            f'`rope_parameters`, it must be in those of {kind}'
+        )
+    said = dict(given.get(kind) or {'rope_type': 'default'})
     if c.rope_scaling is not None and kind in c.scaled_kinds:
         said.update(c.rope_scaling)
     said.setdefault('rope_theta', c.full_theta if kind == 'full_attention' else c.local_theta)
@@ -314,10 +334,10 @@ def theta(c: Fields) -> float:
     return float(rope(c)['rope_theta'])
 
 
-def trained_length(c: Fields, said: dict[str, Any]) -> int:
-    return c.values.get('original_max_position_embeddings') or (
-        said.get('original_max_position_embeddings') or c.max_position_embeddings
-    )
+def trained_length(c: Fields, said: dict[str, Any], kind: str | None) -> int:
+    name = 'original_max_position_embeddings'
+    of_all = None if kind else c.values.get(name)  # which counts instead, but for kinds of layers
+    return of_all or said.get(name) or c.max_position_embeddings
 
 
 def scaling_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
@@ -347,7 +367,7 @@ def scaling(c: Fields, kind: str | None = None) -> dict[str, Any] | None:
             f'`rope_type` of this {c.row.type} checkpoint is {name!r}, it must be default, linear, dynamic, yarn, '
             f'longrope or llama3'
         )
-    length, factor = trained_length(c, said), said.get('factor')
+    length, factor = trained_length(c, said, kind), said.get('factor')
     if name == 'linear':
         return {'kind': name, 'factor': factor}
     if name == 'dynamic':

@@ -335,7 +335,7 @@ TENSORS = (
      '`remove_parametrizations`, `remove_weight_norm` or `prune.remove` of `torch.nn.utils` makes plain ones of them'),
     (r'\.kernel$|/', 'the names of JAX or TensorFlow', 'take the PyTorch weights of the same model'),
     (r'(^|\.)self_attention\.linear_(qkv|proj)\.', 'the names of Megatron', 'Megatron Bridge converts it'),
-    (r'(^|\.)layers\.\d+\.(sa|attn)\.q_proj\.|(^|\.)tok_embeddings\.', 'the names of torchtune',
+    (r'(^|\.)layers\.\d+\.(sa|attn)\.q_proj\.|^tok_embeddings\.', 'the names of torchtune',
      'its `FullModelHFCheckpointer` writes those of transformers'),
     (r'^transformer\.h\.\d+\.(norm_1|attn\.qkv|attn\.attn)\.', 'the names of LitGPT',
      '`litgpt convert_from_litgpt FOLDER OUTPUT` converts it'),

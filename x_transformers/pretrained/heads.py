@@ -91,6 +91,15 @@ def is_of_head(name: str) -> bool:
     return name.removeprefix('net.').startswith(OF_HEADS)
 
 
+# types without a class of `transformers` for these heads, which are read and trained here alone
+NO_CLASSES = ('granite', 'cohere', 'cohere2', 'cwm', 'ernie4_5', 'vaultgemma')
+NO_TOKENS = (*NO_CLASSES, 'gemma3_text', 'olmo', 'olmo2', 'olmo3')
+NO_SPANS = (
+    *NO_TOKENS, 'gemma', 'gemma2', 'phi3', 'deepseek_v3', 'gpt_oss', 'glm', 'glm4', 'phi', 'stablelm', 'starcoder2',
+    'helium',
+)  # fmt: skip
+NOT_THERE = {'classify': NO_CLASSES, 'tokens': NO_TOKENS, 'span': NO_SPANS}
+
 MAIN = ('ForCausalLM', 'LMHeadModel', 'ForMaskedLM', 'ForConditionalGeneration', 'MTModel')
 
 
@@ -160,15 +169,16 @@ def settled(config: Mapping[str, Any], head: Any, num_classes: int | None) -> tu
             )
         model = {name: value for name, value in row.model.items() if name not in ('return_only_embed', 'pooler')}
         row = replace(row, model={**model, 'to_logits': Const(head)}, presence={})
-    return row, labelled(config, num_classes, row)
+    return row, labelled(config, num_classes, row, head == 'auto')
 
 
-def labelled(config: Mapping[str, Any], num_classes: int | None, row: Row) -> dict[str, Any]:
-    """The config of a row with a head of its own, and so many classes."""
+def labelled(config: Mapping[str, Any], num_classes: int | None, row: Row, as_saved: bool) -> dict[str, Any]:
+    """The config of a row with a head of its own, and so many classes. `as_saved`: with the heads of the file."""
     found, name = dict(config), (config.get('architectures') or [''])[0]
     if row.head == 'span' and name != row.architectures[0]:
         num_classes = 2
-    if row.head or (row.heads and not name.endswith(MAIN)):
+    own = (*MAIN, 'ForPreTraining') if as_saved else MAIN
+    if row.head or (row.heads and not name.endswith(own)):
         found['architectures'] = list(row.architectures[:1])
     if num_classes is not None:
         names = {str(i): f'LABEL_{i}' for i in range(num_classes)}

@@ -45,6 +45,7 @@ from x_transformers.pretrained.fields import (
     sliding_everywhere,
     sliding_if_used,
     sliding_late,
+    sliding_unless_listed,
     sliding_unrotated,
     theta,
     window,
@@ -81,8 +82,9 @@ LLAMA = register(
         defaults=dict(
             vocab_size=32000, hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32,
             num_key_value_heads=None, head_dim=None, hidden_act='silu', max_position_embeddings=2048,
-            rms_norm_eps=1e-6, rope_parameters=None, rope_scaling=None, rope_theta=10000.0, partial_rotary_factor=1.0,
-            attention_bias=False, mlp_bias=False, attention_dropout=0.0, tie_word_embeddings=False,
+            original_max_position_embeddings=None, rms_norm_eps=1e-6, rope_parameters=None, rope_scaling=None,
+            rope_theta=10000.0, partial_rotary_factor=1.0, attention_bias=False, mlp_bias=False, attention_dropout=0.0,
+            tie_word_embeddings=False,
         ),
         model=dict(
             num_tokens='vocab_size', max_seq_len=0, tie_embedding=lambda c: bool(c.tied) or None,
@@ -116,12 +118,13 @@ MISTRAL = register(
         defaults=dict(
             intermediate_size=14336, num_key_value_heads=8, max_position_embeddings=131072, sliding_window=4096,
         ),
-        rules=dict(sliding=sliding_everywhere),
-        free=('layer_types',),  # which their class does not read
+        rules=dict(sliding=sliding_unless_listed),
+        free=('layer_types',),
         layers={**NO_BIAS, **WINDOW},
         heads=SPANS_OF_BASE,
     )
 )  # fmt: skip
+
 
 GPT_OSS_ROPE = dict(
     rope_type='yarn', factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
@@ -141,7 +144,8 @@ register(
             num_local_experts=8, num_experts_per_tok=2, sliding_window=None, rope_theta=1e6, rms_norm_eps=1e-5,
             router_jitter_noise=0.0,
         ),
-        free=('output_router_logits', 'router_aux_loss_coef', 'layer_types'),
+        rules=dict(sliding=sliding_everywhere),
+        free=('output_router_logits', 'router_aux_loss_coef', 'layer_types'),  # the last of which no class reads
         aliases=dict(num_experts='num_local_experts'),
         layers=MOE,
         sizes=EXPERTS,
@@ -233,7 +237,7 @@ register(
 
 register(
     LLAMA.like(
-        'phi3', 'Phi3ForCausalLM', without=('attention_bias', 'mlp_bias', 'head_dim'),
+        'phi3', 'Phi3ForCausalLM', without=('attention_bias', 'mlp_bias'),
         free=('attention_bias', 'layer_types'),
         defaults=dict(
             vocab_size=32064, hidden_size=3072, intermediate_size=8192, max_position_embeddings=4096,
@@ -257,7 +261,7 @@ register(
 
 register(
     LLAMA.like(
-        'olmo', 'OlmoForCausalLM', without=('rms_norm_eps', 'mlp_bias', 'head_dim', 'use_rmsnorm'),
+        'olmo', 'OlmoForCausalLM', without=('rms_norm_eps', 'mlp_bias', 'use_rmsnorm'),
         defaults=dict(vocab_size=50304, clip_qkv=None),
         layers=dict(
             norm_affine=False, norm_eps=1e-5, attn_qkv_clip='clip_qkv', ff_no_bias=True, ff_glu_bias=False,
@@ -273,7 +277,7 @@ BRANCH_NORMS = links(
 
 OLMO2 = register(
     LLAMA.like(
-        'olmo2', 'Olmo2ForCausalLM', without=('mlp_bias', 'head_dim'),
+        'olmo2', 'Olmo2ForCausalLM', without=('mlp_bias',),
         defaults=dict(vocab_size=50304, rms_norm_eps=1e-5),
         layers=dict(branch_post_norm=True, attn_qk_proj_norm=True, ff_no_bias=True, ff_glu_bias=False),
         links=links(
@@ -405,9 +409,10 @@ register(
             num_experts_per_tok=4, swiglu_alpha=1.702, swiglu_limit=7.0, attention_bias=True,
         ),
         rules=dict(sliding=sliding_but_every('pattern'), pattern=2),
-        free=('output_router_logits', 'router_aux_loss_coef', 'initial_context_length', 'experts_per_token'),
+        free=(
+            'output_router_logits', 'router_aux_loss_coef', 'initial_context_length', 'experts_per_token', 'hidden_act',
+        ),
         aliases=dict(num_experts='num_local_experts'),
-        fixed=dict(hidden_act=('silu',)),
         layers={
             **WINDOW, **MOE, 'ff_moe_kind': Const('topk_softmax'), 'ff_moe_renormalise': None,
             'ff_moe_router_bias': True, 'ff_no_bias': False, 'ff_glu_bias': True, 'attn_head_learned_sink': True,
@@ -448,7 +453,7 @@ GLM4 = register(
 
 register(
     LLAMA.like(
-        'granite', 'GraniteForCausalLM', without=('head_dim',),
+        'granite', 'GraniteForCausalLM',
         defaults=dict(
             embedding_multiplier=1.0, logits_scaling=1.0, residual_multiplier=1.0, attention_multiplier=1.0,
         ),
@@ -462,7 +467,7 @@ register(
 
 register(
     LLAMA.like(
-        'smollm3', 'SmolLM3ForCausalLM', without=('head_dim', 'pretraining_tp'),
+        'smollm3', 'SmolLM3ForCausalLM', without=('pretraining_tp',),
         free=('max_window_layers', 'pretraining_tp'),
         defaults=dict(
             vocab_size=128256, hidden_size=2048, num_hidden_layers=36, num_attention_heads=16, num_key_value_heads=4,

@@ -27,6 +27,7 @@ from x_transformers.pretrained.engine import (
     check_shapes,
     is_ignored,
     is_settled,
+    is_spare,
     made,
     renamed,
     saved,
@@ -367,7 +368,7 @@ def read(
     ours = {name: t for name, t in saved(model).items() if t.is_meta}  # a head of the user's has its weights
     steps, new = steps_with_new(row, fields, ours, wanted)
     needed = {name for step in steps for name in step.theirs}
-    known = {*row.copies, *row.copies.values(), *(row.tied or ())}
+    known = {*row.copies, *row.copies.values(), *(row.tied or ()), *row.settled}
     names = renamed(row, weights.files, needed | known)
     info = Info(row.type, config, call, '', tied=tied, found=found, new=new)
     settle_copies(row, fields, names, needed, weights, info)
@@ -383,6 +384,9 @@ def read(
         info.ignored += [names.pop(name) for name in of_other_heads(row, names, needed)]
     check_names(row, names, steps)
     info.ignored += [names[name] for name in names if name not in needed and is_ignored(row, name)]
+    if not wanted.is_other_head:
+        spare = [names[name] for name in names if name not in needed and is_spare(row, name)]
+        info.kept |= {name: compact(weights.load(name)) for name in spare}
     check_shapes(steps, ours, lambda name: weights.shape(names[name]))
     if wanted.num_tokens is not None:
         info.keywords = with_tokens(call, wanted.num_tokens)

@@ -12,9 +12,9 @@ from x_transformers.finetuning import FineTuned
 from x_transformers.flags import ConfigError
 from x_transformers.flags.config import is_configured
 from x_transformers.pretrained.described import call_of, canonical, differences
-from x_transformers.pretrained.engine import made, saved
+from x_transformers.pretrained.engine import is_spare, made, saved
 from x_transformers.pretrained.heads import is_of_head, kinds_of, settled
-from x_transformers.pretrained.loading import Info
+from x_transformers.pretrained.loading import Info, remade
 from x_transformers.pretrained.options import VOCABULARIES
 from x_transformers.pretrained.rows import OWN, ROWS, Fields, Part, Row, Value, row_of
 
@@ -80,12 +80,15 @@ def with_head_of_theirs(model: FineTuned) -> nn.Module:
     state = {**body, **{f'to_classes.{name}': t for name, t in model.head.named_parameters()}}
     wanted = saved(view)
     other = next((name for name in (*wanted, *state) if (name in wanted) != (name in state)), None)
-    if other is not None or getattr(view, 'token', 'all') != (model.read or 'all'):
+    reads = 'span' if kind == 'span' else model.read or 'all'
+    if other is not None or getattr(view, 'token', 'all') != reads:
         why = f'reads the {getattr(view, "token", "all")} token' if other is None else f'differs in `{other}`'
         raise ConfigError(f'{start}: a {row.architectures[0]} {why}. Instead, {way}')
     view.load_state_dict(state, assign=True, strict=False)
+    remade(view, info)
     found = {name: fields.values[name] for name in row.presence}
-    view.pretrained = replace(info, config=config, keywords=fields.keywords(), found=found)
+    kept = {name: t for name, t in info.kept.items() if not is_spare(row, name)}
+    view.pretrained = replace(info, config=config, keywords=fields.keywords(), found=found, kept=kept)
     return view.train(model.training)
 
 

@@ -127,9 +127,9 @@ MP = 'mpnet.encoder.layer.{i}'
 register(
     ROBERTA.like(
         'mpnet', 'MPNetForMaskedLM', without=('type_vocab_size', 'embed_num_tokens', 'embed_default_ids'),
-        # theirs pads with 1, whatever the config says
-        model=dict(max_seq_len=lambda c: c.max_position_embeddings - 2), sizes=dict(cut=2),
         defaults=dict(vocab_size=30527, relative_attention_num_buckets=32),
+        model=dict(max_seq_len=lambda c: c.max_position_embeddings - 2),  # whatever token fills up
+        sizes=dict(cut=2),
         fixed=dict(relative_attention_num_buckets=(32,)),  # theirs counts 32, whatever the table holds
         layers=dict(
             rel_pos_bias=True, disable_abs_pos_emb=False, rel_pos_kwargs=Const({'scale': 1.0}),
@@ -251,7 +251,7 @@ register(
     OLMO2.like(
         'olmo3', 'Olmo3ForCausalLM',
         defaults=dict(sliding_window=4096, layer_types=None, full_theta=500000.0, local_theta=500000.0),
-        rules=dict(sliding=sliding_but_every('pattern'), pattern=4),
+        rules=dict(sliding=sliding_but_every('pattern'), pattern=4, scaled_kinds=('full_attention',)),
         aliases=dict(rope_theta='full_theta'),
         layers=dict(
             WINDOW, rotary_emb_dim=head_width, rotary_layers=rotating_by_kind, rotary_theta=None, rotary_scaling=None,

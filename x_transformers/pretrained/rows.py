@@ -35,7 +35,7 @@ WITHOUT_EFFECT = re.compile(
     'xla_device|eos_token_ids|lang_ids|max_sequence_length|img_processor|output_router_logits|tie_weights_|'
     # and of how something is computed, or in which process
     r'pretraining_tp|slow_but_exact|_?attn_implementation_\w+|_?experts_implementation\w*|base_model_\w+_plan|'
-    '_commit_hash|_output_attentions|use_return_dict|use_flash_attn|use_flash_attention|use_flash_attention_2|'
+    'save_step|seq_length|cache_dir|logits_to_keep|_commit_hash|_output_attentions|use_return_dict|use_flash_attn|use_flash_attention|use_flash_attention_2|'
     '_flash_attn_2_enabled|flash_attn|fp16|bf16|fp32|model_parallel|device_map|use_reentrant|kv_cache_dtype|loss_type|'
     # and of generation in later ones
     'penalty_alpha|guidance_scale|low_memory|renormalize_logits|constraints|force_words_ids|sequence_bias|max_time|'
@@ -49,7 +49,8 @@ WITHOUT_EFFECT = re.compile(
 # fields that types without them may have, with the values that change no numbers
 IDLE: dict[str, tuple[Any, ...]] = {
     'is_decoder': (False,), 'add_cross_attention': (False,), 'lm_head_bias': (False,), 'mlp_bias': (False,),
-    'attention_bias': (False, True),
+    'attention_bias': (False, True), 'bias': (False,), 'qkv_bias': (False,), 'attn_bias': (False,),
+    'use_qk_norm': (False,), 'mup_attn': (False,), 'use_dynamic_ntk': (False,),
     'full_attn_mod': (1,), 'interpolate_factor': (1,), 'rotary_scaling_factor': (1,), 'is_causal': (True,),
     'layer_switch': (4,), 'order_of_interleaved_layers': ('local_attn_first',), 'rotary_pct': (1,),
     'position_embedding_type': ('rope_gptj',), 'use_embedding_sharing': (True,), 'use_gated_activation': (True,),
@@ -145,6 +146,7 @@ class Row:
     links            which weights are which
     renames          (pattern, replacement): names in other files -> those of `links`
     ignored          patterns of names that hold nothing to keep: buffers, and parts of other models
+    spare            patterns of names of weights that its models do not have, and that are written as they were read
     copies           names that files may have as well -> those that they are equal to; if one is not, it counts
     differs          fields that say whether any of these names, of `copies`, is another tensor
     settled          names that follow from the config -> the function that gives their values
@@ -176,6 +178,7 @@ class Row:
     links: tuple[Link, ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
+    spare: tuple[str, ...] = ()
     copies: Mapping[str, str] = field(default_factory=dict)
     differs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     settled: Mapping[str, Callable[[Fields], Tensor]] = field(default_factory=dict)
@@ -362,7 +365,12 @@ def unknown_fields(row: Row, config: Mapping[str, Any]) -> list[str]:
     def is_idle(name: str, value: Any) -> bool:
         if WITHOUT_EFFECT.fullmatch(name) or value in (None, '', [], {}):
             return True
-        return value in IDLE.get(name, ()) or (name == 'is_decoder' and row.stack == 'Decoder')
+        if name == 'layer_types' and isinstance(value, list):
+            return all(kind == 'full_attention' for kind in value)
+        of_other = (name == 'is_decoder' and row.stack == 'Decoder') or (
+            name == 'vocab_size' and row.wrapper == 'ViTransformerWrapper'
+        )
+        return of_other or value in IDLE.get(name, ())
 
     return [name for name, value in config.items() if name not in known and not is_idle(name, value)]
 

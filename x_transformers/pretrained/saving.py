@@ -27,9 +27,10 @@ from x_transformers.pretrained.files import (
     write_json,
     write_weights,
 )
-from x_transformers.pretrained.heads import row_for
+from x_transformers.pretrained.heads import NOT_THERE, row_for
 from x_transformers.pretrained.loading import Info
 from x_transformers.pretrained.outgoing import (
+    OWN_FORMAT,
     config_of_loaded,
     info_of,
     model_to_write,
@@ -129,6 +130,8 @@ def files_of(model: nn.Module, info: Info | None, hf_type: str | None) -> tuple[
     whole, state = held(model), saved(model)
     check_tensors(whole)
     config, fields = said_of(model, info, hf_type, whole)
+    if fields.row.type in NOT_THERE.get(fields.row.head, ()):
+        raise ConfigError(f'`transformers` has no {fields.row.architectures[0]}: {OWN_FORMAT}')
     check_keywords(model, fields)
     fresh = rebuilt(fields.keywords())
     wanted = saved(fresh)

@@ -193,7 +193,7 @@ T5 = register(
             link('decoder.final_layer_norm', 'decoder.net.attn_layers.final_norm.norm'),
             link('lm_head.weight', 'decoder.net.to_logits.weight'),
         ),
-        ignored=(r'decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight',),
+        spare=(r'decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight',),
         copies=copies_of('shared.weight', ''),
         differs=dict(own_tables=tuple(copies_of('shared.weight', ''))),
         tied=('lm_head.weight', 'shared.weight'),
