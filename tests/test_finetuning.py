@@ -269,7 +269,7 @@ def test_numbers_classes_and_several_labels(kind, count, head):
     else:
         cases += [('single_label_classification', classes, True), ('single_label_classification', classes.int(), True)]
         cases += [('multi_label_classification', numbers.round().bool(), True)]
-        cases += [('multi_label_classification', numbers.round().long(), False)]
+        cases += [('multi_label_classification', numbers.round().long(), True)]
     for problem, labels, told in cases:
         single = problem == 'single_label_classification'
         right = labels.long() if single else labels.double().view(*shape, count)

@@ -28,6 +28,7 @@ from x_transformers import (
 from x_transformers.free_transformer import FreeTransformer
 from x_transformers.full_bandwidth import FullBandwidth
 from x_transformers.generation.batching import Paged
+from x_transformers.generation.sampling import top_k, top_p
 from x_transformers.gpt_vae import GPTVAE
 from x_transformers.up_wrapper import SyntheticDataGenerator
 from x_transformers.xm_latent_decoder import XMLatentDecoder
@@ -221,6 +222,53 @@ def test_every_option_has_its_effect_in_every_way(way, option):
 
 def test_all_ways_are_tried():
     assert tuple(ways()) == WAYS
+
+
+@pytest.mark.parametrize('way', WAYS)
+def test_several_filters_and_a_generator_in_every_way(way):
+    """Filters act in order. A generator alone decides what is drawn, and leaves that of torch as it is."""
+    call, state = ways()[way], torch.get_rng_state()
+    heat = {} if 'beams' in way else dict(temperature=2.0)
+    both = dict(filter_logits_fn=['top_k', top_p], filter_kwargs=[dict(k=3), dict(thres=0.9)], **heat)
+
+    def draw(seed, **options):
+        return call(tensor(PROMPT), STEPS, generator=torch.Generator().manual_seed(seed), **options)
+
+    made = draw(1, **both)
+    torch.rand(1)
+    assert torch.equal(made, draw(1, **both)) and torch.equal(
+        made, draw(1, filter_logits_fn=lambda logits: top_p(top_k(logits, k=3), 0.9), **heat)
+    )
+    assert 'beams' in way or len({tuple(draw(seed, **both).tolist()) for seed in range(8)}) > 1
+    torch.set_rng_state(state)
+    draw(2, **both)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_generator_draws_latents_too():
+    model, sizes = sharp(XMLatentDecoder(net(), num_latents=2)), dict(dim=16, heads=2, attn_dim_head=8, dim_latent=4)
+    vae = sharp(GPTVAE(num_tokens=V, max_seq_len=32, depth=1, enc_depth=1, verbose=False, **sizes))
+    for call in (
+        model.generate,
+        model.generate_with_candidate_latents,
+        partial(model.generate, latents=[None, torch.ones(16)]),
+        partial(vae.generate, seq_for_latents=[PROMPT]),
+    ):
+        made = []
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            made.append(call(tensor([PROMPT]), STEPS, generator=torch.Generator().manual_seed(0)))
+        assert torch.equal(*made)
+
+
+def test_filters_of_each_stream():
+    sizes = dict(num_tokens=dict(a=V, b=5), max_seq_len=32, attn_layers=Decoder(**SIZES))
+    model, prompts = MultiInputAutoregressiveWrapper(MultiInputTransformerWrapper(**sizes)), dict(a=[1, 2], b=[1, 2])
+    model, greedy = sharp(model), dict(filter_logits_fn='top_k', filter_kwargs=dict(k=1))
+    wanted = model.generate(prompts, STEPS, **greedy)
+    options = dict(filter_logits_fn=dict(a='top_k', b='top_p'), filter_kwargs=dict(a=dict(k=1), b=dict(thres=0.0)))
+    made = model.generate(prompts, STEPS, **options)
+    assert torch.equal(made['a'], wanted['a']) and torch.equal(made['b'], wanted['b'])
 
 
 def test_ends_of_images_are_refused_by_name():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -365,8 +365,8 @@ class XValAutoregressiveWrapper(Configurable):
         start_tokens: Prompts,
         start_numbers: Any,
         seq_len: int,
-        filter_logits_fn: str | Callable[..., Tensor] = top_k,
-        filter_kwargs: dict[str, Any] | None = None,
+        filter_logits_fn: Any = top_k,
+        filter_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         temperature: float = 1.0,
         *,
         prompt_lens: Tensor | Sequence[int] | None = None,
@@ -380,8 +380,8 @@ class XValAutoregressiveWrapper(Configurable):
             start_tokens      [b] n   ids, n of at least 1
             start_numbers     [b] n   numbers, read where the token stands for one
             seq_len                   number of tokens to generate
-            filter_logits_fn          filter of `generation/sampling.py` by name, or a callable
-            filter_kwargs             its keywords
+            filter_logits_fn          filter of `generation/sampling.py` by name, a callable, or several
+            filter_kwargs             its keywords, or a dict for each of several
             temperature       0 ..    0 selects the most probable token, without a filter; numbers are never drawn
             prompt_lens       [b]     number of tokens of each prompt, if it is padded on the right
             cache_kv                  use the KV cache, if the model supports it

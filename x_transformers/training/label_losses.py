@@ -32,12 +32,12 @@ def check_items_of_labels(labels: Any, num_items: Any) -> None:
         raise ValueError('`num_items_in_batch` needs `labels`: without them there is no loss')
 
 
-def problem_of(labels: Tensor, num_labels: int, problem: str | None) -> str:
+def problem_of(labels: Tensor, logits: Tensor, problem: str | None) -> str:
     """Return the kind of the problem: as it is set, or numbers for one output; else labels that are whole numbers are
-    classes, and others say of each output how far it holds."""
-    if problem is not None or num_labels == 1:
+    classes, and others, or one for each output, say how far it holds."""
+    if problem is not None or logits.shape[-1] == 1:
         return problem or REGRESSION
-    return MULTI if labels.is_floating_point() or (labels.dtype == torch.bool and labels.ndim > 1) else SINGLE
+    return MULTI if labels.is_floating_point() or labels.shape == logits.shape else SINGLE
 
 
 def label_loss(
@@ -67,7 +67,7 @@ def label_loss(
         ValueError: Labels have another shape, or are out of range.
     """
     count, shape = logits.shape[-1], tuple(logits.shape[:-1])
-    kind = problem_of(a_tensor(labels, 'labels'), count, problem)
+    kind = problem_of(a_tensor(labels, 'labels'), logits, problem)
     got = f'`labels` got {labels.dtype} of shape {tuple(labels.shape)}'
     if kind == SINGLE:
         if labels.shape != shape:
