@@ -326,9 +326,14 @@ def test_lists_of_unequal_length_are_rows():
     ):
         with pytest.raises(ValueError, match='must be of one length'):
             call([short, long], 2)
-    t5 = translator()
-    both = t5.generate([[3, 1, 4], [5]], [[1], [1]], 4, temperature=0.0)
-    assert torch.equal(both[1], t5.generate([[5]], [[1]], 4, temperature=0.0)[0])
+    for model in (translator(), listener()[0]):
+        both = model.generate([[3, 1, 4], [5]], [[1], [1]], 4, temperature=0.0)
+        alone = [model.generate(tensor([row]), tensor([[1]]), 4, temperature=0.0)[0] for row in ([3, 1, 4], [5])]
+        assert torch.equal(both, torch.stack(alone))
+        # A row alone has no axis of rows.
+        assert torch.equal(model.generate([3, 1, 4], [1], 4, temperature=0.0), alone[0])
+        assert torch.equal(model.beam_search([5], [1], 4, 1), alone[1])
+        assert model.score([5], [1, 2, 3]).shape == (2,) and len(list(model.stream([5], [1], 4))) == 4
 
 
 # padding
@@ -359,6 +364,42 @@ def test_a_padded_row_is_the_row_alone(name, option):
     cache = model.read_prompt(ids, mask=real)
     if name == 'generate':
         assert torch.equal(model.generate(ids, STEPS, prompt_cache=cache, temperature=0.0, **option), made)
+
+
+@pytest.mark.parametrize('rotary', [False, True])
+def test_positions_are_counted_on(rotary):
+    """With a cache and without, as in a loop over full passes; in rows of padding, as alone."""
+    model, ids = language(rotary_pos_emb=rotary), tensor(2 * [PROMPT])
+    pos, real = tensor([[7, 9, 12, 13, 20], [0, 1, 2, 3, 4]]), torch.arange(5) < tensor([[3], [5]])
+    row, at = ids, pos
+    for _ in range(STEPS):
+        row = torch.cat((row, model.net(row, pos=at)[:, -1:].argmax(dim=-1)), dim=1)
+        at = torch.cat((at, at[:, -1:] + 1), dim=1)
+    assert not row[0].equal(row[1])
+    greedy = dict(temperature=0.0, pos=pos)
+    for made in (
+        model.generate(ids, STEPS, **greedy),
+        model.generate(ids, STEPS, cache_kv=False, **greedy),
+        model.speculative(ids, STEPS, **greedy),
+        model.beam_search(ids, STEPS, 1, pos=pos),
+        torch.stack(list(model.stream(ids, STEPS, **greedy)), dim=-1),
+        model.generate(ids, STEPS, num_samples=2, **greedy)[:, 1],
+        model.generate(ids, STEPS, prompt_cache=model.read_prompt(ids, pos=pos), temperature=0.0),
+    ):
+        assert made.equal(row[:, 5:])
+    assert model.generate(ids[:1], STEPS, temperature=0.0, pos=pos[0]).equal(row[:1, 5:])
+    if rotary:
+        alone = model.generate(ids[:1, :3], STEPS, temperature=0.0, pos=pos[:1, :3])
+        for padded in (dict(mask=real), dict(prompt_lens=[3, 5])):
+            assert model.generate(ids, STEPS, **greedy, **padded)[:1].equal(alone)
+        turned = dict(temperature=0.0, pos=pos.roll(2, dims=1), mask=real.flip(1))
+        assert model.generate(ids.roll(2, dims=1), STEPS, **turned)[:1].equal(alone)
+    else:
+        with pytest.raises(ValueError, match='`pos` does not go with padding here'):
+            model.generate(ids, STEPS, mask=real, **greedy)
+    for wrong in (pos.double(), pos[:, :3], [1, 2], pos > 3):
+        with pytest.raises(ValueError, match=r'`pos` got .*, of prompts it must be whole numbers, \(5,\) or \(2, 5\)'):
+            model.generate(ids, STEPS, pos=wrong)
 
 
 @pytest.mark.parametrize('beams', [1, 3])

@@ -561,7 +561,7 @@ class AutoregressiveWrapper(Configurable):
                                       model, before its logits are changed
             return_finish_reasons     return `Generated`, with the reason why each text ended: 'eos', 'stop', 'length'
             **kwargs                  passed to every call of the model: `context`, ..., and a `mask` of the prompts,
-                                      which is extended with True
+                                      which is extended with True, or `pos`, their positions, which are counted on
             returns           ... s   the new tokens only
             raises                    ValueError or TypeError for arguments out of range
 
@@ -639,6 +639,8 @@ class AutoregressiveWrapper(Configurable):
         require(callback is None or callable(callback), 'callback', callback, 'a callable, or None')
         ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, inputs, prompt_cache)
         seq_len = new_tokens_of(seq_len, ids.shape[1])
+        if pads is not None and inputs.get('pos') is not None and getattr(self.net, 'has_absolute_positions', False):
+            raise ValueError('`pos` does not go with padding here: absolute positions count from the first real token')
         if prompt_cache is not None:
             inputs = prompt_cache.inputs_for(self, ids, pads, inputs, cache_kv)
         check_looped_exits(self.net, inputs, len(ids) * (num_samples or 1), cache_kv)

@@ -474,7 +474,8 @@ WORDS: tuple[Word, ...] = (
          HF, 'hidden_patches | : it is `hidden_patches` of the call of ViTransformerWrapper', CALL),
     Word('interpolate_pos_encoding', HF, "@ViTransformerWrapper interpolate_pos_emb='bicubic'"),
     Word('num_items_in_batch',
-         HF, '@TwoTowers : leave it out, its loss compares the pairs of a batch, so that parts do not add up | num_items_in_batch', CALL),
+         HF, '@TwoTowers : leave it out, its loss compares the pairs of a batch, so that parts do not add up | '
+             'num_items_in_batch', CALL),
     Word('deterministic train training is_training enable_dropout inference',
          JAX, ': the mode is of the module: `model.train()` or `model.eval()`', CALL),
     Word('dropout_rng rngs dropout_key', JAX, ': seed the generator of torch, `torch.manual_seed`', CALL),
