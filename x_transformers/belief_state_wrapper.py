@@ -12,7 +12,6 @@ from einops import rearrange
 from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
-from x_transformers.autoregressive_wrapper import Decoding, Prompts, Reader, evaluating
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.again import itself
 from x_transformers.core.arguments import checked
@@ -37,6 +36,8 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.choice import Choice
+from x_transformers.generation.engine import Decoding, Reader, evaluating
+from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import even_prompts, ids_of, min_p as min_p, require
 from x_transformers.training.items import share_of_items
 from x_transformers.training.losses import mean_or_zero, tell_padding

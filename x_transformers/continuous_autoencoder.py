@@ -9,7 +9,6 @@ from einops import rearrange, reduce
 from einops.layers.torch import Rearrange
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import Reader, evaluating
 from x_transformers.compat.elsewhere import also
 from x_transformers.continuous import ContinuousTransformerWrapper as ContinuousTransformerWrapper
 from x_transformers.core.arguments import checked
@@ -26,6 +25,7 @@ from x_transformers.flags import (
     probability,
     size,
 )
+from x_transformers.generation.engine import Reader, evaluating
 from x_transformers.generation.sampling import require
 from x_transformers.keywords import ContinuousTransformerAutoencoderKeywords, Unpack
 from x_transformers.training.items import mean_of_items, share_of_items

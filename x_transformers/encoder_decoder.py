@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, Prompts, first_device
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids
@@ -15,6 +15,7 @@ from x_transformers.core.own_modules import is_of_others
 from x_transformers.core.routing import flags_of_strangers, hidden_targets, model_flags, renamed_mask, split_model_flags
 from x_transformers.flags import ConfigError, Configurable, advice, an_instance, boolean, probability, size
 from x_transformers.generation.engine import evaluating
+from x_transformers.generation.methods import Prompts, first_device
 from x_transformers.generation.sampling import padded_rows
 from x_transformers.keywords import Unpack, XTransformerKeywords
 from x_transformers.training.items import share_of_items

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Generator, Tensor, nn
 
-from x_transformers.autoregressive_wrapper import Decoding, Prompts, evaluating
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
@@ -34,6 +33,8 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.generation.choice import Choice
+from x_transformers.generation.engine import Decoding, evaluating
+from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import even_prompts, filter_with, require, top_p as top_p
 from x_transformers.keywords import FreeTransformerKeywords, Unpack
 from x_transformers.training.items import share_of_items

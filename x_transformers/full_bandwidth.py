@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, Prompts
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.cache import LayerIntermediates as LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
@@ -39,6 +39,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.engine import Reader
+from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import require, top_k as top_k
 from x_transformers.training.items import scale_of_fewer, share_of_items
 from x_transformers.training.layer_losses import Targets

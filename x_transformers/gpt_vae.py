@@ -9,11 +9,7 @@ import torch
 from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
-from x_transformers.autoregressive_wrapper import (
-    AutoregressiveWrapper as AutoregressiveWrapper,
-    Prompts,
-    evaluating,
-)
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
 from x_transformers.compat.elsewhere import also
 from x_transformers.continuous_autoencoder import gaussian_divergence
 from x_transformers.core.arguments import checked
@@ -30,6 +26,8 @@ from x_transformers.flags import (
     shown,
     size,
 )
+from x_transformers.generation.engine import evaluating
+from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import given_ids, padded_rows
 from x_transformers.keywords import GPTVAEKeywords, Unpack
 from x_transformers.training.items import share_of_items

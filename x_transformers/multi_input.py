@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from x_transformers.autoregressive_wrapper import Reader, evaluating
 from x_transformers.cache import Cache, LayerIntermediates as LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core import ordering
@@ -54,6 +53,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.choice import Choice
+from x_transformers.generation.engine import Reader, evaluating
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.rules import GenerationHistory
 from x_transformers.generation.sampling import padded_prompts, padded_rows, require, take_padding, top_k

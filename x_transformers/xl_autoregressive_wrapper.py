@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Generator, Tensor, nn
 
-from x_transformers.autoregressive_wrapper import Decoding, Prompts, evaluating
 from x_transformers.cache import LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
@@ -40,6 +39,8 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.choice import Choice
+from x_transformers.generation.engine import Decoding, evaluating
+from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import even_prompts, require, top_k as top_k
 from x_transformers.objectives.test_time_training import (
     InnerStep,

@@ -9,7 +9,7 @@ import torch
 from einops import rearrange, repeat
 from torch import Generator, Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper, Prompts
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
@@ -32,6 +32,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.engine import evaluating, rows_of
+from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import accurate, given_ids, padded_prompts, padded_rows, require
 from x_transformers.training.items import count_items, share_of_items
 from x_transformers.training.losses import before_padding, predictable, read_of, readable, real_tokens, tell_padding

@@ -12,7 +12,6 @@ from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from x_transformers.autoregressive_wrapper import Decoding, Prompts, Reader
 from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core import ordering
@@ -51,7 +50,9 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.choice import Choice
+from x_transformers.generation.engine import Decoding, Reader
 from x_transformers.generation.exits import going
+from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import (
     align_right,
     padded_prompts,
