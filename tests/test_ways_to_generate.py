@@ -463,6 +463,7 @@ def test_scores_are_those_of_the_net():
     assert torch.allclose(model.score(torch.cat((ids, made.tokens), dim=1))[:, 3:], made.log_probs)
     t5 = translator()
     assert torch.allclose(-t5.score(ids, ids).mean(), t5(ids, ids))
+    assert model.score([[1], [2]]).shape == (2, 0)  # nothing stands before a first token
     with pytest.raises(ValueError, match='`lens` cannot be given with lists'):
         model.score([[1, 2], [3, 4, 5]], lens=[2, 3])
     with pytest.raises(ValueError, match='`lens`'):

@@ -418,7 +418,7 @@ class GeneratesText:
             raise ValueError(f'`ids` got {shown(given)}, it must have one axis or more')
         if real is not None and lens is not None:
             raise ValueError('`lens` cannot be given with lists of ids, which have their own lengths')
-        x = check_ids(given.reshape(given.shape[:-1].numel(), given.shape[-1]), 'ids', 2)
+        x = check_ids(given.reshape(given.shape[:-1].numel(), given.shape[-1]), 'ids', 1)
         lens = real.sum(dim=-1) if real is not None else lens
         lens = None if lens is None else numbers_of(lens, 'lens').to(x.device).flatten()
         refuse_own({name: value for name, value in kwargs.items() if name != 'document_ids'}, '`score`', SET_BY_LOSS)
