@@ -119,6 +119,13 @@ BUGS = {
         ('the residual of the pool is left out', 'pooled + queries if self.add_residual else pooled', 'pooled'),
         ('the pool reads padding', 'context_mask=mask, **inputs)', 'context_mask=None, **inputs)'),
     ]),
+    'generation/methods.py': ('test_ways_to_generate.py', [
+        ('positions are given to padded rows twice', "if pads is not None and inputs.get('pos') is not None and", 'if False and'),
+        ('a compiled net stays in a pickle', "if name != 'compiled'}", '}', 'test_compiled_generation.py -mslow -kpart_of_the_model'),
+        ('generation goes on from padding', 'return read_prompts(prompts, prompt_lens, self.pad_value, inputs, first_device(self.net))', 'return read_prompts(prompts, prompt_lens, self.pad_value, dict(inputs), first_device(self.net))', 'test_generate.py'),
+        ('texts are scored behind their end', "found.masked_fill(targets == self.ignore_index, 0.0)", 'found + 0.0', 'test_ways_to_generate.py'),
+        ('one beam does not start where the prompt was read', 'scores=torch.zeros((b, 1)', 'scores=torch.ones((b, 1)', 'test_beam_search.py'),
+    ]),
     'autoregressive_wrapper.py': ('test_next_token_loss.py test_generate.py', [
         ('tokens of a prefix are targets', 'return targets.masked_fill(within(own, n), self.ignore_index)', 'return targets', 'test_prefix_loss.py'),
         ('random prefixes are those of whole rows', '* (ends - 1)).long()', '* (n - 1)).long()', 'test_prefix_loss.py'),
@@ -131,10 +138,6 @@ BUGS = {
         ('what is no target is not read either', 'ids, tokens, real = self._split(x, targets, lens, kwargs)', 'ids, tokens, real = self._split(targets, targets, lens, kwargs)'),
         ('a document says how the next one begins', 'targets = targets.masked_fill(first, self.ignore_index)', 'targets = targets + 0', 'test_documents.py'),
         ('forgetful masks of all documents but the first hide its first token', 'kept = kept if first is None else kept | first', 'kept = kept + 0 > 0', 'test_documents.py'),
-        ('a compiled net stays in a pickle', "if name != 'compiled'}", '}', 'test_compiled_generation.py -mslow -kpart_of_the_model'),
-        ('generation goes on from padding', 'return read_prompts(prompts, prompt_lens, self.pad_value, inputs, first_device(self.net))', 'return read_prompts(prompts, prompt_lens, self.pad_value, dict(inputs), first_device(self.net))', 'test_generate.py'),
-        ('texts are scored behind their end', "found.masked_fill(targets == self.ignore_index, 0.0)", 'found + 0.0', 'test_ways_to_generate.py'),
-        ('one beam does not start where the prompt was read', 'scores=torch.zeros((b, 1)', 'scores=torch.ones((b, 1)', 'test_beam_search.py'),
     ]),
     'integrations/lm_eval.py': ('ecosystem/test_lm_eval.py -mslow', [
         ('padding of other rows is scored', 'row[start - first : start - first + len(more)]', 'row[len(row) - len(more) :]'),
@@ -324,7 +327,7 @@ BUGS = {
     'training/label_losses.py': ('test_finetuning.py', [
         ('any label', "check_range(known, 'labels', 0, count - 1, what)", 'pass'),
         ('labels are cast to half precision', '    logits = accurate(logits)\n', '', 'test_half_precision.py'),
-        ('one number is a class', 'if problem is not None or num_labels == 1:', 'if problem is not None:'),
+        ('one number is a class', 'if problem is not None or logits.shape[-1] == 1:', 'if problem is not None:'),
         ('labels of padding count', 'else real.unsqueeze(-1).expand(labels.shape)', 'else torch.ones_like(labels, dtype=torch.bool)'),
         ('a label that is not there counts', 'valid = valid & (labels != IGNORED)', 'pass'),
     ]),
@@ -454,7 +457,7 @@ BUGS = {
         ('the prompt counts', 'answer = ~torch.cat((prompt, prompt)) if mask is None else', 'answer = torch.ones_like(torch.cat((prompt, prompt))) if mask is None else'),
         ('answers count by their sum', 'return total if self.sum_log_probs else total /', 'return total if not self.sum_log_probs else total /'),
         ('answers behind padding count', 'return answer[:, 1:] if mask is None else answer[:, 1:] & mask[:, :-1]', 'return answer[:, 1:]'),
-        ('pairs without an answer count', 'return aux.added_to(each.masked_fill(~counts, 0.0).sum() / counts.sum().clamp(min=1))', 'return aux.added_to(each.mean())'),
+        ('pairs without an answer count', 'mean_of_items(each, counts, num_items_in_batch)', 'each.mean()'),
     ]),
     'entropy_based_tokenizer.py': ('test_entropy_based_tokenizer.py', [
         ('a threshold that is met does not end a token', 'return entropies >= self.entropy_threshold', 'return entropies > self.entropy_threshold'),
@@ -1474,6 +1477,7 @@ BUGS = {
         ('tokens behind padding are predicted', 'targets = Targets(seq, self.ignore_index, real).of()[:, :-1]', 'targets = Targets(seq, self.ignore_index).of()[:, :-1]', 'test_wrapper_laws.py -knothing_is_predicted'),
     ]),
     'generation/engine.py': ('test_generate.py test_beam_search.py', [
+        ('every new token has the position of the last one', 'pos[..., -1:] + more', 'pos[..., -1:] + 0 * more', 'test_ways_to_generate.py'),
         ('a window slides over tokens that are read again', "if getattr(self.net, 'follows_length', False):", 'if False:', 'test_rotary_scaling.py -kalone_in_a_batch'),
         ('a prompt leaves its hidden states', 'with cache_alone() if self.is_private() else nullcontext():', 'with nullcontext():', 'test_untouched.py -kprompt_leaves'),
         ('the first to leave eval mode decides', 'if not HELD[module]:', 'if True:', 'test_generate.py'),
@@ -1492,7 +1496,7 @@ BUGS = {
         ('states behind padding are targets', 'Targets(x, self.ignore_index, real)', 'Targets(x, self.ignore_index)', 'test_wrapper_laws.py -knothing_is_predicted'),
     ]),
     'gpt_vae.py': ('test_gpt_vae.py', [
-        ('a latent has no noise', '(0.5 * log_var).exp() * torch.randn_like(mean)', '0.0 * log_var'),
+        ('a latent has no noise', '(0.5 * log_var).exp() * torch.empty_like(mean).normal_(generator=generator)', '0.0 * log_var'),
         ('latents are dropped in evaluation', 'dropped = self.latents_dropout_prob if self.training else 0.0', 'dropped = self.latents_dropout_prob'),
         ('the floor of the divergence is ignored', 'gaussian_divergence(mean, log_var, self.vae_kl_div_floor)', 'gaussian_divergence(mean, log_var)'),
     ]),
@@ -1925,7 +1929,7 @@ BUGS = {
     'xm_latent_decoder.py': ('test_xm_latent_decoder.py', [
         ('latents are dropped in evaluation', 'dropped = self.training and draw_number() < drop_prob', 'dropped = draw_number() < drop_prob'),
         ('latents are dropped without a share', 'loss - weight * repulsion(logits, valid)', 'loss + weight * repulsion(logits, valid)'),
-        ('the active latent is that of the row', 'latents[:, :, slot] = torch.randn_like(latents[:, :, slot])', 'latents = latents + 0.0'),
+        ('the active latent is that of the row', 'latents[:, :, slot].normal_(generator=generator)', 'latents = latents + 0.0'),
         ('rows without targets count', 'of_rows = valid.any(dim=-1) if num_items_in_batch is None and not dropped else valid.sum(dim=-1)', 'of_rows = torch.ones_like(valid[:, 0]) + 0'),
         ('tokens behind padding are predicted', 'None if real is None else predictable(real))', 'None if real is None else real[:, 1:])', 'test_wrapper_laws.py -knothing_is_predicted'),
     ]),

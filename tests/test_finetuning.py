@@ -269,7 +269,7 @@ def test_numbers_classes_and_several_labels(kind, count, head):
     else:
         cases += [('single_label_classification', classes, True), ('single_label_classification', classes.int(), True)]
         cases += [('multi_label_classification', numbers.round().bool(), True)]
-        cases += [('multi_label_classification', numbers.round().long(), False)]
+        cases += [('multi_label_classification', numbers.round().long(), True)]
     for problem, labels, told in cases:
         single = problem == 'single_label_classification'
         right = labels.long() if single else labels.double().view(*shape, count)
@@ -281,6 +281,36 @@ def test_numbers_classes_and_several_labels(kind, count, head):
         items = 2 * labels[real].numel()
         assert_close(model(x, given, mask=REAL, num_items_in_batch=items) * 2, wanted)
     assert type(model).from_config(build('regression').config).problem_type == 'regression'
+
+
+@pytest.mark.parametrize('kind', ['finetune', 'Classifier'])
+@pytest.mark.parametrize('head', ['class', 'tokens'])
+def test_weights_and_smoothing_of_classes(kind, head):
+    """As in `cross_entropy`; parts of a batch over the number of its labels add up."""
+    weights, shape, x = (0.5, 2.0, 0.0), (4,) if head == 'class' else (4, N), ids()
+    labels = (torch.arange(4 if head == 'class' else 4 * N) % 3).view(shape)
+    labels[1] = -100
+    for options in (
+        dict(label_smoothing=0.1),
+        dict(class_weights=weights),
+        dict(label_smoothing=0.2, class_weights=list(weights)),
+    ):
+        if kind == 'finetune':
+            model = randomised(finetune(net(), head, 3, **options)[0])
+        else:
+            token = 'all' if head == 'tokens' else None
+            model = randomised(Classifier(net(), num_classes=3, token=token, **options))
+        table = torch.tensor(weights, dtype=torch.float64) if 'class_weights' in options else None
+        terms = dict(weight=table, label_smoothing=options.get('label_smoothing', 0.0))
+        rows = model(x).flatten(0, -2), labels.flatten()
+        assert_close(model(x, labels), F.cross_entropy(*rows, **terms))
+        total, items = F.cross_entropy(*rows, **terms, reduction='sum'), int((labels != -100).sum())
+        parts = [model(x[at : at + 1], labels[at : at + 1], num_items_in_batch=items) for at in range(4)]
+        assert_close(sum(parts), total / items)
+        assert model(x, torch.full(shape, -100)) == 0
+        assert type(model).from_config(model.config).terms.class_weights == (weights if table is not None else None)
+        with pytest.raises(ValueError, match='is for classes, of which there is one'):
+            model(x, torch.rand(*shape, 3))
 
 
 def test_labels_without_a_number_do_not_count():
@@ -304,6 +334,11 @@ def test_labels_without_a_number_do_not_count():
         (lambda: finetune(net(), problem_type='regresion'), "`problem_type` got 'regresion'"),
         (lambda: Classifier(net(), num_classes=1, problem_type=PROBLEMS[1])(ids(), torch.zeros(4).long()),
          '`num_classes` of at least 2'),
+        (lambda: finetune(net(), 'class', 1, label_smoothing=0.1), '`label_smoothing` got 0.1, it is for classes'),
+        (lambda: finetune(net(), 'span', class_weights=(1, 2)), r'`class_weights` got \(1, 2\), it is for classes'),
+        (lambda: Classifier(net(), num_classes=3, class_weights=[1, 2]), 'got 2 numbers, it must be 3, one for each'),
+        (lambda: finetune(net(), class_weights=[1, -2]), r'`class_weights` got \[1, -2\], it must be a list or tuple'),
+        (lambda: finetune(net(), 'class', 3, weight=[1, 2, 3]), r'here it is `class_weights`'),
         (lambda: finetune(net())[0](ids(), num_items_in_batch=3), '`num_items_in_batch` needs `labels`'),
     ],
 )  # fmt: skip

@@ -149,6 +149,12 @@ def test_two_resolutions_by_hand():
     context = torch.cat((TEXT, large.net.token_emb(small)), dim=1)
     second = large(many, context=context, context_mask=nn.functional.pad(mask, (0, N), value=True)).loss
     assert_close(losses.base, first), assert_close(losses.superres, second), assert_close(losses.loss, first + second)
+    seeded()
+    over = made(small, TEXT, many, text_mask=mask, num_items_in_batch=50)
+    seeded()
+    assert_close(over.base, base(small, context=TEXT, context_mask=mask, num_items_in_batch=50).loss)
+    assert_close(over.loss, over.base + over.superres)
+    assert over.superres < second
     assert made.generate(TEXT, mask).shape == (3, 12) and Muse(base).generate(TEXT).shape == (3, N)
     again = Muse.from_config(made.config).double().eval()
     again.load_state_dict(made.state_dict())

@@ -28,6 +28,7 @@ from x_transformers import (
 from x_transformers.free_transformer import FreeTransformer
 from x_transformers.full_bandwidth import FullBandwidth
 from x_transformers.generation.batching import Paged
+from x_transformers.generation.sampling import top_k, top_p
 from x_transformers.gpt_vae import GPTVAE
 from x_transformers.up_wrapper import SyntheticDataGenerator
 from x_transformers.xm_latent_decoder import XMLatentDecoder
@@ -223,6 +224,53 @@ def test_all_ways_are_tried():
     assert tuple(ways()) == WAYS
 
 
+@pytest.mark.parametrize('way', WAYS)
+def test_several_filters_and_a_generator_in_every_way(way):
+    """Filters act in order. A generator alone decides what is drawn, and leaves that of torch as it is."""
+    call, state = ways()[way], torch.get_rng_state()
+    heat = {} if 'beams' in way else dict(temperature=2.0)
+    both = dict(filter_logits_fn=['top_k', top_p], filter_kwargs=[dict(k=3), dict(thres=0.9)], **heat)
+
+    def draw(seed, **options):
+        return call(tensor(PROMPT), STEPS, generator=torch.Generator().manual_seed(seed), **options)
+
+    made = draw(1, **both)
+    torch.rand(1)
+    assert torch.equal(made, draw(1, **both)) and torch.equal(
+        made, draw(1, filter_logits_fn=lambda logits: top_p(top_k(logits, k=3), 0.9), **heat)
+    )
+    assert 'beams' in way or len({tuple(draw(seed, **both).tolist()) for seed in range(8)}) > 1
+    torch.set_rng_state(state)
+    draw(2, **both)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_generator_draws_latents_too():
+    model, sizes = sharp(XMLatentDecoder(net(), num_latents=2)), dict(dim=16, heads=2, attn_dim_head=8, dim_latent=4)
+    vae = sharp(GPTVAE(num_tokens=V, max_seq_len=32, depth=1, enc_depth=1, verbose=False, **sizes))
+    for call in (
+        model.generate,
+        model.generate_with_candidate_latents,
+        partial(model.generate, latents=[None, torch.ones(16)]),
+        partial(vae.generate, seq_for_latents=[PROMPT]),
+    ):
+        made = []
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            made.append(call(tensor([PROMPT]), STEPS, generator=torch.Generator().manual_seed(0)))
+        assert torch.equal(*made)
+
+
+def test_filters_of_each_stream():
+    sizes = dict(num_tokens=dict(a=V, b=5), max_seq_len=32, attn_layers=Decoder(**SIZES))
+    model, prompts = MultiInputAutoregressiveWrapper(MultiInputTransformerWrapper(**sizes)), dict(a=[1, 2], b=[1, 2])
+    model, greedy = sharp(model), dict(filter_logits_fn='top_k', filter_kwargs=dict(k=1))
+    wanted = model.generate(prompts, STEPS, **greedy)
+    options = dict(filter_logits_fn=dict(a='top_k', b='top_p'), filter_kwargs=dict(a=dict(k=1), b=dict(thres=0.0)))
+    made = model.generate(prompts, STEPS, **options)
+    assert torch.equal(made['a'], wanted['a']) and torch.equal(made['b'], wanted['b'])
+
+
 def test_ends_of_images_are_refused_by_name():
     dalle = DALLE(16, 1, heads=2, num_text_tokens=V, text_seq_len=3, num_image_tokens=5, image_grid=2)
     parti = Parti(16, 1, 1, text_tokens=V, text_len=4, image_tokens=5, grid=2, enc_heads=2, dec_heads=2)
@@ -278,9 +326,14 @@ def test_lists_of_unequal_length_are_rows():
     ):
         with pytest.raises(ValueError, match='must be of one length'):
             call([short, long], 2)
-    t5 = translator()
-    both = t5.generate([[3, 1, 4], [5]], [[1], [1]], 4, temperature=0.0)
-    assert torch.equal(both[1], t5.generate([[5]], [[1]], 4, temperature=0.0)[0])
+    for model in (translator(), listener()[0]):
+        both = model.generate([[3, 1, 4], [5]], [[1], [1]], 4, temperature=0.0)
+        alone = [model.generate(tensor([row]), tensor([[1]]), 4, temperature=0.0)[0] for row in ([3, 1, 4], [5])]
+        assert torch.equal(both, torch.stack(alone))
+        # A row alone has no axis of rows.
+        assert torch.equal(model.generate([3, 1, 4], [1], 4, temperature=0.0), alone[0])
+        assert torch.equal(model.beam_search([5], [1], 4, 1), alone[1])
+        assert model.score([5], [1, 2, 3]).shape == (2,) and len(list(model.stream([5], [1], 4))) == 4
 
 
 # padding
@@ -311,6 +364,42 @@ def test_a_padded_row_is_the_row_alone(name, option):
     cache = model.read_prompt(ids, mask=real)
     if name == 'generate':
         assert torch.equal(model.generate(ids, STEPS, prompt_cache=cache, temperature=0.0, **option), made)
+
+
+@pytest.mark.parametrize('rotary', [False, True])
+def test_positions_are_counted_on(rotary):
+    """With a cache and without, as in a loop over full passes; in rows of padding, as alone."""
+    model, ids = language(rotary_pos_emb=rotary), tensor(2 * [PROMPT])
+    pos, real = tensor([[7, 9, 12, 13, 20], [0, 1, 2, 3, 4]]), torch.arange(5) < tensor([[3], [5]])
+    row, at = ids, pos
+    for _ in range(STEPS):
+        row = torch.cat((row, model.net(row, pos=at)[:, -1:].argmax(dim=-1)), dim=1)
+        at = torch.cat((at, at[:, -1:] + 1), dim=1)
+    assert not row[0].equal(row[1])
+    greedy = dict(temperature=0.0, pos=pos)
+    for made in (
+        model.generate(ids, STEPS, **greedy),
+        model.generate(ids, STEPS, cache_kv=False, **greedy),
+        model.speculative(ids, STEPS, **greedy),
+        model.beam_search(ids, STEPS, 1, pos=pos),
+        torch.stack(list(model.stream(ids, STEPS, **greedy)), dim=-1),
+        model.generate(ids, STEPS, num_samples=2, **greedy)[:, 1],
+        model.generate(ids, STEPS, prompt_cache=model.read_prompt(ids, pos=pos), temperature=0.0),
+    ):
+        assert made.equal(row[:, 5:])
+    assert model.generate(ids[:1], STEPS, temperature=0.0, pos=pos[0]).equal(row[:1, 5:])
+    if rotary:
+        alone = model.generate(ids[:1, :3], STEPS, temperature=0.0, pos=pos[:1, :3])
+        for padded in (dict(mask=real), dict(prompt_lens=[3, 5])):
+            assert model.generate(ids, STEPS, **greedy, **padded)[:1].equal(alone)
+        turned = dict(temperature=0.0, pos=pos.roll(2, dims=1), mask=real.flip(1))
+        assert model.generate(ids.roll(2, dims=1), STEPS, **turned)[:1].equal(alone)
+    else:
+        with pytest.raises(ValueError, match='`pos` does not go with padding here'):
+            model.generate(ids, STEPS, mask=real, **greedy)
+    for wrong in (pos.double(), pos[:, :3], [1, 2], pos > 3):
+        with pytest.raises(ValueError, match=r'`pos` got .*, of prompts it must be whole numbers, \(5,\) or \(2, 5\)'):
+            model.generate(ids, STEPS, pos=wrong)
 
 
 @pytest.mark.parametrize('beams', [1, 3])
@@ -374,6 +463,7 @@ def test_scores_are_those_of_the_net():
     assert torch.allclose(model.score(torch.cat((ids, made.tokens), dim=1))[:, 3:], made.log_probs)
     t5 = translator()
     assert torch.allclose(-t5.score(ids, ids).mean(), t5(ids, ids))
+    assert model.score([[1], [2]]).shape == (2, 0)  # nothing stands before a first token
     with pytest.raises(ValueError, match='`lens` cannot be given with lists'):
         model.score([[1, 2], [3, 4, 5]], lens=[2, 3])
     with pytest.raises(ValueError, match='`lens`'):

@@ -12,7 +12,6 @@ from einops import rearrange
 from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
-from x_transformers.autoregressive_wrapper import Decoding, Prompts, Reader, evaluating
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.again import itself
 from x_transformers.core.arguments import checked
@@ -37,6 +36,8 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.choice import Choice
+from x_transformers.generation.engine import Decoding, Reader, evaluating
+from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import even_prompts, ids_of, min_p as min_p, require
 from x_transformers.training.items import share_of_items
 from x_transformers.training.losses import mean_or_zero, tell_padding
@@ -306,8 +307,8 @@ class BeliefStateWrapper(Configurable):
         temperature: float = 1.25,
         cache_kv: bool = True,
         suffix: Prompts = None,
-        filter_logits_fn: str | Callable[..., Tensor] = min_p,
-        filter_kwargs: dict[str, Any] | None = None,
+        filter_logits_fn: Any = min_p,
+        filter_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         decode_backwards: bool = False,
         *,
         prefix: Prompts = None,
@@ -322,8 +323,8 @@ class BeliefStateWrapper(Configurable):
         temperature       0 ..    0 selects the most probable token
         cache_kv                  use the cache, if the decoder can
         suffix            [b] m   ids of how the text ends, the same for all rows or for each; none if None
-        filter_logits_fn          filter of `generation/sampling.py` by name, or a callable
-        filter_kwargs             its keywords; `min_p=0.1` by default
+        filter_logits_fn          filter of `generation/sampling.py` by name, a callable, or several
+        filter_kwargs             its keywords, or a dict for each of several; `min_p=0.1` by default
         decode_backwards          the tokens before the prompts, the last one first
         prefix            [b] m   ids of how the text begins, if decoding backwards; one drawn token if None
         eos_token                 id that ends a row, or several: it is kept, zeros follow

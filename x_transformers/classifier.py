@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import torch
@@ -28,8 +28,11 @@ from x_transformers.flags import (
 )
 from x_transformers.training.label_losses import (
     PROBLEMS,
+    OfClasses,
+    a_weight_each,
     check_items_of_labels,
-    check_problem,
+    check_one_class,
+    check_terms,
     label_loss,
     loss_with_share,
     span_loss,
@@ -82,8 +85,16 @@ class Classifier(Configurable):
             'others say of each class how far it holds',
             one_of(*PROBLEMS) | none,
         ] = None,
+        label_smoothing: Annotated[
+            float, 'label smoothing e of classes: probability 1 - e for the label, e spread over all', probability
+        ] = 0.0,
+        class_weights: Annotated[
+            Sequence[float] | None, 'weight of each class in the loss, as in cross_entropy', a_weight_each | none
+        ] = None,
     ) -> None:
         super().__init__()
+        self.terms = OfClasses(label_smoothing, class_weights)
+        check_terms(problem_type, num_classes, self.terms, token)
         if token == 'span' and (num_classes != 2 or problem_type is not None):
             got = f'num_classes={num_classes} and problem_type={problem_type!r}'
             raise ConfigError(f"`token='span'` needs `num_classes=2`, start and end, and no `problem_type`, got {got}")
@@ -179,5 +190,5 @@ class Classifier(Configurable):
         if self.token == 'span':
             return span_loss(logits, labels, mask, num_items_in_batch)
         real = mask if mask is None or logits.ndim == 3 else mask.any(dim=-1)
-        check_problem(self.problem_type, self.num_classes, 'num_classes')
-        return label_loss(logits, labels, real, self.problem_type, num_items_in_batch, what='classes')
+        check_one_class(self.problem_type, self.num_classes, 'num_classes')
+        return label_loss(logits, labels, real, self.problem_type, num_items_in_batch, 'classes', self.terms)

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from einops import rearrange, reduce, repeat
 from torch import Generator, Tensor, nn
 
-from x_transformers.autoregressive_wrapper import Reader, evaluating
 from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core import ordering
@@ -53,6 +52,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.generation.engine import Reader, evaluating
 from x_transformers.generation.sampling import (
     align_right as align_right,
     check_temperature,

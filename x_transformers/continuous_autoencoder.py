@@ -9,7 +9,6 @@ from einops import rearrange, reduce
 from einops.layers.torch import Rearrange
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import Reader, evaluating
 from x_transformers.compat.elsewhere import also
 from x_transformers.continuous import ContinuousTransformerWrapper as ContinuousTransformerWrapper
 from x_transformers.core.arguments import checked
@@ -26,8 +25,10 @@ from x_transformers.flags import (
     probability,
     size,
 )
+from x_transformers.generation.engine import Reader, evaluating
 from x_transformers.generation.sampling import require
 from x_transformers.keywords import ContinuousTransformerAutoencoderKeywords, Unpack
+from x_transformers.training.items import mean_of_items, share_of_items
 from x_transformers.training.losses import mean_of_rows, mean_or_zero
 from x_transformers.x_transformers import AttentionLayers, Decoder as Decoder, Encoder as Encoder
 
@@ -187,6 +188,7 @@ class ContinuousTransformerAutoencoder(Configurable):
         lens: Tensor | None = None,
         return_all_losses: bool = False,
         return_unreduced_loss: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """How badly sequences are decoded from their latents and the vectors before each.
 
@@ -194,7 +196,11 @@ class ContinuousTransformerAutoencoder(Configurable):
         lens                   b       number of real vectors of each row
         return_all_losses              also return `(reconstruction, loss of the bottleneck or None)`
         return_unreduced_loss          losses of rows (b,), each a mean over its vectors
+        num_items_in_batch             divide the sum of the losses of vectors by this number, so that batches add up;
+                                       the loss of the bottleneck counts by their share
         """
+        if return_unreduced_loss and num_items_in_batch is not None:
+            raise ValueError('`num_items_in_batch` does not go with `return_unreduced_loss`, the losses of rows')
         real = self.real(seq, lens)
         with AuxLosses() as added:
             latents, aux = self.encode(seq, lens, return_aux_loss=True, return_unreduced_loss=return_unreduced_loss)
@@ -213,8 +219,9 @@ class ContinuousTransformerAutoencoder(Configurable):
         if return_unreduced_loss:
             loss = each.sum(dim=1) / real.sum(dim=1).clamp(min=1)
         else:
-            loss = each.sum() / real.sum().clamp(min=1)
-        total = added.added_to(loss if aux is None else loss + aux)
+            loss = mean_of_items(each, real, num_items_in_batch)
+        share = share_of_items(real, num_items_in_batch)
+        total = added.added_to(loss if aux is None else loss + aux * share, share)
         return (total, (loss, aux)) if return_all_losses else total
 
     @checked

@@ -18,6 +18,7 @@ from x_transformers.core.checks import as_mask, check_device, check_ids
 from x_transformers.core.nets import check_net
 from x_transformers.features.resizing import by_tokens
 from x_transformers.flags import Configurable, an_instance, boolean, integer, none, positive
+from x_transformers.training.items import mean_of_items, share_of_items
 from x_transformers.training.losses import read_of
 from x_transformers.training.token_loss import Terms, later, single_losses
 
@@ -77,12 +78,15 @@ class DPO(Configurable):
         prompt_mask: Tensor,
         preferred_seq_mask: Tensor | None = None,
         unpreferred_seq_mask: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
         """Return the loss of a batch of pairs.
 
         preferred_seq, unpreferred_seq   b n   prompt and answer, ids
         prompt_mask                      b n   True for the tokens of the prompt, which both have in common
         ..._mask                         b n   True except for padding; computed from `pad_id` by default
+        num_items_in_batch                     divide the sum of the losses of pairs by this number, so that batches
+                                               add up
         returns                          scalar
         raises                           ValueError or TypeError for inputs of another shape or kind
         """
@@ -116,7 +120,8 @@ class DPO(Configurable):
         each = -F.logsigmoid(self.beta * (preferred - unpreferred))
         # Of a pair without any token of an answer there is nothing to prefer.
         counts = self.predicted(answer, mask).any(dim=-1).view(2, -1).any(dim=0)
-        return aux.added_to(each.masked_fill(~counts, 0.0).sum() / counts.sum().clamp(min=1))
+        share = share_of_items(counts, num_items_in_batch)
+        return aux.added_to(mean_of_items(each, counts, num_items_in_batch), share)
 
     @staticmethod
     def predicted(answer: Tensor, mask: Tensor | None) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, Prompts
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids
@@ -15,6 +15,7 @@ from x_transformers.core.own_modules import is_of_others
 from x_transformers.core.routing import flags_of_strangers, hidden_targets, model_flags, renamed_mask, split_model_flags
 from x_transformers.flags import ConfigError, Configurable, advice, an_instance, boolean, probability, size
 from x_transformers.generation.engine import evaluating
+from x_transformers.generation.methods import Prompts, first_device
 from x_transformers.generation.sampling import padded_rows
 from x_transformers.keywords import Unpack, XTransformerKeywords
 from x_transformers.training.items import share_of_items
@@ -26,6 +27,14 @@ def check_source(encoder: Any, ids: Any, name: str) -> Any:
     """Return ids of the source (b n), checked, unless a user's module stands for the encoder or embeds them."""
     own = not hasattr(encoder, 'num_tokens') or is_of_others(getattr(encoder, 'token_emb', None))
     return ids if own else check_ids(ids, name, num_tokens=encoder.num_tokens)
+
+
+def source_rows(source: Any, mask: Any, name: str, decoder: AutoregressiveWrapper) -> tuple[Any, Any]:
+    """Return a source and its mask from what Python has: lists of ids of unequal length, or those of one row."""
+    source, real = padded_rows(source, name, decoder.pad_value, first_device(decoder))
+    alone = source.ndim == 1 and not source.is_floating_point()
+    mask = real if mask is None else mask
+    return (source.unsqueeze(0), None if mask is None else mask.reshape(1, -1)) if alone else (source, mask)
 
 
 def ignored_by(decoder: nn.Module) -> int:
@@ -162,7 +171,7 @@ class XTransformer(Configurable):
         """Continue `seq_out_start` by up to `seq_len` tokens, given the source.
 
         Args:
-            seq_in: Ids of the source, (b, n), or lists of ids of unequal length.
+            seq_in: Ids of the source, (b, n) or (n,), or lists of ids of unequal length.
             seq_out_start: Prompts of the decoder, as `AutoregressiveWrapper.generate` takes them.
             seq_len: Number of tokens to generate.
             mask: True for real tokens of the source, (b, n); also given as `src_mask`.
@@ -214,9 +223,9 @@ class XTransformer(Configurable):
     def read_source(self, src: Any, mask: Any, attn_mask: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the context of the decoder and its mask, and take what concerns the source out of `kwargs`."""
         refuse_context(kwargs)
-        src, real = padded_rows(src, 'seq_in', self.decoder.pad_value, next(self.parameters()).device)
         prefix, mask = kwargs.pop('src_prepend_embeds', None), renamed_mask(mask, kwargs.pop('src_mask', None))
-        src, mask = check_source(self.encoder, src, 'seq_in'), real if mask is None else mask
+        src, mask = source_rows(src, mask, 'seq_in', self.decoder)
+        src = check_source(self.encoder, src, 'seq_in')
         with evaluating(list(self.modules())):
             context, mask = self.encode(src, mask, attn_mask, prefix)
         return dict(context=context, context_mask=mask)
@@ -279,7 +288,7 @@ class EncoderDecoder(Configurable):
     @torch.no_grad()
     def generate(
         self,
-        source: Tensor,
+        source: Prompts,
         start: Prompts,
         seq_len: int,
         mask: Tensor | None = None,
@@ -287,8 +296,8 @@ class EncoderDecoder(Configurable):
         encoder_inputs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Continue `start` (b m) by up to `seq_len` tokens, given the source; the keywords of
-        `AutoregressiveWrapper.generate`."""
+        """Continue `start` (b m) by up to `seq_len` tokens, given the source, which may be lists of ids; the keywords
+        of `AutoregressiveWrapper.generate`."""
         given = self.read_source(source, mask, encoder_inputs, kwargs)
         return self.decoder.generate(start, seq_len, **given, **kwargs)
 
@@ -296,7 +305,7 @@ class EncoderDecoder(Configurable):
     @torch.no_grad()
     def stream(
         self,
-        source: Tensor,
+        source: Prompts,
         start: Prompts,
         seq_len: int,
         mask: Tensor | None = None,
@@ -312,7 +321,7 @@ class EncoderDecoder(Configurable):
     @torch.no_grad()
     def beam_search(
         self,
-        source: Tensor,
+        source: Prompts,
         start: Prompts,
         seq_len: int,
         beams: int = 4,
@@ -329,7 +338,7 @@ class EncoderDecoder(Configurable):
     @checked
     @torch.no_grad()
     def score(
-        self, source: Tensor, tgt: Prompts, lens: Any = None, mask: Tensor | None = None, **kwargs: Any
+        self, source: Prompts, tgt: Prompts, lens: Any = None, mask: Tensor | None = None, **kwargs: Any
     ) -> Tensor:
         """Return the log probabilities of the target tokens given the source: `AutoregressiveWrapper.score`."""
         given = self.read_source(source, mask, kwargs.pop('encoder_inputs', None), kwargs)
@@ -338,6 +347,7 @@ class EncoderDecoder(Configurable):
     def read_source(self, source: Any, mask: Any, inputs: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the context of the decoder and its mask."""
         refuse_context(kwargs)
+        source, mask = source_rows(source, mask, 'source', self.decoder)
         with evaluating(list(self.modules())):
             context, mask = self.encode(source, mask, **(inputs or {}))
         return dict(context=context, context_mask=mask)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, evaluating
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import check_ids, check_lengths, within
@@ -27,6 +27,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.generation.engine import evaluating
 from x_transformers.generation.sampling import accurate
 from x_transformers.training.losses import entropy, tell_padding
 

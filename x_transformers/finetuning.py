@@ -22,6 +22,7 @@ from x_transformers.flags import (
     is_number,
     none,
     one_of,
+    probability,
     shown,
     size,
 )
@@ -29,8 +30,11 @@ from x_transformers.flags.unexpected import answering
 from x_transformers.training.label_losses import (
     PROBLEMS,
     SINGLE,
+    OfClasses,
+    a_weight_each,
     check_items_of_labels,
-    check_problem,
+    check_one_class,
+    check_terms,
     label_loss,
     loss_with_share,
 )
@@ -135,9 +139,17 @@ class FineTuned(Configurable):
             'others say of each label how far it holds',
             one_of(*PROBLEMS) | none,
         ] = None,
+        label_smoothing: Annotated[
+            float, 'label smoothing e of classes: probability 1 - e for the label, e spread over all', probability
+        ] = 0.0,
+        class_weights: Annotated[
+            Sequence[float] | None, 'weight of each class in the loss, as in cross_entropy', a_weight_each | none
+        ] = None,
     ) -> None:
         super().__init__()
-        check_problem(problem_type, num_labels, 'num_labels')
+        self.terms = OfClasses(label_smoothing, class_weights)
+        check_one_class(problem_type, num_labels, 'num_labels')
+        check_terms(problem_type, num_labels, self.terms, head)
         stack = getattr(net, 'attn_layers', None)
         if stack is None:
             raise ConfigError(
@@ -198,7 +210,7 @@ class FineTuned(Configurable):
         if self.kind == 'span':  # each end is one of the places
             logits, real = logits.mT, None if real is None else real.unsqueeze(-1)
         problem = SINGLE if self.kind == 'span' else self.problem_type
-        return label_loss(logits, labels, real, problem, num_items_in_batch)
+        return label_loss(logits, labels, real, problem, num_items_in_batch, terms=self.terms)
 
 
 @answering
@@ -212,12 +224,14 @@ def finetune(
     lr: float = 1e-4,
     read: str | None = None,
     problem_type: str | None = None,
+    label_smoothing: float = 0.0,
+    class_weights: Sequence[float] | None = None,
 ) -> tuple[FineTuned, list[dict[str, Any]]]:
     """Add a new head to a model, and return parameter groups for an optimizer of PyTorch.
 
         lr_l = lr layer_lr_decay^(L - l)         embeddings l = 0, blocks 1 ... L, head L
 
-    head, num_labels, read, problem_type
+    head, num_labels, read, problem_type, label_smoothing, class_weights
                              as in `FineTuned`
     freeze                   prefixes of the names of parameters of `net` that are frozen
     returns                  the module, and groups with `params`, `lr` and `name`; each parameter is in one group
@@ -234,7 +248,7 @@ def finetune(
     for prefix in prefixes:
         if not any(begins(name, prefix) for name in names):
             raise ValueError(f'`freeze` got {shown(prefix)}, which begins no name{did_you_mean(str(prefix), names)}')
-    model = FineTuned(net, head, num_labels, read, problem_type)
+    model = FineTuned(net, head, num_labels, read, problem_type, label_smoothing, class_weights)
     for name, parameter in net.named_parameters():
         if any(begins(name, prefix) for prefix in prefixes):
             parameter.requires_grad_(False)

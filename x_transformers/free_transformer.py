@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import torch
@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Generator, Tensor, nn
 
-from x_transformers.autoregressive_wrapper import Decoding, Prompts, evaluating
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
@@ -34,6 +33,8 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.generation.choice import Choice
+from x_transformers.generation.engine import Decoding, evaluating
+from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import even_prompts, filter_with, require, top_p as top_p
 from x_transformers.keywords import FreeTransformerKeywords, Unpack
 from x_transformers.training.items import share_of_items
@@ -252,8 +253,8 @@ class FreeTransformer(Configurable):
         prompts: Prompts,
         seq_len: int,
         latents: Any = None,
-        filter_logits_fn: str | Callable[..., Tensor] = top_p,
-        logit_filter_kwargs: dict[str, Any] | None = None,
+        filter_logits_fn: Any = top_p,
+        logit_filter_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         use_kv_cache: bool = True,
         *,
         temperature: float = 1.0,
@@ -266,8 +267,8 @@ class FreeTransformer(Configurable):
         seq_len                   length of the prompts with what is generated
         latents                   one code for the whole text: its number, or one of each row (b,) or (b, 1), or
                                   weights of all codes (c,), (b, c) or (b, 1, c); no condition if None
-        filter_logits_fn          filter of `generation/sampling.py` by name, or a callable
-        logit_filter_kwargs       its keywords; `thres=0.9` by default
+        filter_logits_fn          filter of `generation/sampling.py` by name, a callable, or several
+        logit_filter_kwargs       its keywords, or a dict for each of several; `thres=0.9` by default
         temperature       0 ..    0 selects the most probable token
         options                   the other options of `AutoregressiveWrapper.generate` that choose a token or end a
                                   row, behind whose end `pad_id` follows, or 0 if that is no token

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, Prompts
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.cache import LayerIntermediates as LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
@@ -39,6 +39,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.engine import Reader
+from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import require, top_k as top_k
 from x_transformers.training.items import scale_of_fewer, share_of_items
 from x_transformers.training.layer_losses import Targets
@@ -497,8 +498,8 @@ class FullBandwidth(Configurable):
         prompts: Prompts,
         seq_len: int,
         temperature: float = 1.0,
-        filter_logits_fn: Callable | str = top_k,
-        filter_kwargs: dict | None = None,
+        filter_logits_fn: Any = top_k,
+        filter_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         should_fuse_latent: Callable[[int], bool] | None = None,
         transition: Transition | None = None,
         temporal_parallel_passes: int | None = None,

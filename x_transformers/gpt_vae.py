@@ -7,13 +7,9 @@ from typing import Annotated, Any
 
 import torch
 from einops.layers.torch import Rearrange
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from x_transformers.autoregressive_wrapper import (
-    AutoregressiveWrapper as AutoregressiveWrapper,
-    Prompts,
-    evaluating,
-)
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
 from x_transformers.compat.elsewhere import also
 from x_transformers.continuous_autoencoder import gaussian_divergence
 from x_transformers.core.arguments import checked
@@ -30,6 +26,8 @@ from x_transformers.flags import (
     shown,
     size,
 )
+from x_transformers.generation.engine import evaluating
+from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import given_ids, padded_rows
 from x_transformers.keywords import GPTVAEKeywords, Unpack
 from x_transformers.training.items import share_of_items
@@ -119,13 +117,15 @@ class GPTVAE(Configurable):
         return (~mask).long().cumprod(dim=-1).sum(dim=-1) * mask.any(dim=-1)
 
     @checked
-    def encode_to_latents(self, seq: Tensor, return_mean_log_var: bool = False) -> Any:
+    def encode_to_latents(
+        self, seq: Tensor, return_mean_log_var: bool = False, generator: Generator | None = None
+    ) -> Any:
         """A latent (b d) drawn for each text, and `(mean, log variance)`. A text of padding alone has a zero mean."""
         mask = seq != self.pad_id
         given: dict[str, Any] = {} if self.own_encoder else {'seq_start_pos': self.padding_in_front(mask)}
         pooled = self.encoder(seq.masked_fill(~mask, 0), mask=mask, **given)
         mean, log_var = self.to_latent_mean_log_variance(pooled)
-        latents = mean + (0.5 * log_var).exp() * torch.randn_like(mean)
+        latents = mean + (0.5 * log_var).exp() * torch.empty_like(mean).normal_(generator=generator)
         return (latents, (mean, log_var)) if return_mean_log_var else latents
 
     @checked
@@ -219,7 +219,8 @@ class GPTVAE(Configurable):
             if seq_for_latents is not None:
                 texts, _ = padded_rows(seq_for_latents, 'seq_for_latents', self.pad_id, self.device)
                 texts = texts[None] if texts.ndim == 1 else texts
-                latents = self.encode_to_latents(check_ids(texts, 'seq_for_latents', 1))
+                texts = check_ids(texts, 'seq_for_latents', 1)
+                latents = self.encode_to_latents(texts, generator=options.get('generator'))
             if latents is not None:
                 latents = numbers_of(latents, 'latents').to(self.device, next(self.parameters()).dtype)
                 latents = latents[None] if latents.ndim == 1 else latents

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from x_transformers.autoregressive_wrapper import Reader, evaluating
 from x_transformers.cache import Cache, LayerIntermediates as LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core import ordering
@@ -54,6 +53,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.choice import Choice
+from x_transformers.generation.engine import Reader, evaluating
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.rules import GenerationHistory
 from x_transformers.generation.sampling import padded_prompts, padded_rows, require, take_padding, top_k
@@ -377,9 +377,9 @@ class MultiInputAutoregressiveWrapper(Configurable):
         seq_len: int,
         temperature: float = 1.0,
         prompt_lens: Tensor | Sequence[int] | None = None,
-        filter_logits_fn: str | Callable[..., Tensor] = top_k,
+        filter_logits_fn: Any = top_k,
         restrict_to_max_seq_len: bool = True,
-        filter_kwargs: dict[str, Any] | None = None,
+        filter_kwargs: Any = None,
         cache_kv: bool = True,
         generator: Generator | None = None,
         slide_cache: bool = True,
@@ -391,8 +391,8 @@ class MultiInputAutoregressiveWrapper(Configurable):
         seq_len                           number of steps to generate
         temperature       0 ..            0 selects the most probable token of each stream, without a filter
         prompt_lens       b               number of steps of each prompt, if it is padded on the right
-        filter_logits_fn                  filter of `generation/sampling.py` by name, or a callable
-        filter_kwargs                     its keywords
+        filter_logits_fn                  filter of `generation/sampling.py` by name, a callable, or several
+        filter_kwargs                     its keywords, or a dict for each of several
         restrict_to_max_seq_len           use only the last `max_seq_len` steps
         cache_kv                          use the KV cache, if the model supports it
         slide_cache                       past `max_seq_len`, keep the cache of the last steps, as if attention had a

@@ -74,7 +74,12 @@ class Muse(Configurable):
 
     @checked
     def forward(
-        self, small: Tensor, text: Tensor, large: Tensor | None = None, text_mask: Tensor | None = None
+        self,
+        small: Tensor,
+        text: Tensor,
+        large: Tensor | None = None,
+        text_mask: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> MuseLosses:
         """Return the losses of images and their texts.
 
@@ -82,6 +87,8 @@ class Muse(Configurable):
         text       b m d   vectors of the texts
         large      b n'    ids of the large images, for `superres`
         text_mask  b m     True for real tokens
+        num_items_in_batch divide the sum of the losses of masked tokens of each model by this number, so that batches
+                           add up
         raises             ValueError for inputs of another shape, and large images without `superres` or the reverse
         """
         text_mask = self.text_of(text, text_mask)
@@ -89,11 +96,12 @@ class Muse(Configurable):
             given, wanted = ('is missing', 'has') if large is None else ('was given', 'has no')
             raise ValueError(f'`large` {given}, and the model {wanted} `superres`')
         mask = {} if text_mask is None else {'context_mask': text_mask}
-        base = self.base(small, context=text, **mask).loss
+        items: Any = {'num_items_in_batch': num_items_in_batch}
+        base = self.base(small, context=text, **mask, **items).loss
         if large is None:
             return MuseLosses(base, base, None)
         small = check_ids(small, 'small', num_tokens=self.base.net.num_tokens)
-        superres = self.superres(large, **self.joined(text, text_mask, small)).loss
+        superres = self.superres(large, **self.joined(text, text_mask, small), **items).loss
         return MuseLosses(base + superres, base, superres)
 
     @checked

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from x_transformers.autoregressive_wrapper import evaluating
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
@@ -35,6 +34,7 @@ from x_transformers.flags import (
 )
 from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.choice import Choice, GenerationHistory
+from x_transformers.generation.engine import evaluating
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.guidance import unlearned
 from x_transformers.generation.sampling import (

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper, Decoding
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
 from x_transformers.compat.elsewhere import also
 from x_transformers.compat.helpers import identity
 from x_transformers.core.arguments import checked
@@ -29,6 +29,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.choice import Choice
+from x_transformers.generation.engine import Decoding
 from x_transformers.generation.sampling import ids_of, require
 
 __all__ = ['SyntheticDataGenerator', 'UniversalPretrainWrapper', 'random_sequences']

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, Prompts
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import as_mask, as_number, check_ids
 from x_transformers.core.nets import refuse_own
@@ -26,6 +26,7 @@ from x_transformers.flags import (
     shown,
 )
 from x_transformers.flags.maybe import Maybe
+from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import new_tokens_of, padded_rows
 
 __all__ = ['Spliced', 'VisionLanguageWrapper']

@@ -6,7 +6,7 @@ memories. How modules learn at test time is in `objectives/test_time_training.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any
 
@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Generator, Tensor, nn
 
-from x_transformers.autoregressive_wrapper import Decoding, Prompts, evaluating
 from x_transformers.cache import LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
@@ -40,6 +39,8 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.choice import Choice
+from x_transformers.generation.engine import Decoding, evaluating
+from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import even_prompts, require, top_k as top_k
 from x_transformers.objectives.test_time_training import (
     InnerStep,
@@ -336,8 +337,8 @@ class XLAutoregressiveWrapper(Configurable):
         seq_len: int,
         eos_token: int | Sequence[int] | None = None,
         temperature: float = 1.0,
-        filter_logits_fn: str | Callable[..., Tensor] = top_k,
-        filter_kwargs: dict[str, Any] | None = None,
+        filter_logits_fn: Any = top_k,
+        filter_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         mems: Sequence[Tensor | None] | None = None,
         cache_kv: bool = True,
         generator: Generator | None = None,
@@ -350,8 +351,8 @@ class XLAutoregressiveWrapper(Configurable):
             eos_token                 id that ends a sequence, or several: it is kept, `pad_value` follows. No effect in
                                       the prompt
             temperature       0 ..    0 selects the most probable token
-            filter_logits_fn          filter of `generation/sampling.py` by name, or a callable
-            filter_kwargs             its keywords
+            filter_logits_fn          filter of `generation/sampling.py` by name, a callable, or several
+            filter_kwargs             its keywords, or a dict for each of several
             mems                      memories of the segments before the prompts
             cache_kv                  use the cache within a segment, if the net can
             generator                 random number generator, on the device of the model

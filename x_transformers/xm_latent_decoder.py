@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import torch
 from einops import rearrange, repeat
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper, Prompts
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
@@ -32,6 +32,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.engine import evaluating, rows_of
+from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import accurate, given_ids, padded_prompts, padded_rows, require
 from x_transformers.training.items import count_items, share_of_items
 from x_transformers.training.losses import before_padding, predictable, read_of, readable, real_tokens, tell_padding
@@ -140,15 +141,22 @@ class XMLatentDecoder(Configurable):
     # latents
 
     def init_latents(
-        self, latents: Tensor | Sequence[Tensor | None] | None, batch: int, device: torch.device | None = None
+        self,
+        latents: Tensor | Sequence[Tensor | None] | None,
+        batch: int,
+        device: torch.device | None = None,
+        generator: Generator | None = None,
     ) -> Tensor:
         """Latents (b m d), what is not given drawn from a standard normal distribution; (b k m d) stay as they are.
 
         latents     (b m d), (m d), (b k m d), or a list of m of (b d), (d,) or None
+        generator   random number generator, on the device of the model
         """
         like = next(self.net.parameters())
         wanted: Any = (batch, self.num_latents, self.latent_dim)
-        new = torch.randn(wanted, device=device or like.device, dtype=like.dtype)
+        new = torch.empty(wanted, device=device or like.device, dtype=like.dtype)
+        if not torch.is_tensor(latents):
+            new.normal_(generator=generator)
         if latents is None:
             return new
         if not torch.is_tensor(latents):
@@ -176,23 +184,25 @@ class XMLatentDecoder(Configurable):
             )
         return latents.to(new).expand(wanted)
 
-    def slot(self, active: int | None) -> int:
+    def slot(self, active: int | None, generator: Generator | None = None) -> int:
         """The number of the active latent, any if None."""
         if active is None:
-            return draw_index(self.num_latents)
+            return draw_index(self.num_latents, generator)
         allowed = is_int(active) and 0 <= active < self.num_latents
         require(allowed, 'active_latent_index', active, f'an integer from 0 to {self.num_latents - 1}')
         return active
 
-    def candidate_latents(self, latents: Any, batch: int, candidates: int | None, slot: int) -> Tensor:
+    def candidate_latents(
+        self, latents: Any, batch: int, candidates: int | None, slot: int, generator: Generator | None = None
+    ) -> Tensor:
         """Candidates (b k m d), which differ in the active latent."""
         count = self.candidates if candidates is None else candidates
         require(is_int(count) and count >= 1, 'candidates', count, 'an integer of at least 1')
-        latents = self.init_latents(latents, batch)
+        latents = self.init_latents(latents, batch, generator=generator)
         if latents.ndim == 4:
             return latents
         latents = repeat(latents, 'b m d -> b k m d', k=count).clone()
-        latents[:, :, slot] = torch.randn_like(latents[:, :, slot])
+        latents[:, :, slot].normal_(generator=generator)
         return latents
 
     def read(
@@ -350,7 +360,7 @@ class XMLatentDecoder(Configurable):
         refuse_own(kwargs, 'generate', SET_HERE)
         batch = len(prompts) if isinstance(prompts, list) else prompts.shape[:-1].numel()
         with evaluating(list(self.modules())):
-            latents = self.init_latents(latents, batch)
+            latents = self.init_latents(latents, batch, generator=kwargs.get('generator'))
             if latents.ndim != 3:
                 raise ValueError('`latents` got candidates, see `generate_with_candidate_latents`')
             kwargs |= dict(prepend_embeds=self.latent_proj(latents), excise_prepend_embeds=True)
@@ -378,10 +388,11 @@ class XMLatentDecoder(Configurable):
         start_tokens, real = padded_rows(start_tokens, 'start_tokens', 0, next(self.net.parameters()).device)
         kwargs |= {} if real is None else {'prompt_lens': real.sum(dim=-1)}
         start_tokens = check_ids(start_tokens, 'start_tokens', 1)
-        chosen, slot = winner_fn if winner_fns is None else winner_fns, self.slot(active_latent_index)
+        generator = kwargs.get('generator')
+        chosen, slot = winner_fn if winner_fns is None else winner_fns, self.slot(active_latent_index, generator)
         rules = self.winner_fns if chosen is None else self.one_each(chosen)
         with evaluating(list(self.modules())):
-            latents = self.candidate_latents(latents, start_tokens.shape[0], candidates, slot)
+            latents = self.candidate_latents(latents, start_tokens.shape[0], candidates, slot, generator)
             mask, lens = kwargs.get('mask'), kwargs.get('prompt_lens')
             if lens is not None:
                 padded_prompts(start_tokens, lens, 0)

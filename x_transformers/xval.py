@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -12,7 +12,6 @@ from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from x_transformers.autoregressive_wrapper import Decoding, Prompts, Reader
 from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core import ordering
@@ -51,7 +50,9 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.choice import Choice
+from x_transformers.generation.engine import Decoding, Reader
 from x_transformers.generation.exits import going
+from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import (
     align_right,
     padded_prompts,
@@ -365,8 +366,8 @@ class XValAutoregressiveWrapper(Configurable):
         start_tokens: Prompts,
         start_numbers: Any,
         seq_len: int,
-        filter_logits_fn: str | Callable[..., Tensor] = top_k,
-        filter_kwargs: dict[str, Any] | None = None,
+        filter_logits_fn: Any = top_k,
+        filter_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         temperature: float = 1.0,
         *,
         prompt_lens: Tensor | Sequence[int] | None = None,
@@ -380,8 +381,8 @@ class XValAutoregressiveWrapper(Configurable):
             start_tokens      [b] n   ids, n of at least 1
             start_numbers     [b] n   numbers, read where the token stands for one
             seq_len                   number of tokens to generate
-            filter_logits_fn          filter of `generation/sampling.py` by name, or a callable
-            filter_kwargs             its keywords
+            filter_logits_fn          filter of `generation/sampling.py` by name, a callable, or several
+            filter_kwargs             its keywords, or a dict for each of several
             temperature       0 ..    0 selects the most probable token, without a filter; numbers are never drawn
             prompt_lens       [b]     number of tokens of each prompt, if it is padded on the right
             cache_kv                  use the KV cache, if the model supports it

@@ -435,6 +435,7 @@ WORDS: tuple[Word, ...] = (
     Word('ignore_idx label_ignore_index ignore_id ignore_label ignored_index', 'other libraries', 'ignore_index'),
     Word('mask_token_id mask_id mask_idx mask_token_index', HF, 'mask_token_id | mask_id'),
     Word('mlm_probability mlm_prob masking_ratio mask_ratio mask_probability masked_lm_prob', HF, 'mask_prob'),
+    Word('class_weight weights_of_classes loss_weights ce_weight weight', TORCH, '!class_weights'),
     Word('label_smoothing_factor smoothing label_smoothing_eps', HF, 'label_smoothing'),
     Word('initializer_range init_std initializer_factor init_scale weight_init std init_method_std init_method '
          'kernel_init bias_init weight_init_std fix_init initializer kernel_initializer bias_initializer '
@@ -618,6 +619,9 @@ WORDS: tuple[Word, ...] = (
     Word('bool_masked_pos',
          HF, 'hidden_patches | : it is `hidden_patches` of the call of ViTransformerWrapper', CALL),
     Word('interpolate_pos_encoding', HF, "@ViTransformerWrapper interpolate_pos_emb='bicubic'"),
+    Word('num_items_in_batch',
+         HF, '@TwoTowers : leave it out, its loss compares the pairs of a batch, so that parts do not add up | '
+             'num_items_in_batch', CALL),
     Word('deterministic train training is_training enable_dropout inference',
          JAX, ': the mode is of the module: `model.train()` or `model.eval()`', CALL),
     Word('dropout_rng rngs dropout_key', JAX, ': seed the generator of torch, `torch.manual_seed`', CALL),

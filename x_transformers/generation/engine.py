@@ -80,7 +80,7 @@ class Reader:
     reads as if all of its attention had a window, `attn_max_attend_past`. Where that would not hold, or is not wanted,
     the cache is given up and the window of the last tokens read again each time.
 
-        inputs     keywords of every call of the net; a `mask` (b t) is continued with True
+        inputs     keywords of every call of the net; a `mask` (b t) is continued with True, a `pos` by counting on
         cache_kv   use the KV cache, if the model supports it
         restrict   never read more than the last `max_seq_len` tokens
         slides     past that, keep the cache of the last ones, if the net can
@@ -166,8 +166,7 @@ class Reader:
         for pad in kinds:
             rows = (pads == pad).nonzero().squeeze(-1)
             own = rows_of(inputs, rows, b)
-            if own.get('mask') is not None:
-                own['mask'] = own['mask'][:, pad:]
+            own |= {name: own[name][:, pad:] for name in ('mask', 'pos') if own.get(name) is not None}
             parts.append(self.last(self.net(sequence[rows, pad:], **own), count))
         order = torch.cat([(pads == pad).nonzero().squeeze(-1) for pad in kinds]).argsort()
         axis = -2 if count is None else -3  # a net may put others before that of the batch
@@ -220,6 +219,10 @@ class Reader:
         if inputs.get('mask') is not None:
             mask = inputs['mask']
             inputs['mask'] = F.pad(mask, (0, length - mask.shape[1]), value=True)[:, start:]
+        if inputs.get('pos') is not None:
+            pos = inputs['pos']
+            more = torch.arange(1, length - pos.shape[-1] + 1, device=pos.device)
+            inputs['pos'] = torch.cat((pos, pos[..., -1:] + more), dim=-1)[..., start:]
         if pads is not None:
             inputs['seq_start_pos'] = (pads - start).clamp(min=0)
         return inputs

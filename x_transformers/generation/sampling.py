@@ -608,7 +608,25 @@ def read_prompts(
     prompts = ids_of(prompts, 'prompts', device)
     prompt_lens, left_pad = take_padding(prompts, prompt_lens, inputs)
     ids, pads, leading = padded_prompts(prompts, prompt_lens, pad_value, device)
+    if inputs.get('pos') is not None:
+        inputs['pos'] = placed(
+            inputs['pos'], ids.shape[1] if isinstance(prompts, list) else prompts.shape[-1], ids, pads
+        )
     return ids, pads if left_pad is None else left_pad, leading
+
+
+def placed(pos: Any, width: int, ids: Tensor, pads: Tensor | None) -> Tensor:
+    """Return the positions of prompts, (n) or (b n) of the `width` that they came with, where their ids (b t) stand."""
+    b, t = ids.shape
+    known = torch.is_tensor(pos) and not pos.is_floating_point() and pos.dtype != torch.bool
+    if not known or tuple(pos.shape) not in ((width,), (1, width), (b, width)):
+        got = f'{pos.dtype} of shape {tuple(pos.shape)}' if torch.is_tensor(pos) else shown(pos)
+        raise ValueError(
+            f'`pos` got {got}, of prompts it must be whole numbers, ({width},) or ({b}, {width}): new tokens are '
+            'counted on from the last one'
+        )
+    pos = pos[..., :t].expand(b, t)
+    return pos if pads is None else shift_right(pos, pads)
 
 
 def take_padding(prompts: Any, prompt_lens: Any, inputs: dict[str, Any]) -> tuple[Any, Tensor | None]:

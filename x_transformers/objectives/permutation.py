@@ -17,7 +17,7 @@ from x_transformers.flags import Check, ConfigError, Configurable, an_instance, 
 from x_transformers.generation.choice import Choice, GenerationHistory
 from x_transformers.generation.engine import evaluating
 from x_transformers.generation.failures import FailedRows
-from x_transformers.generation.sampling import Filter, without_token
+from x_transformers.generation.sampling import without_token
 from x_transformers.training.items import share_of_items
 from x_transformers.training.masking import IGNORED, chosen_tokens, random_rank, ranked, share_of
 from x_transformers.training.token_loss import Terms, later, mean_token_loss
@@ -199,8 +199,8 @@ class PermutationLMWrapper(Configurable):
         x: Tensor,
         missing: Tensor,
         temperature: float = 1.0,
-        filter_logits_fn: str | Filter = 'top_k',
-        filter_kwargs: dict[str, Any] | None = None,
+        filter_logits_fn: Any = 'top_k',
+        filter_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         *,
         ranks: Tensor | None = None,
         mask: Tensor | None = None,

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from x_transformers.flags import ConfigError, warn_once
+from x_transformers.flags import ConfigError, is_int, shown, warn_once
 from x_transformers.flags.config import KINDS
 from x_transformers.pretrained.changes import heads_in_turn
 from x_transformers.pretrained.rows import Const, Fields, Part, Value
@@ -337,6 +337,8 @@ def theta(c: Fields) -> float:
 def trained_length(c: Fields, said: dict[str, Any], kind: str | None) -> int:
     name = 'original_max_position_embeddings'
     of_all = None if kind else c.values.get(name)  # which counts instead, but for kinds of layers
+    if of_all is not None and not (is_int(of_all) and of_all > 0):
+        raise ConfigError(f'`{name}` of this {c.row.type} checkpoint is {shown(of_all)}, it must be a number of tokens')
     return of_all or said.get(name) or c.max_position_embeddings
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -11,19 +12,41 @@ from torch import Tensor
 
 from x_transformers.core.checks import a_tensor, can_look, check_range
 from x_transformers.core.precision import accurate
-from x_transformers.flags import ConfigError
-from x_transformers.training.items import mean_of_items, share_of_items
+from x_transformers.flags import Check, ConfigError, is_number
+from x_transformers.training.items import count_items, mean_of_items, share_of_items
 from x_transformers.training.masking import IGNORED
 from x_transformers.training.token_loss import next_token_loss
 
 REGRESSION, SINGLE, MULTI = 'regression', 'single_label_classification', 'multi_label_classification'
 PROBLEMS = (REGRESSION, SINGLE, MULTI)
+a_weight_each = Check(
+    'a list or tuple of finite numbers of at least 0, one for each class',
+    lambda value: isinstance(value, (tuple, list)) and all(is_number(one) and 0 <= one < math.inf for one in value),
+    'Sequence[float]',
+)
 
 
-def check_problem(problem: str | None, num_labels: int, name: str) -> None:
-    """Refuse one class of which there is nothing to choose."""
+class OfClasses(NamedTuple):
+    """What the loss of classes is beside a cross entropy: `label_smoothing`, and a weight of each class."""
+
+    label_smoothing: float = 0.0
+    class_weights: Sequence[float] | None = None
+
+
+def check_one_class(problem: str | None, num_labels: int, name: str) -> None:
+    """Refuse a loss of one class, of which there is nothing to choose."""
     if problem == SINGLE and num_labels == 1:
         raise ConfigError(f'`problem_type` got {SINGLE!r}, it needs `{name}` of at least 2, got 1')
+
+
+def check_terms(problem: str | None, num_labels: int, terms: OfClasses, kind: str | None = None) -> None:
+    """Refuse options of classes where there are none."""
+    weights = terms.class_weights
+    if weights is not None and len(weights) != num_labels:
+        raise ConfigError(f'`class_weights` got {len(weights)} numbers, it must be {num_labels}, one for each class')
+    for option, value in terms._asdict().items():
+        if value and (num_labels == 1 or problem in (REGRESSION, MULTI) or kind == 'span'):
+            raise ConfigError(f'`{option}` got {value!r}, it is for classes, of which a row or a token has one')
 
 
 def check_items_of_labels(labels: Any, num_items: Any) -> None:
@@ -32,12 +55,12 @@ def check_items_of_labels(labels: Any, num_items: Any) -> None:
         raise ValueError('`num_items_in_batch` needs `labels`: without them there is no loss')
 
 
-def problem_of(labels: Tensor, num_labels: int, problem: str | None) -> str:
+def problem_of(labels: Tensor, logits: Tensor, problem: str | None) -> str:
     """Return the kind of the problem: as it is set, or numbers for one output; else labels that are whole numbers are
-    classes, and others say of each output how far it holds."""
-    if problem is not None or num_labels == 1:
+    classes, and others, or one for each output, say how far it holds."""
+    if problem is not None or logits.shape[-1] == 1:
         return problem or REGRESSION
-    return MULTI if labels.is_floating_point() or (labels.dtype == torch.bool and labels.ndim > 1) else SINGLE
+    return MULTI if labels.is_floating_point() or labels.shape == logits.shape else SINGLE
 
 
 def label_loss(
@@ -47,11 +70,12 @@ def label_loss(
     problem: str | None = None,
     num_items: Any = None,
     what: str = 'labels',
+    terms: OfClasses | None = None,
 ) -> Tensor:
     """Return the mean loss of labels, 0 if none counts:
 
         regression     (z - y)^2                            y numbers
-        single label   cross entropy                        y from 0 to l - 1, -100 for none
+        single label   cross entropy, as that of PyTorch    y from 0 to l - 1, -100 for none
         multi-label    binary cross entropy of each logit   y from 0 to 1, -100 for none
 
     Args:
@@ -61,13 +85,14 @@ def label_loss(
         problem: One of `PROBLEMS`, None to tell by the labels, see `problem_of`.
         num_items: Divide the sum of the losses by it, in place of the number of labels.
         what: The word for labels in messages about their range.
+        terms: Options of the cross entropy.
 
     Raises:
         TypeError: Labels of classes are no whole numbers.
         ValueError: Labels have another shape, or are out of range.
     """
     count, shape = logits.shape[-1], tuple(logits.shape[:-1])
-    kind = problem_of(a_tensor(labels, 'labels'), count, problem)
+    kind = problem_of(a_tensor(labels, 'labels'), logits, problem)
     got = f'`labels` got {labels.dtype} of shape {tuple(labels.shape)}'
     if kind == SINGLE:
         if labels.shape != shape:
@@ -77,7 +102,12 @@ def label_loss(
         labels = labels if real is None else labels.masked_fill(~real, IGNORED)
         known = labels[labels != IGNORED] if can_look(labels) else labels
         check_range(known, 'labels', 0, count - 1, what)
+        if terms is not None and any(terms):
+            return class_loss(logits, labels.long(), num_items, *terms)
         return next_token_loss(logits, labels.long(), ignore_index=IGNORED, num_items=num_items)
+    if terms is not None and any(terms) and kind == MULTI:
+        name = next(name for name, value in terms._asdict().items() if value)
+        raise ValueError(f'{got}, several for each row or token, and `{name}` is for classes, of which there is one')
     if count == 1 and labels.shape == shape:
         labels = labels.unsqueeze(-1)
     if labels.shape != logits.shape:
@@ -96,6 +126,21 @@ def label_loss(
     if can_look(wanted) and bool(((wanted < 0) | (wanted > 1)).any()):
         raise ValueError(f'`labels` must be from 0 to 1 or {IGNORED}, got {wanted.min():g} to {wanted.max():g}')
     return mean_of_items(F.binary_cross_entropy_with_logits(found, wanted, reduction='none'), valid, num_items)
+
+
+def class_loss(
+    logits: Tensor, labels: Tensor, num_items: Any, label_smoothing: float, class_weights: Sequence[float] | None
+) -> Tensor:
+    """Return what `torch.nn.functional.cross_entropy` does of logits (... l), 0 if no label counts. With `num_items`,
+    the weighted sum divided by that."""
+    logits, labels = accurate(logits).flatten(0, -2), labels.flatten()
+    weights = None if class_weights is None else logits.new_tensor(class_weights)
+    total = F.cross_entropy(logits, labels, weights, None, IGNORED, None, 'sum', label_smoothing)
+    valid = labels != IGNORED
+    if num_items is None and weights is not None:
+        whole = weights[labels.clamp(min=0)].masked_fill(~valid, 0.0).sum()
+        return total / whole.masked_fill(whole == 0, 1.0)
+    return total / count_items(valid, num_items)
 
 
 def span_loss(logits: Tensor, labels: Tensor, real: Tensor | None = None, num_items: Any = None) -> Tensor:
