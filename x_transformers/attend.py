@@ -209,7 +209,9 @@ def shared_visibility(x: Tensor, stack_call: StackCall, layers: Iterable[Any]) -
     given = stack_call.shared['a']
     if torch.compiler.is_compiling() or transformed() or stack_call.cache is not None or stack_call.mems:
         return None
-    if x.ndim != 3 or x.shape[0] != stack_call.batch or stack_call.only is not None or given.keys().isdisjoint(DECIDES):
+    if given.keys().isdisjoint(DECIDES) or stack_call.only is not None:
+        return None
+    if x.ndim != 3 or x.shape[:2] != (stack_call.batch, stack_call.new):  # streams, or tokens of one of several devices
         return None
     layer: Any = next((one[1] for one in layers if one.kind == 'a'), None)
     if not hasattr(layer, 'open_call') or layer.limits is not None or layer.features.views is not None:

@@ -372,7 +372,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
                 check_inputs(inputs, self.features, self.own_inputs, self)
             judges, checked_before = self.features.judges, stack_call.checked
             for name, value in inputs.items():  # once for all layers that are given the same
-                if name in judges and checked_before.get(name) is not value:
+                if name in judges and checked_before.get(name) is not value and not torch.compiler.is_compiling():
                     check_given({name: value}, self.features)
                     checked_before[name] = value
             query_mask = mask if places is None else queries_among(mask, places, views[1].shape[1])

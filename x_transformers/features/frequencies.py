@@ -139,7 +139,7 @@ class Frequencies:
         """The frequencies (r / 2), in float32."""
         device = torch.get_default_device() if device is None else torch.device(device)
         if device.type == 'meta':  # where arithmetic first imports the compiler of PyTorch, which takes seconds
-            return torch.empty(len(range(0, self.dim, 2)), device=device)
+            return torch.empty(len(range(0, self.dim, 2)), device=device, dtype=torch.float32)
         pairs = torch.arange(0, self.dim, 2, device=device).float()
         if self.kind == 'longrope':
             return self.divided(self.scaling['short_factor'], pairs)

@@ -105,6 +105,9 @@ class Weights:
     def find(self, file: str, allow_pickle: bool) -> dict[str, str]:
         """Return the file of each name: an index says which files are read, and which counts of two with one name."""
         where = self.listed(file) if file.endswith('.json') else {}
+        if not where and file.endswith('.json'):  # of a model without tensors
+            self.read_from = []
+            return {}
         self.read_from = sorted(set(where.values())) if where else self.set_of(file)
         kinds = {name: format_of(self.at / name) for name in self.read_from}
         if 'pickle' in kinds.values() and not allow_pickle:
@@ -128,7 +131,7 @@ class Weights:
         """Return the `weight_map` of an index."""
         path = self.at / index
         files = read_json(path).get('weight_map')
-        if not isinstance(files, dict) or not files:
+        if not isinstance(files, dict):
             raise ValueError(f'`{path}` has no `weight_map`, which says where each tensor is')
         for name in {str(name): name for name in files.values()}.values():
             if not isinstance(name, str) or os.path.isabs(name) or '..' in Path(name).parts:
