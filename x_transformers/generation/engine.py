@@ -219,10 +219,12 @@ class Reader:
         if inputs.get('mask') is not None:
             mask = inputs['mask']
             inputs['mask'] = F.pad(mask, (0, length - mask.shape[1]), value=True)[:, start:]
-        if inputs.get('pos') is not None:
-            pos = inputs['pos']
+        pos = inputs.get('pos')
+        if torch.is_tensor(pos) and 0 < pos.ndim and 0 < pos.shape[-1] < length:  # what is none, the net refuses
             more = torch.arange(1, length - pos.shape[-1] + 1, device=pos.device)
-            inputs['pos'] = torch.cat((pos, pos[..., -1:] + more), dim=-1)[..., start:]
+            inputs['pos'] = torch.cat((pos, pos[..., -1:] + more), dim=-1)
+        if torch.is_tensor(pos) and start > 0:
+            inputs['pos'] = inputs['pos'][..., start:]
         if pads is not None:
             inputs['seq_start_pos'] = (pads - start).clamp(min=0)
         return inputs
