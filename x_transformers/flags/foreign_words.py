@@ -435,7 +435,7 @@ WORDS: tuple[Word, ...] = (
     Word('ignore_idx label_ignore_index ignore_id ignore_label ignored_index', 'other libraries', 'ignore_index'),
     Word('mask_token_id mask_id mask_idx mask_token_index', HF, 'mask_token_id | mask_id'),
     Word('mlm_probability mlm_prob masking_ratio mask_ratio mask_probability masked_lm_prob', HF, 'mask_prob'),
-    Word('class_weight weights_of_classes loss_weights ce_weight weight', TORCH, '!class_weights'),
+    Word('class_weight weights_of_classes loss_weights ce_weight weight', TORCH, 'class_weights'),
     Word('label_smoothing_factor smoothing label_smoothing_eps', HF, 'label_smoothing'),
     Word('initializer_range init_std initializer_factor init_scale weight_init std init_method_std init_method '
          'kernel_init bias_init weight_init_std fix_init initializer kernel_initializer bias_initializer '
@@ -629,7 +629,7 @@ WORDS: tuple[Word, ...] = (
     Word('max_new_tokens max_tokens max_gen_len new_tokens max_completion_tokens max_gen_toks gen_len n_new_tokens '
          'max_generated_tokens num_new_tokens max_output_tokens n_predict max_generate_tokens max_decode_len '
          'max_output_len seq_length sequence_length output_length num_predict max_gen_length steps num_tokens '
-         'max_new_token gen_length num_tokens_to_generate max_decode_length generate_len n_tokens length gen_tokens',
+         'max_new_token gen_length num_tokens_to_generate max_decode_length generate_len length gen_tokens',
          f'{HF}, {GPT}, {VLLM}', 'seq_len', GENERATE),
     Word('max_length max_len max_seq_len total_length max_returned_tokens max_sequence_length',
          f'{HF}, {FAIRSEQ}', 'seq_len', GENERATE, note='it counts new tokens alone, not the prompt'),
