@@ -33,8 +33,8 @@ def tokens():
 @pytest.fixture
 def told(monkeypatch):
     """Counts the layers that take over what the stack has settled."""
-    seen, own = [], attend.Visibility.tell
-    monkeypatch.setattr(attend.Visibility, 'tell', lambda self, call: seen.append(1) or own(self, call))
+    seen, own = [], attend.Visibility.apply_to
+    monkeypatch.setattr(attend.Visibility, 'apply_to', lambda self, call: seen.append(1) or own(self, call))
     return seen
 
 
@@ -119,6 +119,28 @@ def test_a_layer_that_is_given_something_else_settles_it_itself(name, told):
     attn.register_forward_pre_hook(change, with_kwargs=True)
     check(net, mask=PADDED)
     assert len(told) == 2
+
+
+ALONE = {
+    'rel_pos': lambda i, j: torch.arange(float(j)).double().expand(4, i, j),
+    'attn_bias': torch.linspace(-1, 1, N, dtype=torch.double),
+}
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize('name', ALONE)
+def test_a_bias_of_one_layer_alone(name, told):
+    """The others are given none."""
+    net = stack()
+    before = net(tokens(), mask=PADDED)
+
+    def add(module, args, kwargs):
+        return args, {**kwargs, name: ALONE[name]}
+
+    net.layers[2][1].register_forward_pre_hook(add, with_kwargs=True)
+    told.clear()
+    check(net, mask=PADDED)
+    assert len(told) == 2 and not torch.allclose(net(tokens(), mask=PADDED), before)
 
 
 def test_features_that_hide_in_one_layer(told):

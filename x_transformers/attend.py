@@ -127,7 +127,7 @@ def settle(
     call.keys = call.total_keys = k.shape[-2]
     shared = None if stack_call is None else stack_call.visibility
     if shared is not None and shared.fits(call, on, q, mask, context_mask, attn_mask):
-        shared.tell(call)
+        shared.apply_to(call)
         return q, k, v
     masks = []
     if not call.unmasked or 'mem_mask' in call.inputs:
@@ -191,7 +191,7 @@ class Visibility:
             and 'mem_mask' not in call.inputs
         )
 
-    def tell(self, call: Call) -> None:
+    def apply_to(self, call: Call) -> None:
         own = self.call
         call.visibility = self
         call.real, call.all_real, call.may_be_blind = own.real, own.all_real, own.may_be_blind
@@ -220,20 +220,17 @@ def shared_visibility(x: Tensor, stack_call: StackCall, layers: Iterable[Any]) -
     inputs = {name: value for name, value in given.items() if name not in (*MASKS, 'causal')}
     on = layer.features.acting(inputs)
     masks[2] = None if masks[2] is None else layer.own_mask(masks[2])
-    call = layer.open_call((x, x, x), None, None, masks[0], given.get('causal'), None, inputs, stack_call)
-    if not on.settles_alike or is_large(x, call.batch, call.heads, call.rows, call.rows):
+    if not on.settles_alike or is_large(x, x.shape[0], layer.query_heads, x.shape[1], x.shape[1]):
         return None
-    dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
-    like = x.new_empty(0, dtype=dtype)
+    call = layer.open_call((x, x, x), None, None, masks[0], given.get('causal'), None, inputs, stack_call)
     call.unmasked = masks[0] is masks[1] is masks[2] is None
-    call.keys = call.total_keys = call.rows
-    call.real = None if call.unmasked else call.key_mask(masks[0], masks[1])
-    known = [] if call.real is None else [call.real[:, None, None]]
-    settle_terms(on, call, (x, x, x), known + ([] if masks[2] is None else [masks[2]]))
-    sight = sight_of(call.combine(), like)
+    settle(on, call, (x, x, x), *masks)
+    dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+    sight = sight_of(call.combine(), x.new_empty(0, dtype=dtype))
     if sight.mask is not None and sight.mask.requires_grad and dtype in HALF:
         return None  # layers would add up the gradient of one bias in half precision
-    names = {name for feature in on.active for name in feature.takes if feature.same_in_layers}
+    # also inputs that this layer lacks: one that is given them does not see the same
+    names = {'index', *(name for feature in layer.features.active if feature.same_in_layers for name in feature.takes)}
     return Visibility(call, tuple(masks), {name: inputs.get(name) for name in names}, sight, dtype)
 
 

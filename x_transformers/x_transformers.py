@@ -1049,10 +1049,6 @@ class TransformerBlock(AttentionLayers):
 # the model around a stack
 
 
-def applied(transform: Callable[..., Any], call: ModelCall, value: Any) -> Any:
-    return transform(value, call)
-
-
 class AttentionPool(Pool):
     __doc__ = Pool.__doc__
     attention, blocks = Attention, CrossAttender
@@ -1392,7 +1388,7 @@ class TransformerWrapper(Wrapper):
             x = transform(x, call)
         logits = self.to_logits(x, **to_logits_kwargs)
         for transform in call.on.logits:
-            logits = each_head(functools.partial(applied, transform, call), logits)
+            logits = each_head(lambda one, transform=transform: transform(one, call), logits)
         return logits
 
     def read_later(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:

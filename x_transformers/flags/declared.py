@@ -326,10 +326,10 @@ def remembered(features: Iterable[Feature]) -> dict[str, Remembered]:
 
 # stages of attention that decide what queries see, and those that see what the fused kernel never forms
 SETTLING = ('keys', 'bare_keys', 'mask', 'bias', 'enter')
-SCORES = frozenset((
+EAGER_STAGES = (
     'similarity', 'prior', 'scores', 'logits', 'sight', 'rows', 'normaliser', 'normalising', 'weights', 'mix',
     'gathered',
-))  # fmt: skip
+)  # fmt: skip
 
 
 def bound(feature: Feature, stage: str, kind: str) -> Callable[..., Any]:
@@ -399,7 +399,7 @@ class Features:
                 own[stage] = tuple([bound(feature, stage, kind) for feature in in_order])
 
         settling = [feature for stage in SETTLING for feature in self.at.get(stage, ())]
-        self.settles, self.scores_needed = bool(settling), not self.at.keys().isdisjoint(SCORES)
+        self.settles, self.scores_needed = bool(settling), not self.at.keys().isdisjoint(EAGER_STAGES)
         self.operators = None
         self.settles_alike = all([feature.same_in_layers for feature in settling])
 

@@ -29,16 +29,10 @@ from x_transformers.core.precision import HALF, accurate, clamped_to, dtype_of_p
 from x_transformers.core.rows import holds_maps
 from x_transformers.core.traces import NoMaps, is_read
 from x_transformers.flags import Feature, Features
+from x_transformers.flags.declared import EAGER_STAGES
 from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.blocks import additive, by_rows, can_add
 from x_transformers.kernels.derivatives import differentiable_sdpa
-
-# a feature at one of these stages sees what the fused kernel never forms
-EAGER_STAGES = (
-    'similarity', 'prior', 'scores', 'logits', 'sight', 'rows', 'normaliser', 'normalising', 'weights', 'mix',
-    'gathered',
-)  # fmt: skip
-
 
 PROJECTIONS = ('to_q', 'to_k', 'to_v', 'to_out')
 
