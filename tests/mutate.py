@@ -1,6 +1,6 @@
 """Bugs on purpose: does any test notice a single wrong line?
 
-    python tests/mutate.py                   every bug of `mutants.py`, one after the other
+    python tests/mutate.py                   every bug of `mutants/`, one after the other
     python tests/mutate.py cache 'stop'      those whose file or words hold one of these texts
     python tests/mutate.py --list            what there is, without running anything
 
