@@ -10,8 +10,8 @@ from law_cases import randomise
 from oracles import aft, assert_close, randn
 
 from x_transformers import Attention, Decoder, Encoder, PrefixDecoder
+from x_transformers.features.linear import aft_sums as sums
 from x_transformers.flags import ConfigError
-from x_transformers.kernels import aft as sums
 
 KINDS, MOST, TIGHT = ('simple', 'full', 'local', 'conv'), 200, 1e-12
 HOLES = torch.tensor([[0, 0, 0, 1, 0, 1, 0, 1, 1], [1, 1, 0, 1, 0, 0, 0, 1, 1]], dtype=torch.bool)

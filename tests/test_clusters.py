@@ -13,10 +13,9 @@ from oracles import assert_close, in_rounds, randn, routed_in_balance, seen_by_c
 from toy_tasks import SEEDS, learned, net_for, recall
 
 from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, PrefixDecoder, TransformerWrapper
-from x_transformers.features.clusters import clusters as all_clusters
+from x_transformers.features.clusters import clusters as all_clusters, kernel as clusters
+from x_transformers.features.clusters.kernel import SELF, attend, by_chunk, by_formula, by_rank
 from x_transformers.flags import ConfigError
-from x_transformers.kernels import clusters
-from x_transformers.kernels.clusters import SELF, attend, by_chunk, by_formula, by_rank
 from x_transformers.patterns import BigBird, Global, Mix, Sliding
 
 B, N, HEADS, E = 2, 23, 2, 6

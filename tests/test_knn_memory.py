@@ -20,9 +20,9 @@ from x_transformers import (
     TransformerWrapper,
 )
 from x_transformers.cache import Cache
+from x_transformers.features.memory import knn as searching
+from x_transformers.features.memory.knn import nearest, nearest_of_coarse
 from x_transformers.flags import ConfigError
-from x_transformers.kernels import nearest as searching
-from x_transformers.kernels.nearest import nearest, nearest_of_coarse
 from x_transformers.xl_autoregressive_wrapper import XLAutoregressiveWrapper, carried_by
 
 SIZE, MOST = 4, 6

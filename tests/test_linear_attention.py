@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, PrefixDecoder, TransformerWrapper
+from x_transformers.features.linear.kernel import CHUNKS
 from x_transformers.features.linear.maps import favor, orthogonal_normals, relu_features
 from x_transformers.flags import ConfigError
-from x_transformers.kernels.linear import CHUNKS
 
 N, TIGHT = 13, 1e-12
 KERNELS = {
@@ -141,9 +141,9 @@ def test_many_spans(kernel, monkeypatch):
     for inputs in CALLS.values():
         for causal in (True, False):
             wanted = attn(x, causal=causal, **inputs)
-            monkeypatch.setattr('x_transformers.kernels.linear.CHUNKS', 2)
+            monkeypatch.setattr('x_transformers.features.linear.kernel.CHUNKS', 2)
             assert_close(attn(x, causal=causal, **inputs), wanted, tolerance=TIGHT)
-            monkeypatch.setattr('x_transformers.kernels.linear.CHUNKS', CHUNKS)
+            monkeypatch.setattr('x_transformers.features.linear.kernel.CHUNKS', CHUNKS)
 
 
 @EACH

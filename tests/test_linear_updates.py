@@ -12,10 +12,10 @@ from torch.nn import functional as F
 from toy_tasks import SEEDS, latest, learned, net_for, overwrite, recall
 
 from x_transformers import Attention, Decoder, Encoder
+from x_transformers.features.linear.delta import corrected
+from x_transformers.features.linear.kernel import FeatureMap, Tokens, causal
 from x_transformers.features.linear.maps import dpfp, of_unit_length, orthogonal_normals, waves
 from x_transformers.flags import ConfigError
-from x_transformers.kernels.delta import corrected
-from x_transformers.kernels.linear import FeatureMap, Tokens, causal
 
 UPDATES = ('sum', 'gate', 'delta')
 MAPS = ('elu', 'favor', 'relu', 'identity', 'dpfp', 'rff', 'arccos')
@@ -137,7 +137,7 @@ def test_gradients_are_those_of_the_recurrence(update, monkeypatch):
         wanted = torch.stack([state_recurrence(*own, ids=of_row)[0] for own in phis])[None]
         wanted_grads = torch.autograd.grad(wanted.sin().sum(), (q, k, v, logits))
         for chunk, spans in ((3, 16), (64, 16), (2, 1)):
-            monkeypatch.setattr('x_transformers.kernels.linear.CHUNKS', spans)
+            monkeypatch.setattr('x_transformers.features.linear.kernel.CHUNKS', spans)
             out = chunked(chunk, document)
             assert_close(out, wanted, tolerance=TIGHT)
             for one, other in zip(torch.autograd.grad(out.sin().sum(), (q, k, v, logits)), wanted_grads, strict=True):
@@ -151,7 +151,7 @@ def test_what_is_forgotten_gives_the_same_gradients(monkeypatch):
     for in_order, flags in ((True, dict(kernel='favor')), (True, delta), (False, dict(kernel='rff'))):
         attn = randomise(Attention(16, heads=2, dim_head=4, causal=in_order, kernel_chunk=2, **flags).double())
         (wanted,) = torch.autograd.grad(attn(x).sin().sum(), x)
-        monkeypatch.setattr('x_transformers.kernels.linear.CHUNKS', 1)
+        monkeypatch.setattr('x_transformers.features.linear.kernel.CHUNKS', 1)
         (found,) = torch.autograd.grad(attn(x).sin().sum(), x, create_graph=True)
         (again,) = torch.autograd.grad(found.sin().sum(), x)
         monkeypatch.undo()

@@ -11,9 +11,9 @@ from toy_tasks import SEEDS, copy as copying, learned, net_for
 
 from x_transformers import Attention, Decoder, Encoder, TransformerWrapper
 from x_transformers.features.clusters import Sinkhorn
+from x_transformers.features.clusters.sinkhorn import balanced
 from x_transformers.features.reversible import Reversible
 from x_transformers.flags import ConfigError
-from x_transformers.kernels.sinkhorn import balanced
 
 N, C, TIGHT = 13, 3, 1e-12
 NET = dict(sinkhorn_sort='net', cluster_blocks=6)

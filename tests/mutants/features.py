@@ -80,6 +80,9 @@ BUGS = {
         ('shared experts stay loud at first', 'return [self.moe.down] if self.moe.shared is None else', 'return [self.moe.down] if True else'),
         ('experts without one bias have none', 'down.out_features, down.bias is not None)', 'down.out_features, up.bias is not None)'),
         ('shared experts are as narrow as one', 'self.built(width * self.moe_shared)', 'self.built(width)'),
+        ('what was sorted stays sorted', 'return out.index_select(0, places)', 'return out.index_select(0, order)'),
+        ('blocks are of the next expert', '(at.unsqueeze(-1) >= ends)', '(at.unsqueeze(-1) > ends)'),
+        ('an expert has one block', 'rows = (first[owner] + (at - starts[owner]) * height)', 'rows = first[owner]'),
     ]),
     'features/feedforward.py': ('test_feedforward.py', [
         ('the gate and the value change places', 'return value * self.act(gate)', 'return gate * self.act(value)'),
@@ -288,11 +291,6 @@ BUGS = {
         ('shares are as long as in the longest sequence', 'start, stop = number * lengths // slots, -((number + 1) * -lengths // slots)', 'start, stop = number * self.stride, (number + 1) * self.stride'),
         ('padding has a share', 'n if known else n - kept.flip(-2).to(torch.uint8).argmax(dim=-2)', 'n'),
         ('values share the matrix of keys', "self.of_keys if self.linformer_share == 'kv' else self.of_values", 'self.of_keys'),
-    ]),
-    'features/aft.py': ('test_aft.py', [
-        ('places are counted from the padding', 'at = (at - real.to(torch.uint8).argmax(dim=-1, keepdim=True)).clamp(min=0)', 'at = at.expand_as(real)'),
-        ('one key more is summed up', 'gone = max(k.shape[-2] - self.aft_window + 1, 0)', 'gone = max(k.shape[-2] - self.aft_window + 2, 0)'),
-        ('queries are no gates', '(accurate(q).sigmoid() * out)', '(accurate(q) * out)'),
     ]),
     'features/differential.py': ('test_differential.py', [
         ('the second map is added', 'return first - factor', 'return first + factor'),

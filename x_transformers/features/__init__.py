@@ -30,11 +30,10 @@ chunks          feedforwards in slices of the tokens
 contextual      what a query sees or counts by content: positions in context, selection
 scores          from logits to weights
 differential    two maps of a head, one taken off the other
-linear          products of features in place of scores
+linear          products of features in place of scores; attention-free transformers
 sparse          some keys of each query, by their places
 clusters        queries that meet the keys of their cluster alone
 linformer       a few learned sums in place of the keys
-aft             gated means of values, channel by channel
 recurrent       modules with a state in place of attention
 hybrid          a sequence module beside attention
 memory          what is kept of earlier segments: compressed memories, keys to look up

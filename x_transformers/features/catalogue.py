@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from x_transformers.features.aft import AttentionFree
 from x_transformers.features.biases import Alibi, AttnBias, DynamicBias, RelativeBias, T5Bias
 from x_transformers.features.block_outputs import BlockOutputs, BlockReadouts
 from x_transformers.features.chunks import ChunkedFeedForward
@@ -83,6 +82,7 @@ from x_transformers.features.layouts import (
     UnetSkips,
     WeightTying,
 )
+from x_transformers.features.linear.aft import AttentionFree
 from x_transformers.features.linear.attention import LinearAttention
 from x_transformers.features.linformer import Slots, SlotsOfLayers
 from x_transformers.features.memory.compressive import CompressiveMemory

@@ -15,10 +15,10 @@ from x_transformers.core.precision import accurate, at_least_float
 from x_transformers.core.rows import taken
 from x_transformers.core.transforms import is_exporting
 from x_transformers.features.levels import AttentionFeature, StackFeature
+from x_transformers.features.linear.kernel import in_chunks
 from x_transformers.flags import ConfigError, OfContext, flag, none, one_of, size, warn_once
 from x_transformers.kernels.dense import tile_heads
 from x_transformers.kernels.derivatives import differentiable_sdpa
-from x_transformers.kernels.linear import in_chunks
 
 OF_ALL = 'its slots are sums over all tokens'
 NOT_ADDED = 'its scores are those of slots, which have no position'

@@ -1,3 +1,4 @@
-"""Ways to compute attention: by its formula, by fused kernels of torch, in blocks of rows, by FlexAttention;
-sparse patterns;
-and products of tokens with the weights of their experts."""
+"""Ways to compute attention: by its formula, by fused kernels of torch, in blocks of queries, by FlexAttention.
+
+A kernel that one paper alone uses is beside it, in `features`.
+"""

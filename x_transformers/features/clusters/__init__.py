@@ -1,7 +1,7 @@
 """Attention within clusters of tokens, which depend on their content: `cluster='lsh'`, `'routing'`, `'sinkhorn'`.
 
 Each clustering method is a module with a class derived from `Clusters` (in `clusters.py`, which declares all keywords).
-Sorting, chunks and sums are in `kernels/clusters.py`, mixes of blocks in `kernels/sinkhorn.py`.
+Sorting, chunks and sums are in `kernel.py`.
 """
 
 from x_transformers.features.clusters.clusters import Clusters

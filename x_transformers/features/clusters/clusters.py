@@ -13,6 +13,7 @@ from torch import Tensor
 from x_transformers.core.precision import accurate
 from x_transformers.core.rows import all_of
 from x_transformers.core.transforms import transformed
+from x_transformers.features.clusters.kernel import FAR, SELF, UNSEEN, Extra
 from x_transformers.features.documents import TellsDocuments
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.sparse.held import a_pattern
@@ -30,7 +31,6 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.kernels.clusters import FAR, SELF, UNSEEN, Extra
 
 even = Check('an even number of at least 2', lambda value: is_int(value) and value >= 2 and value % 2 == 0, 'int')
 # keys from which a single query looks for those that it sees before it meets them

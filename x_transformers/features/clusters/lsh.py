@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from x_transformers.core.precision import accurate, at_least_float, without_autocast
 from x_transformers.core.rows import Pointwise, Rows
 from x_transformers.features.clusters.clusters import Clusters
+from x_transformers.features.clusters.kernel import SELF, Order, attend, by_chunk, by_rank
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.flags import ConfigError, PerToken, flag
-from x_transformers.kernels.clusters import SELF, Order, attend, by_chunk, by_rank
 
 Heads = tuple[Tensor, Tensor, Tensor]
 OF_QUERIES = 'keys are computed from the queries'

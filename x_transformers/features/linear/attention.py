@@ -15,7 +15,9 @@ from x_transformers.core.precision import accurate, clamped_to
 from x_transformers.core.rows import taken
 from x_transformers.features.documents import TellsDocuments, begins
 from x_transformers.features.levels import AttentionFeature
+from x_transformers.features.linear.delta import corrected
 from x_transformers.features.linear.gates import write_gate, written
+from x_transformers.features.linear.kernel import FeatureMap, Scaled, Tokens, causal, in_documents, read, summed
 from x_transformers.features.linear.maps import (
     Phi,
     dpfp,
@@ -29,8 +31,6 @@ from x_transformers.features.linear.maps import (
     waves,
 )
 from x_transformers.flags import ConfigError, Running, boolean, count, flag, none, one_of, positive, size, warn_once
-from x_transformers.kernels.delta import corrected
-from x_transformers.kernels.linear import FeatureMap, Scaled, Tokens, causal, in_documents, read, summed
 
 # the maps that draw vectors, those that draw them for each head, and those that may be negative
 RANDOM, OF_HEADS, SIGNED = ('favor', 'relu', 'rff', 'arccos'), ('rff', 'arccos'), ('identity', 'rff')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.kernels.linear import Tokens
+from x_transformers.features.linear.kernel import Tokens
 
 # the share of the state that a gate leaves at first: sigmoid(2) = 0.88
 FADES = 2.0

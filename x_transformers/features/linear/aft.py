@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from x_transformers.core.precision import accurate
 from x_transformers.features.levels import AttentionFeature
+from x_transformers.features.linear import aft_sums as sums
+from x_transformers.features.linear.kernel import Scaled, least
 from x_transformers.flags import ConfigError, Running, flag, none, one_of, size
-from x_transformers.kernels import aft as sums
-from x_transformers.kernels.linear import Scaled, least
 
 WHOLE = torch.contiguous_format
 NO_PRODUCTS = 'it has no dot products of queries and keys'

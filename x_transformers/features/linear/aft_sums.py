@@ -21,7 +21,7 @@ from torch import Tensor
 
 from x_transformers.core.again import batched, differentiated
 from x_transformers.core.transforms import transformed
-from x_transformers.kernels.linear import Scaled, by_spans, first as up_to, in_chunks, least, triangle
+from x_transformers.features.linear.kernel import Scaled, by_spans, first as up_to, in_chunks, least, triangle
 from x_transformers.kernels.recurrences import scan
 
 # tokens of a chunk at least, and those of a graph that takes all lengths

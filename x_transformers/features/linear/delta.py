@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from x_transformers.core.transforms import is_exporting, transformed
-from x_transformers.flags.maybe import Maybe
-from x_transformers.kernels.linear import (
+from x_transformers.features.linear.kernel import (
     FeatureMap,
     Scaled,
     Sight,
@@ -29,6 +28,7 @@ from x_transformers.kernels.linear import (
     in_spans,
     joined,
 )
+from x_transformers.flags.maybe import Maybe
 
 # the state from chunk to chunk
 
