@@ -3,6 +3,7 @@
 import torch as _torch
 from einops import rearrange as _rearrange
 
+from x_transformers import x_transformers as _core
 from x_transformers.act import ACT
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, Generated, PromptCache
 from x_transformers.belief_state_wrapper import BeliefStateWrapper
@@ -62,6 +63,9 @@ __version__ = '0.1.0'
 # At its first call einops notes how it handles a kind of tensor: a compiled graph that saw it would be compiled again.
 for _kind in (_torch.empty(1), _torch.nn.Parameter(_torch.empty(1))):
     _rearrange(_kind, 'n -> n')
+
+# Published code imports these from the module of the model, which cannot import them itself: their modules import it.
+vars(_core).update(XTransformer=XTransformer, ViTransformerWrapper=ViTransformerWrapper)
 
 __all__ = [
     'ACT',

@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from x_transformers.compat.elsewhere import also
 from x_transformers.compat.helpers import (
     create_causal_mask as create_causal_mask,
     default_device as default_device,
@@ -705,5 +704,3 @@ def take_maps(trace: Intermediates, left: Any) -> None:
 
 
 WRITTEN = Attend.forward
-
-__getattr__, __dir__ = also(__name__)

@@ -16,19 +16,12 @@ from einops import pack, unpack
 from torch import Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
-from x_transformers.compat.elsewhere import also
 from x_transformers.compat.helpers import (
-    cast_tuple,
-    cross_entropy as cross_entropy,
-    default,
-    exists,
-    identity,
-    join,
-    lens_to_mask as lens_to_mask,
-    log as log,
-    masked_mean as masked_mean,
-    modify_cached_kv as modify_cached_kv,
-    pad_at_dim as pad_at_dim,
+    cast_tuple as cast_tuple,
+    default as default,
+    exists as exists,
+    identity as identity,
+    join as join,
 )
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
@@ -417,6 +410,3 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
         )
         total: Any = sum(measure(torch.stack(losses)) for losses in zip(*passes, strict=True))
         return total / len(passes[0])
-
-
-__getattr__, __dir__ = also(__name__)

@@ -12,7 +12,6 @@ from einops import rearrange
 from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
-from x_transformers.compat.elsewhere import also
 from x_transformers.core.again import itself
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
@@ -407,6 +406,3 @@ class Believer:
         belief = torch.cat(both[::-1] if self.backwards else both, dim=-1)
         ahead, before = self.wrapper.text_head(belief).chunk(2, dim=-1)
         return before if self.backwards else ahead
-
-
-__getattr__, __dir__ = also(__name__)

@@ -12,7 +12,6 @@ from einops import rearrange, reduce, repeat
 from torch import Generator, Tensor, nn
 
 from x_transformers.cache import Cache, LayerIntermediates
-from x_transformers.compat.elsewhere import also
 from x_transformers.core import ordering
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
@@ -489,6 +488,3 @@ SET_BY_LOSS = {
     'cache': ': a cache is for generation',
     'input_not_include_cache': ': a cache is for generation',
 }
-
-
-__getattr__, __dir__ = also(__name__)

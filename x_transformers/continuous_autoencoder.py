@@ -9,7 +9,6 @@ from einops import rearrange, reduce
 from einops.layers.torch import Rearrange
 from torch import Tensor, nn
 
-from x_transformers.compat.elsewhere import also
 from x_transformers.continuous import ContinuousTransformerWrapper as ContinuousTransformerWrapper
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
@@ -238,6 +237,3 @@ class ContinuousTransformerAutoencoder(Configurable):
             for place in range(seq_len):
                 sequence[:, place] = reader.read(sequence[:, :place])
         return sequence
-
-
-__getattr__, __dir__ = also(__name__)

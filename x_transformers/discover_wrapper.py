@@ -11,7 +11,6 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
-from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import as_mask, check_ids, within
 from x_transformers.core.nets import check_net
@@ -312,6 +311,3 @@ class DiscoverDecoder(Configurable):
         real = targets != self.pad_id
         tell_padding(self.decoder, told, lambda: F.pad(not_last(real) & real, (1, 0), value=True)[:, :-1])
         return self.decoder(inputs, prepend_embeds=latent, excise_prepend_embeds=True, **told)
-
-
-__getattr__, __dir__ = also(__name__)

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_device, check_ids
@@ -152,6 +151,3 @@ class DPO(Configurable):
         counts = self.predicted(answer, mask)
         total = log_probs.masked_fill(~counts, 0.0).sum(dim=-1)
         return total if self.sum_log_probs else total / counts.sum(dim=-1).clamp(min=1)
-
-
-__getattr__, __dir__ = also(__name__)

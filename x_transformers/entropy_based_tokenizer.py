@@ -11,7 +11,6 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import check_ids, check_lengths, within
 from x_transformers.core.nets import check_net, refuse_own
@@ -150,6 +149,3 @@ def get_accumulated_threshold_mask(entropies: Tensor, threshold: float, ignore_e
         starts = starts | (reached > 0)
         jump = jump.gather(1, jump)
     return starts[:, 1 : n + 1]
-
-
-__getattr__, __dir__ = also(__name__)

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Generator, Tensor, nn
 
-from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_number, check_ids, check_range, numbers_of
@@ -342,6 +341,3 @@ class FreeReader:
             self.caches[at] = trace.cache
         self.seen = sequence.shape[1]
         return self.model.token_unembed(x[:, -1])
-
-
-__getattr__, __dir__ = also(__name__)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.cache import LayerIntermediates as LayerIntermediates
-from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids, within
@@ -642,6 +641,3 @@ class FeedbackReader(Reader):
     def select(self, rows: Tensor, b: int) -> None:
         self.latents = {depth: z[rows] for depth, z in self.latents.items()}
         super().select(rows, b)
-
-
-__getattr__, __dir__ = also(__name__)

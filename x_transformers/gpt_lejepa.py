@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.compat.elsewhere import also
 from x_transformers.compat.helpers import masked_mean as masked_mean
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
@@ -267,6 +266,3 @@ class LatentAutoregressive(Configurable):
         sets = (hidden,) if source is hidden else (hidden, source)
         total: Any = sum(self.sigreg_loss(states[:, :-1], mask=real, **self.sigreg_loss_kwargs) for states in sets)
         return total / len(sets)
-
-
-__getattr__, __dir__ = also(__name__)

@@ -10,7 +10,6 @@ from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
-from x_transformers.compat.elsewhere import also
 from x_transformers.continuous_autoencoder import gaussian_divergence
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
@@ -232,6 +231,3 @@ class GPTVAE(Configurable):
                 token = self.from_latent_to_prepend_token(latents).expand(batch, -1, -1)
                 options['prepend_embeds'] = token
         return prompts
-
-
-__getattr__, __dir__ = also(__name__)

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from x_transformers.cache import Cache, LayerIntermediates as LayerIntermediates
-from x_transformers.compat.elsewhere import also
 from x_transformers.core import ordering
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
@@ -476,6 +475,3 @@ class MultiInputAutoregressiveWrapper(Configurable):
         if len(masks) < len(rows) or not all(torch.equal(masks[0], real) for real in masks):
             raise ValueError('`prompts` got lists of other lengths in some streams, each row needs one length')
         return rows, masks[0].sum(dim=-1)
-
-
-__getattr__, __dir__ = also(__name__)

@@ -10,7 +10,6 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import check_vectors
 from x_transformers.flags import ConfigError, Configurable, a_mapping, count, none, size
@@ -92,6 +91,3 @@ class NeoMLP(Configurable):
         if alone:
             y, parts = y.squeeze(0), tuple(part.squeeze(0) for part in parts)
         return (y, parts) if return_embeds else y
-
-
-__getattr__, __dir__ = also(__name__)

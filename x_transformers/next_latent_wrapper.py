@@ -16,7 +16,6 @@ from einops import rearrange, reduce
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from x_transformers.compat.elsewhere import also
 from x_transformers.compat.helpers import masked_mean as masked_mean
 from x_transformers.core.again import Kept, itself
 from x_transformers.core.arguments import checked
@@ -382,6 +381,3 @@ class NextLatentWrapper(Configurable):
         if self.sigreg_loss_weight == 0:
             return accurate(hidden).new_zeros(())
         return sigreg_loss(hidden[:, :-1], mask=to_come.of()[:, :-1] != self.ignore_index, **self.sigreg_loss_kwargs)
-
-
-__getattr__, __dir__ = also(__name__)

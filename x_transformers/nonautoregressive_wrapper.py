@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_number, can_look, check_ids
@@ -529,6 +528,3 @@ def check_masked_net(net: nn.Module) -> None:
             raise ValueError(f'`net` got {type(net).__name__}, which has no `{name}`: it must be as TransformerWrapper')
     check_every_place(net)
     check_sees_both_sides(net)
-
-
-__getattr__, __dir__ = also(__name__)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.cache import Cache, LayerIntermediates as LayerIntermediates, cache_of
-from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids, check_lengths
@@ -336,6 +335,3 @@ def take_back(kept: Cache | None, read: Cache) -> None:
     for buffer in () if kept is None else kept.buffers():
         if id(buffer.storage) in taken:
             buffer.storage.filled = buffer.start + buffer.length
-
-
-__getattr__, __dir__ = also(__name__)

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
-from x_transformers.compat.elsewhere import also
 from x_transformers.compat.helpers import identity
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import as_number, check_ids
@@ -264,6 +263,3 @@ class UniversalPretrainWrapper(Configurable):
             self.data_generator.reset_()
         half = self.num_reset // 2
         buffer[self.random_rows(self.num_reset)] = self.random_sequences_fn(half, half, device=buffer.device)
-
-
-__getattr__, __dir__ = also(__name__)

@@ -27,7 +27,6 @@ from x_transformers import keywords as kw
 from x_transformers.attend import Attend as Attend, ChoosesKernel, attended, settle, shared_visibility
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
 from x_transformers.cache import Cache, LayerIntermediates as LayerIntermediates, cache_of
-from x_transformers.compat.elsewhere import also
 from x_transformers.compat.names import *  # noqa: F403  names that other code imports from here
 from x_transformers.core import ordering
 from x_transformers.core.arguments import checked
@@ -1448,7 +1447,5 @@ class TransformerWrapper(Wrapper):
         call.trace.initial_embeds = x
         return self.project_emb(self.emb_dropout(x))
 
-
-__getattr__, __dir__ = also(__name__)  # further names of the original's module, looked up when asked for
 
 remember('x_transformers')  # as it was written: short cuts stand for nothing that was changed since

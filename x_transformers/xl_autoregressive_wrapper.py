@@ -16,7 +16,6 @@ from einops import rearrange, repeat
 from torch import Generator, Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
-from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_number, check_ids
@@ -463,6 +462,3 @@ class SegmentReader:
         hiddens = [torch.cat(layer, dim=1) for layer in zip(*self.hiddens, strict=True)]
         trace = LayerIntermediates(hiddens=hiddens, model_states=self.last.model_states)
         return self.net.new_mems(trace, self.net.shifted(self.mems), True)
-
-
-__getattr__, __dir__ = also(__name__)

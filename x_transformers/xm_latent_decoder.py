@@ -10,7 +10,6 @@ from einops import rearrange, repeat
 from torch import Generator, Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
-from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids, check_range, numbers_of, within
@@ -410,6 +409,3 @@ class XMLatentDecoder(Configurable):
             winners = self.winners(rules[slot], *told)
         tokens = self.generate(start_tokens, seq_len, latents=of_winners(latents, winners), **kwargs)
         return (tokens, (latents, winners)) if return_best_latents else tokens
-
-
-__getattr__, __dir__ = also(__name__)

@@ -13,7 +13,6 @@ from torch import Generator, Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from x_transformers.cache import Cache, LayerIntermediates
-from x_transformers.compat.elsewhere import also
 from x_transformers.core import ordering
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
@@ -441,6 +440,3 @@ def padded_numbers(value: Any, name: str) -> Tensor:
     if isinstance(value, (list, tuple)) and len({len(row) for row in value if hasattr(row, '__len__')}) > 1:
         return pad_sequence([numbers_of(row, name).float() for row in value], batch_first=True, padding_value=1.0)
     return numbers_of(value, name)
-
-
-__getattr__, __dir__ = also(__name__)

@@ -38,12 +38,8 @@ BUGS = {
         ('an input of another dtype passes', 'return floats is None or', 'return True or'),
         ('an input of any shape passes', 'value.ndim not in ranks or value.is_complex()', 'value.is_complex()'),
     ]),
-    'compat/elsewhere.py': ('test_names.py', [
-        ('names with a meaning of their own have the common one', "(HELPERS if place == 'helpers' else place, there or name)", '(HELPERS, name)'),
-        ('star imports pass over what is looked up', "return [name for name in __dir__() if not name.startswith('_')]", 'raise AttributeError(name)', 'test_compat.py test_names.py'),
-    ]),
     'compat/helpers.py': ('test_compat.py', [
-        ('padding goes to the last axis', 'axes_behind = t.ndim - 1 - (dim % t.ndim)', 'axes_behind = 0'),
+        ('padding goes to the last axis', 'axes_after = t.ndim - 1 - (dim % t.ndim)', 'axes_after = 0'),
         ('a mean of what is masked divides by all', 'mask.to(exact.dtype).sum(dim=axes, keepdim=keepdim)', 'torch.ones_like(t).sum(dim=axes, keepdim=keepdim)', 'test_names.py test_compat.py'),
         ('the logarithm of nothing is infinite', 'accurate(t).clamp(min=eps).log()', 'accurate(t).log()', 'test_names.py'),
     ]),
