@@ -184,7 +184,8 @@ class MultiInputTransformerWrapper(Wrapper):
             raise ValueError('logits were asked for, but the model was built with `return_only_embed=True`')
         asked = (return_logit_entropies, return_attn_z_loss, attn_z_loss_weight)
         wants = Wants(return_intermediates, return_mems, return_attn, detach_mems, *asked)
-        wants.check(return_embeddings, return_logits_and_embeddings)
+        if return_embeddings and return_logits_and_embeddings:
+            raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
         call = open_model(self, next(iter(x.values())), mask, cache, input_not_include_cache, kwargs)
         h = call.embedded(self, dict(x), lambda given: self._embed(given, call))
         mems = self.shifted(mems)

@@ -38,6 +38,8 @@ from x_transformers.core.calls import (
     StackCall,
     Views,
     check_attention_inputs,
+    check_cache,
+    check_context,
     check_stack_inputs,
     open_stack,
     placed,
@@ -872,34 +874,53 @@ class AttentionLayers(DerivedAttributes, Routing):
         raises                                     ValueError or TypeError for inputs of another shape or kind
         """
         on = self.features.acting(inputs)
-        x, context, context_mask = check_stack_inputs(self, x, context, cache, attn_mask, context_mask, inputs)
+        x = check_stack_inputs(self, x, inputs)
+        if context is not None or context_mask is not None or self.cross_attend:
+            context, context_mask = check_context(self, x, context, context_mask)
+        if cache is not None:
+            check_cache(self, attn_mask)
         call = open_stack(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
         call.keeps, call.trace.made_by = return_hiddens or return_gumbel_log_probs, self.made_by
         call.training, call.declared, call.maps_apart = self.training, self.remembers, are_maps_apart()
-        call.share_masks(x, mask, context_mask, attn_mask, self_attn_kv_mask, seq_start_pos, causal)
+        nothing_given = mask is context is attn_mask is self_attn_kv_mask is seq_start_pos is causal is None
+        if not nothing_given or inputs:
+            call.share_masks(x, mask, context_mask, attn_mask, self_attn_kv_mask, seq_start_pos, causal)
         if context is not None:
             call.context_length = context.shape[1]
             call.shared['c']['context'] = cleared(context, context_mask) if call.cache is None else context[:, :0]
         order = self.order_of(layers_execute_order, repeat_blocks)
         call.order, call.kinds = order, [self.layer_types[index] for index in order]
-        x = call.only_new(x, 'x')
-        call.check_past(x)
-        run = functools.partial(self.run_layers, on, transform_block_inputs)
+        if call.real is not None or call.new != x.shape[1]:
+            x = call.only_new(x, 'x')
+        if not cache is mems is mem_masks is None:
+            call.check_past(x)
+        if not call.keeps:
+            return self.run_stages(on, transform_block_inputs, x, call)
         with AuxLosses(joins=True) as losses:
-            for transform in on.open:
-                x = transform(x, call)
-            x = run(x, call, range(len(order))) if on.through is None else on.through(run, x, call)
-            call.keep('layer_hiddens', x)
-            for transform in on.close:
-                x = transform(x, call)
-            x = call.norm(self.final_norm, x) if on.finish is None else on.finish(x, call)
+            x = self.run_stages(on, transform_block_inputs, x, call)
         call.trace.aux_losses = losses.by_name
-        return (x, call.finished(x, return_gumbel_log_probs)) if call.keeps else x
+        return x, call.finished(x, return_gumbel_log_probs)
+
+    def run_stages(self, on: Features, transform: Any, x: Tensor, call: StackCall) -> Tensor:
+        """Run the layers and the final norm, with what features do around them."""
+        run = functools.partial(self.run_layers, on, transform)
+        for open_stream in on.open:
+            x = open_stream(x, call)
+        steps = range(len(call.order))
+        x = run(x, call, steps) if on.through is None else on.through(run, x, call)
+        if call.keeps:
+            call.keep('layer_hiddens', x)
+        for close_stream in on.close:
+            x = close_stream(x, call)
+        if on.finish is not None:
+            return on.finish(x, call)
+        return call.norm(self.final_norm, x) if call.norm_inputs else self.final_norm(x)
 
     def run_layers(self, on: Features, transform: Any, x: Tensor, call: StackCall, steps: Sequence[int]) -> Tensor:
         """Run those layers whose turn it is in `steps`."""
         layers, block = self.current_layers(), self.len_default_block
-        call.visibility = shared_visibility(x, call, (layers[call.order[step]] for step in steps))
+        if call.shared['a']:
+            call.visibility = shared_visibility(x, call, [layers[call.order[step]] for step in steps])
         for call.step in steps:
             layer = layers[call.order[call.step]]
             if transform is not None and call.step and call.step % block == 0:
@@ -1077,49 +1098,49 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
 
         With `keeps` the call's trace holds all that the layers leave behind, which takes memory.
         """
-        on = call.on
-        check_model_inputs(self, known_stack(self.attn_layers), kwargs)
-        call.check_memories(self, mems)
-        if call.cache is not None or any(mem is not None for mem in mems or ()):
-            refuse_own_stack(self.attn_layers, 'mems' if call.cache is None else 'cache', 'it keeps no past')
-        if call.inputs.get('seq_start_pos') is not None and call.cache is None and not keeps:
-            check_range(call.inputs['seq_start_pos'], 'seq_start_pos', 0, call.tokens, 'numbers')
+        on, real, start = call.on, None, call.inputs.get('seq_start_pos')
+        if kwargs:
+            check_model_inputs(self, known_stack(self.attn_layers), kwargs)
+        if call.cache is not None or mems is not None:
+            call.check_past(self, mems)
+        if start is not None and call.cache is None and not keeps:
+            check_range(start, 'seq_start_pos', 0, call.tokens, 'numbers')
         keeps = call.keeps = keeps or call.keeps or is_hooked(self.attn_layers)
         for transform in on.lengthen:
             x = transform(x, call)
-        if call.cache is not None and not self.can_cache_kv:
-            raise ValueError('`cache` was given, but this model cannot be cached: its output depends on later tokens')
-        leading = 0 if call.cache is None else call.cache.leading
-        if call.continues and call.leading and call.leading != leading:
-            raise ValueError(
-                f'the cache was made with {leading} tokens in front of the sequence, now there are {call.leading}'
-            )
-        if call.continues and not call.front and leading:
-            call.front, call.leading = [(leading, None)], leading
-        if call.start is not None and kwargs.get('attn_mask') is not None:
+        if call.cache is not None:
+            call.check_front(self)
+        moves = call.leading > 0 and start is not None  # the padding, in front of the tokens in front
+        if moves and kwargs.get('attn_mask') is not None:
             raise ValueError(
                 '`attn_mask` does not go with `seq_start_pos` and tokens in front: they move behind the padding'
             )
-        call.mask = call.full_mask(mask, x.shape[0], x.device)
-        real = call.real_keys(mask)
-        kwargs = {**call.lengthened(self, kwargs, real), 'mems': mems}
+        if mask is not None or call.front or call.cache is not None:
+            call.mask = call.full_mask(mask, x.shape[0], x.device)
+            real = call.real_keys(mask)
+        if call.leading or call.inputs.get('pos') is not None:
+            kwargs = call.lengthened(self, kwargs, real)
+        kwargs = {**kwargs, 'mems': mems}
         for transform in on.stack_inputs:
             kwargs = transform(kwargs, call)
 
         def run(x: Tensor, cache: Any = call.cache) -> Any:
             options = dict(mask=real, cache=cache, input_not_include_cache=call.before is None)
             x = x if call.before is None else torch.cat((call.before, x), dim=1)
-            return run_stack(self.attn_layers, x, keeps, {**options, **kwargs})
+            if not keeps:
+                return run_stack(self.attn_layers, x, False, {**options, **kwargs})
+            with call.losses, maps_apart(call.maps_apart):
+                return run_stack(self.attn_layers, x, True, {**options, **kwargs})
 
-        x = x if call.continues else call.behind_padding(x)
-        with call.losses, maps_apart(call.maps_apart):
-            x, trace = run(x) if on.passes is None else on.passes(run, x, call)
+        moves = moves and not call.continues
+        x = call.behind_padding(x) if moves else x
+        x, trace = run(x) if on.passes is None else on.passes(run, x, call)
         trace.aux_losses = call.losses.by_name
         if real is not None:
             call.new_states['real'] = Buffer(real.unsqueeze(-1))
         trace.model_states = call.new_states
         trace.leading, trace.initial_embeds, call.trace = call.leading, call.trace.initial_embeds, trace
-        x = x if call.continues else call.before_padding(x)
+        x = call.before_padding(x) if moves else x
         for transform in on.shorten:
             x = transform(x, call)
         trace.last_layer_hiddens = x
@@ -1351,25 +1372,25 @@ class TransformerWrapper(Wrapper):
         intermediates = return_intermediates or return_embeddings_and_intermediates
         asked = (return_logit_entropies, return_attn_z_loss, attn_z_loss_weight)
         wants = Wants(intermediates, return_mems, return_attn, detach_mems, *asked)
+        if return_embeddings and return_logits_and_embeddings:
+            raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
         # how many tokens there are, a user's module says by what it makes of them
         others = type(self.token_emb) is not TokenEmbedding and is_of_others(self.token_emb)
         embeds = self.token_emb(x, **(token_emb_kwargs or {})) if others else x
         call = open_model(self, embeds, mask, cache, only_new, kwargs)
         if return_readout and return_logit_entropies:
             raise ValueError('`return_readout` does not go with `return_logit_entropies`: there are no logits')
-        call.returns_readout = return_readout
-        if others:
-            call.ids = x
-            x = call.embedded(self, embeds, lambda embeds: self._embed(embeds, call, {}))
-        else:
-            x = call.embedded(self, x, lambda ids: self._embed(ids, call, token_emb_kwargs or {}))
-        wants.check(return_embeddings, return_logits_and_embeddings)
-        mems = self.shifted(mems)
+        call.ids, call.returns_readout = x if others else None, return_readout
+        options = {} if others else token_emb_kwargs or {}
+        x = call.embedded(self, embeds, functools.partial(self._embed, call=call, token_emb_kwargs=options))
+        mems = None if mems is None else self.shifted(mems)
         call.maps_apart = wants.mems_alone
         x = self.run_stack(x, call, mask, mems, wants.anything, kwargs)
         front = None if call.continues else call.inputs.get('prepend_embeds')
         prefix = 0 if front is None else front.shape[1]
-        pooled = call.on.chain('pool', x, call)
+        pooled = x
+        for transform in call.on.pool:
+            pooled = transform(pooled, call)
         # what is read from all tokens, or from others, has no prefix
         hidden: Any = x[:, prefix:] if excise_prepend_embeds and pooled is x else pooled
         only_embed = return_embeddings or return_embeddings_and_intermediates or self.return_only_embed
@@ -1379,7 +1400,13 @@ class TransformerWrapper(Wrapper):
             logits = self.read_later(kept, call, to_logits_kwargs or {})
         call.trace.logits = None if return_readout else logits
         out = (logits, hidden) if return_logits_and_embeddings else hidden if only_embed else logits
-        return self.returned(out, wants, call, mems, logits, hidden)
+        if wants.anything or call.on.answer:
+            return self.returned(out, wants, call, mems, logits, hidden)
+        return out
+
+    def read_later(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
+        """Return the logits, or with `return_readout` a `Readout` that computes them or their loss."""
+        return (readout_of if call.returns_readout else type(self).read_out)(self, x, call, to_logits_kwargs)
 
     def read_out(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
         """Hidden states (... d) as logits (... l), a tuple if there are several heads."""
@@ -1389,12 +1416,6 @@ class TransformerWrapper(Wrapper):
         for transform in call.on.logits:
             logits = each_head(lambda one, transform=transform: transform(one, call), logits)
         return logits
-
-    def read_later(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
-        """The logits, or, for a caller that asked with `return_readout`, a `Readout` that gives them and their loss."""
-        if call.returns_readout:
-            return readout_of(self, x, call, to_logits_kwargs)
-        return self.read_out(x, call, to_logits_kwargs)
 
     @property
     def can_return_readout(self) -> bool:
@@ -1440,8 +1461,11 @@ class TransformerWrapper(Wrapper):
         embeds = ids if call.ids is not None else self.token_emb(ids, **token_emb_kwargs)
         for transform in call.on.token_embeds:
             embeds = transform(embeds, call)
-        x: Any = sum(call.on.collect('embed', call), embeds) if call.on.embed else embeds
-        x = call.cleared(x)
+        x: Any = embeds
+        for term in call.on.embed:
+            added = term(call)
+            x = x if added is None else x + added
+        x = call.cleared(x) if call.hides else x
         for transform in call.on.embedded:
             x = transform(x, call)
         call.trace.initial_embeds = x

@@ -13,7 +13,7 @@ inside another one adds its own. What runs again in the backward pass, or withou
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -36,26 +36,27 @@ class Gathering(threading.local):
 gathering = Gathering()
 
 
+@dataclass(eq=False)
 class ByName:
     """Losses by name, those of one name summed up."""
 
-    def __init__(self) -> None:
-        self.by_name: dict[str, Tensor] = {}
+    by_name: dict[str, Tensor] = field(default_factory=dict, init=False)
 
     def add(self, name: str, value: Tensor) -> None:
         value = accurate(value)
         self.by_name[name] = self.by_name[name] + value if name in self.by_name else value
 
 
+@dataclass(eq=False)
 class AuxLosses(ByName):
     """The losses that features add in a `with` block, by name:  `by_name`, each a scalar.
 
     `joins`: those who gather around the block get them too. `again`: also those of what runs again in a backward pass.
     """
 
-    def __init__(self, joins: bool = False, again: bool = False) -> None:
-        self.by_name = {}
-        self.joins, self.again, self.around = joins, again, []
+    joins: bool = False
+    again: bool = False
+    around: list[AuxLosses] = field(default_factory=list, init=False, repr=False)
 
     def __enter__(self) -> AuxLosses:
         self.around = gathering.open.copy()

@@ -62,10 +62,6 @@ Views = tuple[Tensor, Tensor, Tensor]
 BESIDE = ('inputs', 'shared', 'norm_inputs', 'condition', 'mems', 'mem_masks', 'start', 'real', 'notes')
 
 
-def no_shared_inputs() -> dict[str, dict[str, Any]]:
-    return {'a': {}, 'c': {}, 'f': {}}
-
-
 @dataclass
 class StackCall(AddsLosses, HasStates, OfTokens, HasChecked):
     """One pass through a stack: the past, the masks, and what its layers are called with.
@@ -94,7 +90,7 @@ class StackCall(AddsLosses, HasStates, OfTokens, HasChecked):
     context_length: int = 0
     start: Maybe[Tensor] = None
     real: Maybe[Tensor] = None
-    shared: dict[str, dict[str, Any]] = field(default_factory=no_shared_inputs)
+    shared: dict[str, dict[str, Any]] = field(default_factory=dict)
     norm_inputs: dict[str, Tensor] = field(default_factory=dict)
     condition: Maybe[Tensor] = None
     keeps: bool = False
@@ -142,7 +138,6 @@ class StackCall(AddsLosses, HasStates, OfTokens, HasChecked):
 
     def check_past(self, x: Tensor) -> None:
         """Refuse a cache or memories of another model or batch."""
-        self.batch = x.shape[0]
         if self.mems != () or self.mem_masks != ():
             check_memories(self.mems, self.mem_masks, x.shape[0], x.shape[-1], self.how_many('a'))
             refuse_memories('mems', self.kinds if self.mems else ())
@@ -363,19 +358,18 @@ def acts(branch: Any) -> bool:
     return inside and any(p.kind is p.VAR_KEYWORD for p in inspect.signature(branch.forward).parameters.values())
 
 
-def check_stack_inputs(
-    stack: Stack,
-    x: Tensor,
-    context: Maybe[Tensor],
-    cache: Any,
-    attn_mask: Tensor | None,
-    context_mask: Tensor | None,
-    inputs: dict[str, Any],
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The input in the precision of the stack, context and mask for each of its rows; or a refusal."""
-    check_inputs(inputs, stack.features, STACK_INPUTS, stack)
+def check_stack_inputs(stack: Stack, x: Tensor, inputs: dict[str, Any]) -> Tensor:
+    """Check the input of a stack, and return it in the precision of the weights."""
+    if inputs:
+        check_inputs(inputs, stack.features, STACK_INPUTS, stack)
     check_vectors(x, 'x', 'b', 'n', stack.dim)
-    x = as_precise(x, stack)
+    return as_precise(x, stack)
+
+
+def check_context(
+    stack: Stack, x: Tensor, context: Maybe[Tensor], context_mask: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Check a context (1 or b, j, d) and its mask (1 or b, j), and return them expanded to the batch of `x`."""
     if context is not None and stack.cross_attend:
         context, context_mask = for_each_row(context, x.shape[0]), for_each_row(context_mask, x.shape[0])
         width = stack.dim_context
@@ -390,15 +384,19 @@ def check_stack_inputs(
         raise ValueError('`context` was given, but the stack has no cross-attention: build it with `cross_attend=True`')
     if not stack.cross_attend and context_mask is not None:
         raise ValueError('`context_mask` was given, but the stack has no cross-attention: keys are hidden by `mask`')
-    if cache is not None and not stack.causal:
+    return context, context_mask
+
+
+def check_cache(stack: Stack, attn_mask: Tensor | None) -> None:
+    """Raise ValueError if a stack cannot be called with a cache, or not beside `attn_mask`."""
+    if not stack.causal:
         raise ValueError('`cache` needs a causal stack: later tokens would change the cached ones')
-    if cache is not None and attn_mask is not None:
+    if attn_mask is not None:
         raise ValueError('`attn_mask` does not go with `cache`: it would have to cover the cached tokens')
-    if cache is not None and not stack.can_cache_kv:
+    if not stack.can_cache_kv:
         raise ValueError('`cache` was given, but a feature of this stack cannot be cached')
-    if cache is not None and stack.training and not stack.can_cache_kv_in_training:
+    if stack.training and not stack.can_cache_kv_in_training:
         raise ValueError('`cache` does not go with training this stack: layers that are left out keep no past')
-    return x, context, context_mask
 
 
 def check_attention_inputs(
@@ -451,36 +449,43 @@ def open_stack(
     mem_masks: Sequence[Tensor | None] | None,
     inputs: dict[str, Any],
 ) -> StackCall:
-    """Settle what is new. `x` holds the cached tokens too, unless `only_new` says no. A shorter one ends with what is
-    new: `cache_age` tokens, 1 if that is not said, all if it is 0."""
-    cache, given = cache_of(given_cache), x.shape[1]
-    held = 0 if cache is None else cache.length
-    new = given - held
-    if only_new or new <= 0:
-        new = given if only_new or cache_age == 0 else min(1 if cache_age is None else cache_age, given)
-    if cache_age is not None and not is_int(cache_age):
-        raise TypeError(f'`cache_age` got {shown(cache_age)}, it must be an integer or None')
-    seen = 0 if cache is None else cache.seen
+    """Make the call of a stack, with the number of new tokens.
+
+    `x` holds the cached tokens too, unless `only_new` is set. A shorter one ends with the new ones: `cache_age` tokens,
+    1 if that is None, all if it is 0.
+    """
+    given = new = x.shape[1]
+    cache, held, seen = None, 0, 0
+    if given_cache is not None or cache_age is not None:
+        cache, held, seen, new = new_tokens(given_cache, only_new, cache_age, given)
     if offset is not None:
         check_offset(offset, 'seq_pos_offset')
         seen = offset
     elif torch.is_tensor(seen):
         check_offset(seen, 'cache_length')
-    if cache is not None and cache_age not in (None, 0, new):
+    trace = LayerIntermediates(hiddens=[], attn_intermediates=[], layer_hiddens=[], block_hiddens=[])
+    past = () if mems is None else mems, () if mem_masks is None else mem_masks
+    shared: dict[str, dict[str, Any]] = {'a': {}, 'c': {}, 'f': {}}
+    return StackCall(trace, inputs, cache, held, seen, new, given, *past, shared=shared, batch=x.shape[0])
+
+
+def new_tokens(
+    given_cache: Any, only_new: bool, cache_age: int | None, given: int
+) -> tuple[Cache | None, int, int | Tensor, int]:
+    """Return the cache, how many tokens it holds and has seen, and how many of the `given` ones are new."""
+    if cache_age is not None and not is_int(cache_age):
+        raise TypeError(f'`cache_age` got {shown(cache_age)}, it must be an integer or None')
+    cache = cache_of(given_cache)
+    if cache is None:
+        if cache_age not in (None, 0, 1):
+            raise ValueError(f'`cache_age` got {cache_age}, but there is no `cache`')
+        return None, 0, 0, given
+    new = given - cache.length
+    if only_new or new <= 0:
+        new = given if only_new or cache_age == 0 else min(1 if cache_age is None else cache_age, given)
+    if cache_age not in (None, 0, new):
         raise ValueError(f'`cache_age` got {cache_age}, but {new} of {given} tokens are not in the cache')
-    if cache is None and cache_age not in (None, 0, 1):
-        raise ValueError(f'`cache_age` got {cache_age}, but there is no `cache`')
-    return StackCall(
-        LayerIntermediates(hiddens=[], attn_intermediates=[], layer_hiddens=[], block_hiddens=[]),
-        inputs,
-        cache,
-        held,
-        seen,
-        new,
-        given,
-        () if mems is None else mems,
-        () if mem_masks is None else mem_masks,
-    )
+    return cache, cache.length, cache.seen, new
 
 
 def placed(views: Any, x: Tensor, on: Features, at: Tensor | None = None) -> tuple[Views, Tensor | None]:

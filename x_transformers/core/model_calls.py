@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -26,7 +27,7 @@ from x_transformers.core.checks import (
 )
 from x_transformers.core.hosts import Model
 from x_transformers.core.own_modules import is_of_others
-from x_transformers.core.own_stacks import overrides_forward, reads_whole
+from x_transformers.core.own_stacks import overrides_forward, reads_whole, refuse_own_stack
 from x_transformers.core.positions import with_front
 from x_transformers.core.state import HasStates
 from x_transformers.flags import Remembered, warn_once
@@ -35,7 +36,14 @@ from x_transformers.flags.maybe import Maybe
 
 @dataclass
 class Wants:
-    """What the caller of a model wants beside its output."""
+    """Outputs that the caller of a model requests besides the main one.
+
+    `trace` is True if all intermediates are returned, `mems_alone` if memories are, but no attention maps, and
+    `anything` if any of these is.
+
+    Raises:
+        ValueError: Memories and maps are both requested, which only the intermediates hold.
+    """
 
     intermediates: bool
     mems: bool
@@ -45,24 +53,10 @@ class Wants:
     z_loss: bool = False
     z_loss_weight: float | None = None
 
-    @property
-    def trace(self) -> bool:
-        """Whether all that the layers leave behind is returned."""
-        return self.intermediates or self.entropies or self.z_loss
-
-    @property
-    def mems_alone(self) -> bool:
-        """Whether the caller gets memories, and no attention maps."""
-        return self.mems and not (self.trace or self.maps)
-
-    @property
-    def anything(self) -> bool:
-        return self.trace or self.mems or self.maps
-
-    def check(self, embeddings: bool, both: bool) -> None:
-        """Refuse wishes of which only one can be met; `embeddings` alone, or logits and embeddings `both`."""
-        if embeddings and both:
-            raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
+    def __post_init__(self) -> None:
+        self.trace = self.intermediates or self.entropies or self.z_loss
+        self.mems_alone = self.mems and not (self.trace or self.maps)
+        self.anything = self.trace or self.mems or self.maps
         if self.mems and self.maps and not self.trace:
             raise ValueError('`return_mems` and `return_attn` were both given, set `return_intermediates` for both')
 
@@ -78,8 +72,9 @@ class ModelCall(AddsLosses, HasStates):
     `offset` were processed before; `front` lists the leading tokens as (count, mask), of which `taken` were taken off
     again. `on` are the features that act in this call, `shown` is the mask that the caller gave, of tokens alone.
     `ids` is what the caller gave, if modules of others embed it: it may have further axes, such as those of codebooks.
-    `keeps` says that the trace holds all that the layers leave behind, `returns_readout` that the caller wants a
-    `Readout` in place of logits, `maps_apart` that nobody reads the attention maps.
+    `keeps` says that the trace holds all that the layers leave behind, `maps_apart` that nobody reads the attention
+    maps, `hides` that a mask or padding on the left hides tokens, `returns_readout` that the caller wants a `Readout`
+    in place of logits.
     """
 
     trace: LayerIntermediates
@@ -100,8 +95,10 @@ class ModelCall(AddsLosses, HasStates):
     spread: Maybe[Callable[..., Tensor]] = None
     keeps: bool = False
     maps_apart: bool = False
+    continues: bool = False
+    hides: bool = False
     returns_readout: bool = False
-    losses: AuxLosses = field(default_factory=lambda: AuxLosses(joins=True))
+    losses: AuxLosses = field(default_factory=functools.partial(AuxLosses, joins=True))
     on: Any = None
     new_states: dict[str, State] = field(default_factory=dict)
 
@@ -147,28 +144,44 @@ class ModelCall(AddsLosses, HasStates):
 
     add_loss.__doc__ = AddsLosses.add_loss.__doc__
 
-    def check_memories(self, model: Model, mems: Any) -> None:
-        """Warn where every segment counts its positions from the start again."""
+    def check_past(self, model: Model, mems: Any) -> None:
+        """Refuse a cache or memories that the stack cannot use, and warn where segments count positions from 0."""
         given = isinstance(mems, (list, tuple)) and any(mem is not None for mem in mems)
+        if self.cache is not None or given:
+            refuse_own_stack(model.attn_layers, 'mems' if self.cache is None else 'cache', 'it keeps no past')
         if given and model.has_absolute_positions and self.inputs.get('pos') is None:
             warn_once(
                 '`mems` with absolute positions: every segment starts at position 0, unless `pos` is passed. Relative '
                 'positions (rotary, T5, ALiBi) do not need it'
             )
 
+    def check_front(self, model: Model) -> None:
+        """Refuse a cache that was made with other tokens in front of the sequence."""
+        leading = self.cache.leading
+        if not model.can_cache_kv:
+            raise ValueError('`cache` was given, but this model cannot be cached: its output depends on later tokens')
+        if self.continues and self.leading and self.leading != leading:
+            raise ValueError(
+                f'the cache was made with {leading} tokens in front of the sequence, now there are {self.leading}'
+            )
+        if self.continues and not self.front and leading:
+            self.front, self.leading = [(leading, None)], leading
+
     def with_values(self, **values: Any) -> ModelCall:
         """The same call with other values."""
         return ModelCall(**{**{name: getattr(self, name) for name in OF_CALLS}, **values})
 
     def embedded(self, model: Model, tokens: Any, embed: Callable[[Any], Tensor]) -> Tensor:
-        """Embed the new ones of what the caller gave, `tokens` (b n ...) or a dict of them.
+        """Embed the new ones of the `tokens`, (b, n, ...) or a dict of these."""
+        return embed(tokens) if self.given == self.new else self.embed_new(model, tokens, embed)
+
+    def embed_new(self, model: Model, tokens: Any, embed: Callable[[Any], Tensor]) -> Tensor:
+        """Embed the new tokens of a call that was given cached ones too.
 
         Modules of others are handed all that was given, and may know nothing of a cache; the last of what they give is
         kept. A stack whose `forward` is a user's gets the embeddings of those `before` too, and cuts them off itself.
         """
         given, new, offset = self.given, self.new, self.offset
-        if given == new:
-            return embed(tokens)
         if not reads_whole(model):
             return embed(tree_map_only(Tensor, lambda t: t[:, t.shape[1] - new :], tokens))
         self.new, self.offset = given, offset - (given - new)
@@ -180,10 +193,6 @@ class ModelCall(AddsLosses, HasStates):
         before, x = x.tensor_split([x.shape[1] - new], dim=1)
         self.before = before if overrides_forward(model.attn_layers) and not self.cache.leading else None
         return x
-
-    @property
-    def continues(self) -> bool:
-        return self.cache is not None and self.cache.length > 0
 
     def put_in_front(self, tokens: Tensor, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Put tokens (m d) or (b m d) in front of `x`, unless they are in the cache already."""
@@ -317,8 +326,9 @@ def model_call(
     model: Model, inputs: dict[str, Any], given: int, cache: Cache | None, only_new: bool, batch: int | None = None
 ) -> ModelCall:
     """Settle which of the `given` tokens are new: those beyond the cached; the last, if too few; all, if `only_new`."""
-    unchecked = ('pos',) if is_of_others(getattr(model, 'pos_emb', None)) else ()  # which a user's module reads
-    check_given({name: value for name, value in inputs.items() if name not in unchecked}, model.features)
+    for name, value in inputs.items():
+        if value is not None and not (name == 'pos' and is_of_others(getattr(model, 'pos_emb', None))):
+            check_given({name: value}, model.features)
     if inputs.get('seq_start_pos') is not None and batch is not None:
         check_lengths(inputs['seq_start_pos'], 'seq_start_pos', batch)
     of_model: dict[str, Any] = dict(training=model.training, on=model.features.acting(inputs))
@@ -330,17 +340,19 @@ def model_call(
     if only_new or given <= held:
         new = given if only_new else min(given, 1)
         sizes = (held + new, given, new, cache.seen - cache.leading)
-    return ModelCall(LayerIntermediates(), inputs, cache, *sizes, **of_model)
+    return ModelCall(LayerIntermediates(), inputs, cache, *sizes, continues=cache.length > 0, **of_model)
 
 
 def open_model(
     model: Model, x: Tensor, mask: Tensor | None, cache: Any, only_new: bool, kwargs: dict[str, Any]
 ) -> ModelCall:
     """The call of a model with tokens `x` (b n ...). What its features take leaves `kwargs`."""
-    inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in model.features.takes}
-    inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
-    call = model_call(model, inputs, x.shape[1], cache_of(cache), only_new, x.shape[0])
+    inputs: dict[str, Any] = {'seq_start_pos': kwargs.get('seq_start_pos')}
+    for name in model.features.takes.intersection(kwargs):
+        inputs[name] = kwargs.pop(name)
+    cache = None if cache is None else cache_of(cache)
+    call = model_call(model, inputs, x.shape[1], cache, only_new, x.shape[0])
     if mask is not None:
         check_device(a_tensor(mask, 'mask'), 'mask', x)
-    call.shown = mask
+    call.shown, call.hides = mask, mask is not None or inputs['seq_start_pos'] is not None
     return call

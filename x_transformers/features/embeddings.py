@@ -210,8 +210,9 @@ class AbsolutePositions(ModelFeature):
             return module(tokens, **taken_by(module, {'pos': pos, **inputs}, idle=(None, 0)))
         if module is None or module is no_positions:
             return None
-        check_rows(pos, call.like_tokens.shape[0])
-        pos = None if pos is None else call.only_new(pos, 'pos').long()
+        if pos is not None:
+            check_rows(pos, call.like_tokens.shape[0])
+            pos = call.only_new(pos, 'pos').long()
         return module(call.like_tokens, pos=pos, **inputs)
 
 
@@ -399,12 +400,13 @@ class PostEmbNorm(ModelFeature):
         width = host.dim if self.late else host.emb_dim
         self.norm = kind(width, eps=self.post_emb_norm_eps) if self.post_emb_norm else Identity()
 
+    def active_stages(self) -> tuple[str, ...]:
+        return ('lengthen',) if self.late else ('embedded',)
+
     def embedded(self, x: Tensor, call: Any) -> Tensor:
-        return x if self.late else self.norm(x)
+        return self.host.post_emb_norm(x)
 
     def lengthen(self, x: Tensor, call: Any) -> Tensor:
-        if not self.late:
-            return x
         front, new = x.tensor_split([x.shape[1] - call.new], dim=1)
         return torch.cat((front, self.norm(new)), dim=1) if call.front else self.norm(new)
 

@@ -98,6 +98,9 @@ class LayerPositionsInModel(ModelFeature):
     serves = ('per_layer_abs_pos_emb',)
     plain = True  # with such a stack there are no short cuts
 
+    def active_stages(self) -> tuple[str, ...]:
+        return self.runs_at() if known_stack(self.host.attn_layers).features.find(LayerPositions) is not None else ()
+
     def setup(self, host: Any) -> None:
         tables = known_stack(host.attn_layers).features.find(LayerPositions)
         self.most = None if tables is None else tables.per_layer_abs_pos_emb
@@ -109,8 +112,6 @@ class LayerPositionsInModel(ModelFeature):
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         given, start = call.inputs.get('pos'), call.inputs.get('seq_start_pos')
-        if self.most is None:
-            return inputs
         tokens = call.like_tokens
         pos = positions_from(call.offset, call.new, tokens.device)
         if given is None:

@@ -93,7 +93,8 @@ class AbsolutePositionalEmbedding(nn.Module):
         self, x: Tensor, pos: Tensor | None = None, seq_start_pos: Tensor | None = None, offset: int | Tensor = 0
     ) -> Tensor:
         length = x.shape[1]
-        check_offset(offset, 'offset')
+        if type(offset) is not int:
+            check_offset(offset, 'offset')
         if pos is None and is_past(offset + length, self.max_seq_len):
             raise ValueError(
                 f'the sequence has {int(offset + length)} tokens, more than the table of absolute positions, '

@@ -162,17 +162,24 @@ def begins_with_cls(stack: Any) -> bool:
     return own is not None and own.tupe_cls_first
 
 
+def has_untied_positions(model: Any) -> bool:
+    """Return True if the stack of a model has scores of positions alone."""
+    return known_stack(model.attn_layers).features.find(UntiedPositionsInStack) is not None
+
+
 class UntiedPositionsInModel(ModelFeature):
     """Pass the position embeddings to a stack with `tupe_pos`."""
 
     serves = ('tupe_pos',)
     plain = True  # with such a stack there are no short cuts
 
+    def active_stages(self) -> tuple[str, ...]:
+        return self.runs_at() if has_untied_positions(self.host) else ()
+
     def setup(self, host: Any) -> None:
-        self.used = known_stack(host.attn_layers).features.find(UntiedPositionsInStack) is not None
-        self.first = begins_with_cls(known_stack(host.attn_layers))
-        if not self.used:
+        if not has_untied_positions(host):
             return
+        self.first = begins_with_cls(known_stack(host.attn_layers))
         if not adds_positions(host):
             raise ConfigError('`tupe_pos` needs absolute positions: `max_seq_len`, and no `use_abs_pos_emb=False`')
         if host.emb_dim != host.dim:
@@ -183,8 +190,6 @@ class UntiedPositionsInModel(ModelFeature):
             raise ConfigError('`tupe_pos` does not go with `max_mem_len`: memories have no position in a table')
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
-        if not self.used:
-            return inputs
         found = (f.vectors(call) for f in self.host.features.active if hasattr(f, 'vectors'))
         vectors = next(one for one in found if one is not None)
         vectors = vectors if vectors.ndim == 3 else vectors.unsqueeze(0)

@@ -249,6 +249,10 @@ class Feature:
         names = names_of(cls)
         return tuple([stage for stage in cls.stages if stage in names and getattr(cls, stage) is not None])
 
+    def active_stages(self) -> tuple[str, ...]:
+        """Return the stages at which this feature runs in its module, some of `runs_at`."""
+        return self.runs_at()
+
     def __setattr__(self, name: str, value: Any) -> None:
         if not isinstance(value, (torch.Tensor, nn.Module)):
             self.__dict__[name] = value
@@ -376,7 +380,7 @@ class Features:
         """Settle which feature runs at which stage."""
         at: dict[str, list[Feature]] = {}
         for feature in self.active:
-            for stage in feature.runs_at():
+            for stage in feature.active_stages():
                 at.setdefault(stage, []).append(feature)
         self.at = {stage: tuple(features) for stage, features in at.items()}
         self.bind()

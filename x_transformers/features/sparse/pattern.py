@@ -293,8 +293,11 @@ class PatternsInModel(ModelFeature):
     serves = ('sparse_pattern', 'local_pattern')
     plain = True  # with such a stack there are no short cuts
 
+    def active_stages(self) -> tuple[str, ...]:
+        return self.runs_at() if has_patterns(self.host.attn_layers) else ()
+
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
-        if not (call.leading or call.spread) or not has_patterns(self.host.attn_layers):
+        if not (call.leading or call.spread):
             return inputs
         if call.spread is None:
             return {**inputs, 'outside_pattern': call.leading}
