@@ -1,5 +1,7 @@
 """What stages of a user's own features must give: a refusal names the feature and the stage."""
 
+import re
+
 import pytest
 import torch
 
@@ -52,10 +54,8 @@ WRONG = {
     'keys': [(lambda self, call: torch.ones(2, 2, 1, 8), TypeError, r'it must give \(k, v\)')],
     'past': [(lambda self, k, v, call: k, TypeError, r'it must give \(k, v\)')],
     'views': [(lambda self, x: x, TypeError, 'x_q, x_k, x_v')],
-    'similarity': [(lambda self, q, k, call: (q, k), TypeError, 'gave a tuple of 2, it must give a tensor')],
     'sight': [(lambda self, call: 3, TypeError, 'gave int')],
     'gathered': [(lambda self, out, weights, call: None, TypeError, 'gave None')],
-    'project_out': [(lambda self: 3, TypeError, 'gave int, it must give a module')],
 }
 WRONG_IN_STACKS = {
     'arrive': (lambda self, x, layer, call: None, 'gave None'),
@@ -81,6 +81,20 @@ def test_stack(stage):
         run(StackFeature, stage, method)
 
 
+REMOVED = [
+    (level, stage) for level in (AttentionFeature, FeedForwardFeature, StackFeature) for stage in level.removed_stages
+]
+
+
+@pytest.mark.parametrize(('level', 'stage'), REMOVED, ids=str)
+def test_stages_of_earlier_releases(level, stage):
+    """A method of their names would never run: the refusal names the stage, or what of the host, to use instead."""
+    with pytest.raises(TypeError, match=f'Mine has `{stage}`, which is no stage any more: use ') as refusal:
+        own(level, stage, lambda self, value: value)
+    instead = re.search(r'`(\w+)', str(refusal.value).partition('any more')[2])[1]
+    assert instead in level.stages or instead in ('setup', 'output_layers')
+
+
 def test_feedforward_and_model():
     with pytest.raises(ValueError, match='`result` of Mine gave shape'):
         run(FeedForwardFeature, 'result', lambda self, x, call: x[:, 1:])
@@ -95,7 +109,6 @@ ALLOWED = {
     'sources': lambda self, views, call: tuple(t * 2 for t in views),
     'scores': lambda self, s, call: s * 0,
     'mask': lambda self, call: None,
-    'prior': lambda self, call: None,
     'bias': lambda self, call: torch.zeros(1, 1, 1, 5),
     'keys': lambda self, call: (torch.zeros(2, 1, 3, 8),) * 2,
 }

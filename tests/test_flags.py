@@ -666,8 +666,8 @@ def test_explain_follows_the_running_order():
     places = [text.index(name) for name in order]
     assert places == sorted(places)
     first_words = [line.split()[0] for line in text.splitlines()]
-    stages = [word for word in first_words if word in ('heads', 'scores', 'logits', 'attended', 'project_out')]
-    assert stages == ['heads', 'heads', 'scores', 'logits', 'attended', 'project_out']
+    stages = [word for word in first_words if word in ('heads', 'scores', 'logits', 'attended', 'result')]
+    assert stages == ['heads', 'heads', 'scores', 'logits', 'attended', 'result']
     assert 'softclamp_logits=True' in text and 'num_memory_tokens=2' in text
     assert text.startswith('TransformerWrapper num_tokens=7') and 'attn_layers: Decoder dim=16' in text
 

@@ -821,7 +821,7 @@ def test_rows_that_see_nothing_give_zeros(case, causal):
             continue
         out, trace = layer(**inputs, attn_mask=seen, return_intermediates=True)
         (grad,) = torch.autograd.grad(weighted(out), inputs['x'])
-        if not switched_on(layer, 'keys', 'bare_keys'):
+        if not switched_on(layer, 'keys'):
             heads = out.unflatten(-1, (4, 8)).transpose(1, 2)
             blind = ~(seen & torch.ones(6, 6, dtype=torch.bool).tril() if causal else seen).any(dim=-1)
             assert blind.sum() > 10

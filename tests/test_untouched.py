@@ -445,24 +445,19 @@ def own_feature(level, stage, **declared):
     terms = {
         'mask': lambda self, call: torch.eye(call.keys, dtype=torch.bool)[-call.rows :],
         'bias': lambda self, call: torch.arange(call.keys, dtype=torch.double),
-        'prior': lambda self, call: torch.arange(call.keys, dtype=torch.double),
         'embed': lambda self, call: torch.ones((), dtype=torch.double),
         'keys': lambda self, call: (torch.ones(2, 2, 1, 4, dtype=torch.double),) * 2,
-        'bare_keys': lambda self, k, v, call: (k[:, :, :1], v[:, :, :1]),
         'skips': lambda self, layer, call: layer.kind == 'f',
     }
     choices = {
         'views': lambda self, x: (x, 2 * x, x),
         'past': lambda self, k, v, call: call.with_past(2 * k, v),
-        'similarity': lambda self, q, k, call: q @ k.mT,
         'sight': lambda self, call: None,
         'normaliser': lambda self, sim, call: sim.sigmoid(),
         'through': lambda self, run, x, call: 2 * run(x, call, range(len(call.order))),
         'finish': lambda self, x, call: 2 * x,
         'passes': lambda self, run, x, call: run(2 * x),
         'norm': lambda self: nn.LayerNorm(8, dtype=torch.double),
-        'norm_branch': lambda self: nn.LayerNorm(8, dtype=torch.double),
-        'order': lambda self, layers, depth: (0, 1, 0),
         'activation': lambda self: nn.Tanh(),
     }
     if stage == 'normalising':

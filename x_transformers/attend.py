@@ -53,6 +53,7 @@ from x_transformers.flags import (
     shown,
     size,
 )
+from x_transformers.flags.contracts import BareKeys
 from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.dense import (
     EAGER_STAGES,
@@ -142,7 +143,9 @@ def settle(
 def settle_terms(on: Features, call: Call, qkv: tuple[Tensor, ...], masks: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
     """The same from masks that are known, and what features hide, add and put in front."""
     q, k, v = qkv
-    keys, call.bare_keys = on.collect('keys', call), on.collect('bare_keys', k, v, call)
+    found = on.collect('keys', call)
+    keys = [pair for pair in found if not isinstance(pair, BareKeys)]
+    call.bare_keys = [pair.like(k, v) for pair in found if isinstance(pair, BareKeys)]
     added = sum(k.shape[-2] for k, _ in (*keys, *call.bare_keys))
     call.total_keys = call.keys + added
     masks = [*terms(on, 'mask', call), *call.order(), *masks]

@@ -4014,6 +4014,8 @@ class AttentionInputs(TypedDict, total=False):
     attn_mask: Tensor | None
     causal: bool | None
     cache: Intermediates | None
+    prev_attn: Tensor | None
+    """broadcasts to b h i j"""
     value_context: Tensor | None
     """b j d, input of the values, one vector per token of `context`"""
     kv_input_residual: Tensor | None
@@ -4080,8 +4082,6 @@ class AttentionInputs(TypedDict, total=False):
     """tokens outside of the pattern, their number at the start or their indices (p): all tokens attend to them, and they attend to all"""
     linformer_table: Tensor | None
     """n k, the matrix shared by all layers"""
-    prev_attn: Tensor | None
-    """broadcasts to b h i j"""
     attn_delta: Tensor | None
     """broadcasts to b h i j; prepended keys get 0, unless its last axis includes them"""
 
@@ -4172,6 +4172,8 @@ class AttentionLayersInputs(TypedDict, total=False):
     """an `Exits`, which decides after which block each token exits"""
     ff_input_of: Sequence[Any] | None
     """(list, index of a feedforward in the order of execution): its input is appended to the list"""
+    prev_attn: Tensor | None
+    """broadcasts to b h i j"""
     value_context: Tensor | None
     """b j d, input of the values, one vector per token of `context`"""
     kv_input_residual: Tensor | None
@@ -4220,8 +4222,6 @@ class AttentionLayersInputs(TypedDict, total=False):
     """b n, ranks"""
     linformer_table: Tensor | None
     """n k, the matrix shared by all layers"""
-    prev_attn: Tensor | None
-    """broadcasts to b h i j"""
     attn_delta: Tensor | None
     """broadcasts to b h i j; prepended keys get 0, unless its last axis includes them"""
     deep_embed: Any
@@ -4305,6 +4305,8 @@ class PrefixDecoderInputs(TypedDict, total=False):
     """an `Exits`, which decides after which block each token exits"""
     ff_input_of: Sequence[Any] | None
     """(list, index of a feedforward in the order of execution): its input is appended to the list"""
+    prev_attn: Tensor | None
+    """broadcasts to b h i j"""
     value_context: Tensor | None
     """b j d, input of the values, one vector per token of `context`"""
     kv_input_residual: Tensor | None
@@ -4353,8 +4355,6 @@ class PrefixDecoderInputs(TypedDict, total=False):
     """b n, ranks"""
     linformer_table: Tensor | None
     """n k, the matrix shared by all layers"""
-    prev_attn: Tensor | None
-    """broadcasts to b h i j"""
     attn_delta: Tensor | None
     """broadcasts to b h i j; prepended keys get 0, unless its last axis includes them"""
     deep_embed: Any
@@ -4449,6 +4449,8 @@ class TransformerWrapperInputs(TypedDict, total=False):
     """an `Exits`, which decides after which block each token exits"""
     ff_input_of: Sequence[Any] | None
     """(list, index of a feedforward in the order of execution): its input is appended to the list"""
+    prev_attn: Tensor | None
+    """broadcasts to b h i j"""
     value_context: Tensor | None
     """b j d, input of the values, one vector per token of `context`"""
     kv_input_residual: Tensor | None
@@ -4497,8 +4499,6 @@ class TransformerWrapperInputs(TypedDict, total=False):
     """b n, ranks"""
     linformer_table: Tensor | None
     """n k, the matrix shared by all layers"""
-    prev_attn: Tensor | None
-    """broadcasts to b h i j"""
     attn_delta: Tensor | None
     """broadcasts to b h i j; prepended keys get 0, unless its last axis includes them"""
     deep_embed: Any
@@ -4675,6 +4675,8 @@ class AutoregressiveWrapperInputs(TypedDict, total=False):
     """an `Exits`, which decides after which block each token exits"""
     ff_input_of: Sequence[Any] | None
     """(list, index of a feedforward in the order of execution): its input is appended to the list"""
+    prev_attn: Tensor | None
+    """broadcasts to b h i j"""
     value_context: Tensor | None
     """b j d, input of the values, one vector per token of `context`"""
     kv_input_residual: Tensor | None
@@ -4723,8 +4725,6 @@ class AutoregressiveWrapperInputs(TypedDict, total=False):
     """b n, ranks"""
     linformer_table: Tensor | None
     """n k, the matrix shared by all layers"""
-    prev_attn: Tensor | None
-    """broadcasts to b h i j"""
     attn_delta: Tensor | None
     """broadcasts to b h i j; prepended keys get 0, unless its last axis includes them"""
     deep_embed: Any
@@ -4859,6 +4859,8 @@ class StreamInputs(TypedDict, total=False):
     """an `Exits`, which decides after which block each token exits"""
     ff_input_of: Sequence[Any] | None
     """(list, index of a feedforward in the order of execution): its input is appended to the list"""
+    prev_attn: Tensor | None
+    """broadcasts to b h i j"""
     value_context: Tensor | None
     """b j d, input of the values, one vector per token of `context`"""
     kv_input_residual: Tensor | None
@@ -4907,8 +4909,6 @@ class StreamInputs(TypedDict, total=False):
     """b n, ranks"""
     linformer_table: Tensor | None
     """n k, the matrix shared by all layers"""
-    prev_attn: Tensor | None
-    """broadcasts to b h i j"""
     attn_delta: Tensor | None
     """broadcasts to b h i j; prepended keys get 0, unless its last axis includes them"""
     deep_embed: Any
@@ -5045,6 +5045,8 @@ class GenerateInputs(TypedDict, total=False):
     """an `Exits`, which decides after which block each token exits"""
     ff_input_of: Sequence[Any] | None
     """(list, index of a feedforward in the order of execution): its input is appended to the list"""
+    prev_attn: Tensor | None
+    """broadcasts to b h i j"""
     value_context: Tensor | None
     """b j d, input of the values, one vector per token of `context`"""
     kv_input_residual: Tensor | None
@@ -5093,8 +5095,6 @@ class GenerateInputs(TypedDict, total=False):
     """b n, ranks"""
     linformer_table: Tensor | None
     """n k, the matrix shared by all layers"""
-    prev_attn: Tensor | None
-    """broadcasts to b h i j"""
     attn_delta: Tensor | None
     """broadcasts to b h i j; prepended keys get 0, unless its last axis includes them"""
     deep_embed: Any
@@ -5232,6 +5232,8 @@ class BeamSearchInputs(TypedDict, total=False):
     """an `Exits`, which decides after which block each token exits"""
     ff_input_of: Sequence[Any] | None
     """(list, index of a feedforward in the order of execution): its input is appended to the list"""
+    prev_attn: Tensor | None
+    """broadcasts to b h i j"""
     value_context: Tensor | None
     """b j d, input of the values, one vector per token of `context`"""
     kv_input_residual: Tensor | None
@@ -5280,8 +5282,6 @@ class BeamSearchInputs(TypedDict, total=False):
     """b n, ranks"""
     linformer_table: Tensor | None
     """n k, the matrix shared by all layers"""
-    prev_attn: Tensor | None
-    """broadcasts to b h i j"""
     attn_delta: Tensor | None
     """broadcasts to b h i j; prepended keys get 0, unless its last axis includes them"""
     deep_embed: Any

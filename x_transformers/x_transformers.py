@@ -220,7 +220,8 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         self.features.setup()
         self.keep_derived()
         self.limits = Limits.of(self.features.active)
-        self.to_out = self.features.pick('project_out', self._build_projection)() if self.projects else nn.Identity()
+        if not self.settles_projection:
+            self.to_out = self._build_projection() if self.projects else nn.Identity()
         for feature in self.features.at.get('initialise', ()):
             feature.initialise()
         sort_members(self, ordering.ATTENTION)
@@ -245,8 +246,12 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         shape = self.shape
         if self.project is not None:
             return self.project
-        chosen = bool(self.features.at.get('project_out'))
-        return chosen or shape.heads > 1 or not self.dim == shape.dim_out == self.dim_merged
+        return self.settles_projection or shape.heads > 1 or not self.dim == shape.dim_out == self.dim_merged
+
+    @property
+    def settles_projection(self) -> bool:
+        """Return True if a feature builds `to_out`, at `initialise`."""
+        return any('to_out' in feature.settles for feature in self.features.active)
 
     @property
     def groups(self) -> int:
@@ -270,7 +275,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
             if self.causal
             else 'queries attend to all keys',
             'attend': f'{self.kernel_words}; scores times {self.logit_scale:.4g}',
-            'project_out': f'(b n {self.dim_merged}) -> (b n {s.dim_out}), {type(self.to_out).__name__}',
+            'result': f'(b n {self.dim_merged}) -> (b n {s.dim_out}), {type(self.to_out).__name__}',
         }
 
     if TYPE_CHECKING:
@@ -458,23 +463,22 @@ class FeedForward(Configurable):
         if dim_inner is not None and mult != 4:
             warn_once('`mult` has no effect beside `dim_inner`')
         self.no_bias, self.dropout, self.activation = bool(no_bias), dropout, activation
-        on = self.features = self._compose(features, flags).setup()
+        on = self.features = self._compose(features, flags)
+        on.setup()
         if activation is not None and (chosen := on.at.get('activation')):
             raise ConfigError(f'`activation` does not go with `{chosen[0].title}`: both choose the activation')
-        self.ff = on.pick('layers', self.build_layers)()
+        self.ff = nn.Sequential(*on.chain('layers', self.build_layers()))
         for feature in on.at.get('initialise', ()):
             feature.initialise()
         # whether features act at each call, beyond what they have built
         self.acts = any(not feature.plain for stage in IN_FEEDFORWARD for feature in on.at.get(stage, ()))
 
-    def build_layers(self) -> nn.Sequential:
-        """The linear layers, and what stands between and behind them."""
+    def build_layers(self) -> list[nn.Module]:
+        """Build the modules in running order: up projection with its activation, dropout, output projection."""
         on = self.features
         widened = on.pick('widen', self._widen)(on.pick('activation', ACTIVATIONS[self.activation or 'gelu'])())
-        inner = [feature.inner() for feature in on.at.get('inner', ())]
         output = nn.Linear(self.dim_inner, self.dim_out, bias=not self.no_bias)
-        behind = [feature.behind() for feature in on.at.get('behind', ())]
-        return nn.Sequential(widened, *inner, nn.Dropout(self.dropout), output, *behind)
+        return [widened, nn.Dropout(self.dropout), output]
 
     def _widen(self, activation: nn.Module) -> nn.Module:
         return nn.Sequential(nn.Linear(self.dim, self.dim_inner, bias=not self.no_bias), activation)
@@ -490,9 +494,9 @@ class FeedForward(Configurable):
     @property
     def output_layers(self) -> list[nn.Module]:
         """All projections back."""
-        return self.features.pick('outputs', self._last_layer)()
-
-    def _last_layer(self) -> list[nn.Module]:
+        for module in self.children():
+            if outputs := getattr(module, 'output_layers', None):
+                return outputs
         return [next(module for module in reversed(self.ff) if not isinstance(module, nn.Dropout))]
 
     def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
@@ -528,7 +532,7 @@ class FeedForward(Configurable):
         on, call = self.features.acting(inputs), FeedForwardCall.of(x, inputs, self.training)
         call.declared = self.features.remembers
         x = on.chain('enter', x, call)
-        out = on.pick('run', lambda x, call: on.chain('around', self.ff, call)(x))(x, call)
+        out = on.pick('run', lambda x, call: call.in_slices(self.ff)(x))(x, call)
         return on.chain('result', out, call)
 
 
@@ -600,8 +604,6 @@ class Layer(ModuleList):
             out = out[0]
         if after is not None:
             out = given.norm(after, out)
-        for notify in features.joined:
-            notify(self, out, given)
         return out
 
     def attention(self, branch: Any, x: Tensor, inputs: dict[str, Any], call: 'StackCall', features: Features) -> Any:
@@ -716,17 +718,24 @@ class AttentionLayers(DerivedAttributes, Routing):
         self.given_features = features
         self.norm_before, self.norm_outside = bool(pre_norm), not pre_norm
         self.norm_at_end = bool(pre_norm and pre_norm_has_final_norm)
+        # Features may change these in `setup`: functions of each new norm, and arguments of the residuals.
+        self.norm_changes, self.residual_options = (), dict(self.residual_fn_kwargs)
         own, self.branch_flags = self._route(flags)
         on = self.features = self._compose(features, own)
         self.lay_out(cross_attend, only_cross, depth)
         on.setup()
+        if depth is None:
+            self.depth = len(self.layers_execute_order)
+        self.num_attn_layers, self.num_cross_attn_layers, self.num_ff_layers = map(self.layer_types.count, 'acf')
         if self.rel_pos_kwargs and getattr(self, 'rel_pos', None) is None:
             warn_once('`rel_pos_kwargs` has no effect unless a position bias is set')
         own_positions = any(f.gives_positions for f in on.active) and not any(f.reads_positions for f in on.active)
         self.disable_abs_pos_emb = own_positions if disable_abs_pos_emb is None else disable_abs_pos_emb
         with building_twins():
             self.layers = ModuleList(self.build_layer(index, kind) for index, kind in enumerate(self.layer_types))
-        self.final_norm = on.pick('norm_at_end', self.new_norm)() if self.norm_at_end else Identity()
+        self.final_norm = Identity()
+        if self.norm_at_end:
+            *_, self.final_norm = on.chain('norms', (None, None, self.new_norm()), 'end', len(self.layers))
         self.keep_derived()
         sort_members(self, ordering.STACK)
         attention = [module for module in self.modules() if isinstance(module, Attention)]
@@ -757,35 +766,32 @@ class AttentionLayers(DerivedAttributes, Routing):
         if depth is None and not any(getattr(f, 'needs_no_depth', False) for f in on.active):
             raise ConfigError('`depth` is missing: it must be the number of blocks')
         kinds = on.pick('layout', lambda block, depth: block * depth)(block, depth)
-        kinds = on.chain('kinds', list(kinds))
         check_kinds(kinds)
         self.has_custom_layer_types = any(not f.keeps_blocks for f in on.active)
         self.len_default_block = 1 if self.has_custom_layer_types else len(block)
         if 'c' in kinds and not cross_attend:
             raise ConfigError("`custom_layers` has cross-attention ('c'), which needs `cross_attend=True`")
         self.layer_types = tuple(kinds)
-        order = on.pick('order', lambda layers, depth: tuple(range(layers)))
-        self.layers_execute_order = order(len(kinds), depth)
-        self.num_attn_layers, self.num_cross_attn_layers, self.num_ff_layers = map(kinds.count, 'acf')
-        self.depth = depth or len(self.layers_execute_order)
+        self.layers_execute_order = tuple(range(len(kinds)))
+        self.depth = depth or len(kinds)
 
     def new_norm(self) -> nn.Module:
-        on = self.features
-        return on.chain('each_norm', on.pick('norm', lambda: LayerNorm(self.dim, self.norm_add_unit_offset))())
+        norm = self.features.pick('norm', lambda: LayerNorm(self.dim, self.norm_add_unit_offset))()
+        for change in self.norm_changes:
+            norm = change(norm)
+        return norm
 
     def build_layer(self, index: int, kind: str) -> Layer:
         on = self.features
         branch = on.chain('wrap', KINDS[kind].build(self, index), kind, index)
-        options = on.chain('residual_options', dict(self.residual_fn_kwargs))
         build = on.pick('residual', Residual)
         try:
-            residual = build(self.dim, layer_index=index, **options)
+            residual = build(self.dim, layer_index=index, **self.residual_options)
         except TypeError as error:
             raise ConfigError(f'`residual_fn_kwargs` got {shown(self.residual_fn_kwargs)}: {error}') from None
         before = self.new_norm() if self.norm_before else None
-        after = on.pick('norm_branch', lambda: None)()
         outside = self.new_norm() if self.norm_outside else None
-        norms = on.chain('norms', (before, after, outside), kind, index)
+        norms = on.chain('norms', (before, None, outside), kind, index)
         return Layer(kind, index, norms, branch, residual)
 
     def build_branch(self, index: int) -> Attention | FeedForward:
@@ -925,11 +931,11 @@ class AttentionLayers(DerivedAttributes, Routing):
             layer = layers[call.order[call.step]]
             if transform is not None and call.step and call.step % block == 0:
                 x = transformed(transform, call.step // block + 1, x)
+            call.left_out = bool(on.skips and on.collect('skips', layer, call))
             for arrive in on.arrive:
                 x = arrive(x, layer, call)
-            if on.skips and on.collect('skips', layer, call):
+            if call.left_out:
                 call.leave_out(layer, x)
-                on.collect('skipped', x, layer, call)
             else:
                 x = layer(x, call, on)
             if call.keeps and ((call.step + 1) % block == 0 or call.step + 1 == len(layers)):

@@ -97,6 +97,7 @@ class StackCall(AddsLosses, HasStates, OfTokens, HasChecked):
     order: Sequence[int] = ()
     kinds: Sequence[str] = ()
     step: int = 0
+    left_out: bool = False
     attended: int = 0
     self_attended: int = 0
     declared: Mapping[str, Remembered] = field(default_factory=dict)
@@ -571,6 +572,7 @@ class Call(AddsLosses, HasStates, InBlocks):
     mask: Maybe[Tensor] = None
     bias: Maybe[Tensor] = None
     bare_keys: Sequence[tuple[Tensor, Tensor]] = ()
+    similarities: Maybe[Tensor] = None
     may_be_blind: bool = False
     many: bool = False
     maps: int = 1
@@ -706,9 +708,7 @@ class Call(AddsLosses, HasStates, InBlocks):
         raises   ValueError at earlier stages, and at `attend`, which reads `mask_entry` or `masks`
         """
         if not self.combined:
-            raise ValueError(
-                '`visible` is known from `similarity` to `gathered` only, where masks have been put together'
-            )
+            raise ValueError('`visible` is known from `scores` to `gathered` only, where masks have been put together')
         if not self.triangle:
             return self.mask
         added, stop = self.total_keys - self.keys, self.keys - self.later_keys

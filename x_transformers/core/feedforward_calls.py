@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,11 @@ class FeedForwardCall(AddsLosses, HasStates):
     stack: tuple[StackCall, int] | None = None
     declared: Mapping[str, Remembered] = field(default_factory=dict)
     alone: dict[str, State] = field(default_factory=dict)
+    slices: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+
+    def in_slices(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of tokens (... n d), or one that runs it on some of the tokens at a time."""
+        return function if self.slices is None else self.slices(function)
 
     @property
     def scope(self) -> str:

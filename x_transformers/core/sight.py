@@ -12,8 +12,8 @@ from x_transformers.flags.states import PerToken
 
 # stages at which a feature may look at keys of the cache
 SEES_KEYS = {
-    'past', 'stored_keys', 'place', 'mask', 'bias', 'keys', 'enter', 'bare_keys', 'meet', 'attend', 'similarity',
-    'prior', 'scores', 'logits', 'sight', 'rows', 'normaliser', 'normalising', 'weights', 'mix', 'gathered',
+    'past', 'stored_keys', 'place', 'mask', 'bias', 'keys', 'enter', 'meet', 'attend', 'scores', 'logits', 'sight',
+    'rows', 'normaliser', 'normalising', 'weights', 'mix', 'gathered',
 }  # fmt: skip
 
 

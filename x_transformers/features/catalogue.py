@@ -223,7 +223,6 @@ from x_transformers.flags import Feature
 SCORES: tuple[type[Feature], ...] = (
     SDPKwargs,
     Onnxable,
-    ResidualScores,
     PreScalePostTalkingHeads,
     PreTalkingHeads,
     PostTalkingHeads,
@@ -245,6 +244,7 @@ WEIGHTS: tuple[type[Feature], ...] = (
 
 ATTENTION: tuple[type[Feature], ...] = (
     SeparateInputs,
+    ResidualScores,  # before all others that change scores
     ValueContext,
     KVInputResidual,
     SegmentMemory,
@@ -313,7 +313,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     GateValuesBias,
     OrthogonalValues,
     HeadDims,  # after all that know heads of one width
-    AttentionOnAttention,
+    AttentionOnAttention,  # builds the projection that the next ones change
     OutputProjDepth,
     ZeroInitOutput,
     OutputBias,
@@ -322,6 +322,7 @@ ATTENTION: tuple[type[Feature], ...] = (
 
 # those that act in `Attend` alone, where there are only queries, keys and values
 ATTEND: tuple[type[Feature], ...] = (
+    ResidualScores,
     ZeroKV,
     AttnBias,
     PackedDocuments,

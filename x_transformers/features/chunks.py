@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +42,7 @@ class ChunkedFeedForward(FeedForwardFeature):
     def initialise(self) -> None:
         """Refuse what would not be the same slice by slice."""
         at = self.host.features.at
-        built = [f for stage in ('activation', 'widen', 'inner', 'behind', 'layers') for f in at.get(stage, ())]
+        built = [f for stage in ('activation', 'widen', 'layers') for f in at.get(stage, ())]
         for feature in built:
             if why := feature.of_tokens_together('joins_tokens'):
                 raise ConfigError(f'`chunks` does not go with `{feature.title}`: {why}')
@@ -49,7 +50,11 @@ class ChunkedFeedForward(FeedForwardFeature):
             if not feature.in_slices:
                 raise ConfigError(f'`chunks` does not go with `{feature.title}`: it does not say `in_slices`')
 
-    def around(self, function: OfTokens, call: Any) -> OfTokens:
+    def enter(self, x: Tensor, call: Any) -> Tensor:
+        call.slices = functools.partial(self.sliced, call=call)
+        return x
+
+    def sliced(self, function: OfTokens, call: Any) -> OfTokens:
         def in_slices(x: Tensor) -> Any:
             count = 1 if x.ndim < 2 else self.chunks
             if count == 1:

@@ -212,4 +212,4 @@ class BlockNorm(StackFeature):
 
     def norms(self, norms: Any, kind: str, index: int) -> Any:
         last = (index + 1) % self.host.len_default_block == 0
-        return (*norms[:2], self.host.new_norm()) if last else norms
+        return (*norms[:2], self.host.new_norm()) if last and kind != 'end' else norms

@@ -137,6 +137,11 @@ class Experts(nn.Module):
         self.down = Stacked(experts, down.in_features, down.out_features, down.bias is not None)
         self.between, self.shared = between, shared
 
+    @property
+    def output_layers(self) -> list[nn.Module]:
+        """The output projections, of all experts together and of the shared one."""
+        return [self.down] if self.shared is None else [self.down, self.shared[-1]]
+
     def choose(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Which experts a token gets, with which weights, and how probable each of all was:  n x -> n k, n k, n x."""
         if self.kind == 'sigmoid':
@@ -250,17 +255,19 @@ class MixtureOfExperts(FeedForwardFeature):
             raise ConfigError(
                 f'`moe_top_k` got {self.moe_top_k}, the best {self.moe_top_groups} of `moe_groups` hold {left}'
             )
+        self.given = host.no_bias  # until the layers are built
+        host.no_bias = host.no_bias if self.moe_bias is None else not self.moe_bias
+        width, self.before = self.moe_dim_inner or host.dim_inner, []
+        if self.moe_shared:
+            host.dim_inner = width * self.moe_shared
+            self.before = self.without_biases(host.build_layers())
+        host.dim_inner = width
 
-    def layers(self) -> nn.Module:
-        """The experts; what stands behind them is left to the feedforward."""
-        host = self.host
-        plain, width = host.no_bias, self.moe_dim_inner or host.dim_inner
-        host.no_bias = plain if self.moe_bias is None else not self.moe_bias
-        shared = self.built(width * self.moe_shared)[0] if self.moe_shared else None
-        between, behind = self.built(width)
-        down: Any = between[-1]
-        host.no_bias = plain
-        between = between[:-1]
+    def layers(self, modules: list[nn.Module]) -> list[nn.Module]:
+        """Build the experts from a feedforward of their width. Modules of later features follow the experts."""
+        *between, down = self.without_biases(modules)
+        between, shared = nn.Sequential(*between), nn.Sequential(*self.before) if self.before else None
+        self.host.no_bias, self.before = self.given, []
         inside = [(name, m) for name, m in between.named_modules() if isinstance(m, nn.Linear)]
         if len(inside) != 1 or len([*between.parameters()]) != len([*inside[0][1].parameters()]):
             raise ConfigError(
@@ -273,25 +280,19 @@ class MixtureOfExperts(FeedForwardFeature):
         around, _, name = name.rpartition('.')
         setattr(between.get_submodule(around), name, nn.Identity())
         self.moe = Experts(self, up, between, down, shared)
-        return behind
+        return []
 
-    def built(self, width: int) -> tuple[nn.Sequential, nn.Sequential]:
-        """A plain feedforward of an inner width, and what stands behind its output."""
-        host = self.host
-        host.dim_inner = width
-        whole, last = host.build_layers(), len(host.features.at.get('behind', ()))
-        for module in whole.modules() if host.no_bias else ():
+    def without_biases(self, modules: list[nn.Module]) -> list[Any]:
+        """Remove the biases of linear layers, of a gated unit too, if experts have none."""
+        for module in nn.ModuleList(modules).modules() if self.host.no_bias else ():
             if isinstance(module, nn.Linear):
-                module.register_parameter('bias', None)  # a gated unit has its own
-        return whole[: len(whole) - last], whole[len(whole) - last :]
-
-    def outputs(self) -> list[nn.Module]:
-        return [self.moe.down] if self.moe.shared is None else [self.moe.down, self.moe.shared[-1]]
+                module.register_parameter('bias', None)
+        return modules
 
     def run(self, x: Tensor, call: Any) -> Tensor:
         moe = self.moe
         check_weight(x, moe.down.weight)
-        out, chosen, shares = self.host.features.chain('around', moe, call)(x)
+        out, chosen, shares = call.in_slices(moe)(x)
         if self.moe_balance_loss and call.training:
             call.add_loss('moe_balance', self.moe_balance_loss * balance(chosen, shares, call))
         return self.host.ff(out)

@@ -259,8 +259,8 @@ class PostActivationNorm(FeedForwardFeature):
     plain = True
     uncut = 'it normalizes all inner channels together'
 
-    def inner(self) -> nn.Module:
-        return LayerNorm(self.host.dim_inner)
+    def layers(self, modules: list[nn.Module]) -> list[nn.Module]:
+        return [modules[0], LayerNorm(self.host.dim_inner), *modules[1:]]
 
 
 class SublayerDropout(FeedForwardFeature):
@@ -270,8 +270,8 @@ class SublayerDropout(FeedForwardFeature):
     plain = True
     cuts = {}
 
-    def behind(self) -> nn.Module:
-        return nn.Dropout(self.sublayer_dropout)
+    def layers(self, modules: list[nn.Module]) -> list[nn.Module]:
+        return [*modules, nn.Dropout(self.sublayer_dropout)]
 
 
 class DepthScaledFeedForward(FeedForwardFeature):

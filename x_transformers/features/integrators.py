@@ -174,8 +174,10 @@ class IntegrateLayers(Integrator):
             )
         return super().open(x, call)
 
-    def skipped(self, x: Tensor, layer: Any, call: Any) -> None:
-        call.own(self).inputs.append(layer[2].prepare(x)[0])
+    def arrive(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+        if call.left_out:
+            call.own(self).inputs.append(layer[2].prepare(x)[0])
+        return x
 
 
 class AggregatedResiduals(Integrator):

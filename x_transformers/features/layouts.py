@@ -65,10 +65,9 @@ class OnlyAttention(StackFeature):
     def block(self, block: list[str]) -> list[str]:
         return [kind for kind in block if kind != 'f']
 
-    def kinds(self, kinds: list[str]) -> list[str]:
-        if 'f' in (getattr(self.host.features.find(CustomLayers), 'custom_layers', None) or ()):
+    def setup(self, host: Any) -> None:
+        if 'f' in host.layer_types:
             raise ConfigError("`only_attn` does not go with `custom_layers` that have feedforwards ('f')")
-        return [kind for kind in kinds if kind != 'f']
 
 
 class CustomLayers(StackFeature):
@@ -137,14 +136,15 @@ class WeightTying(StackFeature):
 
     paper = 'ALBERT, arXiv:1909.11942'
     weight_tie_layers = flag(False, 'share the weights of one block between all depths')
+    clashes = {'layers_execute_order': 'both choose the order of layers'}
     plain = True
     cuts = {}
 
     def layout(self, block: list[str], depth: int) -> list[str]:
         return block
 
-    def order(self, layers: int, depth: int) -> tuple[int, ...]:
-        return tuple(range(layers)) * depth
+    def setup(self, host: Any) -> None:
+        host.layers_execute_order *= host.depth
 
 
 class ExecuteOrder(StackFeature):
@@ -156,8 +156,8 @@ class ExecuteOrder(StackFeature):
     plain = True
     cuts = {}
 
-    def order(self, layers: int, depth: int) -> tuple[int, ...]:
-        return checked_order(self.layers_execute_order, layers)
+    def setup(self, host: Any) -> None:
+        host.layers_execute_order = checked_order(self.layers_execute_order, len(host.layer_types))
 
 
 class ConcatCombine(nn.Module):

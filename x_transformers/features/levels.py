@@ -11,7 +11,7 @@ whose method is (value, call) -> value, with one tuple for several tensors; the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from x_transformers.flags import Feature, Features
@@ -44,8 +44,11 @@ class Stage(NamedTuple):
         return f'({value}, call) -> {value}' + (f', {rest}' if rest else '')
 
 
-def level(*stages: Stage) -> Callable[[Level], Level]:
-    """The stages of a level, in running order; `{stages}` in its docstring becomes their table, `{handled}` HANDLED."""
+def level(*stages: Stage, removed: Mapping[str, str] | None = None) -> Callable[[Level], Level]:
+    """Set the stages of a level, in running order, and the names of earlier ones, with what to use instead.
+
+    `{stages}` in the docstring of the class becomes their table, `{handled}` that of HANDLED.
+    """
 
     def of(kind: Level) -> Level:
         widths = [max(map(len, column)) for column in zip(*stages, strict=True)]
@@ -62,6 +65,7 @@ def level(*stages: Stage) -> Callable[[Level], Level]:
         kind.gives = {stage.name: gives for stage in stages if (gives := stage.takes.partition(' -> ')[2])}
         kind.axes = {stage.name: axes for stage in stages if (axes := stage.axes)}
         kind.signatures = {stage.name: stage.signature for stage in stages}
+        kind.removed_stages = dict(removed or {})
         return kind
 
     return of
@@ -131,13 +135,10 @@ def lines_of_handled() -> str:
     Stage('place', 'ring', '(q, k), b h n d', 'after the cache: rotations'),
     Stage('mask', 'term', '(call) -> bool, to b h i j', 'combined by AND, True means attend; or `Rows`, per block'),
     Stage('bias', 'term', '(call) -> float, to b h i j', 'summed; or `Rows`, per block'),
-    Stage('keys', 'term', '(call) -> (k, v)', 'prepended, always visible'),
+    Stage('keys', 'term', '(call) -> (k, v)', 'prepended, always visible; `BareKeys(k, v)` if `enter` must skip them'),
     Stage('enter', 'ring', '(q, k, v), b h n d', 'before the kernel'),
-    Stage('bare_keys', 'term', '(k, v, call) -> (k, v)', 'prepended after `enter`'),
     Stage('meet', 'ring', '(q, k), b h n d', 'q and k as passed to the kernel'),
     Stage('attend', 'choice', '(q, k, v, call) -> (out, log_sums | None)', 'replaces all stages up to `gathered`'),
-    Stage('similarity', 'choice', '(q, k, call) -> b h i j', 'scaled scores; query head h uses key head h mod k'),
-    Stage('prior', 'term', '(call) -> b h i j', 'logits to add, such as those of the previous layer'),
     Stage('scores', 'ring', 'b h i j', 'before the bias'),
     Stage('logits', 'ring', 'b h i j', 'after the bias, before the mask'),
     Stage('sight', 'choice', '(call) -> bool, to b h i j | None', 'mask of the logits, True means attend'),
@@ -150,9 +151,14 @@ def lines_of_handled() -> str:
     Stage('leave', 'ring out', 'b h i d', 'after the kernel'),
     Stage('attended', 'ring', 'b h i d', 'outputs of the heads'),
     Stage('output', 'ring', 'b i (h d)', 'merged heads, before the output projection'),
-    Stage('project_out', 'choice', '() -> Module', 'the output projection'),
     Stage('result', 'ring', 'b i d', 'output of the layer'),
-    Stage('initialise', 'build', '() -> None', 'change initial values, after everything is built'),
+    Stage('initialise', 'build', '() -> None', 'change initial values, after everything is built; or build `to_out`'),
+    removed={
+        'similarity': '`attend`, which computes the output from q, k and v',
+        'prior': '`scores`, which gets the scores and returns the sum',
+        'bare_keys': '`keys`, which returns `BareKeys(k, v)`',
+        'project_out': "`initialise`, which sets `host.to_out`, and `settles = ('to_out',)`",
+    },
 )
 class AttentionFeature(Feature):
     """A feature of one attention layer. Its stages, in running order:
@@ -167,7 +173,7 @@ class AttentionFeature(Feature):
 
     The call has the input of the queries `x` (b, i, d), the numbers `heads`, `rows` (queries), `keys`, and `total_keys`
     (prepended keys included), `scale`, `training`, the `inputs` of features, `real` (b, j), True for keys that are not
-    padding (None for all), and `real_queries` (b, i), the same for queries. From `similarity` to `gathered`,
+    padding (None for all), and `real_queries` (b, i), the same for queries. From `scores` to `gathered`,
     `call.visible()` is the mask of all keys that each query attends to, including causality: bool, broadcasting to
     (b, h, i, j), or None for all.
 
@@ -187,7 +193,7 @@ class AttentionFeature(Feature):
     head can come from another projection (`elsewhere`). A layer does not have its index: flags that differ between
     layers are passed as a tuple, with one value per layer.
 
-    From `similarity` to `gathered`, the call may be that of a block of queries (`blocks.py`), so that memory does not
+    From `scores` to `gathered`, the call may be that of a block of queries (`blocks.py`), so that memory does not
     grow quadratically with the length. If a feature at these stages does not support blocks, all queries are computed
     at once.
 
@@ -252,29 +258,32 @@ class AttentionFeature(Feature):
 @level(
     Stage('activation', 'choice', '() -> Module', 'activation instead of GELU'),
     Stage('widen', 'choice', '(activation) -> Module', 'up projection, from dim to the inner width, with activation'),
-    Stage('inner', 'build', '() -> Module', 'modules between the activation and the dropout'),
-    Stage('behind', 'build', '() -> Module', 'modules after the output projection'),
-    Stage('layers', 'choice', '() -> Module', 'all modules together; by default a sequence of the above'),
-    Stage('outputs', 'choice', '() -> list of Module', 'output projections, with `weight`, `bias`, `in_features`'),
+    Stage('layers', 'build', '(modules) -> list of Module', 'change the modules: up projection, dropout, projection'),
     Stage('initialise', 'build', '() -> None', 'change initial values, after everything is built'),
     Stage('enter', 'ring', 'b n d', 'input of a call'),
     Stage('run', 'choice', '(x, call) -> out', 'replaces `host.ff(x)`'),
-    Stage('around', 'ring', '(function, call) -> function', 'wraps the function from tokens to outputs'),
     Stage('result', 'ring', 'b n d', 'output of the feedforward'),
+    removed={
+        'inner': '`layers`, which gets the list of modules and returns it with the new one',
+        'behind': '`layers`, which gets the list of modules and returns it with the new one',
+        'outputs': 'an attribute `output_layers` of the module that the feature adds',
+        'around': '`enter`, which sets `call.slices`',
+    },
 )
 class FeedForwardFeature(Feature):
     """A feature of a feedforward. Its stages: those up to `initialise` build it, the others run in each call.
 
     {stages}
 
-    They are called as described in `AttentionFeature`. A feature at `layers` gets the modules of the other flags by
-    `host.build_layers()`; if it does not call this, other flags have no effect, and it should list them in `clashes`.
+    They are called as described in `AttentionFeature`. A feature at `layers` gets the list of modules and returns it
+    changed. `host.output_layers` are the output projections, by default the last module that is no dropout; a module
+    of the feature with an attribute `output_layers` replaces them.
 
     The call has the input `x`, the `inputs` of features, and in a stack the `mask` (b, n), True for tokens that are not
     padding, or None, the index `layer` and the `kind` of the layer. Losses must ignore padding: `call.real(t)` removes
     it. The stack stores the states in `remembers` per layer; a feedforward without a stack has no past.
 
-    `in_slices`: a feature at `run` passes its function of tokens through `host.features.chain('around', ..., call)`.
+    `in_slices`: a feature at `run` passes its function of tokens through `call.in_slices(function)`.
     """
 
     in_slices: ClassVar[bool] = False
@@ -287,29 +296,31 @@ IN_FEEDFORWARD = ('enter', 'run', 'around', 'result')
 @level(
     Stage('block', 'build', '(kinds) -> list of kinds', 'kinds of the repeated block'),
     Stage('layout', 'choice', '(block, depth) -> list of kinds', 'kinds of all layers'),
-    Stage('kinds', 'build', '(kinds) -> list of kinds', 'change the kinds of all layers'),
-    Stage('order', 'choice', '(layers, depth) -> tuple of layer indices', 'order of execution'),
     Stage('norm', 'choice', '() -> Module', 'a norm of the residual stream'),
-    Stage('each_norm', 'build', '(norm) -> norm', 'change each of these norms'),
-    Stage('norm_at_end', 'choice', '() -> Module', 'the final norm'),
-    Stage('norm_branch', 'choice', '() -> Module', 'a norm of branch outputs'),
     Stage('norms', 'build', '(norms, kind, index) -> norms', 'before a branch, after it, after the residual; or None'),
     Stage('branch_flags', 'build', '(flags, kind, number) -> flags', 'keywords of the n-th branch of a kind'),
     Stage('wrap', 'build', '(branch, kind, index) -> Module', 'wrap a branch, first feature innermost'),
-    Stage('residual_options', 'build', '(options) -> dict', 'arguments of the residual'),
-    Stage('residual', 'choice', '(dim, layer_index, ...) -> Module', 'the residual connection'),
+    Stage('residual', 'choice', '(dim, layer_index, ...) -> Module', 'the residual; it gets the output and the call'),
     Stage('open', 'ring', 'x', 'before the first layer; may set values of the call'),
     Stage('through', 'choice', '(run, x, call) -> x', 'execute the layers: `run` runs given steps'),
-    Stage('arrive', 'ring', '(x, layer, call) -> x', 'the residual stream before a layer, skipped or not'),
     Stage('skips', 'term', '(layer, call) -> bool', 'True to skip this layer in this call'),
-    Stage('skipped', 'term', '(x, layer, call) -> None', 'called if a layer was skipped'),
+    Stage('arrive', 'ring', '(x, layer, call) -> x', 'the residual stream before a layer; skipped if `call.left_out`'),
     Stage('read', 'ring', '(x, layer, call) -> x', 'input of a branch, before its norm'),
     Stage('normed', 'ring', '(x, layer, call) -> x', 'input of a branch, after its norm'),
     Stage('inputs', 'ring', '(keywords, layer, call) -> keywords', 'keyword arguments of the branch'),
     Stage('attended', 'term', '(layer, intermediates, call) -> None', 'called after an attention layer'),
-    Stage('joined', 'term', '(layer, out, call) -> None', 'called with the output of a branch'),
     Stage('close', 'ring out', 'x', 'after the last layer'),
     Stage('finish', 'choice', '(x, call) -> x', 'replaces the final norm'),
+    removed={
+        'kinds': '`setup`, which may replace `host.layer_types`, or `block`',
+        'order': '`setup`, which may replace `host.layers_execute_order`',
+        'each_norm': '`setup`, which may add a function to `host.norm_changes`',
+        'norm_at_end': "`norms`, which is called for the final norm too, with the kind 'end'",
+        'norm_branch': '`norms`, which returns the norms before a branch, after it, and after the residual',
+        'residual_options': '`setup`, which may change `host.residual_options`',
+        'skipped': '`arrive`, where `call.left_out` is True for skipped layers',
+        'joined': '`residual`, a module that is called with the branch output and the call',
+    },
 )
 class StackFeature(Feature):
     """A feature of a stack of layers. Its stages, in running order:
@@ -317,6 +328,11 @@ class StackFeature(Feature):
     {stages}
 
     They are called as described in `AttentionFeature`.
+
+    `setup` runs when the kinds of all layers are known: it may replace `host.layer_types` and
+    `host.layers_execute_order`, extend `host.norm_changes`, functions that change each new
+    norm, and change `host.residual_options`, arguments of the residuals. `norms` is also called for the final norm,
+    with the kind 'end': (None, None, norm). A residual is called as `residual(out, skip, call=call)`.
 
     At `through`, `run(x, call, steps)` runs some of the steps `range(len(call.order))`; the layer of a step is
     `host.layers[call.order[step]]`. Code that runs layers by `layer.branch(x, call, host.features)` must set

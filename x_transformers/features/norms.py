@@ -536,7 +536,10 @@ class NormEps(StackFeature):
     plain = True
     cuts = {}
 
-    def each_norm(self, norm: Any) -> nn.Module:
+    def setup(self, host: Any) -> None:
+        host.norm_changes += (self.change,)
+
+    def change(self, norm: Any) -> nn.Module:
         if not hasattr(norm, 'eps'):
             raise ConfigError(f'`norm_eps` does not go with {type(norm).__name__}, which has no `eps`')
         norm.eps = float(self.norm_eps)
@@ -563,7 +566,10 @@ class NormAffine(StackFeature):
     def is_on(cls, values: Any) -> bool:
         return not values['norm_affine']
 
-    def each_norm(self, norm: Any) -> nn.Module:
+    def setup(self, host: Any) -> None:
+        host.norm_changes += (self.change,)
+
+    def change(self, norm: Any) -> nn.Module:
         if type(norm) not in (LayerNorm, RMSNorm):
             raise ConfigError(f'`norm_affine=False` does not go with {type(norm).__name__}: its gains are its own')
         for name in list(norm._parameters):
@@ -592,8 +598,8 @@ class BranchPostNorm(StackFeature):
             raise ConfigError('`branch_post_norm` needs `pre_norm`: after the residual there is no other norm')
         host.norm_before = False
 
-    def norm_branch(self) -> nn.Module:
-        return self.host.new_norm()
+    def norms(self, norms: tuple[Any, ...], kind: str, index: int) -> tuple[Any, ...]:
+        return norms if kind == 'end' else (norms[0], self.host.new_norm(), norms[2])
 
 
 class FirstAttentionNorm(StackFeature):
@@ -663,5 +669,5 @@ class SandwichNorm(StackFeature):
         if not host.pre_norm:
             raise ConfigError('`sandwich_norm` needs `pre_norm`: it norms a branch on both sides')
 
-    def norm_branch(self) -> nn.Module:
-        return self.host.new_norm()
+    def norms(self, norms: tuple[Any, ...], kind: str, index: int) -> tuple[Any, ...]:
+        return norms if kind == 'end' else (norms[0], self.host.new_norm(), norms[2])

@@ -222,12 +222,13 @@ class AttentionOnAttention(AttentionFeature):
 
     paper = 'Attention on Attention, arXiv:1908.06954'
     on_attn = flag(False, 'use a gated linear unit as the output projection')
+    settles = ('to_out',)
     plain = True
     uncut = 'it gates the sum over all heads'
 
-    def project_out(self) -> nn.Module:
-        shape = self.host.shape
-        return nn.Sequential(nn.Linear(self.host.dim_merged, 2 * shape.dim_out, bias=False), nn.GLU())
+    def initialise(self) -> None:
+        host = self.host
+        host.to_out = nn.Sequential(nn.Linear(host.dim_merged, 2 * host.shape.dim_out, bias=False), nn.GLU())
 
 
 class DropOutput(AttentionFeature):

@@ -299,13 +299,8 @@ class ResidualScale(StackFeature):
             if self.depth_scale_residual:
                 warn_once('`depth_scale_residual` has no effect beside `attn_aggregated_residuals`')
             self.factor, self.depth_scale_residual = 1, False
-
-    def residual_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        return {
-            **options,
-            'scale_residual': bool(self.scale_residual),
-            'scale_residual_constant': self.scale_residual_constant,
-        }
+        host.residual_options['scale_residual'] = bool(self.scale_residual)
+        host.residual_options['scale_residual_constant'] = self.scale_residual_constant
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
         if self.depth_scale_residual is not True:
@@ -387,6 +382,19 @@ class LayerDropout(StackFeature):
         return True if self.host.training and rate > 0 and draw_number() < rate else None
 
 
+class TwoStreamResidual(Residual):
+    """Residual of ResiDual, which also adds the branch output to the second stream, kept in the call."""
+
+    def __init__(self, *args: Any, stream_scale: float, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.stream_scale = stream_scale
+
+    def forward(self, x: Tensor, residual: Tensor, *, call: Any, **extra: Any) -> Tensor:
+        own = call.own(ResiDual)
+        own.stream = own.stream + x * self.stream_scale
+        return super().forward(x, residual, call=call, **extra)
+
+
 class ResiDual(StackFeature):
     """ResiDual: post-norm layers, and a second residual stream without norms. The output is the sum of both.
 
@@ -423,9 +431,8 @@ class ResiDual(StackFeature):
         call.own(self).stream = x * self.resi_dual_scale
         return x
 
-    def joined(self, layer: Any, out: Tensor, call: Any) -> None:
-        own = call.own(self)
-        own.stream = own.stream + out * self.resi_dual_scale
+    def residual(self, *args: Any, **options: Any) -> nn.Module:
+        return TwoStreamResidual(*args, stream_scale=self.resi_dual_scale, **options)
 
     def finish(self, x: Tensor, call: Any) -> Tensor:
         return x + call.norm(self.host.final_norm, call.own(self).stream)

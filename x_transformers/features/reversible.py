@@ -100,11 +100,13 @@ class Reversible(StackFeature):
                 raise ConfigError(f'`reversible` does not go with `{name}`, got {shown(value)}: streams are plain sums')
         return Coupled(int(self.host.layer_types[layer_index] == 'f'))
 
-    def norm_at_end(self) -> nn.Module:
+    def norms(self, norms: tuple[Any, ...], kind: str, index: int) -> tuple[Any, ...]:
+        if kind != 'end' or not self.norms_both:
+            return norms
         host, width = self.host, self.host.dim
-        host.dim = 2 * width if self.norms_both else width
+        host.dim = 2 * width
         try:
-            return host.new_norm()
+            return (*norms[:2], host.new_norm())
         finally:
             host.dim = width
 
@@ -188,7 +190,6 @@ class Replay:
                 own = call.at_step(step)
                 if on.collect('skips', layers[index], own):
                     self.left_out.add(step)
-                    on.collect('skipped', x, layers[index], own)
                 else:
                     x = layers[index](x, own, on)
                 self.refuse_notes(own)

@@ -106,7 +106,7 @@ class ResidualScores(AttentionFeature):
     cuts = {}
     input_cuts = {'prev_attn': '... h i j'}
 
-    def prior(self, call: Any) -> Tensor | None:
+    def scores(self, sim: Tensor, call: Any) -> Tensor:
         prev = call.inputs.get('prev_attn')
         keys = call.whole.total_keys
         if prev is not None and prev.ndim < 1:
@@ -117,10 +117,11 @@ class ResidualScores(AttentionFeature):
                 f'with `residual_attn` all layers need equally many, `num_mem_kv` included'
             )
         if prev is None:
-            return None
+            return sim
         if not torch.compiler.is_compiling():
             check_scores(to_4d(prev), 'prev_attn', call.batch, call.heads, call.whole.rows)
-        return call.cut(prev)
+        call.similarities = call.cut(prev) + sim
+        return call.similarities
 
 
 class PreScalePostTalkingHeads(AttentionFeature):

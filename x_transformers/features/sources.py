@@ -17,6 +17,7 @@ from x_transformers.core.checks import a_tensor, as_mask, check_broadcast, check
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.polar import Polar
 from x_transformers.flags import PerToken, count, flag, shown
+from x_transformers.flags.contracts import BareKeys
 from x_transformers.flags.inputs import a_switch, floating, tensor_of
 from x_transformers.kernels.dense import tile_heads
 
@@ -264,9 +265,8 @@ class ZeroKV(AttentionFeature):
     keys_may_leave = True
     cuts = {}
 
-    def bare_keys(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
-        k, v = (t.new_zeros(*t.shape[:2], 1, t.shape[-1]) for t in (k, v))
-        return k, v
+    def keys(self, call: Any) -> BareKeys:
+        return BareKeys(0.0, 0.0)
 
 
 # features of a stack

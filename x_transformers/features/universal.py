@@ -155,14 +155,15 @@ class UniversalTransition(StackFeature):
         one_of('ff', 'sepconv'),
         example='sepconv',
     )
+    settles = ('layer_types',)
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
         return values['ut_transition'] != 'ff'
 
-    def kinds(self, kinds: list[str]) -> list[str]:
-        if 'f' not in kinds:
+    def setup(self, host: Any) -> None:
+        if 'f' not in host.layer_types:
             raise ConfigError(
                 f'`ut_transition={self.ut_transition!r}` replaces feedforwards, of which this stack has none'
             )
-        return ['sepconv' if kind == 'f' else kind for kind in kinds]
+        host.layer_types = tuple(['sepconv' if kind == 'f' else kind for kind in host.layer_types])

@@ -10,15 +10,31 @@ import functools
 import inspect
 import re
 import types
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 # axes that stay as long as they are, of values whose axes a level names
 KEPT = frozenset('bni')
 # what signatures call a tensor
 TENSORS = frozenset(('x', 'out', 'weights', 'b h i j', 'b n e', 'bool, to b h i j', 'float, to b h i j'))
+
+
+class BareKeys(NamedTuple):
+    """Keys and values of the stage `keys` that `enter` must not change. A number stands for one filled key or value."""
+
+    k: Tensor | float
+    v: Tensor | float
+
+    def like(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both as tensors, numbers with the heads and channels of the keys and values of tokens."""
+        pairs = ((self.k, k), (self.v, v))
+        own, of = (
+            t if isinstance(t, Tensor) else token.new_full((*token.shape[:2], 1, token.shape[-1]), t)
+            for t, token in pairs
+        )
+        return own, of
 
 
 @functools.cache

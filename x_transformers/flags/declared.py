@@ -132,6 +132,7 @@ class Feature:
 
     stages: ClassVar[dict[str, str]] = {}
     reversed_stages: ClassVar[frozenset[str]] = frozenset()
+    removed_stages: ClassVar[dict[str, str]] = {}  # names of earlier stages -> what to use instead
     axes: ClassVar[dict[str, tuple[str, ...]]] = {}  # of the value of a ring
     gives: ClassVar[dict[str, str]] = {}  # what terms and choices give
     is_own: ClassVar[bool] = False  # whether it is a user's
@@ -189,6 +190,8 @@ class Feature:
         """A method that is almost named after a stage would never run."""
         methods = [name for name, value in vars(cls).items() if inspect.isfunction(value)]
         for name in methods:
+            if instead := cls.removed_stages.get(name):
+                raise TypeError(f'{cls.__name__} has `{name}`, which is no stage any more: use {instead}')
             if name in cls.stages or any(hasattr(base, name) for base in cls.__mro__[1:]):
                 continue
             if close := difflib.get_close_matches(name, cls.stages, n=1, cutoff=0.85):
@@ -329,10 +332,9 @@ def remembered(features: Iterable[Feature]) -> dict[str, Remembered]:
 
 
 # stages of attention that decide what queries see, and those that see what the fused kernel never forms
-SETTLING = ('keys', 'bare_keys', 'mask', 'bias', 'enter')
+SETTLING = ('keys', 'mask', 'bias', 'enter')
 EAGER_STAGES = (
-    'similarity', 'prior', 'scores', 'logits', 'sight', 'rows', 'normaliser', 'normalising', 'weights', 'mix',
-    'gathered',
+    'scores', 'logits', 'sight', 'rows', 'normaliser', 'normalising', 'weights', 'mix', 'gathered',
 )  # fmt: skip
 
 

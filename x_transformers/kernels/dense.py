@@ -80,8 +80,9 @@ def dot_product(q: Tensor, k: Tensor, call: Call) -> Tensor:
 
 def attention_maps(q: Tensor, k: Tensor, call: Call, on: Features) -> tuple[Tensor, Tensor, Tensor]:
     """Similarities, logits and weights of one call, each b h i j; the features may add columns in front."""
-    sim = similarities = sum(on.collect('prior', call), accurate(on.pick('similarity', dot_product)(q, k, call)))
-    sim = accurate(on.chain('scores', sim, call))
+    call.similarities = accurate(dot_product(q, k, call))
+    sim = accurate(on.chain('scores', call.similarities, call))
+    similarities, call.similarities = call.similarities, None
     if call.bias is not None:
         sim = sim + call.bias.to(sim.dtype)
     sim = on.chain('logits', sim, call)
