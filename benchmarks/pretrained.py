@@ -148,7 +148,7 @@ def decoding(column: str, model: Any, given: torch.Tensor, case: dict[str, Any])
 def written(config: dict[str, Any], target: Path) -> str:
     """A folder with random weights."""
     from x_transformers import pretrained
-    from x_transformers.pretrained.loading import made
+    from x_transformers.pretrained.engine import made
 
     torch.manual_seed(0)
     model = made(pretrained.keywords(config), 'cpu')

@@ -9,7 +9,7 @@ from typing import Any
 
 from pretrained_cases import Case
 
-from x_transformers.pretrained.rows import ROWS, Row
+from x_transformers.pretrained.specs import ROWS, Row
 
 GONE = object()  # a field that the config leaves out
 Change = dict[str, Any]

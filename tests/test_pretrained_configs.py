@@ -22,7 +22,7 @@ from pretrained_cases import (
 
 from x_transformers import pretrained
 from x_transformers.flags import ConfigError
-from x_transformers.pretrained.comparing import compared
+from x_transformers.pretrained.__main__ import compared
 from x_transformers.pretrained.heads import row_for
 
 transformers = pytest.importorskip('transformers', reason='the oracle: pip install -e .[test-pretrained]')

@@ -35,7 +35,7 @@ from x_transformers.pretrained.described import call_of, canonical, described, d
 from x_transformers.pretrained.engine import made, plan as plan_of, saved, steps_of
 from x_transformers.pretrained.heads import NOTHING, Head, row_for
 from x_transformers.pretrained.options import with_keywords
-from x_transformers.pretrained.rows import ROWS, Fields
+from x_transformers.pretrained.specs import ROWS, Fields
 
 EVERY = [*CASES, *SEQ2SEQ_CASES, *IMAGE_CASES, *TOWER_CASES]
 BASES = [case for case in EVERY if case.number == 0]
@@ -92,7 +92,7 @@ def check_row(case):
     call = pretrained.keywords(config)
     model = made(call)
     assert not differences(canonical(json.loads(json.dumps(call))), canonical(call_of(model)))
-    fields = Fields(pretrained.rows.row_of(config), config)
+    fields = Fields(pretrained.specs.row_of(config), config)
     ours = saved(model)
     steps = steps_of(fields.row, fields, ours)
     theirs = [name for step in steps for name in step.theirs]
@@ -118,12 +118,12 @@ def test_no_row_loads_the_compiler_of_torch():
     code = """
 import json, sys
 from pretrained_cases import CASES, HEAD_CASES, IMAGE_CASES, SEQ2SEQ_CASES, TOWER_CASES
-from x_transformers.pretrained import engine, keywords, rows
+from x_transformers.pretrained import engine, keywords, specs
 for case in (*CASES, *IMAGE_CASES, *SEQ2SEQ_CASES, *TOWER_CASES):
     if case.number:
         continue
     config = json.loads(json.dumps({'model_type': case.type, 'architectures': [case.kind], **case.config}))
-    fields = rows.Fields(rows.row_of(config), config)
+    fields = specs.Fields(specs.row_of(config), config)
     ours = engine.saved(engine.made(fields.keywords()))
     steps = engine.steps_of(fields.row, fields, ours)
     for step in steps:

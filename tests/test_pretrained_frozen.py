@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from x_transformers import pretrained
-from x_transformers.pretrained.comparing import compared
+from x_transformers.pretrained.__main__ import compared
 
 safetensors = pytest.importorskip('safetensors')
 from safetensors.torch import load_file, save_file  # noqa: E402

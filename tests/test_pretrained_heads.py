@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from x_transformers import Classifier, XTransformer, finetune, pretrained
 from x_transformers.flags import ConfigError
 from x_transformers.pretrained.heads import NOT_THERE
-from x_transformers.pretrained.rows import ROWS
+from x_transformers.pretrained.specs import ROWS
 
 if os.environ.get('CI'):
     import transformers

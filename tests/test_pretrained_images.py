@@ -25,8 +25,7 @@ from torch import Tensor
 
 from x_transformers import TwoTowers, ViTransformerWrapper, pretrained
 from x_transformers.flags import ConfigError
-from x_transformers.pretrained.__main__ import main
-from x_transformers.pretrained.comparing import compared
+from x_transformers.pretrained.__main__ import compared, main
 
 transformers = pytest.importorskip('transformers', reason='the oracle: pip install -e .[test-pretrained]')
 transformers.logging.set_verbosity_error()
@@ -325,7 +324,7 @@ def test_half_precision(name):
 def test_defaults_are_theirs():
     """Of every field that a row reads."""
     for kind in sorted({case.type for case in ALL}):
-        config, row = transformers.AutoConfig.for_model(kind).to_dict(), pretrained.rows.ROWS[kind]
+        config, row = transformers.AutoConfig.for_model(kind).to_dict(), pretrained.specs.ROWS[kind]
         own = {name for name in row.defaults if name.startswith('has_') or name.endswith(('_config', '_config_dict'))}
         for name in row.defaults.keys() - own:
             assert row.defaults[name] == config[name] or (row.defaults[name] is None and config[name] == 768), name

@@ -19,7 +19,7 @@ from x_transformers.flags import ConfigError
 from x_transformers.pretrained.__main__ import main
 from x_transformers.pretrained.described import canonical, differences
 from x_transformers.pretrained.generation import IDLE, SAMPLING, TOKENS, generation_of_config
-from x_transformers.pretrained.rows import ROWS, WITHOUT_EFFECT
+from x_transformers.pretrained.specs import ROWS, WITHOUT_EFFECT
 
 transformers = pytest.importorskip('transformers', reason='the oracle: pip install -e .[test-pretrained]')
 transformers.logging.set_verbosity_error()

@@ -22,7 +22,8 @@ from x_transformers.dpo import DPO
 from x_transformers.finetuning import finetune
 from x_transformers.flags import ConfigError
 from x_transformers.integrations.trainer import CausalLM
-from x_transformers.pretrained.files import TOKENIZER, write_weights
+from x_transformers.pretrained.files import write_weights
+from x_transformers.pretrained.folders import TOKENIZER
 
 safe = pytest.importorskip('safetensors.torch')
 

@@ -20,7 +20,7 @@ from pretrained_cases import CASES, IMAGE_CASES, SEQ2SEQ_CASES, TOWER_CASES, Cas
 from safetensors.torch import load_file, save_file
 
 from x_transformers import pretrained
-from x_transformers.pretrained.comparing import compared
+from x_transformers.pretrained.__main__ import compared
 
 FOLDER = Path(__file__).parent / 'data' / 'frozen'
 LARGEST = 60_000  # bytes

@@ -15,13 +15,6 @@ BUGS = {
         ('the layer before classes of DistilBERT has another activation', "classifier('first', 'relu',", "classifier('first', 'tanh',"),
         ('rows of padding are positions', 'max_seq_len=lambda c: c.max_position_embeddings - c.pad_token_id - 1,', 'max_seq_len=lambda c: c.max_position_embeddings,', 'test_pretrained.py -mslow -kroberta'),
     ]),
-    'pretrained/relatives.py': ('test_pretrained.py -mslow -kglm', [
-        ('a norm of VaultGemma is read from elsewhere', "link(f'{B}.pre_feedforward_layernorm', f'{F}.0.0.norm')", "link(f'{B}.post_attention_layernorm', f'{F}.0.0.norm')", 'test_pretrained.py -mslow -kvaultgemma'),
-        ('neighbors are no pairs in GLM', "            PAIRS, link(f'{B}.mlp.gate_up_proj.weight'", "            LLAMA_ATTENTION, link(f'{B}.mlp.gate_up_proj.weight'"),
-    ]),
-    'pretrained/text_parts.py': ('test_pretrained_wholes.py -mslow', [
-        ('the head of a text of its own is used', "'logit_scale': 1.0", "'logit_scale': 0.5"),
-    ]),
     'pretrained/seq2seq.py': ('test_pretrained_seq2seq.py -mslow -kway_back', [
         ('keys of Whisper have a bias', "attn_qkv_bias=Const('qv')", 'attn_qkv_bias=True'),
         ('tied logits of T5 are not scaled', 'return c.d_model**-0.5 if scales else 1.0', 'return 1.0'),
@@ -34,28 +27,14 @@ BUGS = {
         ('a gated feedforward is as wide as a plain one', 'return (int(inner * 2 / 3) + 7) // 8 * 8 if gated else inner', 'return inner'),
         ('positions of models with registers are not smoothed', "Const('bicubic_antialias')", "Const('bicubic')", 'test_pretrained_images.py -mslow -kother_sizes'),
         ('a pooler is there whatever the file has', 'if not is_bare(c) or not c.has_pooler:', 'if not is_bare(c):', 'test_pretrained_images.py -mslow -khidden'),
-    ]),
-    'pretrained/towers.py': ('test_pretrained_images.py -mslow', [
         ('the id 2 is the end of texts', 'return None if c.eos_token_id == 2 else c.eos_token_id', 'return c.eos_token_id', 'test_pretrained_images.py -mslow -kolder'),
-    ]),
-    'pretrained/rows.py': ('test_pretrained_images.py -mslow -kway_back', [
-        ('words that a class does not know are read', 'said = {name: value for name, value in config.items() if name not in renamed}', 'said = dict(config)', 'test_pretrained_folders.py -krules'),
-        ('any field may be passed over', "if unknown == 'ignore' or name in names]", 'if True]', 'test_pretrained_folders.py -ksay_nothing'),
-        ('the second dict of a part is passed over', 'given = second if second is not None else getattr(self, field) or {}', 'given = getattr(self, field) or {}', 'test_pretrained_images.py -mslow -kmatter'),
-        ('a single head has no projection out', "if call.get(name) == 1]", 'if False]'),
     ]),
     'pretrained/__main__.py': ('test_pretrained_images.py -mslow -kcompares', [
         ('what differs is equal', 'return int(not worst <= BAR * max(size, 1.0))', 'return 0'),
-    ]),
-    'pretrained/changes.py': ('test_pretrained.py -mslow -kllama-0', [
-        ('queries of a key stay side by side', "rearrange(rows, 'k g e -> (g k e)')", 'rows.flatten()'),
-        ('features turn with their neighbours in both', "'(two i) -> (i two)', two=2", "'(i two) -> (i two)', two=2"),
+        ('what is pooled is not compared', 'ours(ids, return_pooled=True)[1] if pooled else ours(ids)', 'ours(ids)'),
     ]),
     'pretrained/classic.py': ('test_pretrained.py -mslow -kgpt2-0', [
         ('a square matrix of GPT-2 is not turned', "f'{A}.1.to_out.weight', T),", "f'{A}.1.to_out.weight'),"),
-    ]),
-    'pretrained/comparing.py': ('test_pretrained_images.py -mslow -kcompares', [
-        ('what is pooled is not compared', 'ours(ids, return_pooled=True)[1] if pooled else ours(ids)', 'ours(ids)'),
     ]),
     'pretrained/described.py': ('test_pretrained_folders.py', [
         ('the first of several types is taken', 'if len(found) == 1:', 'if found:'),
@@ -94,13 +73,6 @@ BUGS = {
         ('a file that is cut off is read', 'if size < wanted:', 'if False:'),
         ('a file may be longer than its header says', 'if size > wanted:', 'if False:'),
     ]),
-    'pretrained/outgoing.py': ('test_pretrained_writing.py', [
-        ('models within a model keep their number of tokens', 'found[field] = {**held, **inner}', 'pass', 'test_pretrained_writing.py -klarger'),
-    ]),
-    'pretrained/prefixes.py': ('test_pretrained_sources.py -kbeginnings', [
-        ('names of another type are none of its own', '2 * len(other) <= len(names)', 'True', 'test_pretrained_sources.py -kother_tools'),
-        ('only wrappers of torch are removed', 'prefix = prefixes[fits.index(max(fits))]', "prefix = ''"),
-    ]),
     'pretrained/generation.py': ('test_pretrained_folders.py', [
         ('filters come before the temperature', 'return logits / self.temperature', 'return logits'),
         ('a forced end counts from the beginning', 'history.num_generated == history.max_new_tokens - 1)', 'history.ids.shape[1] == history.max_new_tokens - 1)', 'test_choosing.py test_pretrained_folders.py'),
@@ -112,6 +84,8 @@ BUGS = {
     ]),
     'pretrained/llama.py': ('test_pretrained.py -mslow -kgemma-0', [
         ('gains of Gemma are whole', 'layers=dict(norm_add_unit_offset=True, ff_no_bias=True', 'layers=dict(norm_add_unit_offset=False, ff_no_bias=True'),
+        ('a norm of VaultGemma is read from elsewhere', "link(f'{B}.pre_feedforward_layernorm', f'{F}.0.0.norm')", "link(f'{B}.post_attention_layernorm', f'{F}.0.0.norm')", 'test_pretrained.py -mslow -kvaultgemma'),
+        ('neighbors are no pairs in GLM', "            PAIRS, link(f'{B}.mlp.gate_up_proj.weight'", "            LLAMA_ATTENTION, link(f'{B}.mlp.gate_up_proj.weight'", 'test_pretrained.py -mslow -kglm'),
     ]),
     'pretrained/loading.py': ('test_pretrained_folders.py', [
         ('a copy that is none is passed over', 'names[source], names[copy] = names[copy], names[source]', 'pass', 'test_pretrained_folders.py -kcopies'),
@@ -127,9 +101,6 @@ BUGS = {
         ('prefixes that fit nothing are ignored', 'if not found:', 'if False:'),
         ('padding learns', 'module.padding_idx = pad', 'pass'),
     ]),
-    'pretrained/parts.py': ('test_pretrained.py -mslow -kllama-0', [
-        ('queries of a key stand as their keys', '*((Q, R) if turn else (Q,))', '*((R,) if turn else ())'),
-    ]),
     'pretrained/saving.py': ('test_pretrained_folders.py', [
         ('what is one tensor by hand is not noted', '            ties[name] = here\n', '            pass\n', 'test_saving.py'),
         ('what differs is written as one tensor', 'if here == name != there and not', 'if False and not', 'test_saving.py'),
@@ -141,5 +112,22 @@ BUGS = {
         ('weights without values are written', 'if t.is_meta:', 'if False:', 'test_saving.py'),
         ('a config has the first of several dtypes', 'functools.reduce(torch.promote_types, dtypes)', 'sorted(dtypes, key=str)[0]'),
         ('ties are found and not written', '    if ties:\n', '    if False:\n', 'test_saving.py'),
+        ('models within a model keep their number of tokens', 'found[field] = {**held, **inner}', 'pass', 'test_pretrained_writing.py -klarger'),
+    ]),
+    'pretrained/mappings.py': ('test_pretrained.py -mslow -kllama-0', [
+        ('queries of a key stay side by side', "rearrange(rows, 'k g e -> (g k e)')", 'rows.flatten()'),
+        ('features turn with their neighbours in both', "'(two i) -> (i two)', two=2", "'(i two) -> (i two)', two=2"),
+        ('queries of a key stand as their keys', '*((Q, R) if turn else (Q,))', '*((R,) if turn else ())'),
+    ]),
+    'pretrained/specs.py': ('test_pretrained_images.py -mslow -kway_back', [
+        ('words that a class does not know are read', 'said = {name: value for name, value in config.items() if name not in renamed}', 'said = dict(config)', 'test_pretrained_folders.py -krules'),
+        ('any field may be passed over', "if unknown == 'ignore' or name in names]", 'if True]', 'test_pretrained_folders.py -ksay_nothing'),
+        ('the second dict of a part is passed over', 'given = second if second is not None else getattr(self, field) or {}', 'given = getattr(self, field) or {}', 'test_pretrained_images.py -mslow -kmatter'),
+        ('a single head has no projection out', "if call.get(name) == 1]", 'if False]'),
+    ]),
+    'pretrained/checkpoints.py': ('test_pretrained_sources.py -kbeginnings', [
+        ('names of another type are none of its own', '2 * len(other) <= len(names)', 'True', 'test_pretrained_sources.py -kother_tools'),
+        ('only wrappers of torch are removed', 'prefix = prefixes[fits.index(max(fits))]', "prefix = ''"),
+        ('the head of a text of its own is used', "'logit_scale': 1.0", "'logit_scale': 0.5", 'test_pretrained_wholes.py -mslow'),
     ]),
 }

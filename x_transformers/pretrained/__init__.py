@@ -6,8 +6,9 @@
     pretrained.save(model, 'path/to/new', format='hf')        # and back
     classifier = pretrained.load('path/to/bert', num_classes=5)    # with a new head to train
 
-`changes.py` has what weights go through, `rows.py` what the table is made of, `fields.py` what configs mean; the table
-itself is `llama.py`, `classic.py`, ...; `engine.py` reads it in both directions, `files.py` reads and writes folders.
+`specs.py` defines the entries of the table of model types, `fields.py` converts fields of a config to keywords and
+back, and `mappings.py` maps and transforms weights. The table itself is `llama.py`, `classic.py`, `encoders.py`,
+`seq2seq.py` and `images.py`. `engine.py` applies it in both directions, and `files.py` reads and writes folders.
 """
 
 from __future__ import annotations
@@ -15,32 +16,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from x_transformers.pretrained import (  # noqa: F401  which fill the table
-    classic,
-    encoders,
-    images,
-    llama,
-    relatives,
-    seq2seq,
-    towers,
-)
+from x_transformers.pretrained import classic, encoders, images, llama, seq2seq  # noqa: F401  (they fill the table)
+from x_transformers.pretrained.checkpoints import is_whole, text_config
 from x_transformers.pretrained.engine import plan as plan_of
 from x_transformers.pretrained.heads import row_for
 from x_transformers.pretrained.loading import Info, load
-from x_transformers.pretrained.rows import (
-    OWN,
-    Const,
-    Fields,
-    Row,
-    link,
-    links,
-    own_call,
-    register,
-    supported,
-    without_unknown,
-)
+from x_transformers.pretrained.mappings import link, links
 from x_transformers.pretrained.saving import save
-from x_transformers.pretrained.text_parts import is_whole, text_config
+from x_transformers.pretrained.specs import OWN, Const, Fields, Row, own_call, register, supported, without_unknown
 
 
 def keywords(config: Mapping[str, Any], unknown: Any = 'error') -> dict[str, Any]:

@@ -6,18 +6,20 @@ import argparse
 import json
 import sys
 import traceback
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from x_transformers import pretrained
 from x_transformers.core.optional import needed
 from x_transformers.flags import ConfigError
-from x_transformers.pretrained.comparing import compared
+from x_transformers.modalities.vit import sides
 from x_transformers.pretrained.engine import made
 from x_transformers.pretrained.folders import locate, read_config, resolve
-from x_transformers.pretrained.rows import OWN
+from x_transformers.pretrained.specs import OWN
 
 BAR = 1e-3  # of the largest difference in float32, of logits whose size is about one
 
@@ -93,6 +95,89 @@ def main(given: list[str] | None = None) -> int:
     except Exception:  # 1, with which Python would end, is a difference
         traceback.print_exc()
     return 2
+
+
+LENGTH = 16  # of texts
+SAID = ('logits_per_image', 'logits', 'image_embeds', 'text_embeds', 'pooler_output', 'last_hidden_state')
+
+
+class Draw:
+    """Inputs that are the same in every run."""
+
+    def __init__(self, eos: int | None) -> None:
+        self.generator, self.eos = torch.Generator().manual_seed(0), eos
+
+    def ids(self, net: Any) -> Tensor:
+        """Of a model, b n; the last one ends a text."""
+        length = min(LENGTH, net.max_seq_len or LENGTH)
+        ids = torch.randint(3, net.num_tokens, (2, length), generator=self.generator)
+        if self.eos is not None and self.eos < net.num_tokens:  # by default it may be that of a larger vocabulary
+            ids = ids.masked_fill(ids == self.eos, 3)
+            ids[:, -1] = self.eos
+        return ids
+
+    def real(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.generator)
+
+    def images(self, net: Any) -> Tensor:
+        return self.real(2, net.channels, *sides(net.image_size))
+
+
+def said_by(out: Any, has_pooler: bool) -> tuple[str, Tensor]:
+    """The first of their outputs that says most; a pooler that the file does not have says nothing."""
+    names = [name for name in SAID if name != 'pooler_output' or has_pooler]
+    name = next(name for name in names if out.get(name) is not None)
+    return name, out[name]
+
+
+def of_towers(ours: Any, theirs: nn.Module, draw: Draw, has_pooler: bool) -> tuple[Tensor, Tensor]:
+    images, ids = draw.images(ours.image), draw.ids(ours.text)
+    return theirs(pixel_values=images, input_ids=ids).logits_per_image, ours(images, ids, return_logits=True)
+
+
+def of_images(ours: nn.Module, theirs: nn.Module, draw: Draw, has_pooler: bool) -> tuple[Tensor, Tensor]:
+    images = draw.images(ours)
+    name, wanted = said_by(theirs(pixel_values=images), has_pooler)
+    return wanted, ours(images, return_embeddings=name == 'last_hidden_state')
+
+
+def of_pairs(ours: Any, theirs: Any, draw: Draw, has_pooler: bool) -> tuple[Tensor, Tensor]:
+    """Of texts that are made from texts, or from sound."""
+    net: Any = ours.decoder.net
+    if hasattr(ours.encoder, 'num_tokens'):
+        source = draw.ids(ours.encoder)
+        given = dict(input_ids=source)
+    else:
+        source = draw.real(2, 2 * ours.encoder.max_seq_len, theirs.config.num_mel_bins)
+        given = dict(input_features=source.mT)
+    target = draw.ids(net)
+    return theirs(**given, decoder_input_ids=target).logits, net(target, context=ours.encoder(source))
+
+
+def of_texts(ours: nn.Module, theirs: nn.Module, draw: Draw, has_pooler: bool) -> tuple[Tensor, Tensor]:
+    inner = getattr(ours, 'net', ours)
+    ids = draw.ids(getattr(inner, 'encoder', inner))
+    name, wanted = said_by(theirs(input_ids=ids), has_pooler)
+    pooled = name in ('text_embeds', 'pooler_output')
+    return wanted, ours(ids, return_pooled=True)[1] if pooled else ours(ids)
+
+
+KINDS: dict[str, Callable[[nn.Module, nn.Module, Draw, bool], tuple[Tensor, Tensor]]] = {
+    'TwoTowers': of_towers,
+    'ViTransformerWrapper': of_images,
+    'XTransformer': of_pairs,
+    'EncoderDecoder': of_pairs,
+}
+
+
+@torch.no_grad()
+def compared(ours: nn.Module, theirs: Any) -> tuple[float, float]:
+    """The largest difference between what both say of the same inputs, and the size of what they say."""
+    eos = getattr(theirs.config.get_text_config(), 'eos_token_id', None)
+    eos = next(iter(eos)) if isinstance(eos, Iterable) else eos
+    has_pooler = getattr(ours.pretrained, 'found', {}).get('has_pooler', True)
+    wanted, found = KINDS.get(type(ours).__name__, of_texts)(ours, theirs, Draw(eos), has_pooler)
+    return float((wanted - found).abs().max()), float(wanted.abs().max())
 
 
 if __name__ == '__main__':

@@ -15,11 +15,11 @@ from torch import Tensor
 from x_transformers.core.precision import at_least_float
 from x_transformers.core.writing import Present
 from x_transformers.flags import ConfigError, shown
+from x_transformers.pretrained.checkpoints import canonical_name
 from x_transformers.pretrained.files import Weights
 from x_transformers.pretrained.folders import ADAPTER, Location, locate, read_json, resolve
 from x_transformers.pretrained.foreign import NoModelError
-from x_transformers.pretrained.prefixes import canonical
-from x_transformers.pretrained.rows import Row
+from x_transformers.pretrained.specs import Row
 
 PRODUCT = re.compile(
     r'(?P<module>.+)\.(?P<kind>lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector)'
@@ -133,7 +133,7 @@ class Adapter:
         self.untie(weights, row)
         for name, t in self.whole.items():
             place = find_name(row, weights, name) or name
-            if row is not None and row.tied is not None and canonical(row, place).endswith(row.tied[1]):
+            if row is not None and row.tied is not None and canonical_name(row, place).endswith(row.tied[1]):
                 config = {**config, **{str(row.model['num_tokens']): len(t)}}
             weights.add(place, t)
         for module, parts in self.products.items():
@@ -141,7 +141,7 @@ class Adapter:
             if found is None or not {'lora_A', 'lora_B'} <= parts.keys():
                 missing = 'the base has no such tensor' if found is None else 'one of its two matrices is absent'
                 raise ConfigError(f'the adapter `{self.folder}` changes `{module}.weight`, but {missing}')
-            turned = row is not None and row.type in CONV1D and canonical(row, found) != (row.tied or ('',))[0]
+            turned = row is not None and row.type in CONV1D and canonical_name(row, found) != (row.tied or ('',))[0]
             weights.changes[found] = self.change_of(module, parts, weights.shape(found), turned)
         return config
 
@@ -151,7 +151,7 @@ class Adapter:
             return
         head, table = (find_name(row, weights, name) for name in row.tied)
         changed = [*self.whole, *(f'{module}.weight' for module in self.products)]
-        own = {canonical(row, name).removeprefix(row.base) for name in changed}
+        own = {canonical_name(row, name).removeprefix(row.base) for name in changed}
         if head is None and table is not None and own & {name.removeprefix(row.base) for name in row.tied}:
             weights.add(row.tied[0], weights.load(table))
 
@@ -197,6 +197,6 @@ def find_name(row: Row | None, weights: Weights, name: str) -> str | None:
     tried = [base + name for base in bases] + [name.removeprefix(base) for base in bases]
     found = next((one for one in tried if one in weights.files), None)
     if found is None and row is not None:
-        by_name = {canonical(row, one): one for one in weights.files}
-        found = next((by_name[new] for new in (canonical(row, one) for one in tried) if new in by_name), None)
+        by_name = {canonical_name(row, one): one for one in weights.files}
+        found = next((by_name[new] for new in (canonical_name(row, one) for one in tried) if new in by_name), None)
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from x_transformers.pretrained.changes import HEAD_STACK, PER_HEAD, R_LAST, SPLIT, SPLIT_GROUPS, SPLIT_HEADS, Q, T
 from x_transformers.pretrained.fields import (
     back,
     falcon_block,
@@ -23,24 +22,34 @@ from x_transformers.pretrained.fields import (
 )
 from x_transformers.pretrained.heads import SPANS_OF_BASE, TOKEN_CLASSES
 from x_transformers.pretrained.llama import LLAMA, WINDOW
-from x_transformers.pretrained.parts import (
+from x_transformers.pretrained.mappings import (
+    HEAD_STACK,
     LLAMA_ATTENTION,
     LLAMA_ENDS,
     LLAMA_GATED,
     LLAMA_NORMS,
+    PER_HEAD,
+    R_LAST,
+    SPLIT,
+    SPLIT_GROUPS,
+    SPLIT_HEADS,
     TURNED,
     A,
     B,
     F,
+    Q,
+    T,
     attention,
     ends,
     fused,
+    link,
+    links,
     norms,
     output,
     plain,
     qk_norms,
 )
-from x_transformers.pretrained.rows import Const, link, links, register
+from x_transformers.pretrained.specs import Const, register
 
 ROPE = (
     'rope_parameters', 'rope_scaling', 'rope_theta', 'partial_rotary_factor', 'original_max_position_embeddings',

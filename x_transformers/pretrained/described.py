@@ -12,7 +12,7 @@ from torch import nn
 from x_transformers.flags import ConfigError, did_you_mean, shown
 from x_transformers.flags.config import KINDS, encode
 from x_transformers.pretrained.fields import ACTIVATIONS, fields_behind, filled, whole
-from x_transformers.pretrained.rows import ROWS, Fields, Row, in_their_words
+from x_transformers.pretrained.specs import ROWS, Fields, Row, in_their_words
 
 # keywords that change how something is computed, not what
 HOW = {'crop_to_patches', 'verbose', 'flash', 'attn_flash', 'checkpoint_layers', 'attend_sdp_kwargs', 'onnxable'}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from x_transformers.flags import ConfigError
-from x_transformers.pretrained.changes import CUT, HALVES, SPLIT
 from x_transformers.pretrained.fields import (
     activation,
     back,
@@ -16,9 +15,22 @@ from x_transformers.pretrained.fields import (
     their_activation,
     window_both,
 )
-from x_transformers.pretrained.heads import NOTHING, Head, classifier, of_encoders, of_sequence, of_spans, on
-from x_transformers.pretrained.parts import TURNED, A, F, fused, output
-from x_transformers.pretrained.rows import Const, Fields, Row, link, links, register
+from x_transformers.pretrained.heads import NOTHING, Head, classifier, of_encoders, of_sequence, of_spans, on, with_base
+from x_transformers.pretrained.mappings import (
+    CUT,
+    HALVES,
+    SPLIT,
+    TURNED,
+    A,
+    F,
+    Links,
+    fused,
+    link,
+    links,
+    output,
+    plain,
+)
+from x_transformers.pretrained.specs import Const, Fields, Row, register
 
 
 def post_norm(
@@ -484,5 +496,134 @@ register(
             tokens=Head(('ForTokenClassification',), NOTHING, around=modern_classifier('all'), links=MODERN),
             span=Head(('ForQuestionAnswering',), NOTHING, around=modern_classifier('span'), links=MODERN),
         ),
+    )
+)  # fmt: skip
+
+# types that are another one under another name, or nearly so
+
+
+def roberta_heads(base: str) -> dict[str, Head]:
+    classes = of_sequence(classifier('first', 'tanh', **DROP), on('classifier.dense', 'classifier.out_proj'))
+    return of_encoders(classes, f'{base}pooler.dense', DROP['dropout'])
+
+
+def bert_heads(base: str) -> dict[str, Head]:
+    pooler = f'{base}pooler.dense'
+    return of_encoders(
+        of_sequence(classifier('first', 'tanh', **DROP), on(pooler, 'classifier')), pooler, DROP['dropout']
+    )
+
+
+def with_prefix(row: Row, base: str, heads: dict[str, Head]) -> dict[str, Any]:
+    """What a row with another prefix of the base model changes."""
+    moved = with_base(row, base)
+    changes: dict[str, Any] = dict(base=base, links=moved.links, heads=heads)
+    if row.tied is not None:
+        changes['tied'] = (row.tied[0], row.tied[1].replace(row.base, base, 1))
+    return changes
+
+
+XLM_ROBERTA = register(
+    ROBERTA.like('xlm_roberta', 'XLMRobertaForMaskedLM', spelled='xlm-roberta', defaults=dict(vocab_size=30522))
+)
+register(ROBERTA.like('camembert', 'CamembertForMaskedLM', defaults=dict(vocab_size=30522)))
+register(
+    ROBERTA.like(
+        'data2vec_text', 'Data2VecTextForMaskedLM', spelled='data2vec-text', defaults=dict(vocab_size=30522),
+        **with_prefix(ROBERTA, 'data2vec_text.', roberta_heads('data2vec_text.')),
+    )
+)  # fmt: skip
+register(
+    BERT.like(
+        'ernie', 'ErnieForMaskedLM', fixed=dict(use_task_id=(False,)), free=(*BERT.free, 'task_type_vocab_size'),
+        **with_prefix(BERT, 'ernie.', bert_heads('ernie.')),
+    )
+)  # fmt: skip
+
+
+def pre_norm(prefix: str, attention_norm: str, feedforward_norm: str, last: str) -> Links:
+    """Blocks of BERT with their norms before each residual."""
+    block, s = f'{prefix}.encoder.layer.{{i}}', 'attention.self'
+    return links(
+        *(link(f'{block}.{s}.{name}.*', f'{A}.1.to_{name[0]}.*') for name in ('query', 'key', 'value')),
+        link(f'{block}.attention.output.dense.*', f'{A}.1.to_out.*'),
+        plain(f'{block}.intermediate.dense', f'{block}.output.dense'),
+        link(f'{block}.{attention_norm}', f'{A}.0.0.norm'),
+        link(f'{block}.{feedforward_norm}', f'{F}.0.0.norm'),
+        link(f'{prefix}.{last}', 'attn_layers.final_norm.norm'),
+    )
+
+
+def ends_of(row: Row) -> Links:
+    """The links of a row outside of its blocks and embeddings: the head."""
+    return tuple(one for one in row.links if one.ours[0].startswith(('to_logits.', 'head_transform.')))
+
+
+EMB_NORM = ('post_emb_norm', 'post_emb_norm_bias', 'post_emb_norm_eps')
+PRE = 'roberta_prelayernorm'
+register(
+    ROBERTA.like(
+        PRE, 'RobertaPreLayerNormForMaskedLM', spelled='roberta-prelayernorm', layers=dict(pre_norm=True),
+        **{
+            **with_prefix(ROBERTA, f'{PRE}.', roberta_heads(f'{PRE}.')),
+            'links': links(
+                embeddings(PRE, CUT), pre_norm(PRE, 'attention.LayerNorm', 'intermediate.LayerNorm', 'LayerNorm'),
+                ends_of(ROBERTA),
+            ),
+        },
+    )
+)  # fmt: skip
+register(
+    ROBERTA.like(
+        'xlm_roberta_xl', 'XLMRobertaXLForMaskedLM', spelled='xlm-roberta-xl', without=EMB_NORM,
+        defaults=dict(
+            vocab_size=250880, hidden_size=2560, num_hidden_layers=36, num_attention_heads=32, intermediate_size=10240,
+            max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5,
+        ),
+        layers=dict(pre_norm=True),
+        links=links(
+            embeddings('roberta', CUT),
+            pre_norm('roberta', 'attention.self_attn_layer_norm', 'LayerNorm', 'encoder.LayerNorm'),
+            ends_of(ROBERTA),
+        ),
+    )
+)  # fmt: skip
+register(
+    BERT.like(
+        'megatron_bert', 'MegatronBertForMaskedLM', spelled='megatron-bert', without=EMB_NORM,
+        defaults=dict(
+            vocab_size=29056, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096,
+        ),
+        layers=dict(pre_norm=True),
+        links=links(embeddings('bert'), pre_norm('bert', 'attention.ln', 'ln', 'encoder.ln'), ends_of(BERT)),
+    )
+)  # fmt: skip
+
+MP = 'mpnet.encoder.layer.{i}'
+register(
+    ROBERTA.like(
+        'mpnet', 'MPNetForMaskedLM', without=('type_vocab_size', 'embed_num_tokens', 'embed_default_ids'),
+        defaults=dict(vocab_size=30527, relative_attention_num_buckets=32),
+        model=dict(max_seq_len=lambda c: c.max_position_embeddings - 2),  # whatever token fills up
+        sizes=dict(cut=2),
+        fixed=dict(relative_attention_num_buckets=(32,)),  # theirs counts 32, whatever the table holds
+        layers=dict(
+            rel_pos_bias=True, disable_abs_pos_emb=False, rel_pos_kwargs=Const({'scale': 1.0}),
+            rel_pos_num_buckets='relative_attention_num_buckets', rel_pos_max_distance=128,
+        ),
+        **{
+            **with_prefix(ROBERTA, 'mpnet.', roberta_heads('mpnet.')),
+            'links': links(
+                embeddings('mpnet', CUT),
+                *(link(f'{MP}.attention.attn.{a}.*', f'{A}.1.{b}.*')
+                  for a, b in (('q', 'to_q'), ('k', 'to_k'), ('v', 'to_v'), ('o', 'to_out'))),
+                link(f'{MP}.attention.LayerNorm', f'{A}.0.2.norm'),
+                plain(f'{MP}.intermediate.dense', f'{MP}.output.dense'),
+                link(f'{MP}.output.LayerNorm', f'{F}.0.2.norm'),
+                link('mpnet.encoder.relative_attention_bias.weight',
+                     'attn_layers.rel_pos.relative_attention_bias.weight'),
+                ends_of(ROBERTA),
+            ),
+        },
     )
 )  # fmt: skip

@@ -14,8 +14,8 @@ from torch.overrides import TorchFunctionMode
 
 from x_transformers.flags import ConfigError
 from x_transformers.flags.config import KINDS, decode
-from x_transformers.pretrained.changes import Change, Sizes
-from x_transformers.pretrained.rows import Fields, Link, Row
+from x_transformers.pretrained.mappings import Change, Link, Sizes
+from x_transformers.pretrained.specs import Fields, Row
 
 IN_LAYER = re.compile(r'\{(\d*)i(?:\+(\d+))?\}')
 

@@ -16,8 +16,8 @@ import torch
 
 from x_transformers.flags import ConfigError, is_int, shown, warn_once
 from x_transformers.flags.config import KINDS
-from x_transformers.pretrained.changes import heads_in_turn
-from x_transformers.pretrained.rows import Const, Fields, Part, Value
+from x_transformers.pretrained.mappings import heads_in_turn
+from x_transformers.pretrained.specs import Const, Fields, Part, Value
 
 ACTIVATIONS = {
     'gelu': 'gelu',

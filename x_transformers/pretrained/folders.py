@@ -29,7 +29,7 @@ from x_transformers.pretrained.foreign import (
     names_in,
     text_of_other,
 )
-from x_transformers.pretrained.rows import ROWS
+from x_transformers.pretrained.specs import ROWS
 
 CONFIG, ADAPTER = 'config.json', 'adapter_config.json'
 # what tokenizers and processors of `transformers` read, in any release

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from x_transformers.flags import ConfigError, shown, size
 from x_transformers.pretrained.engine import Step
 from x_transformers.pretrained.fields import back, classes, fields_of, token_id
-from x_transformers.pretrained.rows import Const, Fields, Link, Row, Value, link, links, row_of
+from x_transformers.pretrained.mappings import Link, link, links
+from x_transformers.pretrained.specs import Const, Fields, Row, Value, row_of
 
 Links = tuple[Link, ...]
 

@@ -4,22 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from x_transformers.pretrained.changes import (
-    ALTERNATING,
-    ALTERNATING_BIAS,
-    HALVES,
-    JOIN,
-    R_ONE,
-    SPLIT,
-    SPLIT_LATENT,
-    SPLIT_LATENT_HEADS,
-    TURNED_FIRST,
-    Change,
-    Q,
-    R,
-    T,
-    apart,
-)
 from x_transformers.pretrained.fields import (
     activation,
     back,
@@ -51,27 +35,42 @@ from x_transformers.pretrained.fields import (
     window,
 )
 from x_transformers.pretrained.heads import OF_DECODERS, SPANS_OF_BASE
-from x_transformers.pretrained.parts import (
+from x_transformers.pretrained.mappings import (
+    ALTERNATING,
+    ALTERNATING_BIAS,
+    HALVES,
     HEAD_NORMS,
+    JOIN,
     LLAMA_ATTENTION,
     LLAMA_ENDS,
     LLAMA_GATED,
     LLAMA_NORMS,
+    R_ONE,
     SANDWICH,
+    SPLIT,
+    SPLIT_LATENT,
+    SPLIT_LATENT_HEADS,
     TURNED,
+    TURNED_FIRST,
     A,
     B,
+    Change,
     F,
     Links,
+    Q,
+    R,
+    T,
+    apart,
     attention,
     fused,
     link,
     links,
     named_experts,
     output,
+    plain,
     qk_norms,
 )
-from x_transformers.pretrained.rows import Const, Fields, Row, register
+from x_transformers.pretrained.specs import Const, Fields, Row, register
 
 # the reference row, from which the others start
 
@@ -476,5 +475,120 @@ register(
         ),
         rules=dict(sliding=sliding_unrotated),
         layers={**WINDOW, 'rotary_layers': rotating_listed},
+    )
+)  # fmt: skip
+
+# types that are another one under another name, or nearly so
+
+register(
+    LLAMA.like(
+        'iquestcoder', 'LlamaForCausalLM',
+        defaults=dict(
+            vocab_size=76800, hidden_size=5120, intermediate_size=27648, num_hidden_layers=80, num_attention_heads=40,
+            num_key_value_heads=8, head_dim=128, max_position_embeddings=131072, rms_norm_eps=1e-5,
+        ),
+    )
+)  # fmt: skip
+register(
+    MISTRAL.like(
+        'ministral', 'MinistralForCausalLM', defaults=dict(layer_types=None, head_dim=None),
+        heads={'span': LLAMA.heads['span']},
+    )
+)  # fmt: skip
+register(
+    LLAMA.like(
+        'seed_oss', 'SeedOssForCausalLM',
+        defaults=dict(
+            vocab_size=155136, intermediate_size=27648, num_hidden_layers=64, num_attention_heads=80,
+            num_key_value_heads=8, max_position_embeddings=524288, attention_bias=True, attention_out_bias=False,
+            attention_dropout=0.1, residual_dropout=0.1, head_dim=128,
+        ),
+        layers=dict(
+            attn_out_bias='attention_out_bias', attn_sublayer_dropout='residual_dropout',
+            ff_sublayer_dropout='residual_dropout',
+        ),
+    )
+)  # fmt: skip
+register(
+    LLAMA.like(
+        'cwm', 'CwmForCausalLM',
+        defaults=dict(
+            vocab_size=128256, hidden_size=6144, intermediate_size=21504, num_hidden_layers=64, num_attention_heads=48,
+            num_key_value_heads=8, head_dim=128, max_position_embeddings=131072, rms_norm_eps=1e-5, rope_theta=1e6,
+            bos_token_id=0,  # their class takes no None
+            rope_parameters=dict(
+                rope_type='llama3', rope_theta=1e6, factor=16.0, high_freq_factor=4.0, low_freq_factor=1.0,
+                original_max_position_embeddings=8192,
+            ),
+            sliding_window=8192, layer_types=None,
+        ),
+        rules=dict(sliding=lambda c: tuple(i % 4 > 0 for i in range(c.num_hidden_layers))),
+        layers=dict(WINDOW, attn_qkv_bias=False, attn_out_bias=False),
+    )
+)  # fmt: skip
+register(
+    LLAMA.like(
+        'arcee', 'ArceeForCausalLM', without=('ff_glu', 'ff_glu_bias'),
+        defaults=dict(
+            hidden_size=2560, intermediate_size=18432, hidden_act='relu2', max_position_embeddings=4096,
+            rms_norm_eps=1e-5,
+        ),
+        links=links(LLAMA_ATTENTION, plain(f'{B}.mlp.up_proj', f'{B}.mlp.down_proj'), LLAMA_NORMS, LLAMA_ENDS),
+    )
+)  # fmt: skip
+
+PAIRS = attention(*(f'{S}.{name}_proj' for name in 'qkvo'), turn=False)  # they turn neighbors, as this library does
+register(
+    LLAMA.like(
+        'helium', 'HeliumForCausalLM',
+        defaults=dict(
+            vocab_size=48000, hidden_size=2560, intermediate_size=7040, num_hidden_layers=24, num_attention_heads=20,
+            num_key_value_heads=20, head_dim=128, max_position_embeddings=4096, rms_norm_eps=1e-8, rope_theta=100000.0,
+        ),
+        layers=dict(attn_out_bias=False),
+        links=links(PAIRS, LLAMA_GATED, LLAMA_NORMS, LLAMA_ENDS),
+    )
+)  # fmt: skip
+register(
+    LLAMA.like(
+        'ernie4_5', 'Ernie4_5ForCausalLM', without=('attention_bias', 'attention_dropout', 'attn_dropout', 'mlp_bias'),
+        defaults=dict(
+            vocab_size=103424, hidden_size=1024, intermediate_size=3072, num_hidden_layers=18, num_attention_heads=16,
+            num_key_value_heads=2, head_dim=128, max_position_embeddings=131072, rms_norm_eps=1e-5, use_bias=False,
+            tie_word_embeddings=True, rope_theta=500000.0,
+        ),
+        layers=dict(
+            attn_qkv_bias='use_bias', attn_out_bias='use_bias', ff_no_bias=no('use_bias'), ff_glu_bias='use_bias',
+        ),
+        links=links(PAIRS, LLAMA_GATED, LLAMA_NORMS, LLAMA_ENDS),
+    )
+)  # fmt: skip
+register(
+    GLM4.like(
+        'glm', 'GlmForCausalLM', without=('sandwich_norm',),
+        links=links(
+            PAIRS, link(f'{B}.mlp.gate_up_proj.weight', f'{F}.1.ff.0.proj.weight', HALVES),
+            link(f'{B}.mlp.down_proj.weight', f'{F}.1.ff.2.weight'), LLAMA_NORMS, LLAMA_ENDS,
+        ),
+    )
+)  # fmt: skip
+register(
+    OLMO2.like(
+        'olmo3', 'Olmo3ForCausalLM',
+        defaults=dict(sliding_window=4096, layer_types=None, full_theta=500000.0, local_theta=500000.0),
+        rules=dict(sliding=sliding_but_every('pattern'), pattern=4, scaled_kinds=('full_attention',)),
+        aliases=dict(rope_theta='full_theta'),
+        layers=dict(
+            WINDOW, rotary_emb_dim=head_width, rotary_layers=rotating_by_kind, rotary_theta=None, rotary_scaling=None,
+        ),
+    )
+)  # fmt: skip
+register(
+    GEMMA2.like(
+        'vaultgemma', 'VaultGemmaForCausalLM', without=('sandwich_norm', 'use_bidirectional_attention'),
+        links=links(
+            LLAMA_ATTENTION, LLAMA_GATED, LLAMA_ENDS,
+            link(f'{B}.input_layernorm', f'{A}.0.0.norm'), link(f'{B}.pre_feedforward_layernorm', f'{F}.0.0.norm'),
+        ),
     )
 )  # fmt: skip

@@ -20,6 +20,14 @@ from x_transformers.flags.checks import warn_once
 from x_transformers.flags.config import KINDS
 from x_transformers.flags.unexpected import answering
 from x_transformers.pretrained.adapters import Adapter
+from x_transformers.pretrained.checkpoints import (
+    describe_names,
+    is_whole,
+    knows,
+    strip_prefixes,
+    text_config,
+    within_whole,
+)
 from x_transformers.pretrained.engine import (
     Step,
     bare,
@@ -48,9 +56,7 @@ from x_transformers.pretrained.options import (
     with_keywords,
     with_tokens,
 )
-from x_transformers.pretrained.prefixes import describe_names, knows, strip_prefixes
-from x_transformers.pretrained.rows import OWN, Fields, Row, own_call, row_of, without_unknown
-from x_transformers.pretrained.text_parts import is_whole, text_config, within_whole
+from x_transformers.pretrained.specs import OWN, Fields, Row, own_call, row_of, without_unknown
 
 DECODER = KINDS['Decoder']
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from x_transformers.flags import ConfigError
-from x_transformers.pretrained.changes import CUT, JOIN, ROW
 from x_transformers.pretrained.fields import ACTIVATIONS, activation, back, their_activation, token_id
 from x_transformers.pretrained.heads import Head, classifier, of_sequence, on
-from x_transformers.pretrained.rows import Const, Fields, Part, Row, Value, link, links, register
+from x_transformers.pretrained.mappings import CUT, JOIN, ROW, link, links
+from x_transformers.pretrained.specs import Const, Fields, Part, Row, Value, register
 
 
 def both(values: Mapping[str, Value]) -> dict[str, Value]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from x_transformers.flags import ConfigError, did_you_mean, shown
 from x_transformers.flags.config import KINDS
-from x_transformers.pretrained.changes import Change, Sizes, chain
+from x_transformers.pretrained.mappings import Link, Sizes
 
 # fields of a config that change no numbers
 WITHOUT_EFFECT = re.compile(
@@ -86,46 +86,6 @@ class Part:
 
 # the value of a keyword: the name of a field, a function of the fields, or itself
 Value = str | Const | Part | Callable[['Fields'], Any] | int | float | bool | None
-
-
-@dataclass(frozen=True)
-class Link:
-    """Names of theirs, names of ours, and what changes on the way.
-
-    {i} is the number of a block, and in names of ours {2i}, {2i+1}, ... its layers; {x} stands for all experts, {j} for
-    all heads, one after the other.
-    """
-
-    theirs: tuple[str, ...]
-    ours: tuple[str, ...]
-    change: Change
-    when: Callable[[Fields], bool] | None = None
-
-
-# where the layers of a stack are
-PLACES = {'L.': 'attn_layers.layers.', 'E.': 'encoder.attn_layers.layers.', 'D.': 'decoder.net.attn_layers.layers.'}
-
-
-def link(theirs: str, ours: str, *changes: Change, when: Callable[[Fields], bool] | None = None) -> tuple[Link, ...]:
-    """Names with blanks between; `*` stands for the weight, and for the bias, where there is one.
-
-    A norm of ours, `x.norm`, holds the weight as `g` or `gamma`, and the bias as `beta`. Names of ours begin with
-    `L.`, `E.` or `D.`, the layers of the stack, of an encoder, of a decoder, or are whole.
-    """
-    ours = ' '.join(PLACES.get(name[:2], name[:2]) + name[2:] for name in ours.split())
-    if ours.endswith('.norm'):
-        stem, source = ours.removesuffix('.norm'), theirs.removesuffix('.*').removesuffix('.weight')
-        pairs = (('weight', 'g'), ('weight', 'gamma'), ('bias', 'beta'))
-        return tuple(Link((f'{source}.{a}',), (f'{stem}.{b}',), chain(*changes), when) for a, b in pairs)
-    ends = ('weight', 'bias') if '*' in theirs else ('',)
-    return tuple(
-        Link(tuple(theirs.replace('*', end).split()), tuple(ours.replace('*', end).split()), chain(*changes), when)
-        for end in ends
-    )
-
-
-def links(*groups: Sequence[Link]) -> tuple[Link, ...]:
-    return tuple(one for group in groups for one in group)
 
 
 @dataclass(frozen=True)
