@@ -17,8 +17,8 @@ from test_kernels import blocked
 from torch import nn
 
 from x_transformers import Attention, Decoder, TransformerWrapper
-from x_transformers.core.again import Kept, Surroundings
-from x_transformers.core.traces import maps_apart
+from x_transformers.core.intermediates import maps_apart
+from x_transformers.core.recompute import ModuleSnapshot, Surroundings
 from x_transformers.features.catalogue import ATTENTION
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.scores import GumbelSoftmax
@@ -123,7 +123,7 @@ def test_modules_compute_again_themselves(way, case, monkeypatch):
     """Nothing is copied where nothing has changed; with a graph, gradients are the same."""
     net, inputs, again = computed_again(way, case)
     learned = list(net.parameters())
-    monkeypatch.setattr(Kept, 'copied', None)
+    monkeypatch.setattr(ModuleSnapshot, 'copied', None)
     torch.manual_seed(1)
     wanted = gradients_of(run(net, inputs), learned)
     with again:

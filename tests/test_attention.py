@@ -7,7 +7,7 @@ from sweeps import naming
 
 from x_transformers import Attention, Decoder
 from x_transformers.cache import LayerIntermediates
-from x_transformers.core.traces import Intermediates
+from x_transformers.core.intermediates import Intermediates
 
 DIM, CONTEXT_DIM = 10, 9
 SHAPE = dict(dim=DIM, heads=4, dim_head=6)

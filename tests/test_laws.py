@@ -54,7 +54,7 @@ from torch.utils._pytree import tree_leaves
 from x_transformers import Attention, Decoder, Encoder, PrefixDecoder, TransformerWrapper
 from x_transformers.cache import Cache
 from x_transformers.continuous import CONTINUOUS
-from x_transformers.core.traces import NoMaps
+from x_transformers.core.intermediates import NoMaps
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.sources import ValueResidual
 from x_transformers.flags import ConfigError, PerLayer

@@ -25,7 +25,7 @@ from x_transformers import (
     x_transformers as core,
 )
 from x_transformers.core import calls, model_calls
-from x_transformers.core.traces import Intermediates
+from x_transformers.core.intermediates import Intermediates
 from x_transformers.fast import untouched
 from x_transformers.fast.plain_step import PlainStep
 from x_transformers.fast.untouched import CALLED, LAZY, WRITTEN, Code, Private

@@ -12,7 +12,6 @@ from einops import rearrange
 from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
-from x_transformers.core.again import itself
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_number, check_ids, check_lengths, within
@@ -20,6 +19,7 @@ from x_transformers.core.draws import draw_number
 from x_transformers.core.nets import HEADLESS
 from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import accurate
+from x_transformers.core.recompute import identity
 from x_transformers.features.resizing import replace_values
 from x_transformers.flags import (
     Check,
@@ -271,7 +271,7 @@ class BeliefStateWrapper(Configurable):
 
         flat = rearrange(belief, 'b p d -> (b p) d'), rearrange(targets, 'b p two -> (b p) two')
         if reads_whole(self.text_head):
-            (losses,) = of(itself, *flat)
+            (losses,) = of(identity, *flat)
         else:
             (losses,) = by_chunks(of, flat, 2 * self.num_tokens, (self.text_head,))
         return shared(losses.view(targets.shape), weights) / (2 * count)

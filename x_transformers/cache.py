@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.buffers import Buffer, KeysValues, State, Tail, lasting
+from x_transformers.core.buffers import Buffer, CachedState, KeysValues, Tail, lasting
 from x_transformers.core.checks import a_tensor, check_range
 from x_transformers.core.files import all_are, check_fields, is_count, read_content, write_content
+from x_transformers.core.intermediates import Intermediates
 from x_transformers.core.notes import own_copy
 from x_transformers.core.old_caches import of_format_2, of_format_3
-from x_transformers.core.sight import Sight
 from x_transformers.core.state import is_content, is_rows, state_of
-from x_transformers.core.traces import Intermediates
+from x_transformers.core.window import AttentionWindow
 from x_transformers.flags.maybe import Maybe
 
 FORMAT = 'x-transformers cache 4'
@@ -47,10 +47,10 @@ class Cache:
 
     layers: list[KeysValues | None] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
-    states: dict[str, State] = field(default_factory=dict)
+    states: dict[str, CachedState] = field(default_factory=dict)
     seen: int | Tensor = 0
     leading: int = 0
-    model_states: dict[str, State] = field(default_factory=dict)
+    model_states: dict[str, CachedState] = field(default_factory=dict)
     made_by: Maybe[Sequence[str]] = None
 
     @property
@@ -77,7 +77,7 @@ class Cache:
         held += [state.batch for _, state in self.named() if state.batch is not None]
         return held[0] if held else None
 
-    def named(self) -> Iterator[tuple[str, State]]:
+    def named(self) -> Iterator[tuple[str, CachedState]]:
         """All that features remember, in layers, stack and model."""
         tables = [layer.states for layer in self.layers if layer is not None]
         for table in (*tables, self.states, self.model_states):
@@ -144,7 +144,7 @@ class Cache:
         """This cache with the last `new` tokens of another."""
         self.refuse('caught_up')
 
-        def extended(own: dict[str, State], others: dict[str, State]) -> dict[str, State]:
+        def extended(own: dict[str, CachedState], others: dict[str, CachedState]) -> dict[str, CachedState]:
             return {name: state.caught_up(others[name], new) for name, state in own.items()}
 
         layers = []
@@ -251,7 +251,7 @@ class Cache:
         """All that is held, in plain containers, for a file."""
         whole = self.plain()
 
-        def contents(states: dict[str, State]) -> dict[str, Any]:
+        def contents(states: dict[str, CachedState]) -> dict[str, Any]:
             return {name: state.content() for name, state in states.items()}
 
         return {
@@ -274,13 +274,15 @@ class Cache:
         """The way back from `content`.  Raises ValueError that names a field which cannot be."""
         check_content(content)
 
-        def states_of(contents: dict[str, Any]) -> dict[str, State]:
+        def states_of(contents: dict[str, Any]) -> dict[str, CachedState]:
             return {name: state_of(one) for name, one in contents.items()}
 
         layers: Any = [None if pair is None else KeysValues.of(pair) for pair in content['layers']]
         for at, (tail, remembered) in enumerate(zip(content['tails'], content['remembered'], strict=True)):
             if layers[at] is not None and tail is not None:
-                buffers = [None if b is None else Tail.of(b, tail[0], Sight(*tail[1:])) for b in layers[at].buffers]
+                buffers = [
+                    None if b is None else Tail.of(b, tail[0], AttentionWindow(*tail[1:])) for b in layers[at].buffers
+                ]
                 layers[at] = KeysValues(tuple(buffers))
             if layers[at] is not None:
                 layers[at].states = states_of(remembered)
@@ -380,12 +382,12 @@ class LayerIntermediates:
     block_hiddens: Maybe[list[Tensor]] = None
     cache_length: int | Tensor = 0
     aux_losses: dict[str, Tensor] = field(default_factory=dict)
-    states: dict[str, State] = field(default_factory=dict)
+    states: dict[str, CachedState] = field(default_factory=dict)
     leading: int = 0
     passes: Maybe[list[Cache]] = None
     whole: str = ''
     made_by: Maybe[Sequence[str]] = None
-    model_states: dict[str, State] = field(default_factory=dict)
+    model_states: dict[str, CachedState] = field(default_factory=dict)
     mem_masks: list[tuple[Tensor | None, Tensor | None]] | None = None
     block_outputs: list[Tensor] | None = None
     block_readouts: list[Any] | None = None

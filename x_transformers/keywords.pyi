@@ -8,7 +8,7 @@ from typing_extensions import Required
 from typing_extensions import Unpack as Unpack
 from torch._C import Generator
 from x_transformers.cache import Cache, LayerIntermediates
-from x_transformers.core.traces import Intermediates
+from x_transformers.core.intermediates import Intermediates
 from x_transformers.flags import PerLayer
 from x_transformers.flags.declared import Feature
 from x_transformers.generation.batching import Paged

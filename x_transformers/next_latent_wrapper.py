@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from x_transformers.compat.helpers import masked_mean as masked_mean
-from x_transformers.core.again import Kept, itself
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids
@@ -25,6 +24,7 @@ from x_transformers.core.model_calls import model_call
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import accurate
+from x_transformers.core.recompute import ModuleSnapshot, identity
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import (
     Check,
@@ -154,7 +154,7 @@ def frozen_logits(net: Any, x: Tensor) -> tuple[Tensor, ...]:
     """The logits of each head of a model from its hidden states, which learn from them alone."""
     head: Any = net.to_logits
     if not torch.compiler.is_compiling():
-        logits = Kept(head, detached=True).now(head)(x)
+        logits = ModuleSnapshot(head, detached=True).now(head)(x)
     elif isinstance(head, TiedReadout):
         bias = None if head.bias is None else head.bias.detach()
         logits = F.linear(x, head.table(x.device).detach() * head.scale, bias)
@@ -371,7 +371,7 @@ class NextLatentWrapper(Configurable):
             return (total / len(found),)
 
         if not later(self.net) or reads_whole(self.net.to_logits):
-            return of(itself, states, targets)[0]
+            return of(identity, states, targets)[0]
         classes, net = 4 * (self.net.logits_dim or self.net.num_tokens), self.net
         flat = rearrange(states, 'r b n d -> (r b n) d'), rearrange(targets, 'r b n d -> (r b n) d')
         return by_chunks(of, flat, classes, (net,), (net.attn_layers,))[0].view(states.shape[:-1])

@@ -67,6 +67,7 @@ from x_transformers.core.checks import (
 )
 from x_transformers.core.feedforward_calls import FeedForwardCall
 from x_transformers.core.hooks import is_hooked, is_watched
+from x_transformers.core.intermediates import Intermediates as Intermediates, are_maps_apart, maps_apart
 from x_transformers.core.kinds import KINDS, Kind, attends, check_kinds, refuse_memories, remembered_with
 from x_transformers.core.layer_list import Parts, check_places, layers_of
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
@@ -82,10 +83,9 @@ from x_transformers.core.routing import (
     split_model_flags,
 )
 from x_transformers.core.rows import taken, to_4d
-from x_transformers.core.sight import Limits
-from x_transformers.core.some import refuse_kind, refuse_some
-from x_transformers.core.traces import Intermediates as Intermediates, are_maps_apart, maps_apart
+from x_transformers.core.token_subset import refuse_kind, refuse_some
 from x_transformers.core.widths import Shape, Widths
+from x_transformers.core.window import WindowLimits
 from x_transformers.fast.untouched import remember
 from x_transformers.features.abilities import Abilities
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
@@ -219,7 +219,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         self.attend = Attend.of(self)
         self.features.setup()
         self.keep_derived()
-        self.limits = Limits.of(self.features.active)
+        self.limits = WindowLimits.of(self.features.active)
         if not self.settles_projection:
             self.to_out = self._build_projection() if self.projects else nn.Identity()
         for feature in self.features.at.get('initialise', ()):

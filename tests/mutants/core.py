@@ -2,7 +2,7 @@
 
 # fmt: off
 BUGS = {
-    'core/again.py': ('test_again.py', [
+    'core/recompute.py': ('test_again.py', [
         ('a change of a tensor in place is not seen', 'return (version(t), t.dtype, t.device) != self.versions[name]', 'return False'),
         ('another module in the place of one is not seen', 'same = same and all(same_values(own[key], part) for key, part in self.parts.items())', 'same = same and True'),
         ('what features hold may change', 'same = same and all(same_values(f.__dict__, values) for f, values in self.features.items())', 'same = same and True'),
@@ -26,7 +26,7 @@ BUGS = {
         ('any whole number is a truth', '(is_int(value) and value in (0, 1))', 'is_int(value)', 'test_wrong_values.py'),
         ('a text is a list', ' and not isinstance(value, (str, bytes))', '', 'test_wrong_values.py'),
     ]),
-    'core/sight.py': ('test_caches_of_windows.py', [
+    'core/window.py': ('test_caches_of_windows.py', [
         ('a key too many leaves', 'max(tokens - self.rows + self.step - 1, 0)', 'max(tokens - self.rows + self.step, 0)'),
         ('keys leave in the middle of a block', '- 1, 0) // self.step * self.step', '- 1, 0)'),
         ('features that need all keys are overlooked', 'if not one.keys_may_leave and needs_all(one)', 'if False'),
@@ -230,12 +230,12 @@ BUGS = {
         ('a causal block lacks its last key', 'ahead = [0] if causal', 'ahead = [-1] if causal'),
         ('a table of distances is off by one', 'first = keys.start - rows.stop + self.rows', 'first = keys.start - rows.stop + self.rows - 1'),
     ]),
-    'core/traces.py': ('test_attention.py test_kernels.py', [
+    'core/intermediates.py': ('test_attention.py test_kernels.py', [
         ('a map that was set to None is computed again', 'self.assigned |= {index}', 'pass', 'test_clients.py'),
         ('an edited pair keeps states of another length', 'if state.length == self.past.length', 'if True', 'test_regressions.py test_sources.py test_known_defects.py'),
         ('log probabilities of the first key, not of the chosen', 'intermeds.post_softmax_attn.argmax(dim=-1, keepdim=True)', 'intermeds.post_softmax_attn.argmin(dim=-1, keepdim=True)', 'test_scores.py test_stack.py test_known_defects.py'),
     ]),
-    'core/some.py': ('test_own_features.py test_halting.py', [
+    'core/token_subset.py': ('test_own_features.py test_halting.py', [
         ('those that are not meant change', 'new if self.runs is None else torch.where(self.runs.unsqueeze(-1), new, old)', 'new'),
         ('a mask of scores keeps its rows', 'taken(t, self.only, -2) if t.shape[-2] == self.new else t', 't'),
         ('a feature that needs all tokens passes', "if reason := feature.of_tokens_together('needs_all'):", 'if False:'),

@@ -436,7 +436,7 @@ BUGS = {
     'features/chunks.py': ('test_feedforward_chunks.py', [
         ('slices are of the batch', 'return x.chunk(count, dim=-2)', 'return x.chunk(count, dim=0)'),
         ('what is computed again is kept', 'run = recomputed(function) if recomputes else function', 'run = function'),
-        ('weights of another moment', 'kept = Kept(function)', 'pass'),
+        ('weights of another moment', 'kept = ModuleSnapshot(function)', 'pass'),
         ('a feature that mixes tokens is sliced', "if why := feature.of_tokens_together('joins_tokens'):", 'if why := None:'),
     ]),
     'features/reversible.py': ('test_reversible.py', [

@@ -142,7 +142,7 @@ BUGS = {
     'next_latent_wrapper.py': ('test_next_latent_wrapper.py', [
         ('targets learn', 'torch.stack([F.pad(hidden.detach()[:, step:]', 'torch.stack([F.pad(hidden[:, step:]'),
         ('tokens learn', 'tokens = self.token_emb(ids).detach()', 'tokens = self.token_emb(ids)'),
-        ('the head learns from the divergence', 'Kept(head, detached=True)', 'Kept(head, detached=False)'),
+        ('the head learns from the divergence', 'ModuleSnapshot(head, detached=True)', 'ModuleSnapshot(head, detached=False)'),
         ('weights fade with the loss of their own step', 'before = distances.cumsum(dim=0) - distances', 'before = distances.cumsum(dim=0)'),
         ('states behind padding are targets', 'Targets(x, self.ignore_index, real)', 'Targets(x, self.ignore_index)', 'test_wrapper_laws.py -knothing_is_predicted'),
     ]),

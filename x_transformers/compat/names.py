@@ -25,7 +25,7 @@ from x_transformers.compat.helpers import (
     pad_at_dim as pad_at_dim,
     unpack_one as unpack_one,
 )
-from x_transformers.core.traces import log_prob_from_hard_attend as log_prob_from_hard_attend
+from x_transformers.core.intermediates import log_prob_from_hard_attend as log_prob_from_hard_attend
 from x_transformers.features.biases import (
     AlibiPositionalBias as AlibiPositionalBias,
     DynamicPositionBias as DynamicPositionBias,

@@ -76,7 +76,7 @@ SURE: dict[Any, tuple[type, ...]] = {
 }
 
 
-class Kind(NamedTuple):
+class Accepts(NamedTuple):
     """What an annotation allows: values of the types `sure`, and others that pass a test."""
 
     sure: frozenset[type]
@@ -86,7 +86,7 @@ class Kind(NamedTuple):
         return type(value) in self.sure or self.allowed.test(value)
 
 
-def kind_of(annotation: Any) -> Kind | None:
+def kind_of(annotation: Any) -> Accepts | None:
     """What an annotation allows, or None if it does not say, or says that it is a number."""
     parts = typing.get_args(annotation) if is_union(annotation) else (annotation,)
     parts = [typing.get_origin(part) or part for part in parts]
@@ -94,19 +94,19 @@ def kind_of(annotation: Any) -> Kind | None:
     if not known or len(known) + (types.NoneType in parts) < len(parts):
         return None
     sure = frozenset(kind for part in parts for kind in SURE.get(part, ()))
-    return Kind(sure, functools.reduce(Check.__or__, dict.fromkeys(known)))
+    return Accepts(sure, functools.reduce(Check.__or__, dict.fromkeys(known)))
 
 
 def is_union(annotation: Any) -> bool:
     return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
-def kinds_of(method: Callable[..., Any]) -> dict[str, Kind]:
+def kinds_of(method: Callable[..., Any]) -> dict[str, Accepts]:
     """What the arguments of a method may be, by name."""
     room, found = {**vars(typing), **getattr(method, '__globals__', {})}, {}
     for name, parameter in inspect.signature(method).parameters.items():
         if name in NAMED:
-            found[name] = Kind(frozenset((types.NoneType,)), NAMED[name])
+            found[name] = Accepts(frozenset((types.NoneType,)), NAMED[name])
             continue
         annotation = parameter.annotation
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or annotation is parameter.empty:
@@ -122,7 +122,7 @@ def kinds_of(method: Callable[..., Any]) -> dict[str, Kind]:
     return found
 
 
-def check_kinds(kinds: dict[str, Kind], arguments: Iterable[tuple[str, Any]]) -> bool:
+def check_kinds(kinds: dict[str, Accepts], arguments: Iterable[tuple[str, Any]]) -> bool:
     """Refuse arguments of another kind than they must be. Whether their types alone say that they are right."""
     doubtful = [(name, value) for name, value in arguments if name in kinds and type(value) not in kinds[name].sure]
     for name, value in doubtful:

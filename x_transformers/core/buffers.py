@@ -13,8 +13,8 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from x_transformers.core.sight import Sight
 from x_transformers.core.transforms import is_exporting
+from x_transformers.core.window import AttentionWindow
 from x_transformers.flags.maybe import Maybe
 
 CLAIMING = threading.Lock()
@@ -42,7 +42,7 @@ class Storage:
         return free
 
 
-class State:
+class CachedState:
     """What the past left under one name. A value: each operation gives a new one.
 
     length   the tokens that it has seen
@@ -59,23 +59,23 @@ class State:
         """Why an operation of the cache would not be exact, or None if it is."""
         return None
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> State:
+    def map(self, function: Callable[[Tensor], Tensor]) -> CachedState:
         """With `function` applied to all tensors, whose first axis is the batch."""
         raise NotImplementedError
 
-    def each(self, function: Callable[[Buffer], Buffer]) -> State:
+    def each(self, function: Callable[[Buffer], Buffer]) -> CachedState:
         """With `function` applied to its rows, for what has a row for each token."""
         raise NotImplementedError
 
-    def crop(self, count: int) -> State:
+    def crop(self, count: int) -> CachedState:
         """Without the last `count` tokens."""
         raise NotImplementedError
 
-    def keep_last(self, count: int) -> State:
+    def keep_last(self, count: int) -> CachedState:
         """With the last `count` tokens alone."""
         raise NotImplementedError
 
-    def caught_up(self, other: State, new: int) -> State:
+    def caught_up(self, other: CachedState, new: int) -> CachedState:
         """Followed by the last `new` tokens of another."""
         raise NotImplementedError
 
@@ -87,7 +87,7 @@ class State:
         raise NotImplementedError
 
 
-class Buffer(State):
+class Buffer(CachedState):
     """Rows of tokens, (..., n, d), that grow at the end. The tokens start at `start` of the storage."""
 
     __slots__ = ('length', 'start', 'storage')
@@ -194,12 +194,12 @@ class Tail(Buffer):
 
     __slots__ = ('gone', 'sight')
 
-    def __init__(self, tensor: Tensor, gone: int, sight: Sight) -> None:
+    def __init__(self, tensor: Tensor, gone: int, sight: AttentionWindow) -> None:
         super().__init__(tensor)
         self.gone, self.sight = gone, sight
 
     @classmethod
-    def of(cls, rows: Buffer, gone: int, sight: Sight) -> Tail:
+    def of(cls, rows: Buffer, gone: int, sight: AttentionWindow) -> Tail:
         """On the same memory."""
         new = object.__new__(cls)
         new.storage, new.start, new.length, new.gone, new.sight = rows.storage, rows.start, rows.length, gone, sight
@@ -274,7 +274,7 @@ class KeysValues:
     __slots__ = ('buffers', 'changed_by', 'states')
 
     def __init__(
-        self, buffers: tuple[Maybe[Buffer], ...], states: dict[str, State] | None = None, changed_by: Any = None
+        self, buffers: tuple[Maybe[Buffer], ...], states: dict[str, CachedState] | None = None, changed_by: Any = None
     ) -> None:
         self.buffers, self.states, self.changed_by = buffers, states or {}, changed_by
 
@@ -304,7 +304,7 @@ class KeysValues:
         """Of how many tokens keys and values have left."""
         return self.buffers[0].gone
 
-    def seen_by(self, sight: Sight | None) -> KeysValues:
+    def seen_by(self, sight: AttentionWindow | None) -> KeysValues:
         """With keys and values that may leave where later queries have no more than this in sight."""
         if sight is None and not any(isinstance(b, Tail) for b in self.buffers):
             return self
@@ -339,6 +339,6 @@ class KeysValues:
         return KeysValues((self.buffers[0].like(k), *self.buffers[1:]), lasting(self.states))
 
 
-def lasting(states: Mapping[str, State]) -> dict[str, State]:
+def lasting(states: Mapping[str, CachedState]) -> dict[str, CachedState]:
     """Without those that are derived."""
     return {name: state for name, state in states.items() if not isinstance(state, Derived)}

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from x_transformers.cache import Cache, LayerIntermediates, cache_of, check_maker
 from x_transformers.core.arguments import HasChecked
 from x_transformers.core.aux_losses import AddsLosses
-from x_transformers.core.buffers import KeysValues, State
+from x_transformers.core.buffers import CachedState, KeysValues
 from x_transformers.core.checks import (
     STACK_INPUTS,
     a_tensor,
@@ -44,15 +44,15 @@ from x_transformers.core.checks import (
     with_past,
 )
 from x_transformers.core.hosts import Layer, Stack
+from x_transformers.core.intermediates import Intermediates, is_read, log_prob_from_hard_attend
 from x_transformers.core.kinds import KINDS, attends, refuse_memories
 from x_transformers.core.notes import Opaque
 from x_transformers.core.positions import with_front
 from x_transformers.core.precision import without_autocast
 from x_transformers.core.rows import InBlocks, height_of, is_large, spans_of, taken
-from x_transformers.core.sight import Sight, in_sight
-from x_transformers.core.some import OfTokens, refuse_some
 from x_transformers.core.state import HasStates
-from x_transformers.core.traces import Intermediates, is_read, log_prob_from_hard_attend
+from x_transformers.core.token_subset import TokenSubset, refuse_some
+from x_transformers.core.window import AttentionWindow, in_sight
 from x_transformers.flags import Feature, Features, Remembered, is_int, shown
 from x_transformers.flags.maybe import Maybe
 
@@ -63,7 +63,7 @@ BESIDE = ('inputs', 'shared', 'norm_inputs', 'condition', 'mems', 'mem_masks', '
 
 
 @dataclass
-class StackCall(AddsLosses, HasStates, OfTokens, HasChecked):
+class StackCall(AddsLosses, HasStates, TokenSubset, HasChecked):
     """One pass through a stack: the past, the masks, and what its layers are called with.
 
     The keys of self-attention are `memories` hidden states of an earlier segment, `held` cached tokens, and the `new`
@@ -288,11 +288,11 @@ class StackCall(AddsLosses, HasStates, OfTokens, HasChecked):
         self.step, self.attended, self.self_attended = other.step, other.attended, other.self_attended
 
     @property
-    def old_states(self) -> Mapping[str, State] | None:
+    def old_states(self) -> Mapping[str, CachedState] | None:
         return None if self.cache is None else self.cache.states
 
     @property
-    def new_states(self) -> dict[str, State]:
+    def new_states(self) -> dict[str, CachedState]:
         return self.trace.states
 
     @property
@@ -554,8 +554,8 @@ class Call(AddsLosses, HasStates, InBlocks):
     past: Maybe[KeysValues]
     trace: Intermediates
     keeps: bool = False
-    new_states: dict[str, State] = field(default_factory=dict)
-    old_states: Maybe[Mapping[str, State]] = None
+    new_states: dict[str, CachedState] = field(default_factory=dict)
+    old_states: Maybe[Mapping[str, CachedState]] = None
     declared: Mapping[str, Remembered] = field(default_factory=dict)
     changed_by: Maybe[Feature] = None
     rebuilds_values: bool = False
@@ -565,7 +565,7 @@ class Call(AddsLosses, HasStates, InBlocks):
     keys: int = 0
     total_keys: int = 0
     summed: int = 0
-    sight: Maybe[Sight] = None
+    sight: Maybe[AttentionWindow] = None
     shown: Maybe[Tensor] = None
     real: Maybe[Tensor] = None
     all_real: Maybe[Tensor] = None

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from x_transformers.core.aux_losses import AddsLosses
-from x_transformers.core.buffers import State
+from x_transformers.core.buffers import CachedState
 from x_transformers.core.calls import StackCall
 from x_transformers.core.checks import a_tensor, boolean_mask, check_device
 from x_transformers.core.state import HasStates
@@ -28,7 +28,7 @@ class FeedForwardCall(AddsLosses, HasStates):
     kind: str | None = None
     stack: tuple[StackCall, int] | None = None
     declared: Mapping[str, Remembered] = field(default_factory=dict)
-    alone: dict[str, State] = field(default_factory=dict)
+    alone: dict[str, CachedState] = field(default_factory=dict)
     slices: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
 
     def in_slices(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,11 +40,11 @@ class FeedForwardCall(AddsLosses, HasStates):
         return '' if self.stack is None else f'{self.stack[1]}.{self.kind}.'
 
     @property
-    def old_states(self) -> Mapping[str, State] | None:
+    def old_states(self) -> Mapping[str, CachedState] | None:
         return None if self.stack is None else self.stack[0].old_states
 
     @property
-    def new_states(self) -> dict[str, State]:
+    def new_states(self) -> dict[str, CachedState]:
         return self.alone if self.stack is None else self.stack[0].new_states
 
     @property

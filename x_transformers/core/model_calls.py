@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.core.aux_losses import AddsLosses, AuxLosses, gathering
-from x_transformers.core.buffers import State
+from x_transformers.core.buffers import CachedState
 from x_transformers.core.checks import (
     a_tensor,
     as_mask,
@@ -100,7 +100,7 @@ class ModelCall(AddsLosses, HasStates):
     returns_readout: bool = False
     losses: AuxLosses = field(default_factory=functools.partial(AuxLosses, joins=True))
     on: Any = None
-    new_states: dict[str, State] = field(default_factory=dict)
+    new_states: dict[str, CachedState] = field(default_factory=dict)
 
     @classmethod
     def after(cls, trace: LayerIntermediates, on: Any) -> ModelCall:
@@ -129,7 +129,7 @@ class ModelCall(AddsLosses, HasStates):
         return self.on.remembers
 
     @property
-    def old_states(self) -> Mapping[str, State] | None:
+    def old_states(self) -> Mapping[str, CachedState] | None:
         return None if self.cache is None else self.cache.model_states
 
     @property

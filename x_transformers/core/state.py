@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from x_transformers.core.buffers import Buffer, Derived, State
+from x_transformers.core.buffers import Buffer, CachedState, Derived
 from x_transformers.core.files import is_count
 from x_transformers.flags.maybe import Maybe
 from x_transformers.flags.resolved import did_you_mean
 from x_transformers.flags.states import Noted, OfContext, PerToken, Remembered, Ring, Running
 
 
-class Sum(State):
+class Sum(CachedState):
     """A tree of tensors after `length` tokens, and the one before the last call, as `(value, length)`, if known."""
 
     __slots__ = ('batch_first', 'before', 'length', 'value')
@@ -72,7 +72,7 @@ class Sum(State):
         return {'kind': self.kind, **held, 'before': None if self.before is None else list(self.before)}
 
 
-class LastRows(State):
+class LastRows(CachedState):
     """The rows of the last `width` tokens, of `length` in all; up to twice as many, so that some can be taken back."""
 
     __slots__ = ('held', 'length', 'width')
@@ -124,7 +124,7 @@ class LastRows(State):
         return {'kind': self.kind, 'rows': rows, 'width': self.width, 'length': self.length}
 
 
-class Note(State):
+class Note(CachedState):
     """A tree of tensors that is of no row and no token."""
 
     __slots__ = ('value',)
@@ -146,7 +146,7 @@ class Note(State):
         return {'kind': self.kind, 'value': self.value}
 
 
-class FromContext(State):
+class FromContext(CachedState):
     """A tree of tensors with the batch first, of no token."""
 
     __slots__ = ('value',)
@@ -205,14 +205,14 @@ FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
 
 
 def is_content(value: Any) -> bool:
-    """Whether `State.content` can have given this."""
+    """Whether `CachedState.content` can have given this."""
     kind = value.get('kind') if isinstance(value, dict) else None
     fields = FIELDS.get(kind) if isinstance(kind, str) else None
     return fields is not None and {*value} == {'kind', *fields} and all(test(value[n]) for n, test in fields.items())
 
 
-def state_of(content: dict[str, Any]) -> State:
-    """The way back from `State.content`."""
+def state_of(content: dict[str, Any]) -> CachedState:
+    """The way back from `CachedState.content`."""
     kind, held = content['kind'], {name: value for name, value in content.items() if name != 'kind'}
     if kind == 'rows':
         return Buffer(held['rows'])
@@ -251,7 +251,7 @@ class Handle:
         return state
 
 
-class OfTokens(Handle):
+class TokenHandle(Handle):
     """See `PerToken`."""
 
     __slots__ = ()
@@ -355,7 +355,7 @@ class OfNote(Handle):
 
 
 HANDLES: dict[type[Remembered], type[Handle]] = {
-    PerToken: OfTokens,
+    PerToken: TokenHandle,
     Ring: OfRing,
     Running: OfRun,
     Noted: OfNote,
@@ -377,8 +377,8 @@ class HasStates:
 
     if TYPE_CHECKING:
         declared: Mapping[str, Remembered]
-        old_states: Mapping[str, State] | None
-        new_states: dict[str, State]
+        old_states: Mapping[str, CachedState] | None
+        new_states: dict[str, CachedState]
         continues: bool
         count: int
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers import attend
-from x_transformers.core import calls, traces
+from x_transformers.core import calls, intermediates
 from x_transformers.core.hosts import Layer, Stack
 from x_transformers.fast.gains import scale_of
 from x_transformers.fast.untouched import PACKAGE, Code, Snapshot, is_known, is_ours
@@ -294,7 +294,16 @@ def snapshot(
     hosts = dict.fromkeys((root, stack, *(layer[1] for layer in stack.layers)))
     features = [feature for host in hosts for feature in acting(host)]
     seen = Snapshot(root, features, unseen)
-    known = (calls.Call, calls.StackCall, traces.Intermediates, sys.modules[CORE], dense, attend, calls, traces)
+    known = (
+        calls.Call,
+        calls.StackCall,
+        intermediates.Intermediates,
+        sys.modules[CORE],
+        dense,
+        attend,
+        calls,
+        intermediates,
+    )
     return seen, Code((*known, *code, *seen.kinds))
 
 

@@ -38,7 +38,7 @@ LAZY = frozenset({'__annotations__', '__annotations_cache__', '__doc__', '__slot
 TORCHS = 'torch.nn.modules.'
 PACKAGE = __name__.partition('.')[0]
 # what every pass runs through
-ALL_PASSES = ('attend', 'kernels.dense', 'core.buffers', 'core.calls', 'core.model_calls', 'core.traces')
+ALL_PASSES = ('attend', 'kernels.dense', 'core.buffers', 'core.calls', 'core.model_calls', 'core.intermediates')
 
 # code that short cuts stand for, as it was before anybody could replace it
 WRITTEN: dict[type | ModuleType, dict[str, Any]] = {}

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.again import Kept
 from x_transformers.core.checks import a_tensor, first_of, overridden_together, weights_in
+from x_transformers.core.recompute import ModuleSnapshot
 from x_transformers.core.rows import Diagonals, Pointwise, Rows, is_large, of_each, summable
 from x_transformers.features.levels import AttentionFeature, StackFeature, uses
 from x_transformers.features.norms import LayerNorm
@@ -253,7 +253,7 @@ class SharedBias:
 
     def __init__(self, module: PositionBias) -> None:
         self.module = module
-        self.kept = None if torch.compiler.is_compiling() else Kept(module)
+        self.kept = None if torch.compiler.is_compiling() else ModuleSnapshot(module)
         self.sizes: tuple[int, int] = (-1, -1)
         self.known: Tensor | None = None
         self.table: Diagonals | None = None

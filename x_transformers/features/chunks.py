@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from x_transformers.core.again import Kept, again
+from x_transformers.core.recompute import ModuleSnapshot, recompute
 from x_transformers.core.transforms import transformed
 from x_transformers.features.levels import FeedForwardFeature
 from x_transformers.flags import ConfigError, flag, size
@@ -81,5 +81,5 @@ def recomputed(function: OfTokens) -> OfTokens:
     """The same, of which nothing is saved but its input."""
     kept = None
     if isinstance(function, nn.Module) and not torch.compiler.is_compiling():
-        kept = Kept(function)
-    return lambda x: again(lambda now, x: now(function)(x), x, kept=kept)
+        kept = ModuleSnapshot(function)
+    return lambda x: recompute(lambda now, x: now(function)(x), x, kept=kept)

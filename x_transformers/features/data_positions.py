@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.again import COPIED, Kept
 from x_transformers.core.precision import accurate
+from x_transformers.core.recompute import COPIED, ModuleSnapshot
 from x_transformers.core.rows import Pointwise, Rows, taken
 from x_transformers.features.biases import distances
 from x_transformers.features.levels import AttentionFeature
@@ -236,7 +236,7 @@ class RelativeProjectedBias(AttentionFeature):
             raise ValueError(f'`use_rel_proj_pos_bias` does not go with a context: {self.not_across}')
         index, own, module = call.k_at, call.q_at, self.module
         weights = split_heads(module.to_distance_weights(call.x), module.heads)
-        kept = None if torch.compiler.is_compiling() else Kept(module, copied=COPIED)
+        kept = None if torch.compiler.is_compiling() else ModuleSnapshot(module, copied=COPIED)
 
         def of(rows: slice, keys: slice) -> Tensor:
             then = module if kept is None else kept.now(module)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.again import Kept, again
+from x_transformers.core.recompute import ModuleSnapshot, recompute
 from x_transformers.core.transforms import transformed
 from x_transformers.features.layouts import ParallelBlock
 from x_transformers.features.levels import StackFeature
@@ -53,10 +53,10 @@ class CheckpointLayers(StackFeature):
             return run(x, call, steps)
         length = int(self.checkpoint_layers)  # True is one
         for start in range(0, len(steps), length):
-            x = self.again(run, x, call, steps[start : start + length])
+            x = self.recompute(run, x, call, steps[start : start + length])
         return x
 
-    def again(self, run: Run, x: Tensor, call: Any, steps: Sequence[int]) -> Tensor:
+    def recompute(self, run: Run, x: Tensor, call: Any, steps: Sequence[int]) -> Tensor:
         """Run some layers, now and in the backward pass, from the same call."""
         before, stack = call.fork(), self.host
 
@@ -68,8 +68,10 @@ class CheckpointLayers(StackFeature):
         if not torch.compiler.is_compiling():
             own, parallel = {call.order[step] for step in steps}, stack.features.find(ParallelBlock)
             own |= set() if parallel is None else {parallel.first(index) for index in own}  # whose norm they share
-            kept = Kept(stack, without=[layer for index, layer in enumerate(stack.layers) if index not in own])
-        x, own = again(segment, x, kept=kept, reads=() if kept is None else call.beside())
+            kept = ModuleSnapshot(
+                stack, without=[layer for index, layer in enumerate(stack.layers) if index not in own]
+            )
+        x, own = recompute(segment, x, kept=kept, reads=() if kept is None else call.beside())
         call.adopt(own)
         return x
 

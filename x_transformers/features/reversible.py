@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.again import Kept, Surroundings, outside_of_vmap
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.hooks import is_hooked, may_get_others
 from x_transformers.core.notes import Notes
+from x_transformers.core.recompute import ModuleSnapshot, Surroundings, outside_of_vmap
 from x_transformers.core.rows import noise_state, replayed
 from x_transformers.core.transforms import transformed
 from x_transformers.features.levels import StackFeature
@@ -171,7 +171,7 @@ class Replay:
     def __init__(self, stack: Any, on: Features, x: Tensor, call: Any) -> None:
         self.stack, self.on, self.call, self.device = stack, on, call, x.device
         self.before = call.with_beside(call.beside())
-        self.kept, self.surroundings = Kept(stack), Surroundings(x.device.type)
+        self.kept, self.surroundings = ModuleSnapshot(stack), Surroundings(x.device.type)
         self.parameters = [parameter for parameter in stack.parameters() if parameter.requires_grad]
         self.beside = call.beside()
         own = {id(parameter) for layer in stack.current_layers() for parameter in layer.parameters()}

@@ -63,7 +63,7 @@ RESULTS: dict[str, dict[str, str]] = {
 }
 FROM = {
     'LayerIntermediates': 'x_transformers.cache',
-    'Intermediates': 'x_transformers.core.traces',
+    'Intermediates': 'x_transformers.core.intermediates',
     'PerLayer': 'x_transformers.flags',
     'Pattern': 'x_transformers.patterns.base',
 }

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
+from x_transformers.core.intermediates import cache_alone
 from x_transformers.core.own_stacks import given_whole
-from x_transformers.core.traces import cache_alone
 from x_transformers.fast.plain_step import PlainStep
 from x_transformers.fast.untouched import Private
 from x_transformers.flags import warn_once

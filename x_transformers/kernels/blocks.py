@@ -15,10 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.again import Kept, again, batched, differentiated, hosts_of, itself, outside_of_vmap
 from x_transformers.core.calls import Call
 from x_transformers.core.checks import first_of
 from x_transformers.core.precision import without_autocast
+from x_transformers.core.recompute import (
+    ModuleSnapshot,
+    batched,
+    differentiated,
+    hosts_of,
+    identity,
+    outside_of_vmap,
+    recompute,
+)
 from x_transformers.core.rows import (
     Diagonals,
     Rows,
@@ -60,10 +68,10 @@ def by_rows(
         out = kernel(q, *(cut_keys(t, span.keys, call.keys, -2) for t in (k, v)), block, now(on))
         return out, *[block.carried[name] for name in carries]
 
-    step: Callable[..., Any] = functools.partial(run, itself)
+    step: Callable[..., Any] = functools.partial(run, identity)
     if torch.is_grad_enabled():
-        kept = None if torch.compiler.is_compiling() else Kept(*hosts_of(on))
-        step = functools.partial(again, run, kept=kept, reads=call.reads())
+        kept = None if torch.compiler.is_compiling() else ModuleSnapshot(*hosts_of(on))
+        step = functools.partial(recompute, run, kept=kept, reads=call.reads())
     spans = spans_of(call, height, whole_rows, len(carries) > 0)
     heights = [span.rows.stop - span.rows.start for span in spans]
     for span, rows in zip(spans, q.split(heights, dim=-2), strict=True):

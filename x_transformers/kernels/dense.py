@@ -22,12 +22,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from x_transformers.core.again import COPIED, MAPS, Kept, Surroundings, hosts_of
 from x_transformers.core.calls import Call
 from x_transformers.core.hooks import is_hooked
+from x_transformers.core.intermediates import NoMaps, is_read
 from x_transformers.core.precision import HALF, accurate, clamped_to, dtype_of_products, product
+from x_transformers.core.recompute import COPIED, MAPS, ModuleSnapshot, Surroundings, hosts_of
 from x_transformers.core.rows import holds_maps
-from x_transformers.core.traces import NoMaps, is_read
 from x_transformers.flags import Feature, Features
 from x_transformers.flags.declared import EAGER_STAGES
 from x_transformers.flags.maybe import Maybe
@@ -130,7 +130,7 @@ def maps_later(q: Tensor, k: Tensor, call: Call, on: Features) -> Callable[[], t
         # no stage of scores computes with these
         found = (getattr(host, name, None) for host in hosts for name in PROJECTIONS)
         projections = [module for module in found if isinstance(module, nn.Linear)]
-        kept = Kept(*hosts, without=projections, copied=COPIED, needed_by=MAPS)
+        kept = ModuleSnapshot(*hosts, without=projections, copied=COPIED, needed_by=MAPS)
     reads = [(t, t._version) for t in own.reads() if not t.is_inference()] if torch.is_grad_enabled() else []
     surroundings = Surroundings(q.device.type)
 

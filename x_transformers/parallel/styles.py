@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 from torch.utils._pytree import tree_map
 
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.traces import NoMaps
+from x_transformers.core.intermediates import NoMaps
 from x_transformers.features.biases import AlibiPositionalBias, PositionBias
 from x_transformers.features.feedforward import GLU
 from x_transformers.features.readouts import TiedReadout

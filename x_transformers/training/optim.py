@@ -15,8 +15,8 @@ from torch.nn.modules.conv import _ConvNd
 
 from x_transformers.cache import LayerIntermediates
 from x_transformers.core.hosts import Attention, Stack
+from x_transformers.core.intermediates import Intermediates
 from x_transformers.core.own_stacks import known_stack
-from x_transformers.core.traces import Intermediates
 from x_transformers.flags import is_number, shown
 from x_transformers.flags.configurable import muon_parameters_inside
 from x_transformers.flags.unexpected import answering

@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.again import Kept, again, batched, differentiated, itself
 from x_transformers.core.precision import at_least_float
+from x_transformers.core.recompute import ModuleSnapshot, batched, differentiated, identity, recompute
 from x_transformers.core.transforms import transformed
 from x_transformers.flags import is_int, is_number, shown
 from x_transformers.flags.maybe import Maybe
@@ -573,7 +573,7 @@ class Readout:
     @property
     def logits(self) -> Any:
         """All of them."""
-        return self.read(itself, self.hidden)
+        return self.read(identity, self.hidden)
 
     def losses(self, targets: Tensor, terms: Terms) -> tuple[Tensor, ...]:
         """Return the loss of each target, for each head."""
@@ -617,9 +617,9 @@ def by_chunks(
     """What a function (now, ...) of tokens gives for all of them (n ...), a few at a time, and again in the backward
     pass. It computes with `modules`, as `now(module)`, and nothing below those in `without`."""
     size = tokens_at_a_time(max(classes, 1), tensors[0])
-    run: Callable[..., tuple[Tensor, ...]] = functools.partial(function, itself)
+    run: Callable[..., tuple[Tensor, ...]] = functools.partial(function, identity)
     if torch.is_grad_enabled() and tensors[0].shape[0] > size:
-        run = functools.partial(again, function, kept=Kept(*modules, without=without))
+        run = functools.partial(recompute, function, kept=ModuleSnapshot(*modules, without=without))
     parts = [run(*chunk) for chunk in zip(*(t.split(size) for t in tensors), strict=True)]
     return tuple(torch.cat(one) for one in zip(*parts, strict=True))
 

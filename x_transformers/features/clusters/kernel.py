@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from x_transformers.core.again import batched, differentiated
 from x_transformers.core.checks import can_look
 from x_transformers.core.precision import accurate, without_autocast
+from x_transformers.core.recompute import batched, differentiated
 from x_transformers.core.rows import taken
 from x_transformers.core.transforms import transformed
 from x_transformers.flags.maybe import Maybe

@@ -14,7 +14,7 @@ from x_transformers.core.precision import accurate
 from x_transformers.features.heads import KeyRMSNorm, QKHeadNorm, QKNorm, QKRMSNorm, ValueRMSNorm
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.memory.compression import LEARNED, POOLS, Compression
-from x_transformers.features.memory.kept import Fixed, Kept, Memories, Pair, real_rows
+from x_transformers.features.memory.kept import Fixed, Memories, Pair, Stored, real_rows
 from x_transformers.features.norms import UseAdaptiveLayerNorm, UseAdaptiveRMSNorm
 from x_transformers.features.positions import Window
 from x_transformers.features.projections import ProjectionClip, ProjectionNorm
@@ -141,7 +141,7 @@ class CompressiveMemory(ModelFeature):
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         """Pairs of memories and of masks as one of each, for the stack."""
         pairs = self.checked(inputs.get('mems'), call)
-        call.own(self).kept = kept = [Kept(*pair) for pair in pairs]
+        call.own(self).kept = kept = [Stored(*pair) for pair in pairs]
         if not pairs:
             return inputs
         inputs = {**inputs, 'mems': [own.whole for own in kept]}
@@ -196,8 +196,8 @@ class CompressiveMemory(ModelFeature):
         self.check_segment(hiddens, call)
         known, use = getattr(call.own(self), 'kept', None), call.new_states.get('mem_use')
         if known is None:  # read in several calls
-            known = [Kept(*pair) for pair in mems or ()]
-        known = known or [Kept(None, None) for _ in hiddens]
+            known = [Stored(*pair) for pair in mems or ()]
+        known = known or [Stored(None, None) for _ in hiddens]
         real = real_of(call, hiddens[0].shape[1])
         kept, losses = [], []
         for at, (own, h) in enumerate(zip(known, hiddens, strict=True)):

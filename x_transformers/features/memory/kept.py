@@ -30,7 +30,7 @@ class Memories:
 
 
 @dataclass
-class Kept:
+class Stored:
     """Memories of one layer, the last ones and compressed ones, with masks of both. None for none, or for all real."""
 
     mem: Maybe[Tensor]
@@ -68,13 +68,13 @@ class Kept:
                 count = 0 if rows is None else rows.shape[1]
                 setattr(self, f'{part}_real', as_mask(own, name, batch, count, like=self.whole))
 
-    def followed_by(self, h: Tensor, real: Tensor | None, most: int) -> tuple[Kept, Memories]:
+    def followed_by(self, h: Tensor, real: Tensor | None, most: int) -> tuple[Stored, Memories]:
         """With the hidden states of a segment behind, at most so many; and what leaves, oldest first."""
         mem, mem_real = together(self.mem, h), masks_together(self.mem, self.mem_real, h, real)
         left = max(mem.shape[1] - most, 0)
         gone, stays = (None, None) if mem_real is None else (mem_real[:, :left], mem_real[:, left:])
         old = Memories(mem[:, :left], gone)
-        return Kept(mem[:, left:], self.cmem, stays, self.cmem_real), old
+        return Stored(mem[:, left:], self.cmem, stays, self.cmem_real), old
 
     def take(self, new: Memories, most: int) -> None:
         """Add compressed memories, of which the last ones stay."""

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from x_transformers.core.again import batched, differentiated
 from x_transformers.core.calls import Call
 from x_transformers.core.precision import without_autocast
+from x_transformers.core.recompute import batched, differentiated
 from x_transformers.core.rows import Diagonals, Pointwise
 from x_transformers.core.transforms import transformed
 from x_transformers.kernels.patterns.layouts import Grid

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
-from x_transformers.core.again import batched
+from x_transformers.core.recompute import batched
 from x_transformers.flags.maybe import Maybe
 from x_transformers.patterns.base import divided
 from x_transformers.patterns.branches import Columns, Listed, Rows, Span

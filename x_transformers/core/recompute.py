@@ -1,11 +1,11 @@
-"""What is computed again later, in a backward pass or when maps are read: by the modules as they were the first time.
+"""Recomputation in a backward pass, or when attention maps are read, by the modules as they were the first time.
 
-What belongs here: what modules are made of, remembered (`Kept`), computing something again with that (`again`), and
-backward passes that can be differentiated themselves (`differentiated`).
+`ModuleSnapshot` records what modules are made of, `recompute` runs a function again with that, and `differentiated`
+gives a backward pass that can be differentiated.
 
-Between the first time and the next a module may have got other parameters (`torch.func.functional_call` puts its own
-back), another mode, other attributes. Where nothing has changed, the modules themselves compute again; else copies of
-them that hold what they held. Nothing is put into a module, since other threads may be using it.
+Between the first run and the next, a module may have got other parameters (`torch.func.functional_call` puts its own
+back), another mode, or other attributes. Where nothing has changed, the modules themselves run again; otherwise copies
+of them that hold what they held. Nothing is put into a module, since other threads may be using it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def version(t: Tensor) -> int:
 
 
 def inside(value: Any) -> Iterator[nn.Module]:
-    """The modules in a tuple, list or dict: references that are not registered."""
+    """Yield the modules in a tuple, list or dict: references that are not registered."""
     for part in value.values() if type(value) is dict else value if type(value) in (tuple, list) else ():
         if isinstance(part, nn.Module):
             yield part
@@ -54,8 +54,8 @@ def reach(module: nn.Module, name: str, without: set[nn.Module], found: dict[nn.
                 reach(other, f'{name}.{key}' if name else key, without, found)
 
 
-class State:
-    """What a module was made of. `copies` of its smallest tensors do not change with them."""
+class ModuleState:
+    """Attributes, tensors and submodules of a module. `copies` of its smallest tensors do not change with them."""
 
     def __init__(self, module: nn.Module, name: str, copied: int, detached: bool) -> None:
         self.name, self.kind = name, type(module)
@@ -80,7 +80,7 @@ class State:
         return (version(t), t.dtype, t.device) != self.versions[name]
 
     def holds(self, module: nn.Module) -> bool:
-        """Whether the module is still made of the same."""
+        """Return True if the module is still made of the same."""
         own = module.__dict__
         same = type(module) is self.kind and all(own.get(n, MISSING) is v for n, v in self.attributes.items())
         same = same and all(same_values(own[key], part) for key, part in self.parts.items())
@@ -89,7 +89,7 @@ class State:
 
 
 def hosts_of(on: Features) -> list[nn.Module]:
-    """The modules whose parameters features read."""
+    """Return the modules whose parameters features read."""
     host = on.active[0].host if on.active else None
     if isinstance(host, nn.Module) or host is None:
         return [] if host is None else [host]
@@ -101,9 +101,9 @@ def same_values(now: dict[str, Any], then: dict[str, Any]) -> bool:
 
 
 class Unchanged(dict):
-    """The parameters or buffers of a copy of a module. What was changed in place is refused to whoever reads it."""
+    """Parameters or buffers of a copy of a module. Reading one that was changed in place raises RuntimeError."""
 
-    def __init__(self, tensors: dict[str, Tensor | None], state: State, needed_by: str) -> None:
+    def __init__(self, tensors: dict[str, Tensor | None], state: ModuleState, needed_by: str) -> None:
         super().__init__({name: state.copies.get(name, t) for name, t in tensors.items()})
         self.state, self.needed_by = state, needed_by
 
@@ -121,8 +121,8 @@ BACKWARD = 'the backward pass, or a map of scores when it is read, computes with
 MAPS = 'the maps of that call, which are computed when they are first read, need it. Read them before'
 
 
-class Kept:
-    """What some modules and all below them are made of now.
+class ModuleSnapshot:
+    """Record of what some modules and all below them are made of now.
 
     without      modules to leave alone
     copied       tensors of up to so many numbers are copied: their later changes do not matter
@@ -141,17 +141,17 @@ class Kept:
         found: dict[nn.Module, str] = {}
         for root in roots:
             reach(root, '', set(without), found)
-        self.states = {module: State(module, name, copied, detached) for module, name in found.items()}
+        self.states = {module: ModuleState(module, name, copied, detached) for module, name in found.items()}
         self.copies = any(state.copies for state in self.states.values())
         self.needed_by, self.twins = needed_by, {}
 
     def ran(self) -> None:
-        """What the modules changed themselves, such as running means, is no change from outside."""
+        """Accept what the modules changed themselves, such as running means."""
         for state in self.states.values():
             state.note_versions()
 
     def now(self, thing: Any) -> Any:
-        """A module, or the features of one, as it was."""
+        """Return a module, or the features of one, as it was."""
         if not self.copies and all(not state.plain or state.holds(m) for m, state in self.states.items()):
             return thing
         if not self.twins:
@@ -161,7 +161,7 @@ class Kept:
         return self.twins.get(thing, thing)
 
     def copied(self) -> dict[nn.Module, nn.Module]:
-        """Modules that hold what these held."""
+        """Return modules that hold what these held."""
         twins = {m: object.__new__(state.kind) for m, state in self.states.items() if state.plain}
         for module, twin in twins.items():
             state = self.states[module]
@@ -178,7 +178,7 @@ class Kept:
 
     @staticmethod
     def referred(value: Any, twins: dict[nn.Module, nn.Module]) -> Any:
-        """An attribute, with the copies in place of modules that it refers to."""
+        """Return an attribute with the copies in place of modules that it refers to."""
         if isinstance(value, nn.Module):
             return twins.get(value, value)
         if not any(module in twins for module in inside(value)):
@@ -188,7 +188,7 @@ class Kept:
         return dict(zip(value, found, strict=True)) if isinstance(value, dict) else type(value)(found)
 
     def features(self, on: Features, twins: dict[nn.Module, nn.Module]) -> Features:
-        """Features that read what the copies hold."""
+        """Return features that read what the copies hold."""
         host = on.active[0].host if on.active else None
         if isinstance(host, nn.Module):
             return on.rebound(twins[host], self.states[host].features) if host in twins else on
@@ -200,7 +200,7 @@ class Kept:
 
 
 class Surroundings:
-    """The mode of gradients and of autocast as they are now, to compute in them later."""
+    """Modes of gradients and of autocast as they are now, to compute in them later."""
 
     def __init__(self, device: str) -> None:
         self.inference, self.gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
@@ -209,20 +209,22 @@ class Surroundings:
 
     @contextmanager
     def back(self) -> Iterator[None]:
-        """In these surroundings; several threads may be, at once."""
+        """Restore these modes in a `with` block, also in several threads at once."""
         cast = nullcontext() if self.device == 'meta' else torch.autocast(self.device, self.dtype, self.casts)
         with torch.inference_mode(self.inference), torch.set_grad_enabled(self.gradients), cast:
             yield
 
 
-def again(function: Callable[..., Any], *args: Any, kept: Kept | None, reads: Sequence[Tensor] = ()) -> Any:
-    """What `function(now, ...)` gives, of which nothing is saved: the backward pass runs it again.
+def recompute(
+    function: Callable[..., Any], *args: Any, kept: ModuleSnapshot | None, reads: Sequence[Tensor] = ()
+) -> Any:
+    """Return `function(now, ...)` and save nothing of it: the backward pass runs it again.
 
-    It finds modules, and the features of one, by `now(module)`. Without `kept`, as a compiled graph wants it, that is
-    the module. Torch refuses the second run if an argument, or what else it `reads`, was changed in place.
+    The function finds modules, and the features of one, by `now(module)`. Without `kept`, as a compiled graph wants it,
+    that is the module. Torch refuses the second run if an argument, or a tensor of `reads`, was changed in place.
     """
     if kept is None:
-        return checkpoint(function, itself, *args, use_reentrant=False)
+        return checkpoint(function, identity, *args, use_reentrant=False)
     count = len(args)
 
     def run(*everything: Any) -> Any:
@@ -249,7 +251,7 @@ def outside_of_vmap() -> Iterator[None]:
 
 
 def batched(grad: Tensor) -> bool:
-    """Whether gradients of several losses come at once, as with `is_grads_batched`."""
+    """Return True if gradients of several losses come at once, as with `is_grads_batched`."""
     return is_batchedtensor(grad) or is_legacy_batchedtensor(grad)
 
 
@@ -265,5 +267,5 @@ def differentiated(
     return tuple(next(found) if need else None for need in needs)
 
 
-def itself(thing: Any) -> Any:
+def identity(thing: Any) -> Any:
     return thing

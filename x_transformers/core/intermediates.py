@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from x_transformers.core.aux_losses import Unheard
-from x_transformers.core.buffers import KeysValues, State
+from x_transformers.core.buffers import CachedState, KeysValues
 from x_transformers.core.state import Sum
 
 UNREAD: ContextVar[bool] = ContextVar('unread', default=False)
@@ -134,7 +134,7 @@ class Intermediates:
         self.assigned |= {index}
 
     @property
-    def states(self) -> dict[str, State]:
+    def states(self) -> dict[str, CachedState]:
         """What features remember, by name: beside keys and values, or where these are not kept."""
         return self.loose if self.past is None else self.past.states
 

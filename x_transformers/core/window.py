@@ -1,4 +1,4 @@
-"""How far back queries see, where a feature limits it: which keys no later query can see."""
+"""Windows of attention: how far back queries attend where a feature limits it, and which keys no later query needs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SEES_KEYS = {
 }  # fmt: skip
 
 
-class Sight(NamedTuple):
-    """Of the keys before the new ones, which can be seen: none but the last `rows`. They may be left out by multiples
-    of `step`, so that blocks stay where they are; `name` is the flag that says so.
+class AttentionWindow(NamedTuple):
+    """Window of the last `rows` cached keys, beyond which no query attends.
 
-    Of `rows`, the first `step - 1` may be counted as padding, and as many may be more than whole steps.
+    Keys may be left out by multiples of `step`, so that blocks stay where they are. `name` is the flag that sets the
+    window. Of `rows`, the first `step - 1` may be counted as padding, and as many may be more than whole steps.
     """
 
     rows: int
@@ -30,31 +30,31 @@ class Sight(NamedTuple):
 
     @property
     def kept(self) -> int:
-        """How many a cache keeps, so that tokens can be taken back."""
+        """Return the number of keys that a cache keeps, so that tokens can be taken back."""
         return self.rows + max(64, self.rows // 2)
 
     def unseen(self, tokens: int) -> int:
-        """How many of so many earlier tokens need not be read."""
+        """Return how many of `tokens` earlier tokens need not be read."""
         return max(tokens - self.rows + self.step - 1, 0) // self.step * self.step
 
 
-class Limits(NamedTuple):
-    """Those features of a layer by which keys get out of sight. `all_for` are inputs of features that need all keys."""
+class WindowLimits(NamedTuple):
+    """Features of a layer that limit how far back it attends. `all_for` are inputs of features that need all keys."""
 
     features: tuple[Any, ...]
     all_for: tuple[str, ...]
 
     @classmethod
-    def of(cls, active: tuple[Any, ...]) -> Limits | None:
-        """None where a feature needs all keys, or none limits them."""
+    def of(cls, active: tuple[Any, ...]) -> WindowLimits | None:
+        """Return the limits of a layer with these features, None if one of them needs all keys or none limits them."""
         limits = tuple([one for one in active if one.limits_sight])
         others = [one for one in active if not one.keys_may_leave and needs_all(one)]
         if not limits or not all(one.waits for one in others):
             return None
         return cls(limits, tuple([name for one in others for name in one.takes]))
 
-    def sight(self, call: Any) -> Sight | None:
-        """That of a call; None if all keys are needed."""
+    def sight(self, call: Any) -> AttentionWindow | None:
+        """Return the window of a call, None if all keys are needed."""
         if not call.causal or call.context is not None or call.memories or is_exporting():
             return None
         if any(call.inputs.get(name) is not None for name in self.all_for):
@@ -65,18 +65,17 @@ class Limits(NamedTuple):
             return None
         (reach, _), title = min(known, key=lambda one: one[0][0])
         step = math.lcm(*[limit[1] for limit, _ in known])
-        return Sight(reach + 2 * (step - 1), step, title)
+        return AttentionWindow(reach + 2 * (step - 1), step, title)
 
 
 def needs_all(feature: Any) -> bool:
-    """Whether it may look at earlier keys, or keeps a row for each."""
+    """Return True if a feature may look at earlier keys, or keeps a row for each."""
     rows = [kind for kind in feature.remembers.values() if isinstance(kind, PerToken) and not kind.derived]
     return bool(rows) or not SEES_KEYS.isdisjoint(feature.runs_at())
 
 
 def in_sight(call: Any, whole: Any, past: Any) -> tuple[Tensor | None, ...]:
-    """Of all rows, those that the queries of a call may see, behind those of the `past`; what counts keys is cut
-    along."""
+    """Return the keys and values that the queries of a call may attend to, and cut the inputs that count keys."""
     unseen = 0 if call.sight is None else call.sight.unseen(past.length)
     if past.gone > unseen:
         name = past.buffers[0].sight.name

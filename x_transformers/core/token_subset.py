@@ -46,7 +46,7 @@ class RowsOfLayers(list):
 if TYPE_CHECKING:
 
     class OfStack:
-        """What the call around `OfTokens` has. (In that class they would be fields of its own.)"""
+        """What the call around `TokenSubset` has. (In that class they would be fields of its own.)"""
 
         batch: int | None
         start: Tensor | None
@@ -64,7 +64,7 @@ else:
 
 
 @dataclass(kw_only=True)
-class OfTokens(OfStack):
+class TokenSubset(OfStack):
     """What the call of a stack needs to be run for some tokens.
 
     Layers change all new tokens, or `only` some of them (b k), of which `runs` says which are meant (b k), if not all.
