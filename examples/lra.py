@@ -32,7 +32,7 @@ with packages():
     from torch import Tensor, nn
 
     from x_transformers import Encoder, TransformerWrapper
-    from x_transformers.core.writing import replacing
+    from x_transformers.core.files import replacing
 
 
 class Rows(NamedTuple):

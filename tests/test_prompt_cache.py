@@ -3,23 +3,20 @@
 import errno
 import functools
 import importlib
-import io
 import itertools
 import json
 import os
 from contextlib import contextmanager
 from types import SimpleNamespace
 
-import old_caches
 import pytest
 import torch
-from oracles import assert_close
 from torch import nn
 from toy_nets import MODELS, ROTARY, ids_of, language_model, vectors_of
 
-from x_transformers import AutoregressiveWrapper, cache
+from x_transformers import cache
 from x_transformers.cache import Cache
-from x_transformers.core import files, mapped_files, optional
+from x_transformers.core import files
 from x_transformers.core.buffers import Buffer, KeysValues
 from x_transformers.core.files import write_content
 from x_transformers.core.state import Sum
@@ -189,7 +186,7 @@ def test_files_of_safetensors(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r'`inputs.hook` got function|`hook` got function, which cannot be saved'):
         PromptCache(cache.ids, None, (1,), cache.logits, cache.cache, {'hook': lambda: 0}, '').save(path)
     away = SimpleNamespace(import_module=lambda name: importlib.import_module(f'no_{name}'))
-    monkeypatch.setattr(optional, 'importlib', away)
+    monkeypatch.setattr(files, 'importlib', away)
     with pytest.raises(ImportError, match=r"needs `safetensors.torch`: pip install 'x-transformers\[pretrained\]'"):
         cache.save(path)
 
@@ -200,14 +197,14 @@ def test_no_number_of_a_mapped_file_is_lost(tmp_path):
     content = {'a': t, 'b': [t[1:], (t[:, 2], 3, None)], 'c': {'d': t.mT, 'e': 0.1, 'f': 'x', 'g': True}, 'h': t[:0]}
     content['i'] = t.bfloat16()
     write_content(content, tmp_path / 'x.safetensors', 'some kind')
-    found = mapped_files.read_mapped(tmp_path / 'x.safetensors', None, 'some kind', 'thing')
+    found = files.read_mapped(tmp_path / 'x.safetensors', None, 'some kind', 'thing')
     theirs, ours = (torch.utils._pytree.tree_flatten(one) for one in (content, found))
     assert ours[1] == theirs[1]
     for one, other in zip(ours[0], theirs[0], strict=True):
         assert torch.equal(one, other) and one.dtype == other.dtype if torch.is_tensor(other) else one == other
     with pytest.raises(ValueError, match='has keys that are no texts'):
         write_content({'a': {1: 2}}, tmp_path / 'x.safetensors', 'some kind')
-    assert mapped_files.read_mapped(tmp_path / 'x.safetensors', None, 'some kind', 'thing')['c']['e'] == 0.1
+    assert files.read_mapped(tmp_path / 'x.safetensors', None, 'some kind', 'thing')['c']['e'] == 0.1
 
 
 def test_every_flipped_byte_is_noticed(tmp_path):
@@ -267,47 +264,27 @@ def test_rows_of_several_batches_are_refused(tmp_path):
         cache.Cache.load(tmp_path / 'cache')
 
 
-@pytest.mark.parametrize('name', old_caches.MODELS)
-def test_caches_of_format_2_go_on_with_the_same_numbers(name):
-    net, path = old_caches.model_of(name), old_caches.DATA / f'cache_2.{name}'
-    inputs = old_caches.inputs_of(name, 6)
-    whole = net(old_caches.IDS, **inputs)
-    loaded = cache.Cache.load(path)
-    assert {state.split('.')[-1] for state in loaded.states} <= {'shift'}  # turned keys are written as they were before
-    for only_new in (False, True):
-        ids = old_caches.IDS[:, 4 * only_new :]
-        given = inputs if not only_new else {}  # what was said of cached tokens holds
-        out = net(ids, cache=loaded, input_not_include_cache=only_new, return_intermediates=True, **given)[0]
-        assert_close(out, whole[:, 4:])
-
-
-def test_a_prompt_cache_of_format_2_is_known_to_be_of_other_weights():
-    """Its fingerprint went by the order of the weights, which was another one."""
-    path, net = old_caches.DATA / 'prompt_2.recurrent', old_caches.model_of('recurrent')
-    model, loaded = AutoregressiveWrapper(net), PromptCache.load(path)
-    with pytest.raises(ValueError, match='or its weights have changed: read the prompt again'):
-        model.generate(None, 4, prompt_cache=loaded, temperature=0.0)
-    loaded.fingerprint = fingerprint(net)
-    again = model.generate(None, 4, prompt_cache=loaded, temperature=0.0)
-    assert torch.equal(again, model.generate(old_caches.IDS[:, :4], 4, temperature=0.0, cache_kv=False))
+@pytest.mark.parametrize('ending', ['', '.safetensors'])
+def test_files_of_earlier_versions_are_refused_with_the_way_to_make_them_again(tmp_path, ending):
+    for of, name, remedy in (
+        (PromptCache, 'prompt', 'Read the prompt again with `read_prompt`, and save its cache'),
+        (Cache, 'cache', 'Run the model on the tokens again with `return_intermediates=True`, and save that cache'),
+    ):
+        path = tmp_path / f'{name}{ending}'
+        for version in (2, 3):
+            write_content({}, path, f'x-transformers {name} {version}')
+            with pytest.raises(ValueError, match=rf"'x-transformers {name} {version}', not .* 4'\. {remedy}"):
+                of.load(path)
+        write_content({}, path, 'x-transformers other 4')
+        with pytest.raises(ValueError, match=rf"'x-transformers other 4', not 'x-transformers {name} 4'$"):
+            of.load(path)
 
 
 def test_a_fingerprint_does_not_depend_on_the_order_of_weights():
-    net = old_caches.model_of('masked')
+    net = language_model().net
     known = fingerprint(net)
     net._modules['token_emb'] = net._modules.pop('token_emb')
     assert list(net.state_dict())[-1] == 'token_emb.emb.weight' and fingerprint(net) == known
-
-
-@pytest.mark.parametrize('field', ['recurrent', 'exits', 'states'])
-def test_a_damaged_cache_of_format_2_is_refused(tmp_path, field):
-    with open(old_caches.DATA / 'cache_2.looped', 'rb') as file:
-        file.readline()
-        content = torch.load(io.BytesIO(file.read()), weights_only=True)
-    content[field] = [1, 2, 3, 4, 5]
-    write_content(content, tmp_path / 'cache', 'x-transformers cache 2')
-    with pytest.raises(ValueError, match=rf'cannot be read as a cache: .*{field}'):
-        cache.Cache.load(tmp_path / 'cache')
 
 
 class FullDisk:

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 from x_transformers import Decoder, TransformerWrapper, XTransformer, pretrained
-from x_transformers.core import writing
+from x_transformers.core import files
 from x_transformers.flags import ConfigError
 
 pytest.importorskip('safetensors')
@@ -98,7 +98,7 @@ def test_killed_at_any_point_the_old_or_the_new_model_is_there(tmp_path, monkeyp
     assert which(tmp_path / 'm', models) == 'new' and (tmp_path / 'm' / 'notes.txt').read_text() == 'mine'
     assert not [file for file in (tmp_path / 'm').iterdir() if file.name.startswith('.')]
     for step in steps[::4]:
-        monkeypatch.setattr(writing, 'is_running', lambda process: False)
+        monkeypatch.setattr(files, 'is_running', lambda process: False)
         saves(models['next'], step, 'own')
         assert which(step, models) == 'next'
         assert sorted(file.name for file in step.iterdir()) == ['config.json', 'model.safetensors', 'notes.txt']
@@ -123,7 +123,7 @@ def test_an_error_at_any_point_names_the_folder_and_leaves_a_model(tmp_path, mon
                 assert str(folder) in str(error) and error.errno == 28
         found = which(folder, models)
         kept = (folder / 'config.json').read_bytes() == (tmp_path / 'm' / 'config.json').read_bytes()
-        assert found == ('old' if kept and not (folder / writing.NEW).exists() else 'new')
+        assert found == ('old' if kept and not (folder / files.NEW).exists() else 'new')
         assert not list(folder.glob('**/*.tmp'))
         if disk.count < at:
             break
@@ -176,7 +176,7 @@ def test_several_processes_may_write_one_set(tmp_path, monkeypatch):
 
 
 def test_what_a_running_process_is_writing_is_left_alone(tmp_path):
-    unfinished = tmp_path / f'{writing.NEW}.{os.getpid()}-99999999.tmp'
+    unfinished = tmp_path / f'{files.NEW}.{os.getpid()}-99999999.tmp'
     unfinished.mkdir()
     net(depth=1).save_pretrained(tmp_path)
     assert unfinished.is_dir() and same_weights(pretrained.load(tmp_path).state_dict(), net(depth=1).state_dict())
@@ -186,7 +186,7 @@ def test_a_single_file_names_its_path(tmp_path, monkeypatch):
     path = tmp_path / 'file'
     path.write_text('old')
     with pytest.raises(OSError, match=str(path)):
-        with writing.replacing(path) as file:
+        with files.replacing(path) as file:
             file.write(b'new')
             raise OSError(28, 'No space left on device')
     assert path.read_text() == 'old' and [*tmp_path.iterdir()] == [path]

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from x_transformers.core import optional
+from x_transformers.core import files
 from x_transformers.core.plain_text import PlainText
 from x_transformers.memory.texts import tokenizer_of
 from x_transformers.tokenizers import ByteTokenizer, Tokenizer, train_bpe, train_unigram, train_wordpiece, wordpiece_of
@@ -181,7 +181,7 @@ def pads_and_cuts(inner):
 
 def frames(inner):
     """[EOS] behind each text, as the files of many models say."""
-    processors = optional.needed('tokenizers', '', '').processors
+    processors = files.needed('tokenizers', '', '').processors
     inner.post_processor = processors.TemplateProcessing(single='$A [EOS]', special_tokens=[('[EOS]', 3)])
 
 
@@ -237,7 +237,7 @@ def test_only_a_special_token_can_say_it():
     inner = bytes_pair().inner
     inner.add_special_tokens(['\N{SNOWMAN}'])
     assert Tokenizer(inner).decode(Tokenizer(inner).encode('\N{SNOWMAN}')) == '\N{SNOWMAN}'  # bytes can
-    models = optional.needed('tokenizers', '', '').models
+    models = files.needed('tokenizers', '', '').models
     inner = type(inner)(models.WordLevel({'a': 0, '[PAD]': 1, '[BOS]': 2, '[EOS]': 3, 'x': 4}, unk_token='x'))
     for name in ('a', '[PAD]', '[BOS]', '[EOS]'):
         inner.add_special_tokens([name])
@@ -314,7 +314,7 @@ def test_without_the_package(monkeypatch):
     def away(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(optional.importlib, 'import_module', away)
+    monkeypatch.setattr(files.importlib, 'import_module', away)
     with pytest.raises(ImportError, match=r"needs `tokenizers`: pip install 'x-transformers\[tokenizers\]'"):
         train_bpe(STORY, 300)
 

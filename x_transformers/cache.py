@@ -21,13 +21,12 @@ from x_transformers.core.checks import a_tensor, check_range
 from x_transformers.core.files import all_are, check_fields, is_count, read_content, write_content
 from x_transformers.core.intermediates import Intermediates
 from x_transformers.core.notes import own_copy
-from x_transformers.core.old_caches import of_format_2, of_format_3
 from x_transformers.core.state import is_content, is_rows, state_of
 from x_transformers.core.window import AttentionWindow
 from x_transformers.flags.maybe import Maybe
 
 FORMAT = 'x-transformers cache 4'
-OLDER = {'x-transformers cache 2': of_format_2, 'x-transformers cache 3': of_format_3}
+REMEDY = 'Run the model on the tokens again with `return_intermediates=True`, and save that cache'
 
 
 @dataclass
@@ -302,7 +301,7 @@ class Cache:
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: torch.device | str | None = None) -> Cache:
         """Read a cache from a file.  Raises ValueError if the file is not a cache, or is damaged."""
-        return read_content(path, device, FORMAT, 'cache', cls.of_content, OLDER)
+        return read_content(path, device, FORMAT, 'cache', cls.of_content, REMEDY)
 
 
 def is_pair(value: Any) -> bool:

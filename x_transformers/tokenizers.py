@@ -22,9 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.optional import needed
+from x_transformers.core.files import needed, replacing
 from x_transformers.core.plain_text import PlainText
-from x_transformers.core.writing import replacing
 from x_transformers.flags import is_int, shown
 from x_transformers.flags.unexpected import answering
 

@@ -10,7 +10,7 @@ from common.folders import checkpoints
 from common.options import Stop
 from common.tokens import Bytes, Codec, tokenizer_in
 from x_transformers import TransformerWrapper, pretrained
-from x_transformers.core.writing import Present
+from x_transformers.core.files import Present
 
 
 def find(wanted: str | None, option: str) -> Path:

@@ -24,29 +24,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from x_transformers.cache import Cache
-from x_transformers.core import old_caches
 from x_transformers.core.checks import within
 from x_transformers.core.files import check_fields, is_count, read_content, write_content
 from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.engine import Reader, evaluating, rows_of
 
 FORMAT = 'x-transformers prompt 4'
-
-
-def of_format_2(content: Any) -> dict[str, Any]:
-    """The cache inside had another form."""
-    return of_cache(content, old_caches.of_format_2)
-
-
-def of_format_3(content: Any) -> dict[str, Any]:
-    return of_cache(content, old_caches.of_format_3)
-
-
-def of_cache(content: Any, brought: Callable[[Any], dict[str, Any]]) -> Any:
-    return {**content, 'cache': brought(content.get('cache'))} if isinstance(content, dict) else content
-
-
-OLDER = {'x-transformers prompt 2': of_format_2, 'x-transformers prompt 3': of_format_3}
+REMEDY = 'Read the prompt again with `read_prompt`, and save its cache'
 
 
 def checksum(t: Tensor) -> list[Tensor]:
@@ -190,7 +174,7 @@ class PromptCache:
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: torch.device | str | None = None) -> PromptCache:
         """Read from a file.  Raises ValueError if it is not of this kind, or damaged."""
-        return read_content(path, device, FORMAT, 'prompt cache', cls.of_content, OLDER)
+        return read_content(path, device, FORMAT, 'prompt cache', cls.of_content, REMEDY)
 
 
 def is_tensor(axes: int, whole: bool) -> Callable[[Any], bool]:

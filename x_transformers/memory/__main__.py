@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from x_transformers.core.writing import Present
+from x_transformers.core.files import Present
 from x_transformers.memory.datastore import BACKENDS, DTYPES, KNNDatastore
 from x_transformers.memory.keys import KEYS
 from x_transformers.memory.knn_lm import KNNLMWrapper

@@ -20,9 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.optional import needed
-from x_transformers.core.writing import replacing
-from x_transformers.memory.files import checksum_of, read_json, write_json
+from x_transformers.core.files import needed, read_json, replacing, sum_file, write_json
 
 FORMAT = 'x-transformers index 1'
 SHARD = 2**20
@@ -72,14 +70,14 @@ class Index:
 
     def read(self, name: str, flags: int = 0) -> Any:
         path = self.folder / name
-        if checksum_of(path) != self.notes['files'].get(name):
+        if sum_file(path) != self.notes['files'].get(name):
             raise ValueError(f'`{path}` cannot be read as part of an index, the file is damaged: build it again')
         return self.faiss.read_index(str(path), flags)
 
     def write(self, index: Any, name: str) -> None:
         with replacing(self.folder / name) as file:
             self.faiss.write_index(index, self.faiss.PyCallbackIOWriter(file.write))
-        self.notes['files'][name] = checksum_of(self.folder / name)
+        self.notes['files'][name] = sum_file(self.folder / name)
 
     def build(self, entries: int, sample: Callable[[int], Tensor]) -> None:
         """Cover so many entries; `sample` gives keys to learn the clusters from."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.optional import needed
+from x_transformers.core.files import needed
 from x_transformers.core.plain_text import PlainText
 from x_transformers.training.masking import IGNORED
 

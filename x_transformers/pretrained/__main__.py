@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers import pretrained
-from x_transformers.core.optional import needed
+from x_transformers.core.files import needed
 from x_transformers.flags import ConfigError
 from x_transformers.modalities.vit import sides
 from x_transformers.pretrained.engine import made

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.optional import needed
-from x_transformers.core.writing import Present, replacing
+from x_transformers.core.files import Present, needed, write_json
 from x_transformers.flags import shown
 from x_transformers.pretrained.folders import CONFIG, TOKENIZER, read_json
 from x_transformers.pretrained.foreign import (
@@ -46,11 +45,6 @@ UNITS = {'KB': 10**3, 'MB': 10**6, 'GB': 10**9}
 
 def safetensors() -> ModuleType:
     return needed('safetensors', 'to read weights', 'pretrained')
-
-
-def write_json(content: Mapping[str, Any], path: Path) -> None:
-    with replacing(path) as file:
-        file.write((json.dumps(content, indent=2, ensure_ascii=False) + '\n').encode())
 
 
 @contextmanager

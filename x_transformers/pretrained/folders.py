@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from x_transformers.core.optional import needed
-from x_transformers.core.writing import Present
+from x_transformers.core.files import Present, needed
 from x_transformers.flags import shown, warn_once
 from x_transformers.pretrained.foreign import (
     AGAIN,

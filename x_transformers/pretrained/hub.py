@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from x_transformers.core.optional import needed
+from x_transformers.core.files import needed
 from x_transformers.pretrained.loading import load
 from x_transformers.pretrained.saving import save
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.writing import renewing
+from x_transformers.core.files import renewing, write_json
 from x_transformers.features.rotary import RotaryEmbedding
 from x_transformers.finetuning import FineTuned
 from x_transformers.flags import ConfigError, shown
@@ -26,7 +26,6 @@ from x_transformers.pretrained.files import (
     Get,
     copy_tokenizer,
     in_bytes,
-    write_json,
     write_weights,
 )
 from x_transformers.pretrained.heads import NOT_THERE, is_of_head, kinds_of, row_for, settled
