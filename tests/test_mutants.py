@@ -14,6 +14,7 @@ WITHOUT = {
     'core/hosts.py',
     'flags/maybe.py',
     'compat/names.py',
+    'kernels/merging.py',
     'schedules.py',
     'memory/__main__.py',
     'memory/index.py',  # needs faiss

@@ -12,7 +12,7 @@ from oracles import assert_close
 
 from x_transformers import Attention, Decoder, Encoder
 from x_transformers.flags import ConfigError
-from x_transformers.kernels.patterns import bands, pieces
+from x_transformers.kernels import operators
 from x_transformers.patterns import (
     PATTERNS as KNOWN,
     Behind,
@@ -30,6 +30,7 @@ from x_transformers.patterns import (
     pattern as pattern_of,
     strided,
 )
+from x_transformers.patterns.engine import pieces
 
 HEADS, TIGHT = 4, 1e-10
 PATTERNS = {
@@ -70,8 +71,8 @@ def small(monkeypatch):
     """Chunks that are small beside the sequences here, and all windows by the engine."""
     monkeypatch.setattr(local, 'CHUNK', 2)
     monkeypatch.setattr(strided, 'ITSELF', 2)
-    monkeypatch.setattr(bands, 'CHUNK', 2)
-    monkeypatch.setattr(bands, 'LEAST', 0)
+    monkeypatch.setattr(operators, 'CHUNK', 2)
+    monkeypatch.setattr(operators, 'LEAST', 0)
 
 
 def dense(pattern, n, heads=HEADS):
@@ -166,7 +167,7 @@ def test_the_dense_twin(name, causal):
 @BOTH
 def test_the_formula_of_what_is_gathered(name, causal, monkeypatch):
     """Which dropout, learned biases, graphs and derivatives of derivatives go through."""
-    monkeypatch.setattr('x_transformers.kernels.patterns.engine.takes', lambda *_: False)
+    monkeypatch.setattr('x_transformers.patterns.engine.attention.takes', lambda *_: False)
     pattern, x = PATTERNS[name], stream(2, 14, 8).requires_grad_()
     agree(*twins(pattern, causal, 2), x, pattern, some(2, 14))
 
@@ -344,19 +345,19 @@ def test_windows(name, monkeypatch):
     net = randomise(kind(**flags, attn_max_attend_past=3).double())
     x, ids = stream(2, 30, 8).requires_grad_(), torch.arange(30).expand(2, -1) // 13
     calls = [{}, dict(mask=some(2, 30)), dict(document_ids=ids), dict(mask=some(2, 30), document_ids=ids)]
-    ran = []
-    monkeypatch.setattr('x_transformers.kernels.operators.in_band', lambda *a: ran.append(1) or bands.in_band(*a))
+    ran, in_band = [], operators.in_band
+    monkeypatch.setattr('x_transformers.kernels.operators.in_band', lambda *a: ran.append(1) or in_band(*a))
     for inputs in calls:
-        monkeypatch.setattr(bands, 'LEAST', 0)
+        monkeypatch.setattr(operators, 'LEAST', 0)
         out = net(x, **inputs)
-        monkeypatch.setattr(bands, 'LEAST', 2**60)
+        monkeypatch.setattr(operators, 'LEAST', 2**60)
         wanted = net(x, **inputs)
         assert_close(out, wanted, tolerance=TIGHT)
         found = [torch.autograd.grad(t.sin().sum(), [x, *net.parameters()]) for t in (out, wanted)]
         for one, other in zip(*found, strict=True):
             assert_close(one, other, 'gradient', tolerance=TIGHT)
     assert len(ran) == len(calls)
-    monkeypatch.setattr(bands, 'LEAST', 0)
+    monkeypatch.setattr(operators, 'LEAST', 0)
     if kind is Decoder:
         _, cache = net(x[:, :9], return_hiddens=True)
         assert_close(net(x, cache=cache), net(x)[:, 9:], tolerance=TIGHT)

@@ -14,10 +14,9 @@ from x_transformers.dpo import DPO
 from x_transformers.early_exit import EarlyExitWrapper
 from x_transformers.encoder_decoder import EncoderDecoder, XTransformer
 from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer
+from x_transformers.features.converting import mean_pool_kv_heads_, sparsify_
 from x_transformers.features.layouts import layer_schedule
 from x_transformers.features.norms import AdaptiveRMSNorm, RMSNorm
-from x_transformers.features.sharing import mean_pool_kv_heads_
-from x_transformers.features.sparse.converting import sparsify_
 from x_transformers.finetuning import TextToText, finetune, freeze_pretrained_
 from x_transformers.generation.batching import Paged, PagedEngine
 from x_transformers.memory import KNNDatastore, KNNLMWrapper, SPALMWrapper

@@ -32,9 +32,9 @@ from x_transformers.features.embeddings import (
     TokenEmbedding as TokenEmbedding,
 )
 from x_transformers.features.layer_positions import LayerPositionsInModel
+from x_transformers.features.patterns import PatternsInModel
 from x_transformers.features.readouts import TieEmbedding
 from x_transformers.features.segments import MemSameLength
-from x_transformers.features.sparse.pattern import PatternsInModel
 from x_transformers.features.untied import UntiedPositionsInModel
 from x_transformers.flags import (
     ConfigError,

@@ -319,9 +319,12 @@ BUGS = {
         ('layers are not told how far queries see', "call.shared['a']['mem_same_length'] = call.inputs['mem_same_length']", 'pass'),
         ('a model without memories has them all alike', 'if not host.max_mem_len:', 'if False:'),
     ]),
-    'features/sharing.py': ('test_sharing.py', [
+    'features/converting.py': ('test_sharing.py', [
         ('heads side by side are averaged', "tensor.unflatten(axis, (-1, wanted[axis])).mean(dim=axis)", "tensor.unflatten(axis, (wanted[axis], -1)).mean(dim=axis + 1)"),
         ('frozen parameters learn', 'nn.Parameter(pooled, tensor.requires_grad)', 'nn.Parameter(pooled)'),
+        ('weights are drawn anew', 'kept[own] = tensors[full] if stays else fresh(', 'kept[own] = fresh(', 'test_sparsify.py'),
+        ('the table ends', '.repeat(-(-length // len(weight)), 1)[:length]', '.repeat_interleave(-(-length // len(weight)), 0)[:length]', 'test_sparsify.py'),
+        ('the config is that of the dense model', "stack.__dict__.update(new.__dict__)", "stack.__dict__.update({**new.__dict__, '_given': stack.__dict__['_given']})", 'test_sparsify.py'),
     ]),
     'features/universal.py': ('test_universal.py', [
         ('runs count from zero', 'return x if inside else self.signalled(x, call, run + 1)', 'return x if inside else self.signalled(x, call, run)'),

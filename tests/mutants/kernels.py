@@ -35,17 +35,19 @@ BUGS = {
         ('what an operator cannot take runs', 'acting[0].title}`, which needs the scores\' if acting else feature.unsupported(call)', 'acting[0].title}`, which needs the scores\' if acting else None'),
         ('what acts on scores is ignored', 'acting = on_scores(call, on)\n        reason', 'acting = []\n        reason'),
         ('few key heads stay few', "if 'groups' not in feature.handles:", 'if False:'),
+        ('a window sees one key less', 'return (i - j <= past) & (j - i <= ahead)', 'return (i - j < past) & (j - i <= ahead)', 'test_patterns.py -kwindows'),
+        ('other masks are forgotten', '[mask for mask in call.masks if not mask.band]', '[]', 'test_patterns.py -kwindows'),
     ]),
     'kernels/recurrences.py': ('test_recurrent.py test_aft.py', [
         ('chunks know nothing of those before', 'return (inside + kept * before)', 'return (inside + 0 * before)'),
         ('a graph lets what is new fade', 'later = (at.unsqueeze(-1) > at)', 'later = (at.unsqueeze(-1) >= at)'),
     ]),
-    'kernels/merging.py': ('test_operators.py', [
-        ('rows without keys have no number', 'total.masked_fill(total == -torch.inf, 0.0)', 'total'),
-        ('all parts count the same', '- total.masked_fill(total == -torch.inf, 0.0)).exp()', '- log_sums.detach()).exp()'),
-    ]),
     'kernels/flex.py': ('test_flex.py', [
         ('heads that share a key come out in the order they went in', 'out = swapped(out, key_heads)', 'out = out + 0.0'),
         ('masks are kept of tensors that have changed', 'return part.data_ptr(), part._version, part.dtype', 'return part.data_ptr(), part.dtype'),
+        ('all heads have the first pattern', 'seen = torch.where(of_head[h] == at, one_of(at, b, i, j), seen)', 'pass', 'test_flex.py -kpattern'),
+        ('queries behind a cache stand at the start', 'i = i + behind\n', 'pass\n', 'test_flex.py -kpattern'),
+        ('padding on the left is not left out', 'kinds[at].visible(i - start[b], j - start[b], known)', 'kinds[at].visible(i, j, known)', 'test_flex.py -kpattern'),
+        ('a dilation is computed in whole blocks', 'layout.stride == 1 if', 'True if', 'test_flex.py -kpattern'),
     ]),
 }

@@ -59,7 +59,7 @@ BUGS = {
         ('empty blocks count', 'seen = j // block == (i // block + self.shift) % filled', 'seen = j // block == (i // block + self.shift) % self.blocks', 'test_patterns_of_rows.py test_patterns_of_blocks.py'),
         ('last blocks are global where the longest row ends', 'slot, slot + (count - last - first) * block)', 'slot, slot + (count.amax() - last - first) * block)', 'test_patterns_of_rows.py -kends'),
     ]),
-    'features/sparse/pattern.py': ('test_patterns.py', [
+    'features/patterns.py': ('test_patterns.py', [
         ('blocks of packed documents run into each other', "self.joins_tokens = self.not_by_differences", 'pass'),
         ('projections of global tokens are those of the others', 'parts = (feature.to_q_global, feature.to_k_global, feature.to_v_global)', 'parts = (host.to_q, host.to_k, host.to_v)', 'test_global_tokens.py'),
         ('all heads have global queries', 'marks[:, None] & heads[:, None]', 'marks[:, None] | ~heads[:, None]', 'test_global_tokens.py'),
@@ -73,49 +73,34 @@ BUGS = {
         ('maps count keys of a context from padding', 'keys = Placement.among(call.keys, None, None, call.real).positions', 'keys = Placement.among(call.keys, None, None, None).positions', 'test_patterns_of_rows.py -kpadded_context'),
         ('maps of what stands outside show what others see', 'return seen | outside.unsqueeze(-2) | call.of_queries(outside).unsqueeze(-1)', 'return seen | outside.unsqueeze(-2)', 'test_patterns_of_rows.py'),
         ('what stands outside leaves the cache', 'if torch.is_tensor(outside) or (outside and not own.of_differences):', 'if False:', 'test_patterns_of_rows.py test_caches_of_windows.py'),
-    ]),
-    'features/sparse/held.py': ('test_patterns.py test_clusters.py', [
-        ('all layers are the first one', "self.pattern.of_layer(getattr(self.host, 'layer_number', 0))", 'self.pattern.of_layer(0)'),
+        ('all layers are the first one', "self.pattern.of_layer(getattr(self.host, 'layer_number', 0))", 'self.pattern.of_layer(0)', 'test_patterns.py test_clusters.py'),
         ('what is drawn is not read', 'own = own.stored(self.random_blocks) if self.is_drawn else own', 'own = own', 'test_patterns_of_blocks.py'),
+        ('layers draw the same blocks', 'feature.draw(module.layer_number)', 'feature.draw(0)', 'test_patterns_of_blocks.py'),
     ]),
-    'features/sparse/drawn.py': ('test_patterns_of_blocks.py', [
-        ('layers draw the same blocks', 'feature.draw(module.layer_number)', 'feature.draw(0)'),
-    ]),
-    'features/sparse/converting.py': ('test_sparsify.py', [
-        ('weights are drawn anew', 'kept[own] = tensors[full] if stays else fresh(', 'kept[own] = fresh('),
-        ('the table ends', '.repeat(-(-length // len(weight)), 1)[:length]', '.repeat_interleave(-(-length // len(weight)), 0)[:length]'),
-        ('the config is that of the dense model', "stack.__dict__.update(new.__dict__)", "stack.__dict__.update({**new.__dict__, '_given': stack.__dict__['_given']})"),
-    ]),
-    'kernels/patterns/layouts.py': ('test_patterns.py', [
+    'patterns/engine/layouts.py': ('test_patterns.py', [
         ('a query by itself reads its chunk from itself on', 'own = at // stride // size * size', 'own = at // stride'),
         ('tokens that are no longer there are read', 'return positions.masked_fill((positions < first) | (positions >= n), -1)', 'return positions.masked_fill(positions < first, -1)'),
     ]),
-    'kernels/patterns/flexed.py': ('test_flex.py -kpattern', [
-        ('all heads have the first pattern', 'seen = torch.where(of_head[h] == at, one_of(at, b, i, j), seen)', 'pass'),
-        ('queries behind a cache stand at the start', 'i = i + behind\n', 'pass\n'),
-        ('padding on the left is not left out', 'kinds[at].visible(i - start[b], j - start[b], known)', 'kinds[at].visible(i, j, known)'),
-        ('a dilation is computed in whole blocks', 'layout.stride == 1 if', 'True if'),
-    ]),
-    'kernels/patterns/formula.py': ('test_patterns.py', [
+    'patterns/engine/formula.py': ('test_patterns.py', [
         ('a query sees later keys', 'seen = seen & (j_pos <= i_pos)', 'seen = seen'),
         ('rows that see nothing see all', 'weights = (scores - log_sums).masked_fill(~seen, -torch.inf).exp()', 'weights = (scores - log_sums).exp()'),
         ('keys that stand nowhere are seen', 'seen = is_query.unsqueeze(-1) & is_key.unsqueeze(-2)', 'seen = (is_query.unsqueeze(-1) & is_key.unsqueeze(-2)) | is_query.unsqueeze(-1)', 'test_patterns_of_rows.py test_patterns.py'),
         ('products of half precision stay there', '(accurate(rows_at(q, i)) * own.scale) @ accurate(rows_at(k, j)).mT', '(rows_at(q, i) * own.scale) @ rows_at(k, j).mT', 'test_half_precision.py'),
     ]),
-    'kernels/patterns/pieces.py': ('test_patterns.py', [
+    'patterns/engine/pieces.py': ('test_patterns.py', [
         ('windows that overlap all get the first part', 'view.add_(part[:, :, at : at + some]', 'view.add_(part[:, :, :some]'),
         ('the first chunks lack their keys', 'start = max(divided(first, size), divided(before, size))', 'start = max(divided(first, size), before // size)'),
         ('all chunks see what the first one sees', 'and step % branch.period == 0', 'and True'),
         ('the last chunk is left out', 'if stop * size < n:', 'if False:'),
         ('parts of a mask begin anew', '(grid.count(chunks) + at) * jump', 'grid.count(chunks) * jump'),
     ]),
-    'kernels/patterns/flash.py': ('test_patterns.py', [
+    'patterns/engine/flash.py': ('test_patterns.py', [
         ('branches are added up', 'total = torch.logaddexp(known, sums)', 'total = torch.maximum(known, sums)'),
         ('the gradient is that of each branch alone', 'if is_first:\n            queries.write(dq, found[0])', 'if True:\n            queries.write(dq, found[0])'),
         ('rows that see nothing get the mean', 'out.masked_fill_(blind.unsqueeze(-1), 0.0)', 'out.add_(0.0)'),
         ('biases count twice', 'numbers = torch.zeros((), dtype=dtype) if bias is None else bias(b, h, i, j)', 'numbers = torch.zeros((), dtype=dtype) if bias is None else 2 * bias(b, h, i, j)'),
     ]),
-    'kernels/patterns/engine.py': ('test_patterns.py', [
+    'patterns/engine/attention.py': ('test_patterns.py', [
         ('heads come out in the order of their patterns', 'return out[:, torch.tensor(order, device=q.device).argsort()], None', 'return out, None'),
         ('blocks are counted from padding', 'if call.places is not None or place.by_row:', 'if call.places is not None:'),
         ('a global query counts global keys of a context twice', 'others = ~pattern.chosen(place.positions(call.keys, q.device))', 'others = place.positions(call.keys, q.device) >= -call.keys', 'test_patterns_across.py'),
@@ -128,7 +113,7 @@ BUGS = {
         ('memory tokens see later ones', 'seen = key <= row.unsqueeze(-1) + own.added if own.causal else seen', 'pass', 'test_patterns_of_rows.py'),
         ('a cached step has rows of what stands outside', 'first = max(count - (call.keys - call.rows), 0)', 'first = min(count, call.rows)', 'test_patterns_of_rows.py'),
     ]),
-    'kernels/patterns/placement.py': ('test_patterns_of_rows.py', [
+    'patterns/engine/placement.py': ('test_patterns_of_rows.py', [
         ('padding on the left counts', 'index = positions if self.offset is None else positions + self.offset.view(-1, *[1] * (positions.ndim - 1))', 'index = positions'),
         ('keys count from padding', 'return place - (self.count if self.offset is None else self.offset.unsqueeze(-1))', 'return place - self.count'),
         ('blocks move where first keys have left', 'torch.where(found.offset < 0, found.offset % period, found.offset)', 'found.offset.clamp(min=0)', 'test_caches_of_windows.py'),
@@ -140,9 +125,5 @@ BUGS = {
         ('memory tokens stand in front of the padding', 'places = pads.unsqueeze(-1) + torch.arange(count, device=pads.device)', 'places = torch.arange(count, device=pads.device)[None]'),
         ('tokens between the others are counted', 'return self.offset is not None or self.table is not None or self.lengths is not None', 'return self.offset is not None or self.lengths is not None'),
         ('a pattern of differences is told of tokens between the others', 'and not pattern.depends_on_length and not isinstance(outside, Tensor):', 'and not pattern.depends_on_length:'),
-    ]),
-    'kernels/patterns/bands.py': ('test_patterns.py -kwindows', [
-        ('a window sees one key less', 'return (i - j <= past) & (j - i <= ahead)', 'return (i - j < past) & (j - i <= ahead)'),
-        ('other masks are forgotten', '[mask for mask in call.masks if not mask.band]', '[]'),
     ]),
 }

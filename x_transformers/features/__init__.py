@@ -21,7 +21,7 @@ segments        how far back queries see in segments with memories
 sources         what becomes queries, keys and values: memories, extra keys, value residuals
 projections     their projections: biases, bounds, norms, and the scale of their products
 latents         queries, keys and values from narrow latents
-sharing         fewer heads of keys, from a model that has learned with more
+converting      built models with another pattern, or with fewer heads of keys
 heads           per-head transforms of queries and keys
 head_dims       heads of different widths
 operands        what the kernel multiplies, and which kernel: distances, exponentials, packed documents
@@ -31,7 +31,7 @@ contextual      what a query sees or counts by content: positions in context, se
 scores          from logits to weights
 differential    two maps of a head, one taken off the other
 linear          products of features in place of scores; attention-free transformers
-sparse          some keys of each query, by their places
+patterns        some keys of each query, by their places
 clusters        queries that meet the keys of their cluster alone
 linformer       a few learned sums in place of the keys
 recurrent       modules with a state in place of attention

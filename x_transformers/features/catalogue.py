@@ -128,6 +128,14 @@ from x_transformers.features.outputs import (
     ZeroInitOutput,
 )
 from x_transformers.features.passes import Looped, Recycling
+from x_transformers.features.patterns import (
+    DrawnInStack,
+    GlobalTokensInModel,
+    GlobalTokensInStack,
+    PatternsInModel,
+    PatternsInStack,
+    SparsePattern,
+)
 from x_transformers.features.polar import InfusedPositions, Polar, PolarPositions, PositionInfused
 from x_transformers.features.positions import Window
 from x_transformers.features.projections import ProjectionBias, ProjectionClip, ProjectionNorm, SoftmaxScale
@@ -197,14 +205,6 @@ from x_transformers.features.sources import (
     ZeroKV,
 )
 from x_transformers.features.spans import AdaptiveSpan
-from x_transformers.features.sparse.drawn import DrawnInStack
-from x_transformers.features.sparse.pattern import (
-    GlobalTokensInModel,
-    GlobalTokensInStack,
-    PatternsInModel,
-    PatternsInStack,
-    SparsePattern,
-)
 from x_transformers.features.streams import HyperConnections, ResidualStreams, UseGatedMultiResidual
 from x_transformers.features.two_streams import (
     InOrder,

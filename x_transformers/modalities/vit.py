@@ -18,8 +18,8 @@ from x_transformers.core.own_stacks import a_stack, known_stack, run_stack
 from x_transformers.core.precision import accurate
 from x_transformers.features.embeddings import hands_on_positions
 from x_transformers.features.norms import BiasedLayerNorm, LayerNorm
+from x_transformers.features.patterns import has_patterns
 from x_transformers.features.pooling import Pooler
-from x_transformers.features.sparse.pattern import has_patterns
 from x_transformers.features.untied import begins_with_cls
 from x_transformers.flags import (
     Check,

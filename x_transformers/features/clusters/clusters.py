@@ -16,7 +16,7 @@ from x_transformers.core.transforms import transformed
 from x_transformers.features.clusters.kernel import FAR, SELF, UNSEEN, Extra
 from x_transformers.features.documents import TellsDocuments
 from x_transformers.features.levels import AttentionFeature
-from x_transformers.features.sparse.held import a_pattern
+from x_transformers.features.patterns import a_pattern
 from x_transformers.flags import (
     Check,
     ConfigError,

@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.core.checks import can_look
+from x_transformers.core.merging import merged
 from x_transformers.core.precision import accurate, without_autocast
 from x_transformers.core.recompute import batched, differentiated
 from x_transformers.core.rows import taken
 from x_transformers.core.transforms import transformed
 from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.derivatives import differentiable_sdpa
-from x_transformers.kernels.merging import merged
 
 # scores that are held at once, and are computed again in the backward pass: what stays in the cache of a core
 PIECE = {'cpu': 2**18, 'cuda': 2**25}

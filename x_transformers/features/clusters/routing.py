@@ -14,10 +14,10 @@ from x_transformers.core.rows import Pointwise, Rows, of_each
 from x_transformers.core.transforms import transformed
 from x_transformers.features.clusters.clusters import Clusters
 from x_transformers.features.clusters.kernel import attend, by_rank, in_groups
-from x_transformers.features.sparse.held import OUTSIDE, OUTSIDE_MUST_BE, HoldsPattern
+from x_transformers.features.patterns import OUTSIDE, OUTSIDE_MUST_BE, HoldsPattern
 from x_transformers.flags import ConfigError, PerToken, warn_once
-from x_transformers.kernels.patterns.engine import attended
 from x_transformers.patterns import Sliding
+from x_transformers.patterns.engine.attention import attended
 
 Heads = tuple[Tensor, Tensor, Tensor]
 BEST = 'a centroid takes the best of all tokens'

@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from x_transformers.core.merging import merged
 from x_transformers.core.precision import accurate, at_least_float, without_autocast
 from x_transformers.core.rows import Pointwise
 from x_transformers.flags.maybe import Maybe
-from x_transformers.kernels.merging import merged
-from x_transformers.kernels.patterns.layouts import Grid, Group, group_of
-from x_transformers.kernels.patterns.placement import Placement
 from x_transformers.patterns.branches import Branch
+from x_transformers.patterns.engine.layouts import Grid, Group, group_of
+from x_transformers.patterns.engine.placement import Placement
 
 ALL_COUNT = Placement()  # positions are indices of keys
 

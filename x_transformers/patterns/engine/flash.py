@@ -20,9 +20,9 @@ from x_transformers.core.precision import without_autocast
 from x_transformers.core.recompute import batched, differentiated
 from x_transformers.core.rows import Diagonals, Pointwise
 from x_transformers.core.transforms import transformed
-from x_transformers.kernels.patterns.layouts import Grid
-from x_transformers.kernels.patterns.pieces import Cut, Piece, in_front, pieces_of
 from x_transformers.patterns.branches import Branch
+from x_transformers.patterns.engine.layouts import Grid
+from x_transformers.patterns.engine.pieces import Cut, Piece, in_front, pieces_of
 
 FORWARD: Any = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu', None)
 BACKWARD: Any = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu_backward', None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,32 +11,25 @@ from torch import Tensor
 
 from x_transformers.core.calls import Call
 from x_transformers.core.rows import Pointwise, Rows, all_of, taken
-from x_transformers.flags import Features
 from x_transformers.flags.maybe import Maybe
-from x_transformers.kernels.patterns.flash import by_flash, numbers_of, takes
-from x_transformers.kernels.patterns.flexed import by_flex
-from x_transformers.kernels.patterns.formula import Scores, by_formula, of_front, of_index, together
-from x_transformers.kernels.patterns.layouts import Grid
-from x_transformers.kernels.patterns.placement import Placement
 from x_transformers.patterns import Branch, Global, Pattern
+from x_transformers.patterns.engine.flash import by_flash, numbers_of, takes
+from x_transformers.patterns.engine.formula import Scores, by_formula, of_front, of_index, together
+from x_transformers.patterns.engine.layouts import Grid
+from x_transformers.patterns.engine.placement import Placement
 
 # Queries up to which each reads keys of its own: more share those of a chunk.
-FEW = 4
+FEW_QUERIES = 4
 
 
 def attended(
-    q: Tensor, k: Tensor, v: Tensor, call: Call, patterns: Sequence[Pattern], marks: Maybe[Tensor] = None,
-    on: Features | None = None,
+    q: Tensor, k: Tensor, v: Tensor, call: Call, patterns: Sequence[Pattern], marks: Maybe[Tensor] = None
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Attention of queries (b h i e) to the keys (b h j e) that the pattern of their head sees, and to those in front.
 
     marks      which of the keys, without those in front, are marked, b j
-    on         the features of the layer, by which FlexAttention may take large calls on a GPU
     returns    b h i d, and the logarithms of what softmaxes divided by, b h i, if they are known
     """
-    found = None if on is None else by_flex(q, k, v, call, patterns, marks, on, functools.partial(Placement.of, call))
-    if found is not None:
-        return found, None
     heads: dict[Pattern, list[int]] = {}
     for head, one in enumerate(patterns):
         heads.setdefault(one.any_head(), []).append(head)
@@ -198,4 +190,4 @@ def of_some(entry: Pointwise, heads: Tensor) -> Pointwise:
 
 def is_few(call: Call) -> bool:
     """Whether there are few queries of many keys."""
-    return call.rows == 1 or (not torch.compiler.is_compiling() and call.rows <= FEW and call.rows < call.keys)
+    return call.rows == 1 or (not torch.compiler.is_compiling() and call.rows <= FEW_QUERIES and call.rows < call.keys)

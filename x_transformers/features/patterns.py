@@ -1,4 +1,4 @@
-"""Sparse attention patterns (`x_transformers.patterns`) instead of attention to all keys."""
+"""Sparse attention: queries attend only to the keys of a pattern (`x_transformers.patterns`)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,99 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from x_transformers.core.checks import as_mask
 from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import accurate
 from x_transformers.features.documents import positions_within
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
-from x_transformers.features.sparse.held import OUTSIDE, OUTSIDE_MUST_BE, HoldsPattern, a_pattern
-from x_transformers.flags import ConfigError, PerToken, boolean, flag, none
+from x_transformers.flags import ConfigError, PerToken, boolean, flag, none, warn_once
+from x_transformers.flags.checks import Check, is_int
+from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.dense import dot_product, heads_of, lowest, softmax, tile_heads
-from x_transformers.kernels.patterns.engine import attended, over_context
-from x_transformers.kernels.patterns.formula import none_marked
-from x_transformers.kernels.patterns.placement import Placement
-from x_transformers.patterns import Global, Pattern
+from x_transformers.kernels.flex import by_flex
+from x_transformers.patterns import Global, Mix, Pattern, as_pattern, check_known, is_pattern
+from x_transformers.patterns.engine.attention import attended, over_context
+from x_transformers.patterns.engine.formula import none_marked
+from x_transformers.patterns.engine.placement import Placement
 from x_transformers.patterns.tokens import MarkedQueries, without_marked_queries
+
+OUTSIDE = {
+    'outside_pattern': 'tokens outside of the pattern, their number at the start or their indices (p): all tokens '
+    'attend to them, and they attend to all'
+}
+OUTSIDE_MUST_BE = {
+    'outside_pattern': Check(
+        'a number of tokens, or a tensor of indices (p)',
+        lambda value: (is_int(value) and value >= 0) or (torch.is_tensor(value) and value.ndim == 1),
+    )
+}
+a_pattern = Check("a pattern, its dict, or a name such as 'sliding'", is_pattern, 'str | Mapping[str, Any] | Pattern')
+
+
+class HoldsPattern:
+    """Mixin of attention features in which all or some heads attend according to a pattern.
+
+    pattern         a subclass calls `hold` where it is set up
+    random_blocks   what is drawn for the pattern, if anything is, a buffer: `stored_as` must name it
+    """
+
+    host: Any
+    random_blocks: Tensor
+    pattern: Maybe[Pattern] = None
+    is_drawn = False
+
+    def hold(self, given: Any, name: str, heads: int) -> None:
+        """Of the flag `name`, for so many heads."""
+        self.pattern = as_pattern(given, name)
+        check_known(self.pattern, name)
+        self.name = given if isinstance(given, str) else repr(self.pattern)
+        if self.host.causal and self.pattern.looks_ahead:
+            raise ConfigError(f'`{name}` got {self.name}, not for a causal stack: {self.pattern.looks_ahead}')
+        self.heads_of_pattern = heads
+        self.pattern.for_heads(heads)
+        table = self.pattern.drawn(heads, 0)
+        self.is_drawn = table is not None
+        if table is not None:
+            self.random_blocks = table
+
+    @property
+    def counts_tokens(self) -> bool:
+        return self.pattern is not None and self.pattern.depends_on_length
+
+    @property
+    def not_by_differences(self) -> str:
+        """Why its documents cannot be told apart, if they cannot."""
+        return '' if self.pattern.of_differences else 'its blocks are counted from where a row begins'
+
+    def draw(self, layer: int) -> None:
+        """Blocks at random are those of the layer."""
+        if self.is_drawn:
+            drawn: Any = self.pattern.drawn(self.heads_of_pattern, layer)
+            self.random_blocks.copy_(drawn)
+
+    def of_heads(self, heads: int, call: Any) -> tuple[Pattern, ...]:
+        """The patterns of all heads in a call, of the length of each row where that counts."""
+        own = self.pattern.of_layer(getattr(self.host, 'layer_number', 0))
+        if own.depends_on_length:
+            place = Placement.of(call, own)
+            n = call.keys - place.count
+            own = own.of_length(n) if place.lengths is None else own.of_lengths(place.lengths, n)
+        own = own.stored(self.random_blocks) if self.is_drawn else own
+        return own.for_heads(heads)
+
+    def wrong_call(self, call: Any) -> str | None:
+        """Why a call has too many or too few tokens, or tokens outside of the pattern that it cannot have."""
+        size, outside = self.pattern.size, call.inputs.get('outside_pattern')
+        if call.memories and torch.is_tensor(outside):
+            return '`mems` and tokens outside of the pattern between the others'
+        count = 0 if outside is None else len(outside) if torch.is_tensor(outside) else outside
+        n = call.keys - (0 if self.pattern.of_differences else count)
+        if size is not None and (n > size or (n < size and not call.causal)):
+            return f'{n} tokens: its pattern is of {size}'
+        return None
+
 
 Views = tuple[Tensor, Tensor, Tensor]
 MARKED_ACROSS = '`global_mask` marks tokens of the sequence, none of a context; `first` and `positions` count in both'
@@ -156,15 +234,21 @@ class SparsePattern(HoldsPattern, AttentionFeature):
             marked: Any = self.pattern
             return over_context(q, k, v, call, marked, at)
         call.own(self).marks, patterns = marks, self.of_heads(q.shape[1], call)
-        on = self.host.features
         if self.apart is None:
-            return attended(q, k, v, call, patterns, marks, on)
+            return self.run(q, k, v, call, patterns, marks)
         qkv = self.apart.projected(self, call, k, v) if new or call.keeps or call.past is not None else ()
-        out, _ = attended(q, k, v, call, [without_marked_queries(one) for one in patterns], marks, on)
+        out, _ = self.run(q, k, v, call, [without_marked_queries(one) for one in patterns], marks)
         if not new:
             return out, None
         own, _ = attended(*qkv, call=call, patterns=[MarkedQueries()] * q.shape[1], marks=marks)
         return torch.where(self.chosen(call.of_queries(marks), patterns), own, out), None
+
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, call: Any, patterns: Sequence[Pattern], marks: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend by FlexAttention where that is for the call, else by what `patterns.engine` gathers."""
+        found = by_flex(q, k, v, call, patterns, marks, self.host.features)
+        return attended(q, k, v, call, patterns, marks) if found is None else (found, None)
 
     def stand(self, call: Any) -> Tensor:
         """Where queries that read a context stand, from their own beginning:  i, or b i."""
@@ -374,3 +458,26 @@ class GlobalTokensInModel(ModelFeature):
             raise ValueError('`global_mask` does not go with tokens that stand between those of the sequence')
         marks = as_mask(marks, 'global_mask', call.like_tokens.shape[0], None, like=call.like_tokens)
         return {**inputs, 'global_mask': F.pad(marks, (call.leading, 0))}
+
+
+class DrawnInStack(StackFeature):
+    """Draw different random blocks in each layer; check that there are enough layers for alternating patterns."""
+
+    serves = ('sparse_pattern', 'local_pattern')
+
+    def wrap(self, branch: nn.Module, kind: Any, index: int) -> nn.Module:
+        for module in branch.modules():
+            found = getattr(module, 'features', None)
+            feature = None if found is None else found.find(HoldsPattern)
+            if feature is not None:
+                feature.draw(module.layer_number)
+                self.check_turns(feature.pattern)
+        return branch
+
+    def check_turns(self, pattern: Any) -> None:
+        layers = self.host.layer_types.count('a')
+        if isinstance(pattern, Mix) and pattern.how == 'interleave' and layers < len(pattern.patterns):
+            warn_once(
+                f"a pattern has {len(pattern.patterns)} patterns by how='interleave', for {layers} layers "
+                'of self-attention: the last ones are never used'
+            )

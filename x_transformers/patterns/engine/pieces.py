@@ -14,10 +14,10 @@ from torch import Tensor
 
 from x_transformers.core.rows import Pointwise
 from x_transformers.flags.maybe import Maybe
-from x_transformers.kernels.patterns.formula import none_marked
-from x_transformers.kernels.patterns.layouts import Grid
 from x_transformers.patterns.base import divided
 from x_transformers.patterns.branches import Branch, Columns, Listed, Span
+from x_transformers.patterns.engine.formula import none_marked
+from x_transformers.patterns.engine.layouts import Grid
 
 # Numbers of a mask that is made at once, and of windows of keys: what stays in the caches of a processor.
 MASK, WINDOWS = 2**21, 2**22
