@@ -80,9 +80,14 @@ class HoldsPattern:
             drawn: Any = self.pattern.drawn(self.heads_of_pattern, layer)
             self.random_blocks.copy_(drawn)
 
+    @property
+    def layer_pattern(self) -> Pattern:
+        """The pattern of this layer; those of other layers may differ."""
+        return self.pattern.of_layer(getattr(self.host, 'layer_number', 0))
+
     def of_heads(self, heads: int, call: Any) -> tuple[Pattern, ...]:
         """The patterns of all heads in a call, of the length of each row where that counts."""
-        own = self.pattern.of_layer(getattr(self.host, 'layer_number', 0))
+        own = self.layer_pattern
         if own.depends_on_length:
             place = Placement.of(call, own)
             n = call.keys - place.count
@@ -206,7 +211,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
                 setattr(self, f'{name}_global', copy.deepcopy(getattr(host, name)))
 
     def reach_and_step(self, call: Any) -> Any:
-        own = self.pattern.of_layer(getattr(self.host, 'layer_number', 0))
+        own = self.layer_pattern
         known = own.reach is not None and own.period is not None and own.size is None and not own.marked
         outside = call.inputs.get('outside_pattern')
         if torch.is_tensor(outside) or (outside and not own.of_differences):
