@@ -174,7 +174,7 @@ FAST = {
 
 @pytest.mark.parametrize('kind', FAST)
 def test_a_step_written_out_is_the_step(kind):
-    """The same logits by the short cut, by the net, and by the net once somebody listens to a module of it."""
+    """The same logits by the step, by the net, and by the net with a hook, which counts once other requests join."""
     made, asked = model(around=dict(post_emb_norm=True, emb_scale=2.0), **FAST[kind]), prompts(5, 9, 2)
     engine, seen = PagedEngine(made, 30, 4), {}
 
@@ -193,12 +193,15 @@ def test_a_step_written_out_is_the_step(kind):
         rows = [torch.tensor(one.ids) for one in engine.running]
         if turn == 3:
             handle = made.net.attn_layers.layers[1][1].register_forward_hook(lambda *_: None)
-        assert (engine.fast_step() is None) == (turn >= 3)
+            engine.add(asked[0], 20, temperature=0.0)
         logits = stepped()
+        assert (engine.fast is None) == (turn >= 3)
         for row, found in zip(rows, logits, strict=True):
             assert torch.allclose(found, made.net(row[None])[0, -1], atol=1e-12)
     handle.remove()
-    assert engine.fast_step() is not None
+    engine.add(asked[0], 20, temperature=0.0)
+    engine.step()
+    assert engine.fast is not None
 
 
 def test_weights_that_change_between_steps_count():

@@ -20,9 +20,9 @@ from x_transformers.core import files
 from x_transformers.core.buffers import Buffer, KeysValues
 from x_transformers.core.files import write_content
 from x_transformers.core.state import Sum
-from x_transformers.fast.plain_step import PlainStep
 from x_transformers.generation import prompt_cache
 from x_transformers.generation.prompt_cache import PromptCache, checksum, fingerprint
+from x_transformers.generation.step import Step
 
 models = pytest.mark.parametrize('keywords', MODELS.values(), ids=MODELS)
 GREEDY = dict(temperature=0.0)
@@ -30,19 +30,19 @@ GREEDY = dict(temperature=0.0)
 
 def reading(model, monkeypatch):
     """Counts the tokens that the net reads."""
-    fed, forward, plain = [], type(model.net).forward, PlainStep.__call__
+    fed, forward, step = [], type(model.net).forward, Step.__call__
 
     @functools.wraps(forward)  # so that it counts as the one of ours
     def counting(self, x, *args, **kwargs):
         fed.append(tuple(x.shape))
         return forward(self, x, *args, **kwargs)
 
-    def counting_plain(self, x, cache):
+    def counting_step(self, x, cache):
         fed.append(tuple(x.shape))
-        return plain(self, x, cache)
+        return step(self, x, cache)
 
     monkeypatch.setattr(type(model.net), 'forward', counting)
-    monkeypatch.setattr(PlainStep, '__call__', counting_plain)
+    monkeypatch.setattr(Step, '__call__', counting_step)
     return fed
 
 

@@ -335,7 +335,6 @@ class Attend(Configurable, ChoosesKernel):
 
     catalogue = ATTEND
     stores = ('', 'attend.')
-    plain = True
     layer: Any = None  # the attention layer that it is a part of
 
     def __init__(
@@ -591,7 +590,7 @@ class Attend(Configurable, ChoosesKernel):
         causal = host.causal if arguments['causal'] is None else bool(arguments['causal'])
         scale = q.shape[-1] ** -0.5 if host.logit_scale is None else host.logit_scale
         real = as_mask(arguments['row_mask'], 'row_mask', q.shape[0], q.shape[-2], like=q)
-        call = Call(q[:, 0], q.shape[1], None, real, causal, scale, 0.0, inputs, None, Intermediates(), keeps=True)
+        call = Call(q[:, 0], q.shape[1], None, real, causal, scale, 0.0, inputs, None, Intermediates(), keeps='all')
         call.backends, call.keys, call.batch, call.rows = host.sdp_backends, k.shape[-2], q.shape[0], q.shape[2]
         masks = [] if arguments['mask'] is None else [key_mask(arguments['mask'])]
         q, k, v = settle_terms(on, call, (q, k, v), masks)

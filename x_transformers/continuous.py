@@ -196,7 +196,7 @@ class ContinuousTransformerWrapper(Wrapper):
         call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
         x = call.embedded(self, x, lambda x: self._embed(x, call))
         call.maps_apart = wants.mems_alone
-        x = call.on.chain('pool', self.run_stack(x, call, mask, mems, wants.anything, kwargs), call)
+        x = call.on.chain('pool', self.run_stack(x, call, mask, mems, wants.keeps, kwargs), call)
         out = x if return_embeddings else self._read_output(x)
         return self.returned(out, wants, call, mems, None, x)
 

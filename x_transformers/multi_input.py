@@ -190,7 +190,7 @@ class MultiInputTransformerWrapper(Wrapper):
         h = call.embedded(self, dict(x), lambda given: self._embed(given, call))
         mems = self.shifted(mems)
         call.maps_apart = wants.mems_alone
-        h = call.on.chain('pool', self.run_stack(h, call, mask, mems, wants.anything, kwargs), call)
+        h = call.on.chain('pool', self.run_stack(h, call, mask, mems, wants.keeps, kwargs), call)
         logits = None
         if wants_logits or not (return_embeddings or self.return_only_embed):
             read = functools.partial(Readout.through, h) if return_readout else lambda head: head(h)

@@ -67,7 +67,7 @@ from x_transformers.core.checks import (
 )
 from x_transformers.core.feedforward_calls import FeedForwardCall
 from x_transformers.core.hooks import is_hooked, is_watched
-from x_transformers.core.intermediates import Intermediates as Intermediates, are_maps_apart, maps_apart
+from x_transformers.core.intermediates import Intermediates as Intermediates, are_maps_apart, maps_apart, parts_kept
 from x_transformers.core.kinds import KINDS, Kind, attends, check_kinds, refuse_memories, remembered_with
 from x_transformers.core.layer_list import Parts, check_places, layers_of
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
@@ -86,7 +86,6 @@ from x_transformers.core.rows import taken, to_4d
 from x_transformers.core.token_subset import refuse_kind, refuse_some
 from x_transformers.core.widths import Shape, Widths
 from x_transformers.core.window import WindowLimits
-from x_transformers.fast.untouched import remember
 from x_transformers.features.abilities import Abilities
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.derived import (
@@ -161,7 +160,6 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
     own_inputs = ('keep_maps', 'index', 'clean', 'at')
     positional = ORDER_OF_ATTENTION
     layer_number = 0  # which of the layers of its kind it is, as its stack says
-    plain = True
 
     def __init__(
         self,
@@ -316,7 +314,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
             chosen = views if features.views is None else features.views(x)
             views, places = placed(chosen, x, features, inputs.get('at'))
         call = self.open_call(views, places, context, mask, causal, cache, inputs, stack_call)
-        call.keeps = return_intermediates
+        call.keeps = parts_kept(return_intermediates)
         views = views if context is None else (views[0], context, context)
         attn_mask = None if attn_mask is None else self.own_mask(attn_mask)
         call.unmasked = mask is context_mask is attn_mask is None
@@ -441,7 +439,6 @@ class FeedForward(Configurable):
     _modules: dict[str, Any]
     own_inputs = ('mask', 'layer', 'kind', 'stack')
     positional = ORDER_OF_FEEDFORWARD
-    plain = True
 
     def __init__(
         self,
@@ -471,7 +468,7 @@ class FeedForward(Configurable):
         for feature in on.at.get('initialise', ()):
             feature.initialise()
         # whether features act at each call, beyond what they have built
-        self.acts = any(not feature.plain for stage in IN_FEEDFORWARD for feature in on.at.get(stage, ()))
+        self.acts = any(not feature.waits for stage in IN_FEEDFORWARD for feature in on.at.get(stage, ()))
 
     def build_layers(self) -> list[nn.Module]:
         """Build the modules in running order: up projection with its activation, dropout, output projection."""
@@ -549,8 +546,6 @@ class Layer(ModuleList):
     The norms are those before the branch, after the branch, and after the residual; an absent one is None.
     """
 
-    plain = True
-
     if TYPE_CHECKING:
         # norms, branch and residual: a list, and two modules that may be a user's
         _modules: dict[str, Any]
@@ -570,7 +565,7 @@ class Layer(ModuleList):
         skip, extra = x, NOTHING
         if getattr(type(residual), 'prepare', None) is not Residual.prepare:  # which changes nothing
             x, skip, extra = residual.prepare(x)
-        if call.keeps:
+        if call.keeps == 'all':
             call.keep('hiddens', x if x.ndim == 3 else x[1], self.kind == 'a')  # of three views, that of the keys
             call.keep('layer_hiddens', x)
         out = residual(self.branch(x, call, features), skip, call=call, **extra)
@@ -609,12 +604,13 @@ class Layer(ModuleList):
     def attention(self, branch: Any, x: Tensor, inputs: dict[str, Any], call: 'StackCall', features: Features) -> Any:
         """Call a branch that attends, and keep its intermediates if somebody reads them."""
         ours = 'stack_call' in inputs
-        wanted = call.keeps or (is_hooked(branch) if ours else is_watched(branch, Attention))
-        if not wanted and not features.attended:
+        wanted = call.keeps == 'all' or (is_hooked(branch) if ours else is_watched(branch, Attention))
+        if not (wanted or call.keeps or features.attended):
             return branch(x, **inputs)
+        users = wanted or features.attended or not ours or branch.features.has_user_features
         if (call.maps_apart or not wanted) and (ours or not is_of_others(branch)):
             inputs = {'keep_maps': False, **inputs}  # nobody reads the maps
-        out, intermediates = branch(x, return_intermediates=True, **inputs)
+        out, intermediates = branch(x, return_intermediates=True if users else 'past', **inputs)
         intermediates = Intermediates() if intermediates is None else intermediates
         intermediates.layer_type, intermediates.layer_index = self.kind, self.index
         call.keep('attn_intermediates', intermediates)
@@ -672,7 +668,6 @@ class AttentionLayers(DerivedAttributes, Routing):
         'has_pos_emb': 'write `disable_abs_pos_emb`, which says the opposite',
         'use_pos_emb': 'it belongs to the wrapper, TransformerWrapper(use_abs_pos_emb=...)',
     }
-    plain = True
     layers: Any  # a `ModuleList` of `Layer`, or what a user has put in its place
 
     def __init__(
@@ -874,7 +869,8 @@ class AttentionLayers(DerivedAttributes, Routing):
         seq_pos_offset                             position of the first token
         cache                                      intermediates or cache of an earlier call. x has all tokens, or with
                                                    `input_not_include_cache` the new ones
-        return_hiddens                             return (output, `LayerIntermediates`)
+        return_hiddens                             return (output, `LayerIntermediates`); with 'past' only what the
+                                                   cache needs is in it
         **inputs                                   inputs of features; `explain()` lists them
         returns              b n d
         raises                                     ValueError or TypeError for inputs of another shape or kind
@@ -886,7 +882,8 @@ class AttentionLayers(DerivedAttributes, Routing):
         if cache is not None:
             check_cache(self, attn_mask)
         call = open_stack(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
-        call.keeps, call.trace.made_by = return_hiddens or return_gumbel_log_probs, self.made_by
+        call.keeps = 'all' if return_gumbel_log_probs else parts_kept(return_hiddens)
+        call.trace.made_by = self.made_by
         call.training, call.declared, call.maps_apart = self.training, self.remembers, are_maps_apart()
         nothing_given = mask is context is attn_mask is self_attn_kv_mask is seq_start_pos is causal is None
         if not nothing_given or inputs:
@@ -914,7 +911,7 @@ class AttentionLayers(DerivedAttributes, Routing):
             x = open_stream(x, call)
         steps = range(len(call.order))
         x = run(x, call, steps) if on.through is None else on.through(run, x, call)
-        if call.keeps:
+        if call.keeps == 'all':
             call.keep('layer_hiddens', x)
         for close_stream in on.close:
             x = close_stream(x, call)
@@ -938,7 +935,7 @@ class AttentionLayers(DerivedAttributes, Routing):
                 call.leave_out(layer, x)
             else:
                 x = layer(x, call, on)
-            if call.keeps and ((call.step + 1) % block == 0 or call.step + 1 == len(layers)):
+            if call.keeps == 'all' and ((call.step + 1) % block == 0 or call.step + 1 == len(layers)):
                 call.keep('block_hiddens', x)
         return x
 
@@ -974,8 +971,6 @@ KINDS['f'] = Kind(AttentionLayers.build_branch, remembers={})
 class Encoder(AttentionLayers):
     """A stack in which all tokens attend to each other (bidirectional)."""
 
-    plain = True
-
     def __init__(self, **kwargs: kw.Unpack[kw.EncoderKeywords]) -> None:
         super().__init__(**kwargs)
 
@@ -986,8 +981,6 @@ class Encoder(AttentionLayers):
 
 class Decoder(AttentionLayers):
     """A causal stack: tokens attend only to themselves and earlier tokens."""
-
-    plain = True
 
     def __init__(self, **kwargs: kw.Unpack[kw.DecoderKeywords]) -> None:
         super().__init__(causal=True, **kwargs)
@@ -1059,8 +1052,6 @@ class CrossAttender(AttentionLayers):
 class TransformerBlock(AttentionLayers):
     """One or a few blocks without a final norm, as a part of custom models."""
 
-    plain = True
-
     def __init__(
         self,
         dim: Annotated[int, 'width of the residual stream', size],
@@ -1098,11 +1089,12 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
         return on
 
     def run_stack(
-        self, x: Tensor, call: ModelCall, mask: Tensor | None, mems: Any, keeps: bool, kwargs: dict[str, Any]
+        self, x: Tensor, call: ModelCall, mask: Tensor | None, mems: Any, keeps: str | None, kwargs: dict[str, Any]
     ) -> Tensor:
         """Lengthen the sequence, run the stack, and take off again what was put in front.
 
-        With `keeps` the call's trace holds all that the layers leave behind, which takes memory.
+        `keeps` says what the call's trace holds of what the layers leave behind: 'all', which takes memory, 'past' for
+        the cache, or None.
         """
         on, real, start = call.on, None, call.inputs.get('seq_start_pos')
         if kwargs:
@@ -1111,7 +1103,7 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
             call.check_past(self, mems)
         if start is not None and call.cache is None and not keeps:
             check_range(start, 'seq_start_pos', 0, call.tokens, 'numbers')
-        keeps = call.keeps = keeps or call.keeps or is_hooked(self.attn_layers)
+        keeps = call.keeps = 'all' if is_hooked(self.attn_layers) else call.keeps or keeps
         for transform in on.lengthen:
             x = transform(x, call)
         if call.cache is not None:
@@ -1134,9 +1126,9 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
             options = dict(mask=real, cache=cache, input_not_include_cache=call.before is None)
             x = x if call.before is None else torch.cat((call.before, x), dim=1)
             if not keeps:
-                return run_stack(self.attn_layers, x, False, {**options, **kwargs})
+                return run_stack(self.attn_layers, x, None, {**options, **kwargs})
             with call.losses, maps_apart(call.maps_apart):
-                return run_stack(self.attn_layers, x, True, {**options, **kwargs})
+                return run_stack(self.attn_layers, x, keeps, {**options, **kwargs})
 
         moves = moves and not call.continues
         x = call.behind_padding(x) if moves else x
@@ -1199,7 +1191,6 @@ class TransformerWrapper(Wrapper):
     """A model of tokens around a stack: embeddings, stack and output head.  ids (b, n) -> logits (b, n, l)."""
 
     renamed = {'use_pos_emb': 'use_abs_pos_emb'}  # noqa: RUF012
-    plain = True
 
     def __init__(
         self,
@@ -1365,7 +1356,8 @@ class TransformerWrapper(Wrapper):
         returns                                logits (b, n, l); a tuple of them with several output heads
             return_embeddings                  hidden states (b, n, d) instead of logits
             return_logits_and_embeddings       (logits, hidden states) as the output
-            return_intermediates               (output, `LayerIntermediates`), with attention maps and the cache
+            return_intermediates               (output, `LayerIntermediates`), with attention maps and the cache; with
+                                               'past' only with the cache
             return_embeddings_and_intermediates    (hidden states, `LayerIntermediates`)
             return_logit_entropies, return_attn_z_loss   (output, `LayerIntermediates`), which contain these
             return_mems                        (output, memories), without gradient unless `detach_mems=False`
@@ -1391,7 +1383,7 @@ class TransformerWrapper(Wrapper):
         x = call.embedded(self, embeds, functools.partial(self._embed, call=call, token_emb_kwargs=options))
         mems = None if mems is None else self.shifted(mems)
         call.maps_apart = wants.mems_alone
-        x = self.run_stack(x, call, mask, mems, wants.anything, kwargs)
+        x = self.run_stack(x, call, mask, mems, wants.keeps, kwargs)
         front = None if call.continues else call.inputs.get('prepend_embeds')
         prefix = 0 if front is None else front.shape[1]
         pooled = x
@@ -1406,7 +1398,7 @@ class TransformerWrapper(Wrapper):
             logits = self.read_later(kept, call, to_logits_kwargs or {})
         call.trace.logits = None if return_readout else logits
         out = (logits, hidden) if return_logits_and_embeddings else hidden if only_embed else logits
-        if wants.anything or call.on.answer:
+        if wants.keeps or call.on.answer:
             return self.returned(out, wants, call, mems, logits, hidden)
         return out
 
@@ -1476,6 +1468,3 @@ class TransformerWrapper(Wrapper):
             x = transform(x, call)
         call.trace.initial_embeds = x
         return self.project_emb(self.emb_dropout(x))
-
-
-remember('x_transformers')  # as it was written: short cuts stand for nothing that was changed since

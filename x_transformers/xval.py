@@ -185,7 +185,7 @@ class XValTransformerWrapper(Wrapper):
         call: Any = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
         h = call.embedded(self, (x, x_num), lambda given: self.embed_all(*given, call=call))
         call.maps_apart = wants.mems_alone
-        h = self.run_stack(h, call, mask, mems, wants.anything, kwargs)
+        h = self.run_stack(h, call, mask, mems, wants.keeps, kwargs)
         h = call.on.chain('pool', h, call)
         out = h
         if not return_embeddings:

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper, XTransformer
-from x_transformers.fast.packing import packable
-from x_transformers.fast.plain_step import PlainStep
+from x_transformers.generation.step import Step
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings('default')]
 TODAY = dict(rotary_pos_emb=True, rotary_emb_dim=32, attn_kv_heads=2, use_rmsnorm=True, ff_glu=True, ff_swish=True)
@@ -84,12 +83,12 @@ def test_generation(torchao, config, flags):
     assert torch.equal(WAYS['with a cache'](model), WAYS['without'](model))
 
 
-def test_short_cuts_multiply_with_the_weights_as_they_are(torchao):
+def test_weights_of_another_class_take_the_ordinary_way(torchao):
     model, full = quantised(torchao, int4, language_model(**TODAY))
-    assert packable(full.net.modules(), 1, 99) and not packable(model.net.modules(), 1, 99)
+    assert Step.of(full.net.eval(), {}) is not None and Step.of(model.net.eval(), {}) is None
     loaded = language_model(**TODAY)
     loaded.load_state_dict(model.state_dict(), assign=True)  # so that nothing but the weights tells
-    assert PlainStep.of(loaded.net, {}, 99) is not None
+    assert Step.of(loaded.net.eval(), {}) is None
     for name, way in WAYS.items():
         assert torch.equal(way(loaded), way(full)), name
 

@@ -31,7 +31,7 @@ BUGS = {
         ('a row that sees nothing has no slope', 'scores.masked_fill(~seen & sighted, -torch.inf)', 'scores.masked_fill(~seen, -torch.inf)'),
     ]),
     'kernels/operators.py': ('test_operators.py', [
-        ('operators that were chosen again are the old ones', 'if known is None or known[0] is not host.operators:', 'if known is None:', 'test_untouched.py -kchosen_kernel'),
+        ('operators that were chosen again are the old ones', 'if known is None or known[0] is not host.operators:', 'if known is None:', 'test_step.py -kchosen_kernel'),
         ('what an operator cannot take runs', 'acting[0].title}`, which needs the scores\' if acting else feature.unsupported(call)', 'acting[0].title}`, which needs the scores\' if acting else None'),
         ('what acts on scores is ignored', 'acting = on_scores(call, on)\n        reason', 'acting = []\n        reason'),
         ('few key heads stay few', "if 'groups' not in feature.handles:", 'if False:'),

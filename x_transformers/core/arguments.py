@@ -60,9 +60,6 @@ def is_item_count(value: Any) -> bool:
     return real and not (can_look(value) and not value >= 0)
 
 
-# arguments that are the same wherever they are taken, by name
-NAMED = {'num_items_in_batch': Check('a number of targets, of at least 1', is_item_count)}
-
 # types of which every value is allowed: most arguments are settled by theirs
 SURE: dict[Any, tuple[type, ...]] = {
     bool: (bool,),
@@ -86,6 +83,20 @@ class Accepts(NamedTuple):
         return type(value) in self.sure or self.allowed.test(value)
 
 
+# arguments that are the same wherever they are taken, by name
+ASKED = Accepts(
+    frozenset((bool, types.NoneType)),
+    Check("True, False or 'past'", lambda value: is_boolean(value) or (isinstance(value, str) and value == 'past')),
+)
+NAMED = {
+    'num_items_in_batch': Accepts(
+        frozenset((types.NoneType,)), Check('a number of targets, of at least 1', is_item_count)
+    ),
+    'return_intermediates': ASKED,
+    'return_hiddens': ASKED,
+}
+
+
 def kind_of(annotation: Any) -> Accepts | None:
     """What an annotation allows, or None if it does not say, or says that it is a number."""
     parts = typing.get_args(annotation) if is_union(annotation) else (annotation,)
@@ -106,7 +117,7 @@ def kinds_of(method: Callable[..., Any]) -> dict[str, Accepts]:
     room, found = {**vars(typing), **getattr(method, '__globals__', {})}, {}
     for name, parameter in inspect.signature(method).parameters.items():
         if name in NAMED:
-            found[name] = Accepts(frozenset((types.NoneType,)), NAMED[name])
+            found[name] = NAMED[name]
             continue
         annotation = parameter.annotation
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or annotation is parameter.empty:

@@ -44,7 +44,7 @@ from x_transformers.core.checks import (
     with_past,
 )
 from x_transformers.core.hosts import Layer, Stack
-from x_transformers.core.intermediates import Intermediates, is_read, log_prob_from_hard_attend
+from x_transformers.core.intermediates import Intermediates, log_prob_from_hard_attend
 from x_transformers.core.kinds import KINDS, attends, refuse_memories
 from x_transformers.core.notes import Opaque
 from x_transformers.core.positions import with_front
@@ -75,7 +75,8 @@ class StackCall(AddsLosses, HasStates, TokenSubset, HasChecked):
     the padding on the left of each row (b). Of the layers in `order`, of `kinds`, the one at `step` runs; `attended`
     of them were attention so far, `self_attended` self-attention, which is how each finds its own past. `maps_apart`
     says that nobody reads the attention maps. `visibility` is what the queries of all self-attention layers see, if it
-    was settled once for them, and `checked` what layers were given that one of them has checked.
+    was settled once for them, and `checked` what layers were given that one of them has checked. `keeps` says what the
+    trace holds: 'all' that layers leave behind, 'past' for what the cache needs, or None for nothing.
     """
 
     trace: LayerIntermediates
@@ -93,7 +94,7 @@ class StackCall(AddsLosses, HasStates, TokenSubset, HasChecked):
     shared: dict[str, dict[str, Any]] = field(default_factory=dict)
     norm_inputs: dict[str, Tensor] = field(default_factory=dict)
     condition: Maybe[Tensor] = None
-    keeps: bool = False
+    keeps: str | None = None
     order: Sequence[int] = ()
     kinds: Sequence[str] = ()
     step: int = 0
@@ -130,7 +131,7 @@ class StackCall(AddsLosses, HasStates, TokenSubset, HasChecked):
 
     def keep(self, name: str, value: Any, when: bool = True) -> None:
         """Add to a list of the trace, if the caller wants to see it."""
-        if self.keeps and when and (name == 'attn_intermediates' or is_read()):
+        if when and (self.keeps == 'all' or (self.keeps and name == 'attn_intermediates')):
             getattr(self.trace, name).append(value)
 
     def how_many(self, kind: str, first: int | None = None) -> int:
@@ -553,7 +554,7 @@ class Call(AddsLosses, HasStates, InBlocks):
     inputs: dict[str, Any]
     past: Maybe[KeysValues]
     trace: Intermediates
-    keeps: bool = False
+    keeps: str | None = None
     new_states: dict[str, CachedState] = field(default_factory=dict)
     old_states: Maybe[Mapping[str, CachedState]] = None
     declared: Mapping[str, Remembered] = field(default_factory=dict)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -15,22 +14,12 @@ from x_transformers.core.aux_losses import Unheard
 from x_transformers.core.buffers import CachedState, KeysValues
 from x_transformers.core.state import Sum
 
-UNREAD: ContextVar[bool] = ContextVar('unread', default=False)
 
-
-@contextmanager
-def cache_alone() -> Iterator[None]:
-    """Passes inside keep what a cache needs alone, for callers who know that nobody reads maps and hidden states."""
-    token = UNREAD.set(True)
-    try:
-        yield
-    finally:
-        UNREAD.reset(token)
-
-
-def is_read() -> bool:
-    """Whether somebody may read what a pass leaves behind beside its cache."""
-    return torch.compiler.is_compiling() or not UNREAD.get()
+def parts_kept(asked: Any) -> str | None:
+    """Return what a call keeps of what it leaves behind: 'past' for the cache alone, 'all' if all is asked for."""
+    if isinstance(asked, str) and asked == 'past':
+        return 'past'
+    return 'all' if asked else None
 
 
 APART: ContextVar[bool] = ContextVar('apart', default=False)

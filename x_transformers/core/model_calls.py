@@ -26,6 +26,7 @@ from x_transformers.core.checks import (
     with_past,
 )
 from x_transformers.core.hosts import Model
+from x_transformers.core.intermediates import parts_kept
 from x_transformers.core.own_modules import is_of_others
 from x_transformers.core.own_stacks import overrides_forward, reads_whole, refuse_own_stack
 from x_transformers.core.positions import with_front
@@ -38,14 +39,14 @@ from x_transformers.flags.maybe import Maybe
 class Wants:
     """Outputs that the caller of a model requests besides the main one.
 
-    `trace` is True if all intermediates are returned, `mems_alone` if memories are, but no attention maps, and
-    `anything` if any of these is.
+    `trace` is True if intermediates are returned, `mems_alone` if memories are, but no attention maps. `keeps` is
+    'past' if of the intermediates only the cache is requested, 'all' for more, and None for nothing.
 
     Raises:
         ValueError: Memories and maps are both requested, which only the intermediates hold.
     """
 
-    intermediates: bool
+    intermediates: bool | str
     mems: bool
     maps: bool
     detach_mems: bool = True
@@ -54,9 +55,10 @@ class Wants:
     z_loss_weight: float | None = None
 
     def __post_init__(self) -> None:
-        self.trace = self.intermediates or self.entropies or self.z_loss
+        self.trace = bool(self.intermediates or self.entropies or self.z_loss)
         self.mems_alone = self.mems and not (self.trace or self.maps)
-        self.anything = self.trace or self.mems or self.maps
+        more = self.entropies or self.z_loss or self.mems or self.maps
+        self.keeps = 'all' if more else parts_kept(self.intermediates)
         if self.mems and self.maps and not self.trace:
             raise ValueError('`return_mems` and `return_attn` were both given, set `return_intermediates` for both')
 
@@ -72,9 +74,9 @@ class ModelCall(AddsLosses, HasStates):
     `offset` were processed before; `front` lists the leading tokens as (count, mask), of which `taken` were taken off
     again. `on` are the features that act in this call, `shown` is the mask that the caller gave, of tokens alone.
     `ids` is what the caller gave, if modules of others embed it: it may have further axes, such as those of codebooks.
-    `keeps` says that the trace holds all that the layers leave behind, `maps_apart` that nobody reads the attention
-    maps, `hides` that a mask or padding on the left hides tokens, `returns_readout` that the caller wants a `Readout`
-    in place of logits.
+    `keeps` says what the trace holds of what the layers leave behind, as in `StackCall`, `maps_apart` that nobody reads
+    the attention maps, `hides` that a mask or padding on the left hides tokens, `returns_readout` that the caller wants
+    a `Readout` in place of logits.
     """
 
     trace: LayerIntermediates
@@ -93,7 +95,7 @@ class ModelCall(AddsLosses, HasStates):
     taken: int = 0
     front: list[tuple[int, Tensor | None]] = field(default_factory=list)
     spread: Maybe[Callable[..., Tensor]] = None
-    keeps: bool = False
+    keeps: str | None = None
     maps_apart: bool = False
     continues: bool = False
     hides: bool = False

@@ -128,12 +128,16 @@ def refuse_own_stack(module: Any, name: str, reason: str) -> None:
         raise ConfigError(f'`{name}` does not go with {kind}, a stack of your own, as `attn_layers`: {reason}')
 
 
-def run_stack(module: Any, x: Tensor, keeps: bool, inputs: Mapping[str, Any]) -> tuple[Tensor, LayerIntermediates]:
-    """Call a stack. Returns its output, and with `keeps` what its layers leave behind, else empty intermediates."""
+def run_stack(
+    module: Any, x: Tensor, keeps: str | None, inputs: Mapping[str, Any]
+) -> tuple[Tensor, LayerIntermediates]:
+    """Call a stack. Return its output, and what its layers leave behind: 'all', what a cache needs with 'past', or
+    empty intermediates."""
     if isinstance(module, Routing):
-        out = module(x, return_hiddens=keeps, **inputs)
+        asked = 'past' if keeps == 'past' and not has_own_forward(module) else bool(keeps)
+        out = module(x, return_hiddens=asked, **inputs)
         return out if keeps else (out, LayerIntermediates())
-    inputs = {**inputs, 'return_hiddens': keeps}
+    inputs = {**inputs, 'return_hiddens': bool(keeps)}
     if is_own(module):
         inputs |= dict(cache=None, input_not_include_cache=False)
     out: Any = module(x, **accepted_by(module, inputs))

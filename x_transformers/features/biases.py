@@ -76,8 +76,6 @@ class AlibiPositionalBias(Placed, KeepsPrecision, PositionBias):
              parameter is learned.
     """
 
-    plain = True
-
     def __init__(self, heads: int, total_heads: int | None = None, slopes: list[float] | None = None) -> None:
         super().__init__()
         self.heads, self.total_heads = heads, total_heads or heads
@@ -157,8 +155,6 @@ class SplitAlibi(AlibiPositionalBias):
     Every query attends to itself. Heads without a slope attend to all keys.
     """
 
-    plain = False
-
     def __init__(self, heads: int, total_heads: int | None = None, slopes: list[float] | None = None) -> None:
         half = heads // 2
         super().__init__(heads, total_heads, self.slopes_for(half) * 2 if slopes is None else slopes)
@@ -186,8 +182,6 @@ class RelativePositionBias(PositionBias):
 
     Raffel et al. 2019, arXiv:1910.10683
     """
-
-    plain = True
 
     def __init__(
         self, scale: float, causal: bool = False, num_buckets: int = 32, max_distance: int = 128, heads: int = 8
@@ -226,8 +220,6 @@ class DynamicPositionBias(PositionBias):
 
     With `log_distance` its input is sign(d) log(|d| + 1).  Liu et al. 2021, arXiv:2111.09883
     """
-
-    plain = True
 
     def __init__(self, dim: int, *, heads: int, depth: int, log_distance: bool = False, norm: bool = False) -> None:
         super().__init__()
@@ -336,7 +328,6 @@ class RelativeBias(AttentionFeature):
     waits = True
     cuts = {}
     input_cuts = {'pos': 'b h j'}
-    plain = True
     same_in_layers = True
 
     def mask(self, call: Any) -> Rows | None:
@@ -440,7 +431,6 @@ class Alibi(StackBias):
     slope attend to earlier tokens and the other half, with the same slopes, to later tokens.
     """
 
-    plain = True
     paper = 'Train Short, Test Long, arXiv:2108.12409'
     alibi_pos_bias = flag(False, 'add a linear penalty on the distance to the scores (ALiBi)')
     alibi_num_heads = flag(
@@ -475,7 +465,6 @@ class Alibi(StackBias):
 class T5Bias(StackBias):
     """T5 relative position bias: one learned number per head and bucket of distances, added to the scores."""
 
-    plain = True
     paper = 'T5, arXiv:1910.10683'
     rel_pos_bias = flag(False, 'add a learned bias per bucket of distances to the scores (T5)')
     rel_pos_num_buckets = flag(32, 'number of buckets', size, example=8)
@@ -513,7 +502,6 @@ class T5Bias(StackBias):
 class DynamicBias(StackBias):
     """A position bias that a small MLP computes from the distance."""
 
-    plain = True
     paper = 'CrossFormer, arXiv:2108.00154; Swin v2, arXiv:2111.09883'
     dynamic_pos_bias = flag(False, 'add a bias that a small MLP computes from the distance')
     dynamic_pos_bias_log_distance = flag(False, 'use the signed logarithm of the distance as its input')

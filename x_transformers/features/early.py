@@ -19,7 +19,6 @@ class OutputBias(AttentionFeature):
 
     paper = 'Attention Is All You Need, arXiv:1706.03762'
     out_bias = flag(False, 'bias of the output projection (for weights of releases before 0.26)')
-    plain = True
     cuts = {}
 
     def initialise(self) -> None:

@@ -79,8 +79,6 @@ lengths = Check(
 class TokenEmbedding(nn.Module):
     """Token embedding, L2-normalized with `l2norm_embed`:  ids (b, n) -> (b, n, d)"""
 
-    plain = True
-
     def __init__(self, dim: int, num_tokens: int, l2norm_embed: bool = False) -> None:
         super().__init__()
         self.l2norm_embed = l2norm_embed
@@ -122,7 +120,6 @@ class EmbScale(ModelFeature):
 
     paper = 'Attention Is All You Need, arXiv:1706.03762, section 3.4'
     emb_scale = flag(1.0, 'factor of the token embeddings, rounded to the dtype of their table', number, example=2.0)
-    plain = True
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -174,7 +171,6 @@ class AbsolutePositions(ModelFeature):
     stored_as = {'module': 'pos_emb'}
     options = {'abs_pos_emb_scale': 'use_abs_pos_emb'}
     settles = ('pos_emb',)
-    plain = True
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -239,7 +235,6 @@ class Sinusoids(ModelFeature):
     switches = ('sinu_pos_emb', 'scaled_sinu_pos_emb')
     options = dict.fromkeys(switches, 'use_abs_pos_emb')
     stored_as = {'module': 'pos_emb'}
-    plain = True
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -385,7 +380,6 @@ class PostEmbNorm(ModelFeature):
     post_emb_norm_eps = flag(None, 'eps of this layer norm, 1e-5 if None', positive | none, example=0.1)
     stored_as = {'norm': 'post_emb_norm'}
     options = dict.fromkeys(('post_emb_norm_bias', 'post_emb_norm_eps'), 'post_emb_norm')
-    plain = True
 
     @property
     def late(self) -> bool:

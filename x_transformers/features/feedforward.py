@@ -21,16 +21,12 @@ from x_transformers.flags import Check, ConfigError, boolean, flag, none, positi
 class ReluSquared(nn.Module):
     """max(x, 0) ** 2.  So et al. 2021, arXiv:2109.08668"""
 
-    plain = True
-
     def forward(self, x: Tensor) -> Tensor:
         return x.relu().square()
 
 
 class SoLU(nn.Module):
     """norm(softmax(x) x),  the softmax over channels.  Elhage et al. 2022, transformer-circuits.pub/2022/solu"""
-
-    plain = True
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -43,8 +39,6 @@ class SoLU(nn.Module):
 class Softclamp(nn.Module):
     """c tanh(x / c)"""
 
-    plain = True
-
     def __init__(self, value: float) -> None:
         super().__init__()
         self.value = value
@@ -55,8 +49,6 @@ class Softclamp(nn.Module):
 
 class QuickGELU(nn.Module):
     """x sigmoid(1.702 x):  an approximate GELU.  Hendrycks & Gimpel 2016, arXiv:1606.08415"""
-
-    plain = True
 
     def forward(self, x: Tensor) -> Tensor:
         return x * (1.702 * x).sigmoid()
@@ -79,8 +71,6 @@ class GLU(nn.Module):
 
     Shazeer 2020, arXiv:2002.05202. `softclamp` soft-clamps the value (`up`) and the linear factor of the gate.
     """
-
-    plain = True
 
     def __init__(
         self,
@@ -117,8 +107,6 @@ class GLU(nn.Module):
 class BoundedSwiGLU(GLU):
     """(clamp(u, -c, c) + 1) g sigmoid(alpha g)  of the gate g = min(gate, c).  gpt-oss, arXiv:2508.10925"""
 
-    plain = True
-
     def __init__(self, dim_in: int, dim_out: int, limit: float, alpha: float, mult_bias: bool, bias: bool) -> None:
         super().__init__(dim_in, dim_out, nn.SiLU(), mult_bias, bias=bias)
         self.limit, self.alpha = float(limit), float(alpha)
@@ -151,7 +139,6 @@ class CustomActivation(FeedForwardFeature):
         Check('a torch module', lambda value: isinstance(value, nn.Module), 'nn.Module') | none,
         example=nn.Tanh(),
     )
-    plain = True
     uncut = 'it may combine all inner channels'
 
     @classmethod
@@ -168,7 +155,6 @@ class UseReluSquared(FeedForwardFeature):
     paper = 'Primer, arXiv:2109.08668'
     relu_squared = flag(False, 'squared ReLU instead of GELU')
     yields_to = ('custom_activation',)
-    plain = True
     cuts = {}
 
     def activation(self) -> nn.Module:
@@ -181,7 +167,6 @@ class UseSoLU(FeedForwardFeature):
     paper = 'Softmax Linear Units, transformer-circuits.pub/2022/solu'
     solu = flag(False, 'softmax linear unit with a norm, instead of GELU')
     yields_to = ('custom_activation',)
-    plain = True
     uncut = 'its softmax is over all inner channels'
 
     def activation(self) -> nn.Module:
@@ -194,7 +179,6 @@ class Swish(FeedForwardFeature):
     paper = 'Searching for Activation Functions, arXiv:1710.05941'
     swish = flag(False, 'SiLU instead of GELU')
     yields_to = ('custom_activation', 'relu_squared', 'solu')
-    plain = True
     cuts = {}
 
     def activation(self) -> nn.Module:
@@ -220,7 +204,6 @@ class GatedLinearUnit(FeedForwardFeature):
         'glu_up_softclamp_value': 'glu_softclamp',
         'swiglu_alpha': 'swiglu_limit',
     }
-    plain = True
     cuts = {}
 
     def widen(self, activation: nn.Module) -> nn.Module:
@@ -243,7 +226,6 @@ class SoftclampActivation(FeedForwardFeature):
         None, 'bound c of the input of the activation, soft-clamped with tanh', positive | none, example=1.0
     )
     yields_to = ('glu',)
-    plain = True
     cuts = {}
 
     def widen(self, activation: nn.Module) -> nn.Module:
@@ -256,7 +238,6 @@ class PostActivationNorm(FeedForwardFeature):
 
     paper = 'NormFormer, arXiv:2110.09456'
     post_act_ln = flag(False, 'layer norm after the activation')
-    plain = True
     uncut = 'it normalizes all inner channels together'
 
     def layers(self, modules: list[nn.Module]) -> list[nn.Module]:
@@ -267,7 +248,6 @@ class SublayerDropout(FeedForwardFeature):
     """Dropout on the output of the feedforward."""
 
     sublayer_dropout = flag(0.0, 'dropout probability after the output projection', probability, example=0.2)
-    plain = True
     cuts = {}
 
     def layers(self, modules: list[nn.Module]) -> list[nn.Module]:
@@ -285,7 +265,6 @@ class DepthScaledFeedForward(FeedForwardFeature):
         example=3,
     )
     idle_beside = {'output_proj_depth': 'zero_init_output'}
-    plain = True
     cuts = {}
 
     def initialise(self) -> None:
@@ -297,7 +276,6 @@ class ZeroInitFeedForward(FeedForwardFeature):
     """Initialize the output projection with zeros, so that the branch outputs zero at first."""
 
     zero_init_output = flag(False, 'initialize weights and bias of the output projection with zeros')
-    plain = True
     cuts = {}
 
     def initialise(self) -> None:
@@ -314,7 +292,6 @@ class DeepEmbed(FeedForwardFeature):
     takes = {'deep_embed': 'to b n dim_out'}
     waits = True
     cuts = {}
-    plain = True
 
     def result(self, out: Tensor, call: Any) -> Tensor:
         scale = call.inputs.get('deep_embed')

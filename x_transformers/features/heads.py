@@ -27,7 +27,6 @@ class QKNorm(AttentionFeature):
     stored_as = {'q_scale': 'qk_norm_q_scale', 'k_scale': 'qk_norm_k_scale'}
     idle_beside = {'qk_norm_scale': 'qk_norm_dim_scale'}
     keys_may_leave = True
-    plain = True
     settles = ('logit_scale',)
     cuts = {'q_scale': (0, 'heads'), 'k_scale': (0, 'kv_heads')}
 
@@ -61,7 +60,6 @@ class QKRMSNorm(AttentionFeature):
     paper = 'ViT-22B, arXiv:2302.05442'
     qk_rmsnorm = flag(False, 'RMS norm of queries and keys, per head')
     stored_as = {'q_norm': 'q_rmsnorm', 'k_norm': 'k_rmsnorm'}
-    plain = True
     cuts = {'q_norm.gamma': (0, 'heads'), 'k_norm.gamma': (0, 'kv_heads')}
 
     def setup(self, host: Any) -> None:
@@ -79,7 +77,6 @@ class KeyRMSNorm(AttentionFeature):
     k_rmsnorm = flag(False, 'RMS norm of keys, per head')
     clashes = {'qk_rmsnorm': 'it already normalizes the keys'}
     stored_as = {'norm': 'k_rmsnorm'}
-    plain = True
     cuts = {'norm.gamma': (0, 'kv_heads')}
 
     def setup(self, host: Any) -> None:
@@ -95,7 +92,6 @@ class ValueRMSNorm(AttentionFeature):
 
     value_rmsnorm = flag(False, 'RMS norm of values, per head')
     stored_as = {'norm': 'value_rmsnorm'}
-    plain = True
     cuts = {'norm.gamma': (0, 'kv_heads')}
 
     def setup(self, host: Any) -> None:
@@ -115,8 +111,6 @@ class HeadNorm(nn.Module):
     shape          that of the gain: (d) for all heads, (h, 1, d) for each its own
     unit_offset    the gain is stored as its difference from one
     """
-
-    plain = True
 
     def __init__(
         self,
@@ -168,7 +162,6 @@ class QKHeadNorm(AttentionFeature):
     )
     clashes = dict.fromkeys(('qk_norm', 'qk_rmsnorm', 'k_rmsnorm'), 'both normalize query or key heads')
     stored_as = {'q_norm': 'q_norm', 'k_norm': 'k_norm'}
-    plain = True
 
     def setup(self, host: Any) -> None:
         self.q_norm, self.k_norm = (
@@ -196,7 +189,6 @@ class HeadNormsInStack(StackFeature):
     """Give norms of queries and keys the eps and the storage of weights of the stack's norms."""
 
     serves = ('qk_head_norm', 'qk_proj_norm')
-    plain = True
     cuts = {}
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:

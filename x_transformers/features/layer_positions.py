@@ -96,7 +96,6 @@ class LayerPositionsInModel(ModelFeature):
     """Pass the positions of the tokens to a stack with `per_layer_abs_pos_emb`, without the prepended tokens."""
 
     serves = ('per_layer_abs_pos_emb',)
-    plain = True  # with such a stack there are no short cuts
 
     def active_stages(self) -> tuple[str, ...]:
         return self.runs_at() if known_stack(self.host.attn_layers).features.find(LayerPositions) is not None else ()

@@ -39,7 +39,6 @@ class Macaron(StackFeature):
 
     paper = 'Macaron Net, arXiv:1906.02762'
     macaron = flag(False, 'use a feedforward before and after attention, each times one half')
-    plain = True
     cuts = {}
 
     def block(self, block: list[str]) -> list[str]:
@@ -59,7 +58,6 @@ class OnlyAttention(StackFeature):
         'layers_execute_order': 'its indices include the feedforwards',
         'unet_skips': 'it needs blocks of attention and feedforward',
     }
-    plain = True
     cuts = {}
 
     def block(self, block: list[str]) -> list[str]:
@@ -82,7 +80,6 @@ class CustomLayers(StackFeature):
     )
 
     keeps_blocks = False
-    plain = True
     cuts = {}
 
     def layout(self, block: list[str], depth: int | None) -> list[str]:
@@ -96,7 +93,6 @@ class ParRatio(StackFeature):
     par_ratio = flag(None, 'number of layers per attention layer', at_least(2) | none, example=3)
 
     keeps_blocks = False
-    plain = True
     cuts = {}
 
     def layout(self, block: list[str], depth: int) -> list[str]:
@@ -121,7 +117,6 @@ class SandwichCoef(StackFeature):
     )
 
     keeps_blocks = False
-    plain = True
     cuts = {}
 
     def layout(self, block: list[str], depth: int) -> list[str]:
@@ -137,7 +132,6 @@ class WeightTying(StackFeature):
     paper = 'ALBERT, arXiv:1909.11942'
     weight_tie_layers = flag(False, 'share the weights of one block between all depths')
     clashes = {'layers_execute_order': 'both choose the order of layers'}
-    plain = True
     cuts = {}
 
     def layout(self, block: list[str], depth: int) -> list[str]:
@@ -153,7 +147,6 @@ class ExecuteOrder(StackFeature):
     layers_execute_order = flag(
         None, 'layer indices in the order of execution, with repeats allowed', each(count) | none, example=(0, 1, 0, 1)
     )
-    plain = True
     cuts = {}
 
     def setup(self, host: Any) -> None:
@@ -249,7 +242,6 @@ class ParallelBlock(StackFeature):
         ),
         'reversible': 'each branch needs the output of the other',
     }
-    plain = True
     cuts = {}
 
     def setup(self, host: Any) -> None:

@@ -45,7 +45,6 @@ class LayerNorm(nn.Module):
     Ba et al. 2016, arXiv:1607.06450
     """
 
-    plain = True
     eps = 1e-5
 
     def __init__(self, dim: int, unit_offset: bool = False, eps: float | None = None) -> None:
@@ -63,8 +62,6 @@ class LayerNorm(nn.Module):
 class BiasedLayerNorm(LayerNorm):
     """Layer norm with a bias."""
 
-    plain = True
-
     def __init__(self, dim: int, unit_offset: bool = False, eps: float | None = None) -> None:
         super().__init__(dim, unit_offset, eps)
         self.beta = nn.Parameter(torch.zeros(dim))
@@ -80,7 +77,6 @@ class RMSNorm(nn.Module):
     Zhang & Sennrich 2019, arXiv:1910.07467
     """
 
-    plain = True
     eps: float | None = None
 
     @answering
@@ -100,8 +96,6 @@ class RMSNorm(nn.Module):
 class ScaleNorm(RMSNorm):
     """RMSNorm with one weight for all channels.  Nguyen & Salazar 2019, arXiv:1910.05895"""
 
-    plain = True
-
     def __init__(self, dim: int, unit_offset: bool = False, eps: float | None = None) -> None:
         super().__init__(dim, unit_offset, eps)
         self.g = nn.Parameter(torch.full((1,), 1.0 - self.unit_offset))
@@ -110,7 +104,6 @@ class ScaleNorm(RMSNorm):
 class SimpleRMSNorm(nn.Module):
     """RMSNorm without a weight.  Qin et al. 2023, arXiv:2307.14995"""
 
-    plain = True
     eps: float | None = None
 
     def __init__(self, dim: int, unit_offset: bool = False, eps: float | None = None) -> None:
@@ -123,8 +116,6 @@ class SimpleRMSNorm(nn.Module):
 
 class DynamicTanh(nn.Module):
     """Dynamic tanh:  tanh(x a) weight + bias,  with one learned a.  Zhu et al. 2025, arXiv:2503.10622"""
-
-    plain = True
 
     def __init__(
         self, dim: int, init_alpha: float = 1.0, gamma: float = 1.0, beta: float = 0.0, unit_offset: bool = False
@@ -144,8 +135,6 @@ class DynamicTanh(nn.Module):
 class Derf(nn.Module):
     """Derf:  erf(x a + s) weight + bias,  with one learned a and s.  arXiv:2512.10938"""
 
-    plain = True
-
     def __init__(self, dim: int, init_alpha: float = 0.5, init_bias: float = 0.0, unit_offset: bool = False) -> None:
         super().__init__()
         self.unit_offset = float(unit_offset)
@@ -161,8 +150,6 @@ class Derf(nn.Module):
 
 class MultiheadRMSNorm(nn.Module):
     """RMSNorm of each head, with separate weights:  (b, h, n, d) -> (b, h, n, d)."""
-
-    plain = True
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -202,8 +189,6 @@ class AdaptiveRMSNorm(AdaptiveLayerNorm):
 
 class Identity(nn.Identity):
     """Return the first argument; other arguments are ignored."""
-
-    plain = True
 
     def forward(self, t: Any, *args: Any, **kwargs: Any) -> Any:
         return t
@@ -299,7 +284,6 @@ class UseScaleNorm(StackFeature):
 
     paper = 'Transformers without Tears, arXiv:1910.05895'
     use_scalenorm = flag(False, 'ScaleNorm instead of LayerNorm')
-    plain = True
     cuts = {}
 
     def norm(self) -> nn.Module:
@@ -311,7 +295,6 @@ class UseRMSNorm(StackFeature):
 
     paper = 'Root Mean Square Layer Normalization, arXiv:1910.07467'
     use_rmsnorm = flag(False, 'RMSNorm instead of LayerNorm')
-    plain = True
     cuts = {}
 
     def norm(self) -> nn.Module:
@@ -323,7 +306,6 @@ class UseSimpleRMSNorm(StackFeature):
 
     paper = 'TransNormer, arXiv:2307.14995'
     use_simple_rmsnorm = flag(False, 'RMSNorm without learned weights, instead of LayerNorm')
-    plain = True
     cuts = {}
 
     def norm(self) -> nn.Module:
@@ -340,7 +322,6 @@ class UseDynamicTanh(StackFeature):
         'gated_multi_residual': 'its branches have no norm before them that could be replaced',
         'resi_dual': 'its branches have no norm before them that could be replaced',
     }
-    plain = True
     cuts = {}
 
     def setup(self, host: Any) -> None:
@@ -356,7 +337,6 @@ class UseDerf(StackFeature):
 
     paper = 'Stronger Normalization-Free Transformers, arXiv:2512.10938'
     use_derf = flag(False, 'Derf (error function) instead of LayerNorm')
-    plain = True
     cuts = {}
 
     def norm(self) -> nn.Module:
@@ -518,7 +498,6 @@ class NormBias(StackFeature):
 
     paper = 'Layer Normalization, arXiv:1607.06450'
     norm_bias = flag(False, 'learn a bias in the layer norms (also for weights of releases before 1.27)')
-    plain = True
     cuts = {}
 
     def norm(self) -> nn.Module:
@@ -533,7 +512,6 @@ class NormEps(StackFeature):
         None, 'eps of every norm; None: 1e-5 in layer norms, no eps in others (x / |x|)', positive | none, example=0.1
     )
     clashes = NO_NORMS
-    plain = True
     cuts = {}
 
     def setup(self, host: Any) -> None:
@@ -559,7 +537,6 @@ class NormAffine(StackFeature):
         'use_adaptive_layernorm': 'its weights are computed from the condition',
         'use_adaptive_rmsnorm': 'its weights are computed from the condition',
     }
-    plain = True
     cuts = {}
 
     @classmethod
@@ -590,7 +567,6 @@ class BranchPostNorm(StackFeature):
         'use_rezero': 'it removes all norms',
         'use_dynamic_tanh': 'it needs dynamic tanh before each branch',
     }
-    plain = True
     cuts = {}
 
     def setup(self, host: Any) -> None:
@@ -613,7 +589,6 @@ class FirstAttentionNorm(StackFeature):
         'use_dynamic_tanh': 'it needs dynamic tanh before each branch',
         'weight_tie_layers': 'all attention layers are the first one',
     }
-    plain = True
     cuts = {}
 
     @classmethod
@@ -644,7 +619,6 @@ class PreAndPostNorm(StackFeature):
         'resi_dual': 'it has norms after the residual only',
     }
     settles = ('norm_outside', 'norm_at_end')
-    plain = True
     cuts = {}
 
     def setup(self, host: Any) -> None:
@@ -662,7 +636,6 @@ class SandwichNorm(StackFeature):
         'gated_multi_residual': 'its branches have no norm before them',
         'resi_dual': 'its branches have no norm before them',
     }
-    plain = True
     cuts = {}
 
     def setup(self, host: Any) -> None:

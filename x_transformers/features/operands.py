@@ -157,7 +157,6 @@ class Onnxable(AttentionFeature):
     onnxable = flag(False, 'accepted without effect: the causal mask can always be exported')
     settles = ('onnxable',)
     only_trains = True
-    plain = True
     cuts = {}
 
     def setup(self, host: Any) -> None:

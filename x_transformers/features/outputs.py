@@ -57,8 +57,6 @@ class GateValueHeads(AttentionFeature):
 class LowRank(nn.Module):
     """down, an activation, up."""
 
-    plain = True
-
     def __init__(self, dim: int, rank: int, dim_out: int, activation: nn.Module) -> None:
         super().__init__()
         self.down = nn.Linear(dim, rank, bias=False)
@@ -223,7 +221,6 @@ class AttentionOnAttention(AttentionFeature):
     paper = 'Attention on Attention, arXiv:1908.06954'
     on_attn = flag(False, 'use a gated linear unit as the output projection')
     settles = ('to_out',)
-    plain = True
     uncut = 'it gates the sum over all heads'
 
     def initialise(self) -> None:
@@ -253,7 +250,6 @@ class OutputProjDepth(AttentionFeature):
         example=3,
     )
     idle_beside = {'output_proj_depth': 'zero_init_output'}
-    plain = True
     cuts = {}
 
     def initialise(self) -> None:
@@ -267,7 +263,6 @@ class ZeroInitOutput(AttentionFeature):
 
     zero_init_output = flag(False, 'initialize the output projection with zeros')
     only_trains = True
-    plain = True
     cuts = {}
 
     def initialise(self) -> None:

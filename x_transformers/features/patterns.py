@@ -380,7 +380,6 @@ class PatternsInModel(ModelFeature):
     """Pass the indices of tokens outside of patterns to a stack: those that the model prepends or inserts."""
 
     serves = ('sparse_pattern', 'local_pattern')
-    plain = True  # with such a stack there are no short cuts
 
     def active_stages(self) -> tuple[str, ...]:
         return self.runs_at() if has_patterns(self.host.attn_layers) else ()

@@ -81,8 +81,6 @@ class AbsolutePositionalEmbedding(nn.Module):
     returns  n d | b n d
     """
 
-    plain = True
-
     def __init__(self, dim: int, max_seq_len: int, l2norm_embed: bool = False, scale: float | None = None) -> None:
         super().__init__()
         self.scale = (1.0 if l2norm_embed else dim**-0.5) if scale is None else float(scale)
@@ -119,8 +117,6 @@ class ScaledSinusoidalEmbedding(nn.Module):
     """
 
     kind: Any
-
-    plain = True
 
     def __init__(self, dim: int, theta: float = 10000, scale: float | None = None, denominator: str = 'd') -> None:
         super().__init__()

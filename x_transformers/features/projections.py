@@ -28,7 +28,6 @@ class ProjectionBias(AttentionFeature):
         boolean | Check("some of the letters 'qkv'", names_projections, 'str'),
         example=True,
     )
-    plain = True
     cuts = {}
 
     def setup(self, host: Any) -> None:
@@ -82,7 +81,6 @@ class SoftmaxScale(AttentionFeature):
         None, 'factor of the dot products of queries and keys; dim_head ** -0.5 if None', positive | none, example=0.5
     )
     settles = ('logit_scale',)
-    plain = True
     cuts = {}
 
     def setup(self, host: Any) -> None:

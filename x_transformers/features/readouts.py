@@ -53,8 +53,6 @@ def linear_head(dim: int, classes: int, bias: bool) -> nn.Linear:
 class TiedReadout(nn.Module):
     """Logits from the token table:  x T^t * scale + bias.  The table stays the embedding's."""
 
-    plain = True
-
     def __init__(self, embedding: TokenEmbedding, scale: float, normed: bool = True, bias: bool = False) -> None:
         super().__init__()
         self.scale, self.normed = scale, normed
@@ -94,8 +92,6 @@ def stands_for_a_table(module: nn.Module | None) -> bool:
 class Heads(nn.ModuleList):
     """Several readouts of the same hidden states; gives a tuple of logits."""
 
-    plain = True
-
     def forward(self, x: Tensor, **kwargs: Any) -> tuple[Tensor, ...]:
         return tuple(head(x, **kwargs) for head in self)
 
@@ -128,7 +124,6 @@ class TieEmbedding(ModelFeature):
     )
     clashes = {'num_output_heads': 'there is only one table of token embeddings'}
     settles = ('tie_embedding_scale',)
-    plain = True
 
     def readout(self) -> nn.Module:
         host = self.host
@@ -159,7 +154,6 @@ class OutputHeads(ModelFeature):
     num_output_heads = flag(
         1, 'number of output heads; with several, the model returns a tuple of logits', at_least(1), example=2
     )
-    plain = True
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -187,7 +181,6 @@ class HeadTransform(ModelFeature):
     stored_as = {'module': 'head_transform'}
     settles = ('dim_readout',)
     by_token = True
-    plain = True
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -203,8 +196,6 @@ class HeadTransform(ModelFeature):
 
 class Transform(nn.Module):
     """norm(activation(dense(x)))"""
-
-    plain = True
 
     def __init__(self, dense: nn.Module, activation: nn.Module, norm: nn.Module) -> None:
         super().__init__()
@@ -234,7 +225,6 @@ class LogitsScale(ModelFeature):
     logits_scale = flag(1.0, 'factor of the logits', number, example=0.3)
     clashes = {'tie_embedding': 'use `tie_embedding_scale` to scale tied logits'}
     by_token = True
-    plain = True
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -250,7 +240,6 @@ class LogitsSoftclamp(ModelFeature):
     paper = 'Gemma 2, arXiv:2408.00118, section 2'
     logits_softclamp = flag(None, 'bound c of the logits, soft-clamped with tanh', positive | none, example=2.0)
     by_token = True
-    plain = True
 
     def logits(self, logits: Tensor, call: Any) -> Tensor:
         return softclamp(logits, self.logits_softclamp)
@@ -398,7 +387,6 @@ class Pooler(ModelFeature):
     stored_as = {'linear': 'pooler', 'activation': 'pooler_activation'}
     by_token = True
     waits = True
-    plain = True
 
     @classmethod
     def is_on(cls, values: Any) -> bool:

@@ -37,7 +37,6 @@ class CheckpointLayers(StackFeature):
         example=True,
     )
     only_trains = True
-    plain = True
     cuts = {}
 
     @classmethod

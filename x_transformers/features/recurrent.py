@@ -31,7 +31,6 @@ class RecurrentModule(StackFeature):
         one_of(*MADE) | an_instance(nn.Module) | none,
         example='rwkv',
     )
-    plain = True
 
     def setup(self, host: Any) -> None:
         if 'r' not in host.layer_types:

@@ -37,8 +37,6 @@ from x_transformers.flags import (
 class Residual(nn.Module):
     """branch + residual, the residual times an optional learned factor per channel and a constant."""
 
-    plain = True
-
     def __init__(
         self,
         dim: int,
@@ -443,7 +441,6 @@ class ZeroInitBranches(StackFeature):
 
     zero_init_branch_output = flag(False, 'initialize the output projection of every branch with zeros')
     only_trains = True
-    plain = True
     cuts = {}
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:

@@ -66,8 +66,6 @@ class RotaryEmbedding(KeepsPrecision):
     inv_freq: Any
     scale: Any
 
-    plain = True
-
     def __init__(
         self,
         dim: int,
@@ -241,7 +239,6 @@ class Rotary(AttentionFeature):
     settles = ('rotate_num_heads',)
     remembers = {'angles': PerToken(derived=True)}
     waits = True
-    plain = True
     cuts = {}
 
     @classmethod
@@ -321,7 +318,6 @@ class GivenAngles(StackFeature):
         'polar_pos_emb': '(angles (1 or b) j d, shifts of the keys h 1 d)',
     }
     waits = True
-    plain = True
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         for name in self.takes:
@@ -391,10 +387,6 @@ class RotaryPositions(StackFeature):
     remembers = {'positions': PerToken(derived=True), 'angles': PerToken(derived=True)}
     gives_positions = True
     cuts = {}
-
-    @property
-    def plain(self) -> bool:
-        return not self.rotary_xpos
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -665,7 +657,6 @@ class RotaryLayers(StackFeature):
     )
     needs = {'rotary_pos_emb': 'it selects the layers that use these positions'}
     clashes = {'rotary_xpos': 'the xPos decay is not defined for layers with other frequencies'}
-    plain = True
     cuts = {}
 
     def setup(self, host: Any) -> None:

@@ -216,7 +216,6 @@ class AttentionDropout(AttentionFeature):
     dropout = flag(0.0, 'dropout probability of the attention weights', probability, example=0.2)
     settles = ('dropout',)
     only_trains = True
-    plain = True
     cuts = {}
 
     def setup(self, host: Any) -> None:

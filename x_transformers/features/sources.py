@@ -149,7 +149,6 @@ class ValueResidual(AttentionFeature):
     takes = {'value_residual': 'like the values, b h n d'}
     must_be = {'value_residual': tensor_of('b h n d', floats=True)}
     waits = True
-    plain = True
     stored_as = {'to_mix': 'to_value_residual_mix'}
     remembers = {'value mix': PerToken()}
     cuts = {'to_mix.0.weight': (0, 'kv_heads'), 'to_mix.0.bias': (0, 'kv_heads')}
@@ -276,7 +275,6 @@ class AddValueResidual(StackFeature):
     """Value residual: mix the values of every attention layer with those of the first one of its kind."""
 
     paper = 'Value Residual Learning, arXiv:2410.17897'
-    plain = True
     add_value_residual = flag(False, 'mix the values of the first attention layer into the later ones')
     learned_value_residual_mix = flag(
         True, 'in self-attention, compute the mix per token and head from the input, instead of one half'

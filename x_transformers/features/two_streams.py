@@ -130,7 +130,6 @@ class TwoStreamsInModel(ModelFeature):
     takes = TwoStreams.takes
     must_be = TwoStreams.must_be
     waits = True
-    plain = True  # with such a stack there are no short cuts
 
     def setup(self, host: Any) -> None:
         self.known = known_stack(host.attn_layers).features.find(TwoStreams) is not None
@@ -250,7 +249,6 @@ class SegmentsInModel(ModelFeature):
     takes = SegmentTerm.takes
     must_be = SegmentTerm.must_be
     waits = True
-    plain = True
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         ids = call.inputs.get('segment_ids')

@@ -171,7 +171,6 @@ class UntiedPositionsInModel(ModelFeature):
     """Pass the position embeddings to a stack with `tupe_pos`."""
 
     serves = ('tupe_pos',)
-    plain = True  # with such a stack there are no short cuts
 
     def active_stages(self) -> tuple[str, ...]:
         return self.runs_at() if has_untied_positions(self.host) else ()

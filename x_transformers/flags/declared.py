@@ -119,9 +119,6 @@ class Feature:
                    heads (h) or key heads (k); a tuple for a pair; '' for an input that is already sharded by heads.
                    All others are equal on all devices
         uncut      the reason why it cannot be sharded, if there is one
-        plain      True if in evaluation it acts only through the modules it has built, or if the fast paths implement
-                   it. Applies only to the class that sets it; all others use the ordinary path
-
         same_in_layers   True if its masks and biases follow from its inputs alone, so that a stack computes them once
 
     To pass a value to a later stage of the same call, set it as an attribute of `call.own(self)`, never on `self`.
@@ -169,7 +166,6 @@ class Feature:
     cuts: ClassVar[dict[str, tuple[int, str]] | None] = None
     input_cuts: ClassVar[dict[str, str | tuple[str | None, ...]]] = {}
     uncut: ClassVar[str] = ''
-    plain: ClassVar[Any] = False
     same_in_layers: ClassVar[bool] = False
     stepped: ClassVar[Callable[..., None] | None] = None
 
@@ -406,7 +402,7 @@ class Features:
 
         settling = [feature for stage in SETTLING for feature in self.at.get(stage, ())]
         self.settles, self.scores_needed = bool(settling), not self.at.keys().isdisjoint(EAGER_STAGES)
-        self.operators = None
+        self.operators, self.has_user_features = None, any([feature.is_own for feature in self.active])
         self.settles_alike = all([feature.same_in_layers for feature in settling])
 
     def __getstate__(self) -> dict[str, Any]:

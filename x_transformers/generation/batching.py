@@ -15,7 +15,6 @@ from torch import Tensor
 from x_transformers.cache import Cache
 from x_transformers.core.checks import as_number, check_ids, numbers_of, weights_in
 from x_transformers.core.own_stacks import given_whole, has_own_forward, known_stack
-from x_transformers.fast.paged_step import PagedStep
 from x_transformers.flags import ConfigError, advice, count, is_int, none, size
 from x_transformers.flags.maybe import Maybe
 from x_transformers.flags.unexpected import answering
@@ -24,7 +23,7 @@ from x_transformers.generation.choice import ENDS, NO_TOKEN, REASONS, Choice, Ge
 from x_transformers.generation.engine import Generated, evaluating, reasons_of
 from x_transformers.generation.failures import no_token_error
 from x_transformers.generation.guidance import Guidance
-from x_transformers.generation.paged import BlockPool, PoolIsFull, Table
+from x_transformers.generation.paged import BlockPool, PagedStep, PoolIsFull, Table
 from x_transformers.generation.sampling import new_tokens_of, require
 
 __all__ = ['Completion', 'Paged', 'PagedEngine', 'PoolIsFull']
@@ -133,7 +132,7 @@ class PagedEngine:
         self.running: list[Request] = []
         self.ended: dict[int, Completion] = {}
         self.given, self.called = 0, 'request'
-        self.fast: Any = False if compile else None  # a `PagedStep`, None until it is asked for
+        self.fast: PagedStep | None = None  # since requests joined last
         self.lock, self.modules = threading.RLock(), list(wrapper.modules())
         self.precision, self.kind = self.precision_of_net(), self.kind_now()
         with evaluating(self.modules):
@@ -323,7 +322,8 @@ class PagedEngine:
             if not self.running or self.kind_now() != self.kind:
                 self.check_precision()
             before = list(self.running)
-            got = self.admit()
+            if got := self.admit():
+                self.begin_batch()
             before = [one for one in before if one in self.running]
             return got | self.continued(before)
 
@@ -456,8 +456,8 @@ class PagedEngine:
         index = self.index(ones, new)
         ids = torch.tensor([one.ids[-1] for one in ones], device=self.device)
         places = torch.tensor([one.table.length for one in ones], device=self.device)
-        if (step := self.fast_step()) is not None:
-            return step(ids, places, index, self.pool)
+        if self.fast is not None:
+            return self.fast(ids, places, index, self.pool)
         pads = (index == self.pool.blank).sum(dim=-1)
         inputs = {'seq_start_pos': pads} if bool(pads.any()) else {}
         cache = self.cache_of(index[:, :-1])
@@ -479,17 +479,11 @@ class PagedEngine:
         slots = blocks.gather(1, place.clamp(min=0) // size) * size + place % size
         return slots.masked_fill(place < 0, self.pool.blank).to(self.device)
 
-    def fast_step(self) -> PagedStep | None:
-        """A step written out for plain nets, as the net is now."""
-        if self.fast is False:
-            return None
-        ids = torch.zeros(1, 1, dtype=torch.long)
-        if self.fast is None or not self.fast.is_current():
-            self.fast = PagedStep.of(self.net, {}, packs=0) or None
-        if self.fast is None:
-            return None
-        hooked = bool(self.net._forward_hooks)
-        return self.fast if not hooked and self.fast.takes(ids, self.form) else None
+    def begin_batch(self) -> None:
+        """Ask whether the net has a step that is written out, which holds until other requests join."""
+        self.fast = None if self.call is not self.net else PagedStep.of(self.net, {})
+        if self.fast is not None and not self.fast.takes(torch.zeros(1, 1, dtype=torch.long), self.form):
+            self.fast = None
 
     @staticmethod
     def last(out: Any) -> Tensor:

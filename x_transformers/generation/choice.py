@@ -23,18 +23,15 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from x_transformers.compat.helpers import identity
 from x_transformers.core.checks import as_number
 from x_transformers.flags import did_you_mean, is_int, is_number
 from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.rules import GenerationHistory as GenerationHistory, NoEndBefore, NoRepeat
 from x_transformers.generation.sampling import (
-    FILTER_LOGITS_FN,
     accurate,
     check_logits,
     check_temperature,
     counts,
-    filter_named,
     filter_with,
     gumbel_noise,
     in_range,
@@ -158,16 +155,8 @@ class Choice:
         self.endings = Endings(self.eos_token, self.stop_sequences, self.vocabulary, self.min_new_tokens)
         keep = filter_with(self.filter_logits_fn, self.filter_kwargs)
         # the most probable token is in every filter's choice
-        self.keep = identity if self.temperature == 0 else keep
+        self.keep = None if self.temperature == 0 else keep
         self.steps = self.composed()
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether choosing runs no code of others."""
-        chosen = self.filter_logits_fn
-        filters = chosen if isinstance(chosen, (list, tuple)) else (chosen,)
-        known = self.temperature == 0 or all(filter_named(one) in FILTER_LOGITS_FN.values() for one in filters)
-        return known and self.logits_processor is None
 
     @classmethod
     def taken_from(cls, options: dict[str, Any], **settled: Any) -> Choice:
@@ -275,7 +264,11 @@ class Choice:
     def draw(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Choose tokens (...) from weighed logits (..., l), and return them with the largest logits (...), which are
         not finite where nothing can be chosen: see `FailedRows`."""
-        return sample_with_max(self.kept(logits), self.temperature, self.generator)
+        logits = self.kept(logits)
+        if self.temperature == 0:
+            largest, tokens = logits.max(dim=-1)
+            return tokens, largest
+        return sample_with_max(logits, self.temperature, self.generator)
 
     def probabilities(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return the probabilities that `draw` draws from, in float32 at least, and the largest logits; not for
@@ -296,8 +289,9 @@ class Choice:
 
     def kept(self, logits: Tensor) -> Tensor:
         """Return the logits after the filters."""
-        kept = self.keep(logits)
-        check_logits(kept)
+        kept = logits if self.keep is None else self.keep(logits)
+        if kept.__class__ is not Tensor or not kept.is_floating_point() or not kept.numel():
+            check_logits(kept)
         return kept
 
 

@@ -7,25 +7,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
-from x_transformers.core.intermediates import cache_alone
-from x_transformers.core.own_stacks import given_whole
-from x_transformers.fast.plain_step import PlainStep
-from x_transformers.fast.untouched import Private
+from x_transformers.core.own_stacks import given_whole, has_own_forward
 from x_transformers.flags import warn_once
 from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.choice import REASONS, Choice, Endings
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.rules import GenerationHistory
 from x_transformers.generation.sampling import accurate
+from x_transformers.generation.step import Step
 
 # modules that were training, and in how many places, threads among them, they are held in eval mode
 HELD: dict[nn.Module, int] = {}
@@ -85,10 +83,10 @@ class Reader:
         restrict   never read more than the last `max_seq_len` tokens
         slides     past that, keep the cache of the last ones, if the net can
         step       what reads new tokens beside a cache, if it is not the net itself: the net compiled, for one
-        brief      nobody asks for the intermediates: a step may be the plain one
-        alone      no code of others runs between two readings, so that what was true of the net before stays true
-        tokens     how many tokens are to be generated
+        keeps      'past': the intermediates hold what the cache needs; 'all': hidden states and attention maps too
         pending    what a reading of so many tokens would give, where that is known already
+
+    Whether the net has a `Step` is asked once, before the first token that is read beside a cache.
     """
 
     def __init__(
@@ -100,9 +98,7 @@ class Reader:
         restrict: bool = True,
         slides: bool = True,
         step: Callable[..., Any] | None = None,
-        brief: bool = False,
-        alone: bool = False,
-        tokens: int = 0,
+        keeps: str = 'past',
     ) -> None:
         limit: Any = net.max_seq_len
         self.net, self.inputs, self.step = net, inputs, net if step is None else step
@@ -111,9 +107,9 @@ class Reader:
         self.cache: Any = None
         self.intermediates: Any = None
         self.seen = 0
-        self.brief, self.alone, self.tokens = brief, alone, tokens
-        self.plain: Any = None  # a `PlainStep`, False where there is none, None until it is asked for
-        self.private: Any = None  # a `Private`, likewise
+        self.keeps, self.gives_whole = keeps, given_whole(net)
+        self.follows_length, self.written_out = bool(getattr(net, 'follows_length', False)), False
+        self.fast: Step | None = None
         self.pending: tuple[int, Tensor] | None = None
 
     def read(self, sequence: Tensor, pads: Tensor | None = None, count: int | None = None) -> Tensor:
@@ -130,9 +126,13 @@ class Reader:
             if self.slides:
                 warn_once(f'generation exceeded `max_seq_len`, and now recomputes its window at each step: {reason}')
             self.caching, self.cache, self.intermediates = False, None, None
+        cache = self.remembered(length, start) if self.caching else None
+        if cache is not None and pads is None and length - self.seen == 1 and self.takes_step(sequence, cache):
+            self.intermediates, self.seen = None, length
+            out, self.cache = cast('Step', self.fast)(sequence[:, -1:], cache)
+            return self.last(out, count)
 
         inputs = self.inputs_at(length, start, pads)
-        cache = self.remembered(length, start) if self.caching else None
         if cache is not None and self.starts_over(cache, length - self.seen, inputs.get('seq_start_pos')):
             self.forget()
             cache = None
@@ -141,20 +141,27 @@ class Reader:
         if not self.caching:
             return self.recomputed(sequence[:, start:], inputs, count)
         if cache is not None:
-            whole = given_whole(self.net)
-            start = start if whole else self.seen
-            inputs |= dict(cache=cache, input_not_include_cache=not whole)
+            start = start if self.gives_whole else self.seen
+            inputs |= dict(cache=cache, input_not_include_cache=not self.gives_whole)
         # let go of the last ones, whose memory the next pass may need
         self.intermediates = None
-        if cache is not None and pads is None and self.takes_plain_step(sequence[:, start:], cache):
-            out, self.cache = self.plain.read(sequence[:, start:], cache, inputs)
-            self.seen = length
-            return self.last(out, count)
         read = self.net if cache is None else self.step
-        with cache_alone() if self.is_private() else nullcontext():
-            out, self.intermediates = read(sequence[:, start:], return_intermediates=True, **inputs)
+        out, self.intermediates = read(sequence[:, start:], return_intermediates=self.asks_for, **inputs)
         self.cache, self.seen = self.intermediates.cache, length
         return self.last(out, count)
+
+    @property
+    def asks_for(self) -> Any:
+        """Return what the net is called with as `return_intermediates`; code of others knows True alone."""
+        return True if self.keeps == 'all' or has_own_forward(self.net) else 'past'
+
+    def takes_step(self, sequence: Tensor, cache: Any) -> bool:
+        """Return True if the last token (b, n) can be read by the `Step` of the net."""
+        if not self.written_out:  # Hooks and modules that are replaced from now on count in the next generation.
+            self.written_out = True
+            if self.keeps == 'past' and self.step is self.net:
+                self.fast = Step.of(self.net, self.inputs)
+        return self.fast is not None and self.fast.takes(sequence[:, -1:], cache)
 
     def recomputed(self, sequence: Tensor, inputs: dict[str, Any], count: int | None) -> Tensor:
         """What the net gives without a cache. Rows with different padding are read apart, if it takes none."""
@@ -172,26 +179,6 @@ class Reader:
         axis = -2 if count is None else -3  # a net may put others before that of the batch
         return torch.cat(parts, dim=axis).index_select(axis, order)
 
-    def takes_plain_step(self, new: Tensor, cache: Any) -> bool:
-        """Whether new tokens (b n) need no more than a `PlainStep`, of the net as it is now."""
-        if not self.brief or self.step is not self.net or self.plain is False:
-            return False
-        if torch.is_autocast_enabled('cpu') or torch.compiler.is_compiling():
-            return False
-        alone = self.alone and not getattr(self.net, '_forward_hooks', None)  # which run between two readings
-        if self.plain is None or not (alone or self.plain.is_current()):
-            self.plain = PlainStep.of(self.net, self.inputs, self.tokens if alone else 0) or False
-        return self.plain is not False and self.plain.takes(new, cache)
-
-    def is_private(self) -> bool:
-        """Whether nobody sees what the net leaves behind beside the cache."""
-        if not self.brief or self.step is not self.net or self.private is False:
-            return False
-        if self.private is None or not (self.alone or self.private.holds()):
-            new = Private(self.net)
-            self.private = new.holds() and new
-        return self.private is not False and not self.private.is_hooked()
-
     def cannot_slide(self) -> str | None:
         """Why the oldest keys cannot just leave the cache, or None if they can."""
         if not self.slides:
@@ -200,7 +187,7 @@ class Reader:
             return 'absolute positions change as the window slides'
         if self.cache is not None and self.cache.leading > 0:
             return 'what stands in front of the tokens stays while they leave'
-        if getattr(self.net, 'follows_length', False):
+        if self.follows_length:
             return 'rotary scaling may have tokens read again, of which some have left by then'
         return self.cache_cannot('keep_last')
 
@@ -211,7 +198,7 @@ class Reader:
 
     def starts_over(self, cache: Any, count: int, pads: Tensor | None) -> bool:
         """Whether tokens that were read must be read again, now that there are `count` more."""
-        return getattr(self.net, 'follows_length', False) and self.net.starts_over(cache, count, pads)
+        return self.follows_length and self.net.starts_over(cache, count, pads)
 
     def inputs_at(self, length: int, start: int, pads: Tensor | None) -> dict[str, Any]:
         """The keywords of a call that reads the places `start` to `length`."""
@@ -353,6 +340,7 @@ class Decoding:
     ends: Tensor = field(init=False)
     log_probs: Tensor | None = field(init=False, default=None)
     start: int = field(init=False)
+    has_ends: bool = field(init=False)
     failed: FailedRows = field(init=False)
 
     def __post_init__(self) -> None:
@@ -360,7 +348,7 @@ class Decoding:
         self.weigh = self.choice.weigh if self.choice.steps else None
         self.endings = self.choice.endings.to(self.ids.device)
         self.ends = torch.zeros(self.ids.shape[0], dtype=torch.long, device=self.ids.device)
-        self.start = self.length
+        self.start, self.has_ends = self.length, bool(self.endings)
 
     def fork(self) -> None:
         """Read the prompts, and from then on continue each of them `samples` times."""
@@ -372,25 +360,23 @@ class Decoding:
         self.ids, self.ends, self.pads = self.ids[rows], self.ends[rows], None if pads is None else pads[rows]
 
     def step(self) -> Tensor:
-        """Choose the next token of every row, and return them (b)."""
+        """Choose the next token of every row, and return them (b). The modules must be in eval mode."""
         sequence = self.ids[:, : self.length]
-        with evaluating(self.modules):
-            expert = self.expert.read(sequence, self.pads)
-            logits = expert
-            for other in self.beside:
-                logits = other.added_to(logits, sequence, self.pads)
-            if self.weigh is not None:
-                logits = self.weigh(logits, self.history(sequence))
-            tokens, largest = self.choice.draw(logits)
-            ended = self.ends > 0 if self.endings else None
-            self.failed.add(largest, ended)
-            if self.wants_log_probs:
-                self.note(expert, tokens)
+        logits = expert = self.expert.read(sequence, self.pads)
+        for other in self.beside:
+            logits = other.added_to(logits, sequence, self.pads)
+        if self.weigh is not None:
+            logits = self.weigh(logits, self.history(sequence))
+        tokens, largest = self.choice.draw(logits)
+        ended = self.ends > 0 if self.has_ends else None
+        self.failed.add(largest, ended)
+        if self.wants_log_probs:
+            self.note(expert, tokens)
         if ended is not None:
             tokens = tokens.masked_fill(ended, self.pad_value)
         self.ids[:, self.length] = tokens
         self.length += 1
-        if self.endings:
+        if self.has_ends:
             tail = self.ids[:, max(self.start, self.length - self.endings.width) : self.length]
             reasons = self.endings.reasons(tail, self.length - self.start)
             self.ends = torch.where(self.ends > 0, self.ends, reasons)
@@ -414,14 +400,20 @@ class Decoding:
         """Number of tokens that there is room for."""
         return self.ids.shape[1] - self.start
 
-    def run(self) -> Iterator[Tensor]:
-        """Generate until there is no room left or every row has ended; yield tokens in the axes of the prompts."""
+    def run(self, modules: Sequence[nn.Module] | None = None) -> Iterator[Tensor]:
+        """Generate until there is no room left or every row has ended; yield tokens in the axes of the prompts.
+
+        Each step runs without gradients, and with `modules`, by default those of the generation, in eval mode.
+        """
+        modules = self.modules if modules is None else modules
         if self.samples != 1 and self.max_new_tokens > 0:
             self.fork()
         for _ in range(self.max_new_tokens):
-            if self.endings and self.failed.read((self.ends > 0).all()):
+            if self.has_ends and self.failed.read((self.ends > 0).all()):
                 return
-            tokens = self.step().reshape(self.leading)
+            with evaluating(modules):
+                tokens = self.step()
+            tokens = tokens.reshape(self.leading)
             if self.callback is not None:
                 self.callback(tokens)
             yield tokens
@@ -430,7 +422,7 @@ class Decoding:
     def finish(self) -> None:
         """The steps of `run`, without gradients and in eval mode."""
         with evaluating(self.modules):
-            for _ in self.run():
+            for _ in self.run(()):
                 pass
 
     def generated(self, t: Tensor) -> Tensor:

@@ -48,10 +48,13 @@ class FailedRows:
     def __init__(self, leading: Sequence[int] | None = None, name: str = 'row') -> None:
         self.leading, self.name = leading, name
         self._steps: list[Tensor] = []
+        self._looks: bool | None = None
 
     def add(self, largest: Tensor, ignored: Tensor | None = None) -> None:
         """Note the largest logits (b) of a step, or (s, b) of several. Rows that are `ignored` have not failed."""
-        looks = can_look(largest)
+        looks = self._looks
+        if looks is None or not largest.numel():
+            looks = self._looks = can_look(largest)
         if looks and math.isfinite(largest.sum().item()):
             return
         largest = largest if ignored is None else largest.masked_fill(ignored, 0.0)

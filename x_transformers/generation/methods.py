@@ -199,7 +199,8 @@ class GeneratesText:
             made = Requests(self, kv_storage, prompts, seq_len, own).finish()
             return made if return_finish_reasons else made.tokens
         decoding = self.decoding(prompts, seq_len, **own)
-        decoding.wants_log_probs, decoding.expert.brief = return_log_probs, not return_intermediates
+        decoding.wants_log_probs = return_log_probs
+        decoding.expert.keeps = 'all' if return_intermediates else 'past'
         decoding.finish()
         made = decoding.result(return_finish_reasons, return_intermediates)
         if return_log_probs or return_finish_reasons:
@@ -228,7 +229,6 @@ class GeneratesText:
             refuse_own(own, 'generate', SET_BY_GENERATION)
             return Requests(self, kv_storage, prompts, seq_len, own).stream()
         state = self.decoding(prompts, seq_len, **own)
-        state.expert.alone = False  # between two steps the caller may do anything
         return answering_steps(state.run(), self, GeneratesText.stream, options)
 
     def decoding(
@@ -263,20 +263,19 @@ class GeneratesText:
         if prompt_cache is not None:
             inputs = prompt_cache.inputs_for(self, ids, pads, inputs, cache_kv)
         check_looped_exits(self.net, inputs, len(ids) * (num_samples or 1), cache_kv)
-        reading = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache, brief=True)
-        reader = functools.partial(Reader, inputs=inputs, tokens=seq_len, **reading)
+        reading = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache)
+        reader = functools.partial(Reader, inputs=inputs, **reading)
         expert = reader(self.net, step=self.compiled_net(compile) if compile else None)
         if prompt_cache is not None:
             prompt_cache.resume(expert, len(ids))
 
         amateurs = amateurs_with(amateur_model, contrastive_decode_kwargs)
         if amateurs:  # which leave tokens out themselves
-            choice.keep = identity
+            choice.keep = None
         beside = [Beside(reader(net), functools.partial(contrastive_decode_fn, **own)) for net, own in amateurs]
         if guidance.is_on:
             against, opening = guidance.against(inputs, ids, pads, leading, prompt_lens)
             beside.insert(0, Beside(reader(self.net, inputs=against), guidance.guided, opening))
-        expert.alone = choice.is_ours and callback is None and not beside
         models = (self, *(amateur for amateur, _ in amateurs))
         return Decoding(
             expert=expert,
@@ -489,7 +488,6 @@ class GeneratesText:
         seq_len = state.max_new_tokens
         check_looped_exits(self.net, reader.inputs, b * beams, cache_kv)
         draws = stochastic and choice.temperature != 0
-        reader.alone = reader.alone and not draws
         search = Beams(
             reader=reader,
             beside=state.beside,

@@ -6,11 +6,15 @@ place t of a sequence  ->  slot  table[t // block_size] * block_size + t % block
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ['BlockPool', 'PoolIsFull', 'Table']
+from x_transformers.features.rotary import for_one_pass
+from x_transformers.generation.step import Step
+
+__all__ = ['BlockPool', 'PagedStep', 'PoolIsFull', 'Table']
 
 
 class PoolIsFull(RuntimeError):
@@ -176,3 +180,50 @@ class Table:
         size = self.pool.block_size
         starts = torch.tensor(self.blocks, dtype=torch.long).unsqueeze(-1) * size
         return (starts + torch.arange(size)).flatten()[: self.length]
+
+
+class PagedPast:
+    """Keys and values of one attention layer in a pool, at the slots (b, n) of each sequence, the new one last."""
+
+    def __init__(self, pool: BlockPool, layer: int, index: Tensor, heads: int) -> None:
+        self.pool, self.names, self.index, self.heads = pool, (f'{layer}.keys', f'{layer}.values'), index, heads
+
+    def append(self, k: Tensor, v: Tensor) -> PagedPast:
+        for name, rows in zip(self.names, (k, v), strict=True):
+            self.pool.write(name, self.index[:, -1], rows)
+        return self
+
+    @property
+    def pair(self) -> tuple[Tensor, Tensor]:
+        k, v = (self.pool.read(name, self.index).unflatten(-1, (self.heads, -1)) for name in self.names)
+        return k.transpose(1, 2), v.transpose(1, 2)
+
+
+class PagedStep(Step):
+    """A decode step of sequences of unequal length in a pool:  ids (b), indices (b), slots (b, n) -> logits (b, l).
+
+    Shorter sequences have blank slots in front. The slot of the new token is the last one.
+    """
+
+    def __call__(self, ids: Tensor, at: Tensor, index: Tensor, pool: BlockPool) -> Tensor:  # type: ignore[override]
+        shared = []
+        with torch.inference_mode():
+            x = self.embed(ids.unsqueeze(-1), at)
+            if self.rotary is not None:
+                pool.write('positions', index[:, -1], at)
+                for name, angles in zip(self.names, self.angles_of(at.unsqueeze(-1)), strict=True):
+                    pool.write(name, index[:, -1], angles)
+                    shared.append(for_one_pass(angles))
+            pasts = (PagedPast(pool, number, index, layer.kv_heads) for number, layer in enumerate(self.attention))
+            x, _ = self.through(x, pasts, shared, self.visibility(index, pool, x))
+        out = self.read_out(x)
+        return (out[0] if isinstance(out, tuple) else out).squeeze(1)
+
+    def visibility(self, index: Tensor, pool: BlockPool, x: Tensor) -> Tensor | None:
+        """Return what is added to the scores, or a mask of the keys, (b, h, 1, n); None if all keys are visible."""
+        is_ragged = bool((index[:, 0] == pool.blank).any())
+        mask = (index != pool.blank)[:, None, None] if is_ragged else None
+        if self.bias is None:
+            return mask
+        bias: Any = self.bias(1, index.shape[1]).unsqueeze(0).to(x.dtype)  # The last keys are the nearest.
+        return bias if mask is None else torch.where(mask, bias, -torch.inf)

@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from x_transformers.core.calls import Call
 from x_transformers.core.hooks import is_hooked
-from x_transformers.core.intermediates import NoMaps, is_read
+from x_transformers.core.intermediates import NoMaps
 from x_transformers.core.precision import HALF, accurate, clamped_to, dtype_of_products, product
 from x_transformers.core.recompute import COPIED, MAPS, ModuleSnapshot, Surroundings, hosts_of
 from x_transformers.core.rows import holds_maps
@@ -99,7 +99,7 @@ def attention_maps(q: Tensor, k: Tensor, call: Call, on: Features) -> tuple[Tens
 
 def wants_maps(module: nn.Module, call: Call, patched: bool = False) -> bool:
     """Whether somebody may read the maps of a call. `patched`: the code of others gets what the module returns."""
-    return patched or is_hooked(module) or (call.keeps and is_read())
+    return patched or is_hooked(module) or call.keeps == 'all'
 
 
 def carries_gradients(q: Tensor, k: Tensor, call: Call, on: Features) -> bool:

@@ -199,12 +199,12 @@ class ViTransformerWrapper(Configurable):
         x = self._embed_patches(img, hidden_patches)
         apart = self._stack_inputs(img, x.shape[1])
         if return_hiddens:
-            _, trace = run_stack(self.attn_layers, x, True, apart)
+            _, trace = run_stack(self.attn_layers, x, 'all', apart)
             if trace.block_hiddens is None:
                 kind = type(self.attn_layers).__name__
                 raise ValueError(f'`return_hiddens` needs a stack that keeps `block_hiddens`, which {kind} does not')
             return [self._without_registers(one) for one in (x, *trace.block_hiddens)]
-        x, _ = run_stack(self.attn_layers, x, False, apart)
+        x, _ = run_stack(self.attn_layers, x, None, apart)
         embeddings = self._without_registers(x)
         if return_embeddings:
             return embeddings

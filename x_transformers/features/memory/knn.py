@@ -323,7 +323,7 @@ class KNNMemoryOfModel(ModelFeature):
         if call.inputs.get('return_knn_mems'):
             if self.layers is None:
                 raise ValueError('`return_knn_mems` needs `knn_mem_layers`: no layer stores anything')
-            call.keeps = True
+            call.keeps = 'all'
         return x
 
     def answer(self, out: Any, x: Tensor, call: Any) -> Any:
