@@ -24,8 +24,8 @@ from x_transformers.core.transforms import transformed
 from x_transformers.features import biases, embeddings, feedforward, heads, norms, outputs, positions, readouts, rotary
 from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.layouts import ParallelBlock
+from x_transformers.features.patterns import PatternsInModel
 from x_transformers.features.residuals import Residual
-from x_transformers.features.sparse.pattern import PatternsInModel
 from x_transformers.features.tables import angles_at
 from x_transformers.features.untied import UntiedPositionsInModel
 from x_transformers.flags import Feature
