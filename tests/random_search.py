@@ -44,7 +44,7 @@ from oracles import assert_close
 from refusals import names_a_flag
 
 from x_transformers import Decoder, Encoder, PrefixDecoder
-from x_transformers.core import precision
+from x_transformers.core import modes
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, STACK
 from x_transformers.x_transformers import AttentionLayers, TransformerWrapper
 
@@ -342,14 +342,14 @@ def first_line(error):
 @contextlib.contextmanager
 def on_device(setting):
     """The CPU is a device without float64, if the setting says so."""
-    before = precision.WITHOUT_FLOAT64
-    precision.WITHOUT_FLOAT64 = {'cpu'} if setting.without_float64 else before
+    before = modes.WITHOUT_FLOAT64
+    modes.WITHOUT_FLOAT64 = {'cpu'} if setting.without_float64 else before
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             yield
     finally:
-        precision.WITHOUT_FLOAT64 = before
+        modes.WITHOUT_FLOAT64 = before
 
 
 def search_wrappers(options):

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from training_laws import ids_of, net_of, seeded
 
 from x_transformers import AutoregressiveWrapper, PagedEngine
-from x_transformers.core import precision
+from x_transformers.core import modes
 
 DEFAULTS = (torch.bfloat16, torch.float16, torch.float64)
 MASK = torch.arange(7) < torch.tensor([[7], [5], [3]])
@@ -153,7 +153,7 @@ class NoFloat64(TorchDispatchMode):
 @pytest.fixture
 def without_float64(monkeypatch):
     """Let the CPU be a device without float64."""
-    monkeypatch.setattr(precision, 'WITHOUT_FLOAT64', {'cpu', 'mps'})
+    monkeypatch.setattr(modes, 'WITHOUT_FLOAT64', {'cpu', 'mps'})
     return NoFloat64()
 
 

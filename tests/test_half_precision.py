@@ -27,7 +27,7 @@ from x_transformers.compat import helpers
 from x_transformers.continuous_autoencoder import ContinuousTransformerAutoencoder, gaussian_divergence
 from x_transformers.core import rows as blocks
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.precision import clamped_to, product
+from x_transformers.core.modes import clamped_to, product
 from x_transformers.discover_wrapper import TPREncoder
 from x_transformers.features.contextual import HeadMixer
 from x_transformers.features.convolutions import BatchNorm

@@ -352,7 +352,7 @@ def test_import_leaves_the_compiler_of_torch_alone():
 @pytest.mark.costly
 def test_functions_that_are_only_eager_break_graphs():
     """Called from a compiled function they run as they are; alone they are traced by nobody."""
-    from x_transformers.core.transforms import eager_only
+    from x_transformers.core.modes import eager_only
 
     traced = []
 

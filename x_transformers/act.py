@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import is_tracing
 
-from x_transformers.core.transforms import transformed
+from x_transformers.core.modes import transformed
 from x_transformers.features.halting import Halting
 from x_transformers.flags import ConfigError, is_number, shown
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.checks import as_mask, check_ids
 from x_transformers.core.files import needed
-from x_transformers.core.precision import widened, widest
+from x_transformers.core.modes import widened, widest
 from x_transformers.flags import is_int, shown
 from x_transformers.generation.engine import evaluating
 

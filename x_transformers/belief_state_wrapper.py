@@ -15,10 +15,9 @@ from torch import Generator, Tensor, nn
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_number, check_ids, check_lengths, within
-from x_transformers.core.draws import draw_number
+from x_transformers.core.modes import accurate, draw_number
 from x_transformers.core.nets import HEADLESS
-from x_transformers.core.own_stacks import known_stack
-from x_transformers.core.precision import accurate
+from x_transformers.core.own_modules import known_stack
 from x_transformers.core.recompute import identity
 from x_transformers.features.resizing import replace_values
 from x_transformers.flags import (

@@ -17,10 +17,10 @@ from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_lengths, check_vectors, within
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
+from x_transformers.core.modes import accurate, clamped_to
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
 from x_transformers.core.ordering import sort_members
-from x_transformers.core.own_stacks import a_stack, known_stack
-from x_transformers.core.precision import accurate, clamped_to
+from x_transformers.core.own_modules import a_stack, known_stack
 from x_transformers.features.documents import DocumentsInModel
 from x_transformers.features.embeddings import (
     AbsolutePositions,

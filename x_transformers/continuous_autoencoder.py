@@ -13,7 +13,7 @@ from x_transformers.continuous import ContinuousTransformerWrapper as Continuous
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_lengths, check_vectors, within
-from x_transformers.core.precision import accurate
+from x_transformers.core.modes import accurate
 from x_transformers.flags import (
     Configurable,
     a_mapping,

@@ -22,9 +22,9 @@ from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_documents, check_ids
 from x_transformers.core.model_calls import model_call
+from x_transformers.core.modes import accurate, at_least_float
 from x_transformers.core.nets import SET_BY_LOSS, refuse_own
-from x_transformers.core.own_stacks import known_stack
-from x_transformers.core.precision import accurate, at_least_float
+from x_transformers.core.own_modules import known_stack
 from x_transformers.features.embeddings import MemoryTokens
 from x_transformers.features.exits import AllStates, Exits, ExitsInStack
 from x_transformers.features.readouts import OutputHeads, linear_head

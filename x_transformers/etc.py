@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import as_mask, as_precise, check_device, check_range, check_vectors, cleared
-from x_transformers.core.precision import accurate, without_autocast
+from x_transformers.core.modes import accurate, without_autocast
 from x_transformers.features.norms import LayerNorm
 from x_transformers.flags import (
     ConfigError,

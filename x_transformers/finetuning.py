@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.own_stacks import known_stack
+from x_transformers.core.own_modules import known_stack
 from x_transformers.features.embeddings import mean_of_real
 from x_transformers.features.readouts import place_of, token_of
 from x_transformers.flags import (

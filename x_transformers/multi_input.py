@@ -18,7 +18,7 @@ from x_transformers.core.checks import as_number, check_ids
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
 from x_transformers.core.ordering import sort_members
-from x_transformers.core.own_stacks import a_stack, given_whole, known_stack
+from x_transformers.core.own_modules import a_stack, given_whole, known_stack
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbFracGradient,

@@ -21,9 +21,9 @@ from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids
 from x_transformers.core.model_calls import model_call
+from x_transformers.core.modes import accurate
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
-from x_transformers.core.own_stacks import known_stack
-from x_transformers.core.precision import accurate
+from x_transformers.core.own_modules import known_stack
 from x_transformers.core.recompute import ModuleSnapshot, identity
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import (

@@ -13,10 +13,9 @@ from torch import Generator, Tensor, nn
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_number, can_look, check_ids
-from x_transformers.core.draws import draw_number
+from x_transformers.core.modes import draw_number, widest
 from x_transformers.core.nets import check_every_place, check_sees_both_sides, refuse_own
-from x_transformers.core.own_stacks import known_stack
-from x_transformers.core.precision import widest
+from x_transformers.core.own_modules import known_stack
 from x_transformers.flags import (
     Check,
     ConfigError,

@@ -13,9 +13,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from x_transformers.continuous import ContinuousTransformerWrapper
 from x_transformers.core.checks import a_tensor
+from x_transformers.core.modes import at_least_float, transformed
 from x_transformers.core.nets import check_sizes_or_stack
-from x_transformers.core.precision import at_least_float
-from x_transformers.core.transforms import transformed
 from x_transformers.features.frequencies import numbers_of
 from x_transformers.flags import ConfigError, Configurable, an_instance, none, positive, size
 from x_transformers.keywords import SpeechEncoderKeywords, Unpack

@@ -31,7 +31,17 @@ from x_transformers.compat.names import *  # noqa: F403  names that other code i
 from x_transformers.core import ordering
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.branches import check_branch
+from x_transformers.core.branches import (
+    KINDS,
+    Kind,
+    Shape,
+    Widths,
+    attends,
+    check_branch,
+    check_kinds,
+    refuse_memories,
+    remembered_with,
+)
 from x_transformers.core.buffers import Buffer
 from x_transformers.core.calls import (
     Call,
@@ -66,14 +76,20 @@ from x_transformers.core.checks import (
     width_read,
 )
 from x_transformers.core.feedforward_calls import FeedForwardCall
-from x_transformers.core.hooks import is_hooked, is_watched
 from x_transformers.core.intermediates import Intermediates as Intermediates, are_maps_apart, maps_apart, parts_kept
-from x_transformers.core.kinds import KINDS, Kind, attends, check_kinds, refuse_memories, remembered_with
 from x_transformers.core.layer_list import Parts, check_places, layers_of
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
+from x_transformers.core.modes import is_hooked, is_watched
 from x_transformers.core.ordering import sort_members
-from x_transformers.core.own_modules import for_branch, is_of_others
-from x_transformers.core.own_stacks import a_stack, known_stack, reads_whole, refuse_own_stack, run_stack
+from x_transformers.core.own_modules import (
+    a_stack,
+    for_branch,
+    is_of_others,
+    known_stack,
+    reads_whole,
+    refuse_own_stack,
+    run_stack,
+)
 from x_transformers.core.routing import (
     Routing,
     flags_of_strangers,
@@ -84,7 +100,6 @@ from x_transformers.core.routing import (
 )
 from x_transformers.core.rows import taken, to_4d
 from x_transformers.core.token_subset import refuse_kind, refuse_some
-from x_transformers.core.widths import Shape, Widths
 from x_transformers.core.window import WindowLimits
 from x_transformers.features.abilities import Abilities
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK

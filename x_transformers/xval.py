@@ -18,10 +18,10 @@ from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import a_tensor, as_mask, as_number, check_device, check_ids, numbers_of, within
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
+from x_transformers.core.modes import accurate, at_least_float, clamped_to
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
 from x_transformers.core.ordering import sort_members
-from x_transformers.core.own_stacks import a_stack, given_whole, known_stack
-from x_transformers.core.precision import accurate, at_least_float, clamped_to
+from x_transformers.core.own_modules import a_stack, given_whole, known_stack
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbDropout,

@@ -13,11 +13,6 @@ BUGS = {
         ('modules in a list are not kept', 'if type(value) in (tuple, list, dict) and key not in APART:', 'if False:'),
         ('small weights change the maps of earlier calls', 'elif copied and self.plain:', 'elif False:'),
     ]),
-    'core/draws.py': ('test_nonautoregressive_wrapper.py test_xm_latent_decoder.py test_wrapper_laws.py', [
-        ('numbers are drawn by Python', "return torch.rand((), dtype=torch.float32, device='cpu').item()", "return __import__('random').random()"),
-        ('the last index is never drawn', 'return int(torch.randint(count,', 'return int(torch.randint(max(count - 1, 1),'),
-        ('a number is never large', "return torch.rand((), dtype=torch.float32, device='cpu').item()", "return torch.rand((), dtype=torch.float32, device='cpu').item() / 4", 'test_nonautoregressive_wrapper.py test_xm_latent_decoder.py test_stack.py test_layouts.py'),
-    ]),
     'core/arguments.py': ('test_wrong_values.py test_bad_input.py', [
         ('anything stands for the call of a stack', "isinstance(kwargs.get('stack_call'), HasChecked)", "kwargs.get('stack_call')"),
         ('an argument of the wrong kind passes', 'if not kinds[name].test(value):', 'if False:'),
@@ -48,8 +43,6 @@ BUGS = {
     'core/own_modules.py': ('test_clients.py', [
         ('modules of users see new tokens alone', 'return any(is_of_others(own[name]) for name in EMBEDS if own.get(name) is not None)', 'return False'),
         ('branches of users are told what they do not take', 'if name in known or name not in OURS}', '}'),
-    ]),
-    'core/own_stacks.py': ('test_clients.py', [
         ('a forward around a model sees new tokens alone', "return 'forward' in module.__dict__ or forward.__module__.partition('.')[0] != OWN", 'return False', 'test_clients.py -karound_a_model'),
         ('what torch compiles is given all tokens', "or type(module).__module__.startswith('torch.')", '', 'test_clients.py -ktorch_compiles'),
         ('a stack of a user is handed a cache', 'inputs |= dict(cache=None, input_not_include_cache=False)', 'pass'),
@@ -59,9 +52,6 @@ BUGS = {
         ('a stack of a user is told to return what it does not', "idle += ['return_hiddens'] if 'return_hiddens' not in names else []", 'pass'),
         ('anything beside an output is what layers leave', 'if trace is not None and not isinstance(trace, LayerIntermediates):', 'if False:'),
         ('a causal stack of a user sees the future', 'return not self.causal', 'return self.causal'),
-    ]),
-    'core/widths.py': ('test_attention.py', [
-        ('values are as wide as keys', 'return self.heads * self.dim_value', 'return self.heads * self.dim_head'),
     ]),
     'core/aux_losses.py': ('test_aux_losses.py', [
         ('losses of features are added in half precision', '        value = accurate(value)\n', '', 'test_half_precision.py -klosses_of_features'),
@@ -91,6 +81,8 @@ BUGS = {
         ('what is no number stays in padding', 'return t.masked_fill(~(real | (largest < most)).unsqueeze(-1), 0.0)', 'return t + 0.0', 'test_padding.py'),
         ('a cache of another dtype passes', 'if held.dtype != t.dtype and not torch', 'if False and not torch', 'test_cache.py'),
         ('a length beyond the tokens passes', "check_range(value, name, 0, high, 'numbers')", "check_range(value, name, 0, None, 'numbers')", 'test_bad_input.py test_wrong_values.py test_known_defects.py'),
+        ('what is in front stands at 0', 'front = first_positions(pos, real) + torch.arange', 'front = torch.arange', 'test_positions.py -krow_begins'),
+        ('a row begins with its padding', 'if real is None or pos.ndim == 1:', 'if True:', 'test_positions.py -krow_begins'),
     ]),
     'core/files.py': ('test_prompt_cache.py', [
         ('what was written is not compared', 'if known is None or digest.hexdigest().encode() != known[2]:', 'if known is None:'),
@@ -132,14 +124,25 @@ BUGS = {
         ('flags of the stack around are not asked', "if name in on and (kind == 'a' or name.startswith('cross_')):", 'if False:'),
         ('masks of pairs pass', "if 'masks' not in feature.handles:", 'if False:'),
         ('what has no meaning across passes', '        if not feature.not_across:\n', '        if True:\n', 'test_flags.py test_layouts.py test_bad_input.py'),
+        ('two kinds share one state', 'if name in owners:', 'if False:', 'test_kinds.py'),
+        ('a kind that remembers sees memories', "return '' if self.attends or self.remembers == {} else", "return '' if self.attends or self.remembers is not None else", 'test_kinds.py'),
+        ('kinds that read other tokens are cached', 'return self.attends or self.remembers is not None', 'return True', 'test_kinds.py'),
+        ('any kind passes', 'if kind not in KINDS:', 'if False:', 'test_kinds.py'),
+        ('values are as wide as keys', 'return self.heads * self.dim_value', 'return self.heads * self.dim_head', 'test_attention.py'),
     ]),
-    'core/hooks.py': ('test_attend.py test_contract.py', [
+    'core/modes.py': ('test_attend.py test_contract.py', [
         ('hooks of all modules are not asked', 'module._backward_pre_hooks or any(OF_ALL))', 'module._backward_pre_hooks)'),
         ('a hook inside of a branch is not asked', 'if is_hooked(module) or isinstance(module, kind):', 'if isinstance(module, kind):', 'test_attend.py'),
-    ]),
-    'core/positions.py': ('test_positions.py -krow_begins', [
-        ('what is in front stands at 0', 'front = first_positions(pos, real) + torch.arange', 'front = torch.arange'),
-        ('a row begins with its padding', 'if real is None or pos.ndim == 1:', 'if True:'),
+        ('forward mode is no transform', ' or forward_ad._current_level >= 0', '', 'test_kernels.py'),
+        ('products pass the range of float16', 'if dtype_of_products(a) != torch.float16:', 'if True:', 'test_half_precision.py -kproducts'),
+        ('numbers pass the range of float16', 'return torch.where(t.isinf(), t, t.clamp(-most, most)).to(dtype)', 'return t.to(dtype)', 'test_half_precision.py -kcut'),
+        ('what is infinite becomes finite', 'return torch.where(t.isinf(), t, t.clamp(-most, most)).to(dtype)', 'return t.clamp(-most, most).to(dtype)', 'test_half_precision.py -kcut'),
+        ('many numbers are added up in half precision', 'else torch.promote_types(dtype, torch.float32)', 'else dtype', 'test_next_token_loss.py test_token_loss.py'),
+        ('sums of half precision stay there', 'torch.promote_types(dtype, torch.float32)', 'dtype', 'test_half_precision.py test_next_token_loss.py'),
+        ('autocast casts what is computed in float32', 'return torch.autocast(t.device.type, enabled=False)', 'return nullcontext()', 'test_half_precision.py'),
+        ('numbers are drawn by Python', "return torch.rand((), dtype=torch.float32, device='cpu').item()", "return __import__('random').random()", 'test_nonautoregressive_wrapper.py test_xm_latent_decoder.py test_wrapper_laws.py'),
+        ('the last index is never drawn', 'return int(torch.randint(count,', 'return int(torch.randint(max(count - 1, 1),', 'test_nonautoregressive_wrapper.py test_xm_latent_decoder.py test_wrapper_laws.py'),
+        ('a number is never large', "return torch.rand((), dtype=torch.float32, device='cpu').item()", "return torch.rand((), dtype=torch.float32, device='cpu').item() / 4", 'test_nonautoregressive_wrapper.py test_xm_latent_decoder.py test_stack.py test_layouts.py'),
     ]),
     'core/model_calls.py': ('test_model_features.py', [
         ('a prefix ends as many tokens sooner as stand in front', "kwargs['prefix_attn_len'] + self.leading", "kwargs['prefix_attn_len']", 'test_prefix_loss.py'),
@@ -164,14 +167,6 @@ BUGS = {
         ('warnings of the front are errors', 'if not refuses or getattr(stack,', 'if getattr(stack,', 'test_model_features.py test_images.py test_known_defects_of_wrappers.py'),
         ('features that count tokens are not asked', "return any(f.counts_tokens for m in modules for f in getattr(getattr(m, 'features', None), 'active', ()))", 'return False', 'test_rotary_scaling.py -kare_told'),
     ]),
-    'core/precision.py': ('test_next_token_loss.py test_token_loss.py', [
-        ('products pass the range of float16', 'if dtype_of_products(a) != torch.float16:', 'if True:', 'test_half_precision.py -kproducts'),
-        ('numbers pass the range of float16', 'return torch.where(t.isinf(), t, t.clamp(-most, most)).to(dtype)', 'return t.to(dtype)', 'test_half_precision.py -kcut'),
-        ('what is infinite becomes finite', 'return torch.where(t.isinf(), t, t.clamp(-most, most)).to(dtype)', 'return t.clamp(-most, most).to(dtype)', 'test_half_precision.py -kcut'),
-        ('many numbers are added up in half precision', 'else torch.promote_types(dtype, torch.float32)', 'else dtype'),
-        ('sums of half precision stay there', 'torch.promote_types(dtype, torch.float32)', 'dtype', 'test_half_precision.py test_next_token_loss.py'),
-        ('autocast casts what is computed in float32', 'return torch.autocast(t.device.type, enabled=False)', 'return nullcontext()', 'test_half_precision.py'),
-    ]),
     'core/routing.py': ('test_flags.py test_layouts.py', [
         ('cross-attention does not inherit', 'if alone or per_layer(v, declared.get(n)) is None}, **flags}', 'if False}, **flags}'),
         ('values of cross-attention alone are lost', 'if alone or per_layer(', 'if per_layer(', 'test_own_features.py'),
@@ -195,12 +190,6 @@ BUGS = {
         ('tokens are taken back whose keys have left', 'if self.length - count >= min(tokens, self.sight.rows):', 'if True:', 'test_caches_of_windows.py'),
         ('nothing ever leaves', 'left = self.length - self.sight.kept', 'left = 0', 'test_caches_of_windows.py'),
         ('memory is claimed after it is written', '        if free:\n            self.filled = end\n', '', 'test_cache.py'),
-    ]),
-    'core/kinds.py': ('test_kinds.py', [
-        ('two kinds share one state', 'if name in owners:', 'if False:'),
-        ('a kind that remembers sees memories', "return '' if self.attends or self.remembers == {} else", "return '' if self.attends or self.remembers is not None else"),
-        ('kinds that read other tokens are cached', 'return self.attends or self.remembers is not None', 'return True'),
-        ('any kind passes', 'if kind not in KINDS:', 'if False:'),
     ]),
     'core/notes.py': ('test_own_features.py', [
         ('what runs again adds to the same list', 'return self.mapped(own_copy)', 'return self.mapped(lambda value: value)'),
@@ -231,9 +220,6 @@ BUGS = {
         ('rows of a mask of scores count as the batch', "of_pairs = name in ('attn_mask', 'attn_bias')", 'of_pairs = False', 'test_exits.py'),
         ('the past is that of other rows', 'state.map(lambda t: t.index_select(0, self.rows))', 'state', 'test_exits.py'),
         ('queries of a context turn like the first ones', "across['rotary_pos_emb'] = tree_map(self.turns, across['rotary_pos_emb'])", 'pass'),
-    ]),
-    'core/transforms.py': ('test_kernels.py', [
-        ('forward mode is no transform', ' or forward_ad._current_level >= 0', ''),
     ]),
     'core/merging.py': ('test_operators.py', [
         ('rows without keys have no number', 'total.masked_fill(total == -torch.inf, 0.0)', 'total'),

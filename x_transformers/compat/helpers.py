@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from einops import pack, unpack
 from torch import Tensor
 
-from x_transformers.core.precision import accurate
+from x_transformers.core.modes import accurate
 
 T = TypeVar('T')
 

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from x_transformers.core.modes import accurate
 from x_transformers.core.notes import TakesNotes
-from x_transformers.core.precision import accurate
 
 __all__ = ['AuxLosses', 'NamedLosses']
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from x_transformers.core.transforms import is_exporting
+from x_transformers.core.modes import is_exporting
 from x_transformers.core.window import AttentionWindow
 from x_transformers.flags.maybe import Maybe
 

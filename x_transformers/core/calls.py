@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from x_transformers.cache import Cache, LayerIntermediates, cache_of, check_maker
 from x_transformers.core.arguments import HasChecked
 from x_transformers.core.aux_losses import AddsLosses
+from x_transformers.core.branches import KINDS, attends, refuse_memories
 from x_transformers.core.buffers import CachedState, KeysValues
 from x_transformers.core.checks import (
     STACK_INPUTS,
@@ -41,20 +42,21 @@ from x_transformers.core.checks import (
     for_each_row,
     positions_from,
     width_read,
+    with_front,
     with_past,
 )
-from x_transformers.core.hosts import Layer, Stack
 from x_transformers.core.intermediates import Intermediates, log_prob_from_hard_attend
-from x_transformers.core.kinds import KINDS, attends, refuse_memories
+from x_transformers.core.modes import without_autocast
 from x_transformers.core.notes import Opaque
-from x_transformers.core.positions import with_front
-from x_transformers.core.precision import without_autocast
 from x_transformers.core.rows import InBlocks, height_of, is_large, spans_of, taken
 from x_transformers.core.state import HasStates
 from x_transformers.core.token_subset import TokenSubset, refuse_some
 from x_transformers.core.window import AttentionWindow, in_sight
 from x_transformers.flags import Feature, Features, Remembered, is_int, shown
 from x_transformers.flags.maybe import Maybe
+
+if TYPE_CHECKING:
+    from x_transformers.x_transformers import AttentionLayers as Stack, Layer
 
 Views = tuple[Tensor, Tensor, Tensor]
 # where a call keeps what its layers read beside x. An object with `beside() -> tensors` and `with_beside({id: tensor})`

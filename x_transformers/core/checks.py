@@ -18,7 +18,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.jit._trace import is_tracing
 
 from x_transformers.core.buffers import Buffer
-from x_transformers.core.transforms import is_exporting, transformed
+from x_transformers.core.modes import is_exporting, transformed
 from x_transformers.flags import Features, is_int, shown
 from x_transformers.flags.inputs import refused
 from x_transformers.flags.maybe import Maybe
@@ -451,3 +451,27 @@ def overridden_together(cls: type, name: str, *others: str) -> bool:
     """Whether `name` is defined no further up than any of the others: no subclass changed them and left it behind."""
     at = {n: i for i, base in reversed([*enumerate(cls.__mro__)]) for n in vars(base)}
     return all(at[name] <= at.get(other, len(at)) for other in others)
+
+
+def first_positions(pos: Tensor, real: Tensor | None = None) -> Tensor:
+    """Return the position of the first real token of each sequence, (..., n) -> (..., 1), 0 where there is none.
+
+    pos    n | b n | b h n
+    real   b n, or of the last tokens alone; None: all are. Of positions that all rows share, the first one counts
+    """
+    if pos.shape[-1] == 0:
+        return pos.new_zeros(*pos.shape[:-1], 1)
+    if real is None or pos.ndim == 1:
+        return pos[..., :1]
+    real = F.pad(real, (pos.shape[-1] - real.shape[-1], 0), value=True)
+    first = real.long().argmax(dim=-1, keepdim=True)
+    pos = pos.expand(first.shape[0], *pos.shape[1:])
+    return pos.gather(-1, first if pos.ndim == 2 else first.unsqueeze(1).expand(-1, pos.shape[1], -1))
+
+
+def with_front(pos: Tensor, count: int, real: Tensor | None = None) -> Tensor:
+    """Prepend the positions of `count` tokens right in front of each sequence, (..., n) -> (..., count + n)."""
+    if count == 0:
+        return pos
+    front = first_positions(pos, real) + torch.arange(-count, 0, device=pos.device)
+    return torch.cat((front, pos.expand(*front.shape[:-1], -1)), dim=-1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -23,16 +23,17 @@ from x_transformers.core.checks import (
     check_given,
     check_lengths,
     cleared,
+    with_front,
     with_past,
 )
-from x_transformers.core.hosts import Model
 from x_transformers.core.intermediates import parts_kept
-from x_transformers.core.own_modules import is_of_others
-from x_transformers.core.own_stacks import overrides_forward, reads_whole, refuse_own_stack
-from x_transformers.core.positions import with_front
+from x_transformers.core.own_modules import is_of_others, overrides_forward, reads_whole, refuse_own_stack
 from x_transformers.core.state import HasStates
 from x_transformers.flags import Remembered, warn_once
 from x_transformers.flags.maybe import Maybe
+
+if TYPE_CHECKING:
+    from x_transformers.x_transformers import Wrapper as Model
 
 
 @dataclass

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from x_transformers.core.kinds import KINDS
-from x_transformers.core.own_stacks import inner_stack
+from x_transformers.core.branches import KINDS
+from x_transformers.core.own_modules import inner_stack
 from x_transformers.flags import ConfigError, warn_once
 from x_transformers.flags.unexpected import is_foreign, naming_keyword
 

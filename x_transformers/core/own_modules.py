@@ -1,14 +1,23 @@
-"""Modules of users in places where the library has its own: what is asked of them, and what is left to them."""
+"""Modules of users in places where the library has its own, stacks included.
+
+A stack of a user's is any module with a width `dim` that is called with x (b, n, dim). Wrappers read sizes and flags of
+their stack: `OwnStack` gives what the module does not have the value of a plain stack of one layer that is not causal
+and has no cache.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from torch import nn
+from torch import Tensor, nn
+
+from x_transformers.cache import LayerIntermediates
+from x_transformers.core.routing import Routing
+from x_transformers.flags import Check, ConfigError, Features, is_int, shown
 
 OWN = __name__.partition('.')[0]
 KNOWN = (OWN, 'torch')
@@ -86,3 +95,154 @@ def taken_by(module: nn.Module, inputs: dict[str, Any], idle: Iterable[Any] = (N
         return inputs
     idle = tuple(idle)
     return {name: value for name, value in inputs.items() if name in known or not any(value is one for one in idle)}
+
+
+PLAIN = dict(
+    depth=1, causal=False, cross_attend=False, disable_abs_pos_emb=False, attn_heads=1, attn_dim_head=64,
+    layer_types=(), layers_execute_order=(), len_default_block=1, has_custom_layer_types=True, masks_pairs=False,
+    weight_tie_layers=False,
+)  # fmt: skip
+
+
+class Anything:
+    """The names of inputs of a module that takes any keyword."""
+
+    def __contains__(self, name: str) -> bool:
+        return True
+
+
+class LacksLayers(ConfigError, AttributeError):
+    """What was asked of a stack of a user's only one of ours has. It counts as a missing attribute too."""
+
+
+class OwnStack:
+    """A module of a user's as wrappers read it.
+
+    A module that does nothing but call one stack of ours, as a checkpoint does, is what that stack is.
+    """
+
+    can_cache_kv = can_cache_kv_in_training = False
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.features = module, Features(module, (), (), {})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith('__'):
+            raise AttributeError(name)
+        if hasattr(self.module, name):
+            return getattr(self.module, name)
+        if name == 'dim_context':
+            return self.dim
+        if name in PLAIN:
+            return PLAIN[name]
+        raise LacksLayers(
+            f'`attn_layers` is {type(self.module).__name__}, a stack of your own, which has no `{name}`: what was '
+            'asked for needs a stack of the library'
+        )
+
+    @property
+    def sees_future(self) -> bool:
+        return not self.causal
+
+    @property
+    def input_names(self) -> Any:
+        names = keywords_of_module(self.module)
+        return Anything() if names is None else names
+
+    def accepted(self) -> dict[str, Any]:
+        return {}
+
+
+def inner_stack(module: Any) -> Routing | None:
+    """The stack of ours that a module does nothing but call; None if it has children or parameters beside it."""
+    if isinstance(module, Routing):
+        return module
+    if not isinstance(module, nn.Module) or module._parameters or len(module._modules) != 1:
+        return None
+    return inner_stack(next(iter(module._modules.values())))
+
+
+def known_stack(module: Any) -> Any:
+    """A stack with all that wrappers read of it: itself, the one that it calls, or a view of a user's."""
+    return inner_stack(module) or OwnStack(module)
+
+
+def overrides_forward(module: Any) -> bool:
+    """Return True if a class of a user's derives from a stack of ours and has a `forward` of its own."""
+    stack = inner_stack(module)
+    return stack is not None and has_own_forward(stack)
+
+
+def has_own_forward(module: Any) -> bool:
+    """Return True if the `forward` of a module is a user's."""
+    forward = getattr(type(module), 'forward', None)
+    if forward is None or type(module).__module__.startswith('torch.'):  # as what torch compiles
+        return False
+    return 'forward' in module.__dict__ or forward.__module__.partition('.')[0] != OWN
+
+
+def reads_whole(model: Any) -> bool:
+    """Return True if code of others embeds tokens or runs the layers, and is given all tokens beside a cache."""
+    return embeds_together(model) or overrides_forward(model.attn_layers)
+
+
+def given_whole(net: Any) -> bool:
+    """Return True if a net is called with all tokens beside a cache, as code of others in it may need.
+
+    A net may say so itself by an attribute `reads_whole`, or take `input_not_include_cache` by name.
+    """
+    if hasattr(type(net), 'reads_whole') or 'reads_whole' in net.__dict__:
+        return net.reads_whole is True
+    if has_own_forward(net):
+        return 'input_not_include_cache' not in (keywords_of_module(net) or ())
+    return getattr(net, 'reads_whole', False) is True
+
+
+def is_own(module: Any) -> bool:
+    return inner_stack(module) is None
+
+
+def refuse_own_stack(module: Any, name: str, reason: str) -> None:
+    """Refuse what a wrapper can do with a stack of ours only.  Raises ConfigError."""
+    if is_own(module):
+        kind = type(module).__name__
+        raise ConfigError(f'`{name}` does not go with {kind}, a stack of your own, as `attn_layers`: {reason}')
+
+
+def run_stack(
+    module: Any, x: Tensor, keeps: str | None, inputs: Mapping[str, Any]
+) -> tuple[Tensor, LayerIntermediates]:
+    """Call a stack. Return its output, and what its layers leave behind: 'all', what a cache needs with 'past', or
+    empty intermediates."""
+    if isinstance(module, Routing):
+        asked = 'past' if keeps == 'past' and not has_own_forward(module) else bool(keeps)
+        out = module(x, return_hiddens=asked, **inputs)
+        return out if keeps else (out, LayerIntermediates())
+    inputs = {**inputs, 'return_hiddens': bool(keeps)}
+    if is_own(module):
+        inputs |= dict(cache=None, input_not_include_cache=False)
+    out: Any = module(x, **accepted_by(module, inputs))
+    trace: Any
+    out, trace = out if isinstance(out, tuple) and len(out) == 2 else (out, None)
+    if trace is not None and not isinstance(trace, LayerIntermediates):
+        raise TypeError(f'`attn_layers` gave {shown(trace)} beside its output, it must be LayerIntermediates')
+    if trace is None:
+        trace = LayerIntermediates(hiddens=[], last_hidden=out, attn_intermediates=[], layer_hiddens=[])
+    return out, trace
+
+
+def accepted_by(module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of a call, without those that say nothing and that the module does not take."""
+    names = keywords_of_module(module)
+    if names is None:
+        return inputs
+    idle = [name for name, value in inputs.items() if name not in names and (value is None or value is False)]
+    idle += ['return_hiddens'] if 'return_hiddens' not in names else []
+    return {name: value for name, value in inputs.items() if name not in idle}
+
+
+def is_stack(value: Any) -> bool:
+    return isinstance(value, nn.Module) and is_int(getattr(known_stack(value), 'dim', None))
+
+
+a_stack = Check('an instance of AttentionLayers, or a module with a width `dim` that maps b n dim to b n dim', is_stack)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch._C._functorch import is_batchedtensor, is_legacy_batchedtensor
 from torch.utils.checkpoint import checkpoint
 
-from x_transformers.core.precision import without_autocast
+from x_transformers.core.modes import without_autocast
 from x_transformers.flags import Features
 
 PLAIN = (Tensor, nn.Parameter)  # a shard or the like comes and goes by itself

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from x_transformers.core.branches import KINDS
 from x_transformers.core.checks import a_tensor, check_range
-from x_transformers.core.kinds import KINDS
 from x_transformers.core.rows import taken, to_4d
 from x_transformers.flags import Features
 from x_transformers.flags.maybe import Maybe

@@ -63,7 +63,7 @@ pooling         from a sequence to one vector or a few
 readouts        from hidden states to logits
 """
 
-from x_transformers.core.kinds import KINDS, Kind
+from x_transformers.core.branches import KINDS, Kind
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.levels import AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
 from x_transformers.flags import PerLayer, PerToken, Ring, Running, extend, flag

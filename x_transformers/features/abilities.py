@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from x_transformers.cache import Cache
-from x_transformers.core.own_stacks import has_own_forward, known_stack, reads_whole
+from x_transformers.core.own_modules import has_own_forward, known_stack, reads_whole
 from x_transformers.features.positions import no_positions
 from x_transformers.flags import Features
 

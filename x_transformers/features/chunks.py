@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from x_transformers.core.modes import transformed
 from x_transformers.core.recompute import ModuleSnapshot, recompute
-from x_transformers.core.transforms import transformed
 from x_transformers.features.levels import FeedForwardFeature
 from x_transformers.flags import ConfigError, flag, size
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.precision import at_least_float, without_autocast
+from x_transformers.core.modes import at_least_float, without_autocast
 from x_transformers.features.documents import TellsDocuments, begins
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.flags import ConfigError, a_callable, flag, none, size

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.kinds import KINDS, Kind
-from x_transformers.core.precision import accurate
+from x_transformers.core.branches import KINDS, Kind
+from x_transformers.core.modes import accurate
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import BiasedLayerNorm
 from x_transformers.flags import ConfigError, Ring, flag, one_of, size

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.precision import accurate
+from x_transformers.core.modes import accurate
 from x_transformers.core.recompute import COPIED, ModuleSnapshot
 from x_transformers.core.rows import Pointwise, Rows, taken
 from x_transformers.features.biases import distances

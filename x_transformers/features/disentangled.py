@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.precision import product
+from x_transformers.core.modes import product
 from x_transformers.core.rows import Pointwise, Rows, of_each, summable
 from x_transformers.features.biases import distances
 from x_transformers.features.heads import HeadNorm

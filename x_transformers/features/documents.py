@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from x_transformers.core.branches import KINDS
 from x_transformers.core.checks import check_documents
-from x_transformers.core.kinds import KINDS
 from x_transformers.core.rows import Pointwise, Rows, of_each
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.flags import Feature, Features

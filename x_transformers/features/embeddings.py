@@ -21,10 +21,9 @@ from x_transformers.core.checks import (
     is_past,
     weights_in,
 )
+from x_transformers.core.modes import accurate
 from x_transformers.core.nets import check_reads_front
-from x_transformers.core.own_modules import is_of_others, taken_by
-from x_transformers.core.own_stacks import known_stack
-from x_transformers.core.precision import accurate
+from x_transformers.core.own_modules import is_of_others, known_stack, taken_by
 from x_transformers.features.layouts import transformed
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.norms import BiasedLayerNorm, Identity, LayerNorm, l2norm

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import is_tracing
 
-from x_transformers.core.kinds import KINDS
-from x_transformers.core.transforms import transformed
+from x_transformers.core.branches import KINDS
+from x_transformers.core.modes import transformed
 from x_transformers.features.halting import all_tokens, those_that_go_on
 from x_transformers.features.levels import ModelFeature, StackFeature
 from x_transformers.flags import Check, PerToken

@@ -13,7 +13,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.checks import can_look, check_weight
-from x_transformers.core.precision import at_least_float, without_autocast
+from x_transformers.core.modes import at_least_float, without_autocast
 from x_transformers.features.levels import FeedForwardFeature
 from x_transformers.flags import ConfigError, boolean, flag, none, not_negative, number, one_of, size
 

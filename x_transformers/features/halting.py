@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import is_tracing
 
-from x_transformers.core.kinds import KINDS
-from x_transformers.core.transforms import transformed
+from x_transformers.core.branches import KINDS
+from x_transformers.core.modes import transformed
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.recompute import CheckpointLayers
 from x_transformers.features.universal import CoordinatePositions

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.precision import accurate
+from x_transformers.core.modes import accurate
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.norms import MultiheadRMSNorm, l2norm, rms_normed
 from x_transformers.flags import ConfigError, Features, boolean, flag, none, one_of, positive, size

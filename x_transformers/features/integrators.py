@@ -9,7 +9,7 @@ import torch
 from einops import einsum, rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.precision import at_least_float
+from x_transformers.core.modes import at_least_float
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import RMSNorm
 from x_transformers.flags import ConfigError, a_mapping, flag, is_int, none

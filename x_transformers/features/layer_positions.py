@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_range, is_past, positions_from
-from x_transformers.core.own_stacks import known_stack
+from x_transformers.core.own_modules import known_stack
 from x_transformers.features.embeddings import check_rows
 from x_transformers.features.levels import ModelFeature, StackFeature
 from x_transformers.flags import ConfigError, flag, none, size

@@ -1,6 +1,6 @@
 """Layouts of a stack: the kinds and the order of its layers, and connections between distant layers.
 
-'a' is self-attention, 'c' cross-attention, 'f' feedforward. More kinds can be added to `KINDS` (`core/kinds.py`).
+'a' is self-attention, 'c' cross-attention, 'f' feedforward. More kinds can be added to `KINDS` (`core/branches.py`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from x_transformers.core.branches import a_kind
 from x_transformers.core.checks import check_digits
-from x_transformers.core.kinds import a_kind
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import BranchPostNorm, FirstAttentionNorm, Scale
 from x_transformers.flags import (

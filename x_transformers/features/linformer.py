@@ -10,10 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.hooks import is_plainly
-from x_transformers.core.precision import accurate, at_least_float
+from x_transformers.core.modes import accurate, at_least_float, is_exporting, is_plainly
 from x_transformers.core.rows import taken
-from x_transformers.core.transforms import is_exporting
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.linear.kernel import in_chunks
 from x_transformers.flags import ConfigError, OfContext, flag, none, one_of, size, warn_once

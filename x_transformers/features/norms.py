@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.core.branches import attends
 from x_transformers.core.checks import check_digits
-from x_transformers.core.kinds import attends
-from x_transformers.core.precision import HALF
+from x_transformers.core.modes import HALF
 from x_transformers.features.levels import StackFeature
 from x_transformers.flags import ConfigError, at_least, flag, none, number, positive, size
 from x_transformers.flags.inputs import per_row_or_token

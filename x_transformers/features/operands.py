@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.checks import can_look
-from x_transformers.core.precision import accurate, at_least_float, dtype_of_products
+from x_transformers.core.modes import accurate, at_least_float, dtype_of_products
 from x_transformers.core.rows import Rows
 from x_transformers.features.documents import TellsDocuments
 from x_transformers.features.levels import AttentionFeature, StackFeature

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
-from x_transformers.core.precision import widened
+from x_transformers.core.modes import widened
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.flags import ConfigError, flag, none, probability, size, warn_once
 from x_transformers.kernels.dense import tile_heads

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.own_stacks import known_stack
+from x_transformers.core.own_modules import known_stack
 from x_transformers.features.levels import ModelFeature
 from x_transformers.flags import ConfigError, Noted, flag, is_int, number, shown, size
 from x_transformers.flags.inputs import a_switch

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.checks import as_mask
-from x_transformers.core.own_stacks import known_stack
-from x_transformers.core.precision import accurate
+from x_transformers.core.modes import accurate
+from x_transformers.core.own_modules import known_stack
 from x_transformers.features.documents import positions_within
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.flags import ConfigError, PerToken, boolean, flag, none, warn_once

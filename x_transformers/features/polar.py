@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.precision import at_least_float
+from x_transformers.core.modes import at_least_float
 from x_transformers.features.levels import AttentionFeature, StackFeature, uses
 from x_transformers.features.rotary import with_heads
 from x_transformers.features.tables import KeepsPrecision, angles_at

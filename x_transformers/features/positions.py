@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_offset, check_range, is_past, positions_from
-from x_transformers.core.precision import at_least_float
+from x_transformers.core.modes import at_least_float
 from x_transformers.core.rows import Pointwise, Rows, of_each
 from x_transformers.features.biases import (  # noqa: F401  names that other code imports from here
     Alibi,

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.core.modes import at_least_float
 from x_transformers.core.nets import check_reads_front, sees_later
-from x_transformers.core.own_stacks import known_stack
-from x_transformers.core.precision import at_least_float
+from x_transformers.core.own_modules import known_stack
 from x_transformers.features.embeddings import TokenEmbedding, mean_of_real
 from x_transformers.features.feedforward import ACTIVATIONS
 from x_transformers.features.levels import ModelFeature

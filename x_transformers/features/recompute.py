@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from x_transformers.core.modes import transformed
 from x_transformers.core.recompute import ModuleSnapshot, recompute
-from x_transformers.core.transforms import transformed
 from x_transformers.features.layouts import ParallelBlock
 from x_transformers.features.levels import StackFeature
 from x_transformers.flags import Features, boolean, count, flag

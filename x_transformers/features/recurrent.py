@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.kinds import KINDS, Kind
+from x_transformers.core.branches import KINDS, Kind
 from x_transformers.features.levels import StackFeature
 from x_transformers.flags import ConfigError, Running, an_instance, flag, none, one_of, shown, warn_once
 from x_transformers.recurrent import DiagonalSSM, RWKVTimeMix

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.precision import accurate, at_least_float
+from x_transformers.core.modes import accurate, at_least_float
 from x_transformers.core.rows import of_each, summable
 from x_transformers.features.biases import distances
 from x_transformers.features.levels import AttentionFeature, StackFeature

@@ -14,9 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.draws import draw_number
+from x_transformers.core.modes import at_least_float, draw_number
 from x_transformers.core.own_modules import for_branch
-from x_transformers.core.precision import at_least_float
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import Scale
 from x_transformers.flags import (

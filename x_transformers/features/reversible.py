@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.hooks import is_hooked, may_get_others
+from x_transformers.core.modes import is_hooked, may_get_others, transformed
 from x_transformers.core.notes import Notes
 from x_transformers.core.recompute import ModuleSnapshot, Surroundings, outside_of_vmap
 from x_transformers.core.rows import noise_state, replayed
-from x_transformers.core.transforms import transformed
 from x_transformers.features.levels import StackFeature
 from x_transformers.flags import ConfigError, Features, flag, one_of, shown
 

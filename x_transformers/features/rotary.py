@@ -13,11 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.core.buffers import Buffer, KeysValues
-from x_transformers.core.checks import can_look
+from x_transformers.core.checks import can_look, first_positions
+from x_transformers.core.modes import at_least_float, is_exporting
 from x_transformers.core.own_modules import is_of_others, taken_by
-from x_transformers.core.positions import first_positions
-from x_transformers.core.precision import at_least_float
-from x_transformers.core.transforms import is_exporting
 from x_transformers.features.documents import lengths_of_documents
 from x_transformers.features.frequencies import Frequencies, a_scaling
 from x_transformers.features.latents import RopeSubheads, turning_features

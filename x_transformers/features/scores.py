@@ -15,9 +15,8 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_scores
-from x_transformers.core.precision import at_least_float, without_autocast
+from x_transformers.core.modes import at_least_float, transformed, without_autocast
 from x_transformers.core.rows import noise_state, replayed, to_4d
-from x_transformers.core.transforms import transformed
 from x_transformers.features.contextual import HeadMixer
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import ConfigError, a_callable, flag, none, positive, probability, size, warn_once

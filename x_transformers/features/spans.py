@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
-from x_transformers.core.precision import accurate
+from x_transformers.core.modes import accurate, is_exporting, transformed
 from x_transformers.core.rows import Pointwise, Rows, of_each
-from x_transformers.core.transforms import is_exporting, transformed
 from x_transformers.features.biases import distances
 from x_transformers.features.contextual import check_causal
 from x_transformers.features.levels import AttentionFeature

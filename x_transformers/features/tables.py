@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.precision import at_least_float, widest
-from x_transformers.core.transforms import transformed
+from x_transformers.core.modes import at_least_float, transformed, widest
 
 
 def angles_at(pos: Tensor, frequencies: Tensor, dtype: torch.dtype, divisor: float = 1.0) -> Tensor:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.checks import a_tensor, check_range
-from x_transformers.core.own_stacks import known_stack
+from x_transformers.core.own_modules import known_stack
 from x_transformers.core.rows import Pointwise, Rows, of_each, taken
 from x_transformers.features.documents import DocumentsInStack, joined_by, refuse_joined
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.kinds import KINDS, Kind
-from x_transformers.core.precision import at_least_float
+from x_transformers.core.branches import KINDS, Kind
+from x_transformers.core.modes import at_least_float
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.tables import sinusoids
 from x_transformers.flags import Check, ConfigError, Ring, flag, one_of

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.model_calls import take_rows
-from x_transformers.core.own_stacks import known_stack
-from x_transformers.core.precision import product
+from x_transformers.core.modes import product
+from x_transformers.core.own_modules import known_stack
 from x_transformers.core.rows import Pointwise, Rows, is_large, summable
 from x_transformers.features.embeddings import adds_positions
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.precision import at_least_float, product
+from x_transformers.core.modes import at_least_float, is_exporting, product
 from x_transformers.core.rows import Pointwise, Rows, summable
-from x_transformers.core.transforms import is_exporting
 from x_transformers.features.biases import distances
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.tables import sinusoids

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from x_transformers.cache import Cache
 from x_transformers.core.checks import as_number, check_ids, numbers_of, weights_in
-from x_transformers.core.own_stacks import given_whole, has_own_forward, known_stack
+from x_transformers.core.own_modules import given_whole, has_own_forward, known_stack
 from x_transformers.flags import ConfigError, advice, count, is_int, none, size
 from x_transformers.flags.maybe import Maybe
 from x_transformers.flags.unexpected import answering

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
-from x_transformers.core.own_stacks import given_whole, has_own_forward
+from x_transformers.core.own_modules import given_whole, has_own_forward
 from x_transformers.flags import warn_once
 from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.choice import REASONS, Choice, Endings

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.own_stacks import known_stack
-from x_transformers.core.precision import widened
+from x_transformers.core.modes import widened
+from x_transformers.core.own_modules import known_stack
 from x_transformers.features.exits import Exits, Tokens
 from x_transformers.flags import is_int, is_number
 from x_transformers.flags.maybe import Maybe

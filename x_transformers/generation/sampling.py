@@ -23,7 +23,7 @@ from torch import Generator, Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from x_transformers.core.checks import as_number, check_ids, numbers_of
-from x_transformers.core.precision import accurate, clamped_to
+from x_transformers.core.modes import accurate, clamped_to
 from x_transformers.flags import did_you_mean, is_int, is_number, shown, warn_once
 from x_transformers.generation.failures import FailedRows
 

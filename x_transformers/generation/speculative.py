@@ -29,7 +29,7 @@ from x_transformers.cache import Cache
 from x_transformers.core.buffers import Buffer
 from x_transformers.core.checks import as_number, within
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, counts_tokens, refuse_own
-from x_transformers.core.own_stacks import given_whole
+from x_transformers.core.own_modules import given_whole
 from x_transformers.flags import is_int, warn_once
 from x_transformers.flags.maybe import Maybe
 from x_transformers.generation.choice import NO_TOKEN, Choice, Endings, GenerationHistory, vocabulary_of

@@ -20,7 +20,7 @@ from torch.nn.modules import module as of_all_modules
 
 from x_transformers.attend import Attend
 from x_transformers.cache import Cache
-from x_transformers.core.transforms import transformed
+from x_transformers.core.modes import transformed
 from x_transformers.features import biases, embeddings, feedforward, heads, norms, outputs, positions, readouts, rotary
 from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.layouts import ParallelBlock

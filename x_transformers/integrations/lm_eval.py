@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.core.precision import accurate
+from x_transformers.core.modes import accurate
 from x_transformers.flags import shown
 from x_transformers.generation.engine import evaluating
 

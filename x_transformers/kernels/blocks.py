@@ -17,7 +17,7 @@ from torch import Tensor
 
 from x_transformers.core.calls import Call
 from x_transformers.core.checks import first_of
-from x_transformers.core.precision import without_autocast
+from x_transformers.core.modes import without_autocast
 from x_transformers.core.recompute import (
     ModuleSnapshot,
     batched,

@@ -23,9 +23,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from x_transformers.core.calls import Call
-from x_transformers.core.hooks import is_hooked
 from x_transformers.core.intermediates import NoMaps
-from x_transformers.core.precision import HALF, accurate, clamped_to, dtype_of_products, product
+from x_transformers.core.modes import HALF, accurate, clamped_to, dtype_of_products, is_hooked, product
 from x_transformers.core.recompute import COPIED, MAPS, ModuleSnapshot, Surroundings, hosts_of
 from x_transformers.core.rows import holds_maps
 from x_transformers.flags import Feature, Features

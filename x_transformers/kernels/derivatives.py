@@ -20,8 +20,7 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointError
 
-from x_transformers.core.precision import without_autocast
-from x_transformers.core.transforms import transforms_active
+from x_transformers.core.modes import transforms_active, without_autocast
 from x_transformers.flags.maybe import Maybe
 
 # Queries from which on a CPU's kernel gets heads whose rows lie side by side: it reads each row of keys so often that

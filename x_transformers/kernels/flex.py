@@ -22,7 +22,7 @@ from torch import Tensor
 
 from x_transformers.core.calls import Call
 from x_transformers.core.checks import overridden_together
-from x_transformers.core.precision import widened
+from x_transformers.core.modes import widened
 from x_transformers.core.rows import Pointwise, Rows, cut_keys, spans_of, to_4d
 from x_transformers.flags import Feature, Features, warn_once
 from x_transformers.flags.maybe import Maybe

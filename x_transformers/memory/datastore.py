@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.checks import a_tensor
 from x_transformers.core.files import PIECE, read_json, replacing, write_json
-from x_transformers.core.precision import accurate
+from x_transformers.core.modes import accurate
 from x_transformers.flags import ConfigError, is_int, is_number, shown
 from x_transformers.flags.unexpected import answering
 from x_transformers.generation.prompt_cache import fingerprint

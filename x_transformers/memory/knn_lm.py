@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import check_ids
-from x_transformers.core.precision import accurate
-from x_transformers.core.transforms import eager_only
+from x_transformers.core.modes import accurate, eager_only
 from x_transformers.flags import Check, ConfigError, an_instance, integer, is_number, one_of, positive, size
 from x_transformers.generation.engine import evaluating
 from x_transformers.memory.datastore import KNNDatastore

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.core.transforms import eager_only
+from x_transformers.core.modes import eager_only
 from x_transformers.flags import ConfigError, Configurable
 from x_transformers.generation.prompt_cache import fingerprint
 from x_transformers.memory.datastore import KNNDatastore

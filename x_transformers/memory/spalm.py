@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import a_tensor, check_ids
-from x_transformers.core.precision import accurate
-from x_transformers.core.transforms import eager_only
+from x_transformers.core.modes import accurate, eager_only
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import ConfigError, an_instance, boolean, none, number, size
 from x_transformers.generation.engine import evaluating

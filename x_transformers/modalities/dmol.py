@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import as_precise, check_range, check_vectors
-from x_transformers.core.precision import accurate
+from x_transformers.core.modes import accurate
 from x_transformers.flags import Configurable, at_least, size
 
 LEAST = -7.0  # of the logarithm of a scale: narrower than a value

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.precision import accurate
+from x_transformers.core.modes import accurate
 from x_transformers.features.embeddings import mean_of_real
 from x_transformers.features.norms import l2norm
 from x_transformers.features.readouts import place_of, token_of

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import as_precise
+from x_transformers.core.modes import accurate
 from x_transformers.core.nets import check_reads_front
-from x_transformers.core.own_stacks import a_stack, known_stack, run_stack
-from x_transformers.core.precision import accurate
+from x_transformers.core.own_modules import a_stack, known_stack, run_stack
 from x_transformers.features.embeddings import hands_on_positions
 from x_transformers.features.norms import BiasedLayerNorm, LayerNorm
 from x_transformers.features.patterns import has_patterns

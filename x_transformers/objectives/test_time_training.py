@@ -20,7 +20,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from x_transformers.cache import LayerIntermediates
-from x_transformers.core.precision import accurate
+from x_transformers.core.modes import accurate
 from x_transformers.flags import ConfigError, Configurable, none as nothing, one_of, shown, size
 from x_transformers.keywords import TTTMetaLearningTargetKLLossKeywords, Unpack
 from x_transformers.x_transformers import Attention, AttentionLayers, Encoder

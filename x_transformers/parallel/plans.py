@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
-from x_transformers.core.kinds import KINDS
+from x_transformers.core.branches import KINDS
 from x_transformers.features.biases import PositionBias
 from x_transformers.features.embeddings import DeepEmbeds, TokenEmbedding
 from x_transformers.features.readouts import Heads as SeveralHeads, TiedReadout

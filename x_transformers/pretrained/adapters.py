@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from x_transformers.core.files import Present
-from x_transformers.core.precision import at_least_float
+from x_transformers.core.modes import at_least_float
 from x_transformers.flags import ConfigError, shown
 from x_transformers.pretrained.checkpoints import canonical_name
 from x_transformers.pretrained.files import Weights

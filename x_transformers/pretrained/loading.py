@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.files import Present
-from x_transformers.core.precision import at_least_float
+from x_transformers.core.modes import at_least_float
 from x_transformers.features.positions import ScaledSinusoidalEmbedding
 from x_transformers.features.rotary import RotaryEmbedding
 from x_transformers.flags import ConfigError, shown

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.core.checks import a_tensor, can_look, check_range
-from x_transformers.core.precision import accurate
+from x_transformers.core.modes import accurate
 from x_transformers.flags import Check, ConfigError, is_number
 from x_transformers.training.items import count_items, mean_of_items, share_of_items
 from x_transformers.training.masking import IGNORED

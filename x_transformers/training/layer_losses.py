@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.own_stacks import known_stack, refuse_own_stack
+from x_transformers.core.own_modules import known_stack, refuse_own_stack
 from x_transformers.flags import Check, ConfigError, is_number, one_of, shown
 from x_transformers.flags.maybe import Maybe
 from x_transformers.training.items import scale_of_fewer

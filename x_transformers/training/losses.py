@@ -12,8 +12,8 @@ from einops import rearrange, repeat
 from torch import Tensor
 
 from x_transformers.core.checks import as_mask, check_lengths, for_each_row, within
+from x_transformers.core.modes import accurate
 from x_transformers.core.nets import counts_tokens
-from x_transformers.core.precision import accurate
 
 
 def each_head(function: Callable[[Tensor], Tensor], logits: Any) -> Any:

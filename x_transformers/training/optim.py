@@ -7,19 +7,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from x_transformers.cache import LayerIntermediates
-from x_transformers.core.hosts import Attention, Stack
 from x_transformers.core.intermediates import Intermediates
-from x_transformers.core.own_stacks import known_stack
+from x_transformers.core.own_modules import known_stack
 from x_transformers.flags import is_number, shown
 from x_transformers.flags.configurable import muon_parameters_inside
 from x_transformers.flags.unexpected import answering
+
+if TYPE_CHECKING:
+    from x_transformers.x_transformers import Attention, AttentionLayers as Stack
 
 
 def weights_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:

@@ -20,9 +20,8 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.precision import at_least_float
+from x_transformers.core.modes import at_least_float, transformed
 from x_transformers.core.recompute import ModuleSnapshot, batched, differentiated, identity, recompute
-from x_transformers.core.transforms import transformed
 from x_transformers.flags import is_int, is_number, shown
 from x_transformers.flags.maybe import Maybe
 from x_transformers.training.items import count_items

@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from x_transformers.core.precision import accurate
+from x_transformers.core.modes import accurate, transformed
 from x_transformers.core.rows import all_of
-from x_transformers.core.transforms import transformed
 from x_transformers.features.clusters.kernel import FAR, SELF, UNSEEN, Extra
 from x_transformers.features.documents import TellsDocuments
 from x_transformers.features.levels import AttentionFeature

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from x_transformers.core.checks import can_look
 from x_transformers.core.merging import merged
-from x_transformers.core.precision import accurate, without_autocast
+from x_transformers.core.modes import accurate, transformed, without_autocast
 from x_transformers.core.recompute import batched, differentiated
 from x_transformers.core.rows import taken
-from x_transformers.core.transforms import transformed
 from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.derivatives import differentiable_sdpa
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.precision import accurate, at_least_float, without_autocast
+from x_transformers.core.modes import accurate, at_least_float, without_autocast
 from x_transformers.core.rows import Pointwise, Rows
 from x_transformers.features.clusters.clusters import Clusters
 from x_transformers.features.clusters.kernel import SELF, Order, attend, by_chunk, by_rank

@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, distributed
 
-from x_transformers.core.precision import accurate, without_autocast
+from x_transformers.core.modes import accurate, transformed, without_autocast
 from x_transformers.core.rows import Pointwise, Rows, of_each
-from x_transformers.core.transforms import transformed
 from x_transformers.features.clusters.clusters import Clusters
 from x_transformers.features.clusters.kernel import attend, by_rank, in_groups
 from x_transformers.features.patterns import OUTSIDE, OUTSIDE_MUST_BE, HoldsPattern

@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.precision import accurate, clamped_to, widest
-from x_transformers.core.transforms import is_exporting
+from x_transformers.core.modes import accurate, clamped_to, is_exporting, widest
 from x_transformers.features.clusters.clusters import NO_SCORES, Clusters
 from x_transformers.flags import ConfigError, Running, warn_once
 from x_transformers.flags.maybe import Maybe

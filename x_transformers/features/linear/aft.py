@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from x_transformers.core.precision import accurate
+from x_transformers.core.modes import accurate
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.linear import aft_sums as sums
 from x_transformers.features.linear.kernel import Scaled, least

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from x_transformers.core.modes import transformed
 from x_transformers.core.recompute import batched, differentiated
-from x_transformers.core.transforms import transformed
 from x_transformers.features.linear.kernel import Scaled, by_spans, first as up_to, in_chunks, least, triangle
 from x_transformers.kernels.recurrences import scan
 

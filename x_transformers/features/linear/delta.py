@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from x_transformers.core.transforms import is_exporting, transformed
+from x_transformers.core.modes import is_exporting, transformed
 from x_transformers.features.linear.kernel import (
     FeatureMap,
     Scaled,

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
-from x_transformers.core.transforms import is_exporting, transformed
+from x_transformers.core.modes import is_exporting, transformed
 from x_transformers.flags.maybe import Maybe
 
 # chunks that are computed at once, outside of compiled graphs: what stays in the cache of a core

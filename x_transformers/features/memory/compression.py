@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.precision import accurate
+from x_transformers.core.modes import accurate
 from x_transformers.core.rows import taken
 from x_transformers.flags.maybe import Maybe
 

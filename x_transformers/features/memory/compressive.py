@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_vectors
-from x_transformers.core.own_stacks import known_stack
-from x_transformers.core.precision import accurate
+from x_transformers.core.modes import accurate
+from x_transformers.core.own_modules import known_stack
 from x_transformers.features.heads import KeyRMSNorm, QKHeadNorm, QKNorm, QKRMSNorm, ValueRMSNorm
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.memory.compression import LEARNED, POOLS, Compression

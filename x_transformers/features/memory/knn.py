@@ -11,8 +11,8 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.checks import a_list, a_tensor, as_mask, check_device
-from x_transformers.core.own_stacks import known_stack
-from x_transformers.core.precision import accurate, without_autocast
+from x_transformers.core.modes import accurate, without_autocast
+from x_transformers.core.own_modules import known_stack
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.features.memory.kept import real_rows
 from x_transformers.features.norms import l2norm

@@ -16,10 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.core.calls import Call
-from x_transformers.core.precision import without_autocast
+from x_transformers.core.modes import transformed, without_autocast
 from x_transformers.core.recompute import batched, differentiated
 from x_transformers.core.rows import Diagonals, Pointwise
-from x_transformers.core.transforms import transformed
 from x_transformers.patterns.branches import Branch
 from x_transformers.patterns.engine.layouts import Grid
 from x_transformers.patterns.engine.pieces import Cut, Piece, in_front, pieces_of

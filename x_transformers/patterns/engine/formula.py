@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.core.merging import merged
-from x_transformers.core.precision import accurate, at_least_float, without_autocast
+from x_transformers.core.modes import accurate, at_least_float, without_autocast
 from x_transformers.core.rows import Pointwise
 from x_transformers.flags.maybe import Maybe
 from x_transformers.patterns.branches import Branch
