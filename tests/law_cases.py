@@ -616,7 +616,7 @@ GIVEN_BY_THE_STACK |= {'transform_token_embeds', 'transform_block_inputs', 'tran
 
 def in_cross_attention(case: Case) -> Case:
     on = dict.fromkeys((case.feature, *(cls for prefix, name, cls in ALL_FLAGS if prefix + name in case.stack)))
-    gone = [cls for cls in on if cls.not_across and cls in ATTENTION]
+    gone = [cls for cls in on if cls.refuses.get('cross-attention') and cls in ATTENTION]
     own = {f'cross_attn_{n}': cls.flags[n].default for cls in gone for n in cls.switches or tuple(cls.flags)[:1]}
     own |= {'cross_attn_kernel_update': 'sum'} if 'attn_kernel_update' in case.stack else {}  # the others have an order
     return replace(case, name=f'cross, {case}', stack={**case.stack, **CROSS, **own}, inputs=('context_mask',))

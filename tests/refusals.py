@@ -78,7 +78,7 @@ KNOWN = {
     r'`ff_activation` does not go with `ff_\w+`: both choose the activation': 'one is an argument',
     r'`ff_swiglu_limit` does not go with `ff_\w+`: .*': 'it has an activation and bounds of its own',
     r'`ff_moe_bias` does not go with `ff_glu_bias=False`: .*': 'one value, and another',
-    r'`act_halting` does not go with `\w+`: .*': 'said by `needs_all` of the other',
+    r'`act_halting` does not go with `\w+`: .*': 'said by `refuses` of the other',
     r'`act_halting` does not go with layers of kind .*': 'said by `joins_tokens` of the kind',
     r'`reversible` needs (`pre_norm`|attention and feedforwards): .*': 'of an argument',
     r'`reversible_merge=.concat_norm.` needs `pre_norm_has_final_norm`': 'of an argument',
@@ -155,7 +155,7 @@ def is_declared(words):
         gone, stage = found.groups()
         return gone in one.replaces[stage] and stage in one.runs_at() and gone in FEATURES[other].runs_at()
     kinds = kinds_of(one)
-    said = [{**kind.clashes, **kind.not_in_stack} if match[2] == 'does not go with' else kind.needs for kind in kinds]
+    said = [{**kind.clashes, **kind.refuses} if match[2] == 'does not go with' else kind.needs for kind in kinds]
     bare = (other, other.removeprefix('cross_').removeprefix('attn_'), other.removeprefix('ff_'))
     return any(table.get(name) == reason for table in said for name in bare) or (
         other == 'causal' and match[1] in NEED_ORDER
@@ -165,7 +165,7 @@ def is_declared(words):
 def not_across(one):
     """Why a feature, or a kind of it, is not for cross-attention; some say so by what they are built with."""
     kinds = kinds_of(one)
-    return [NEARBY, *(words for kind in kinds if isinstance(words := kind.not_across, str) and words)]
+    return [NEARBY, *(words for kind in kinds if (words := kind.refuses.get('cross-attention')))]
 
 
 NEARBY = 'its local heads see nearby tokens, `local_heads=0` has none'

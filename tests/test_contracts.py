@@ -8,7 +8,8 @@ import torch
 from x_transformers import Decoder, FeedForward, TransformerWrapper
 from x_transformers.features.catalogue import ATTENTION
 from x_transformers.features.levels import AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
-from x_transformers.flags import flag
+from x_transformers.flags import Check, flag
+from x_transformers.flags.renamed import OLD_DECLARATIONS
 
 
 def own(level, stage, method):
@@ -141,3 +142,60 @@ def test_what_queries_see_is_known_where_scores_are():
     seen = []
     run(AttentionFeature, 'scores', lambda self, s, call: (seen.append(call.visible()), s)[1])
     assert torch.equal(seen[0], torch.ones(5, 5).tril()[None, None] > 0)
+
+
+def check_of(words):
+    return Check(words, torch.is_tensor)
+
+
+def test_declarations_of_earlier_releases(logged):
+    """They are translated, with one warning that spells out the new ones."""
+
+    class Earlier(AttentionFeature):
+        earlier = flag(False, 'does it')
+        takes = {'tilt': 'b n d', 'turn': 'b n'}  # noqa: RUF012
+        must_be = {'tilt': check_of('a tilt')}  # noqa: RUF012
+        waits = True
+        not_across, joins_tokens, needs_all = 'one sequence', '', 'all of them'
+        looks_ahead, looks_ahead_by = 'it sees later ones', 'earlier'
+        can_cache, can_cache_in_training, can_pad_left = False, True, False
+        not_in_stack = {'alibi_pos_bias': 'one of them'}  # noqa: RUF012
+
+    assert [(own.axes, own.check and own.check.words) for own in Earlier.takes.values()] == [
+        ('b n d', 'a tilt'),
+        ('b n', None),
+    ]
+    assert Earlier.always is False and not vars(Earlier).keys() & OLD_DECLARATIONS
+    assert Earlier.refuses == {
+        'cross-attention': 'one sequence',
+        'documents': '',
+        'some tokens': 'all of them',
+        'causal': ('it sees later ones', 'earlier'),
+        'cache': 'it cannot be cached',
+        'cache in training': '',
+        'left padding': 'its sequences cannot be padded on the left',
+        'alibi_pos_bias': 'one of them',
+    }
+    (line,) = logged
+    assert 'Earlier declares ' in line and "`refuses = {'cache': reason}`" in line and 'Input(axes' in line
+
+
+def test_declarations_of_earlier_releases_in_setup(logged):
+    class Forgets(AttentionFeature):
+        forgets = flag(False, 'does it')
+
+        def setup(self, host):
+            self.can_cache = False
+
+    net = Decoder(dim=16, depth=1, heads=2, features=[Forgets], attn_forgets=True)
+    assert not net.can_cache_kv and any('Forgets sets `can_cache`' in line for line in logged)
+    with pytest.raises(TypeError, match='Waits sets `waits` in `setup`: declare'):
+
+        class Waits(Forgets):
+            def setup(self, host):
+                self.waits = True
+
+        Decoder(dim=16, depth=1, heads=2, features=[Waits], attn_forgets=True)
+    for name, words in (('joins_tokens', 'call `self.refuse`'), ('waits', 'a property `always`')):
+        with pytest.raises(TypeError, match=f'Mine has a property `{name}`, which is now .*{words}'):
+            type('Mine', (Forgets,), {name: property(lambda self: 'reason')})

@@ -1,5 +1,7 @@
 """Feedforwards in slices of the tokens: the same numbers and gradients, in less memory."""
 
+from typing import ClassVar
+
 import pytest
 import torch
 from law_cases import randomise
@@ -140,7 +142,7 @@ class Mixing(FeedForwardFeature):
     """A convolution over tokens."""
 
     mixing = flag(False, 'mix neighbours')
-    joins_tokens = 'it reads the neighbours of a token'
+    refuses: ClassVar = {'documents': 'it reads the neighbours of a token'}
 
     def layers(self, modules):
         return modules

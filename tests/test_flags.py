@@ -819,7 +819,7 @@ def test_own_feature_that_cannot_be_cached():
     class Forgetful(Damped):
         """Cannot be cached."""
 
-        can_cache = False
+        refuses = {'cache': 'its past is forgotten'}  # noqa: RUF012
 
     net = model(stack(features=(*ATTENTION, Forgetful), damped=True))
     ids = torch.tensor([[1, 2, 3]])

@@ -12,7 +12,7 @@ from oracles import assert_close
 from x_transformers import Attention, Decoder, Encoder
 from x_transformers.attend import Attend
 from x_transformers.core.merging import merged
-from x_transformers.features import AttentionFeature, flag
+from x_transformers.features import AttentionFeature, Input, flag
 from x_transformers.features.levels import HANDLED
 from x_transformers.flags import ConfigError, none, size
 
@@ -54,8 +54,7 @@ class Bare(AttentionFeature):
 
 
 class Weighed(AttentionFeature):
-    takes: ClassVar = {'weighed': 'b h i j'}
-    waits = True
+    takes: ClassVar = {'weighed': Input('b h i j')}
 
     def weights(self, attn, call):
         return attn * call.inputs['weighed']

@@ -37,6 +37,7 @@ from x_transformers.features import (
     STACK,
     AttentionFeature,
     FeedForwardFeature,
+    Input,
     Kind,
     ModelFeature,
     PerLayer,
@@ -236,16 +237,14 @@ def adding(name, sign=1):
 class Tilted(StackFeature):
     """The stream plus an input."""
 
-    takes: ClassVar = {'tilt': 'b n d'}
-    waits = True
+    takes: ClassVar = {'tilt': Input('b n d')}
     open, close = adding('tilt'), adding('tilt', -1)
 
 
 class Painted(ModelFeature):
     """Embeddings plus an input."""
 
-    takes: ClassVar = {'paint': 'b n d'}
-    waits = True
+    takes: ClassVar = {'paint': Input('b n d')}
     embedded, shorten = adding('paint'), adding('paint', -1)
 
 
@@ -584,7 +583,8 @@ class Parts(FeedForwardFeature):
 class Told(FeedForwardFeature):
     """Keeps what it is told, and adds an input."""
 
-    takes: ClassVar = {'boost': 'to b n d'}
+    takes: ClassVar = {'boost': Input('to b n d')}
+    always = True
     calls: ClassVar = []
 
     def enter(self, x, call):
@@ -927,8 +927,7 @@ def test_states_of_earlier_tokens_speak_for_themselves(flags, name, monkeypatch)
     with pytest.raises(ValueError, match=f'`of_(attended|fed)` does not go with `of_tokens`: it keeps `{name}`'):
         seeded(**own, every_second='some')(stream(1, 4, 16))
     for kind in (SumOfAttended, LastOfFed):
-        monkeypatch.setattr(kind, 'needs_all', '')
-        monkeypatch.setattr(kind, 'joins_tokens', '')
+        monkeypatch.setattr(kind, 'refuses', {'documents': '', 'some tokens': ''})
     seeded(**own, every_second='some')(stream(1, 4, 16))
     seeded(**own)(stream(1, 4, 16), document_ids=ids)
 

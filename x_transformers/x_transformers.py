@@ -276,7 +276,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
 
     @property
     def can_cache_kv(self) -> bool:
-        return all(feature.can_cache for feature in self.features.active)
+        return not any(feature.reason('cache') for feature in self.features.active)
 
     def outline(self) -> dict[str, str]:
         s = self.shape
@@ -751,8 +751,9 @@ class AttentionLayers(DerivedAttributes, Routing):
         attention = [module for module in self.modules() if isinstance(module, Attention)]
         recalls = all(KINDS[kind].recalls for kind in self.layer_types)
         self.remembers = remembered_with(on, self.layer_types, self)
-        self.can_cache_kv = recalls and all(f.can_cache for f in on.active) and all(a.can_cache_kv for a in attention)
-        self.can_cache_kv_in_training = self.can_cache_kv and all(f.can_cache_in_training for f in on.active)
+        cached = not any(f.reason('cache') for f in on.active) and all(a.can_cache_kv for a in attention)
+        self.can_cache_kv = recalls and cached
+        self.can_cache_kv_in_training = self.can_cache_kv and not any(f.reason('cache in training') for f in on.active)
         self.input_names = input_names(self)
         self.made_by = sorted({*on.switched(), *(n for layer in attention for n in layer.features.switched('attn_'))})
 

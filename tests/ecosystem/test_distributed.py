@@ -603,7 +603,7 @@ def features_of_users(pair: Pair) -> None:
 
     class OfTokens(StackFeature):
         cuts: dict[str, Any] = {}  # noqa: RUF012
-        joins_tokens = ''
+        refuses: dict[str, str] = {'documents': ''}  # noqa: RUF012
 
         def arrive(self, x: Tensor, layer: Any, call: Any) -> Tensor:
             call.add_loss('stream', x.square().mean())

@@ -123,7 +123,7 @@ BUGS = {
         ('what looks ahead passes in a causal stack', 'for feature in () if stack.sees_future else attn.features.active:', 'for feature in ():', 'test_scores.py test_positions.py test_weights_of_the_original.py'),
         ('flags of the stack around are not asked', "if name in on and (kind == 'a' or name.startswith('cross_')):", 'if False:'),
         ('masks of pairs pass', "if 'masks' not in feature.handles:", 'if False:'),
-        ('what has no meaning across passes', '        if not feature.not_across:\n', '        if True:\n', 'test_flags.py test_layouts.py test_bad_input.py'),
+        ('what has no meaning across passes', "if not (reason := feature.reason('cross-attention')):", "if (reason := feature.reason('cross-attention')) is None:", 'test_flags.py test_layouts.py test_bad_input.py'),
         ('two kinds share one state', 'if name in owners:', 'if False:', 'test_kinds.py'),
         ('a kind that remembers sees memories', "return '' if self.attends or self.remembers == {} else", "return '' if self.attends or self.remembers is not None else", 'test_kinds.py'),
         ('kinds that read other tokens are cached', 'return self.attends or self.remembers is not None', 'return True', 'test_kinds.py'),
@@ -154,7 +154,7 @@ BUGS = {
     ]),
     'core/nets.py': ('test_generate.py test_dpo.py test_names.py test_continuous_wrapper.py test_known_defects_of_wrappers.py', [
         ('nobody is told of the front', '    if sees_later(stack):\n        return\n    words', '    return\n    words', 'test_what_is_pooled.py'),
-        ('a projection of all tokens looks back', 'if any(feature.looks_ahead for feature in features):', 'if False:', 'test_what_is_pooled.py -mnightly -kboth'),
+        ('a projection of all tokens looks back', "if any(feature.reason('causal') for feature in features):", 'if False:', 'test_what_is_pooled.py -mnightly -kboth'),
         ('a prefix decoder is taken for an encoder', "if getattr(stack, 'causal', False) or is_prefix(stack):\n        return False", "if getattr(stack, 'causal', False):\n        return False", 'test_what_is_pooled.py'),
         ('a net that sees the future is trained', "if not getattr(inner, 'causal', True) and not is_prefix(inner):", 'if False:'),
         ('a net that pools is trained', 'if flag in switched_on or getattr(net, flag, False) is True:', 'if getattr(net, flag, False) is True:', 'test_next_token_loss.py'),
@@ -216,7 +216,7 @@ BUGS = {
     'core/token_subset.py': ('test_own_features.py test_halting.py', [
         ('those that are not meant change', 'new if self.runs is None else torch.where(self.runs.unsqueeze(-1), new, old)', 'new'),
         ('a mask of scores keeps its rows', 'taken(t, self.only, -2) if t.shape[-2] == self.new else t', 't'),
-        ('a feature that needs all tokens passes', "if reason := feature.of_tokens_together('needs_all'):", 'if False:'),
+        ('a feature that needs all tokens passes', "if reason := feature.reason('some tokens'):", 'if False:'),
         ('rows of a mask of scores count as the batch', "of_pairs = name in ('attn_mask', 'attn_bias')", 'of_pairs = False', 'test_exits.py'),
         ('the past is that of other rows', 'state.map(lambda t: t.index_select(0, self.rows))', 'state', 'test_exits.py'),
         ('queries of a context turn like the first ones', "across['rotary_pos_emb'] = tree_map(self.turns, across['rotary_pos_emb'])", 'pass'),

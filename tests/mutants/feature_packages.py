@@ -86,7 +86,7 @@ BUGS = {
         ('an empty side counts as zero', 'sides = (counts > 0).sum(dim=0)', 'sides = (counts > 0).sum(dim=0) * 0 + 2'),
         ('padding moves centroids', 'of = of if real is None else of * real', 'of = of if real is None else of * real.any()'),
         ('tallies are never begun anew', 'tally.zero_()', 'tally.add_(0)'),
-        ('local heads see other documents', 'BEST if self.balanced else self.not_by_differences if self.holds else', 'BEST if self.balanced else'),
+        ('local heads see other documents', "self.refuse({'documents': self.not_by_differences})", 'pass'),
         ('chunks have the size of the longest row', 'return None if self.cluster_size or lengths is None else self.size_of(lengths).clamp(min=1)', 'return None', 'test_patterns_of_rows.py -kclusters'),
         ('nearby tokens are those of the longest row', 'if windows is not None:', 'if False:', 'test_patterns_of_rows.py -kclusters'),
         ('centroids take as many of each row', 'return torch.where(torch.arange(most, device=found.device) < sizes[:, None, None, None], found, -1)', 'return found', 'test_patterns_of_rows.py -kclusters'),

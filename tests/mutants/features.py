@@ -440,7 +440,7 @@ BUGS = {
         ('slices are of the batch', 'return x.chunk(count, dim=-2)', 'return x.chunk(count, dim=0)'),
         ('what is computed again is kept', 'run = recomputed(function) if recomputes else function', 'run = function'),
         ('weights of another moment', 'kept = ModuleSnapshot(function)', 'pass'),
-        ('a feature that mixes tokens is sliced', "if why := feature.of_tokens_together('joins_tokens'):", 'if why := None:'),
+        ('a feature that mixes tokens is sliced', "if why := feature.reason('documents'):", 'if why := None:'),
     ]),
     'features/reversible.py': ('test_reversible.py', [
         ('hooks of parameters act in each layer', 'all(p.is_leaf and not p._backward_hooks for p', 'all(p.is_leaf for p'),

@@ -6,6 +6,12 @@ BUGS = {
         ('a prefix hides a flag', '[row for row in rows if row[1] in (wanted, bare)] or', ''),
         ('what gives way is told as refused', 'return is_on and switch(other) not in cls.yields_to and switch(cls) not in other.yields_to', 'return True'),
     ]),
+    'flags/renamed.py': ('test_contracts.py', [
+        ('properties are translated as texts', 'if isinstance(value, property):\n        spelling', 'if False:\n        spelling'),
+        ('checks are lost', 'checks.get(name, own.check)', 'own.check'),
+        ('a feature that waited acts always', 'cls.always = not waits', 'cls.always = True'),
+        ('what could be cached is refused', "'' if value else reason", 'reason'),
+    ]),
     'flags/states.py': ('test_states.py', [
         ('a ring of no width passes', 'if not is_int(self.width) or self.width < 1:', 'if False:'),
     ]),

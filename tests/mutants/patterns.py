@@ -60,7 +60,7 @@ BUGS = {
         ('last blocks are global where the longest row ends', 'slot, slot + (count - last - first) * block)', 'slot, slot + (count.amax() - last - first) * block)', 'test_patterns_of_rows.py -kends'),
     ]),
     'features/patterns.py': ('test_patterns.py', [
-        ('blocks of packed documents run into each other', "self.joins_tokens = self.not_by_differences", 'pass'),
+        ('blocks of packed documents run into each other', "self.refuse({'documents': self.not_by_differences})", 'pass'),
         ('projections of global tokens are those of the others', 'parts = (feature.to_q_global, feature.to_k_global, feature.to_v_global)', 'parts = (host.to_q, host.to_k, host.to_v)', 'test_global_tokens.py'),
         ('all heads have global queries', 'marks[:, None] & heads[:, None]', 'marks[:, None] | ~heads[:, None]', 'test_global_tokens.py'),
         ('a mask counts from the first new token', "(0, call.tokens - marks.shape[1]))[:, call.held :]", "(0, call.tokens - marks.shape[1]))[:, : call.new]", 'test_global_tokens.py'),

@@ -151,12 +151,12 @@ def check_branch(stack: Any, attn: Any, kind: str) -> None:
 def check_across(attn: Any) -> None:
     """Refuse what has no meaning in cross-attention."""
     for feature in attn.features.active:
-        if not feature.not_across:
+        if not (reason := feature.reason('cross-attention')):
             continue
         switches = feature.switches or tuple(feature.flags)[:1]
         name = next((n for n in switches if getattr(feature, n)), switches[0])
         raise ConfigError(
-            f'`attn_{name}` does not go with `cross_attend`: {feature.not_across}. '
+            f'`attn_{name}` does not go with `cross_attend`: {reason}. '
             f'Set `cross_attn_{name}={feature.flags[name].default!r}`'
         )
 
@@ -164,13 +164,14 @@ def check_across(attn: Any) -> None:
 def check_order(stack: Any, attn: Any, kind: str) -> None:
     """Refuse what looks ahead where the stack must not; warn, if it was asked for in cross-attention alone."""
     for feature in () if stack.sees_future else attn.features.active:
-        if not feature.looks_ahead:
+        if not (reason := feature.reason('causal')):
             continue
         own = [name for name, declared in feature.flags.items() if getattr(feature, name) != declared.default]
-        by = feature.looks_ahead_by or own[-1]
+        found = feature.refuses['causal']
+        by = own[-1] if isinstance(found, str) else found[1]
         name, title = stack.written(kind, by), stack.written(kind, feature.title)
         given = f'`{name}`' if by in own else f'`{title}` with `{name}={getattr(feature, by)!r}`'
-        words = f'{given} does not go with a causal stack: {feature.looks_ahead}'
+        words = f'{given} does not go with a causal stack: {reason}'
         if not name.startswith('cross_attn_'):
             raise ConfigError(f'{words}. In cross-attention alone it is written `cross_{name}`')
         warn_once(f'{words}. Tokens depend on later ones')
@@ -178,9 +179,9 @@ def check_order(stack: Any, attn: Any, kind: str) -> None:
 
 def check_around(stack: Any, attn: Any, kind: str) -> None:
     """Refuse what does not go with flags of the stack, or with its masks."""
-    on = set(stack.features.switched()) if any(f.not_in_stack for f in attn.features.active) else ()
+    on = set(stack.features.switched()) if any(f.refuses for f in attn.features.active) else ()
     for feature in attn.features.active:
-        for name, reason in feature.not_in_stack.items():
+        for name, reason in feature.refuses.items():
             if name in on and (kind == 'a' or name.startswith('cross_')):
                 raise ConfigError(f'`{stack.written(kind, feature.title)}` does not go with `{name}`: {reason}')
     for feature in attn.features.at.get('attend', ()) if kind == 'a' and stack.masks_pairs else ():

@@ -76,8 +76,8 @@ def sees_later(stack: Any) -> bool:
 
 def joins_later(feature: Any) -> bool:
     """Return whether a feature of a stack lets tokens depend on those behind them."""
-    joins = feature.of_tokens_together('joins_tokens') and not getattr(feature, 'looks_back', False)
-    return bool(feature.looks_ahead or joins)
+    joins = feature.reason('documents') and not getattr(feature, 'looks_back', False)
+    return bool(feature.reason('causal') or joins)
 
 
 def looks_ahead(kind: str, branch: nn.Module) -> bool:
@@ -89,7 +89,7 @@ def looks_ahead(kind: str, branch: nn.Module) -> bool:
         return bool(KINDS[kind].joins_tokens) and not back
     layer = next((module for module in branch.modules() if hasattr(module, 'to_q')), branch)
     features = getattr(getattr(layer, 'features', None), 'active', ())
-    if any(feature.looks_ahead for feature in features):
+    if any(feature.reason('causal') for feature in features):
         return True
     windows = [feature.max_attend_future for feature in features if 'max_attend_future' in feature.flags]
     ahead = [window for each in windows for window in (each if isinstance(each, tuple) else (each,))]

@@ -27,7 +27,7 @@ def refuse_kind(kind: str) -> None:
 def refuse_some(on: Features) -> None:
     """For a pass over some tokens, beside a feature that needs all."""
     for feature in on.active:
-        if reason := feature.of_tokens_together('needs_all'):
+        if reason := feature.reason('some tokens'):
             raise ValueError(f'`{feature.title}` does not go with `of_tokens`: {reason}')
 
 

@@ -66,7 +66,8 @@ readouts        from hidden states to logits
 from x_transformers.core.branches import KINDS, Kind
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.levels import AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
-from x_transformers.flags import PerLayer, PerToken, Ring, Running, extend, flag
+from x_transformers.flags import Input, PerLayer, PerToken, Ring, Running, extend, flag
+from x_transformers.flags.contracts import BareKeys
 
 __all__ = [
     'ATTENTION',
@@ -75,7 +76,9 @@ __all__ = [
     'MODEL',
     'STACK',
     'AttentionFeature',
+    'BareKeys',
     'FeedForwardFeature',
+    'Input',
     'Kind',
     'ModelFeature',
     'PerLayer',

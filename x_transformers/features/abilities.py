@@ -38,7 +38,9 @@ class Abilities:
     @overridable
     def can_cache_kv(self) -> bool:
         stack = known_stack(self.attn_layers)
-        return bool(stack.causal and stack.can_cache_kv) and all(feature.can_cache for feature in self.features.active)
+        return bool(stack.causal and stack.can_cache_kv) and not any(
+            feature.reason('cache') for feature in self.features.active
+        )
 
     @overridable
     def can_cache_kv_in_training(self) -> bool:
@@ -84,4 +86,4 @@ class Abilities:
     @overridable
     def can_pad_left(self) -> bool:
         """Whether rows may have padding on the left, `seq_start_pos`."""
-        return all(feature.can_pad_left for feature in self.features.active)
+        return not any(feature.reason('left padding') for feature in self.features.active)

@@ -21,7 +21,7 @@ from x_transformers.core.rows import Diagonals, Pointwise, Rows, is_large, of_ea
 from x_transformers.features.levels import AttentionFeature, StackFeature, uses
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.tables import KeepsPrecision, Placed, constant, is_traced
-from x_transformers.flags import ConfigError, a_callable, flag, none, number, one_of, shown, size
+from x_transformers.flags import ConfigError, Input, a_callable, flag, none, number, one_of, shown, size
 from x_transformers.flags.inputs import tensor_of
 
 # modules: each gives, for positions of queries (i,) or (b i) and keys (j,) or (b j), a bias (h i j) or (b h i j)
@@ -322,10 +322,11 @@ def of_positions(rel_pos: Any, x: Tensor, heads: int, own: Tensor, pos: Tensor) 
 class RelativeBias(AttentionFeature):
     """A bias from the positions of queries and keys, by a module shared between layers."""
 
-    takes = {'rel_pos': 'module (i, j) -> h i j', 'pos': 'j | b j | b h j, of the keys; the last are the queries'}
+    takes = {
+        'rel_pos': Input('module (i, j) -> h i j', a_callable),
+        'pos': Input('j | b j | b h j, of the keys; the last are the queries', tensor_of('j | b j | b h j')),
+    }
     keys_may_leave = True
-    must_be = {'rel_pos': a_callable, 'pos': tensor_of('j | b j | b h j')}
-    waits = True
     cuts = {}
     input_cuts = {'pos': 'b h j'}
     same_in_layers = True
@@ -363,10 +364,8 @@ class RelativeBias(AttentionFeature):
 class AttnBias(AttentionFeature):
     """A bias passed by the caller and added to the scores."""
 
-    takes = {'attn_bias': 'broadcasts to b h i j, where j excludes keys that features prepend'}
+    takes = {'attn_bias': Input('broadcasts to b h i j, where j excludes keys that features prepend', tensor_of())}
     keys_may_leave = True
-    must_be = {'attn_bias': tensor_of()}
-    waits = True
     cuts = {}
     input_cuts = {'attn_bias': '... h i j'}
 

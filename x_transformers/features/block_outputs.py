@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from x_transformers.features.levels import ModelFeature, StackFeature
+from x_transformers.flags import Input
 from x_transformers.flags.inputs import a_switch
 from x_transformers.training.token_loss import Readout, readout_of
 
@@ -15,10 +16,10 @@ class BlockOutputs(StackFeature):
     """Store the output of the stack after each block: residual streams merged, and the final norm applied."""
 
     takes = {
-        'return_block_outputs': 'store in `block_outputs` the output of the stack after each block except the last'
+        'return_block_outputs': Input(
+            'store in `block_outputs` the output of the stack after each block except the last', a_switch
+        ),
     }
-    must_be = {'return_block_outputs': a_switch}
-    waits = True
 
     def close(self, x: Tensor, call: Any) -> Tensor:
         own = call.own(self)
@@ -35,9 +36,11 @@ class BlockOutputs(StackFeature):
 class BlockReadouts(ModelFeature):
     """Store the logits of the model after each block except the last, as lazy readouts."""
 
-    takes = {'return_block_readouts': 'store in `block_readouts` the logits after each block except the last'}
-    must_be = {'return_block_readouts': a_switch}
-    waits = True
+    takes = {
+        'return_block_readouts': Input(
+            'store in `block_readouts` the logits after each block except the last', a_switch
+        ),
+    }
     by_token = True
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class ChunkedFeedForward(FeedForwardFeature):
         at = self.host.features.at
         built = [f for stage in ('activation', 'widen', 'layers') for f in at.get(stage, ())]
         for feature in built:
-            if why := feature.of_tokens_together('joins_tokens'):
+            if why := feature.reason('documents'):
                 raise ConfigError(f'`chunks` does not go with `{feature.title}`: {why}')
         for feature in at.get('run', ()):
             if not feature.in_slices:

@@ -114,7 +114,7 @@ class UseCoPE(AttentionFeature):
     )
     cope_talking_heads = flag(False, 'mix the logits over heads before positions are counted')
     stored_as = {'positions': 'attend.cope'}
-    not_across = 'it counts tokens between a query and keys of one sequence'
+    refuses = {'cross-attention': 'it counts tokens between a query and keys of one sequence'}
     row_wise = True
     cuts = {}
 
@@ -124,7 +124,7 @@ class UseCoPE(AttentionFeature):
 
     def setup(self, host: Any) -> None:
         if not host.causal:
-            raise ConfigError(f'`use_cope` needs `causal`: {self.not_across}')
+            raise ConfigError(f'`use_cope` needs `causal`: {self.reason("cross-attention")}')
         self.positions = ContextualPositions(
             host.dim_key,
             host.query_heads,
@@ -134,7 +134,7 @@ class UseCoPE(AttentionFeature):
         )
 
     def enter(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
-        check_causal(call, 'use_cope', self.not_across)
+        check_causal(call, 'use_cope', self.reason('cross-attention'))
         if qkv[0].shape[-1] != self.host.dim_key:
             raise ValueError(
                 f'`use_cope` got queries of width {qkv[0].shape[-1]}, its positions have {self.host.dim_key}: '
@@ -182,19 +182,21 @@ class Selective(AttentionFeature):
 
     paper = 'Selective Attention Improves Transformer, arXiv:2410.02703'
     selective = flag(False, 'let tokens mask earlier tokens for later queries')
-    not_across = 'a token masks others for later queries of the same sequence'
-    needs_all = 'queries mask keys for later queries'
-    can_cache = False
+    refuses = {
+        'cross-attention': 'a token masks others for later queries of the same sequence',
+        'some tokens': 'queries mask keys for later queries',
+        'cache': 'later queries need the masks of all earlier ones',
+    }
     row_wise = True
     carries = ('votes',)
     uncut = 'the first head masks keys for all heads'
 
     def setup(self, host: Any) -> None:
         if not host.causal:
-            raise ConfigError(f'`selective` needs `causal`: {self.not_across}')
+            raise ConfigError(f'`selective` needs `causal`: {self.reason("cross-attention")}')
 
     def enter(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
-        check_causal(call, 'selective', self.not_across)
+        check_causal(call, 'selective', self.reason('cross-attention'))
         call.refuse_places('selective', 'queries mask keys for later queries')
         return qkv
 

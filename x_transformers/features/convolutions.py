@@ -150,7 +150,7 @@ class ConvModule(StackFeature):
     """
 
     paper = PAPER
-    joins_tokens = 'its convolutions run across documents'
+    refuses = {'documents': 'its convolutions run across documents'}
     conv_module = flag(False, 'add a convolution module along the sequence after each attention layer')
     conv_kernel_size = flag(31, 'kernel size in tokens; odd, unless `conv_causal` is set', size, example=3)
     conv_causal = flag(False, 'use a causal convolution', example=True)

@@ -184,9 +184,9 @@ class DataDependentBias(AttentionFeature):
     options = {'data_dependent_alibi_per_row_dim_head': 'data_dependent_alibi_per_row'}
     stored_as = {'module': 'data_dependent_alibi'}
     remembers = {'forget gates': PerToken()}
-    not_across = 'it counts gates between two tokens of the same sequence'
-    not_in_stack = {
-        'two_stream': 'its gates depend on all tokens in between, also on those that are still to be predicted'
+    refuses = {
+        'cross-attention': 'it counts gates between two tokens of the same sequence',
+        'two_stream': 'its gates depend on all tokens in between, also on those that are still to be predicted',
     }
 
     def setup(self, host: Any) -> None:
@@ -202,7 +202,7 @@ class DataDependentBias(AttentionFeature):
 
     def bias(self, call: Any) -> Rows:
         if call.context is not None:
-            raise ValueError(f'`data_dependent_alibi` does not go with a context: {self.not_across}')
+            raise ValueError(f'`data_dependent_alibi` does not go with a context: {self.reason("cross-attention")}')
         mem = call.inputs.get('mem')
         tokens = call.source if mem is None else torch.cat((mem, call.source), dim=1)
         kept = call.state('forget gates').append(self.module.remembered(tokens))
@@ -224,7 +224,7 @@ class RelativeProjectedBias(AttentionFeature):
     rel_proj_num_distance_basis = flag(16, 'number of learned curves', size, example=3)
     rel_proj_max_dist = flag(1024, 'length of the curves, in tokens; beyond it the bias is 0', size, example=4)
     stored_as = {'module': 'rel_proj_pos_bias'}
-    not_across = 'its distances are between tokens of one sequence'
+    refuses = {'cross-attention': 'its distances are between tokens of one sequence'}
 
     def setup(self, host: Any) -> None:
         self.module = RelativeProjPositionalBias(
@@ -233,7 +233,7 @@ class RelativeProjectedBias(AttentionFeature):
 
     def bias(self, call: Any) -> Rows:
         if call.context is not None:
-            raise ValueError(f'`use_rel_proj_pos_bias` does not go with a context: {self.not_across}')
+            raise ValueError(f'`use_rel_proj_pos_bias` does not go with a context: {self.reason("cross-attention")}')
         index, own, module = call.k_at, call.q_at, self.module
         weights = split_heads(module.to_distance_weights(call.x), module.heads)
         kept = None if torch.compiler.is_compiling() else ModuleSnapshot(module, copied=COPIED)

@@ -13,7 +13,7 @@ from x_transformers.core.rows import Pointwise, Rows, of_each, summable
 from x_transformers.features.biases import distances
 from x_transformers.features.heads import HeadNorm
 from x_transformers.features.levels import AttentionFeature, StackFeature
-from x_transformers.flags import Check, ConfigError, flag, is_int, none
+from x_transformers.flags import Check, ConfigError, Input, flag, is_int, none
 from x_transformers.flags.inputs import tensor_of
 from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.dense import heads_of, tile_heads
@@ -99,11 +99,10 @@ class Disentangled(AttentionFeature):
         a_description | none,
         example={'span': 3},
     )
-    takes = {'disentangled_table': 's d, the table of relative positions'}
-    must_be = {'disentangled_table': tensor_of('s d', floats=True)}
+    takes = {'disentangled_table': Input('s d, the table of relative positions', tensor_of('s d', floats=True))}
     stored_as = {'to_keys': 'to_pos_k', 'to_queries': 'to_pos_q'}
     settles = ('logit_scale',)
-    not_across = 'its distances are between tokens of one sequence'
+    refuses = {'cross-attention': 'its distances are between tokens of one sequence'}
     clashes = {
         'collab_heads': 'all heads share one key projection',
         'differential': 'its position vectors are for a single attention map per head',
@@ -147,7 +146,7 @@ class Disentangled(AttentionFeature):
 
     def bias(self, call: Any) -> Rows:
         if call.context is not None:
-            raise ValueError(f'`disentangled` does not go with a context: {self.not_across}')
+            raise ValueError(f'`disentangled` does not go with a context: {self.reason("cross-attention")}')
         own, q_pos, k_pos, reach = call.own(self), call.q_pos, call.k_pos, self.buckets.reach
         if k_pos.is_floating_point():
             raise ValueError(f'`pos` got {k_pos.dtype}, it must be whole numbers: each distance has a separate vector')

@@ -1,7 +1,7 @@
 """Several documents packed into one sequence: `document_ids` tells to which document each token belongs.
 
 Tokens attend only to tokens with the same id, and positions restart where the id changes. Features that mix tokens in
-other ways declare it in `joins_tokens`, and raise an error.
+other ways declare it in `refuses`, and raise an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from x_transformers.core.branches import KINDS
 from x_transformers.core.checks import check_documents
 from x_transformers.core.rows import Pointwise, Rows, of_each
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
-from x_transformers.flags import Feature, Features
+from x_transformers.flags import Feature, Features, Input
 
 
 def begins(ids: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ def joined_by(features: Iterable[Feature], inputs: Mapping[str, Any]) -> dict[st
     """What joins the tokens of a row, flags that are set and inputs that are given, with how."""
     found = {}
     for feature in features:
-        if not (reason := feature.of_tokens_together('joins_tokens')):
+        if not (reason := feature.reason('documents')):
             continue
         switches = feature.switches or tuple(feature.flags)[:1]
         names = switches or feature.takes
@@ -83,8 +83,7 @@ class TellsDocuments(AttentionFeature):
 class Documents(TellsDocuments):
     """Queries attend only to keys of the same document."""
 
-    takes = {'document_ids': 'b n, document of each token'}
-    waits = True
+    takes = {'document_ids': Input('b n, document of each token')}
     cuts = {}
 
     def mask(self, call: Any) -> Rows | None:
@@ -111,8 +110,7 @@ class Documents(TellsDocuments):
 class DocumentsInStack(StackFeature):
     """Pass `document_ids` to the self-attention layers; positions restart in each document."""
 
-    takes = {'document_ids': 'b n, document of each token'}
-    waits = True
+    takes = {'document_ids': Input('b n, document of each token')}
 
     def setup(self, host: Any) -> None:
         self.joined: dict[str, str] = {}
@@ -144,8 +142,7 @@ class DocumentsInStack(StackFeature):
 class DocumentsInModel(ModelFeature):
     """Pass `document_ids` to the stack, and restart absolute positions in each document."""
 
-    takes = {'document_ids': 'b n, document of each token'}
-    waits = True
+    takes = {'document_ids': Input('b n, document of each token')}
 
     def embed(self, call: Any) -> None:
         ids = call.inputs.get('document_ids')

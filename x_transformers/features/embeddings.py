@@ -38,6 +38,7 @@ from x_transformers.features.rotary import a_base
 from x_transformers.flags import (
     Check,
     ConfigError,
+    Input,
     a_callable,
     a_mapping,
     count,
@@ -165,8 +166,12 @@ class AbsolutePositions(ModelFeature):
         None, 'factor of the position embeddings; None: emb_dim ** -0.5 (1 with `l2norm_embed`), learned for sinusoids',
         number | none, example=1.0,
     )  # fmt: skip
-    takes = {'pos': 'n | b n, positions; or a float tensor to add'}
-    must_be = {'pos': tensor_of('n | b n', floats=False) | tensor_of('n e | b n e', floats=True) | tensor_of('b h n')}
+    takes = {
+        'pos': Input(
+            'n | b n, positions; or a float tensor to add',
+            tensor_of('n | b n', floats=False) | tensor_of('n e | b n e', floats=True) | tensor_of('b h n'),
+        ),
+    }
     stored_as = {'module': 'pos_emb'}
     options = {'abs_pos_emb_scale': 'use_abs_pos_emb'}
     settles = ('pos_emb',)
@@ -270,7 +275,6 @@ class AxialPositions(ModelFeature):
         lengths | none, example=(4, 7),
     )  # fmt: skip
     takes = {'pos': AbsolutePositions.takes['pos']}
-    must_be = {'pos': AbsolutePositions.must_be['pos']}
     clashes = {
         'sinu_pos_emb': 'both are position embeddings of the tokens',
         'scaled_sinu_pos_emb': 'both are position embeddings of the tokens',
@@ -324,7 +328,7 @@ class ExtraIds(ModelFeature):
     embed_default_ids = flag(
         {}, 'name -> id used for every token if a call does not pass these ids', counts, example={'extra': 1}
     )
-    takes = {'embed_ids': 'name -> ids b n'}
+    takes = {'embed_ids': Input('name -> ids b n')}
     stored_as = {'tables': 'embeds'}
 
     def setup(self, host: Any) -> None:
@@ -354,8 +358,7 @@ class ExtraIds(ModelFeature):
 class SumEmbeds(ModelFeature):
     """Vectors passed by the caller, added to the token embeddings."""
 
-    takes = {'sum_embeds': 'b n e'}
-    waits = True
+    takes = {'sum_embeds': Input('b n e')}
 
     def embed(self, call: Any) -> Tensor | None:
         given = call.inputs.get('sum_embeds')
@@ -426,10 +429,11 @@ def projection_of(host: Any, wanted: bool | None, bias: bool) -> nn.Module:
 class PrependEmbeds(ModelFeature):
     """Vectors passed by the caller and prepended to the tokens: a prefix, an image, a condition."""
 
-    joins_tokens = 'they are prepended to the first document only'
-    takes = {'prepend_embeds': 'b p e', 'prepend_mask': 'b p'}
-    must_be = {'prepend_embeds': tensor_of('b p e', floats=True), 'prepend_mask': tensor_of('b p')}
-    waits = True
+    refuses = {'documents': 'they are prepended to the first document only'}
+    takes = {
+        'prepend_embeds': Input('b p e', tensor_of('b p e', floats=True)),
+        'prepend_mask': Input('b p', tensor_of('b p')),
+    }
 
     def embedded(self, x: Tensor, call: Any) -> Tensor:
         return self.prepend(x, call)
@@ -480,11 +484,13 @@ class ClassTokens(ModelFeature):
     """Learned class tokens, prepended to the sequence. The model output is taken from them."""
 
     paper = 'BERT, arXiv:1810.04805'
-    joins_tokens = 'they are prepended to the first document only'
+    refuses = {
+        'documents': 'they are prepended to the first document only',
+        'cache': 'class tokens are read behind the last token',
+    }
     use_cls_token = flag(False, 'prepend learned class tokens and take the output from them')
     num_cls_tokens = flag(1, 'number of class tokens', size, example=2)
     stored_as = {'tokens': 'cls_token'}
-    can_cache = False
 
     def setup(self, host: Any) -> None:
         advice = 'take `average_pool_embed`, or an Encoder'
@@ -509,7 +515,7 @@ class MemoryTokens(ModelFeature):
     """Learned memory tokens (registers), prepended to the sequence or to every chunk, and removed from the output."""
 
     paper = 'Memory Transformer, arXiv:2006.11527; Vision Transformers Need Registers, arXiv:2309.16588'
-    joins_tokens = 'they are prepended to the first document only'
+    refuses = {'documents': 'they are prepended to the first document only'}
     num_memory_tokens = flag(None, 'number of memory tokens', count | none, example=2)
     memory_tokens_interspersed_every = flag(
         None, 'chunk length: insert the memory tokens before every chunk of this many tokens', size | none, example=3
@@ -520,7 +526,7 @@ class MemoryTokens(ModelFeature):
         self.tokens = nn.Parameter(torch.randn(self.num_memory_tokens, host.dim))
         self.every = self.memory_tokens_interspersed_every
         if self.every:
-            self.can_cache = self.can_pad_left = False
+            self.refuse(dict.fromkeys(('cache', 'left padding'), 'memory tokens are inserted at multiples of a length'))
             if not known_stack(host.attn_layers).causal:
                 raise ConfigError('`memory_tokens_interspersed_every` needs a causal stack')
 
@@ -573,11 +579,11 @@ class TransformTokens(ModelFeature):
     """Functions passed by the caller and applied to the token embeddings."""
 
     takes = {
-        'transform_token_embeds': 'function of the token embeddings b n e',
-        'transform_block_inputs': '{block: f(x)} or f(block, x); block 1 gets the token embeddings',
+        'transform_token_embeds': Input('function of the token embeddings b n e', a_callable),
+        'transform_block_inputs': Input(
+            '{block: f(x)} or f(block, x); block 1 gets the token embeddings', a_callable | a_mapping
+        ),
     }
-    must_be = {'transform_token_embeds': a_callable, 'transform_block_inputs': a_callable | a_mapping}
-    waits = True
 
     def token_embeds(self, x: Tensor, call: Any) -> Tensor:
         own = call.inputs.get('transform_token_embeds')
@@ -641,10 +647,12 @@ def mean_of_real(x: Tensor, real: Tensor | None) -> Tensor:
 class AveragePool(ModelFeature):
     """Average the outputs of all tokens except padding, before the output head."""
 
-    joins_tokens = 'it averages over all documents at once'
+    refuses = {
+        'documents': 'it averages over all documents at once',
+        'cache': 'its mean is over all tokens of a call',
+    }
     average_pool_embed = flag(False, 'average the tokens before the output head')
     clashes = {'use_cls_token': 'both determine how the output is pooled'}
-    can_cache = False
 
     def pool(self, x: Tensor, call: Any) -> Tensor:
         return mean_of_real(x, call.tokens_mask(x))

@@ -18,7 +18,7 @@ from x_transformers.core.branches import KINDS
 from x_transformers.core.modes import transformed
 from x_transformers.features.halting import all_tokens, those_that_go_on
 from x_transformers.features.levels import ModelFeature, StackFeature
-from x_transformers.flags import Check, PerToken
+from x_transformers.flags import Check, Input, PerToken
 from x_transformers.flags.maybe import Maybe
 
 Run = Callable[[Tensor, Any, Sequence[int]], Tensor]
@@ -91,21 +91,19 @@ class ExitsInStack(StackFeature):
     """
 
     paper = 'Depth-Adaptive Transformer, arXiv:1910.10073'
-    takes = {'exits': 'an `Exits`, which decides after which block each token exits'}
-    must_be = {'exits': an_exit}
-    waits = True
+    takes = {'exits': Input('an `Exits`, which decides after which block each token exits', an_exit)}
     remembers = {'exit_depth': PerToken()}
 
     def setup(self, host: Any) -> None:
         self.refused = {f'`{feature.title}`': reason for feature in host.features.active
-                        if (reason := feature.of_tokens_together('needs_all'))}  # fmt: skip
+                        if (reason := feature.reason('some tokens'))}  # fmt: skip
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
         if joins := KINDS[kind].joins_tokens:
             self.refused[f'layers of kind {kind!r}'] = joins
         for module in branch.modules():
             for feature in getattr(getattr(module, 'features', None), 'active', ()):
-                if reason := feature.of_tokens_together('needs_all'):
+                if reason := feature.reason('some tokens'):
                     self.refused[f'`{self.host.written(kind, feature.title)}`'] = reason
         return branch
 
@@ -218,9 +216,7 @@ class ExitsInModel(ModelFeature):
     """Pass `exits` to the stack, and apply the output heads of the exits, if there are any, to tokens that exited."""
 
     paper = 'Depth-Adaptive Transformer, arXiv:1910.10073'
-    takes = {'exits': 'an `Exits`, which decides after which block each token exits'}
-    must_be = {'exits': an_exit}
-    waits = True
+    takes = {'exits': Input('an `Exits`, which decides after which block each token exits', an_exit)}
     by_token = True  # in a call without `exits`
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:

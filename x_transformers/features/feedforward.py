@@ -15,7 +15,7 @@ from x_transformers.core.checks import check_broadcast
 from x_transformers.features.levels import FeedForwardFeature
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.scores import softclamp
-from x_transformers.flags import Check, ConfigError, boolean, flag, none, positive, probability, size
+from x_transformers.flags import Check, ConfigError, Input, boolean, flag, none, positive, probability, size
 
 
 class ReluSquared(nn.Module):
@@ -289,8 +289,7 @@ class DeepEmbed(FeedForwardFeature):
     """Multiply the output by a vector per token that is passed in the call."""
 
     paper = 'RWKV-8, github.com/BlinkDL/RWKV-LM (DeepEmbed)'
-    takes = {'deep_embed': 'to b n dim_out'}
-    waits = True
+    takes = {'deep_embed': Input('to b n dim_out')}
     cuts = {}
 
     def result(self, out: Tensor, call: Any) -> Tensor:

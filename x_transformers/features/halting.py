@@ -106,7 +106,7 @@ class TokensHalt(StackFeature):
 
     def setup(self, host: Any) -> None:
         for feature in host.features.active:
-            reason = feature.of_tokens_together('needs_all')
+            reason = feature.reason('some tokens')
             if reason and not (self.act_dense and feature.title in WITH_ALL):
                 unless = UNLESS if feature.title in WITH_ALL else ''
                 raise ConfigError(f'`act_halting` does not go with `{feature.title}`: {reason}{unless}')
@@ -127,7 +127,7 @@ class TokensHalt(StackFeature):
             raise ConfigError(f'`act_halting` does not go with layers of kind {kind!r}: {reason}{UNLESS}')
         for module in branch.modules() if not self.act_dense else ():
             for feature in getattr(getattr(module, 'features', None), 'active', ()):
-                if reason := feature.of_tokens_together('needs_all'):
+                if reason := feature.reason('some tokens'):
                     name = f'{"ff" if kind == "f" else "attn"}_{feature.title}'
                     raise ConfigError(f'`act_halting` does not go with `{name}`: {reason}{UNLESS}')
         return branch

@@ -47,7 +47,7 @@ class HeadDims(AttentionFeature):
         **dict.fromkeys(('gate_values', 'output_gate'), EQUAL),
         **dict.fromkeys(('orthog_projected_values', 'orthog_projected_values_per_head'), EQUAL),
     }
-    not_in_stack = {'polar_pos_emb': EQUAL}
+    refuses = {'polar_pos_emb': EQUAL}
     settles = ('shape', 'dim_merged', 'head_widths')
     uncut = 'its heads differ in width'
 

@@ -80,7 +80,11 @@ class Hybrid(AttentionFeature):
     """
 
     paper = 'Hymba, arXiv:2411.13676'
-    needs_all = 'it processes the tokens in order'
+    refuses = {
+        'some tokens': 'it processes the tokens in order',
+        'documents': 'its module runs across documents',
+        'cross-attention': 'it runs along one sequence, in parallel with self-attention',
+    }
     hybrid_module = flag(
         None,
         'custom module that runs in parallel with attention, (b, n, dim) -> (b, n, heads * dim_head)',
@@ -99,8 +103,6 @@ class Hybrid(AttentionFeature):
     hybrid_learned_mix = flag(False, 'compute the mix per token and head from the input, instead of one half')
     stored_as = {'module': 'hybrid_module', 'norms': 'hybrid_norms', 'to_mix': 'hybrid_mix'}
     remembers = {'hybrid_hidden': Running(batch_first=False), 'hybrid inputs': PerToken()}
-    joins_tokens = 'its module runs across documents'
-    not_across = 'it runs along one sequence, in parallel with self-attention'
     uncut = 'a custom module may combine all heads'
 
     @classmethod
@@ -116,11 +118,13 @@ class Hybrid(AttentionFeature):
         self.norms = nn.ModuleList(MultiheadRMSNorm(shape.dim_value, shape.heads) for _ in range(2))
         if self.hybrid_learned_mix:
             self.to_mix = nn.Linear(host.dim, shape.heads, bias=False)
-        self.can_cache = fold == 1  # the state of a folded module is not that of the last token
+        self.is_cached = fold == 1
+        if fold != 1:
+            self.refuse({'cache': 'the state of a folded module is not that of the last token'})
 
     def attended(self, out: Tensor, call: Any) -> Tensor:
         if call.context is not None:
-            raise ValueError(f'`hybrid_module` does not go with a context: {self.not_across}')
+            raise ValueError(f'`hybrid_module` does not go with a context: {self.reason("cross-attention")}')
         call.refuse_places('hybrid_module', 'it processes the tokens in order')
         attended, beside = self.norms[0](out), self.norms[1](self.heads_of(self.beside(call), out))
         if not self.hybrid_learned_mix:
@@ -148,10 +152,10 @@ class Hybrid(AttentionFeature):
             out, state = self.run(call.x, call, hidden.value)
             if state is not None:
                 hidden.keep(state)
-            elif self.can_cache:
+            elif self.is_cached:
                 self.all_tokens(call)
             return out
-        tokens = self.all_tokens(call) if self.can_cache else call.x
+        tokens = self.all_tokens(call) if self.is_cached else call.x
         if real is None or (self.hybrid_mask_kwarg and not call.causal):
             return self.run(tokens, call, None, real)[0][..., -call.rows :, :]
         order, back = in_front_first(real)

@@ -147,7 +147,7 @@ class IntegrateLayers(Integrator):
     """LIMe: the input of every branch is a learned mix of all branch inputs so far, separate for q, k and v."""
 
     paper = 'LIMe, arXiv:2502.09245'
-    needs_all = MIXES
+    refuses = {'some tokens': MIXES}
     integrate_layers = flag(False, 'use a learned mix of all previous branch inputs as the input of each branch')
     layer_integrate_use_softmax = flag(True, 'normalize the weights of the mix by softmax, otherwise apply ReLU')
     clashes = {
@@ -184,7 +184,7 @@ class AggregatedResiduals(Integrator):
     """Attention residuals: each branch input attends, per token, to the inputs of all previous branches."""
 
     paper = 'arXiv:2601.21582, arXiv:2603.15031'
-    needs_all = MIXES
+    refuses = {'some tokens': MIXES}
     attn_aggregated_residuals = flag(False, 'let each branch input attend to the inputs of all previous branches')
     yields_to = ('integrate_layers',)
     attn_aggregated_residual_kwargs = flag(
@@ -213,7 +213,7 @@ class ReceiveViews(StackFeature):
     """
 
     paper = 'Hyper-Connections, arXiv:2409.19606'
-    needs_all = MIXES
+    refuses = {'some tokens': MIXES}
     qkv_receive_diff_residuals = flag(False, 'use separate inputs for queries, keys and values')
     sources = ('num_residual_streams', 'gated_multi_residual', 'integrate_layers', 'attn_aggregated_residuals')
 

@@ -12,7 +12,7 @@ from x_transformers.core.checks import check_range, is_past, positions_from
 from x_transformers.core.own_modules import known_stack
 from x_transformers.features.embeddings import check_rows
 from x_transformers.features.levels import ModelFeature, StackFeature
-from x_transformers.flags import ConfigError, flag, none, size
+from x_transformers.flags import ConfigError, Input, flag, none, size
 from x_transformers.flags.inputs import tensor_of
 
 
@@ -29,11 +29,15 @@ class LayerPositions(StackFeature):
     per_layer_abs_pos_emb = flag(
         None, 'number of positions in the table of position embeddings of each layer', size | none, example=40
     )
-    takes = {'token_pos': 'n | b n, positions of the new tokens, negative for tokens without a position'}
-    must_be = {'token_pos': tensor_of('n | b n', floats=False)}
+    takes = {
+        'token_pos': Input(
+            'n | b n, positions of the new tokens, negative for tokens without a position',
+            tensor_of('n | b n', floats=False),
+        ),
+    }
     stored_as = {'tables': 'per_layer_pos'}
     gives_positions = True
-    needs_all = 'it changes every token before each layer'
+    refuses = {'some tokens': 'it changes every token before each layer'}
     clashes = {'reversible': 'it changes the residual stream between layers, which the backward pass cannot invert'}
 
     def setup(self, host: Any) -> None:

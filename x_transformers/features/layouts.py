@@ -19,6 +19,7 @@ from x_transformers.features.norms import BranchPostNorm, FirstAttentionNorm, Sc
 from x_transformers.flags import (
     Check,
     ConfigError,
+    Input,
     a_callable,
     at_least,
     count,
@@ -177,7 +178,7 @@ class UnetSkips(StackFeature):
         'weight_tie_layers': 'all blocks are the same one',
         'layers_execute_order': 'blocks are no longer in mirrored order',
     }
-    needs_all = 'it changes the residual stream of every token between layers'
+    refuses = {'some tokens': 'it changes the residual stream of every token between layers'}
     stored_as = {'combines': 'skip_combines'}
 
     def setup(self, host: Any) -> None:
@@ -230,7 +231,7 @@ class ParallelBlock(StackFeature):
         ),
         example=True,
     )
-    needs_all = 'branches use the residual stream from before their block'
+    refuses = {'some tokens': 'branches use the residual stream from before their block'}
     clashes = {
         'only_attn': 'blocks have a single branch',
         'macaron': 'it needs feedforwards before and after attention',
@@ -307,8 +308,7 @@ class ReinjectInput(StackFeature):
     paper = 'Deep Equilibrium Models, arXiv:1909.01377; arXiv:2410.03020; in_attn_cond: arXiv:2105.04090'
     reinject_input = flag(False, "add a projection of the stack's input to the input of every branch")
     learned_reinject_input_gate = flag(False, 'gate this projection, or `in_attn_cond`, per token')
-    takes = {'in_attn_cond': 'b d | b n d'}
-    must_be = {'in_attn_cond': per_row_or_token}
+    takes = {'in_attn_cond': Input('b d | b n d', per_row_or_token)}
     stored_as = {'project': 'reinject_input_proj', 'gate': 'learned_reinject_input_gate'}
 
     @classmethod
@@ -316,8 +316,9 @@ class ReinjectInput(StackFeature):
         return True
 
     @property
-    def waits(self) -> bool:
-        return not self.reinject_input
+    def always(self) -> bool:
+        """Return False if the feature does nothing without `in_attn_cond`."""
+        return bool(self.reinject_input)
 
     def setup(self, host: Any) -> None:
         if self.reinject_input:
@@ -356,9 +357,11 @@ class TransformReads(StackFeature):
     The residual connection is not changed.
     """
 
-    takes = {'transform_attn_inputs': 'f(layer, x), applied to the input of each self-attention layer, counted from 0'}
-    must_be = {'transform_attn_inputs': a_callable}
-    waits = True
+    takes = {
+        'transform_attn_inputs': Input(
+            'f(layer, x), applied to the input of each self-attention layer, counted from 0', a_callable
+        ),
+    }
 
     def read(self, x: Tensor, layer: Any, call: Any) -> Tensor:
         own = call.inputs.get('transform_attn_inputs')
@@ -370,10 +373,11 @@ class KeptRead(StackFeature):
 
     paper = 'kNN-LM, arXiv:1911.00172'
     takes = {
-        'ff_input_of': '(list, index of a feedforward in the order of execution): its input is appended to the list'
+        'ff_input_of': Input(
+            '(list, index of a feedforward in the order of execution): its input is appended to the list',
+            pair_of('(a list, an integer)', lambda value: isinstance(value, list), is_int),
+        ),
     }
-    must_be = {'ff_input_of': pair_of('(a list, an integer)', lambda value: isinstance(value, list), is_int)}
-    waits = True
 
     def normed(self, x: Tensor, layer: Any, call: Any) -> Tensor:
         given = call.inputs.get('ff_input_of')
@@ -388,9 +392,11 @@ class ScaledByDeepEmbeds(StackFeature):
     """Multiply the output of each feedforward by an embedding of the token id, with one table per feedforward."""
 
     paper = 'RWKV-8, github.com/BlinkDL/RWKV-LM (DeepEmbed)'
-    takes = {'deep_embeds_and_ids': '(num_tokens f d, ids b n)'}
-    must_be = {'deep_embeds_and_ids': pair_of('(embeddings, ids), tensors', torch.is_tensor, torch.is_tensor)}
-    waits = True
+    takes = {
+        'deep_embeds_and_ids': Input(
+            '(num_tokens f d, ids b n)', pair_of('(embeddings, ids), tensors', torch.is_tensor, torch.is_tensor)
+        ),
+    }
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         given = call.inputs.get('deep_embeds_and_ids')

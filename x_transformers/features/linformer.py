@@ -14,7 +14,7 @@ from x_transformers.core.modes import accurate, at_least_float, is_exporting, is
 from x_transformers.core.rows import taken
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.linear.kernel import in_chunks
-from x_transformers.flags import ConfigError, OfContext, flag, none, one_of, size, warn_once
+from x_transformers.flags import ConfigError, Input, OfContext, flag, none, one_of, size, warn_once
 from x_transformers.kernels.dense import tile_heads
 from x_transformers.kernels.derivatives import differentiable_sdpa
 
@@ -51,9 +51,8 @@ class Slots(AttentionFeature):
         'linear', "projection to the slots: 'linear', 'mean', 'max' or 'conv'", one_of('linear', 'mean', 'max', 'conv'),
         example='conv',
     )  # fmt: skip
-    takes = {'linformer_table': 'n k, the matrix shared by all layers'}
+    takes = {'linformer_table': Input('n k, the matrix shared by all layers')}
     stored_as = {'of_keys': 'lin_k', 'of_values': 'lin_v'}
-    joins_tokens, needs_all = 'its slots are sums over all tokens of a sequence', ''
     remembers = {'slots': OfContext()}
     handles = ('padding', 'past', 'context', 'elsewhere', 'dropout', 'groups')
     clashes = {
@@ -64,7 +63,9 @@ class Slots(AttentionFeature):
         **dict.fromkeys(('num_mem_kv', 'add_zero_kv'), 'its keys must be the tokens'),
         **dict.fromkeys(('shaw_rel_pos', 'disentangled', 'data_dependent_alibi', 'use_rel_proj_pos_bias'), NOT_ADDED),
     }
-    not_in_stack = {
+    refuses = {
+        'documents': 'its slots are sums over all tokens of a sequence',
+        'some tokens': '',
         **dict.fromkeys(('rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb'), TURNED),
         **dict.fromkeys(
             ('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias', 'shaw_rel_pos', 'xl_rel_pos'), NOT_ADDED

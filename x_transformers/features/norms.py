@@ -12,7 +12,7 @@ from x_transformers.core.branches import attends
 from x_transformers.core.checks import check_digits
 from x_transformers.core.modes import HALF
 from x_transformers.features.levels import StackFeature
-from x_transformers.flags import ConfigError, at_least, flag, none, number, positive, size
+from x_transformers.flags import ConfigError, Input, at_least, flag, none, number, positive, size
 from x_transformers.flags.inputs import per_row_or_token
 from x_transformers.flags.maybe import Maybe
 from x_transformers.flags.unexpected import answering
@@ -349,8 +349,7 @@ class Condition(StackFeature):
     dim_condition = flag(None, 'width of the condition, `dim` if None', size | none, example=12)
     adaptive_condition_mlp = flag(False, 'first expand the condition with a linear layer and SiLU')
     adaptive_condition_mlp_expansion = flag(4, 'expansion factor of this layer', at_least(1), example=2)
-    takes = {'condition': 'b d | b n d'}
-    must_be = {'condition': per_row_or_token}
+    takes = {'condition': Input('b d | b n d', per_row_or_token)}
     switches = ('use_adaptive_layernorm', 'use_adaptive_rmsnorm', 'use_adaptive_layerscale', 'use_adaln_zero')
     options = {'adaptive_condition_mlp_expansion': 'adaptive_condition_mlp'}
     stored_as = {'mlp': 'adaptive_mlp'}
@@ -457,7 +456,7 @@ class UseAdaLNZero(StackFeature):
         **dict.fromkeys(('use_adaptive_layerscale', 'use_layerscale', 'use_rezero'), 'both scale the branch output'),
         'zero_init_branch_output': 'with both at zero, neither would get a gradient',
     }
-    needs_all = 'it shifts and scales the branch input of all tokens'
+    refuses = {'some tokens': 'it shifts and scales the branch input of all tokens'}
     inputs = UseAdaptiveLayerScale.inputs
 
     def setup(self, host: Any) -> None:

@@ -16,7 +16,7 @@ from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.residuals import TokenShift
 from x_transformers.features.rotary import RotaryPositions
 from x_transformers.features.scores import softclamp
-from x_transformers.flags import Check, ConfigError, flag, positive, shown, warn_once
+from x_transformers.flags import Check, ConfigError, Input, flag, positive, shown, warn_once
 
 Heads = tuple[Tensor, Tensor, Tensor]
 
@@ -206,7 +206,7 @@ class PackedDocuments(TellsDocuments):
     flash_pack_seq = flag(
         False, 'accept documents packed into one sequence, with boundaries in `flash_pack_seq_kwargs` of a call'
     )
-    takes = {'flash_pack_seq_kwargs': f'dict of {", ".join(PACKED)}'}
+    takes = {'flash_pack_seq_kwargs': Input(f'dict of {", ".join(PACKED)}')}
     clashes = {
         'inverted_attention': 'its softmax over queries would span all documents',
         'hybrid_module': 'it would run across documents',
@@ -241,10 +241,9 @@ class PackedInStack(StackFeature):
     """Pass the boundaries of packed documents to the attention layers; positions restart in each document."""
 
     takes = {
-        'flash_pack_seq_kwargs': f'dict of {", ".join(PACKED)}, for the sequence',
-        'flash_pack_seq_context_kwargs': 'dict of the same entries, with the keys of the context',
+        'flash_pack_seq_kwargs': Input(f'dict of {", ".join(PACKED)}, for the sequence'),
+        'flash_pack_seq_context_kwargs': Input('dict of the same entries, with the keys of the context'),
     }
-    waits = True
     only_trains = True
 
     def setup(self, host: Any) -> None:

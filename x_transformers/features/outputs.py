@@ -158,7 +158,7 @@ class OrthogonalValues(AttentionFeature):
         False, 'treat all tokens as one vector, for weights of x-transformers 2.31'
     )
     switches = ('orthog_projected_values', 'orthog_projected_values_per_head')
-    not_across = 'in cross-attention the tokens have no values'
+    refuses = {'cross-attention': 'in cross-attention the tokens have no values'}
     settles = ('dim_merged',)
 
     @classmethod
@@ -172,17 +172,13 @@ class OrthogonalValues(AttentionFeature):
             raise ConfigError(
                 '`orthog_projected_values_over_sequence` does not go with `causal`: a token would see later ones'
             )
-
-    @property
-    def joins_tokens(self) -> str:
-        """The reason why packed documents would mix, and later tokens be seen, if they would."""
-        return 'it treats all tokens of a sequence as one vector' if self.orthog_projected_values_over_sequence else ''
-
-    looks_ahead = needs_all = joins_tokens  # pyright: ignore[reportAssignmentType]  a text of each instance
+        if self.orthog_projected_values_over_sequence:
+            one = 'it treats all tokens of a sequence as one vector'
+            self.refuse(dict.fromkeys(('documents', 'some tokens', 'causal'), one))
 
     def output(self, out: Tensor, call: Any) -> Tensor:
         if call.context is not None:
-            raise ValueError(f'`orthog_projected_values` does not go with a context: {self.not_across}')
+            raise ValueError(f'`orthog_projected_values` does not go with a context: {self.reason("cross-attention")}')
         heads = self.host.shape.heads
         own = rearrange(call.of_queries(tile_heads(call.trace.values, heads), -2), 'b h i d -> b i (h d)')
         if self.orthog_projected_values_over_sequence:

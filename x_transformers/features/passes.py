@@ -17,7 +17,7 @@ from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.own_modules import known_stack
 from x_transformers.features.levels import ModelFeature
-from x_transformers.flags import ConfigError, Noted, flag, is_int, number, shown, size
+from x_transformers.flags import ConfigError, Input, Noted, flag, is_int, number, shown, size
 from x_transformers.flags.inputs import a_switch
 
 Run = Callable[..., tuple[Tensor, LayerIntermediates]]
@@ -48,9 +48,11 @@ class Recycling(ModelFeature):
     train_max_recycle_steps = flag(
         4, 'number of passes in evaluation; in training it is drawn from 1 to this number', size, example=2
     )
-    takes = {'recycle_steps': 'number of passes; `train_max_recycle_steps` if not given, in training a random one'}
+    takes = {
+        'recycle_steps': Input('number of passes; `train_max_recycle_steps` if not given, in training a random one'),
+    }
     stored_as = {'project': 'recycled_proj'}
-    can_cache = False
+    refuses = {'cache': 'each pass reads all tokens again'}
 
     def setup(self, host: Any) -> None:
         self.project = nn.Linear(host.dim, host.dim, bias=False)
@@ -89,13 +91,14 @@ class Looped(ModelFeature):
     max_looped_steps = flag(4, 'number of passes', size, example=2)
     clashes = {'recycling': 'both set the number of passes through the stack'}
     takes = {
-        'looped_steps': 'exact number of passes, without early exit',
-        'max_looped_steps': 'maximum number of passes, overrides the flag',
-        'looped_pred_all_logits': 'return the logits of every pass; the default is True in training',
-        'looped_inference': 'let the gate exit early; needs a batch of 1, token by token',
-        'looped_exit_prob_threshold': 'exit once the cumulative exit probability reaches this, 0.9 by default',
+        'looped_steps': Input('exact number of passes, without early exit'),
+        'max_looped_steps': Input('maximum number of passes, overrides the flag'),
+        'looped_pred_all_logits': Input('return the logits of every pass; the default is True in training', a_switch),
+        'looped_inference': Input('let the gate exit early; needs a batch of 1, token by token', a_switch),
+        'looped_exit_prob_threshold': Input(
+            'exit once the cumulative exit probability reaches this, 0.9 by default', number
+        ),
     }
-    must_be = {'looped_pred_all_logits': a_switch, 'looped_inference': a_switch, 'looped_exit_prob_threshold': number}
     stored_as = {'gate': 'exit_gate'}
     remembers = {'exits': Noted()}  # the last pass of each call so far, (1, calls)
 

@@ -15,7 +15,7 @@ from x_transformers.core.modes import accurate
 from x_transformers.core.own_modules import known_stack
 from x_transformers.features.documents import positions_within
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
-from x_transformers.flags import ConfigError, PerToken, boolean, flag, none, warn_once
+from x_transformers.flags import ConfigError, Input, PerToken, boolean, flag, none, warn_once
 from x_transformers.flags.checks import Check, is_int
 from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.dense import dot_product, heads_of, lowest, softmax, tile_heads
@@ -27,13 +27,13 @@ from x_transformers.patterns.engine.placement import Placement
 from x_transformers.patterns.tokens import MarkedQueries, without_marked_queries
 
 OUTSIDE = {
-    'outside_pattern': 'tokens outside of the pattern, their number at the start or their indices (p): all tokens '
-    'attend to them, and they attend to all'
-}
-OUTSIDE_MUST_BE = {
-    'outside_pattern': Check(
-        'a number of tokens, or a tensor of indices (p)',
-        lambda value: (is_int(value) and value >= 0) or (torch.is_tensor(value) and value.ndim == 1),
+    'outside_pattern': Input(
+        'tokens outside of the pattern, their number at the start or their indices (p): all tokens attend to them, '
+        'and they attend to all',
+        Check(
+            'a number of tokens, or a tensor of indices (p)',
+            lambda value: (is_int(value) and value >= 0) or (torch.is_tensor(value) and value.ndim == 1),
+        ),
     )
 }
 a_pattern = Check("a pattern, its dict, or a name such as 'sliding'", is_pattern, 'str | Mapping[str, Any] | Pattern')
@@ -168,17 +168,18 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         example=False,
     )
     takes = {
-        'global_mask': "b n, True for global tokens, which attend to all and to which all attend, for Global('mask')",
+        'global_mask': Input(
+            "b n, True for global tokens, which attend to all and to which all attend, for Global('mask')"
+        ),
         **OUTSIDE,
     }
-    must_be = OUTSIDE_MUST_BE
-    not_across = 'its positions are those of one sequence'  # unless it is Global
-    handles = ('causal', 'masks', 'padding', 'documents', 'biases', 'keys', 'past', 'context', 'elsewhere', 'dropout')
-    not_in_stack = {
+    refuses = {
+        'cross-attention': 'its positions are those of one sequence',
         **dict.fromkeys(
             ('residual_attn', 'cross_residual_attn'), 'it computes no scores of all keys for the next layer'
         ),
     }
+    handles = ('causal', 'masks', 'padding', 'documents', 'biases', 'keys', 'past', 'context', 'elsewhere', 'dropout')
     stored_as = {'random_blocks': 'random_blocks'}
     keys_may_leave = limits_sight = True
     brings = ('to_q_global', 'to_k_global', 'to_v_global', 'random_blocks')  # what a layer has for a pattern alone
@@ -195,16 +196,22 @@ class SparsePattern(HoldsPattern, AttentionFeature):
             host.query_heads if hasattr(host, 'query_heads') else host.shape.heads,
         )
         if self.pattern.cannot_cache:
-            self.can_cache = False
+            self.refuse({'cache': self.pattern.cannot_cache})
         if self.not_by_differences:
-            self.joins_tokens = self.not_by_differences
+            self.refuse({'documents': self.not_by_differences})
         if isinstance(self.pattern, Global):
-            self.not_across = MARKED_ACROSS if self.pattern.mask else ''
+            self.refuse({'cross-attention': MARKED_ACROSS if self.pattern.mask else ''})
         marked, wanted = self.pattern.marked, self.global_separate_qkv
         if wanted and not marked:
             raise ConfigError(f"`global_separate_qkv` needs a `sparse_pattern` with Global('mask'), it got {self.name}")
         self.apart = Apart(host) if marked and (wanted is None or wanted) else None
-        self.remembers = {'global tokens': PerToken()} if marked else {} if self.not_across else {'queries': PerToken()}
+        self.remembers = (
+            {'global tokens': PerToken()}
+            if marked
+            else {}
+            if self.reason('cross-attention')
+            else {'queries': PerToken()}
+        )
         if self.apart is not None:
             self.remembers |= {'global keys': PerToken(), 'global values': PerToken()}
             for name in ('to_q', 'to_k', 'to_v'):
@@ -219,8 +226,9 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         return (own.reach, own.period) if known else None
 
     def unsupported(self, call: Any) -> str | None:
-        if call.context is not None and (call.causal or self.not_across):
-            return f'a context: {self.not_across or "where it is causal, its keys are those of its queries"}'
+        across = self.reason('cross-attention')
+        if call.context is not None and (call.causal or across):
+            return f'a context: {across or "where it is causal, its keys are those of its queries"}'
         if call.memories and self.not_by_differences:
             return f'`mems`: {self.not_by_differences}'
         if call.memories and call.inputs.get('index') is not None:
@@ -347,7 +355,7 @@ class PatternsInStack(StackFeature):
 
     serves = ('sparse_pattern', 'local_pattern')
     takes = OUTSIDE
-    must_be = OUTSIDE_MUST_BE
+    always = True
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         if call.start is not None:
@@ -418,9 +426,10 @@ class GlobalTokensInStack(StackFeature):
 
     serves = ('sparse_pattern',)
     takes = {
-        'global_mask': 'b n, True for global tokens, which attend to all and to which all attend; False beyond its end'
+        'global_mask': Input(
+            'b n, True for global tokens, which attend to all and to which all attend; False beyond its end'
+        ),
     }
-    waits = True
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         marks = call.inputs.get('global_mask')
@@ -450,9 +459,10 @@ class GlobalTokensInModel(ModelFeature):
     """Pass `global_mask` to the stack. Prepended tokens are not global."""
 
     takes = {
-        'global_mask': 'b n, True for global tokens, which attend to all and to which all attend; False beyond its end'
+        'global_mask': Input(
+            'b n, True for global tokens, which attend to all and to which all attend; False beyond its end'
+        ),
     }
-    waits = True
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         marks = call.inputs.get('global_mask')

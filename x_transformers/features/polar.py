@@ -13,7 +13,7 @@ from x_transformers.core.modes import at_least_float
 from x_transformers.features.levels import AttentionFeature, StackFeature, uses
 from x_transformers.features.rotary import with_heads
 from x_transformers.features.tables import KeepsPrecision, angles_at
-from x_transformers.flags import ConfigError, flag
+from x_transformers.flags import ConfigError, Input, flag
 from x_transformers.flags.inputs import is_floating, pair_of
 from x_transformers.kernels.dense import tile_heads
 
@@ -67,9 +67,12 @@ class Polar(AttentionFeature):
     """
 
     paper = 'PoPE, arXiv:2509.10534'
-    takes = {'polar_pos_emb': '(angles (1 or b) j d, shifts of the keys h 1 d)'}
-    must_be = {'polar_pos_emb': pair_of('(angles, shifts), tensors', is_floating, is_floating)}
-    waits = True
+    takes = {
+        'polar_pos_emb': Input(
+            '(angles (1 or b) j d, shifts of the keys h 1 d)',
+            pair_of('(angles, shifts), tensors', is_floating, is_floating),
+        ),
+    }
     cuts = {}
     input_cuts = {'polar_pos_emb': (None, 'h i d')}
 
@@ -113,9 +116,12 @@ class InfusedPositions(AttentionFeature):
     """Add sinusoids of the positions to the inputs of queries and keys, not to the input of the values."""
 
     paper = 'Shortformer, arXiv:2012.15832'
-    takes = {'infused_positions': '(module from positions to vectors, positions j | b j)'}
-    must_be = {'infused_positions': pair_of('(module, positions)', callable, torch.is_tensor)}
-    waits = True
+    takes = {
+        'infused_positions': Input(
+            '(module from positions to vectors, positions j | b j)',
+            pair_of('(module, positions)', callable, torch.is_tensor),
+        ),
+    }
     cuts = {}
 
     def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:

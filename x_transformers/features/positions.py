@@ -159,7 +159,7 @@ class Window(AttentionFeature):
         example=1,
     )  # fmt: skip
 
-    not_across = 'its distances are between tokens of one sequence'
+    refuses = {'cross-attention': 'its distances are between tokens of one sequence'}
     switches = ('max_attend_past', 'max_attend_future')
     settles = ('max_attend_past',)
     is_band = True
@@ -181,7 +181,7 @@ class Window(AttentionFeature):
     def mask(self, call: Any) -> Rows:
         if call.context is not None:
             name = next(name for name in self.switches if getattr(self, name) is not None)
-            raise ValueError(f'`{name}` does not go with a context: {self.not_across}')
+            raise ValueError(f'`{name}` does not go with a context: {self.reason("cross-attention")}')
         return window(call, self.max_attend_past, self.max_attend_future)
 
 

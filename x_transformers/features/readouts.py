@@ -21,6 +21,7 @@ from x_transformers.features.norms import BiasedLayerNorm, LayerNorm, RMSNorm
 from x_transformers.features.scores import softclamp
 from x_transformers.flags import (
     ConfigError,
+    Input,
     at_least,
     boolean,
     count,
@@ -306,7 +307,7 @@ class PoolByAttention(ModelFeature):
     In models that are not causal, the pooled tokens are the output.
     """
 
-    joins_tokens = 'it pools all documents at once'
+    refuses = {'documents': 'it pools all documents at once', 'cache': 'it pools all tokens of a call'}
     attn_pool = flag(False, 'pool the final embeddings by attention of learned queries')
     num_pooled_tokens = flag(1, 'number of queries', size, example=2)
     attn_pool_depth = flag(1, 'number of cross-attention blocks', size, example=2)
@@ -316,7 +317,6 @@ class PoolByAttention(ModelFeature):
         'average_pool_embed': 'both determine how the output is pooled',
     }
     stored_as = {'module': 'attn_pool'}
-    can_cache = False
 
     def setup(self, host: Any) -> None:
         stack = known_stack(host.attn_layers)
@@ -343,7 +343,7 @@ class NextEmbedHead(ModelFeature):
     """An additional head that predicts the embedding of the next token."""
 
     add_continuous_pred_head = flag(False, 'add a head that predicts the embedding of the next token')
-    takes = {'return_next_embed_pred': 'True to return (output, (predicted embeddings, embeddings))'}
+    takes = {'return_next_embed_pred': Input('True to return (output, (predicted embeddings, embeddings))')}
     stored_as = {'predict': 'to_next_embed_pred'}
     by_token = True
 
@@ -370,7 +370,7 @@ class Pooler(ModelFeature):
     """
 
     paper = 'BERT, arXiv:1810.04805; CLIP, arXiv:2103.00020'
-    joins_tokens = 'it pools all documents at once'
+    refuses = {'documents': 'it pools all documents at once'}
     pooler = flag(
         None, 'a dict that describes how `return_pooled` computes one vector per sequence',
         of_keys(
@@ -379,14 +379,14 @@ class Pooler(ModelFeature):
         ) | none,
         example=dict(token='last', dim=6, activation='tanh'),
     )  # fmt: skip
-    takes = {'return_pooled': 'True to return (output, pooled b d)'}
+    always = False
+    takes = {'return_pooled': Input('True to return (output, pooled b d)')}
     clashes = {
         'use_cls_token': 'the output no longer contains the tokens of the sequence',
         'average_pool_embed': 'the output no longer contains the tokens of the sequence',
     }
     stored_as = {'linear': 'pooler', 'activation': 'pooler_activation'}
     by_token = True
-    waits = True
 
     @classmethod
     def is_on(cls, values: Any) -> bool:

@@ -26,7 +26,7 @@ class ShawKeys(AttentionFeature):
     shaw_rel_pos = flag(False, 'add learned vectors per distance to keys and values')
     shaw_max_distance = flag(16, 'maximum distance m: larger distances use its vector', count, example=3)
     stored_as = {'table': 'shaw_k'}
-    not_across = 'its distances are between tokens of one sequence'
+    refuses = {'cross-attention': 'its distances are between tokens of one sequence'}
     cuts = {}
 
     def setup(self, host: Any) -> None:
@@ -34,7 +34,7 @@ class ShawKeys(AttentionFeature):
 
     def bias(self, call: Any) -> Rows:
         if call.context is not None:
-            raise ValueError(f'`shaw_rel_pos` does not go with a context: {self.not_across}')
+            raise ValueError(f'`shaw_rel_pos` does not go with a context: {self.reason("cross-attention")}')
         own = call.own(self)
         q_pos, k_pos, most = call.q_pos, call.k_pos, self.shaw_max_distance
 

@@ -19,6 +19,9 @@ Heads = tuple[Tensor, Tensor, Tensor]
 WORDS = 'multiply the ReLU of the scores by a learned function of the distance, one per head'
 
 
+ONE_FUNCTION = {'alibi_pos_bias': 'only one function of the distance is possible'}
+
+
 class DistanceRescaling(AttentionFeature):
     """Multiply the scores by a learned function of the distance, per head, which favors near or distant keys.
 
@@ -31,9 +34,11 @@ class DistanceRescaling(AttentionFeature):
     paper = 'DA-Transformer, arXiv:2010.06925'
     da_pos_rescale = flag(False, WORDS)
     stored_as = {'slopes': 'da_alpha', 'bounds': 'da_beta'}
-    not_across = 'its distances are between tokens of one sequence'
+    refuses = {
+        'cross-attention': 'its distances are between tokens of one sequence',
+        **ONE_FUNCTION,
+    }
     clashes = {'l2_distance': 'all its scores are negative, so that ReLU would set them to zero'}
-    not_in_stack = {'alibi_pos_bias': 'only one function of the distance is possible'}
     row_wise = True
     cuts = {'slopes': (0, 'heads'), 'bounds': (0, 'heads')}
 
@@ -43,7 +48,7 @@ class DistanceRescaling(AttentionFeature):
 
     def enter(self, qkv: Heads, call: Any) -> Heads:
         if call.context is not None:
-            raise ValueError(f'`da_pos_rescale` does not go with a context: {self.not_across}')
+            raise ValueError(f'`da_pos_rescale` does not go with a context: {self.reason("cross-attention")}')
         return qkv
 
     def scores(self, sim: Tensor, call: Any) -> Tensor:
@@ -78,7 +83,7 @@ class DistanceRescalingInStack(StackFeature):
 
     paper = DistanceRescaling.paper
     da_pos_rescale = flag(False, WORDS)
-    clashes = DistanceRescaling.not_in_stack
+    clashes = ONE_FUNCTION
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
         return {'da_pos_rescale': True, **flags} if kind == 'a' else flags

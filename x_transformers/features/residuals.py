@@ -220,7 +220,7 @@ class TokenShift(StackFeature):
     """
 
     paper = 'RWKV, github.com/BlinkDL/RWKV-LM (token shift)'
-    needs_all = 'each branch input contains channels of neighboring tokens'
+    refuses = {'some tokens': 'each branch input contains channels of neighboring tokens'}
     shift_tokens = flag(
         0,
         'maximum shift, in tokens, or a tuple with one value per layer',
@@ -230,16 +230,14 @@ class TokenShift(StackFeature):
     stored_as = {}
     remembers = {'shift': PerToken()}
 
-    @property
-    def looks_ahead(self) -> str:
-        return 'channels of later tokens are shifted back' if self.host.sees_future else ''
-
     @classmethod
     def is_on(cls, values: Any) -> bool:
         value = values['shift_tokens']
         return any(value) if isinstance(value, (tuple, list)) else value > 0
 
     def setup(self, host: Any) -> None:
+        if host.sees_future:
+            self.refuse({'causal': 'channels of later tokens are shifted back'})
         self.amounts = per_layer(self.shift_tokens, len(host.layer_types), 'shift_tokens')
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
@@ -322,14 +320,9 @@ class OrthogResidual(StackFeature):
             raise ConfigError('`orthog_residual_over_sequence` does not go with a causal stack: it sees later tokens')
         return OrthogonalResidualUpdate(*args, over_sequence=self.orthog_residual_over_sequence, **options)
 
-    @property
-    def joins_tokens(self) -> str:
-        """The reason why packed documents would mix, if they would."""
-        return 'it treats all tokens of a sequence as one vector' if self.orthog_residual_over_sequence else ''
-
-    @property
-    def needs_all(self) -> str:
-        return self.joins_tokens
+    def setup(self, host: Any) -> None:
+        if self.orthog_residual_over_sequence:
+            self.refuse(dict.fromkeys(('documents', 'some tokens'), 'it treats all tokens of a sequence as one vector'))
 
 
 class MVSplitResidual(StackFeature):
@@ -339,8 +332,7 @@ class MVSplitResidual(StackFeature):
     """
 
     paper = 'arXiv:2605.06169'
-    joins_tokens = 'its means run across documents'
-    needs_all = 'its means are over all tokens'
+    refuses = {'documents': 'its means run across documents', 'some tokens': 'its means are over all tokens'}
     mv_split_residual = flag(False, 'scale the mean over tokens and the deviation from it by separate factors')
     remembers = {'sums': PerToken()}
 
@@ -361,7 +353,7 @@ class LayerDropout(StackFeature):
     )
     settles = ('layer_dropouts',)
     only_trains = True
-    can_cache_in_training = False
+    refuses = {'cache in training': 'layers that are skipped at random keep no past'}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -399,7 +391,7 @@ class ResiDual(StackFeature):
     """
 
     paper = 'ResiDual, arXiv:2304.14802'
-    needs_all = 'its second stream is updated for every token in each layer'
+    refuses = {'some tokens': 'its second stream is updated for every token in each layer'}
     resi_dual = flag(False, 'post-norm layers plus a second, unnormalized residual stream')
     resi_dual_scale = flag(
         1.0,

@@ -24,6 +24,7 @@ from x_transformers.features.tables import KeepsPrecision, angles_at
 from x_transformers.flags import (
     Check,
     ConfigError,
+    Input,
     PerToken,
     an_instance,
     each,
@@ -223,20 +224,17 @@ class Rotary(AttentionFeature):
         None, 'number of heads that are rotated, counted from the last; all if None', size | none, example=2
     )
     rotary_factor = flag(1.0, 'factor of the rotated channels, in queries and in keys', positive, example=1.2)
+    always = False
     takes = {
-        'rotary_pos_emb': '(angles (1 or b) j r, scale)',
-        'context_rotary_pos_emb': '(angles (1 or b) j r, scale), of the keys of a context',
-        'kept_angles': 'a Buffer with the angles of all cached and new tokens: the cache stores rotated keys',
+        'rotary_pos_emb': Input('(angles (1 or b) j r, scale)', rotary_angles),
+        'context_rotary_pos_emb': Input('(angles (1 or b) j r, scale), of the keys of a context', rotary_angles),
+        'kept_angles': Input(
+            'a Buffer with the angles of all cached and new tokens: the cache stores rotated keys', an_instance(Buffer)
+        ),
     }
     keys_may_leave = True
-    must_be = {
-        'rotary_pos_emb': rotary_angles,
-        'context_rotary_pos_emb': rotary_angles,
-        'kept_angles': an_instance(Buffer),
-    }
     settles = ('rotate_num_heads',)
     remembers = {'angles': PerToken(derived=True)}
-    waits = True
     cuts = {}
 
     @classmethod
@@ -312,10 +310,9 @@ class GivenAngles(StackFeature):
     """Position angles passed by the caller, used in all self-attention layers instead of those of the stack."""
 
     takes = {
-        'rotary_pos_emb': '(angles (1 or b) j r, scale), as `RotaryEmbedding` returns them',
-        'polar_pos_emb': '(angles (1 or b) j d, shifts of the keys h 1 d)',
+        'rotary_pos_emb': Input('(angles (1 or b) j r, scale), as `RotaryEmbedding` returns them'),
+        'polar_pos_emb': Input('(angles (1 or b) j d, shifts of the keys h 1 d)'),
     }
-    waits = True
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         for name in self.takes:
@@ -377,8 +374,7 @@ class RotaryPositions(StackFeature):
     rotate_num_heads = flag(
         None, 'number of heads that are rotated, counted from the last; all if None', size | none, example=2
     )
-    takes = {'context_pos': 'm | b m'}
-    must_be = {'context_pos': tensor_of('m | b m')}
+    takes = {'context_pos': Input('m | b m', tensor_of('m | b m'))}
     stored_as = {'angles': 'rotary_pos_emb'}
     switches = ('rotary_pos_emb', 'rotary_xpos')
     options = {'rotary_xpos_scale_base': 'rotary_xpos'}

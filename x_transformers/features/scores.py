@@ -19,7 +19,7 @@ from x_transformers.core.modes import at_least_float, transformed, without_autoc
 from x_transformers.core.rows import noise_state, replayed, to_4d
 from x_transformers.features.contextual import HeadMixer
 from x_transformers.features.levels import AttentionFeature, StackFeature
-from x_transformers.flags import ConfigError, a_callable, flag, none, positive, probability, size, warn_once
+from x_transformers.flags import ConfigError, Input, a_callable, flag, none, positive, probability, size, warn_once
 from x_transformers.flags.inputs import floating
 from x_transformers.kernels.dense import lowest, softmax
 
@@ -99,9 +99,7 @@ class ResidualScores(AttentionFeature):
 
     paper = 'RealFormer, arXiv:2012.11747'
     row_wise = True
-    takes = {'prev_attn': 'broadcasts to b h i j'}
-    must_be = {'prev_attn': floating}
-    waits = True
+    takes = {'prev_attn': Input('broadcasts to b h i j', floating)}
     cuts = {}
     input_cuts = {'prev_attn': '... h i j'}
 
@@ -433,9 +431,11 @@ class AttnDelta(AttentionFeature):
     paper = 'OpenReview uomCTwGflg'
     row_wise = True
     counts_hidden = True
-    takes = {'attn_delta': 'broadcasts to b h i j; prepended keys get 0, unless its last axis includes them'}
-    must_be = {'attn_delta': floating}
-    waits = True
+    takes = {
+        'attn_delta': Input(
+            'broadcasts to b h i j; prepended keys get 0, unless its last axis includes them', floating
+        ),
+    }
     cuts = {}
     input_cuts = {'attn_delta': '... h i j'}
     falls_back = True
@@ -468,11 +468,13 @@ class InvertedAttention(AttentionFeature):
     """
 
     paper = 'Inverted-Attention Transformers, OpenReview WgQZNoQ5AB; Slot Attention, arXiv:2006.15055'
-    joins_tokens = 'its softmax over queries would span all documents'
-    needs_all = 'its softmax is over all queries'
+    refuses = {
+        'documents': 'its softmax over queries would span all documents',
+        'some tokens': 'its softmax is over all queries',
+        'cache': 'later queries change the weights of earlier ones',
+        'causal': 'its softmax over queries includes later ones',
+    }
     inverted_attention = flag(False, 'softmax over the queries instead of the keys')
-    can_cache = False
-    looks_ahead = 'its softmax over queries includes later ones'
     cuts = {}
 
     def setup(self, host: Any) -> None:
@@ -514,7 +516,7 @@ class ResidualAttention(StackFeature):
     """Residual attention (RealFormer): add the logits of each self-attention layer to those of the next."""
 
     paper = 'RealFormer, arXiv:2012.11747'
-    needs_all = 'the next layer needs the logits of every query'
+    refuses = {'some tokens': 'the next layer needs the logits of every query'}
     residual_attn = flag(False, 'add the logits of the previous self-attention layer')
     kind = 'a'
 

@@ -9,16 +9,14 @@ from torch import Tensor
 from x_transformers.core.rows import Rows
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.features.positions import window
-from x_transformers.flags import ConfigError, count, flag
+from x_transformers.flags import ConfigError, Input, count, flag
 
 
 class SameLength(AttentionFeature):
     """Limit each query to a number of keys before itself, memories included."""
 
     paper = 'Transformer-XL, arXiv:1901.02860'
-    takes = {'mem_same_length': 'number of keys before itself that a query attends to'}
-    must_be = {'mem_same_length': count}
-    waits = True
+    takes = {'mem_same_length': Input('number of keys before itself that a query attends to', count)}
     is_band = keys_may_leave = True
     cuts = {}
 
@@ -38,8 +36,6 @@ class SameLengthInStack(StackFeature):
 
     paper = SameLength.paper
     takes = SameLength.takes
-    must_be = SameLength.must_be
-    waits = True
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         if call.inputs.get('mem_same_length') is not None:

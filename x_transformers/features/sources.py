@@ -16,7 +16,7 @@ from x_transformers.cache import LayerIntermediates
 from x_transformers.core.checks import a_tensor, as_mask, check_broadcast, check_digits, check_vectors, cleared
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.polar import Polar
-from x_transformers.flags import PerToken, count, flag, shown
+from x_transformers.flags import Input, PerToken, count, flag, shown
 from x_transformers.flags.contracts import BareKeys
 from x_transformers.flags.inputs import a_switch, floating, tensor_of
 from x_transformers.kernels.dense import tile_heads
@@ -27,7 +27,7 @@ class SeparateInputs(AttentionFeature):
 
     paper = 'Hyper-Connections, arXiv:2409.19606'
     qkv_receive_diff_residuals = flag(False, 'x has shape (3, b, n, d), the inputs of queries, keys and values')
-    not_across = 'keys and values of a context come from the context'
+    refuses = {'cross-attention': 'keys and values of a context come from the context'}
 
     def views(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if x.ndim != 4 or x.shape[0] != 3:
@@ -39,7 +39,9 @@ class SeparateInputs(AttentionFeature):
 
     def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         if call.context is not None:
-            raise ValueError(f'`qkv_receive_diff_residuals` does not go with a context: {self.not_across}')
+            raise ValueError(
+                f'`qkv_receive_diff_residuals` does not go with a context: {self.reason("cross-attention")}'
+            )
         return qkv
 
 
@@ -47,9 +49,11 @@ class ValueContext(AttentionFeature):
     """Values from a separate sequence, as long as that of the keys:  Q = X_q W_q,  K = X_k W_k,  V = X_v W_v"""
 
     paper = 'Attention Is All You Need, arXiv:1706.03762, section 3.2.2'
-    takes = {'value_context': 'b j d, input of the values, one vector per token of `context`'}
-    must_be = {'value_context': tensor_of('b j d', floats=True)}
-    waits = True
+    takes = {
+        'value_context': Input(
+            'b j d, input of the values, one vector per token of `context`', tensor_of('b j d', floats=True)
+        ),
+    }
     cuts = {}
 
     def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -69,9 +73,7 @@ class ValueContext(AttentionFeature):
 class KVInputResidual(AttentionFeature):
     """A tensor passed by the caller and added to the inputs of keys and values."""
 
-    takes = {'kv_input_residual': 'broadcasts to the input of the keys, b j d'}
-    must_be = {'kv_input_residual': floating}
-    waits = True
+    takes = {'kv_input_residual': Input('broadcasts to the input of the keys, b j d', floating)}
     cuts = {}
 
     def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,13 +90,11 @@ class Deltas(AttentionFeature):
     """Tensors passed by the caller and added to projected queries, keys, values and merged heads.  arXiv:2605.12357"""
 
     takes = {
-        'q_delta': 'broadcasts to b n (h d)',
-        'k_delta': 'broadcasts to b j (k d)',
-        'v_delta': 'broadcasts to b j (k d)',
-        'o_delta': 'broadcasts to b n (h d)',
+        'q_delta': Input('broadcasts to b n (h d)', floating),
+        'k_delta': Input('broadcasts to b j (k d)', floating),
+        'v_delta': Input('broadcasts to b j (k d)', floating),
+        'o_delta': Input('broadcasts to b n (h d)', floating),
     }
-    must_be = dict.fromkeys(takes, floating)
-    waits = True
     cuts = {}
     input_cuts = {
         **dict.fromkeys(('q_delta', 'o_delta'), '... (h d)'),
@@ -122,9 +122,10 @@ class SegmentMemory(AttentionFeature):
     """Memories: prepend the hidden states of earlier segments to the inputs of keys and values."""
 
     paper = 'Transformer-XL, arXiv:1901.02860'
-    takes = {'mem': 'b l d, normalized like x', 'mem_mask': 'b l'}
-    must_be = {'mem': tensor_of('b l d', floats=True), 'mem_mask': tensor_of('b l')}
-    waits = True
+    takes = {
+        'mem': Input('b l d, normalized like x', tensor_of('b l d', floats=True)),
+        'mem_mask': Input('b l', tensor_of('b l')),
+    }
     cuts = {}
 
     def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -146,9 +147,8 @@ class ValueResidual(AttentionFeature):
 
     paper = 'Value Residual Learning, arXiv:2410.17897'
     learned_value_residual_mix = flag(False, 'compute the mix per token and head from the input, instead of one half')
-    takes = {'value_residual': 'like the values, b h n d'}
-    must_be = {'value_residual': tensor_of('b h n d', floats=True)}
-    waits = True
+    always = False
+    takes = {'value_residual': Input('like the values, b h n d', tensor_of('b h n d', floats=True))}
     stored_as = {'to_mix': 'to_value_residual_mix'}
     remembers = {'value mix': PerToken()}
     cuts = {'to_mix.0.weight': (0, 'kv_heads'), 'to_mix.0.bias': (0, 'kv_heads')}
@@ -210,11 +210,10 @@ class AdditionalKV(AttentionFeature):
     """Keys and values passed by the caller: not normalized, without a position, visible to every query."""
 
     takes = {
-        'additional_key_values': '(k, v), b k m d each, k a divisor of the number of heads',
-        'additional_key_value_mask': 'b m',
+        'additional_key_values': Input('(k, v), b k m d each, k a divisor of the number of heads'),
+        'additional_key_value_mask': Input('b m'),
     }
     keys_may_leave = True
-    waits = True
     cuts = {}
     input_cuts = {'additional_key_values': 'b h m d'}
 
@@ -294,15 +293,16 @@ class AddValueResidual(StackFeature):
         own.first = {layer.kind: intermediates.values, **getattr(own, 'first', {})}
 
 
+RESIDUALS = tensor_of('l b n d | b n d', floats=True)
+
+
 class KVResiduals(StackFeature):
     """Tensors passed by the caller and added to the inputs of keys and values, in the order in which layers run."""
 
     takes = {
-        'self_attn_kv_residuals': 'l b n d, or b n d for the first layer',
-        'cross_attn_kv_residuals': 'l b m d, or b m d for the first layer',
+        'self_attn_kv_residuals': Input('l b n d, or b n d for the first layer', RESIDUALS),
+        'cross_attn_kv_residuals': Input('l b m d, or b m d for the first layer', RESIDUALS),
     }
-    must_be = dict.fromkeys(takes, tensor_of('l b n d | b n d', floats=True))
-    waits = True
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
         name = {'a': 'self_attn_kv_residuals', 'c': 'cross_attn_kv_residuals'}.get(layer.kind, '')
@@ -330,13 +330,15 @@ class AdditionalKVs(StackFeature):
     """Keys and values of another model, one pair per self-attention layer, from its cache or as tensors."""
 
     takes = {
-        'self_attn_additional_kv': 'list of (k, v), b k m d each, or the cache or intermediates of another stack',
-        'additional_kv_mask': 'b m',
-        'detach_additional_kv': 'True to stop the gradient into them',
-        'route_additional_kv_to_top': 'True: the last pair goes to the last layer; False: the first to the first',
+        'self_attn_additional_kv': Input(
+            'list of (k, v), b k m d each, or the cache or intermediates of another stack'
+        ),
+        'additional_kv_mask': Input('b m'),
+        'detach_additional_kv': Input('True to stop the gradient into them', a_switch),
+        'route_additional_kv_to_top': Input(
+            'True: the last pair goes to the last layer; False: the first to the first', a_switch
+        ),
     }
-    must_be = {'detach_additional_kv': a_switch, 'route_additional_kv_to_top': a_switch}
-    waits = True
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         given = call.inputs.get('self_attn_additional_kv')

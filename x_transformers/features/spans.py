@@ -58,7 +58,7 @@ class AdaptiveSpan(AttentionFeature):
         **dict.fromkeys(('num_mem_kv', 'add_zero_kv', 'head_learned_sink'), 'prepended keys have no distance'),
         **dict.fromkeys(('kernel', 'aft', 'linformer_k'), 'it forms no weights of single keys'),
     }
-    not_across = 'its distances are between tokens of one sequence'
+    refuses = {'cross-attention': 'its distances are between tokens of one sequence'}
     keys_may_leave = limits_sight = True
 
     @property
@@ -68,7 +68,7 @@ class AdaptiveSpan(AttentionFeature):
     def setup(self, host: Any) -> None:
         if not host.causal:
             instead = 'In cross-attention leave it out: `cross_attn_adaptive_span=None`'
-            raise ConfigError(f'`adaptive_span` needs `causal`: {self.not_across}. {instead}')
+            raise ConfigError(f'`adaptive_span` needs `causal`: {self.reason("cross-attention")}. {instead}')
         if host.flash:
             raise ConfigError('`flash=True` does not go with `adaptive_span`: the fused kernel reads all keys')
         heads = host.query_heads
@@ -116,7 +116,7 @@ class AdaptiveSpan(AttentionFeature):
         return (self.reach(self.spans(self.span), call) if static else self.max_span), 1
 
     def mask(self, call: Any) -> Rows:
-        check_causal(call, 'adaptive_span', self.not_across)
+        check_causal(call, 'adaptive_span', self.reason('cross-attention'))
         own = call.own(self)
         own.z = self.spans(call.x)
         real = None if self.adaptive_span == 'static' else call.real_queries

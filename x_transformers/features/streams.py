@@ -173,7 +173,7 @@ class ResidualStreams(StackFeature):
     """Several residual streams: copies of the input, each plus a learned embedding. The output is their sum."""
 
     paper = 'Hyper-Connections, arXiv:2409.19606'
-    needs_all = 'the streams are part of the batch axis'
+    refuses = {'some tokens': 'the streams are part of the batch axis'}
     num_residual_streams = flag(1, 'number of residual streams', size, example=2)
     clashes = {
         'gate_residual': 'it supports a single residual stream',

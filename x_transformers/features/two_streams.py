@@ -13,11 +13,12 @@ from x_transformers.core.own_modules import known_stack
 from x_transformers.core.rows import Pointwise, Rows, of_each, taken
 from x_transformers.features.documents import DocumentsInStack, joined_by, refuse_joined
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
-from x_transformers.flags import ConfigError, flag
+from x_transformers.flags import ConfigError, Input, flag
 from x_transformers.flags.inputs import tensor_of
 from x_transformers.flags.maybe import Maybe
 
 PAPER = 'XLNet, arXiv:1906.08237'
+INDICES = tensor_of('b n', floats=False)
 AT = 'b k, indices of the tokens to predict; the last k entries of x are their queries'
 
 
@@ -25,9 +26,7 @@ class InOrder(AttentionFeature):
     """A query with rank i attends to keys whose rank is at most i. Memories are visible to all queries."""
 
     paper = PAPER
-    takes = {'order_of_queries': 'b n, ranks', 'order_of_keys': 'b n, ranks'}
-    must_be = dict.fromkeys(takes, tensor_of('b n', floats=False))
-    waits = True
+    takes = dict.fromkeys(('order_of_queries', 'order_of_keys'), Input('b n, ranks', tensor_of('b n', floats=False)))
     cuts = {}
 
     def mask(self, call: Any) -> Rows | None:
@@ -66,8 +65,10 @@ class TwoStreams(StackFeature):
 
     paper = PAPER
     two_stream = flag(False, 'add a query stream that predicts tokens in a given order (XLNet)')
-    takes = {'stream_ranks': 'b n, the rank of each token in the order, -1 for known tokens', 'stream_at': AT}
-    must_be = dict.fromkeys(takes, tensor_of('b n', floats=False))
+    takes = {
+        'stream_ranks': Input('b n, the rank of each token in the order, -1 for known tokens', INDICES),
+        'stream_at': Input(AT, INDICES),
+    }
     stored_as = {'query': 'two_stream_w'}
     clashes = {'shift_tokens': 'the queries have no preceding token'}
 
@@ -128,8 +129,6 @@ class TwoStreamsInModel(ModelFeature):
 
     paper = PAPER
     takes = TwoStreams.takes
-    must_be = TwoStreams.must_be
-    waits = True
 
     def setup(self, host: Any) -> None:
         self.known = known_stack(host.attn_layers).features.find(TwoStreams) is not None
@@ -170,10 +169,9 @@ class SegmentTerm(AttentionFeature):
     xl_rel_segments = flag(
         False, 'add a term to the scores that depends on whether two tokens belong to the same segment'
     )
-    takes = {'segment_ids': 'b n, segment of each token'}
-    must_be = {'segment_ids': tensor_of('b n', floats=False)}
+    takes = {'segment_ids': Input('b n, segment of each token', tensor_of('b n', floats=False))}
     stored_as = {'query': 'xl_s', 'table': 'xl_segments'}
-    not_across = 'its segments belong to one sequence'
+    refuses = {'cross-attention': 'its segments belong to one sequence'}
 
     def setup(self, host: Any) -> None:
         heads, width = host.shape.heads, host.dim_key
@@ -225,7 +223,6 @@ class SegmentsInStack(StackFeature):
         False, 'add a term to the scores that depends on whether two tokens belong to the same segment'
     )
     takes = SegmentTerm.takes
-    must_be = SegmentTerm.must_be
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
         return {'xl_rel_segments': True, **flags} if kind == 'a' else flags
@@ -247,8 +244,6 @@ class SegmentsInModel(ModelFeature):
 
     paper = PAPER
     takes = SegmentTerm.takes
-    must_be = SegmentTerm.must_be
-    waits = True
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         ids = call.inputs.get('segment_ids')

@@ -43,7 +43,7 @@ class CoordinatePositions(StackFeature):
         'per_layer_abs_pos_emb': 'both add positions before every block',
     }
 
-    needs_all = 'it changes every token before each block'
+    refuses = {'some tokens': 'it changes every token before each block'}
 
     @classmethod
     def variant(cls, values: Mapping[str, Any]) -> type[CoordinatePositions]:
@@ -81,7 +81,7 @@ class CoordinatePositions(StackFeature):
 class CoordinatesWhereTokensHalt(CoordinatePositions):
     """The same where another feature runs blocks, and asks for `signalled` before each."""
 
-    needs_all = ''
+    refuses = {'some tokens': ''}
     arrive: Any = None
 
 
@@ -148,7 +148,7 @@ class UniversalTransition(StackFeature):
     """Separable convolutions along the sequence instead of feedforwards, as layers of kind 'sepconv'."""
 
     paper = CoordinatePositions.paper
-    joins_tokens = 'its convolutions run across documents'
+    refuses = {'documents': 'its convolutions run across documents'}
     ut_transition = flag(
         'ff',
         "second branch of each block: 'ff' (feedforward) or 'sepconv' (separable convolutions)",

@@ -15,7 +15,7 @@ from x_transformers.core.rows import Pointwise, Rows, is_large, summable
 from x_transformers.features.embeddings import adds_positions
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.features.positions import positions_of
-from x_transformers.flags import ConfigError, PerToken, flag
+from x_transformers.flags import ConfigError, Input, PerToken, flag
 from x_transformers.flags.inputs import tensor_of
 
 OTHERS = ('rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb', 'xl_rel_pos', 'per_layer_abs_pos_emb')
@@ -41,10 +41,12 @@ class UntiedPositions(AttentionFeature):
 
     paper = 'TUPE, arXiv:2006.15595'
     tupe_pos = flag(False, 'add scores of the position embeddings, computed by the stack')
-    takes = {'untied_scores': 'b h i j, for all keys, or their factors'}
+    takes = {'untied_scores': Input('b h i j, for all keys, or their factors')}
     settles = ('logit_scale',)
-    not_across = 'its positions belong to one sequence'
-    not_in_stack = dict.fromkeys(OTHERS, 'only one position scheme is possible')
+    refuses = {
+        'cross-attention': 'its positions belong to one sequence',
+        **dict.fromkeys(OTHERS, 'only one position scheme is possible'),
+    }
 
     def setup(self, host: Any) -> None:
         if host.shape.kv_heads != host.shape.heads:
@@ -53,7 +55,7 @@ class UntiedPositions(AttentionFeature):
 
     def bias(self, call: Any) -> Tensor | Rows:
         if call.context is not None:
-            raise ValueError(f'`tupe_pos` does not go with a context: {self.not_across}')
+            raise ValueError(f'`tupe_pos` does not go with a context: {self.reason("cross-attention")}')
         given = call.inputs.get('untied_scores')
         if given is None:
             raise ValueError('`untied_scores` is missing: a stack with `tupe_pos` gives it')
@@ -92,15 +94,16 @@ class UntiedPositionsInStack(StackFeature):
     tupe_pos = flag(False, 'add separate scores of the position embeddings, instead of adding these to the tokens')
     tupe_cls_first = flag(False, 'treat the token at position 0 as [CLS], which has no position')
     takes = {
-        'pos_vectors': 'n d | b n d, position embeddings of the new tokens',
-        'pos_known': 'n | b n, True for tokens with a position; all if None',
+        'pos_vectors': Input(
+            'n d | b n d, position embeddings of the new tokens', tensor_of('n d | b n d', floats=True)
+        ),
+        'pos_known': Input('n | b n, True for tokens with a position; all if None', tensor_of('n | b n')),
     }
-    must_be = {'pos_vectors': tensor_of('n d | b n d', floats=True), 'pos_known': tensor_of('n | b n')}
     stored_as = {'to_queries': 'tupe_q', 'to_keys': 'tupe_k', 'without': 'tupe_cls'}
     options = {'tupe_cls_first': 'tupe_pos'}
     remembers = {'tupe_k': PerToken()}
     reads_positions = True
-    clashes = UntiedPositions.not_in_stack
+    clashes = dict.fromkeys(OTHERS, 'only one position scheme is possible')
 
     def setup(self, host: Any) -> None:
         self.to_queries, self.to_keys = (

@@ -12,7 +12,7 @@ from x_transformers.core.rows import Pointwise, Rows, summable
 from x_transformers.features.biases import distances
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.tables import sinusoids
-from x_transformers.flags import ConfigError, flag, none, size
+from x_transformers.flags import ConfigError, Input, flag, none, size
 from x_transformers.flags.inputs import is_floating, pair_of
 
 Pair = tuple[Tensor, Tensor]
@@ -34,11 +34,12 @@ class XLPositions(AttentionFeature):
     xl_rel_pos = flag(False, 'add the scores of the queries with sinusoids of the distance (Transformer-XL)')
     xl_rel_pos_untied = flag(True, 'learn u and v in this layer; if False, the stack provides them')
     xl_clamp_len = flag(None, CLAMPED, size | none, example=3)
-    takes = {'xl_vectors': '(u, v), each h e'}
-    must_be = {'xl_vectors': pair_of('(u, v), tensors', is_floating, is_floating)}
+    takes = {'xl_vectors': Input('(u, v), each h e', pair_of('(u, v), tensors', is_floating, is_floating))}
     stored_as = {'matrix': 'xl_r', 'u': 'xl_u', 'v': 'xl_v'}
-    not_across = 'its distances are between tokens of one sequence'
-    not_in_stack = dict.fromkeys(OTHERS, ONE_AT_A_TIME)
+    refuses = {
+        'cross-attention': 'its distances are between tokens of one sequence',
+        **dict.fromkeys(OTHERS, ONE_AT_A_TIME),
+    }
 
     def setup(self, host: Any) -> None:
         if host.dim % 2:
@@ -50,7 +51,7 @@ class XLPositions(AttentionFeature):
 
     def bias(self, call: Any) -> Rows:
         if call.context is not None:
-            raise ValueError(f'`xl_rel_pos` does not go with a context: {self.not_across}')
+            raise ValueError(f'`xl_rel_pos` does not go with a context: {self.reason("cross-attention")}')
         if call.memories and not call.causal and call.inputs.get('order_of_keys') is None:
             raise ValueError('`xl_rel_pos` with memories needs `causal`: earlier tokens have no distance to them')
         if self.xl_clamp_len is not None and call.k_pos.is_floating_point():
@@ -146,7 +147,7 @@ class XLPositionsInStack(StackFeature):
     xl_rel_pos_untied = flag(False, 'learn separate vectors u and v in each layer')
     xl_clamp_len = flag(None, CLAMPED, size | none, example=3)
     stored_as = {'u': 'xl_u', 'v': 'xl_v'}
-    clashes = XLPositions.not_in_stack
+    clashes = dict.fromkeys(OTHERS, ONE_AT_A_TIME)
     gives_positions = True
 
     def setup(self, host: Any) -> None:

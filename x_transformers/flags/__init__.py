@@ -11,6 +11,7 @@ as JSON and `explain()` are all derived from the declarations. No tensors.
 from x_transformers.flags.checks import (
     Check,
     ConfigError,
+    Input,
     a_callable,
     a_mapping,
     an_instance,
@@ -76,6 +77,7 @@ __all__ = [
     'Feature',
     'Features',
     'Flag',
+    'Input',
     'Noted',
     'OfContext',
     'PerLayer',

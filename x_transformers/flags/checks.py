@@ -85,6 +85,14 @@ class Check:
         return Check(f'{self.words} or {other.words}', lambda value: self.test(value) or other.test(value), kind)
 
 
+@dataclass(frozen=True)
+class Input:
+    """An input of the forward call that a feature takes: its axes, or a description, and a check."""
+
+    axes: str
+    check: Check | None = None
+
+
 def is_int(value: Any) -> TypeGuard[int]:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 

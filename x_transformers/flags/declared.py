@@ -17,10 +17,12 @@ from torch import nn
 from x_transformers.flags.checks import (
     Check,
     ConfigError,
+    Input,
     boolean,
     shown,
 )
 from x_transformers.flags.contracts import check_ring, chosen, number_of_arguments, ring_of, takes_arguments
+from x_transformers.flags.renamed import OLD_DECLARATIONS, translate_declarations, translate_of_instance
 from x_transformers.flags.states import Remembered, kept_of_earlier
 
 PACKAGE = __name__.partition('.')[0]
@@ -86,29 +88,25 @@ class Feature:
         needs      flag -> reason: a flag of the same level that must be on. Arguments of the host, such as `causal`,
                    are not flags: check `host.causal` in `setup(host)`
         clashes    flag -> reason: a flag of the same level that must be off
-        not_in_stack   flag -> reason: a flag of the stack that must be off, for features of self-attention
         yields_to  flags of the same level that override this feature if they are also set, with a warning
         switches   flags that switch the feature on, if not only the first one
         settles    attributes of the host that `setup` writes; no two features may write the same one
         options    flag -> flag: the first has no effect unless the second is set
         idle_beside   flag -> flag: the first has no effect if the second is set
         serves   flags of branches, any of which enables this feature of a stack, which has no flags itself
-        not_across    the reason why the feature cannot be used in cross-attention, if there is one
-        looks_ahead   how tokens depend on later ones, if they do: an error in causal stacks
-        looks_ahead_by   the flag that causes it; '' for the last one that is set
-        joins_tokens   how tokens are mixed other than by attention, if they are: an error with packed documents
-        needs_all   the reason why layers must run on all tokens, if there is one: an error with `call.of_tokens`. If
-                   this or `joins_tokens` is not set ('' for no reason), a Running or Ring state is the reason
+        refuses    situation -> reason: where the feature raises an error. `setup` may add some by `self.refuse`:
+                   'cache': later tokens change earlier results, or the past cannot be stored; 'cache in training';
+                   'left padding'; 'cross-attention'; 'causal': tokens depend on later ones, or a pair of the reason and
+                   the flag that causes it; 'documents': tokens are mixed other than by attention; 'some tokens': layers
+                   must run on all tokens. Without these two ('' for no reason) a Running or Ring state is the reason.
+                   In features of attention also a flag of the stack
         counts_tokens   True if the result for a token, or a loss, depends on the number of tokens that are not padding,
                    later ones included: then losses pass the padding to the model
-        takes      name -> shape: inputs of the forward call that the feature uses
-        must_be    name -> Check: checks of these inputs (`flags.inputs` has some)
-        waits      True if the feature has no effect in a call without any of these inputs
+        takes      name -> Input(axes, check): inputs of the forward call that the feature uses (`flags.inputs` has some
+                   checks). Features without flags act only in calls with one of them
+        always     True if such a feature acts in all calls; False if a feature with flags needs one of its inputs too
         fuses      True if the fused kernel implements the feature
         falls_back   for features without flags: with its inputs the eager kernel is used even if `flash=True`
-        can_cache  False if later tokens change earlier results, or the past cannot be stored
-        can_cache_in_training   False if it cannot be cached in training only, because of random numbers
-        can_pad_left   False if sequences cannot be padded on the left
         remembers  name -> PerToken(), Running(), Ring(w): states that the cache stores, accessed by
                    `call.state(name)`; an instance may set its own in `setup`. See `flags/states.py`
         only_trains   True if in evaluation it changes only speed and initial values
@@ -139,28 +137,19 @@ class Feature:
     flags: ClassVar[dict[str, Flag]] = {}
     needs: ClassVar[dict[str, str]] = {}
     clashes: ClassVar[dict[str, str]] = {}
-    not_in_stack: ClassVar[dict[str, str]] = {}
     yields_to: ClassVar[tuple[str, ...]] = ()
     switches: ClassVar[tuple[str, ...]] = ()
     settles: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[dict[str, str]] = {}
     idle_beside: ClassVar[dict[str, str]] = {}
     serves: ClassVar[tuple[str, ...]] = ()
-    not_across: str = ''
-    looks_ahead: str = ''
-    looks_ahead_by: ClassVar[str] = ''
-    joins_tokens: str | None = None
+    refuses: dict[str, str | tuple[str, str]] = {}  # noqa: RUF012  an instance may have its own
     counts_tokens: ClassVar[bool] = False
-    needs_all: str | None = None
-    takes: ClassVar[dict[str, str]] = {}
-    must_be: ClassVar[dict[str, Check]] = {}
-    waits: ClassVar[bool] = False
+    takes: ClassVar[dict[str, Input]] = {}
+    always: ClassVar[bool | None] = None
     stored_as: ClassVar[dict[str, str]] = {}
     fuses: ClassVar[bool] = False
     falls_back: ClassVar[bool] = False
-    can_cache: bool = True
-    can_cache_in_training: bool = True
-    can_pad_left: bool = True
     remembers: dict[str, Remembered] = {}  # noqa: RUF012  an instance may have its own
     only_trains: ClassVar[bool] = False
     cuts: ClassVar[dict[str, tuple[int, str]] | None] = None
@@ -172,6 +161,7 @@ class Feature:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.is_own = not cls.__module__.startswith(f'{PACKAGE}.')
+        translate_declarations(cls)
         cls.__doc__ = cls.__doc__ or ''  # that of its base class is no description of it
         own = {n: replace(f, name=n, feature=cls) for n, f in vars(cls).items() if isinstance(f, Flag)}
         cls.flags = own or cls.flags
@@ -238,10 +228,21 @@ class Feature:
         """What the user wrote to have it: its switch, or the first input that it reads."""
         return next(iter((*self.flags, *self.takes, type(self).__name__)))
 
-    def of_tokens_together(self, name: str) -> str:
-        """What `joins_tokens` or `needs_all` says; where it says nothing, what the feature keeps of earlier tokens."""
-        said = getattr(self, name)
-        return kept_of_earlier(self.remembers) if said is None else said
+    @property
+    def waits(self) -> bool:
+        """Return True if the feature has no effect in a call without any of its inputs."""
+        return bool(self.takes) and not (self.flags if self.always is None else self.always)
+
+    def refuse(self, reasons: Mapping[str, str | tuple[str, str]]) -> None:
+        """Add situations and reasons to `refuses` of this instance; '' removes a reason."""
+        self.refuses = {**self.refuses, **reasons}
+
+    def reason(self, situation: str) -> str:
+        """Return why the feature cannot be used in a situation of `refuses`, or ''."""
+        found = self.refuses.get(situation)
+        if found is None:
+            return kept_of_earlier(self.remembers) if situation in ('documents', 'some tokens') else ''
+        return found if isinstance(found, str) else found[0]
 
     @classmethod
     def runs_at(cls) -> tuple[str, ...]:
@@ -253,6 +254,9 @@ class Feature:
         return self.runs_at()
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name in OLD_DECLARATIONS and self.is_own:
+            translate_of_instance(self, name, value)
+            return
         if not isinstance(value, (torch.Tensor, nn.Module)):
             self.__dict__[name] = value
             return
@@ -383,7 +387,7 @@ class Features:
         self.at = {stage: tuple(features) for stage, features in at.items()}
         self.bind()
         self.takes = frozenset(name for feature in self.active for name in feature.takes)
-        self.judges = {name: feature for feature in self.active for name in feature.must_be}
+        self.judges = {n: feature for feature in self.active for n, of in feature.takes.items() if of.check is not None}
         self.awaited = frozenset(name for feature in self.active if feature.waits for name in feature.takes)
         self.known_calls = {}
 

@@ -1,4 +1,4 @@
-"""What the inputs of a call must be: checks for the `must_be` of features."""
+"""What the inputs of a call must be: checks for the `takes` of features."""
 
 from __future__ import annotations
 

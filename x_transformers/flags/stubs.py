@@ -200,12 +200,11 @@ def collect_inputs(cls: type[Configurable], writer: Writer) -> Fields:
     elif issubclass(cls, stack):
         levels += [Configurable.kinds[branch].catalogue for branch in branches]
     for feature in (feature for level in levels for feature in level):
-        for one, shape in feature.takes.items():
+        for one, taken in feature.takes.items():
             if one in RESULTS.get(name, {}):
                 continue
-            check = feature.must_be.get(one)
-            kind = guess_input_type(shape) if check is None else writer.import_names(check.type)
-            words = ' '.join(shape.split()).replace('\\', '\\\\')
+            kind = guess_input_type(taken.axes) if taken.check is None else writer.import_names(taken.check.type)
+            words = ' '.join(taken.axes.split()).replace('\\', '\\\\')
             found.setdefault(one, (kind if 'None' in kind or kind == 'Any' else f'{kind} | None', f'"""{words}"""'))
     return found
 

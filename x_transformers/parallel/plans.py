@@ -136,7 +136,7 @@ def unknown(feature: Feature, level: str, sequence: bool) -> str:
         return f'it reads what attention leaves, of which each device has some heads; {UNKNOWN}'
     if not sequence:  # it acts on the stream, that all devices have
         return ''
-    return f'with `sequence`, {feature.of_tokens_together("joins_tokens") or NOT_ALONE}'
+    return f'with `sequence`, {feature.reason("documents") or NOT_ALONE}'
 
 
 def is_known(module: nn.Module) -> bool:

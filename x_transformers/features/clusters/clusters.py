@@ -108,8 +108,16 @@ class Clusters(AttentionFeature):
     kinds: ClassVar[dict[str, type[Clusters]]] = {}
     options_of: ClassVar[tuple[str, ...]] = ()  # the keywords that a way reads, beside those of all
     stored_as = {'sort': 'sinkhorn_sort'}  # where there is one, in place of the flag
-    joins_tokens = ''  # clusters are those of a document
-    not_across = 'clusters contain tokens of one sequence'
+    refuses = {
+        'documents': '',
+        'cross-attention': 'clusters contain tokens of one sequence',
+        **dict.fromkeys(('shaw_rel_pos', 'xl_rel_pos'), 'it does not use distances between tokens of a cluster'),
+        'polar_pos_emb': 'its keys are shifted per head, but clusters are formed by queries',
+        'residual_attn': NO_SCORES,
+        'cross_residual_attn': NO_SCORES,
+        'two_stream': 'clusters are formed from all tokens, also those that are still to be predicted',
+        'some tokens': 'its clusters are formed from all tokens',
+    }
     handles = ('causal', 'masks', 'padding', 'documents', 'biases', 'past')
     clashes = {
         **dict.fromkeys(('max_attend_future', 'max_attend_past'), 'a token attends to its cluster instead of a window'),
@@ -122,13 +130,6 @@ class Clusters(AttentionFeature):
         'shaw_rel_values': 'it does not use distances between tokens of a cluster',
         'disentangled': 'it does not use distances between tokens of a cluster',
         'use_rel_proj_pos_bias': 'this bias is computed for all keys at once',
-    }
-    not_in_stack = {
-        **dict.fromkeys(('shaw_rel_pos', 'xl_rel_pos'), 'it does not use distances between tokens of a cluster'),
-        'polar_pos_emb': 'its keys are shifted per head, but clusters are formed by queries',
-        'residual_attn': NO_SCORES,
-        'cross_residual_attn': NO_SCORES,
-        'two_stream': 'clusters are formed from all tokens, also those that are still to be predicted',
     }
     cuts = None
 
@@ -160,11 +161,9 @@ class Clusters(AttentionFeature):
         if call.past is not None and not call.causal:
             return '`cache`: where it is not causal, later tokens change the clusters of earlier ones'
         for name in ('polar_pos_emb',):
-            if call.inputs.get(name) is not None and name in self.not_in_stack:
-                return f'`{name}`: {self.not_in_stack[name]}'
+            if call.inputs.get(name) is not None and name in self.refuses:
+                return f'`{name}`: {self.reason(name)}'
         return super().unsupported(call)
-
-    needs_all = 'its clusters are formed from all tokens'
 
     # what ways to form clusters read of a call
 

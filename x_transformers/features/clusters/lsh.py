@@ -69,7 +69,7 @@ class SharedQK(KeysOfQueries, AttentionFeature):
 
     paper = 'Reformer, arXiv:2001.04451, section 2'
     shared_qk = flag(False, 'use the L2-normalized queries as keys, without a key projection')
-    not_across = 'keys are computed from the queries of the same tokens'
+    refuses = {'cross-attention': 'keys are computed from the queries of the same tokens'}
     settles = ('logit_scale',)
     clashes = {
         **dict.fromkeys(MAKE_KEYS, OF_QUERIES),
@@ -113,7 +113,6 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
     options_of = ('lsh_rounds', 'lsh_buckets', 'lsh_chunks', 'lsh_across_buckets', 'lsh_scale')
     remembers = {'lsh_ids': PerToken()}
     stored_as = {'seed': 'lsh_seed'}
-    looks_ahead_by = 'lsh_chunks'
     settles = ('logit_scale',)
     clashes = {**Clusters.clashes, **dict.fromkeys((*MAKE_KEYS, 'qkv_receive_diff_residuals'), OF_QUERIES)}
 
@@ -125,10 +124,6 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
     def sorts(self) -> bool:
         return self.lsh_chunks == 'sorted' or (self.lsh_chunks is None and not self.host.causal)
 
-    @property
-    def looks_ahead(self) -> str:
-        return LATER if self.sorts else ''
-
     def setup(self, host: Any) -> None:
         super().setup(host)
         self.without_keys(host)
@@ -139,7 +134,10 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
         self.width = self.cluster_size or 64
         host.logit_scale = float(self.lsh_scale)
         # else the number of buckets, and so all of them, changes with the length
-        self.can_cache = host.causal and self.lsh_buckets is not None
+        if not (host.causal and self.lsh_buckets is not None):
+            self.refuse({'cache': 'the number of buckets follows the length'})
+        if self.sorts:
+            self.refuse({'causal': (LATER, 'lsh_chunks')})
         self.seed = torch.randint(2**31, ())
 
     def refuse_shared_keys(self, host: Any) -> None:

@@ -13,7 +13,7 @@ from x_transformers.core.modes import accurate, transformed, without_autocast
 from x_transformers.core.rows import Pointwise, Rows, of_each
 from x_transformers.features.clusters.clusters import Clusters
 from x_transformers.features.clusters.kernel import attend, by_rank, in_groups
-from x_transformers.features.patterns import OUTSIDE, OUTSIDE_MUST_BE, HoldsPattern
+from x_transformers.features.patterns import OUTSIDE, HoldsPattern
 from x_transformers.flags import ConfigError, PerToken, warn_once
 from x_transformers.patterns import Sliding
 from x_transformers.patterns.engine.attention import attended
@@ -41,9 +41,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
     paper = 'Routing Transformer, arXiv:2003.05997'
     options_of = ('num_clusters', 'local_heads', 'local_pattern', 'routing_decay', 'routing_balanced')
     takes = OUTSIDE
-    must_be = OUTSIDE_MUST_BE
     stored_as = {'centroids': 'centroids', 'random_blocks': 'random_blocks'}
-    looks_ahead_by = 'routing_balanced'
     clashes = {
         **Clusters.clashes,
         **dict.fromkeys(
@@ -72,9 +70,15 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         else:
             self.remembers = {'cluster': PerToken()}
         # a call's own size would change clusters with the length
-        self.can_cache = host.causal and self.cluster_size is not None
+        if not (host.causal and self.cluster_size is not None):
+            self.refuse({'cache': 'the size of clusters follows the length'})
         if self.holds and self.pattern.cannot_cache:
-            self.can_cache = False
+            self.refuse({'cache': self.pattern.cannot_cache})
+        if self.balanced:
+            near = 'its local heads see nearby tokens, `local_heads=0` has none' if self.local else ''
+            self.refuse({'cross-attention': near, 'causal': (BEST, 'routing_balanced'), 'documents': BEST})
+        elif self.holds:
+            self.refuse({'documents': self.not_by_differences})
         routed, width = host.heads - self.local, host.dim_key
         drawn = torch.randn(routed, self.num_clusters, width, dtype=torch.float32)
         self.centroids = F.normalize(drawn, dim=-1).to(torch.get_default_dtype())
@@ -91,25 +95,9 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         elif self.local_pattern is not None:
             warn_once('`local_pattern` has no effect with `local_heads=0`')
 
-    # what a balanced form is not for
-
-    @property
-    def not_across(self) -> str:
-        if not self.balanced:
-            return Clusters.not_across
-        return 'its local heads see nearby tokens, `local_heads=0` has none' if self.local else ''
-
-    @property
-    def looks_ahead(self) -> str:
-        return BEST if self.balanced else ''
-
-    @property
-    def joins_tokens(self) -> str:
-        return BEST if self.balanced else self.not_by_differences if self.holds else ''
-
     def unsupported(self, call: Any) -> str | None:
-        if call.context is not None and self.not_across:
-            return f'`context`: {self.not_across}'
+        if call.context is not None and (across := self.reason('cross-attention')):
+            return f'`context`: {across}'
         return (self.wrong_call(call) if self.holds else None) or super().unsupported(call)
 
     # routes

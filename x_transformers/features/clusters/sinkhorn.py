@@ -28,6 +28,7 @@ def least(t: Tensor) -> float:
 
 
 # a sum below this has no part
+MIXED = 'blocks of tokens are mixed'
 NOTHING = 1e-12
 
 
@@ -249,21 +250,23 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         'sortcut',
     )
     remembers = {'sinkhorn': Running()}
-    joins_tokens = 'blocks of tokens are mixed'
     handles = ('causal', 'padding', 'past')
     clashes = {
         'dropout': 'it forms no attention weights',
         'collab_heads': 'blocks are sorted per head, but all heads share one key projection',
         'l2_distance': 'scores are dot products',
-        'flash_pack_seq': joins_tokens,
+        'flash_pack_seq': MIXED,
         **{name: Clusters.clashes[name] for name in ('num_mem_kv', 'add_zero_kv')},
         **dict.fromkeys(OF_PLACES, NO_PLACE),
     }
-    not_in_stack = {
+    refuses = {
+        'documents': MIXED,
+        'some tokens': 'a block is that of the tokens in their order',
+        'cross-attention': Clusters.refuses['cross-attention'],
         **dict.fromkeys(('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias', 'shaw_rel_pos'), NO_PLACE),
         'xl_rel_pos': NO_PLACE,
         **dict.fromkeys(('residual_attn', 'cross_residual_attn'), NO_SCORES),
-        'two_stream': 'blocks of tokens are mixed',
+        'two_stream': MIXED,
     }
 
     def setup(self, host: Any) -> None:
@@ -275,9 +278,10 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
             if self.by_net:
                 raise ConfigError("`sinkhorn_sort='net'` needs `cluster_blocks`: it has weights for each block")
             warn_once("`cluster_blocks` has no effect unless `sinkhorn_sort='net'`")
-        self.needs_all = 'a block is that of the tokens in their order'
-        self.can_cache = bool(host.causal)
-        self.can_cache_in_training = not self.sinkhorn_gumbel
+        if not host.causal:
+            self.refuse({'cache': 'blocks are sorted as a whole'})
+        if self.sinkhorn_gumbel:
+            self.refuse({'cache in training': 'noise is drawn again'})
         if self.by_net:
             blocks, heads = self.cluster_blocks, host.query_heads
             self.sort: Any = nn.Sequential(nn.Linear(host.dim, blocks), nn.ReLU(), nn.Linear(blocks, heads * blocks))

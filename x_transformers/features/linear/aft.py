@@ -44,8 +44,16 @@ class AttentionFree(AttentionFeature):
     aft_rank = flag(128, "rank r of the position weights, for 'full' and 'local'", size, example=5)
     aft_window = flag(32, "window of the position weights, in tokens, for 'local' and 'conv'", size, example=3)
     stored_as = {'u': 'aft_u', 'v': 'aft_v', 'w': 'aft_w'}
-    joins_tokens = 'it sums up all tokens of a sequence'
-    not_across = 'its positions are those of one sequence'
+    refuses = {
+        'documents': 'it sums up all tokens of a sequence',
+        'cross-attention': 'its positions are those of one sequence',
+        **dict.fromkeys(('rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb'), NO_PRODUCTS),
+        **dict.fromkeys(
+            ('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias', 'shaw_rel_pos', 'xl_rel_pos'), NOT_ADDED
+        ),
+        'residual_attn': 'it forms no scores for the next layer',
+        'cross_residual_attn': 'it forms no scores for the next layer',
+    }
     handles = ('causal', 'padding', 'past', 'context')
     clashes = {
         'dropout': 'it forms no attention weights',
@@ -57,18 +65,11 @@ class AttentionFree(AttentionFeature):
         'flash_pack_seq': 'it sums up all tokens of a sequence',
         **dict.fromkeys(('shaw_rel_pos', 'disentangled', 'data_dependent_alibi', 'use_rel_proj_pos_bias'), NOT_ADDED),
     }
-    not_in_stack = {
-        **dict.fromkeys(('rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb'), NO_PRODUCTS),
-        **dict.fromkeys(
-            ('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias', 'shaw_rel_pos', 'xl_rel_pos'), NOT_ADDED
-        ),
-        'residual_attn': 'it forms no scores for the next layer',
-        'cross_residual_attn': 'it forms no scores for the next layer',
-    }
 
     def setup(self, host: Any) -> None:
-        self.needs_all = 'its sums are those of the tokens in their order'
-        self.can_cache = host.causal or self.aft == 'simple'
+        self.refuse({'some tokens': 'its sums are those of the tokens in their order'})
+        if not (host.causal or self.aft == 'simple'):
+            self.refuse({'cache': 'where all tokens see all, there is no past'})
         shape, kind = host.shape, self.aft
         if shape.kv_heads != shape.heads:
             raise ConfigError('`aft` does not go with `kv_heads`: each channel has a separate key')
@@ -82,7 +83,7 @@ class AttentionFree(AttentionFeature):
             reach = self.aft_window if host.causal else 2 * self.aft_window - 1
             self.w = nn.Parameter(torch.randn(shape.heads, reach) * 0.01)
         if kind == 'simple':
-            self.not_across = ''
+            self.refuse({'cross-attention': ''})
         if kind != 'full':
             self.remembers = {'aft': Running()}
 
@@ -92,8 +93,9 @@ class AttentionFree(AttentionFeature):
                 return f'`{name}`: {NO_PRODUCTS}'
         if call.memories:
             return '`mems`: its keys are those of its queries'
-        if call.context is not None and (call.causal or self.not_across):
-            return f'a context: {self.not_across or "where it is causal, its keys are those of its queries"}'
+        across = self.reason('cross-attention')
+        if call.context is not None and (call.causal or across):
+            return f'a context: {across or "where it is causal, its keys are those of its queries"}'
         if call.context is None and call.past is not None and not call.causal:
             return '`cache`: where all tokens see all, there is no past'
         if self.aft == 'conv' and self.host.causal and not call.causal:

@@ -121,7 +121,17 @@ class LinearAttention(AttentionFeature):
     )
     stored_as = {'w': 'features_w', 'age': 'features_age', 'sigma': 'rff_sigma', 'gate': 'write_gate'}
     remembers = {'key sums': Running()}
-    joins_tokens = ''  # its sums end with a document
+    refuses = {
+        'documents': '',
+        **dict.fromkeys(
+            ('rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb'), 'its feature maps do not apply to rotated keys'
+        ),
+        **dict.fromkeys(('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias'), 'it forms no scores to add to'),
+        'shaw_rel_pos': 'it forms no scores to add to',
+        'xl_rel_pos': 'it forms no scores to add to',
+        'residual_attn': 'it forms no scores for the next layer',
+        'cross_residual_attn': 'it forms no scores for the next layer',
+    }
     handles = ('causal', 'padding', 'documents', 'keys', 'past', 'context', 'elsewhere', 'groups')
     clashes = {
         'dropout': 'it forms no attention weights',
@@ -136,19 +146,9 @@ class LinearAttention(AttentionFeature):
         'data_dependent_alibi': 'it forms no scores to add to',
         'use_rel_proj_pos_bias': 'it forms no scores to add to',
     }
-    not_in_stack = {
-        **dict.fromkeys(
-            ('rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb'), 'its feature maps do not apply to rotated keys'
-        ),
-        **dict.fromkeys(('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias'), 'it forms no scores to add to'),
-        'shaw_rel_pos': 'it forms no scores to add to',
-        'xl_rel_pos': 'it forms no scores to add to',
-        'residual_attn': 'it forms no scores for the next layer',
-        'cross_residual_attn': 'it forms no scores for the next layer',
-    }
 
     def setup(self, host: Any) -> None:
-        self.needs_all = 'its sums are those of the tokens in their order' if host.causal else ''
+        self.refuse({'some tokens': 'its sums are those of the tokens in their order' if host.causal else ''})
         self.settle(host.causal)
         for name, maps in ONLY_WITH.items():
             if getattr(self, name) != self.flags[name].default and self.kernel not in maps:
@@ -229,7 +229,7 @@ class LinearAttention(AttentionFeature):
     def unsupported(self, call: Any) -> str | None:
         for name in ('rotary_pos_emb', 'polar_pos_emb'):
             if call.inputs.get(name) is not None:
-                return f'`{name}`: {self.not_in_stack[name]}'
+                return f'`{name}`: {self.reason(name)}'
         if self.gated and not call.causal:
             return f'`causal=False`: `kernel_update={self.kernel_update!r}` reads the keys in their order'
         if call.causal and (call.places is not None or call.context is not None):

@@ -85,8 +85,7 @@ class CompressiveMemory(ModelFeature):
     )
     clashes = {'mem_same_length': 'compressed memories are outside the window of the queries'}
     stored_as = {'each': 'attn_layers.cmem'}
-    joins_tokens = 'its compressed memories combine several tokens'
-    needs_all = ''
+    refuses = {'documents': 'its compressed memories combine several tokens', 'some tokens': ''}
 
     def setup(self, host: Any) -> None:
         stack, learns = known_stack(host.attn_layers), self.cmem_fn in LEARNED

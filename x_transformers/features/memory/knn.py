@@ -19,6 +19,7 @@ from x_transformers.features.norms import l2norm
 from x_transformers.flags import (
     Check,
     ConfigError,
+    Input,
     OfContext,
     PerToken,
     flag,
@@ -112,16 +113,18 @@ class KNNMemory(AttentionFeature):
         example=(2, 0.5, 'exact'),
     )
     takes = {
-        'knn_store': '(k b h m e, v b h m e, count b), of earlier segments',
-        'knn_reset': 'b, True to clear the store',
+        'knn_store': Input('(k b h m e, v b h m e, count b), of earlier segments'),
+        'knn_reset': Input('b, True to clear the store'),
     }
     stored_as = {'gate': 'knn_gate', 'scale': 'knn_scale'}
     remembers = {'knn': OfContext(), 'knn keys': PerToken(), 'knn values': PerToken()}
-    joins_tokens = 'keys of several documents would be stored together'
-    needs_all = 'the keys of all tokens are stored'
+    refuses = {
+        'documents': 'keys of several documents would be stored together',
+        'some tokens': 'the keys of all tokens are stored',
+        'cross-attention': 'it stores keys of the sequence itself',
+    }
     settles = ('logit_scale',)
     per_head = True
-    not_across = 'it stores keys of the sequence itself'
     clashes = {
         **dict.fromkeys(
             ('qk_norm', 'qk_rmsnorm', 'qk_head_norm', 'k_rmsnorm'), 'queries and keys are already normalized'
@@ -256,12 +259,10 @@ class KNNMemoryLayers(StackFeature):
         example='coarse',
     )
     takes = {
-        'knn_mems': 'stores of earlier segments, one for each run of such a layer',
-        'knn_reset': 'b, True to clear the store',
+        'knn_mems': Input('stores of earlier segments, one for each run of such a layer'),
+        'knn_reset': Input('b, True to clear the store', tensor_of('b')),
     }
-    must_be = {'knn_reset': tensor_of('b')}
-    joins_tokens = KNNMemory.joins_tokens
-    needs_all = 'the keys of all tokens are stored'
+    refuses = {'documents': KNNMemory.refuses['documents'], 'some tokens': 'the keys of all tokens are stored'}
     clashes = {
         'reversible': 'the backward pass cannot recompute the stores',
         'layer_dropout': 'a skipped layer stores nothing',
@@ -314,9 +315,7 @@ class KNNMemoryOfModel(ModelFeature):
     """Return the stores of the layers, with the tokens of the current segment."""
 
     paper = KNNMemory.paper
-    takes = {'return_knn_mems': 'True to return (output, knn_mems)'}
-    must_be = {'return_knn_mems': a_switch}
-    waits = True
+    takes = {'return_knn_mems': Input('True to return (output, knn_mems)', a_switch)}
     by_token = True  # but where it is asked for by hand
 
     def embedded(self, x: Tensor, call: Any) -> Tensor:

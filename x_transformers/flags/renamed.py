@@ -1,0 +1,88 @@
+"""Names that declarations of features had in earlier versions. Features of users may use them for one minor version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from x_transformers.flags.checks import Input, warn_once
+
+
+def situation(name: str) -> Callable[[Any], tuple[str, dict[str, Any]]]:
+    """Return a translation of a reason: an entry of `refuses`."""
+    return lambda value: (f"`refuses = {{'{name}': reason}}`", {} if value is None else {name: value})
+
+
+def ability(name: str, reason: str) -> Callable[[Any], tuple[str, dict[str, Any]]]:
+    """Return a translation of an ability that is False: an entry of `refuses` with a general reason."""
+    return lambda value: (f"`refuses = {{'{name}': reason}}`", {name: '' if value else reason})
+
+
+# Old name -> a function of its value: the new spelling, and entries of `refuses`.
+IN_REFUSES: dict[str, Callable[[Any], tuple[str, dict[str, Any]]]] = {
+    'not_across': situation('cross-attention'),
+    'looks_ahead': situation('causal'),
+    'joins_tokens': situation('documents'),
+    'needs_all': situation('some tokens'),
+    'can_cache': ability('cache', 'it cannot be cached'),
+    'can_cache_in_training': ability('cache in training', 'it cannot be cached in training'),
+    'can_pad_left': ability('left padding', 'its sequences cannot be padded on the left'),
+    'not_in_stack': lambda value: ('`refuses = {flag: reason}`', dict(value)),
+}
+OLD_DECLARATIONS = {*IN_REFUSES, 'must_be', 'waits', 'looks_ahead_by'}
+
+
+def translate_declarations(cls: Any) -> None:
+    """Give a class of a user the declarations of this version for those of earlier ones, with one warning.
+
+    Raises TypeError for a property of such a name, which cannot be translated.
+    """
+    own = vars(cls)
+    old = [name for name in own if name in OLD_DECLARATIONS and not callable(own[name])]
+    if not cls.is_own:
+        return
+    spelled = [translate_one(cls, name) for name in old if name in IN_REFUSES]
+    translate_inputs(cls, old, spelled)
+    if by := own.get('looks_ahead_by'):
+        cls.refuses = {**cls.refuses, 'causal': (cls.refuses.get('causal', ''), by)}
+    for name in old:
+        delattr(cls, name)
+    if spelled:
+        warn_once(f'{cls.__name__} declares {", ".join(spelled)}')
+
+
+def translate_one(cls: Any, name: str) -> str:
+    """Move the value of an earlier declaration to `refuses`, and return what to write instead."""
+    value = vars(cls)[name]
+    if isinstance(value, property):
+        spelling = IN_REFUSES[name]({} if name == 'not_in_stack' else None)[0]
+        raise TypeError(
+            f'{cls.__name__} has a property `{name}`, which is now {spelling}: call `self.refuse` in `setup`'
+        )
+    spelling, reasons = IN_REFUSES[name](value)
+    cls.refuses = {**cls.refuses, **reasons}
+    return f'`{name}`, which is now {spelling}'
+
+
+def translate_inputs(cls: Any, old: list[str], spelled: list[str]) -> None:
+    """Join texts in `takes`, checks in `must_be`, and `waits`, in `takes` and `always`."""
+    own = vars(cls)
+    checks, waits = own.get('must_be', {}), own.get('waits')
+    takes = cls.takes
+    if not (any(isinstance(value, str) for value in takes.values()) or 'must_be' in old or 'waits' in old):
+        return
+    if isinstance(waits, property):
+        raise TypeError(f'{cls.__name__} has a property `waits`, which is now a property `always`, its opposite')
+    known = {name: Input(value) if isinstance(value, str) else value for name, value in takes.items()}
+    cls.takes = {name: Input(own.axes, checks.get(name, own.check)) for name, own in known.items()}
+    cls.always = not waits
+    spelled.append('`takes` of texts, which is now `takes = {name: Input(axes, check)}`, and `always`')
+
+
+def translate_of_instance(feature: Any, name: str, value: Any) -> None:
+    """Set an earlier declaration of one feature, in `setup`."""
+    if name not in IN_REFUSES:
+        raise TypeError(f'{type(feature).__name__} sets `{name}` in `setup`: declare `takes` and `always` in the class')
+    spelling, reasons = IN_REFUSES[name](value)
+    warn_once(f'{type(feature).__name__} sets `{name}`, which is now {spelling}: call `self.refuse` in `setup`')
+    feature.refuse(reasons)
