@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flag_effects import Effect, alone, by_length, effects
+from flag_statistics import Effect, alone, by_length, effects
 from flag_variants import BASELINES, FAMILY
 from measure import ROOT
 
 if TYPE_CHECKING:
-    from which_flag_helps import Row
+    from flag_rows import Row
 
 sys.path.append(str(ROOT / 'images'))
 

@@ -26,7 +26,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import signal
 import statistics
@@ -34,47 +33,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import gpu_report
 import torch
+from gpu_rows import RESULTS, STAGES, Row, append, latest, read
 from gpu_work import SIZES, bytes_of_decoding, features_of, flops_of_step, work
 from measure import ROOT, Settings, Side, columns_of, options_of, parser_of, quartiles, seconds_of, serve
 
-RESULTS = ROOT / 'benchmarks' / 'results' / 'gpu'
-STAGES = ('correct', 'training', 'decoding', 'features', 'serving')
 # dense bfloat16 Tflop/s and TB/s
 DEVICES = {'H100 PCIe': (756, 2.0), 'H100': (989, 3.35), 'H200': (989, 4.8), 'A100': (312, 2.0), 'L4': (121, 0.3)}
 BATCHES = {'124M': 16, '350M': 8, '1.3B': 4, 'tiny': 2}  # of 2,048 tokens, which fit into 80 GB run eagerly too
-
-
-@dataclass(frozen=True)
-class Row:
-    """One measurement. `value` is a median with its quartiles, `note` says why there is none."""
-
-    stage: str
-    device: str
-    torch: str
-    commit: str
-    work: str
-    column: str
-    unit: str = ''
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    bound: float | None = None  # what the device allows, in `unit`
-    memory: float | None = None  # peak, MiB
-    p50: float | None = None  # seconds
-    p99: float | None = None
-    prepared: float | None = None  # seconds to build, compile and run once
-    note: str = ''
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return self.device, self.torch, self.commit, self.work, self.column
 
 
 @dataclass(frozen=True)
@@ -88,44 +61,6 @@ class Item:
     tokens: int = 0  # of one run, for tokens per second
     bound: float | None = None  # in `unit`
     abreast: int | None = None  # how many columns fit on the device together; None for all
-
-
-# ---------------------------------------------------------------------------------------------------- rows in files
-
-
-def read(folder: Path, stages: Sequence[str] = STAGES) -> list[Row]:
-    """All rows of a folder, in the order in which they were measured."""
-    rows = []
-    for stage in stages:
-        path = folder / f'{stage}.csv'
-        if path.exists():
-            with path.open(newline='', encoding='utf-8') as file:
-                rows += [row_from_text(line) for line in csv.DictReader(file)]
-    return rows
-
-
-def row_from_text(line: dict[str, str]) -> Row:
-    """The row of a line; empty cells of numbers are None."""
-    numbers = {f.name for f in fields(Row) if 'float' in str(f.type)}
-    return Row(**{k: (float(v) if v else None) if k in numbers else v for k, v in line.items()})
-
-
-def append(folder: Path, row: Row) -> None:
-    """Add a row to the file of its stage."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f'{row.stage}.csv'
-    begun = path.exists()
-    with path.open('a', newline='', encoding='utf-8') as file:
-        writer = csv.DictWriter(file, [f.name for f in fields(Row)])
-        if not begun:
-            writer.writeheader()
-        numbers = {k: f'{v:.6g}' if isinstance(v, float) else v for k, v in asdict(row).items()}
-        writer.writerow({k: '' if v is None else v for k, v in numbers.items()})
-
-
-def latest(rows: Iterable[Row]) -> dict[tuple[str, str, str, str], Row]:
-    """The last row of each (stage, device, work, column): those of newer commits come later."""
-    return {(row.stage, row.device, row.work, row.column): row for row in rows}
 
 
 @cache
@@ -418,8 +353,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.path[:0] = [str(ROOT)]
     torch.set_num_threads(options.threads)
     if options.stage in ('table', 'write'):
-        import gpu_report
-
         return gpu_report.write() if options.stage == 'write' else print(gpu_report.table(read(RESULTS)))
     clock = Clock(options.minutes)
     if options.stage == 'profile':

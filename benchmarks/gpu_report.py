@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu import RESULTS, Row, latest, read
+from gpu_rows import RESULTS, Row, latest, read
 from measure import ROOT, markdown
 
 PLACES = (ROOT / 'docs' / 'kernels.md', ROOT / 'benchmarks' / 'README.md')

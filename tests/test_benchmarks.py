@@ -351,7 +351,7 @@ def rows_of_two(Row):
 def test_effects_of_flags(scripts):
     """Paired differences, and what the baseline reaches in the same time."""
     pytest.importorskip('scipy', reason='pip install scipy')
-    effects, Row = scripts('flag_effects'), scripts('which_flag_helps').Row
+    effects, Row = scripts('flag_statistics'), scripts('flag_rows').Row
     rows = rows_of_two(Row)
     found = effects.effects(rows, 'plain')
     one, other = found['use_rezero'], found['macaron']
@@ -376,7 +376,7 @@ def test_effects_of_flags(scripts):
 def test_how_many_effects_hold(scripts):
     """On each baseline, and on how many of those that hold on both the two agree."""
     pytest.importorskip('scipy', reason='pip install scipy')
-    effects, Row = scripts('flag_effects'), scripts('which_flag_helps').Row
+    effects, Row = scripts('flag_statistics'), scripts('flag_rows').Row
     gains = {
         'plain': {'': 0.0, 'use_rezero': -0.5, 'block_norm': -0.1},
         'modern': {'': 0.0, 'use_rezero': 0.2, 'block_norm': -0.2},
@@ -389,7 +389,7 @@ def test_how_many_effects_hold(scripts):
     ]
     for seed, gain in enumerate((0.3, -0.3, 0.1)):
         rows.append(Row('single', 'modern', 'macaron', seed, 100, 1e-3, 3.0 + gain))
-    assert effects.count_of_effects(rows) == (
+    assert scripts('flag_effects').count_of_effects(rows) == (
         'Of 2 variants of the plain baseline 2 hold, of which 2 help; of 3 variants of the modern baseline 2 hold, of '
         'which 1 help. Of the 2 that hold on both, 1 help one and harm the other.'
     )
@@ -398,20 +398,20 @@ def test_how_many_effects_hold(scripts):
 def test_what_is_left_in_larger_models(scripts):
     """Variants with an interval, as small and as large models; of one seed there is none."""
     pytest.importorskip('scipy', reason='pip install scipy')
-    effects, Row = scripts('flag_effects'), scripts('which_flag_helps').Row
+    effects, Row = scripts('flag_statistics'), scripts('flag_rows').Row
     small = rows_of_two(Row)
     large = [Row('single', 'plain', name, 0, 50, 1e-3, 2.0 + gain) for name, gain in (('', 0.0), ('macaron', 0.1))]
     large += [Row('costs', 'plain', name, step=1.0, memory=2.0, token=1.0) for name in ('use_rezero', 'resi_dual')]
     for name, gain in (('', 0.0), ('use_rezero', 0.2), ('resi_dual', 0.3)):
         large += [Row('single', 'plain', name, seed, 50, 1e-3, 2.0 + seed + gain) for seed in (1, 2)]
-    lines = effects.table_of_sizes(small, large, 'plain').splitlines()
+    lines = scripts('flag_effects').table_of_sizes(small, large, 'plain').splitlines()
     assert lines[2:] == ['| use_rezero | -0.600 ± 0.248 | +0.200 ± 0.000 | +0.200 ± 0.000 | 1.00 | 2.00 |']
 
 
 def test_which_flags_go_together(scripts):
     """Greedy selection takes what gains most in equal time; pairs are compared with the sum of their parts."""
     pytest.importorskip('scipy', reason='pip install scipy')
-    effects, Row = scripts('flag_effects'), scripts('which_flag_helps').Row
+    effects, Row = scripts('flag_statistics'), scripts('flag_rows').Row
     rows = [row for row in rows_of_two(Row) if row.variant != 'macaron' or row.stage == 'costs']
     rows += [Row('single', 'plain', 'macaron', 0, 100, 1e-3, 2.9)]
     best = ['use_rezero', 'macaron']
@@ -447,7 +447,7 @@ def test_which_flags_go_together(scripts):
 def test_intervals_of_pairs(scripts):
     """Few seeds of many pairs: all of them say together how far seeds lie apart."""
     pytest.importorskip('scipy', reason='pip install scipy')
-    effects, Row = scripts('flag_effects'), scripts('which_flag_helps').Row
+    effects, Row = scripts('flag_statistics'), scripts('flag_rows').Row
     names = ('macaron', 'use_rezero', 'resi_dual')
     rows = [Row('single', 'plain', name, seed, 100, 1e-3, 3.0) for name in ('', *names) for seed in range(2)]
     for pair, bits in (('macaron + use_rezero', (2.9, 3.1)), ('macaron + resi_dual', (2.5, 2.7))):
@@ -456,27 +456,27 @@ def test_intervals_of_pairs(scripts):
     # the variance is .02 in both, with two degrees of freedom, and each mean is of two
     assert found['macaron', 'use_rezero'] == pytest.approx((0.0, 4.3027 * 0.02**0.5 / 2**0.5), rel=1e-4)
     assert found['macaron', 'resi_dual'][0] == pytest.approx(-0.4)
-    text = effects.table_of_pairs(rows, 'plain')
+    text = scripts('flag_effects').table_of_pairs(rows, 'plain')
     assert 'resi_dual' not in text  # .4 is within .43
     said = 'Of {} pairs {} gain less than the sum of their parts, beyond the interval, and {} gain more.'
     assert text.startswith(said.format(2, 0, 0))
     rows += [Row('pairs', 'plain', 'use_rezero + resi_dual', seed, 100, 1e-3, 2.0) for seed in range(2)]
-    text = effects.table_of_pairs(rows, 'plain')
+    text = scripts('flag_effects').table_of_pairs(rows, 'plain')
     assert '| use_rezero + resi_dual | +0.000 | -1.000 ± 0.' in text
     assert text.startswith(said.format(3, 0, 2))
     rows += [Row('pairs', 'plain', 'use_layerscale + resi_dual', seed, 100, 1e-3, 4.0) for seed in range(2)]
     rows += [Row('single', 'plain', 'use_layerscale', seed, 100, 1e-3, 3.0) for seed in range(2)]
-    assert effects.table_of_pairs(rows, 'plain').startswith(said.format(4, 1, 2))
+    assert scripts('flag_effects').table_of_pairs(rows, 'plain').startswith(said.format(4, 1, 2))
 
 
 def test_flags_at_half_the_rate(scripts):
     """What a variant gives with another rate, less what its baseline gives with the one that was tuned."""
     pytest.importorskip('scipy', reason='pip install scipy')
-    effects, Row = scripts('flag_effects'), scripts('which_flag_helps').Row
+    effects, Row = scripts('flag_statistics'), scripts('flag_rows').Row
     rows = rows_of_two(Row)
     rows += [Row('second', 'plain', 'use_rezero', seed, 100, 5e-4, 2.9 + seed) for seed in range(3)]
     rows += [Row('rates', 'plain', '', seed, 100, 5e-4, 3.1 + seed) for seed in range(2)]
-    lines = effects.table_of_rates(rows, 'plain').splitlines()
+    lines = scripts('flag_effects').table_of_rates(rows, 'plain').splitlines()
     assert lines[2:] == [
         '| use_rezero | -0.600 ± 0.248 | -0.100 ± 0.000 |',
         '| baseline | 0 | +0.100 ± 0.000 |',
