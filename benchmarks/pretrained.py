@@ -148,10 +148,10 @@ def decoding(column: str, model: Any, given: torch.Tensor, case: dict[str, Any])
 def written(config: dict[str, Any], target: Path) -> str:
     """A folder with random weights."""
     from x_transformers import pretrained
-    from x_transformers.pretrained.engine import made
+    from x_transformers.pretrained.engine import build
 
     torch.manual_seed(0)
-    model = made(pretrained.keywords(config), 'cpu')
+    model = build(pretrained.keywords(config), 'cpu')
     pretrained.save(model, target, hf_type=config['model_type'])
     (target / 'config.json').write_text(json.dumps({**config, 'dtype': 'float32'}))
     return str(target)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pretrained_cases import Case
 
-from x_transformers.pretrained.specs import ROWS, Row
+from x_transformers.pretrained.specs import SPECS, ModelSpec
 
 GONE = object()  # a field that the config leaves out
 Change = dict[str, Any]
@@ -206,14 +206,14 @@ def altered(name: str, value: Any) -> list[Any]:
     return [[]] if isinstance(value, list) else []
 
 
-def names_of(row: Row) -> list[str]:
+def names_of(row: ModelSpec) -> list[str]:
     known = [*row.defaults, *row.names, *row.aliases, *row.fixed, *row.free, 'tie_word_embeddings']
     return [name for name in dict.fromkeys(known) if not callable(row.defaults.get(name)) and name not in LEFT]
 
 
 def changes_of(case: Case, config: dict[str, Any], attribute_map: dict[str, str]) -> Iterator[Change]:
     """Each field alone; beside its other words, in either order; those of positions and windows together."""
-    row = ROWS[case.type.replace('-', '_')]
+    row = SPECS[case.type.replace('-', '_')]
     aliases = {**row.aliases, **row.names, **attribute_map}
     for name in dict.fromkeys((*config, *names_of(row), *attribute_map)):
         if name in LEFT or name.startswith('rope_'):

@@ -22,8 +22,8 @@ from pretrained_cases import (
 
 from x_transformers import pretrained
 from x_transformers.flags import ConfigError
-from x_transformers.pretrained.__main__ import compared
-from x_transformers.pretrained.heads import row_for
+from x_transformers.pretrained.__main__ import compare_outputs
+from x_transformers.pretrained.heads import find_spec
 
 transformers = pytest.importorskip('transformers', reason='the oracle: pip install -e .[test-pretrained]')
 transformers.logging.set_verbosity_error()
@@ -58,11 +58,11 @@ def check_alike(folder, theirs) -> None:
     """Equal outputs, and the same file again."""
     again, said = type(theirs).from_pretrained(folder, output_loading_info=True, **options_of(theirs))
     ours = pretrained.load(folder)
-    worst, size = compared(ours, again.eval())
+    worst, size = compare_outputs(ours, again.eval())
     assert worst < 1e-4 * max(size, 1.0) or said['missing_keys']  # which theirs draws anew
     pretrained.save(ours, folder.parent / f'{folder.name} again')
     back = type(theirs).from_pretrained(folder.parent / f'{folder.name} again', **options_of(theirs))
-    assert compared(ours, back.eval())[0] < 1e-4 * max(size, 1.0) or said['missing_keys']
+    assert compare_outputs(ours, back.eval())[0] < 1e-4 * max(size, 1.0) or said['missing_keys']
 
 
 def check_kept(folder, again) -> None:
@@ -81,7 +81,7 @@ def test_tensors_that_may_be_copies(case, tmp_path):
     """Of equal values they change nothing. Of other values they count, or are refused by name."""
     theirs, folder = checkpoint(case)
     tensors = safetensors.load_file(folder / 'model.safetensors')
-    row = row_for(json.loads((folder / 'config.json').read_text()))
+    row = find_spec(json.loads((folder / 'config.json').read_text()))
     head = {} if row.tied is None else {row.tied[0]: row.tied[1]}
     sources = {copy: source for copy, source in {**row.copies, **head}.items() if source in tensors}
     for n, (copy, source) in enumerate(sources.items()):
@@ -180,9 +180,9 @@ def check_read_alike(case, theirs, folder, changes) -> int:
         if model is None:
             continue
         try:
-            worst, size = compared(ours, model)
+            worst, size = compare_outputs(ours, model)
         except Exception:  # theirs loads what it does not compute
-            compared(ours, checkpoint(case)[0])
+            compare_outputs(ours, checkpoint(case)[0])
             continue
         assert worst < 2e-4 * max(size, 1.0), change
         equal += 1

@@ -31,11 +31,11 @@ from x_transformers.features import AttentionFeature, ModelFeature, flag
 from x_transformers.flags import ConfigError
 from x_transformers.flags.config import decode
 from x_transformers.pretrained.__main__ import main
-from x_transformers.pretrained.described import call_of, canonical, described, differences
-from x_transformers.pretrained.engine import made, plan as plan_of, saved, steps_of
-from x_transformers.pretrained.heads import NOTHING, Head, row_for
-from x_transformers.pretrained.options import with_keywords
-from x_transformers.pretrained.specs import ROWS, Fields
+from x_transformers.pretrained.described import canonicalize, find_differences, get_call, infer_config
+from x_transformers.pretrained.engine import build, list_saved, make_plan as plan_of, make_steps
+from x_transformers.pretrained.heads import NOTHING, HeadSpec, find_spec
+from x_transformers.pretrained.options import add_keywords
+from x_transformers.pretrained.specs import SPECS, Fields
 
 EVERY = [*CASES, *SEQ2SEQ_CASES, *IMAGE_CASES, *TOWER_CASES]
 BASES = [case for case in EVERY if case.number == 0]
@@ -90,11 +90,11 @@ def check_row(case):
     """Every weight once, in both directions; keywords that JSON holds."""
     config = config_of(case)
     call = pretrained.keywords(config)
-    model = made(call)
-    assert not differences(canonical(json.loads(json.dumps(call))), canonical(call_of(model)))
-    fields = Fields(pretrained.specs.row_of(config), config)
-    ours = saved(model)
-    steps = steps_of(fields.row, fields, ours)
+    model = build(call)
+    assert not find_differences(canonicalize(json.loads(json.dumps(call))), canonicalize(get_call(model)))
+    fields = Fields(pretrained.specs.get_spec(config), config)
+    ours = list_saved(model)
+    steps = make_steps(fields.spec, fields, ours)
     theirs = [name for step in steps for name in step.theirs]
     assert len(theirs) == len(set(theirs))
     assert sorted(name for step in steps for name in step.ours) == sorted(ours)
@@ -123,9 +123,9 @@ for case in (*CASES, *IMAGE_CASES, *SEQ2SEQ_CASES, *TOWER_CASES):
     if case.number:
         continue
     config = json.loads(json.dumps({'model_type': case.type, 'architectures': [case.kind], **case.config}))
-    fields = specs.Fields(specs.row_of(config), config)
-    ours = engine.saved(engine.made(fields.keywords()))
-    steps = engine.steps_of(fields.row, fields, ours)
+    fields = specs.Fields(specs.get_spec(config), config)
+    ours = engine.list_saved(engine.build(fields.keywords()))
+    steps = engine.make_steps(fields.spec, fields, ours)
     for step in steps:
         step.write(ours)
     heavy = [name for name in sys.modules if name.startswith(('torch._dynamo', 'torch._inductor', 'sympy'))]
@@ -143,7 +143,7 @@ def test_so_does_every_case():
 
 @pytest.mark.parametrize('kind', [row.type for row in pretrained.supported() if row.fixed])
 def test_what_a_type_does_not_compute_is_refused_by_field(kind):
-    row = ROWS[kind]
+    row = SPECS[kind]
     config = {'model_type': kind}
     for name, allowed in row.fixed.items():
         wrong = 'something' if isinstance(allowed[0], str) or allowed[0] is None else not allowed[0]
@@ -223,18 +223,18 @@ def test_configs_of_other_heads_and_of_decoders_with_a_source_are_found():
 def check_found(case):
     """A config of the same keywords and the same weights; of which ids are special it says no more than keywords do."""
     config = config_of(case)
-    fields = Fields(row_for(config), config)
-    found = described(made(fields.keywords()), bool(fields.tied), fields.row.type)
-    row = row_for(found)
-    assert row.architectures == fields.row.architectures
+    fields = Fields(find_spec(config), config)
+    found = infer_config(build(fields.keywords()), bool(fields.tied), fields.spec.type)
+    row = find_spec(found)
+    assert row.architectures == fields.spec.architectures
     assert [s.theirs for s in plan_of(found, row)] == [s.theirs for s in plan_of(config, row)]
     known = found.get('vocab_size', 0)
     assert all(value is None or value < known for name, value in found.items() if name.endswith('_token_id'))
 
 
 def test_a_config_has_the_names_that_are_read():
-    net = made(pretrained.keywords(dict(model_type='gpt2', n_embd=16, n_layer=1, n_head=2, n_inner=24, vocab_size=9)))
-    config = described(net, True, 'gpt2')
+    net = build(pretrained.keywords(dict(model_type='gpt2', n_embd=16, n_layer=1, n_head=2, n_inner=24, vocab_size=9)))
+    config = infer_config(net, True, 'gpt2')
     assert dict(n_inner=24, activation_function='gelu_new', layer_norm_epsilon=1e-5).items() <= config.items()
     assert config.keys().isdisjoint({'intermediate_size', 'hidden_act', 'layer_norm_eps'})
     assert all(config[f'{kind}_token_id'] is None for kind in ('pad', 'bos', 'eos'))
@@ -243,7 +243,7 @@ def test_a_config_has_the_names_that_are_read():
 def test_turned_features_are_written_as_a_number():
     for width, turned in ((128, 64), (48, 32), (32, 32)):
         said, meant = (
-            canonical(call_of(Decoder(dim=8, depth=1, heads=1, attn_dim_head=width, rotary_pos_emb=True, **own)))
+            canonicalize(get_call(Decoder(dim=8, depth=1, heads=1, attn_dim_head=width, rotary_pos_emb=True, **own)))
             for own in ({}, dict(rotary_emb_dim=turned))
         )
         assert said == meant and said['rotary_emb_dim'] == turned
@@ -259,7 +259,7 @@ def test_keywords_of_ones_own_words_are_a_llama():
             ff_no_bias=True, ff_glu_bias=False, ff_mult=2,
         ),
     )  # fmt: skip
-    config = described(net, False, 'llama')
+    config = infer_config(net, False, 'llama')
     wanted = dict(
         num_key_value_heads=1, head_dim=8, intermediate_size=64, max_position_embeddings=64, hidden_act='silu'
     )
@@ -277,7 +277,7 @@ def test_keywords_of_ones_own_words_are_a_t5():
     net = XTransformer(
         dim=32, tie_token_emb=True, pad_value=1, dec_tie_embedding=True, dec_tie_embedding_scale=1.0, **both
     )
-    config = described(net, True, 't5')
+    config = infer_config(net, True, 't5')
     wanted = dict(
         d_ff=64, d_kv=8, feed_forward_proj='gated-gelu', dense_act_fn='gelu', pad_token_id=1, eos_token_id=None,
         scale_decoder_outputs=False,
@@ -292,7 +292,7 @@ def test_keywords_of_ones_own_words_are_a_t5():
     (dict(use_rmsnorm=False), 'norm_add_unit_offset'),
 ])  # fmt: skip
 def test_what_a_type_has_no_field_for_is_refused_by_keyword(changed, words):
-    call = json.loads(json.dumps(call_of(model_of('llama'))))
+    call = json.loads(json.dumps(get_call(model_of('llama'))))
     call['attn_layers'].update(changed)
     if changed == dict(use_rmsnorm=False):
         call['attn_layers'].pop('norm_add_unit_offset')
@@ -314,18 +314,18 @@ def test_a_model_of_other_classes_is_refused_by_their_names():
 
 
 def test_heads_that_cannot_be_told_apart_are_named(monkeypatch):
-    row = ROWS['llama']
-    monkeypatch.setitem(ROWS, 'llama', replace(row, heads={**row.heads, 'again': Head(('Backbone',), NOTHING)}))
-    net = made({**pretrained.keywords({'model_type': 'llama'}), 'return_only_embed': True})
+    row = SPECS['llama']
+    monkeypatch.setitem(SPECS, 'llama', replace(row, heads={**row.heads, 'again': HeadSpec(('Backbone',), NOTHING)}))
+    net = build({**pretrained.keywords({'model_type': 'llama'}), 'return_only_embed': True})
     with pytest.raises(ConfigError, match='LlamaModel and LlamaBackbone say the same'):
-        described(net, True, 'llama')
+        infer_config(net, True, 'llama')
 
 
 def test_padding_that_is_no_token_is_refused():
     call = pretrained.keywords(config_of(next(case for case in BASES if case.type == 'bart')))
     for pad in (-1, 96):
         with pytest.raises(ConfigError, match=f'bart: `pad_token_id` would be {pad}, which is no token'):
-            described(made({**call, 'pad_value': pad}), True, 'bart')
+            infer_config(build({**call, 'pad_value': pad}), True, 'bart')
 
 
 def test_several_types_that_fit_are_named():
@@ -383,7 +383,7 @@ def test_wrappers_read_and_write_folders(folder, tmp_path):
 
 def test_a_classifier_of_ones_own_wrapper_is_written_and_read(tmp_path):
     pytest.importorskip('safetensors')
-    call = {**call_of(model_of('llama')), 'class': 'Shouting', 'return_only_embed': True}
+    call = {**get_call(model_of('llama')), 'class': 'Shouting', 'return_only_embed': True}
     net = Classifier(decode(call), num_classes=2, token='last', pad_id=5, bias=False)
     pretrained.save(net, tmp_path, hf_type='llama')
     config = json.loads((tmp_path / 'config.json').read_text())
@@ -617,7 +617,7 @@ def test_features_of_ones_own(folder, tmp_path):
 
 def test_keywords_go_to_both_towers():
     call = pretrained.keywords(config_of(next(case for case in BASES if case.type == 'clip')))
-    call = with_keywords(call, dict(attn_flash=True))
+    call = add_keywords(call, dict(attn_flash=True))
     assert all(call[tower]['attn_layers']['attn_flash'] for tower in ('image', 'text'))
 
 
@@ -731,7 +731,7 @@ def test_configs_that_cannot_be_read(tmp_path, capsys):
     for config in (None, [1], {'num_tokens': 3}, {'class': 'Decodr'}):
         with pytest.raises(ConfigError, match='`config` of this x_transformers checkpoint is'):
             pretrained.keywords({**own, 'config': config})
-    (tmp_path / 'config.json').write_text(json.dumps({**own, 'config': call_of(model_of('gpt2'))}))
+    (tmp_path / 'config.json').write_text(json.dumps({**own, 'config': get_call(model_of('gpt2'))}))
     assert main(['inspect', str(tmp_path)]) == 0 and 'abs_pos_emb_scale' in capsys.readouterr().out
     (tmp_path / 'config.json').write_text(json.dumps(own))
     assert main(['inspect', str(tmp_path)]) == 2
@@ -813,32 +813,41 @@ def test_generation_defaults_that_sample(logged):
 
 def test_generation_defaults_of_decoders_with_a_source(logged):
     """A length counts the token that the decoder begins with, and so do places of tokens."""
-    from x_transformers.pretrained.generation import FirstToken, LastToken, NotAtBegin, generation_keywords
+    from x_transformers.pretrained.generation import (
+        ForcedFirstToken,
+        ForcedLastToken,
+        SuppressedAtBegin,
+        generation_keywords,
+    )
 
     said = dict(max_length=9, forced_bos_token_id=4, forced_eos_token_id=2, begin_suppress_tokens=[5, 6])
     found = generation_keywords(said, has_source=True)
-    assert found.pop('logits_processor') == (FirstToken((4,)), LastToken((2,)), NotAtBegin((5, 6), True))
+    assert found.pop('logits_processor') == (
+        ForcedFirstToken((4,)),
+        ForcedLastToken((2,)),
+        SuppressedAtBegin((5, 6), True),
+    )
     assert found == dict(seq_len=8, temperature=0.0) and found['seq_len'].total == 9
     found = generation_keywords(dict(begin_suppress_tokens=[5], max_new_tokens=3, max_length=9), has_source=True)
-    assert found == dict(seq_len=3, temperature=0.0, logits_processor=(NotAtBegin((5,)),))
+    assert found == dict(seq_len=3, temperature=0.0, logits_processor=(SuppressedAtBegin((5,)),))
     assert not logged
 
 
 def test_a_type_of_ones_own():
     with pytest.raises(TypeError, match='must be a Row'):
         pretrained.register({'type': 'mine'})
-    row = ROWS['bert'].like('of-mine', 'BertForMaskedLM')
+    row = SPECS['bert'].like('of-mine', 'BertForMaskedLM')
     pretrained.register(row)
     try:
         call = pretrained.keywords({'model_type': 'of-mine'})
         assert call['attn_layers']['class'] == Encoder.__name__
     finally:
-        del ROWS['of_mine']
+        del SPECS['of_mine']
 
 
 def test_what_may_not_be_said():
     """Each step of the choice of a token, against a loop over rows and tokens."""
-    from x_transformers.pretrained.generation import BadWords, NoRepeat, NotAtBegin
+    from x_transformers.pretrained.generation import BadWords, NoRepeat, SuppressedAtBegin
 
     ids, logits = torch.randint(0, 4, (8, 9), generator=torch.Generator().manual_seed(5)), torch.zeros(8, 5)
 
@@ -853,7 +862,7 @@ def test_what_may_not_be_said():
     rules = [
         *((NoRepeat(n), functools.partial(repeats, n=n)) for n in (1, 2, 3)),
         (BadWords(words), lambda text: any(tuple(text[-len(word) :]) == word for word in words)),
-        (NotAtBegin((1, 2)), lambda text: text[-1] in (1, 2)),
+        (SuppressedAtBegin((1, 2)), lambda text: text[-1] in (1, 2)),
     ]
     for rule, banned in rules:
         found = rule(ids, logits).isinf()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from x_transformers import pretrained
-from x_transformers.pretrained.__main__ import compared
+from x_transformers.pretrained.__main__ import compare_outputs
 
 safetensors = pytest.importorskip('safetensors')
 from safetensors.torch import load_file, save_file  # noqa: E402
@@ -48,7 +48,7 @@ def test_what_was_said_once(path, tmp_path):
     weights = {name.removeprefix('weight:'): t for name, t in held.items() if name.startswith('weight:')}
     save_file(weights, tmp_path / 'model.safetensors')
     model = pretrained.load(tmp_path)
-    worst, size = compared(model, Frozen(held, config))
+    worst, size = compare_outputs(model, Frozen(held, config))
     assert worst < 1e-4 * max(size, 1.0)
     pretrained.save(model, tmp_path / 'again')  # and back, to the bit
     again = load_file(tmp_path / 'again' / 'model.safetensors')

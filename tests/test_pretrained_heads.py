@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from x_transformers import Classifier, XTransformer, finetune, pretrained
 from x_transformers.flags import ConfigError
 from x_transformers.pretrained.heads import NOT_THERE
-from x_transformers.pretrained.specs import ROWS
+from x_transformers.pretrained.specs import SPECS
 
 if os.environ.get('CI'):
     import transformers
@@ -45,7 +45,7 @@ def test_padding(case):
     theirs, folder = checkpoint(case)
     ours, ids = pretrained.load(folder).double(), ids_of(case)
     real = torch.arange(ids.shape[1]) < torch.tensor([ids.shape[1], 13])[:, None]
-    if case.kind == 'MaskedLM' and 'cut' not in ROWS[case.type.replace('-', '_')].sizes:
+    if case.kind == 'MaskedLM' and 'cut' not in SPECS[case.type.replace('-', '_')].sizes:
         real[:, 5:7] = False
     ids = ids.masked_fill(~real, theirs.config.pad_token_id or 0)
     with torch.no_grad(), lifted():
@@ -342,7 +342,7 @@ def test_new_heads_for_tokens_and_spans(type, head, kind, tmp_path):
 
 def test_heads_that_the_other_library_has_no_class_for(tmp_path):
     """They are read and trained here, and written in the format of this library alone."""
-    for row in ROWS.values():
+    for row in SPECS.values():
         for kind in NOT_THERE.keys() & row.heads.keys():
             absent = not hasattr(transformers, row.heads[kind].of(row, kind).architectures[0])
             assert absent == (row.type in NOT_THERE[kind]), (row.type, kind)

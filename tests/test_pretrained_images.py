@@ -25,7 +25,7 @@ from torch import Tensor
 
 from x_transformers import TwoTowers, ViTransformerWrapper, pretrained
 from x_transformers.flags import ConfigError
-from x_transformers.pretrained.__main__ import compared, main
+from x_transformers.pretrained.__main__ import compare_outputs, main
 
 transformers = pytest.importorskip('transformers', reason='the oracle: pip install -e .[test-pretrained]')
 transformers.logging.set_verbosity_error()
@@ -324,7 +324,7 @@ def test_half_precision(name):
 def test_defaults_are_theirs():
     """Of every field that a row reads."""
     for kind in sorted({case.type for case in ALL}):
-        config, row = transformers.AutoConfig.for_model(kind).to_dict(), pretrained.specs.ROWS[kind]
+        config, row = transformers.AutoConfig.for_model(kind).to_dict(), pretrained.specs.SPECS[kind]
         own = {name for name in row.defaults if name.startswith('has_') or name.endswith(('_config', '_config_dict'))}
         for name in row.defaults.keys() - own:
             assert row.defaults[name] == config[name] or (row.defaults[name] is None and config[name] == 768), name
@@ -391,13 +391,13 @@ def test_the_command_that_compares(name, capsys, monkeypatch):
     assert main(['check', str(folder)]) == 0
     assert capsys.readouterr().out.startswith(every[name].type)
     found = (float('nan'),) * 2 if name == 'llama-0' else (0.1, 1.0)
-    monkeypatch.setattr('x_transformers.pretrained.__main__.compared', lambda *models: found)
+    monkeypatch.setattr('x_transformers.pretrained.__main__.compare_outputs', lambda *models: found)
     assert main(['check', str(folder)]) == 1
     ours = pretrained.load(folder)
     with torch.no_grad():
         for parameter in ours.parameters():
             parameter.add_(0.01 * drawn(*parameter.shape))
-    assert compared(ours, theirs)[0] > 1e-3
+    assert compare_outputs(ours, theirs)[0] > 1e-3
 
 
 def test_options_of_loading():

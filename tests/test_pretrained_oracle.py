@@ -17,9 +17,9 @@ from pretrained_cases import CASES, HEAD_CASES, SEQ2SEQ_CASES, checkpoint, ids_o
 from x_transformers import AutoregressiveWrapper, pretrained
 from x_transformers.flags import ConfigError
 from x_transformers.pretrained.__main__ import main
-from x_transformers.pretrained.described import canonical, differences
-from x_transformers.pretrained.generation import IDLE, SAMPLING, TOKENS, generation_of_config
-from x_transformers.pretrained.specs import ROWS, WITHOUT_EFFECT
+from x_transformers.pretrained.described import canonicalize, find_differences
+from x_transformers.pretrained.generation import IDLE, SAMPLING, TOKENS, extract_generation_config
+from x_transformers.pretrained.specs import SPECS, WITHOUT_EFFECT
 
 transformers = pytest.importorskip('transformers', reason='the oracle: pip install -e .[test-pretrained]')
 transformers.logging.set_verbosity_error()
@@ -89,20 +89,24 @@ def test_models_that_were_never_loaded_are_read_there(case, tmp_path):
 
 def test_defaults_of_every_type():
     """A config without fields says what one with all of theirs says."""
-    for kind in ROWS:
-        config = transformers.AutoConfig.for_model(ROWS[kind].spelled or kind)
+    for kind in SPECS:
+        config = transformers.AutoConfig.for_model(SPECS[kind].spelled or kind)
         whole = json.loads(config.to_json_string(use_diff=False))
-        found = differences(canonical(pretrained.keywords({'model_type': kind})), canonical(pretrained.keywords(whole)))
+        found = find_differences(
+            canonicalize(pretrained.keywords({'model_type': kind})), canonicalize(pretrained.keywords(whole))
+        )
         assert not found, (kind, found)
 
 
-@pytest.mark.parametrize('kind', [kind for kind, row in ROWS.items() if row.names])
+@pytest.mark.parametrize('kind', [kind for kind, row in SPECS.items() if row.names])
 def test_fields_by_names_that_only_others_read(kind):
     """Their class has a name of its own for them, writes what else it is given, and reads nothing of it."""
-    names = ROWS[kind].names
+    names = SPECS[kind].names
     strange = {field: 'relu' if field == 'hidden_act' else 0.3 if 'drop' in field else 7 for field in names.values()}
     own, other = (
-        json.loads(transformers.AutoConfig.for_model(ROWS[kind].spelled or kind, **more).to_json_string(use_diff=False))
+        json.loads(
+            transformers.AutoConfig.for_model(SPECS[kind].spelled or kind, **more).to_json_string(use_diff=False)
+        )
         for more in ({}, strange)
     )
     assert strange.items() <= other.items()
@@ -297,7 +301,7 @@ def test_generation_that_a_config_says_itself(tmp_path):
         for config in ({}, {'eos_token_id': None}, more, {'eos_token_id': [2, 5]}):
             (tmp_path / 'config.json').write_text(json.dumps({'model_type': kind, **config}))
             wanted = transformers.GenerationConfig.from_pretrained(tmp_path, config_file_name='config.json')
-            found = generation_of_config({'vocab_size': 99, **config})
+            found = extract_generation_config({'vocab_size': 99, **config})
             for name in {*TOKENS, *SAMPLING, *IDLE, 'max_length', 'do_sample'}:
                 value = getattr(wanted, name, None)
                 said = found.get(name, getattr(plain, name, None))

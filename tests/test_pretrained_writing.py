@@ -84,7 +84,7 @@ def test_modules_that_are_no_class_of_transformers(folder, tmp_path):  # noqa: F
 @pytest.mark.parametrize('kind', ['clip', 't5', 'gpt2', 'marian', 'bert', 'whisper'])
 def test_a_larger_vocabulary_is_written(tmp_path, kind):
     model = pretrained.keywords(config_of(next(case for case in BASES if case.type == kind)))
-    pretrained.save(pretrained.engine.made(model, 'cpu'), tmp_path / 'small', hf_type=kind)
+    pretrained.save(pretrained.engine.build(model, 'cpu'), tmp_path / 'small', hf_type=kind)
     net = pretrained.load(tmp_path / 'small', num_tokens=103)
     again, info = written(net, tmp_path / 'large')
     assert (info.config.get('text_config') or info.config)['vocab_size'] == 103
@@ -131,7 +131,7 @@ import resource
 from x_transformers import pretrained
 config = dict(model_type='llama', hidden_size=256, intermediate_size=2048, num_attention_heads=8)
 config |= dict(tie_word_embeddings=False)
-build = lambda **sizes: pretrained.engine.made(pretrained.keywords({{**config, **sizes}}), 'cpu')
+build = lambda **sizes: pretrained.engine.build(pretrained.keywords({{**config, **sizes}}), 'cpu')
 net = build(num_hidden_layers=12, vocab_size=4096)
 pretrained.save(build(num_hidden_layers=1, vocab_size=64), 'small', hf_type='llama')  # what is imported and kept
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -150,7 +150,7 @@ def test_building_a_model_for_its_weights_imports_no_compiler():
 import sys
 from x_transformers import pretrained
 for kind in ('llama', 'gpt2', 'bert', 't5', 'bart', 'whisper'):
-    pretrained.engine.made(pretrained.keywords({'model_type': kind}))
+    pretrained.engine.build(pretrained.keywords({'model_type': kind}))
 print(*{'sympy', 'torch._dynamo'} & sys.modules.keys())
 """
     run = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True, check=True)

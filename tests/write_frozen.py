@@ -20,7 +20,7 @@ from pretrained_cases import CASES, IMAGE_CASES, SEQ2SEQ_CASES, TOWER_CASES, Cas
 from safetensors.torch import load_file, save_file
 
 from x_transformers import pretrained
-from x_transformers.pretrained.__main__ import compared
+from x_transformers.pretrained.__main__ import compare_outputs
 
 FOLDER = Path(__file__).parent / 'data' / 'frozen'
 LARGEST = 60_000  # bytes
@@ -86,7 +86,7 @@ def write(case: Case) -> None:
         config = json.loads(Path(folder, 'config.json').read_text())
         weights = load_file(Path(folder, 'model.safetensors'))
         recorder = Recorder(model)
-        worst, size = compared(pretrained.load(folder), recorder)
+        worst, size = compare_outputs(pretrained.load(folder), recorder)
     assert worst < 1e-4 * max(size, 1.0), (case.type, worst)
     held = {f'weight:{name}': t for name, t in weights.items()} | recorder.kept
     path = FOLDER / f'{case.type}.safetensors'

@@ -8,7 +8,7 @@ BUGS = {
         ('a new head for other classes keeps the old one', 'again = num_classes is not None and', 'again = False and', 'test_pretrained_heads.py -mslow -kother_heads'),
         ('classes of decoders are read from the first token', "around=classifier('last', pad_id", "around=classifier('first', pad_id"),
         ('a pooler is left out', "if c.has_pooler else None", 'if False else None'),
-        ('heads of other tasks are read as those of language', "if not fits and row.heads and re.search", 'if False and re.search', 'test_pretrained_heads.py -mslow -kis_not_read'),
+        ('heads of other tasks are read as those of language', "if not fits and spec.heads and re.search", 'if False and re.search', 'test_pretrained_heads.py -mslow -kis_not_read'),
     ]),
     'pretrained/encoders.py': ('test_pretrained_heads.py -mslow -kheads', [
         ('the mean of ModernBERT is its first token', "{'cls': 'first', 'mean': 'mean'}", "{'cls': 'first', 'mean': 'first'}"),
@@ -38,26 +38,26 @@ BUGS = {
     ]),
     'pretrained/described.py': ('test_pretrained_folders.py', [
         ('the first of several types is taken', 'if len(found) == 1:', 'if found:'),
-        ('models have the head of their row', 'rows = [row, *(head.of(row, kind) for kind, head in row.heads.items())]', 'rows = [row]'),
+        ('models have the head of their row', 'specs = [spec, *(head.of(spec, kind) for kind, head in spec.heads.items())]', 'specs = [spec]'),
         ('the first of several heads is taken', 'if len(whole) > 1:', 'if False:'),
         ('sides have no words of their own', "SIDES = ('', 'enc_', 'dec_')", "SIDES = ('',)"),
         ("classifiers of one's own wrappers are of no type", "return {**call, **inner, 'class': kind}", "return {**call, 'class': kind}"),
         ('padding may be no token', 'if pad is not None and not 0 <= pad', 'if False and not 0 <= pad'),
-        ('names of fields are those of the table', 'found = in_their_words(row, config)', 'found = dict(config)'),
+        ('names of fields are those of the table', 'found = rename_fields(spec, config)', 'found = dict(config)'),
     ]),
     'pretrained/engine.py': ('test_pretrained_folders.py', [
-        ('a prefix that a file leaves out is missing', '(row.base + new, new.removeprefix(row.base))', '(new.removeprefix(row.base),)'),
+        ('a prefix that a file leaves out is missing', '(spec.base + new, new.removeprefix(spec.base))', '(new.removeprefix(spec.base),)'),
     ]),
     'pretrained/fields.py': ('test_pretrained.py -mslow -kmistral', [
-        ('the newer place of a scaling counts', '{**(c.rope_scaling or rope_parameters(c))}', '{**(rope_parameters(c) or c.rope_scaling or {})}', 'test_pretrained_folders.py -krules'),
+        ('the newer place of a scaling counts', '{**(c.rope_scaling or get_rope_parameters(c))}', '{**(get_rope_parameters(c) or c.rope_scaling or {})}', 'test_pretrained_folders.py -krules'),
         ('windows that are listed count where none is used', "if c.values.get('lists_if_used'):", 'if False:', 'test_pretrained_folders.py -krules'),
-        ('fields of models within models are not found', 'return fields_behind(value.keywords, filled(now))', 'return {}', 'test_pretrained_folders.py'),
+        ('fields of models within models are not found', 'return invert_keywords(value.keywords, add_defaults(now))', 'return {}', 'test_pretrained_folders.py'),
         ('a window holds one token more', 'return c.sliding_window - 1 if all(slides)', 'return c.sliding_window if all(slides)'),
         ('experts have a window that they do not use', '(c.use_sliding_window and c.sliding_window is not None,) * c', '(c.sliding_window is not None,) * c', 'test_pretrained_oracle.py -mslow -kdefaults'),
     ]),
     'pretrained/adapters.py': ('test_pretrained_sources.py -kadapter', [
         ('products are not scaled by their rank', 'return alpha / (math.sqrt(rank)', 'return alpha / (math.sqrt(1)'),
-        ('a tied head changes with the table', 'weights.add(row.tied[0], weights.load(table))', 'pass'),
+        ('a tied head changes with the table', 'weights.add(spec.tied[0], weights.load(table))', 'pass'),
     ]),
     'pretrained/files.py': ('test_pretrained_sources.py test_pretrained_writing.py', [
         ('pickles come before safetensors', 'SETS = (WEIGHTS, INDEX, PICKLED, PICKLED_INDEX)', 'SETS = (PICKLED, PICKLED_INDEX, WEIGHTS, INDEX)'),
@@ -66,7 +66,7 @@ BUGS = {
         ('tensors lie one upon the other', '                end += t.nbytes\n', ''),
     ]),
     'pretrained/folders.py': ('test_pretrained_sources.py', [
-        ('a file that is named stands for its folder', '    return Location(folder, name)\n\n\ndef', '    return Location(folder)\n\n\ndef'),
+        ('a file that is named stands for its folder', '    return ModelLocation(folder, name)\n\n\ndef', '    return ModelLocation(folder)\n\n\ndef'),
         ('a set on its way is not seen', 'path = Present(folder) / CONFIG', 'path = folder / CONFIG', 'test_saving.py'),
     ]),
     'pretrained/foreign.py': ('test_pretrained_sources.py', [
@@ -85,7 +85,7 @@ BUGS = {
     'pretrained/llama.py': ('test_pretrained.py -mslow -kgemma-0', [
         ('gains of Gemma are whole', 'layers=dict(norm_add_unit_offset=True, ff_no_bias=True', 'layers=dict(norm_add_unit_offset=False, ff_no_bias=True'),
         ('a norm of VaultGemma is read from elsewhere', "link(f'{B}.pre_feedforward_layernorm', f'{F}.0.0.norm')", "link(f'{B}.post_attention_layernorm', f'{F}.0.0.norm')", 'test_pretrained.py -mslow -kvaultgemma'),
-        ('neighbors are no pairs in GLM', "            PAIRS, link(f'{B}.mlp.gate_up_proj.weight'", "            LLAMA_ATTENTION, link(f'{B}.mlp.gate_up_proj.weight'", 'test_pretrained.py -mslow -kglm'),
+        ('neighbors are no pairs in GLM', "        PAIRS, link(f'{B}.mlp.gate_up_proj.weight'", "        LLAMA_ATTENTION, link(f'{B}.mlp.gate_up_proj.weight'", 'test_pretrained.py -mslow -kglm'),
     ]),
     'pretrained/loading.py': ('test_pretrained_folders.py', [
         ('a copy that is none is passed over', 'names[source], names[copy] = names[copy], names[source]', 'pass', 'test_pretrained_folders.py -kcopies'),
@@ -108,7 +108,7 @@ BUGS = {
         ('settings of modules may differ', '(free or module.extra_repr() == other.extra_repr())', 'True', 'test_saving.py'),
         ('what is not plain is written', 'kind not in (Tensor, nn.Parameter)', 'False', 'test_saving.py'),
         ('how to generate is not written', '    if generation:\n', '    if False:\n'),
-        ('frequencies that were changed are written', '    check_frequencies(model, fields.row.type)\n', '', 'test_saving.py'),
+        ('frequencies that were changed are written', '    check_frequencies(model, fields.spec.type)\n', '', 'test_saving.py'),
         ('weights without values are written', 'if t.is_meta:', 'if False:', 'test_saving.py'),
         ('a config has the first of several dtypes', 'functools.reduce(torch.promote_types, dtypes)', 'sorted(dtypes, key=str)[0]'),
         ('ties are found and not written', '    if ties:\n', '    if False:\n', 'test_saving.py'),

@@ -17,13 +17,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from x_transformers.pretrained import classic, encoders, images, llama, seq2seq  # noqa: F401  (they fill the table)
-from x_transformers.pretrained.checkpoints import is_whole, text_config
-from x_transformers.pretrained.engine import plan as plan_of
-from x_transformers.pretrained.heads import row_for
+from x_transformers.pretrained.checkpoints import extract_text_config, is_composite
+from x_transformers.pretrained.engine import make_plan as plan_of
+from x_transformers.pretrained.heads import find_spec
 from x_transformers.pretrained.loading import Info, load
 from x_transformers.pretrained.mappings import link, links
 from x_transformers.pretrained.saving import save
-from x_transformers.pretrained.specs import OWN, Const, Fields, Row, own_call, register, supported, without_unknown
+from x_transformers.pretrained.specs import (
+    OWN,
+    Const,
+    Fields,
+    ModelSpec,
+    drop_unknown,
+    read_own_call,
+    register,
+    supported,
+)
+
+Row = ModelSpec  # the public name of older releases
 
 
 def keywords(config: Mapping[str, Any], unknown: Any = 'error') -> dict[str, Any]:
@@ -32,15 +43,15 @@ def keywords(config: Mapping[str, Any], unknown: Any = 'error') -> dict[str, Any
     unknown   as in `load`
     """
     if config.get('model_type') == OWN:
-        return own_call(config)
-    config = text_config(config) if is_whole(config) else config
-    row = row_for(config)
-    return Fields(row, without_unknown(row, config, unknown)[0]).keywords()
+        return read_own_call(config)
+    config = extract_text_config(config) if is_composite(config) else config
+    spec = find_spec(config)
+    return Fields(spec, drop_unknown(spec, config, unknown)[0]).keywords()
 
 
 def plan(config: Mapping[str, Any]) -> list[tuple[tuple[str, ...], tuple[str, ...], str]]:
     """Return the mapping of weight names, with the transform of each weight, without loading weights."""
-    return [(step.theirs, step.ours, step.change.name) for step in plan_of(config, row_for(config))]
+    return [(step.theirs, step.ours, step.change.name) for step in plan_of(config, find_spec(config))]
 
 
 def __getattr__(name: str) -> Any:
@@ -52,5 +63,6 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    'Const', 'Fields', 'Info', 'Row', 'keywords', 'link', 'links', 'load', 'plan', 'register', 'save', 'supported',
+    'Const', 'Fields', 'Info', 'ModelSpec', 'Row', 'keywords', 'link', 'links', 'load', 'plan', 'register', 'save',
+    'supported',
 ]  # fmt: skip

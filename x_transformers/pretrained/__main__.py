@@ -17,14 +17,14 @@ from x_transformers import pretrained
 from x_transformers.core.files import needed
 from x_transformers.flags import ConfigError
 from x_transformers.modalities.vit import sides
-from x_transformers.pretrained.engine import made
+from x_transformers.pretrained.engine import build
 from x_transformers.pretrained.folders import locate, read_config, resolve
 from x_transformers.pretrained.specs import OWN
 
 BAR = 1e-3  # of the largest difference in float32, of logits whose size is about one
 
 
-def arguments() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog='python -m x_transformers.pretrained', description='Weights in and out',
         epilog='exit codes: 0, done; 1, `check` found a difference; 2, an error',
@@ -62,7 +62,7 @@ def inspect(options: argparse.Namespace) -> int:
     print(f'type {config.get("model_type")}')
     call = pretrained.keywords(config)
     print(json.dumps(call, indent=2))
-    made(call)  # which refuses what the fields hold, where they are known
+    build(call)  # which refuses what the fields hold, where they are known
     return 0
 
 
@@ -74,20 +74,20 @@ def check(options: argparse.Namespace) -> int:
     kind = getattr(transformers, architecture, None)
     if info.type == OWN or kind is None:
         raise ConfigError(f'a {info.type} checkpoint of `architectures` {architecture} is none of `transformers`')
-    worst, size = compared(ours, kind.from_pretrained(folder, dtype=torch.float32).eval())
+    worst, size = compare_outputs(ours, kind.from_pretrained(folder, dtype=torch.float32).eval())
     print(f'{info.type}: outputs of size {size:.3g}, largest difference {worst:.2g}')
     return int(not worst <= BAR * max(size, 1.0))  # NaN is a difference
 
 
-def supported(options: argparse.Namespace) -> int:
-    for row in pretrained.supported():
-        print(f'{row.type:24}{row.wrapper:24}{", ".join(row.architectures)}')
+def list_supported(options: argparse.Namespace) -> int:
+    for spec in pretrained.supported():
+        print(f'{spec.type:24}{spec.wrapper:24}{", ".join(spec.architectures)}')
     return 0
 
 
 def main(given: list[str] | None = None) -> int:
-    options = arguments().parse_args(given)
-    run: Any = {'convert': convert, 'inspect': inspect, 'check': check, 'supported': supported}[options.command]
+    options = build_parser().parse_args(given)
+    run: Any = {'convert': convert, 'inspect': inspect, 'check': check, 'supported': list_supported}[options.command]
     try:
         return run(options)
     except (OSError, ValueError, ImportError) as error:
@@ -101,7 +101,7 @@ LENGTH = 16  # of texts
 SAID = ('logits_per_image', 'logits', 'image_embeds', 'text_embeds', 'pooler_output', 'last_hidden_state')
 
 
-class Draw:
+class InputSampler:
     """Inputs that are the same in every run."""
 
     def __init__(self, eos: int | None) -> None:
@@ -123,25 +123,25 @@ class Draw:
         return self.real(2, net.channels, *sides(net.image_size))
 
 
-def said_by(out: Any, has_pooler: bool) -> tuple[str, Tensor]:
+def select_output(out: Any, has_pooler: bool) -> tuple[str, Tensor]:
     """The first of their outputs that says most; a pooler that the file does not have says nothing."""
     names = [name for name in SAID if name != 'pooler_output' or has_pooler]
     name = next(name for name in names if out.get(name) is not None)
     return name, out[name]
 
 
-def of_towers(ours: Any, theirs: nn.Module, draw: Draw, has_pooler: bool) -> tuple[Tensor, Tensor]:
+def run_towers(ours: Any, theirs: nn.Module, draw: InputSampler, has_pooler: bool) -> tuple[Tensor, Tensor]:
     images, ids = draw.images(ours.image), draw.ids(ours.text)
     return theirs(pixel_values=images, input_ids=ids).logits_per_image, ours(images, ids, return_logits=True)
 
 
-def of_images(ours: nn.Module, theirs: nn.Module, draw: Draw, has_pooler: bool) -> tuple[Tensor, Tensor]:
+def run_images(ours: nn.Module, theirs: nn.Module, draw: InputSampler, has_pooler: bool) -> tuple[Tensor, Tensor]:
     images = draw.images(ours)
-    name, wanted = said_by(theirs(pixel_values=images), has_pooler)
+    name, wanted = select_output(theirs(pixel_values=images), has_pooler)
     return wanted, ours(images, return_embeddings=name == 'last_hidden_state')
 
 
-def of_pairs(ours: Any, theirs: Any, draw: Draw, has_pooler: bool) -> tuple[Tensor, Tensor]:
+def run_encoder_decoder(ours: Any, theirs: Any, draw: InputSampler, has_pooler: bool) -> tuple[Tensor, Tensor]:
     """Of texts that are made from texts, or from sound."""
     net: Any = ours.decoder.net
     if hasattr(ours.encoder, 'num_tokens'):
@@ -154,29 +154,29 @@ def of_pairs(ours: Any, theirs: Any, draw: Draw, has_pooler: bool) -> tuple[Tens
     return theirs(**given, decoder_input_ids=target).logits, net(target, context=ours.encoder(source))
 
 
-def of_texts(ours: nn.Module, theirs: nn.Module, draw: Draw, has_pooler: bool) -> tuple[Tensor, Tensor]:
+def run_texts(ours: nn.Module, theirs: nn.Module, draw: InputSampler, has_pooler: bool) -> tuple[Tensor, Tensor]:
     inner = getattr(ours, 'net', ours)
     ids = draw.ids(getattr(inner, 'encoder', inner))
-    name, wanted = said_by(theirs(input_ids=ids), has_pooler)
+    name, wanted = select_output(theirs(input_ids=ids), has_pooler)
     pooled = name in ('text_embeds', 'pooler_output')
     return wanted, ours(ids, return_pooled=True)[1] if pooled else ours(ids)
 
 
-KINDS: dict[str, Callable[[nn.Module, nn.Module, Draw, bool], tuple[Tensor, Tensor]]] = {
-    'TwoTowers': of_towers,
-    'ViTransformerWrapper': of_images,
-    'XTransformer': of_pairs,
-    'EncoderDecoder': of_pairs,
+KINDS: dict[str, Callable[[nn.Module, nn.Module, InputSampler, bool], tuple[Tensor, Tensor]]] = {
+    'TwoTowers': run_towers,
+    'ViTransformerWrapper': run_images,
+    'XTransformer': run_encoder_decoder,
+    'EncoderDecoder': run_encoder_decoder,
 }
 
 
 @torch.no_grad()
-def compared(ours: nn.Module, theirs: Any) -> tuple[float, float]:
+def compare_outputs(ours: nn.Module, theirs: Any) -> tuple[float, float]:
     """The largest difference between what both say of the same inputs, and the size of what they say."""
     eos = getattr(theirs.config.get_text_config(), 'eos_token_id', None)
     eos = next(iter(eos)) if isinstance(eos, Iterable) else eos
     has_pooler = getattr(ours.pretrained, 'found', {}).get('has_pooler', True)
-    wanted, found = KINDS.get(type(ours).__name__, of_texts)(ours, theirs, Draw(eos), has_pooler)
+    wanted, found = KINDS.get(type(ours).__name__, run_texts)(ours, theirs, InputSampler(eos), has_pooler)
     return float((wanted - found).abs().max()), float(wanted.abs().max())
 
 

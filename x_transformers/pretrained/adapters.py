@@ -17,9 +17,9 @@ from x_transformers.core.modes import at_least_float
 from x_transformers.flags import ConfigError, shown
 from x_transformers.pretrained.checkpoints import canonical_name
 from x_transformers.pretrained.files import Weights
-from x_transformers.pretrained.folders import ADAPTER, Location, locate, read_json, resolve
+from x_transformers.pretrained.folders import ADAPTER, ModelLocation, locate, read_json, resolve
 from x_transformers.pretrained.foreign import NoModelError
-from x_transformers.pretrained.specs import Row
+from x_transformers.pretrained.specs import ModelSpec
 
 PRODUCT = re.compile(
     r'(?P<module>.+)\.(?P<kind>lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector)'
@@ -59,7 +59,7 @@ class Adapter:
     whole: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def from_location(cls, location: Location, allow_pickle: bool) -> Adapter:
+    def from_location(cls, location: ModelLocation, allow_pickle: bool) -> Adapter:
         """Read an adapter.  Raises NoModelError for kinds that no product of two matrices describes."""
         at = Present(location.folder)
         config = read_json(at / ADAPTER)
@@ -101,7 +101,7 @@ class Adapter:
         else:
             self.whole[WHOLE.sub('', name.removeprefix('base_model.model.'))] = t
 
-    def find_base(self, base: Any, hub: Mapping[str, Any]) -> Location:
+    def find_base(self, base: Any, hub: Mapping[str, Any]) -> ModelLocation:
         """Return where the base is: the one that was given, else the one that the adapter names."""
         said = self.config.get('base_model_name_or_path')
         name = base if base is not None else said
@@ -128,32 +128,32 @@ class Adapter:
         sizes = [len(t) for t in self.whole.values() if t.ndim == 2]
         return kind, sizes[-1] if sizes and kind in ('classify', 'tokens') else None
 
-    def apply(self, weights: Weights, row: Row | None, config: dict[str, Any]) -> dict[str, Any]:
+    def apply(self, weights: Weights, spec: ModelSpec | None, config: dict[str, Any]) -> dict[str, Any]:
         """Let weights be those with the adapter. Returns the config, with the number of tokens of a larger table."""
-        self.untie(weights, row)
+        self.untie(weights, spec)
         for name, t in self.whole.items():
-            place = find_name(row, weights, name) or name
-            if row is not None and row.tied is not None and canonical_name(row, place).endswith(row.tied[1]):
-                config = {**config, **{str(row.model['num_tokens']): len(t)}}
+            place = find_name(spec, weights, name) or name
+            if spec is not None and spec.tied is not None and canonical_name(spec, place).endswith(spec.tied[1]):
+                config = {**config, **{str(spec.model['num_tokens']): len(t)}}
             weights.add(place, t)
         for module, parts in self.products.items():
-            found = find_name(row, weights, f'{module}.weight')
+            found = find_name(spec, weights, f'{module}.weight')
             if found is None or not {'lora_A', 'lora_B'} <= parts.keys():
                 missing = 'the base has no such tensor' if found is None else 'one of its two matrices is absent'
                 raise ConfigError(f'the adapter `{self.folder}` changes `{module}.weight`, but {missing}')
-            turned = row is not None and row.type in CONV1D and canonical_name(row, found) != (row.tied or ('',))[0]
+            turned = spec is not None and spec.type in CONV1D and canonical_name(spec, found) != (spec.tied or ('',))[0]
             weights.changes[found] = self.change_of(module, parts, weights.shape(found), turned)
         return config
 
-    def untie(self, weights: Weights, row: Row | None) -> None:
+    def untie(self, weights: Weights, spec: ModelSpec | None) -> None:
         """Give a tied head a tensor of its own, where the adapter changes the table or the head alone."""
-        if row is None or row.tied is None:
+        if spec is None or spec.tied is None:
             return
-        head, table = (find_name(row, weights, name) for name in row.tied)
+        head, table = (find_name(spec, weights, name) for name in spec.tied)
         changed = [*self.whole, *(f'{module}.weight' for module in self.products)]
-        own = {canonical_name(row, name).removeprefix(row.base) for name in changed}
-        if head is None and table is not None and own & {name.removeprefix(row.base) for name in row.tied}:
-            weights.add(row.tied[0], weights.load(table))
+        own = {canonical_name(spec, name).removeprefix(spec.base) for name in changed}
+        if head is None and table is not None and own & {name.removeprefix(spec.base) for name in spec.tied}:
+            weights.add(spec.tied[0], weights.load(table))
 
     def scale_of(self, module: str, rank: int) -> float:
         """Return the factor of the product of a module."""
@@ -191,12 +191,12 @@ class Adapter:
         return change
 
 
-def find_name(row: Row | None, weights: Weights, name: str) -> str | None:
+def find_name(spec: ModelSpec | None, weights: Weights, name: str) -> str | None:
     """Return the name in a file of a tensor that the adapter calls by the names of modules."""
-    bases = ('',) if row is None else ('', row.base)
+    bases = ('',) if spec is None else ('', spec.base)
     tried = [base + name for base in bases] + [name.removeprefix(base) for base in bases]
     found = next((one for one in tried if one in weights.files), None)
-    if found is None and row is not None:
-        by_name = {canonical_name(row, one): one for one in weights.files}
-        found = next((by_name[new] for new in (canonical_name(row, one) for one in tried) if new in by_name), None)
+    if found is None and spec is not None:
+        by_name = {canonical_name(spec, one): one for one in weights.files}
+        found = next((by_name[new] for new in (canonical_name(spec, one) for one in tried) if new in by_name), None)
     return found

@@ -9,7 +9,7 @@ from typing import Any
 
 from x_transformers.flags import ConfigError, warn_once
 from x_transformers.pretrained.files import Weights
-from x_transformers.pretrained.specs import ROWS, Row
+from x_transformers.pretrained.specs import SPECS, ModelSpec
 
 # of `torch.compile`, FSDP, activation checkpointing and DeepSpeed
 WRAPPERS = re.compile(r'(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\.')
@@ -17,50 +17,50 @@ WRAPPERS = re.compile(r'(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoi
 AVERAGED = 'n_averaged'  # a count of `torch.optim.swa_utils.AveragedModel`, beside `module.`
 
 
-def canonical_name(row: Row, name: str) -> str:
+def canonical_name(spec: ModelSpec, name: str) -> str:
     """Return a name of a file as the row has it, but for the prefix of the base model."""
     name = name.replace('LayerNorm.gamma', 'LayerNorm.weight').replace('LayerNorm.beta', 'LayerNorm.bias')
-    for pattern, replacement in row.renames:
+    for pattern, replacement in spec.renames:
         name = re.sub(pattern, replacement, name)
     return name
 
 
-def without_numbers(name: str) -> str:
+def mask_numbers(name: str) -> str:
     return re.sub(r'\d+|\{[^}]*\}', '#', name)
 
 
-def names_of(row: Row) -> set[str]:
+def collect_names(spec: ModelSpec) -> set[str]:
     """Return the names of all tensors of a row, with `#` for numbers."""
-    own = {without_numbers(name) for one in row.links for name in one.theirs}
-    return own.union(*(names_of(ROWS[kind]) for _, kind, _ in row.parts.values()))
+    own = {mask_numbers(name) for one in spec.links for name in one.theirs}
+    return own.union(*(collect_names(SPECS[kind]) for _, kind, _ in spec.parts.values()))
 
 
-def knows(row: Row) -> Callable[[str], int]:
+def make_matcher(spec: ModelSpec) -> Callable[[str], int]:
     """Return a function that says how well a name of a file fits a tensor of the row: 2, or 1 but for the prefix of the
     base model."""
-    known = names_of(row)
+    known = collect_names(spec)
 
     def fit(name: str) -> int:
-        new = canonical_name(row, name)
-        if without_numbers(new) in known:
+        new = canonical_name(spec, name)
+        if mask_numbers(new) in known:
             return 2
-        return int(any(without_numbers(n) in known for n in (row.base + new, new.removeprefix(row.base))))
+        return int(any(mask_numbers(n) in known for n in (spec.base + new, new.removeprefix(spec.base))))
 
     return fit
 
 
-def describe_names(row: Row, names: Collection[str]) -> str | None:
+def describe_names(spec: ModelSpec, names: Collection[str]) -> str | None:
     """Return a sentence that says which type has the names of a file, or None if the row knows half of them."""
-    other = [name for name in names if not knows(row)(name)]
+    other = [name for name in names if not make_matcher(spec)(name)]
     if 2 * len(other) <= len(names):
         return None
-    fits = {kind: sum(map(knows(one), names)) for kind, one in ROWS.items()}
+    fits = {kind: sum(map(make_matcher(one), names)) for kind, one in SPECS.items()}
     best = max(fits, key=lambda kind: fits[kind])
-    said = f'those of a {ROWS[best].type}, not' if fits[best] > fits.get(row.type, 0) else 'not those'
-    return f'Its names, such as `{min(other)}`, are {said} of a {row.type}'
+    said = f'those of a {SPECS[best].type}, not' if fits[best] > fits.get(spec.type, 0) else 'not those'
+    return f'Its names, such as `{min(other)}`, are {said} of a {spec.type}'
 
 
-def common_prefixes(names: Collection[str]) -> list[str]:
+def find_common_prefixes(names: Collection[str]) -> list[str]:
     """Return '' and the beginnings that all names share, up to a dot, the shortest first."""
     first, last = (name.split('.')[:-1] for name in (min(names), max(names)))
     same = [a == b for a, b in zip(first, last, strict=False)]
@@ -77,7 +77,7 @@ def strip_prefixes(weights: Weights, fit: Callable[[str], int]) -> str:
     if AVERAGED in weights and all(name.startswith('module.') for name in others):
         del weights.files[AVERAGED]
     names = {name: WRAPPERS.sub('', name) for name in weights.files}
-    prefixes = common_prefixes([*names.values()]) if names else ['']
+    prefixes = find_common_prefixes([*names.values()]) if names else ['']
     fits = [sum(fit(name.removeprefix(p)) for name in names.values()) if prefixes[1:] else 0 for p in prefixes]
     prefix = prefixes[fits.index(max(fits))]
     names = {name: new.removeprefix(prefix) for name, new in names.items()}
@@ -100,7 +100,7 @@ QWEN3_VL = dict(
     num_key_value_heads=32, head_dim=128, max_position_embeddings=128000, rms_norm_eps=1e-6, rope_theta=500000.0,
 )  # fmt: skip
 # type of the whole -> that of its text part, if its config does not say it
-WHOLES = {
+COMPOSITES = {
     'gemma3': 'gemma3_text', 'llava': 'llama', 'llava_next': 'llama', 'llava_next_video': 'llama',
     'llava_onevision': 'qwen2', 'vipllava': 'llama', 'video_llava': 'llama', 'mistral3': 'mistral',
     'aya_vision': 'cohere2', 'idefics3': 'llama', 'smolvlm': 'llama', 'internvl': 'qwen2', 'got_ocr2': 'qwen2',
@@ -111,20 +111,22 @@ WHOLES = {
 TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
     'qwen2_vl_text': ('qwen2', QWEN2_VL), 'qwen2_5_vl_text': ('qwen2', QWEN2_VL), 'qwen3_vl_text': ('qwen3', QWEN3_VL),
 }  # fmt: skip
-IN_TEXT = r'language_model\.|model\.language_model\.|model\.text_model\.|lm_head\.|model\.(embed_tokens|layers|norm)\.'
-OUTSIDE = 'outside.'
-FROM_WHOLE = ('dtype', 'torch_dtype', 'tie_word_embeddings')
+TEXT_NAMES = (
+    r'language_model\.|model\.language_model\.|model\.text_model\.|lm_head\.|model\.(embed_tokens|layers|norm)\.'
+)
+OUTSIDE_PREFIX = 'outside.'
+COMPOSITE_FIELDS = ('dtype', 'torch_dtype', 'tie_word_embeddings')
 # what the head of a text of its own does to logits, and that of a whole does not
 PLAIN_HEAD = {'logit_scale': 1.0, 'logits_scaling': 1.0, 'final_logit_softcapping': None}
 SPECIAL = ('bos_token_id', 'eos_token_id', 'pad_token_id')
 
 
-def is_whole(config: Mapping[str, Any]) -> bool:
+def is_composite(config: Mapping[str, Any]) -> bool:
     """Return True for the config of a checkpoint that has a model of text among others."""
-    return str(config.get('model_type')).replace('-', '_') in WHOLES
+    return str(config.get('model_type')).replace('-', '_') in COMPOSITES
 
 
-def without_sections(config: Mapping[str, Any]) -> dict[str, Any]:
+def drop_mrope_sections(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config of a text without the sections that its positions of pictures have."""
     found = dict(config)
     for name in ('rope_parameters', 'rope_scaling'):
@@ -136,7 +138,7 @@ def without_sections(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
+def extract_text_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config of the text part of a whole, as a model of its own would have it.
 
     Raises:
@@ -148,28 +150,28 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
         name: value for name, value in config.items() if name not in ('vision_config', 'model_type', 'architectures')
         and not name.startswith(('image_', 'video_', 'vision_'))
     }  # fmt: skip
-    said = str(given.get('model_type') or WHOLES[whole]).replace('-', '_')
-    if said not in ROWS and said not in TEXTS:
-        said = WHOLES[whole] if said == whole else said
+    said = str(given.get('model_type') or COMPOSITES[whole]).replace('-', '_')
+    if said not in SPECS and said not in TEXTS:
+        said = COMPOSITES[whole] if said == whole else said
     kind, defaults = TEXTS.get(said, (said, {}))
-    if kind not in ROWS:
+    if kind not in SPECS:
         raise ConfigError(f'`text_config` of this {whole} checkpoint is of type {said!r}, which is not supported')
-    row = ROWS[kind]
-    outer = {name: config[name] for name in FROM_WHOLE if name in config}
+    spec = SPECS[kind]
+    outer = {name: config[name] for name in COMPOSITE_FIELDS if name in config}
     special = {name: config[name] for name in SPECIAL if name in config and given.get(name) is None}
     given = {name: value for name, value in given.items() if name not in ('tie_word_embeddings', 'architectures')}
-    plain = {name: value for name, value in PLAIN_HEAD.items() if name in row.defaults}
+    plain = {name: value for name, value in PLAIN_HEAD.items() if name in spec.defaults}
     found = {**defaults, **given, **special, **outer, **plain}
     if said in TEXTS:
-        found = without_sections(found)
-    return {**found, 'model_type': row.spelled or row.type, 'architectures': [row.architectures[0]]}
+        found = drop_mrope_sections(found)
+    return {**found, 'model_type': spec.spelled or spec.type, 'architectures': [spec.architectures[0]]}
 
 
-def within_whole(row: Row) -> Row:
+def adapt_to_composite(spec: ModelSpec) -> ModelSpec:
     """Return the row of a text part, for the names of the whole file. What is not of the text is left out."""
     renames = (
-        (rf'^(?!{IN_TEXT})', OUTSIDE),
+        (rf'^(?!{TEXT_NAMES})', OUTSIDE_PREFIX),
         (r'^(language_model\.lm_head|lm_head)\.', 'lm_head.'),
-        (r'^(language_model\.model|model\.language_model|model\.text_model|language_model)\.', row.base),
+        (r'^(language_model\.model|model\.language_model|model\.text_model|language_model)\.', spec.base),
     )
-    return replace(row, renames=(*renames, *row.renames), outside=OUTSIDE)
+    return replace(spec, renames=(*renames, *spec.renames), outside=OUTSIDE_PREFIX)

@@ -11,36 +11,41 @@ from torch import nn
 
 from x_transformers.flags import ConfigError, did_you_mean, shown
 from x_transformers.flags.config import KINDS, encode
-from x_transformers.pretrained.fields import ACTIVATIONS, fields_behind, filled, whole
-from x_transformers.pretrained.specs import ROWS, Fields, Row, in_their_words
+from x_transformers.pretrained.fields import ACTIVATIONS, add_defaults, invert_keywords, round_if_whole
+from x_transformers.pretrained.specs import SPECS, Fields, ModelSpec, rename_fields
 
 # keywords that change how something is computed, not what
 HOW = {'crop_to_patches', 'verbose', 'flash', 'attn_flash', 'checkpoint_layers', 'attend_sdp_kwargs', 'onnxable'}
 SIDES = ('', 'enc_', 'dec_')  # what the keywords of a stack begin with
 
 
-def call_of(model: nn.Module) -> dict[str, Any]:
+def get_call(model: nn.Module) -> dict[str, Any]:
     """Its config, as a file would hold it, of the classes of this library that a user's own are derived from."""
-    return of_library(encode(model, type(model).__name__))
+    return use_library_classes(encode(model, type(model).__name__))
 
 
-def of_library(call: Mapping[str, Any]) -> dict[str, Any]:
+def use_library_classes(call: Mapping[str, Any]) -> dict[str, Any]:
     ours = (kind for kind in KINDS[call['class']].__mro__ if kind.__module__.startswith('x_transformers.'))
     kind = next(kind.__name__ for kind in ours if KINDS.get(kind.__name__) is kind)
-    inner = {k: of_library(v) for k, v in call.items() if isinstance(v, Mapping) and v.get('class') in KINDS}
+    inner = {k: use_library_classes(v) for k, v in call.items() if isinstance(v, Mapping) and v.get('class') in KINDS}
     return {**call, **inner, 'class': kind}
 
 
-def canonical(call: Mapping[str, Any]) -> dict[str, Any]:
+def canonicalize(call: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords of a call, with those that come to the same in one form, and no defaults."""
     kind = KINDS[call['class']]
     known = kind.accepted()
-    found = {name: canonical(v) if isinstance(v, Mapping) and 'class' in v else plain(v) for name, v in call.items()}
+    found = {
+        name: canonicalize(v) if isinstance(v, Mapping) and 'class' in v else convert_tuples(v)
+        for name, v in call.items()
+    }
     for side in SIDES:
         if {f'{side}depth', f'{side}attn_kv_heads'} <= known.keys():
-            own = {name: found.get(name, plain(known[name].default)) for name in known if name.startswith(side)}
+            own = {
+                name: found.get(name, convert_tuples(known[name].default)) for name in known if name.startswith(side)
+            }
             own = {'dim': found.get('dim'), **{name.removeprefix(side): value for name, value in own.items()}}
-            found.update({side + name: value for name, value in whole_stack(own).items()})
+            found.update({side + name: value for name, value in fill_implied(own).items()})
         stack = found.get('attn_layers', found)
         places = any(stack.get(side + name) for name in ('rotary_pos_emb', 'alibi_pos_bias', 'rel_pos_bias'))
         table, length = f'{side}use_abs_pos_emb', f'{side}max_seq_len'
@@ -52,15 +57,16 @@ def canonical(call: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in found.items()
-        if not is_how(name) and not (name in known and same(value, plain(known[name].default)))
+        if not is_execution_option(name)
+        and not (name in known and is_close(value, convert_tuples(known[name].default)))
     }
 
 
-def is_how(name: str) -> bool:
+def is_execution_option(name: str) -> bool:
     return 'dropout' in name or any(name.removeprefix(side) in HOW for side in SIDES)
 
 
-def whole_stack(k: dict[str, Any]) -> dict[str, Any]:
+def fill_implied(k: dict[str, Any]) -> dict[str, Any]:
     """What follows from other keywords, written out."""
     heads = k['heads']
     found = {'attn_kv_heads': k['attn_kv_heads'] or heads, 'attn_dim_head': k['attn_dim_head'] or 64}
@@ -79,44 +85,44 @@ def whole_stack(k: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def plain(value: Any) -> Any:
-    return [plain(v) for v in value] if isinstance(value, (tuple, list)) else value
+def convert_tuples(value: Any) -> Any:
+    return [convert_tuples(v) for v in value] if isinstance(value, (tuple, list)) else value
 
 
-def same(a: Any, b: Any) -> bool:
+def is_close(a: Any, b: Any) -> bool:
     """Equal, or numbers that differ in their rounding."""
     numbers = all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in (a, b))
     if numbers:
         return math.isclose(a, b, rel_tol=1e-6)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
+        return len(a) == len(b) and all(map(is_close, a, b))
     if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return all(same(a.get(name), b.get(name)) for name in {**a, **b})
+        return all(is_close(a.get(name), b.get(name)) for name in {**a, **b})
     return type(a) is type(b) and a == b
 
 
 Path = tuple[Any, ...]
 
 
-def differences(now: Any, said: Any, at: Path = ()) -> dict[Path, tuple[Any, Any]]:
+def find_differences(now: Any, said: Any, at: Path = ()) -> dict[Path, tuple[Any, Any]]:
     """Where two canonical calls differ, and the values there."""
     if isinstance(now, Mapping) and isinstance(said, Mapping):
         found: dict[Path, tuple[Any, Any]] = {}
         for name in sorted({**now, **said}):
-            found.update(differences(now.get(name), said.get(name), (*at, name)))
+            found.update(find_differences(now.get(name), said.get(name), (*at, name)))
         return found
-    return {} if same(now, said) else {at: (now, said)}
+    return {} if is_close(now, said) else {at: (now, said)}
 
 
-def keyword(path: Path) -> str:
+def get_keyword(path: Path) -> str:
     return next(name for name in path if name not in ('net', 'attn_layers'))
 
 
 def check_keywords(model: nn.Module, fields: Fields) -> None:
     """Refuse a model that was built in another way than its config says."""
-    for path, (own, other) in differences(canonical(call_of(model)), canonical(fields.keywords())).items():
+    for path, (own, other) in find_differences(canonicalize(get_call(model)), canonicalize(fields.keywords())).items():
         raise ConfigError(
-            f'`{keyword(path)}` of the model is {shown(own)}, which its {fields.row.type} config does not say: it '
+            f'`{get_keyword(path)}` of the model is {shown(own)}, which its {fields.spec.type} config does not say: it '
             f'would be read as {shown(other)}'
         )
 
@@ -124,39 +130,44 @@ def check_keywords(model: nn.Module, fields: Fields) -> None:
 # a config from keywords
 
 
-def shape(call: Mapping[str, Any]) -> str:
+def describe_classes(call: Mapping[str, Any]) -> str:
     """The classes that a model is built of."""
     inner = call.get('net', call.get('attn_layers'))
-    return call['class'] + (f'({shape(inner)})' if inner else '')
+    return call['class'] + (f'({describe_classes(inner)})' if inner else '')
 
 
-def shape_of(row: Row) -> str:
+def describe_classes_of_spec(spec: ModelSpec) -> str:
     """The same of the models of a row."""
-    own = row.wrapper + (f'({row.stack})' if row.stack else '')
-    return own if row.around is None else f'Classifier({own})'
+    own = spec.wrapper + (f'({spec.stack})' if spec.stack else '')
+    return own if spec.around is None else f'Classifier({own})'
 
 
-def proposed(row: Row, call: Mapping[str, Any], tied: bool, longest: int, architecture: str) -> dict[str, Any]:
+def propose_config(
+    spec: ModelSpec, call: Mapping[str, Any], tied: bool, longest: int, architecture: str
+) -> dict[str, Any]:
     """The config of a type whose keywords may be those of a call, as a class of theirs would write it."""
-    net = call if row.around is None else call['net']
+    net = call if spec.around is None else call['net']
     stack = net.get('attn_layers')
-    given = {**filled({k: v for k, v in net.items() if k != 'attn_layers'}), **(filled(stack) if stack else {})}
-    fields = fields_behind({**row.model, **row.layers}, given)
-    if row.around is not None:
-        fields.update(fields_behind(row.around, filled(call)))
-    if row.tied is not None:
+    given = {
+        **add_defaults({k: v for k, v in net.items() if k != 'attn_layers'}),
+        **(add_defaults(stack) if stack else {}),
+    }
+    fields = invert_keywords({**spec.model, **spec.layers}, given)
+    if spec.around is not None:
+        fields.update(invert_keywords(spec.around, add_defaults(call)))
+    if spec.tied is not None:
         fields['tie_word_embeddings'] = tied
     if longest:
         fields['max_position_embeddings'] = longest
     rotated = fields.get('partial_rotary_factor', 1.0)
-    if row.defaults.get('partial_rotary_factor', 1.0) != 1 or rotated != 1:  # some types look nowhere else
+    if spec.defaults.get('partial_rotary_factor', 1.0) != 1 or rotated != 1:  # some types look nowhere else
         fields.get('rope_parameters', {})['partial_rotary_factor'] = rotated
-    for part, (name, kind, own) in row.parts.items():
-        inner = proposed(ROWS[kind], net[part], False, net[part].get('max_seq_len', 0), own)
+    for part, (name, kind, own) in spec.parts.items():
+        inner = propose_config(SPECS[kind], net[part], False, net[part].get('max_seq_len', 0), own)
         fields[name] = {**inner, 'architectures': None, **fields.get(name, {})}
-    known = {*row.defaults, *LABELS, *TOKENS}
+    known = {*spec.defaults, *LABELS, *TOKENS}
     own_fields = {name: value for name, value in fields.items() if name in known}
-    return {'model_type': row.type, 'architectures': [architecture], **own_fields}
+    return {'model_type': spec.type, 'architectures': [architecture], **own_fields}
 
 
 LABELS = ('id2label', 'label2id', 'problem_type')
@@ -167,20 +178,22 @@ FAR = 8  # keywords that differ: another type
 WRONG = (ConfigError, TypeError, KeyError, ValueError, AttributeError, ZeroDivisionError, IndexError)
 
 
-def misread(row: Row, config: Mapping[str, Any], tied: bool, now: Mapping[str, Any]) -> dict[Path, tuple[Any, Any]]:
+def find_misread(
+    spec: ModelSpec, config: Mapping[str, Any], tied: bool, now: Mapping[str, Any]
+) -> dict[Path, tuple[Any, Any]]:
     """Where a config says something else than a call."""
-    return differences(now, canonical(Fields(row, in_their_words(row, config), tied).keywords()))
+    return find_differences(now, canonicalize(Fields(spec, rename_fields(spec, config), tied).keywords()))
 
 
-def guesses(value: Any) -> Iterator[Any]:
+def generate_guesses(value: Any) -> Iterator[Any]:
     """What the field that a keyword comes from may hold."""
     if isinstance(value, Mapping):
         for one in value.values():
-            yield from guesses(one)
+            yield from generate_guesses(one)
     elif isinstance(value, (list, tuple)):
         yield value
         for one in value:
-            yield from guesses(one)
+            yield from generate_guesses(one)
     elif isinstance(value, str):
         yield value
         yield from (theirs for theirs, ours in ACTIVATIONS.items() if ours == value)
@@ -188,7 +201,7 @@ def guesses(value: Any) -> Iterator[Any]:
         yield value
         yield from (2 * value, value + 1, value + 2)
         if value:
-            yield whole(1 / value)
+            yield round_if_whole(1 / value)
 
 
 def fits(guess: Any, default: Any) -> bool:
@@ -197,18 +210,18 @@ def fits(guess: Any, default: Any) -> bool:
     return default is None or any(isinstance(guess, kind) and isinstance(default, kind) for kind in kinds)
 
 
-def nearer(
-    row: Row, config: dict[str, Any], tied: bool, now: Mapping[str, Any], wrong: dict[Path, tuple[Any, Any]]
+def improve(
+    spec: ModelSpec, config: dict[str, Any], tied: bool, now: Mapping[str, Any], wrong: dict[Path, tuple[Any, Any]]
 ) -> tuple[dict[str, Any], dict[Path, tuple[Any, Any]]] | None:
     """A config with one field changed that says less that is wrong."""
-    tried = [guess for own, _ in wrong.values() for guess in guesses(own)]
-    for name, default in row.defaults.items():
+    tried = [guess for own, _ in wrong.values() for guess in generate_guesses(own)]
+    for name, default in spec.defaults.items():
         if callable(default):
             continue
         held = config.get(name, default)
         for guess in (not held,) if isinstance(held, bool) else [g for g in tried if fits(g, default)]:
             try:
-                left = misread(row, {**config, name: guess}, tied, now)
+                left = find_misread(spec, {**config, name: guess}, tied, now)
             except WRONG:
                 continue
             if len(left) < len(wrong):
@@ -216,14 +229,14 @@ def nearer(
     return None
 
 
-def written_as(row: Row) -> list[str]:
+def list_written_classes(spec: ModelSpec) -> list[str]:
     """The classes of theirs that models of a type are written as: the first, or all that differ in their files."""
-    inside = {other.architectures[0] for other in ROWS.values() if other.parts}  # whose parts are models of the type
-    return [name for name in row.architectures if name not in inside or row.parts] if row.bare else ['']
+    inside = {other.architectures[0] for other in SPECS.values() if other.parts}  # whose parts are models of the type
+    return [name for name in spec.architectures if name not in inside or spec.parts] if spec.bare else ['']
 
 
 @dataclass(frozen=True)
-class Found:
+class ConfigMatch:
     """The config of a row that says what a call says; else what it cannot say, and how many keywords that are."""
 
     config: dict[str, Any] | None
@@ -231,77 +244,77 @@ class Found:
     wrong: float = 0
 
 
-def found_for(row: Row, call: Mapping[str, Any], tied: bool, longest: int) -> Found:
+def match_type(spec: ModelSpec, call: Mapping[str, Any], tied: bool, longest: int) -> ConfigMatch:
     """Of a type: of its models with the head of the row, or else with another of its heads."""
-    rows = [row, *(head.of(row, kind) for kind, head in row.heads.items())]
-    fitting = [one for one in rows if shape_of(one) == shape(call)]
+    specs = [spec, *(head.of(spec, kind) for kind, head in spec.heads.items())]
+    fitting = [one for one in specs if describe_classes_of_spec(one) == describe_classes(call)]
     if not fitting:
-        shapes = dict.fromkeys(map(shape_of, rows))
-        return Found(None, f'would be {" or ".join(shapes)}, here it is {shape(call)}', math.inf)
+        shapes = dict.fromkeys(map(describe_classes_of_spec, specs))
+        return ConfigMatch(None, f'would be {" or ".join(shapes)}, here it is {describe_classes(call)}', math.inf)
     tried = []
     for one in fitting:
-        found = found_in(one, call, tied, longest)
-        if found.config is not None and one is row:
+        found = match_spec(one, call, tied, longest)
+        if found.config is not None and one is spec:
             return found
         tried.append(found)
     whole = [found.config['architectures'][0] for found in tried if found.config is not None]
     if len(whole) > 1:
-        return Found(None, f'{" and ".join(whole)} say the same')
+        return ConfigMatch(None, f'{" and ".join(whole)} say the same')
     return min(tried, key=lambda found: found.wrong)
 
 
-def found_in(row: Row, call: Mapping[str, Any], tied: bool, longest: int) -> Found:
+def match_spec(spec: ModelSpec, call: Mapping[str, Any], tied: bool, longest: int) -> ConfigMatch:
     """Of a row: as the first of its classes that can write it."""
-    for name in written_as(row):
-        found = found_as(row, call, tied, longest, name or next(iter(row.architectures), ''))
+    for name in list_written_classes(spec):
+        found = match_class(spec, call, tied, longest, name or next(iter(spec.architectures), ''))
         if found.config is not None:
             break
     return found
 
 
-def found_as(row: Row, call: Mapping[str, Any], tied: bool, longest: int, architecture: str) -> Found:
+def match_class(spec: ModelSpec, call: Mapping[str, Any], tied: bool, longest: int, architecture: str) -> ConfigMatch:
     """As a class of theirs would write it."""
     try:
-        config = proposed(row, call, tied, longest, architecture)
-        wrong = misread(row, config, tied, call)
+        config = propose_config(spec, call, tied, longest, architecture)
+        wrong = find_misread(spec, config, tied, call)
     except WRONG as error:
-        return Found(None, str(error), math.inf)
+        return ConfigMatch(None, str(error), math.inf)
     while wrong:
-        better = nearer(row, config, tied, call, wrong) if len(wrong) <= FAR else None
+        better = improve(spec, config, tied, call, wrong) if len(wrong) <= FAR else None
         if better is None:
             path, (own, other) = next(iter(wrong.items()))
-            reason = f'`{keyword(path)}` would be {shown(other)}, here it is {shown(own)}'
-            return Found(None, reason, len(wrong))
+            reason = f'`{get_keyword(path)}` would be {shown(other)}, here it is {shown(own)}'
+            return ConfigMatch(None, reason, len(wrong))
         config, wrong = better
     pad, sizes = config.get('pad_token_id'), [v for name, v in config.items() if name.endswith('vocab_size') and v]
     if pad is not None and not 0 <= pad < min(sizes, default=math.inf):
-        return Found(None, f'`pad_token_id` would be {pad}, which is no token of the vocabulary', 1)
-    return Found(config)
+        return ConfigMatch(None, f'`pad_token_id` would be {pad}, which is no token of the vocabulary', 1)
+    return ConfigMatch(config)
 
 
-def written(row: Row, config: Mapping[str, Any]) -> dict[str, Any]:
+def write_fields(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Any]:
     """A config by the names that classes of theirs read. Which tokens are special only some keywords say."""
-    found = in_their_words(row, config)
+    found = rename_fields(spec, config)
     words = config.get('vocab_size', 0)
-    unknown = [name for name in SPECIAL if words and not row.defaults.get(name, math.inf) < words]
-    return {**dict.fromkeys(unknown), **found, 'model_type': row.spelled or row.type}
+    unknown = [name for name in SPECIAL if words and not spec.defaults.get(name, math.inf) < words]
+    return {**dict.fromkeys(unknown), **found, 'model_type': spec.spelled or spec.type}
 
 
-def described(model: nn.Module, tied: bool, hf_type: str | None) -> dict[str, Any]:
+def infer_config(model: nn.Module, tied: bool, hf_type: str | None) -> dict[str, Any]:
     """The config of the one type that a model can be written as, or of that which is asked for.
 
     Raises ConfigError, which says what of the model each type does not have.
     """
     hf_type = hf_type and str(hf_type).replace('-', '_')
-    if hf_type is not None and hf_type not in ROWS:
-        raise ConfigError(f'`hf_type` got {shown(hf_type)}, which is not supported{did_you_mean(hf_type, ROWS)}')
-    call = call_of(model)
-    now, longest = canonical(call), call.get('net', call).get('max_seq_len', 0)
-    tried = {kind: found_for(row, now, tied, longest) for kind, row in ROWS.items() if hf_type in (None, kind)}
+    if hf_type is not None and hf_type not in SPECS:
+        raise ConfigError(f'`hf_type` got {shown(hf_type)}, which is not supported{did_you_mean(hf_type, SPECS)}')
+    call = get_call(model)
+    now, longest = canonicalize(call), call.get('net', call).get('max_seq_len', 0)
+    tried = {kind: match_type(spec, now, tied, longest) for kind, spec in SPECS.items() if hf_type in (None, kind)}
     found = {kind: one.config for kind, one in tried.items() if one.config is not None}
     if len(found) == 1:
         kind, config = next(iter(found.items()))
-        return written(ROWS[kind], config)
+        return write_fields(SPECS[kind], config)
     if found:
         raise ConfigError(f'`hf_type` is missing: the model can be written as {", ".join(found)}')
     nearest = sorted(tried, key=lambda kind: tried[kind].wrong)

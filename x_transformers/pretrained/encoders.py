@@ -5,35 +5,37 @@ from __future__ import annotations
 from typing import Any
 
 from x_transformers.flags import ConfigError
-from x_transformers.pretrained.fields import (
-    activation,
-    back,
-    no,
-    rotating_by_kind,
-    scale_if_tied,
-    sliding_but_first,
-    their_activation,
-    window_both,
+from x_transformers.pretrained import fields
+from x_transformers.pretrained.fields import activation, back, negate, when
+from x_transformers.pretrained.heads import (
+    NOTHING,
+    HeadSpec,
+    classifier,
+    encoder_heads,
+    first_set,
+    map_classes,
+    replace_base,
+    sequence_head,
+    span_head,
 )
-from x_transformers.pretrained.heads import NOTHING, Head, classifier, of_encoders, of_sequence, of_spans, on, with_base
 from x_transformers.pretrained.mappings import (
     CUT,
     HALVES,
+    ROTATE_QKV,
     SPLIT,
-    TURNED,
     A,
     F,
-    Links,
-    fused,
+    Mappings,
     link,
     links,
-    output,
-    plain,
+    map_ff,
+    map_fused,
+    map_output,
 )
-from x_transformers.pretrained.specs import Const, Fields, Row, register
+from x_transformers.pretrained.specs import Const, Fields, ModelSpec, Value, register
 
 
-def post_norm(
+def map_post_norm(
     block: str, q: str, k: str, v: str, out: str, norm: str, up: str, down: str, last: str
 ) -> tuple[Any, ...]:
     """A block with its norms after each residual."""
@@ -49,15 +51,15 @@ def post_norm(
     )
 
 
-def bert_block(prefix: str) -> tuple[Any, ...]:
+def map_bert_block(prefix: str) -> tuple[Any, ...]:
     s, o = 'attention.self', 'attention.output'
-    return post_norm(
+    return map_post_norm(
         f'{prefix}.encoder.layer.{{i}}', f'{s}.query', f'{s}.key', f'{s}.value', f'{o}.dense', f'{o}.LayerNorm',
         'intermediate.dense', 'output.dense', 'output.LayerNorm',
     )  # fmt: skip
 
 
-def embeddings(prefix: str, *positions: Any) -> tuple[Any, ...]:
+def map_embeddings(prefix: str, *positions: Any) -> tuple[Any, ...]:
     return links(
         link(f'{prefix}.embeddings.word_embeddings.weight', 'token_emb.emb.weight'),
         link(f'{prefix}.embeddings.position_embeddings.weight', 'pos_emb.emb.weight', *positions),
@@ -66,15 +68,11 @@ def embeddings(prefix: str, *positions: Any) -> tuple[Any, ...]:
     )
 
 
-FORMS = {'': None, 'legacy': lambda c: c.legacy, 'modern': lambda c: not c.legacy}
-
-
 CLS, LM = 'cls.predictions', 'lm_predictions.lm_head'
 
 
-def head(dense: str, norm: str, bias: str, form: str = '', table: str = '') -> tuple[Any, ...]:
+def map_head(dense: str, norm: str, bias: str, table: str = '', when: Any = None) -> tuple[Any, ...]:
     """What is computed before the head, its bias, and its table, where it is not that of the embeddings."""
-    when = FORMS[form]
     own = link(table, 'to_logits.weight', when=when) if table else ()
     return links(
         own,
@@ -84,7 +82,7 @@ def head(dense: str, norm: str, bias: str, form: str = '', table: str = '') -> t
     )
 
 
-def disentangled_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+def invert_disentangled(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     if v is None:
         return {'relative_attention': False}
     longest = v['max_distance']
@@ -95,139 +93,127 @@ def disentangled_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def terms_of(c: Fields) -> tuple[str, ...]:
+def list_terms(c: Fields) -> tuple[str, ...]:
     kinds = c.pos_att_type or ()
     kinds = [kind.strip() for kind in kinds.lower().split('|')] if isinstance(kinds, str) else kinds
     return tuple(kind for kind in ('c2p', 'p2c') if kind in kinds)
 
 
-def deberta_scale_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+def invert_deberta_scale(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     return {} if v is None else {'pos_att_type': ['c2p', 'p2c'][: round(1 / (v**2 * k['attn_dim_head'])) - 1]}
 
 
-@back(deberta_scale_back)
+@back(invert_deberta_scale)
 def deberta_scale(c: Fields) -> float | None:
     """Smaller by the number of terms of relative positions, also where there are none of them."""
-    if c.relative_attention or not terms_of(c):
+    if c.relative_attention or not list_terms(c):
         return None
-    return (c.hidden_size // c.num_attention_heads * (1 + len(terms_of(c)))) ** -0.5
+    return (c.hidden_size // c.num_attention_heads * (1 + len(list_terms(c)))) ** -0.5
 
 
-@back(disentangled_back)
+@back(invert_disentangled)
 def disentangled(c: Fields) -> dict[str, Any] | None:
     """Relative positions in the words of `attn_disentangled`."""
-    if not c.relative_attention or not terms_of(c):
+    if not c.relative_attention or not list_terms(c):
         return None
     longest = c.max_relative_positions if c.max_relative_positions >= 1 else c.max_position_embeddings
     half = c.position_buckets // 2
     exact = c.position_buckets <= 0 or max(longest, c.max_position_embeddings) <= half + 1  # no distance is shared
     if not exact and longest < half + 2:
         raise ConfigError(
-            f'`position_buckets` of this {c.row.type} checkpoint is {c.position_buckets}, half of which must be less '
+            f'`position_buckets` of this {c.spec.type} checkpoint is {c.position_buckets}, half of which must be less '
             f'than the longest distance, {longest}, of `max_relative_positions` or `max_position_embeddings`'
         )
     norms = c.norm_rel_ebd.lower().split('|')
     return {
         'span': c.position_buckets if c.position_buckets > 0 else longest,
         'max_distance': None if exact else longest,
-        'terms': terms_of(c),
+        'terms': list_terms(c),
         'share': bool(c.share_att_key),
         'norm': 'layer_norm' in norms,
     }
 
 
-def transform(width: str, act: str) -> Any:
-    return lambda c: {
-        'dim': getattr(c, width), 'activation': activation(act)(c), 'norm': 'layer', 'eps': c.layer_norm_eps,
-    }  # fmt: skip
+OWN_ACTIVATION = activation('hidden_act')
+
+
+def dense_transform(
+    width: Value, act: Value = OWN_ACTIVATION, norm: str | None = 'layer', eps: Value = 'layer_norm_eps'
+) -> Any:
+    """Return a function to the `head_transform` of a config: a dense layer, its activation and its norm."""
+    own = {} if norm is None else {'eps': eps}
+    given = {'dim': width, 'activation': act, 'norm': Const(norm), **own}
+    return lambda c: {name: c.value(value) for name, value in given.items()}
 
 
 # classes: BERT's are read from its pooler, RoBERTa's and ELECTRA's from a layer of their own
-DROP = dict(dropout=lambda c: first_set(c, 'classifier_dropout', 'hidden_dropout_prob'))
+DROP = dict(dropout=first_set('classifier_dropout', 'hidden_dropout_prob'))
 
 
-def first_set(c: Fields, *names: str) -> Any:
-    return next((c.values[name] for name in names if c.values.get(name) is not None), 0.0)
+def roberta_heads(base: str) -> dict[str, HeadSpec]:
+    classes = sequence_head(classifier('first', 'tanh', **DROP), map_classes('classifier.dense', 'classifier.out_proj'))
+    return encoder_heads(classes, f'{base}pooler.dense', DROP['dropout'])
+
+
+def bert_heads(base: str) -> dict[str, HeadSpec]:
+    pooler = f'{base}pooler.dense'
+    return encoder_heads(
+        sequence_head(classifier('first', 'tanh', **DROP), map_classes(pooler, 'classifier')),
+        pooler,
+        DROP['dropout'],
+    )
 
 
 BUFFERS = (r'.*position_ids', r'.*token_type_ids')
 
-BERT = register(
-    Row(
-        'bert',
-        ('BertForMaskedLM',),
-        stack='Encoder',
-        defaults=dict(
-            vocab_size=30522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072,
-            hidden_act='gelu', max_position_embeddings=512, type_vocab_size=2, layer_norm_eps=1e-12, pad_token_id=0,
-            hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1, tie_word_embeddings=True,
-        ),
-        fixed=dict(
-            is_decoder=(False,), add_cross_attention=(False,), position_embedding_type=('absolute',),
-        ),
-        free=('classifier_dropout', 'gradient_checkpointing'),
-        model=dict(
-            num_tokens='vocab_size', max_seq_len='max_position_embeddings', abs_pos_emb_scale=1.0,
-            embed_num_tokens=lambda c: {'token_type': c.type_vocab_size} if c.type_vocab_size else None,
-            embed_default_ids=lambda c: {'token_type': 0} if c.type_vocab_size else None,
-            post_emb_norm=True, post_emb_norm_bias=True, post_emb_norm_eps='layer_norm_eps',
-            emb_dropout='hidden_dropout_prob', head_transform=transform('hidden_size', 'hidden_act'),
-            tie_embedding=lambda c: bool(c.tied) or None, tie_embedding_scale=scale_if_tied(1.0), logits_bias=True,
-        ),
-        layers=dict(
-            dim='hidden_size', depth='num_hidden_layers', heads='num_attention_heads',
-            attn_dim_head=lambda c: c.hidden_size // c.num_attention_heads, pre_norm=False, norm_bias=True,
-            norm_add_unit_offset=False, norm_eps='layer_norm_eps', attn_qkv_bias=True, attn_out_bias=True,
-            ff_dim_inner='intermediate_size', ff_activation=activation('hidden_act'), verbose=False,
-            attn_dropout='attention_probs_dropout_prob', attn_sublayer_dropout='hidden_dropout_prob',
-            ff_sublayer_dropout='hidden_dropout_prob',
-        ),
-        sizes=dict(
-            heads='num_attention_heads', kv_heads='num_attention_heads',
-            dim_head=lambda c: c.hidden_size // c.num_attention_heads,
-            dim_value=lambda c: c.hidden_size // c.num_attention_heads,
-        ),
-        links=links(
-            embeddings('bert'), bert_block('bert'),
-            head(f'{CLS}.transform.dense', f'{CLS}.transform.LayerNorm', f'{CLS}.bias', table=f'{CLS}.decoder.weight'),
-        ),
-        ignored=BUFFERS,
-        spare=(r'cls\.seq_relationship\..*', r'.*pooler\.dense\..*'),
-        copies={f'{CLS}.decoder.bias': f'{CLS}.bias'},
-        base='bert.',
-        tied=(f'{CLS}.decoder.weight', 'bert.embeddings.word_embeddings.weight'),
-        heads=of_encoders(
-            of_sequence(classifier('first', 'tanh', **DROP), on('bert.pooler.dense', 'classifier')),
-            'bert.pooler.dense', DROP['dropout'],
-        ),
-    )
-)  # fmt: skip
+BERT = register(ModelSpec(
+    'bert', ('BertForMaskedLM',), stack='Encoder',
+    defaults=dict(
+        vocab_size=30522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072,
+        hidden_act='gelu', max_position_embeddings=512, type_vocab_size=2, layer_norm_eps=1e-12, pad_token_id=0,
+        hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1, tie_word_embeddings=True,
+    ),
+    fixed=dict(is_decoder=(False,), add_cross_attention=(False,), position_embedding_type=('absolute',)),
+    free=('classifier_dropout', 'gradient_checkpointing'),
+    model=dict(
+        num_tokens='vocab_size', max_seq_len='max_position_embeddings', abs_pos_emb_scale=1.0,
+        embed_num_tokens=lambda c: {'token_type': c.type_vocab_size} if c.type_vocab_size else None,
+        embed_default_ids=lambda c: {'token_type': 0} if c.type_vocab_size else None, post_emb_norm=True,
+        post_emb_norm_bias=True, post_emb_norm_eps='layer_norm_eps', emb_dropout='hidden_dropout_prob',
+        head_transform=dense_transform('hidden_size'), tie_embedding=when('tied', True),
+        tie_embedding_scale=when('tied', 1.0), logits_bias=True,
+    ),
+    layers=dict(
+        dim='hidden_size', depth='num_hidden_layers', heads='num_attention_heads', attn_dim_head=fields.equal_width,
+        pre_norm=False, norm_bias=True, norm_add_unit_offset=False, norm_eps='layer_norm_eps', attn_qkv_bias=True,
+        attn_out_bias=True, ff_dim_inner='intermediate_size', ff_activation=activation('hidden_act'), verbose=False,
+        attn_dropout='attention_probs_dropout_prob', attn_sublayer_dropout='hidden_dropout_prob',
+        ff_sublayer_dropout='hidden_dropout_prob',
+    ),
+    sizes=fields.MULTI_HEAD,
+    links=links(
+        map_embeddings('bert'), map_bert_block('bert'),
+        map_head(f'{CLS}.transform.dense', f'{CLS}.transform.LayerNorm', f'{CLS}.bias', f'{CLS}.decoder.weight'),
+    ),
+    ignored=BUFFERS, spare=(r'cls\.seq_relationship\..*', r'.*pooler\.dense\..*'),
+    copies={f'{CLS}.decoder.bias': f'{CLS}.bias'}, base='bert.',
+    tied=(f'{CLS}.decoder.weight', 'bert.embeddings.word_embeddings.weight'), heads=bert_heads('bert.'),
+))  # fmt: skip
 
-ROBERTA = register(
-    BERT.like(
-        'roberta', 'RobertaForMaskedLM',
-        defaults=dict(vocab_size=50265, pad_token_id=1),
-        model=dict(
-            max_seq_len=lambda c: c.max_position_embeddings - c.pad_token_id - 1,
-            head_transform=lambda c: {
-                'dim': c.hidden_size, 'activation': 'gelu', 'norm': 'layer', 'eps': c.layer_norm_eps,
-            },
-        ),
-        sizes=dict(cut=lambda c: c.pad_token_id + 1),
-        links=links(
-            embeddings('roberta', CUT), bert_block('roberta'),
-            head('lm_head.dense', 'lm_head.layer_norm', 'lm_head.bias', table='lm_head.decoder.weight'),
-        ),
-        spare=(r'.*pooler\.dense\..*',),
-        copies={'lm_head.decoder.bias': 'lm_head.bias'},
-        base='roberta.',
-        tied=('lm_head.decoder.weight', 'roberta.embeddings.word_embeddings.weight'),
-        heads=of_encoders(
-            of_sequence(classifier('first', 'tanh', **DROP), on('classifier.dense', 'classifier.out_proj')),
-            'roberta.pooler.dense', DROP['dropout'],
-        ),
-    )
-)  # fmt: skip
+ROBERTA = register(BERT.like(
+    'roberta', 'RobertaForMaskedLM', defaults=dict(vocab_size=50265, pad_token_id=1),
+    model=dict(
+        max_seq_len=lambda c: c.max_position_embeddings - c.pad_token_id - 1,
+        head_transform=dense_transform('hidden_size', Const('gelu')),
+    ),
+    sizes=dict(cut=lambda c: c.pad_token_id + 1),
+    links=links(
+        map_embeddings('roberta', CUT), map_bert_block('roberta'),
+        map_head('lm_head.dense', 'lm_head.layer_norm', 'lm_head.bias', 'lm_head.decoder.weight'),
+    ),
+    spare=(r'.*pooler\.dense\..*',), copies={'lm_head.decoder.bias': 'lm_head.bias'}, base='roberta.',
+    tied=('lm_head.decoder.weight', 'roberta.embeddings.word_embeddings.weight'), heads=roberta_heads('roberta.'),
+))  # fmt: skip
 
 register(
     BERT.like(
@@ -242,40 +228,33 @@ register(
         # the first is of initial values
         free=('sinusoidal_pos_embds', 'qa_dropout', 'seq_classif_dropout', 'tie_weights_', 'layer_norm_eps'),
         layers=dict(norm_eps=1e-12),
-        model=dict(
-            post_emb_norm_eps=1e-12,
-            head_transform=lambda c: {
-                'dim': c.hidden_size, 'activation': activation('hidden_act')(c), 'norm': 'layer', 'eps': 1e-12,
-            },
-        ),
+        model=dict(post_emb_norm_eps=1e-12, head_transform=dense_transform('hidden_size', eps=1e-12)),
         links=links(
-            embeddings('distilbert'),
-            post_norm(
+            map_embeddings('distilbert'),
+            map_post_norm(
                 'distilbert.transformer.layer.{i}', 'attention.q_lin', 'attention.k_lin', 'attention.v_lin',
                 'attention.out_lin', 'sa_layer_norm', 'ffn.lin1', 'ffn.lin2', 'output_layer_norm',
             ),
-            head('vocab_transform', 'vocab_layer_norm', 'vocab_projector.bias', table='vocab_projector.weight'),
+            map_head('vocab_transform', 'vocab_layer_norm', 'vocab_projector.bias', 'vocab_projector.weight'),
         ),
-        spare=(),
-        copies={},
-        base='distilbert.',
+        spare=(), copies={}, base='distilbert.',
         tied=('vocab_projector.weight', 'distilbert.embeddings.word_embeddings.weight'),
-        heads=of_encoders(
-            of_sequence(
-                classifier('first', 'relu', dropout=lambda c: first_set(c, 'seq_classif_dropout')),
-                on('pre_classifier', 'classifier'),
+        heads=encoder_heads(
+            sequence_head(
+                classifier('first', 'relu', dropout=first_set('seq_classif_dropout')),
+                map_classes('pre_classifier', 'classifier'),
             ),
-            dropout='hidden_dropout_prob', span=of_spans(dropout=lambda c: first_set(c, 'qa_dropout')),
+            dropout='hidden_dropout_prob', span=span_head(dropout=first_set('qa_dropout')),
         ),
-    )
+    ),
 )  # fmt: skip
 
 # whether each token was drawn by the generator
-DISCRIMINATOR = Head(
+DISCRIMINATOR = HeadSpec(
     ('ForPreTraining',),
     dict(
         logits_dim=1, logits_bias=True, squeeze_out_last_dim=True,
-        head_transform=lambda c: {'dim': c.hidden_size, 'activation': activation('hidden_act')(c), 'norm': None},
+        head_transform=dense_transform('hidden_size', norm=None),
     ),
     links=links(
         link('discriminator_predictions.dense.*', 'head_transform.dense.*'),
@@ -283,78 +262,63 @@ DISCRIMINATOR = Head(
     ),
 )  # fmt: skip
 
-register(
-    BERT.like(
-        'electra', 'ElectraForMaskedLM',
-        defaults=dict(hidden_size=256, num_attention_heads=4, intermediate_size=1024, embedding_size=128),
-        model=dict(
-            emb_dim='embedding_size',
-            head_transform=lambda c: {
-                'dim': c.embedding_size, 'activation': 'gelu', 'norm': 'layer', 'eps': c.layer_norm_eps,
-            },
+register(BERT.like(
+    'electra', 'ElectraForMaskedLM',
+    defaults=dict(hidden_size=256, num_attention_heads=4, intermediate_size=1024, embedding_size=128),
+    model=dict(emb_dim='embedding_size', head_transform=dense_transform('embedding_size', Const('gelu'))),
+    links=links(
+        map_embeddings('electra'), map_bert_block('electra'), link('electra.embeddings_project.*', 'project_emb.*'),
+        map_head(
+            'generator_predictions.dense', 'generator_predictions.LayerNorm', 'generator_lm_head.bias',
+            'generator_lm_head.weight',
         ),
-        links=links(
-            embeddings('electra'), bert_block('electra'), link('electra.embeddings_project.*', 'project_emb.*'),
-            head(
-                'generator_predictions.dense', 'generator_predictions.LayerNorm', 'generator_lm_head.bias',
-                table='generator_lm_head.weight',
-            ),
-        ),
-        spare=(),
-        copies={},
-        base='electra.',
-        tied=('generator_lm_head.weight', 'electra.embeddings.word_embeddings.weight'),
-        heads=of_encoders(
-            of_sequence(classifier('first', 'gelu', **DROP), on('classifier.dense', 'classifier.out_proj')),
-            discriminate=DISCRIMINATOR, dropout=DROP['dropout'],
-        ),
-    )
-)  # fmt: skip
+    ),
+    spare=(), copies={}, base='electra.',
+    tied=('generator_lm_head.weight', 'electra.embeddings.word_embeddings.weight'),
+    heads=encoder_heads(
+        sequence_head(classifier('first', 'gelu', **DROP), map_classes('classifier.dense', 'classifier.out_proj')),
+        discriminate=DISCRIMINATOR, dropout=DROP['dropout'],
+    ),
+))  # fmt: skip
 
 T1 = 'albert.encoder.albert_layer_groups.0.albert_layers.0'
 
-register(
-    BERT.like(
-        'albert', 'AlbertForMaskedLM',
-        defaults=dict(
-            vocab_size=30000, hidden_size=4096, embedding_size=128, num_attention_heads=64, intermediate_size=16384,
-            hidden_act='gelu_new', hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+register(BERT.like(
+    'albert', 'AlbertForMaskedLM',
+    defaults=dict(
+        vocab_size=30000, hidden_size=4096, embedding_size=128, num_attention_heads=64, intermediate_size=16384,
+        hidden_act='gelu_new', hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    ),
+    fixed=dict(num_hidden_groups=(1,), inner_group_num=(1,)),
+    free=('classifier_dropout_prob', 'net_structure_type', 'gap_size', 'num_memory_blocks', 'down_scale_factor'),
+    model=dict(emb_dim='embedding_size', project_emb=True, head_transform=dense_transform('embedding_size')),
+    layers=dict(weight_tie_layers=True),
+    links=links(
+        map_embeddings('albert'), link('albert.encoder.embedding_hidden_mapping_in.*', 'project_emb.*'),
+        map_post_norm(
+            T1, 'attention.query', 'attention.key', 'attention.value', 'attention.dense', 'attention.LayerNorm', 'ffn',
+            'ffn_output', 'full_layer_layer_norm',
         ),
-        fixed=dict(num_hidden_groups=(1,), inner_group_num=(1,)),
-        free=('classifier_dropout_prob', 'net_structure_type', 'gap_size', 'num_memory_blocks', 'down_scale_factor'),
-        model=dict(
-            emb_dim='embedding_size', project_emb=True, head_transform=transform('embedding_size', 'hidden_act'),
+        map_head('predictions.dense', 'predictions.LayerNorm', 'predictions.bias', 'predictions.decoder.weight'),
+    ),
+    spare=(r'albert\.pooler\..*', r'sop_classifier\..*'), copies={'predictions.decoder.bias': 'predictions.bias'},
+    base='albert.', tied=('predictions.decoder.weight', 'albert.embeddings.word_embeddings.weight'),
+    heads=encoder_heads(
+        sequence_head(
+            classifier('first', 'tanh', dropout=first_set('classifier_dropout_prob')),
+            map_classes('albert.pooler', 'classifier'),
         ),
-        layers=dict(weight_tie_layers=True),
-        links=links(
-            embeddings('albert'), link('albert.encoder.embedding_hidden_mapping_in.*', 'project_emb.*'),
-            post_norm(
-                T1, 'attention.query', 'attention.key', 'attention.value', 'attention.dense', 'attention.LayerNorm',
-                'ffn', 'ffn_output', 'full_layer_layer_norm',
-            ),
-            head('predictions.dense', 'predictions.LayerNorm', 'predictions.bias', table='predictions.decoder.weight'),
-        ),
-        spare=(r'albert\.pooler\..*', r'sop_classifier\..*'),
-        copies={'predictions.decoder.bias': 'predictions.bias'},
-        base='albert.',
-        tied=('predictions.decoder.weight', 'albert.embeddings.word_embeddings.weight'),
-        heads=of_encoders(
-            of_sequence(
-                classifier('first', 'tanh', dropout=lambda c: first_set(c, 'classifier_dropout_prob')),
-                on('albert.pooler', 'classifier'),
-            ),
-            'albert.pooler', dropout=lambda c: first_set(c, 'classifier_dropout_prob'),
-        ),
-    )
-)  # fmt: skip
+        'albert.pooler', dropout=first_set('classifier_dropout_prob'),
+    ),
+))  # fmt: skip
 
 
-@back(lambda v, k: {} if v is None else {'embedding_size': v})
+@back('embedding_size', if_set=True)
 def embedding_width(c: Fields) -> int | None:
     return c.embedding_size
 
 
-def if_narrow(value: Any) -> Any:
+def if_projected(value: Any) -> Any:
     """Of models whose embeddings have a width of their own, and are projected before they are normed."""
     return lambda c: c.value(value) if c.embedding_size not in (None, c.hidden_size) else None
 
@@ -362,71 +326,67 @@ def if_narrow(value: Any) -> Any:
 OF_DISTANCES = ('deberta.encoder.LayerNorm.', 'deberta.encoder.rel_embeddings.')
 V2 = 'deberta.encoder.layer.{i}.attention.self'
 
-register(
-    BERT.like(
-        'deberta_v2', 'DebertaV2ForMaskedLM', spelled='deberta-v2',
-        defaults=dict(
-            vocab_size=128100, hidden_size=1536, num_hidden_layers=24, num_attention_heads=24, intermediate_size=6144,
-            type_vocab_size=0, layer_norm_eps=1e-7, relative_attention=False, max_relative_positions=-1,
-            position_buckets=-1, position_biased_input=True, pos_att_type=None, share_att_key=False,
-            norm_rel_ebd='none', legacy=True, embedding_size=None, conv_kernel_size=0,
-            pooler_hidden_act='gelu',
+register(BERT.like(
+    'deberta_v2', 'DebertaV2ForMaskedLM', spelled='deberta-v2',
+    defaults=dict(
+        vocab_size=128100, hidden_size=1536, num_hidden_layers=24, num_attention_heads=24, intermediate_size=6144,
+        type_vocab_size=0, layer_norm_eps=1e-7, relative_attention=False, max_relative_positions=-1,
+        position_buckets=-1, position_biased_input=True, pos_att_type=None, share_att_key=False, norm_rel_ebd='none',
+        legacy=True, embedding_size=None, conv_kernel_size=0, pooler_hidden_act='gelu',
+    ),
+    fixed=dict(conv_kernel_size=(None, 0)),
+    free=(
+        'pooler_hidden_size', 'cls_dropout', 'pooler_dropout', 'padding_idx', 'attention_head_size', 'conv_act',
+        'conv_groups',
+    ),
+    model=dict(
+        emb_dim=embedding_width, project_emb_bias=if_projected(False), post_emb_norm_at=if_projected(Const('stream')),
+        head_transform=dense_transform(lambda c: c.embedding_size or c.hidden_size),
+        max_seq_len=lambda c: c.max_position_embeddings if c.position_biased_input else 0,
+        abs_pos_emb_scale=when('position_biased_input', 1.0),
+    ),
+    layers=dict(
+        attn_disentangled=disentangled, attn_softmax_scale=deberta_scale,
+        disable_abs_pos_emb=negate('position_biased_input'),
+    ),
+    links=links(
+        map_embeddings('deberta'),
+        map_post_norm(
+            'deberta.encoder.layer.{i}', 'attention.self.query_proj', 'attention.self.key_proj',
+            'attention.self.value_proj', 'attention.output.dense', 'attention.output.LayerNorm', 'intermediate.dense',
+            'output.dense', 'output.LayerNorm',
         ),
-        fixed=dict(conv_kernel_size=(None, 0)),
-        free=('pooler_hidden_size', 'cls_dropout', 'pooler_dropout', 'padding_idx', 'attention_head_size',
-              'conv_act', 'conv_groups'),
-        model=dict(
-            emb_dim=embedding_width, project_emb_bias=if_narrow(False), post_emb_norm_at=if_narrow(Const('stream')),
-            head_transform=lambda c: {
-                'dim': c.embedding_size or c.hidden_size, 'activation': activation('hidden_act')(c), 'norm': 'layer',
-                'eps': c.layer_norm_eps,
-            },
-            max_seq_len=lambda c: c.max_position_embeddings if c.position_biased_input else 0,
-            abs_pos_emb_scale=lambda c: 1.0 if c.position_biased_input else None,
+        link(f'{V2}.pos_key_proj.*', f'{A}.1.to_pos_k.*'), link(f'{V2}.pos_query_proj.*', f'{A}.1.to_pos_q.*'),
+        link('deberta.encoder.rel_embeddings.weight', 'attn_layers.rel_embeddings'),
+        link('deberta.encoder.LayerNorm', 'attn_layers.rel_embeddings_norm.norm'),
+        link('deberta.embeddings.embed_proj.weight', 'project_emb.weight'),
+        map_head(
+            f'{CLS}.transform.dense', f'{CLS}.transform.LayerNorm', f'{CLS}.bias', f'{CLS}.decoder.weight',
+            when=lambda c: c.legacy,
         ),
-        layers=dict(
-            attn_disentangled=disentangled, attn_softmax_scale=deberta_scale,
-            disable_abs_pos_emb=no('position_biased_input'),
+        map_head(f'{LM}.dense', f'{LM}.LayerNorm', f'{LM}.bias', when=negate('legacy')),
+    ),
+    base='deberta.', tied=(f'{CLS}.decoder.weight', 'deberta.embeddings.word_embeddings.weight'),
+    always_ties=lambda config: config.get('legacy') is False, left=lambda c,
+    name: disentangled(c) is None and name.startswith(OF_DISTANCES),
+    heads=encoder_heads(
+        sequence_head(
+            classifier('first', activation('pooler_hidden_act'), dropout=first_set('cls_dropout')),
+            map_classes('pooler.dense', 'classifier'),
         ),
-        links=links(
-            embeddings('deberta'),
-            post_norm(
-                'deberta.encoder.layer.{i}', 'attention.self.query_proj', 'attention.self.key_proj',
-                'attention.self.value_proj', 'attention.output.dense', 'attention.output.LayerNorm',
-                'intermediate.dense', 'output.dense', 'output.LayerNorm',
-            ),
-            link(f'{V2}.pos_key_proj.*', f'{A}.1.to_pos_k.*'), link(f'{V2}.pos_query_proj.*', f'{A}.1.to_pos_q.*'),
-            link('deberta.encoder.rel_embeddings.weight', 'attn_layers.rel_embeddings'),
-            link('deberta.encoder.LayerNorm', 'attn_layers.rel_embeddings_norm.norm'),
-            link('deberta.embeddings.embed_proj.weight', 'project_emb.weight'),
-            head(
-                f'{CLS}.transform.dense', f'{CLS}.transform.LayerNorm', f'{CLS}.bias', 'legacy', f'{CLS}.decoder.weight'
-            ),
-            head(f'{LM}.dense', f'{LM}.LayerNorm', f'{LM}.bias', 'modern'),
-        ),
-        base='deberta.',
-        tied=(f'{CLS}.decoder.weight', 'deberta.embeddings.word_embeddings.weight'),
-        always_ties=lambda config: config.get('legacy') is False,
-        left=lambda c, name: disentangled(c) is None and name.startswith(OF_DISTANCES),
-        heads=of_encoders(
-            of_sequence(
-                classifier('first', activation('pooler_hidden_act'), dropout=lambda c: first_set(c, 'cls_dropout')),
-                on('pooler.dense', 'classifier'),
-            ),
-            dropout='hidden_dropout_prob',
-        ),
-    )
-)  # fmt: skip
+        dropout='hidden_dropout_prob',
+    ),
+))  # fmt: skip
 
 MB = 'model.layers.{i}'
-MODERN = links(on('head.dense', 'classifier'), link('head.norm', 'head_transform.norm.norm'))
+MODERN = links(map_classes('head.dense', 'classifier'), link('head.norm', 'head_transform.norm.norm'))
 
 
-def modern_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
-    return {'classifier_activation': their_activation(v['activation']), 'classifier_bias': v['bias']}
+def invert_modern_transform(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+    return {'classifier_activation': fields.invert_activation(v['activation']), 'classifier_bias': v['bias']}
 
 
-@back(modern_back)
+@back(invert_modern_transform)
 def modern_transform(c: Fields) -> dict[str, Any]:
     return {
         'activation': activation('classifier_activation')(c), 'bias': c.classifier_bias, 'norm': 'layer',
@@ -434,7 +394,7 @@ def modern_transform(c: Fields) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@back(lambda v, k: {'classifier_pooling': {'first': 'cls'}.get(v, v)})
+@back('classifier_pooling', inverse=lambda v: {'first': 'cls'}.get(v, v))
 def modern_token(c: Fields) -> str:
     return {'cls': 'first', 'mean': 'mean'}[c.classifier_pooling]
 
@@ -442,84 +402,65 @@ def modern_token(c: Fields) -> str:
 def modern_classifier(token: str, place: Any = None) -> dict[str, Any]:
     """The layer before the classes has a norm."""
     own = classifier(token, **({} if place is None else {'token': place}))
-    return dict(own, head_transform=modern_transform, dropout=lambda c: first_set(c, 'classifier_dropout'))
+    return dict(own, head_transform=modern_transform, dropout=first_set('classifier_dropout'))
 
 
-register(
-    BERT.like(
-        'modernbert', 'ModernBertForMaskedLM',
-        without=(
-            'hidden_act', 'type_vocab_size', 'embed_num_tokens', 'embed_default_ids', 'hidden_dropout_prob',
-            'attention_probs_dropout_prob', 'abs_pos_emb_scale', 'pre_norm',
-        ),
-        defaults=dict(
-            vocab_size=50368, intermediate_size=1152, num_hidden_layers=22, hidden_activation='gelu',
-            max_position_embeddings=8192, layer_norm_eps=1e-5, norm_bias=False, attention_bias=False, mlp_bias=False,
-            local_attention=128, layer_types=None, global_attn_every_n_layers=3,
-            decoder_bias=True, full_theta=160000.0, local_theta=10000.0, rope_parameters=None, rope_scaling=None,
-            embedding_dropout=0.0, mlp_dropout=0.0, attention_dropout=0.0, pad_token_id=50283, classifier_bias=False,
-            classifier_activation='gelu', classifier_pooling='cls',
-        ),
-        names=dict(norm_eps='layer_norm_eps', global_rope_theta='full_theta', local_rope_theta='local_theta'),
-        rules=dict(sliding=sliding_but_first, scaled_kinds=('full_attention', 'sliding_attention')),
-        fixed=dict(classifier_pooling=('cls', 'mean')),
-        free=('repad_logits_with_grad',),
-        model=dict(
-            max_seq_len=0, post_emb_norm_bias='norm_bias', emb_dropout='embedding_dropout', logits_bias='decoder_bias',
-            head_transform=back(modern_back)(lambda c: {'dim': c.hidden_size, **modern_transform(c)}),
-        ),
-        layers=dict(
-            norm_bias='norm_bias', first_attn_norm=False, attn_qkv_bias='attention_bias',
-            attn_out_bias='attention_bias', attn_dropout='attention_dropout', attn_sublayer_dropout='attention_dropout',
-            ff_sublayer_dropout=None, ff_dropout='mlp_dropout', ff_glu=True, ff_glu_bias='mlp_bias',
-            ff_no_bias=lambda c: not c.mlp_bias, ff_activation=activation('hidden_activation'),
-            rotary_pos_emb=True, rotary_emb_dim=lambda c: c.hidden_size // c.num_attention_heads,
-            rotary_layers=rotating_by_kind, attn_max_attend_past=window_both, attn_max_attend_future=window_both,
-        ),
-        sizes=dict(rotated=lambda c: c.hidden_size // c.num_attention_heads),
-        links=links(
-            link('model.embeddings.tok_embeddings.weight', 'token_emb.emb.weight'),
-            link('model.embeddings.norm', 'post_emb_norm.norm'),
-            fused(f'{MB}.attn.Wqkv', SPLIT, TURNED), output(f'{MB}.attn.Wo'),
-            link(f'{MB}.attn_norm', f'{A}.0.0.norm'), link(f'{MB}.mlp_norm', f'{F}.0.0.norm'),
-            link(f'{MB}.mlp.Wi.*', f'{F}.1.ff.0.proj.*', HALVES), link(f'{MB}.mlp.Wo.*', f'{F}.1.ff.2.*'),
-            link('model.final_norm', 'attn_layers.final_norm.norm'),
-            head('head.dense', 'head.norm', 'decoder.bias', table='decoder.weight'),
-        ),
-        ignored=(r'.*rotary_emb\.inv_freq',),
-        spare=(),
-        copies={},
-        base='model.',
-        tied=('decoder.weight', 'model.embeddings.tok_embeddings.weight'),
-        heads=of_encoders(
-            of_sequence(modern_classifier('first', modern_token), MODERN),
-            tokens=Head(('ForTokenClassification',), NOTHING, around=modern_classifier('all'), links=MODERN),
-            span=Head(('ForQuestionAnswering',), NOTHING, around=modern_classifier('span'), links=MODERN),
-        ),
-    )
-)  # fmt: skip
+register(BERT.like(
+    'modernbert', 'ModernBertForMaskedLM',
+    without=(
+        'hidden_act', 'type_vocab_size', 'embed_num_tokens', 'embed_default_ids', 'hidden_dropout_prob',
+        'attention_probs_dropout_prob', 'abs_pos_emb_scale', 'pre_norm',
+    ),
+    defaults=dict(
+        vocab_size=50368, intermediate_size=1152, num_hidden_layers=22, hidden_activation='gelu',
+        max_position_embeddings=8192, layer_norm_eps=1e-5, norm_bias=False, attention_bias=False, mlp_bias=False,
+        local_attention=128, layer_types=None, global_attn_every_n_layers=3, decoder_bias=True, full_theta=160000.0,
+        local_theta=10000.0, rope_parameters=None, rope_scaling=None, embedding_dropout=0.0, mlp_dropout=0.0,
+        attention_dropout=0.0, pad_token_id=50283, classifier_bias=False, classifier_activation='gelu',
+        classifier_pooling='cls',
+    ),
+    names=dict(norm_eps='layer_norm_eps', global_rope_theta='full_theta', local_rope_theta='local_theta'),
+    rules=dict(sliding=fields.sliding_but_first, scaled_kinds=('full_attention', 'sliding_attention')),
+    fixed=dict(classifier_pooling=('cls', 'mean')), free=('repad_logits_with_grad',),
+    model=dict(
+        max_seq_len=0, post_emb_norm_bias='norm_bias', emb_dropout='embedding_dropout', logits_bias='decoder_bias',
+        head_transform=back(invert_modern_transform)(lambda c: {'dim': c.hidden_size, **modern_transform(c)}),
+    ),
+    layers=dict(
+        norm_bias='norm_bias', first_attn_norm=False, attn_qkv_bias='attention_bias', attn_out_bias='attention_bias',
+        attn_dropout='attention_dropout', attn_sublayer_dropout='attention_dropout', ff_sublayer_dropout=None,
+        ff_dropout='mlp_dropout', ff_glu=True, ff_glu_bias='mlp_bias', ff_no_bias=negate('mlp_bias'),
+        ff_activation=activation('hidden_activation'), rotary_pos_emb=True, rotary_emb_dim=fields.equal_width,
+        rotary_layers=fields.rotating_by_kind, attn_max_attend_past=fields.window_both,
+        attn_max_attend_future=fields.window_both,
+    ),
+    sizes=dict(rotated=fields.equal_width),
+    links=links(
+        link('model.embeddings.tok_embeddings.weight', 'token_emb.emb.weight'),
+        link('model.embeddings.norm', 'post_emb_norm.norm'), map_fused(f'{MB}.attn.Wqkv', SPLIT, ROTATE_QKV),
+        map_output(f'{MB}.attn.Wo'), link(f'{MB}.attn_norm', f'{A}.0.0.norm'), link(f'{MB}.mlp_norm', f'{F}.0.0.norm'),
+        link(f'{MB}.mlp.Wi.*', f'{F}.1.ff.0.proj.*', HALVES), link(f'{MB}.mlp.Wo.*', f'{F}.1.ff.2.*'),
+        link('model.final_norm', 'attn_layers.final_norm.norm'),
+        map_head('head.dense', 'head.norm', 'decoder.bias', 'decoder.weight'),
+    ),
+    ignored=(r'.*rotary_emb\.inv_freq',), spare=(), copies={}, base='model.',
+    tied=('decoder.weight', 'model.embeddings.tok_embeddings.weight'),
+    heads=encoder_heads(
+        sequence_head(modern_classifier('first', modern_token), MODERN),
+        tokens=HeadSpec(('ForTokenClassification',), NOTHING, around=modern_classifier('all'), links=MODERN),
+        span=HeadSpec(('ForQuestionAnswering',), NOTHING, around=modern_classifier('span'), links=MODERN),
+    ),
+))  # fmt: skip
 
 # types that are another one under another name, or nearly so
 
 
-def roberta_heads(base: str) -> dict[str, Head]:
-    classes = of_sequence(classifier('first', 'tanh', **DROP), on('classifier.dense', 'classifier.out_proj'))
-    return of_encoders(classes, f'{base}pooler.dense', DROP['dropout'])
-
-
-def bert_heads(base: str) -> dict[str, Head]:
-    pooler = f'{base}pooler.dense'
-    return of_encoders(
-        of_sequence(classifier('first', 'tanh', **DROP), on(pooler, 'classifier')), pooler, DROP['dropout']
-    )
-
-
-def with_prefix(row: Row, base: str, heads: dict[str, Head]) -> dict[str, Any]:
+def replace_prefix(spec: ModelSpec, base: str, heads: dict[str, HeadSpec]) -> dict[str, Any]:
     """What a row with another prefix of the base model changes."""
-    moved = with_base(row, base)
+    moved = replace_base(spec, base)
     changes: dict[str, Any] = dict(base=base, links=moved.links, heads=heads)
-    if row.tied is not None:
-        changes['tied'] = (row.tied[0], row.tied[1].replace(row.base, base, 1))
+    if spec.tied is not None:
+        changes['tied'] = (spec.tied[0], spec.tied[1].replace(spec.base, base, 1))
     return changes
 
 
@@ -527,77 +468,69 @@ XLM_ROBERTA = register(
     ROBERTA.like('xlm_roberta', 'XLMRobertaForMaskedLM', spelled='xlm-roberta', defaults=dict(vocab_size=30522))
 )
 register(ROBERTA.like('camembert', 'CamembertForMaskedLM', defaults=dict(vocab_size=30522)))
-register(
-    ROBERTA.like(
-        'data2vec_text', 'Data2VecTextForMaskedLM', spelled='data2vec-text', defaults=dict(vocab_size=30522),
-        **with_prefix(ROBERTA, 'data2vec_text.', roberta_heads('data2vec_text.')),
-    )
-)  # fmt: skip
-register(
-    BERT.like(
-        'ernie', 'ErnieForMaskedLM', fixed=dict(use_task_id=(False,)), free=(*BERT.free, 'task_type_vocab_size'),
-        **with_prefix(BERT, 'ernie.', bert_heads('ernie.')),
-    )
-)  # fmt: skip
+register(ROBERTA.like(
+    'data2vec_text', 'Data2VecTextForMaskedLM', spelled='data2vec-text', defaults=dict(vocab_size=30522),
+    **replace_prefix(ROBERTA, 'data2vec_text.', roberta_heads('data2vec_text.')),
+))  # fmt: skip
+register(BERT.like(
+    'ernie', 'ErnieForMaskedLM', fixed=dict(use_task_id=(False,)), free=(*BERT.free, 'task_type_vocab_size'),
+    **replace_prefix(BERT, 'ernie.', bert_heads('ernie.')),
+))  # fmt: skip
 
 
-def pre_norm(prefix: str, attention_norm: str, feedforward_norm: str, last: str) -> Links:
+def map_pre_norm(prefix: str, attention_norm: str, feedforward_norm: str, last: str) -> Mappings:
     """Blocks of BERT with their norms before each residual."""
     block, s = f'{prefix}.encoder.layer.{{i}}', 'attention.self'
     return links(
         *(link(f'{block}.{s}.{name}.*', f'{A}.1.to_{name[0]}.*') for name in ('query', 'key', 'value')),
         link(f'{block}.attention.output.dense.*', f'{A}.1.to_out.*'),
-        plain(f'{block}.intermediate.dense', f'{block}.output.dense'),
+        map_ff(f'{block}.intermediate.dense', f'{block}.output.dense'),
         link(f'{block}.{attention_norm}', f'{A}.0.0.norm'),
         link(f'{block}.{feedforward_norm}', f'{F}.0.0.norm'),
         link(f'{prefix}.{last}', 'attn_layers.final_norm.norm'),
     )
 
 
-def ends_of(row: Row) -> Links:
+def get_head_mappings(spec: ModelSpec) -> Mappings:
     """The links of a row outside of its blocks and embeddings: the head."""
-    return tuple(one for one in row.links if one.ours[0].startswith(('to_logits.', 'head_transform.')))
+    return tuple(one for one in spec.links if one.ours[0].startswith(('to_logits.', 'head_transform.')))
 
 
 EMB_NORM = ('post_emb_norm', 'post_emb_norm_bias', 'post_emb_norm_eps')
 PRE = 'roberta_prelayernorm'
-register(
-    ROBERTA.like(
-        PRE, 'RobertaPreLayerNormForMaskedLM', spelled='roberta-prelayernorm', layers=dict(pre_norm=True),
-        **{
-            **with_prefix(ROBERTA, f'{PRE}.', roberta_heads(f'{PRE}.')),
-            'links': links(
-                embeddings(PRE, CUT), pre_norm(PRE, 'attention.LayerNorm', 'intermediate.LayerNorm', 'LayerNorm'),
-                ends_of(ROBERTA),
-            ),
-        },
-    )
-)  # fmt: skip
-register(
-    ROBERTA.like(
-        'xlm_roberta_xl', 'XLMRobertaXLForMaskedLM', spelled='xlm-roberta-xl', without=EMB_NORM,
-        defaults=dict(
-            vocab_size=250880, hidden_size=2560, num_hidden_layers=36, num_attention_heads=32, intermediate_size=10240,
-            max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5,
+register(ROBERTA.like(
+    PRE, 'RobertaPreLayerNormForMaskedLM', spelled='roberta-prelayernorm', layers=dict(pre_norm=True),
+    **{
+        **replace_prefix(ROBERTA, f'{PRE}.', roberta_heads(f'{PRE}.')),
+        'links': links(
+            map_embeddings(PRE, CUT), map_pre_norm(PRE, 'attention.LayerNorm', 'intermediate.LayerNorm', 'LayerNorm'),
+            get_head_mappings(ROBERTA),
         ),
-        layers=dict(pre_norm=True),
-        links=links(
-            embeddings('roberta', CUT),
-            pre_norm('roberta', 'attention.self_attn_layer_norm', 'LayerNorm', 'encoder.LayerNorm'),
-            ends_of(ROBERTA),
-        ),
-    )
-)  # fmt: skip
-register(
-    BERT.like(
-        'megatron_bert', 'MegatronBertForMaskedLM', spelled='megatron-bert', without=EMB_NORM,
-        defaults=dict(
-            vocab_size=29056, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096,
-        ),
-        layers=dict(pre_norm=True),
-        links=links(embeddings('bert'), pre_norm('bert', 'attention.ln', 'ln', 'encoder.ln'), ends_of(BERT)),
-    )
-)  # fmt: skip
+    },
+))  # fmt: skip
+register(ROBERTA.like(
+    'xlm_roberta_xl', 'XLMRobertaXLForMaskedLM', spelled='xlm-roberta-xl', without=EMB_NORM,
+    defaults=dict(
+        vocab_size=250880, hidden_size=2560, num_hidden_layers=36, num_attention_heads=32, intermediate_size=10240,
+        max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5,
+    ),
+    layers=dict(pre_norm=True),
+    links=links(
+        map_embeddings('roberta', CUT),
+        map_pre_norm('roberta', 'attention.self_attn_layer_norm', 'LayerNorm', 'encoder.LayerNorm'),
+        get_head_mappings(ROBERTA),
+    ),
+))  # fmt: skip
+register(BERT.like(
+    'megatron_bert', 'MegatronBertForMaskedLM', spelled='megatron-bert', without=EMB_NORM,
+    defaults=dict(
+        vocab_size=29056, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096,
+    ),
+    layers=dict(pre_norm=True),
+    links=links(
+        map_embeddings('bert'), map_pre_norm('bert', 'attention.ln', 'ln', 'encoder.ln'), get_head_mappings(BERT),
+    ),
+))  # fmt: skip
 
 MP = 'mpnet.encoder.layer.{i}'
 register(
@@ -612,17 +545,17 @@ register(
             rel_pos_num_buckets='relative_attention_num_buckets', rel_pos_max_distance=128,
         ),
         **{
-            **with_prefix(ROBERTA, 'mpnet.', roberta_heads('mpnet.')),
+            **replace_prefix(ROBERTA, 'mpnet.', roberta_heads('mpnet.')),
             'links': links(
-                embeddings('mpnet', CUT),
+                map_embeddings('mpnet', CUT),
                 *(link(f'{MP}.attention.attn.{a}.*', f'{A}.1.{b}.*')
                   for a, b in (('q', 'to_q'), ('k', 'to_k'), ('v', 'to_v'), ('o', 'to_out'))),
                 link(f'{MP}.attention.LayerNorm', f'{A}.0.2.norm'),
-                plain(f'{MP}.intermediate.dense', f'{MP}.output.dense'),
+                map_ff(f'{MP}.intermediate.dense', f'{MP}.output.dense'),
                 link(f'{MP}.output.LayerNorm', f'{F}.0.2.norm'),
                 link('mpnet.encoder.relative_attention_bias.weight',
                      'attn_layers.rel_pos.relative_attention_bias.weight'),
-                ends_of(ROBERTA),
+                get_head_mappings(ROBERTA),
             ),
         },
     )

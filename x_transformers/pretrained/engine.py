@@ -14,20 +14,20 @@ from torch.overrides import TorchFunctionMode
 
 from x_transformers.flags import ConfigError
 from x_transformers.flags.config import KINDS, decode
-from x_transformers.pretrained.mappings import Change, Link, Sizes
-from x_transformers.pretrained.specs import Fields, Row
+from x_transformers.pretrained.mappings import ModelSizes, WeightMapping, WeightTransform
+from x_transformers.pretrained.specs import Fields, ModelSpec
 
 IN_LAYER = re.compile(r'\{(\d*)i(?:\+(\d+))?\}')
 
 
 @dataclass(frozen=True)
-class Step:
+class ConversionStep:
     """Tensors of some names of theirs, the names of ours that are made of them, and how."""
 
     theirs: tuple[str, ...]
     ours: tuple[str, ...]
-    change: Change
-    sizes: Sizes
+    change: WeightTransform
+    sizes: ModelSizes
 
     def read(self, load: Callable[[str], Tensor]) -> dict[str, Tensor]:
         return dict(zip(self.ours, self.change.ours(tuple(map(load, self.theirs)), self.sizes), strict=True))
@@ -37,7 +37,7 @@ class Step:
         return dict(zip(self.theirs, self.change.theirs(given, self.sizes), strict=True))
 
 
-def once(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def deduplicate(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A state dict with the first name of each tensor: tied layers have several."""
     found: dict[int, str] = {}
     for name, t in state.items():
@@ -45,32 +45,32 @@ def once(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: state[name] for name in found.values()}
 
 
-def is_settled(name: str) -> bool:
+def is_derived(name: str) -> bool:
     """Whether a tensor of ours follows from the config."""
     return name.endswith('rotary_pos_emb.inv_freq')
 
 
-def held(model: nn.Module) -> dict[str, Tensor]:
+def list_tensors(model: nn.Module) -> dict[str, Tensor]:
     """What the state dict of a model holds, but for what follows from the config."""
-    return {name: t for name, t in model.state_dict(keep_vars=True).items() if not is_settled(name)}
+    return {name: t for name, t in model.state_dict(keep_vars=True).items() if not is_derived(name)}
 
 
-def saved(model: nn.Module) -> dict[str, Tensor]:
+def list_saved(model: nn.Module) -> dict[str, Tensor]:
     """What a model has to be given: parameters and buffers that its state dict holds, each once."""
-    return once(held(model))
+    return deduplicate(list_tensors(model))
 
 
-def bare(name: str) -> str:
+def strip_wrappers(name: str) -> str:
     """A name without the wrappers that flags put around a branch."""
     return re.sub(r'(layers\.\d+\.1)(\.fn)+\.', r'\1.', name)
 
 
-def filled(pattern: str, i: int) -> str:
+def fill_pattern(pattern: str, i: int) -> str:
     """A pattern with the number of a block, or of one of its layers."""
     return IN_LAYER.sub(lambda m: str(int(m[1] or 1) * i + int(m[2] or 0)), pattern)
 
 
-def spread(names: Collection[str], sizes: Sizes) -> tuple[str, ...]:
+def expand_names(names: Collection[str], sizes: ModelSizes) -> tuple[str, ...]:
     """Names with those of all experts, or all heads, one after the other."""
     found: list[str] = []
     for name in names:
@@ -84,46 +84,46 @@ def spread(names: Collection[str], sizes: Sizes) -> tuple[str, ...]:
     return tuple(found)
 
 
-def steps_of(row: Row, fields: Fields, names: Collection[str]) -> list[Step]:
+def make_steps(spec: ModelSpec, fields: Fields, names: Collection[str]) -> list[ConversionStep]:
     """The steps that give each name of ours once.  Raises LookupError, which names one that the row does not give."""
-    found, names = steps_of_parts(fields, names)
-    around = '' if row.around is None else 'net.'
-    actual = {bare(name).removeprefix(around): name for name in names}
+    found, names = make_part_steps(fields, names)
+    around = '' if spec.around is None else 'net.'
+    actual = {strip_wrappers(name).removeprefix(around): name for name in names}
     sizes, start = fields.sizes(), fields.start()
     if len(actual) != len(names):
-        raise LookupError(f'the row of {row.type} has two layers of one name')
+        raise LookupError(f'the row of {spec.type} has two layers of one name')
     layers = [int(m[1]) for name in actual for m in re.finditer(r'layers\.(\d+)\.', name)]
-    made: dict[str, Link] = {}
-    for one in row.links:
+    made: dict[str, WeightMapping] = {}
+    for one in spec.links:
         if one.when is not None and not one.when(fields):
             continue
         in_blocks = any('i' in pattern for pattern in map(str, one.ours) if IN_LAYER.search(pattern))
         for i in range(max(layers, default=0) + 1) if in_blocks else (0,):
-            ours = tuple(filled(name, i) for name in one.ours)
+            ours = tuple(fill_pattern(name, i) for name in one.ours)
             there = [name in actual for name in ours]
             if not all(there):
                 if any(there):
                     missing = ours[there.index(False)]
-                    raise LookupError(f'the row of {row.type} gives `{missing}`, which the model does not have')
+                    raise LookupError(f'the row of {spec.type} gives `{missing}`, which the model does not have')
                 continue
             twice = next((name for name in ours if name in made), None)
             if twice is not None:
-                raise LookupError(f'the row of {row.type} gives `{twice}` twice')
+                raise LookupError(f'the row of {spec.type} gives `{twice}` twice')
             made.update(dict.fromkeys(ours, one))
-            theirs = spread([filled(name, i).removeprefix(start) for name in one.theirs], sizes)
-            found.append(Step(theirs, tuple(actual[name] for name in ours), one.change, sizes))
+            theirs = expand_names([fill_pattern(name, i).removeprefix(start) for name in one.theirs], sizes)
+            found.append(ConversionStep(theirs, tuple(actual[name] for name in ours), one.change, sizes))
     if rest := actual.keys() - made.keys():
-        raise LookupError(f'the row of {row.type} does not give `{actual[min(rest)]}`')
+        raise LookupError(f'the row of {spec.type} does not give `{actual[min(rest)]}`')
     return found
 
 
-def steps_of_parts(fields: Fields, names: Collection[str]) -> tuple[list[Step], list[str]]:
+def make_part_steps(fields: Fields, names: Collection[str]) -> tuple[list[ConversionStep], list[str]]:
     """The steps of models within the model, which have rows of their own; and names that belong to none."""
     found, rest = [], list(names)
     for part, own in fields.parts.items():
         inside = [name.removeprefix(f'{part}.') for name in rest if name.startswith(f'{part}.')]
         rest = [name for name in rest if not name.startswith(f'{part}.')]
-        for step in steps_of(own.row, own, inside):
+        for step in make_steps(own.spec, own, inside):
             found.append(replace(step, ours=tuple(f'{part}.{name}' for name in step.ours)))
     return found, rest
 
@@ -135,7 +135,7 @@ FILLS = {
 SCALES = {'mul', '__mul__', '__rmul__', 'div', '__truediv__', 'truediv'}
 
 
-class WithoutValues(TorchFunctionMode):
+class SkipInitialization(TorchFunctionMode):
     """Compute no values of meta tensors, which have none, where modules initialize them.
 
     The first such call on the meta device imports the compiler of PyTorch, which takes seconds.
@@ -152,58 +152,60 @@ class WithoutValues(TorchFunctionMode):
         return torch.empty(*args, **kwargs) if name in ('randn', 'rand') else func(*args, **kwargs)
 
 
-def made(call: Mapping[str, Any], device: str = 'meta') -> nn.Module:
+def build(call: Mapping[str, Any], device: str = 'meta') -> nn.Module:
     """The model of a call, by default without weights.  `class` is the name of a class, or a class."""
     call = dict(call)
     kind = call.pop('class')
-    with torch.device(device), WithoutValues() if device == 'meta' else nullcontext():
+    with torch.device(device), SkipInitialization() if device == 'meta' else nullcontext():
         rest = {name: decode(value) for name, value in call.items()}
         return (KINDS[kind] if isinstance(kind, str) else kind)(**rest)
 
 
-def plan(config: Mapping[str, Any], row: Row, tied: bool | None = None) -> list[Step]:
-    fields = Fields(row, config, tied)
-    return steps_of(row, fields, saved(made(fields.keywords())))
+def make_plan(config: Mapping[str, Any], spec: ModelSpec, tied: bool | None = None) -> list[ConversionStep]:
+    fields = Fields(spec, config, tied)
+    return make_steps(spec, fields, list_saved(build(fields.keywords())))
 
 
 # names in files
 
 
-def renamed(row: Row, names: Collection[str], expected: Collection[str]) -> dict[str, str]:
+def match_names(spec: ModelSpec, names: Collection[str], expected: Collection[str]) -> dict[str, str]:
     """Names of a file by those of the row, where older files have others, or leave out a prefix."""
     found: dict[str, str] = {}
     for name in names:
         new = name.replace('LayerNorm.gamma', 'LayerNorm.weight').replace('LayerNorm.beta', 'LayerNorm.bias')
-        for pattern, replacement in row.renames:
+        for pattern, replacement in spec.renames:
             new = re.sub(pattern, replacement, new)
         if new not in expected:
-            new = next((n for n in (row.base + new, new.removeprefix(row.base)) if n in expected), new)
+            new = next((n for n in (spec.base + new, new.removeprefix(spec.base)) if n in expected), new)
         if new in found:
-            raise ConfigError(f'the file has `{name}` and `{found[new]}`, which are one tensor of {row.type}')
+            raise ConfigError(f'the file has `{name}` and `{found[new]}`, which are one tensor of {spec.type}')
         found[new] = name
     return found
 
 
-def is_spare(row: Row, name: str) -> bool:
-    return any(re.fullmatch(pattern, name) for pattern in row.spare)
+def is_spare(spec: ModelSpec, name: str) -> bool:
+    return any(re.fullmatch(pattern, name) for pattern in spec.spare)
 
 
-def is_ignored(row: Row, name: str) -> bool:
-    patterns = (*row.ignored, r'.*position_ids', r'.*rotary_emb\.inv_freq')
-    return is_spare(row, name) or any(re.fullmatch(pattern, name) for pattern in patterns)
+def is_ignored(spec: ModelSpec, name: str) -> bool:
+    patterns = (*spec.ignored, r'.*position_ids', r'.*rotary_emb\.inv_freq')
+    return is_spare(spec, name) or any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
-def check_names(row: Row, found: Mapping[str, str], steps: list[Step]) -> None:
+def check_names(spec: ModelSpec, found: Mapping[str, str], steps: list[ConversionStep]) -> None:
     """Refuse a file without what the model needs, or with what it has no place for."""
     needed = {name for step in steps for name in step.theirs}
     if missing := needed - found.keys():
-        raise ConfigError(f'the file has no `{min(missing)}`, which a {row.type} of this config has')
-    more = sorted(name for name in found.keys() - needed if not is_ignored(row, name))
+        raise ConfigError(f'the file has no `{min(missing)}`, which a {spec.type} of this config has')
+    more = sorted(name for name in found.keys() - needed if not is_ignored(spec, name))
     if more:
-        raise ConfigError(f'the file has `{found[more[0]]}`, which a {row.type} of this config does not have')
+        raise ConfigError(f'the file has `{found[more[0]]}`, which a {spec.type} of this config does not have')
 
 
-def check_shapes(steps: list[Step], ours: Mapping[str, Tensor], shape_of: Callable[[str], tuple[int, ...]]) -> None:
+def check_shapes(
+    steps: list[ConversionStep], ours: Mapping[str, Tensor], shape_of: Callable[[str], tuple[int, ...]]
+) -> None:
     """Refuse a tensor of another shape than the config says; reads no weights."""
     for step in steps:
         empty = {name: torch.empty(ours[name].shape, device='meta') for name in step.ours}

@@ -8,6 +8,7 @@ comes out is only a proposal: it is read again, and must give the same keywords.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,8 +17,8 @@ import torch
 
 from x_transformers.flags import ConfigError, is_int, shown, warn_once
 from x_transformers.flags.config import KINDS
-from x_transformers.pretrained.mappings import heads_in_turn
-from x_transformers.pretrained.specs import Const, Fields, Part, Value
+from x_transformers.pretrained.mappings import order_heads
+from x_transformers.pretrained.specs import Const, Fields, ModuleSpec, Value
 
 ACTIVATIONS = {
     'gelu': 'gelu',
@@ -39,7 +40,24 @@ ACTIVATIONS = {
 Back = Callable[[Any, dict[str, Any]], dict[str, Any]]
 
 
-def back(way: Back) -> Callable[[Any], Any]:
+def back(
+    *fields: str | Back, inverse: Callable[[Any], Any] = lambda v: v, if_set: bool = False
+) -> Callable[[Any], Any]:
+    """Mark a function from fields to a keyword with its inverse, for configs of models that were never loaded.
+
+    Args:
+        fields: Names of the fields that the value of the keyword is written to; or one function from the value and all
+            keywords to a dict of fields.
+        inverse: Function from the value to that of the fields.
+        if_set: True to write nothing for None.
+    """
+    way = fields[0]
+    if not callable(way):
+        names: Any = fields
+
+        def way(value: Any, keywords: dict[str, Any]) -> dict[str, Any]:
+            return {} if if_set and value is None else {name: inverse(value) for name in names}
+
     def mark(function: Any) -> Any:
         function.back = way
         return function
@@ -47,27 +65,27 @@ def back(way: Back) -> Callable[[Any], Any]:
     return mark
 
 
-def filled(call: Mapping[str, Any]) -> dict[str, Any]:
+def add_defaults(call: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords of a call with its defaults."""
     return {**{name: flag.default for name, flag in KINDS[call['class']].accepted().items()}, **call}
 
 
-def fields_behind(values: Mapping[str, Value], given: dict[str, Any]) -> dict[str, Any]:
+def invert_keywords(values: Mapping[str, Value], given: dict[str, Any]) -> dict[str, Any]:
     """The fields that keywords come from, of those that are given."""
     found: dict[str, Any] = {}
     for keyword, value in values.items():
-        found.update(fields_of(value, given.get(keyword), given))
+        found.update(invert_value(value, given.get(keyword), given))
     return found
 
 
-def fields_of(value: Value, now: Any, given: dict[str, Any]) -> dict[str, Any]:
+def invert_value(value: Value, now: Any, given: dict[str, Any]) -> dict[str, Any]:
     """The fields that one keyword comes from, of which the table says `value`."""
     if isinstance(value, str):
         return {value: now}
     way = getattr(value, 'back', None)
     try:
-        if isinstance(value, Part):
-            return fields_behind(value.keywords, filled(now))
+        if isinstance(value, ModuleSpec):
+            return invert_keywords(value.keywords, add_defaults(now))
         return {} if way is None or isinstance(value, Const) else way(now, given)
     except (TypeError, KeyError, ZeroDivisionError, OverflowError):
         return {}  # a value that the type does not have
@@ -76,28 +94,28 @@ def fields_of(value: Value, now: Any, given: dict[str, Any]) -> dict[str, Any]:
 def activation(name: str) -> Callable[[Fields], str]:
     """Of a field, the name of the activation."""
 
-    @back(lambda v, k: {name: their_activation(v)})
+    @back(name, inverse=invert_activation)
     def read(c: Fields) -> str:
         value = getattr(c, name)
         if value not in ACTIVATIONS:
             raise ConfigError(
-                f'`{name}` of this {c.row.type} checkpoint is {value!r}, it must be one of {", ".join(ACTIVATIONS)}'
+                f'`{name}` of this {c.spec.type} checkpoint is {value!r}, it must be one of {", ".join(ACTIVATIONS)}'
             )
         return ACTIVATIONS[value]
 
     return read
 
 
-def their_activation(name: str) -> str:
+def invert_activation(name: str) -> str:
     return next((theirs for theirs, ours in ACTIVATIONS.items() if ours == name), name)
 
 
-def no(name: str) -> Callable[[Fields], bool]:
-    return back(lambda v, k: {name: not v})(lambda c: not getattr(c, name))
+def negate(name: str) -> Callable[[Fields], bool]:
+    return back(name, inverse=operator.not_)(lambda c: not getattr(c, name))
 
 
 def power(name: str, exponent: float) -> Callable[[Fields], float]:
-    return back(lambda v, k: {name: whole(v ** (1 / exponent))})(lambda c: getattr(c, name) ** exponent)
+    return back(name, inverse=lambda v: round_if_whole(v ** (1 / exponent)))(lambda c: getattr(c, name) ** exponent)
 
 
 def emb_scale(name: str) -> Callable[[Fields], float]:
@@ -113,21 +131,54 @@ def emb_scale(name: str) -> Callable[[Fields], float]:
 
 def token_id(name: str, default: int | None = None) -> Callable[[Fields], int | None]:
     """Of a token that means something; most rows have no field for it."""
-    return back(lambda v, k: {name: v})(lambda c: c.values.get(name, default))
+    return back(name)(lambda c: c.values.get(name, default))
 
 
 def one_over(name: str) -> Callable[[Fields], float]:
-    return back(lambda v, k: {name: whole(1 / v)})(lambda c: 1 / getattr(c, name))
+    return back(name, inverse=lambda v: round_if_whole(1 / v))(lambda c: 1 / getattr(c, name))
 
 
-def whole(number: float) -> float:
+def round_if_whole(number: float) -> float:
     """A whole number, if it is one but for rounding."""
     return round(number) if math.isclose(number, round(number), rel_tol=1e-9) else number
 
 
-def scale_if_tied(value: Any) -> Callable[[Fields], Any]:
-    """A factor of the logits of a tied head; without one it is not ours."""
-    return lambda c: c.value(value) if c.tied else None
+def when(condition: Value, value: Any = None) -> Callable[[Fields], Any]:
+    """Return a function to a value where a condition holds, by default that of the condition, and to None elsewhere."""
+
+    def read(c: Fields) -> Any:
+        found = c.value(condition)
+        return (found if value is None else c.value(value)) if found else None
+
+    return read
+
+
+def unless(condition: Value, value: Value) -> Callable[[Fields], Any]:
+    """Return a function to a value where a condition does not hold, and to None elsewhere."""
+    return lambda c: None if c.value(condition) else c.value(value)
+
+
+def divide(width: str, heads: str) -> Callable[[Fields], int]:
+    return lambda c: getattr(c, width) // getattr(c, heads)
+
+
+def inner_width(c: Fields) -> int:
+    return c.intermediate_size or 4 * c.hidden_size
+
+
+def is_set(value: Any) -> bool:
+    return value is not None
+
+
+def list_if_pair(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+equal_width = divide('hidden_size', 'num_attention_heads')
+# sizes of models with a key for each query
+MULTI_HEAD: dict[str, Value] = dict(
+    heads='num_attention_heads', kv_heads='num_attention_heads', dim_head=equal_width, dim_value=equal_width
+)
 
 
 # images and classes
@@ -136,7 +187,7 @@ def scale_if_tied(value: Any) -> Callable[[Fields], Any]:
 def area(name: str) -> Callable[[Fields], Any]:
     """Of a field, one number for height and width, or both."""
 
-    @back(lambda v, k: {name: list(v) if isinstance(v, tuple) else v})
+    @back(name, inverse=list_if_pair)
     def read(c: Fields) -> Any:
         value = getattr(c, name)
         pair = value if isinstance(value, (list, tuple)) else (value, value)
@@ -145,12 +196,12 @@ def area(name: str) -> Callable[[Fields], Any]:
     return read
 
 
-def classes_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+def invert_classes(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     names = {str(i): f'LABEL_{i}' for i in range(v)}
     return {'id2label': names, 'label2id': {name: int(i) for i, name in names.items()}}
 
 
-@back(classes_back)
+@back(invert_classes)
 def classes(c: Fields) -> int:
     """How many classes a head tells apart."""
     labels = c.values.get('id2label')
@@ -160,12 +211,12 @@ def classes(c: Fields) -> int:
 # heads
 
 
-@back(lambda v, k: {'head_dim': v})
+@back('head_dim')
 def head_width(c: Fields) -> int:
     return c.values.get('head_dim') or c.hidden_size // c.num_attention_heads
 
 
-@back(lambda v, k: {'num_key_value_heads': v})
+@back('num_key_value_heads')
 def kv_heads(c: Fields) -> int:
     return c.num_key_value_heads or c.num_attention_heads
 
@@ -181,7 +232,7 @@ def sliding_unless_listed(c: Fields) -> tuple[bool, ...]:
     """The same, unless some layers are listed without a window: a part of `transformers` reads the list."""
     if c.sliding_window is not None and 'full_attention' in (c.values.get('layer_types') or ()):
         raise ConfigError(
-            f"`layer_types` of this {c.row.type} checkpoint names 'full_attention' beside `sliding_window`: its own "
+            f"`layer_types` of this {c.spec.type} checkpoint names 'full_attention' beside `sliding_window`: its own "
             f'class does not read them, and `AutoModel` takes it for a ministral. Leave out `layer_types`, or set '
             f"`model_type` to 'ministral'"
         )
@@ -215,7 +266,7 @@ def sliding_but_first(c: Fields) -> tuple[bool, ...]:
 
 def window_both(c: Fields) -> Any:
     """How many tokens on each side every layer sees."""
-    return alike([c.local_attention // 2 if slide else None for slide in kinds(c)])
+    return merge_equal([c.local_attention // 2 if slide else None for slide in list_windowed(c)])
 
 
 def sliding_unrotated(c: Fields) -> tuple[bool, ...]:
@@ -223,15 +274,15 @@ def sliding_unrotated(c: Fields) -> tuple[bool, ...]:
     return tuple(slides and not rotates for rotates in rotating_as_listed(c))
 
 
-def kinds(c: Fields) -> tuple[bool, ...]:
+def list_windowed(c: Fields) -> tuple[bool, ...]:
     """Whether each layer sees a window: as listed, else by the rule of the type."""
-    if 'layer_types' not in c.row.defaults or c.layer_types is None:
+    if 'layer_types' not in c.spec.defaults or c.layer_types is None:
         return c.sliding(c)
     known = {'full_attention': False, 'sliding_attention': True}
     wrong = next((kind for kind in c.layer_types if kind not in known), None)
     if wrong is not None or len(c.layer_types) != c.num_hidden_layers:
         raise ConfigError(
-            f'`layer_types` of this {c.row.type} checkpoint got {wrong or len(c.layer_types)!r}, it must be '
+            f'`layer_types` of this {c.spec.type} checkpoint got {wrong or len(c.layer_types)!r}, it must be '
             f'{c.num_hidden_layers} of {", ".join(known)}'
         )
     slides = c.values.get('sliding_window', 0) is not None
@@ -240,7 +291,7 @@ def kinds(c: Fields) -> tuple[bool, ...]:
     return tuple(known[kind] and slides for kind in c.layer_types)
 
 
-def window_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+def invert_window(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     if v is None:
         return {'sliding_window': None, 'layer_types': ['full_attention'] * k['depth']}
     slides = v if isinstance(v, (list, tuple)) else [v] * k['depth']
@@ -251,10 +302,10 @@ def window_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@back(window_back)
+@back(invert_window)
 def window(c: Fields) -> Any:
     """How many tokens before itself each layer sees: theirs counts the token itself."""
-    slides = kinds(c)
+    slides = list_windowed(c)
     if not any(slides):
         return None
     return c.sliding_window - 1 if all(slides) else tuple(c.sliding_window - 1 if slide else None for slide in slides)
@@ -263,13 +314,13 @@ def window(c: Fields) -> Any:
 # rotary positions
 
 
-def rope(c: Fields, kind: str | None = None) -> dict[str, Any]:
+def read_rope(c: Fields, kind: str | None = None) -> dict[str, Any]:
     """What a config says of rotations, for layers of one kind.
 
     A scaling in its older place counts instead of what stands in the newer one, as it does in `transformers`. A base
     or a part of the width of its own stands beside one that says none.
     """
-    said = rope_of_kind(c, kind) if kind else {**(c.rope_scaling or rope_parameters(c))}
+    said = read_rope_of_kind(c, kind) if kind else {**(c.rope_scaling or get_rope_parameters(c))}
     if any(isinstance(value, dict) for value in said.values()):
         said = {}  # for kinds of layers, which this type does not tell apart
     if kind is None:
@@ -283,17 +334,17 @@ def rope(c: Fields, kind: str | None = None) -> dict[str, Any]:
     return {'partial_rotary_factor': 1.0, **said, 'kind': c.values.get('older_kinds', {}).get(name, name)}
 
 
-def rope_parameters(c: Fields) -> dict[str, Any]:
+def get_rope_parameters(c: Fields) -> dict[str, Any]:
     given = c.rope_parameters
-    return (c.row.defaults['rope_parameters'] if given is None else given) or {}
+    return (c.spec.defaults['rope_parameters'] if given is None else given) or {}
 
 
-def rope_of_kind(c: Fields, kind: str) -> dict[str, Any]:
+def read_rope_of_kind(c: Fields, kind: str) -> dict[str, Any]:
     """What a config says for layers of one kind; `scaled_kinds` are those that older configs scale."""
-    given = rope_parameters(c)
+    given = get_rope_parameters(c)
     if given.get('partial_rotary_factor', 1) != 1:  # a part of the default that stands outside of the kinds
         raise ConfigError(
-            f'`partial_rotary_factor` of this {c.row.type} checkpoint stands beside the kinds of layers in '
+            f'`partial_rotary_factor` of this {c.spec.type} checkpoint stands beside the kinds of layers in '
             f'`rope_parameters`, it must be in those of {kind}'
         )
     said = dict(given.get(kind) or {'rope_type': 'default'})
@@ -305,44 +356,46 @@ def rope_of_kind(c: Fields, kind: str) -> dict[str, Any]:
 
 @back(lambda v, k: {'partial_rotary_factor': v / k['attn_dim_head']})
 def rotated(c: Fields) -> int:
-    part = rope(c)['partial_rotary_factor']
+    part = read_rope(c)['partial_rotary_factor']
     width = int(head_width(c) * part)
     if width % 2:
         raise ConfigError(
-            f'`partial_rotary_factor` of this {c.row.type} checkpoint is {part}, of a head of {head_width(c)}: '
+            f'`partial_rotary_factor` of this {c.spec.type} checkpoint is {part}, of a head of {head_width(c)}: '
             f'features turn in pairs, and {width} is odd'
         )
     return width
 
 
-@back(lambda v, k: {'qk_rope_head_dim': v})
+@back('qk_rope_head_dim')
 def rotated_latents(c: Fields) -> int:
     """The width that heads of latents turn, which has a field of its own."""
     width = c.config.get('head_dim')
-    said = {'partial_rotary_factor': rope(c)['partial_rotary_factor'], 'head_dim': width or c.qk_rope_head_dim}
+    said = {'partial_rotary_factor': read_rope(c)['partial_rotary_factor'], 'head_dim': width or c.qk_rope_head_dim}
     for (name, value), wanted in zip(said.items(), (1, c.qk_rope_head_dim), strict=True):
         if value != wanted:
             raise ConfigError(
-                f'`{name}` of this {c.row.type} checkpoint is {value}, it must be {wanted}: `qk_rope_head_dim` says '
+                f'`{name}` of this {c.spec.type} checkpoint is {value}, it must be {wanted}: `qk_rope_head_dim` says '
                 f'how many features turn'
             )
     return c.qk_rope_head_dim
 
 
-@back(lambda v, k: {'rope_theta': v})
+@back('rope_theta')
 def theta(c: Fields) -> float:
-    return float(rope(c)['rope_theta'])
+    return float(read_rope(c)['rope_theta'])
 
 
-def trained_length(c: Fields, said: dict[str, Any], kind: str | None) -> int:
+def get_trained_length(c: Fields, said: dict[str, Any], kind: str | None) -> int:
     name = 'original_max_position_embeddings'
     of_all = None if kind else c.values.get(name)  # which counts instead, but for kinds of layers
     if of_all is not None and not (is_int(of_all) and of_all > 0):
-        raise ConfigError(f'`{name}` of this {c.row.type} checkpoint is {shown(of_all)}, it must be a number of tokens')
+        raise ConfigError(
+            f'`{name}` of this {c.spec.type} checkpoint is {shown(of_all)}, it must be a number of tokens'
+        )
     return of_all or said.get(name) or c.max_position_embeddings
 
 
-def scaling_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+def invert_scaling(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     if v is None:
         return {'rope_parameters': {'rope_type': 'default', 'rope_theta': k['rotary_theta'] or 10000.0}}
     said = {key: list(value) if isinstance(value, tuple) else value for key, value in v.items()}
@@ -357,19 +410,19 @@ def scaling_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     return {'rope_parameters': {'rope_type': kind, 'rope_theta': k['rotary_theta'] or 10000.0, **said}}
 
 
-@back(scaling_back)
+@back(invert_scaling)
 def scaling(c: Fields, kind: str | None = None) -> dict[str, Any] | None:
     """In the words of `rotary_scaling`."""
-    said = rope(c, kind)
+    said = read_rope(c, kind)
     name = said['kind']
     if name == 'default':
         return None
     if name not in ('linear', 'dynamic', 'yarn', 'longrope', 'llama3'):
         raise ConfigError(
-            f'`rope_type` of this {c.row.type} checkpoint is {name!r}, it must be default, linear, dynamic, yarn, '
+            f'`rope_type` of this {c.spec.type} checkpoint is {name!r}, it must be default, linear, dynamic, yarn, '
             f'longrope or llama3'
         )
-    length, factor = trained_length(c, said, kind), said.get('factor')
+    length, factor = get_trained_length(c, said, kind), said.get('factor')
     if name == 'linear':
         return {'kind': name, 'factor': factor}
     if name == 'dynamic':
@@ -395,50 +448,52 @@ def rotating_as_listed(c: Fields) -> tuple[bool, ...]:
     return tuple(map(bool, listed))
 
 
-def unless_all(layers: tuple[Any, ...]) -> Any:
+def none_if_all(layers: tuple[Any, ...]) -> Any:
     return None if all(layer is True for layer in layers) else layers
 
 
 def rotating_listed(c: Fields) -> Any:
-    return unless_all(rotating_as_listed(c))
+    return none_if_all(rotating_as_listed(c))
 
 
 def rotating_windows(c: Fields) -> Any:
     """Layers with a window are rotated, the others are not."""
-    return unless_all(kinds(c))
+    return none_if_all(list_windowed(c))
 
 
 def rotating_windows_if_any(c: Fields) -> Any:
     return None if c.sliding_window is None else rotating_windows(c)
 
 
-def by_kind_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+def invert_rotating_by_kind(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     past = k['attn_max_attend_past']
     slides = past if isinstance(past, (list, tuple)) else [past] * k['depth']
     found = {}
     for one, own in zip(slides, v, strict=True):
         kind = 'full_attention' if one is None else 'sliding_attention'
-        said = scaling_back(own.get('scaling'), {'rotary_theta': own['theta']})
+        said = invert_scaling(own.get('scaling'), {'rotary_theta': own['theta']})
         found[kind] = said['rope_parameters']
     return {'rope_parameters': found}
 
 
-@back(by_kind_back)
+@back(invert_rotating_by_kind)
 def rotating_by_kind(c: Fields) -> Any:
     """Full layers have a base and a scaling of their own."""
-    local, full = own_rope(c, 'sliding_attention'), own_rope(c, 'full_attention')
-    return tuple(local if slide else full for slide in kinds(c))
+    local, full = read_own_rope(c, 'sliding_attention'), read_own_rope(c, 'full_attention')
+    return tuple(local if slide else full for slide in list_windowed(c))
 
 
-def own_rope(c: Fields, kind: str) -> dict[str, Any]:
-    said = rope(c, kind)
+def read_own_rope(c: Fields, kind: str) -> dict[str, Any]:
+    said = read_rope(c, kind)
     part = said['partial_rotary_factor']
-    if rope_parameters(c).get('rope_type', 'default') != 'default':  # of all kinds at once: theirs reads the part alone
+    if (
+        get_rope_parameters(c).get('rope_type', 'default') != 'default'
+    ):  # of all kinds at once: theirs reads the part alone
         part = c.values.get('partial_rotary_factor') or part
     if part != 1:
         raise ConfigError(
-            f'`partial_rotary_factor` of this {c.row.type} checkpoint is {part} for {kind}, which the library does not '
-            f'compute: it must be 1'
+            f'`partial_rotary_factor` of this {c.spec.type} checkpoint is {part} for {kind}, which the library does '
+            f'not compute: it must be 1'
         )
     found = {'theta': float(said['rope_theta']), 'scaling': scaling(c, kind)}
     return {key: value for key, value in found.items() if value is not None}
@@ -455,7 +510,7 @@ def gpt2_scale(c: Fields) -> Any:
     return None if c.scale_attn_weights else base
 
 
-def slopes(heads: int) -> list[float]:
+def make_slopes(heads: int) -> list[float]:
     """2 ** (-8 k / n) for n heads, a power of two."""
     return [2.0 ** (-8 * k / heads) for k in range(1, heads + 1)]
 
@@ -463,7 +518,7 @@ def slopes(heads: int) -> list[float]:
 def mpt_slopes(c: Fields) -> dict[str, Any]:
     """Those of the next power of two: first every other one, then those between."""
     heads = c.num_attention_heads
-    found = slopes(1 << (heads - 1).bit_length())
+    found = make_slopes(1 << (heads - 1).bit_length())
     return {'slopes': [*found[1::2], *found[::2]][:heads] if len(found) != heads else found}
 
 
@@ -472,10 +527,10 @@ def falcon_slopes(c: Fields) -> dict[str, Any]:
     rounded = torch.tensor(bloom_slopes(c), device='cpu').bfloat16().double()
     if any(math.frexp(slope)[0] != 0.5 for slope in rounded.tolist()):  # other than a power of two
         warn_once(
-            f'`alibi` of this {c.row.type} checkpoint: `transformers` rounds the products of slopes and positions to '
+            f'`alibi` of this {c.spec.type} checkpoint: `transformers` rounds the products of slopes and positions to '
             f'bfloat16, here they are exact'
         )
-    order = heads_in_turn(c.sizes(), len(rounded))
+    order = order_heads(c.sizes(), len(rounded))
     return {'slopes': (rounded[order] * head_width(c) ** -0.5).tolist()}
 
 
@@ -483,18 +538,18 @@ def bloom_slopes(c: Fields) -> list[float]:
     """Those of the power of two below, then every other one of those of the next."""
     heads = c.num_attention_heads
     below = 1 << (heads.bit_length() - 1)
-    return [*slopes(below), *slopes(2 * below)[::2][: heads - below]]
+    return [*make_slopes(below), *make_slopes(2 * below)[::2][: heads - below]]
 
 
 # falcon and mpt
 
 
-def two_norms(c: Fields) -> bool:
+def has_two_norms(c: Fields) -> bool:
     """Whether both branches of a parallel block have a norm of their own."""
     return c.new_decoder_architecture and c.num_ln_in_parallel_attn in (None, 2)
 
 
-def falcon_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+def invert_falcon(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     grouped, heads = k['attn_kv_heads'], k['heads']
     return {
         'new_decoder_architecture': v is True or 1 < grouped < heads, 'multi_query': grouped == 1,
@@ -503,10 +558,10 @@ def falcon_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@back(falcon_back)
+@back(invert_falcon)
 def falcon_block(c: Fields) -> Any:
     """Whether both branches of a block read the same: with a norm each, with one, or one after the other."""
-    return True if two_norms(c) else 'shared' if c.new_decoder_architecture or c.parallel_attn else None
+    return True if has_two_norms(c) else 'shared' if c.new_decoder_architecture or c.parallel_attn else None
 
 
 def falcon_kv_heads(c: Fields) -> int:
@@ -515,13 +570,13 @@ def falcon_kv_heads(c: Fields) -> int:
     return 1 if c.multi_query else c.num_attention_heads
 
 
-def falcon_is_grouped(c: Fields) -> bool:
+def is_plain(c: Fields) -> bool:
+    return not is_grouped(c)
+
+
+def is_grouped(c: Fields) -> bool:
     """Whether the queries of a key stand beside it."""
     return bool(c.new_decoder_architecture or c.multi_query)
-
-
-def unless_alibi(value: Any) -> Callable[[Fields], Any]:
-    return lambda c: None if c.alibi else c.value(value)
 
 
 ALLOWED = {'alibi': (True,), 'qk_ln': (False,), 'prefix_lm': (False,),
@@ -534,13 +589,13 @@ def mpt_attention(c: Fields) -> dict[str, Any]:
     for name, value in given.items():
         if value not in ALLOWED.get(name, (value,)):
             raise ConfigError(
-                f'`attn_config.{name}` of this {c.row.type} checkpoint is {value!r}, which the library does not '
+                f'`attn_config.{name}` of this {c.spec.type} checkpoint is {value!r}, which the library does not '
                 f'compute: it must be {ALLOWED[name][0]!r}'
             )
     return given
 
 
-def mpt_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+def invert_mpt(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     said = {'clip_qkv': v, 'softmax_scale': k['attn_softmax_scale']}
     return {'attn_config': {name: value for name, value in said.items() if value is not None}}
 
@@ -548,23 +603,23 @@ def mpt_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
 # experts
 
 
-def qwen_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+def invert_qwen_experts(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     experts = v if isinstance(v, (list, tuple)) else [v] * k['depth']
     plain = [i for i, count in enumerate(experts) if count is None]
     return {'num_local_experts': max(x or 0 for x in experts), 'mlp_only_layers': plain}
 
 
-@back(qwen_back)
+@back(invert_qwen_experts)
 def qwen_experts(c: Fields) -> Any:
     """How many experts each layer has, None for a plain one."""
     layers = [
         c.num_local_experts if i not in c.mlp_only_layers and (i + 1) % c.decoder_sparse_step == 0 else None
         for i in range(c.num_hidden_layers)
     ]
-    return alike([count or None for count in layers])
+    return merge_equal([count or None for count in layers])
 
 
-def deepseek_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+def invert_deepseek_experts(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     experts = v if isinstance(v, (list, tuple)) else [v] * k['depth']
     return {'n_routed_experts': max(x or 0 for x in experts), 'first_k_dense_replace': experts.count(None)}
 
@@ -574,25 +629,27 @@ def latent_head_width(c: Fields) -> int:
     return c.qk_nope_head_dim + c.qk_rope_head_dim
 
 
-def more_layers(c: Fields, name: str) -> bool:
+def is_extra_layer(c: Fields, name: str) -> bool:
     """Layers behind the last one, which predict further tokens."""
     match = re.match(r'model\.layers\.(\d+)\.', name)
     return match is not None and int(match[1]) >= c.num_hidden_layers
 
 
-@back(deepseek_back)
+@back(invert_deepseek_experts)
 def deepseek_experts(c: Fields) -> Any:
-    return alike([c.n_routed_experts if i >= c.first_k_dense_replace else None for i in range(c.num_hidden_layers)])
+    return merge_equal(
+        [c.n_routed_experts if i >= c.first_k_dense_replace else None for i in range(c.num_hidden_layers)]
+    )
 
 
-def alike(values: list[Any]) -> Any:
+def merge_equal(values: list[Any]) -> Any:
     """One value, if all layers have the same, else one for each."""
     return values[0] if all(value == values[0] for value in values) else tuple(values)
 
 
 def deepseek_scale(c: Fields) -> float | None:
     """Yarn with `mscale_all_dim` sharpens the softmax as well."""
-    said = rope(c)
+    said = read_rope(c)
     extra, factor = said.get('mscale_all_dim'), said.get('factor', 1.0)
     if not extra or said['kind'] == 'default' or factor <= 1:
         return None

@@ -28,7 +28,7 @@ from x_transformers.pretrained.foreign import (
     names_in,
     text_of_other,
 )
-from x_transformers.pretrained.specs import ROWS
+from x_transformers.pretrained.specs import SPECS
 
 CONFIG, ADAPTER = 'config.json', 'adapter_config.json'
 # what tokenizers and processors of `transformers` read, in any release
@@ -43,7 +43,7 @@ DEPTH = 4  # of folders within each other that hold nothing else
 
 
 @dataclass(frozen=True)
-class Location:
+class ModelLocation:
     """A model on the disk.
 
     folder     the folder with its config.json, or with the adapter_config.json of an adapter
@@ -95,7 +95,7 @@ def resolve(source: str | os.PathLike[str], allow_pickle: bool = False, **hub: A
         ) from error
 
 
-def locate(path: Path, depth: int = 0) -> Location:
+def locate(path: Path, depth: int = 0) -> ModelLocation:
     """Return where the model of a path is.
 
     A folder that holds no model but one folder that does stands for it; a folder of the hub's cache stands for the
@@ -107,7 +107,7 @@ def locate(path: Path, depth: int = 0) -> Location:
         raise closed(path)
     at = Present(path)
     if any((at / name).exists() or (at / name).is_symlink() for name in (ADAPTER, CONFIG)):
-        return Location(path)
+        return ModelLocation(path)
     try:
         inner = None if depth == DEPTH else find_inside(path)
         said = '' if inner else describe_folder(path)
@@ -119,11 +119,11 @@ def locate(path: Path, depth: int = 0) -> Location:
     return locate(inner, depth + 1)
 
 
-def locate_file(path: Path) -> Location:
+def locate_file(path: Path) -> ModelLocation:
     """Return the location of a file that was named. The config.json is that beside it."""
     folder, name = path.parent, path.name
     if name in (CONFIG, ADAPTER):
-        return Location(folder)
+        return ModelLocation(folder)
     start = first_bytes(path)
     if path.suffix == '.json':
         if text_of_other(start) is not None or 'weight_map' not in read_json(path):
@@ -132,14 +132,14 @@ def locate_file(path: Path) -> Location:
         format_of(path)
     at = Present(folder)
     if (at / ADAPTER).is_file() and name.startswith('adapter_model'):
-        return Location(folder, name)
+        return ModelLocation(folder, name)
     if not (at / CONFIG).is_file():
         foreign = find_foreign([name])
         said = f'it {foreign[1].said}: {foreign[1].way}' if foreign else f'put the one of the model into `{folder}`'
         raise NoModelError(
             f'`{path}` has no config.json beside it, which the library needs: {said}{hint_above(folder)}'
         )
-    return Location(folder, name)
+    return ModelLocation(folder, name)
 
 
 def find_inside(path: Path) -> Path | None:
@@ -214,13 +214,13 @@ def read_json(path: Path) -> dict[str, Any]:
     except PermissionError:
         raise
     except (OSError, ValueError) as error:
-        raise ValueError(f'`{path}` cannot be read as JSON: {said_of_text(path, error)}') from error
+        raise ValueError(f'`{path}` cannot be read as JSON: {describe_error(path, error)}') from error
     if not isinstance(content, dict):
         raise ValueError(f'`{path}` holds a {type(content).__name__}, it must hold a dict')
     return content
 
 
-def said_of_text(path: Path, error: Exception) -> str:
+def describe_error(path: Path, error: Exception) -> str:
     """Return the reason why a file cannot be read as JSON."""
     if isinstance(error, OSError):
         return str(error)
@@ -234,20 +234,20 @@ def read_config(folder: Path) -> dict[str, Any]:
     config = read_json(path)
     if config.get('model_type') is not None or 'class' in config:
         return config
-    kind = type_of_classes(config)
+    kind = infer_type(config)
     if kind is None:
         raise NoModelError(f'`{path}` has no `model_type`; {NEEDS}: {describe_config(config)}{hint_above(folder)}')
     warn_once(f'`{path}` has no `model_type`, its `architectures` name a {kind}')
     return {**config, 'model_type': kind}
 
 
-def type_of_classes(config: Mapping[str, Any]) -> str | None:
+def infer_type(config: Mapping[str, Any]) -> str | None:
     """Return the one type with the classes that a config names."""
     names = config.get('architectures')
     if not isinstance(names, list):
         return None
-    found = [(row, str(name)) for row in ROWS.values() for name in names if name in row.architectures]
+    found = [(spec, str(name)) for spec in SPECS.values() for name in names if name in spec.architectures]
     # a type that writes classes of another is only known by its name
-    own = [row for row, name in found if name.lower().startswith(re.sub('[-_]', '', row.type))]
-    kinds = {row.spelled or row.type for row in own or [row for row, _ in found]}
+    own = [spec for spec, name in found if name.lower().startswith(re.sub('[-_]', '', spec.type))]
+    kinds = {spec.spelled or spec.type for spec in own or [spec for spec, _ in found]}
     return kinds.pop() if len(kinds) == 1 else None

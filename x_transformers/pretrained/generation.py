@@ -41,7 +41,7 @@ TOKENS = (
 SAMPLING = ('temperature', 'top_k', 'top_p', 'min_p', 'typical_p', 'epsilon_cutoff', 'eta_cutoff')
 
 
-def force(logits: Tensor, named: Tensor, where: bool | Tensor) -> Tensor:
+def force_tokens(logits: Tensor, named: Tensor, where: bool | Tensor) -> Tensor:
     """Return logits (b, l) that leave the named tokens (l) alone, whatever has banned them, in the rows of `where`."""
     forced = torch.zeros_like(logits).masked_fill(~named, BANNED)
     if torch.is_tensor(where):
@@ -50,7 +50,7 @@ def force(logits: Tensor, named: Tensor, where: bool | Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Cooled:
+class DivideByTemperature:
     """Logits over the temperature, before the filters, where `generate` of this library divides after them."""
 
     temperature: float
@@ -79,7 +79,7 @@ class BadWords:
 
 
 @dataclass(frozen=True)
-class FirstToken:
+class ForcedFirstToken:
     """Only some tokens behind a single one, which a decoder begins with."""
 
     tokens: tuple[int, ...]
@@ -87,11 +87,11 @@ class FirstToken:
     def __call__(self, ids: Tensor, logits: Tensor, history: GenerationHistory | None = None) -> Tensor:
         history = history_of(ids, history)
         alone = history.num_prompt_tokens + history.num_generated == 1
-        return force(logits, mask_of(self.tokens, logits), alone)
+        return force_tokens(logits, mask_of(self.tokens, logits), alone)
 
 
 @dataclass(frozen=True)
-class LastToken:
+class ForcedLastToken:
     """Only some tokens at the end of what there is room for."""
 
     tokens: tuple[int, ...]
@@ -100,11 +100,11 @@ class LastToken:
         history = history_of(ids, history)
         if history.max_new_tokens is None:
             return logits
-        return force(logits, mask_of(self.tokens, logits), history.num_generated == history.max_new_tokens - 1)
+        return force_tokens(logits, mask_of(self.tokens, logits), history.num_generated == history.max_new_tokens - 1)
 
 
 @dataclass(frozen=True)
-class NotAtBegin:
+class SuppressedAtBegin:
     """None of some tokens as the first one that is generated, or as the one behind it if `FirstToken` acts there."""
 
     tokens: tuple[int, ...]
@@ -119,17 +119,17 @@ class NotAtBegin:
         return ban(logits, mask_of(self.tokens, logits), history.num_generated == begin)
 
 
-def generation_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
+def extract_generation_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of generation_config.json of a model without one: what its config.json says of generation."""
     known = {*TOKENS, *IDLE, *SAMPLING, 'do_sample', 'max_length', 'max_new_tokens', 'min_new_tokens'}
     found = {name: config[name] for name in sorted(known & config.keys()) if config[name] is not None}
-    ends = [end for end in listed(found.pop('eos_token_id', ())) if end < config.get('vocab_size', math.inf)]
+    ends = [end for end in to_tuple(found.pop('eos_token_id', ())) if end < config.get('vocab_size', math.inf)]
     if ends:  # ids beyond the vocabulary, as of a small model with the defaults of its class, end nothing
         found['eos_token_id'] = ends if len(ends) > 1 else ends[0]
     return {'do_sample': False, **found}
 
 
-def listed(tokens: Any) -> tuple[int, ...]:
+def to_tuple(tokens: Any) -> tuple[int, ...]:
     return tuple(tokens) if isinstance(tokens, (list, tuple)) else (tokens,)
 
 
@@ -148,20 +148,20 @@ def generation_keywords(said: Mapping[str, Any], kind: str = '', has_source: boo
     if 'eos_token_id' in set_:
         eos = take('eos_token_id')
         found['eos_token'] = tuple(eos) if isinstance(eos, (list, tuple)) else eos
-    longest(found, set_, has_source)
+    set_max_length(found, set_, has_source)
     if 'repetition_penalty' in set_:
         found['repetition_penalty'] = take('repetition_penalty')
     if 'suppress_tokens' in set_:
-        found['banned_tokens'] = listed(take('suppress_tokens'))
+        found['banned_tokens'] = to_tuple(take('suppress_tokens'))
     if 'no_repeat_ngram_size' in set_:
         steps.append(NoRepeat(take('no_repeat_ngram_size')))
     if 'bad_words_ids' in set_:
-        ends = [(token,) for token in listed(found.get('eos_token', ()))]
+        ends = [(token,) for token in to_tuple(found.get('eos_token', ()))]
         words = tuple(word for word in map(tuple, take('bad_words_ids')) if word not in ends)
         steps += [BadWords(words)] if words else []
-    steps += at_places(found, set_)
+    steps += make_position_processors(found, set_)
     if samples:
-        sampling(found, set_, steps)
+        set_sampling(found, set_, steps)
     else:
         found['temperature'] = 0.0
         for name in SAMPLING:
@@ -177,7 +177,7 @@ def generation_keywords(said: Mapping[str, Any], kind: str = '', has_source: boo
     return found
 
 
-def longest(found: dict[str, Any], set_: dict[str, Any], has_source: bool) -> None:
+def set_max_length(found: dict[str, Any], set_: dict[str, Any], has_source: bool) -> None:
     """How many tokens. A `max_length` counts those that a decoder begins with."""
     if 'max_new_tokens' in set_:
         found['seq_len'] = set_.pop('max_new_tokens')
@@ -186,24 +186,24 @@ def longest(found: dict[str, Any], set_: dict[str, Any], has_source: bool) -> No
         found['seq_len'] = TotalLength(set_.pop('max_length'))
 
 
-def at_places(found: dict[str, Any], set_: dict[str, Any]) -> list[Any]:
+def make_position_processors(found: dict[str, Any], set_: dict[str, Any]) -> list[Any]:
     """Tokens that are forced, or banned, at the first or the last places, in the order of `transformers`."""
     steps: list[Any] = []
     total, new = set_.pop('min_length', 0), set_.pop('min_new_tokens', 0)
     total = 0 if new else total  # as in `transformers`, which then ignores it
     if 'eos_token' in found and (total or new):
-        steps.append(NoEndBefore(listed(found['eos_token']), total, new))
+        steps.append(NoEndBefore(to_tuple(found['eos_token']), total, new))
     first = 'forced_bos_token_id' in set_
     if first:
-        steps.append(FirstToken(listed(set_.pop('forced_bos_token_id'))))
+        steps.append(ForcedFirstToken(to_tuple(set_.pop('forced_bos_token_id'))))
     if 'forced_eos_token_id' in set_:
-        steps.append(LastToken(listed(set_.pop('forced_eos_token_id'))))
+        steps.append(ForcedLastToken(to_tuple(set_.pop('forced_eos_token_id'))))
     if 'begin_suppress_tokens' in set_:
-        steps.append(NotAtBegin(listed(set_.pop('begin_suppress_tokens')), first))
+        steps.append(SuppressedAtBegin(to_tuple(set_.pop('begin_suppress_tokens')), first))
     return steps
 
 
-def sampling(found: dict[str, Any], set_: dict[str, Any], steps: list[Any]) -> None:
+def set_sampling(found: dict[str, Any], set_: dict[str, Any], steps: list[Any]) -> None:
     """Temperature, and the filters after it."""
     heat, most = set_.pop('temperature', 1.0), set_.pop('top_k', TOP_K)
     filters: list[tuple[Any, dict[str, Any]]] = []
@@ -214,7 +214,7 @@ def sampling(found: dict[str, Any], set_: dict[str, Any], steps: list[Any]) -> N
     if 'min_p' in set_:
         filters.append((min_p, {'min_p': set_.pop('min_p')}))
     if heat != 1:
-        steps.append(Cooled(heat))
+        steps.append(DivideByTemperature(heat))
     found['temperature'] = 1.0
     found['filter_logits_fn'] = tuple(one for one, _ in filters)
     found['filter_kwargs'] = tuple(keywords for _, keywords in filters)

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.flags import ConfigError, shown, size
-from x_transformers.pretrained.engine import Step
-from x_transformers.pretrained.fields import back, classes, fields_of, token_id
-from x_transformers.pretrained.mappings import Link, link, links
-from x_transformers.pretrained.specs import Const, Fields, Row, Value, row_of
+from x_transformers.pretrained.engine import ConversionStep
+from x_transformers.pretrained.fields import back, classes, invert_value, is_set, token_id
+from x_transformers.pretrained.mappings import WeightMapping, link, links
+from x_transformers.pretrained.specs import Const, Fields, ModelSpec, Value, get_spec
 
-Links = tuple[Link, ...]
+Mappings = tuple[WeightMapping, ...]
 
 # keywords of a head for tokens, and what the names of weights behind the stack begin with
 OF_TOKENS = (
@@ -30,7 +30,7 @@ OF_HEADS = (
 
 
 @dataclass(frozen=True)
-class Head:
+class HeadSpec:
     """A head of the models of a row.
 
     ends       of the names of its classes in transformers; the first is written
@@ -46,48 +46,50 @@ class Head:
     ends: tuple[str, ...]
     model: Mapping[str, Value] = field(default_factory=dict)
     around: Mapping[str, Value] | None = None
-    links: Links = ()
+    links: Mappings = ()
     presence: Mapping[str, str] = field(default_factory=dict)
     bare: bool = False
     base: str = ''
-    changes: Callable[[Row], dict[str, Any]] = lambda row: {}
+    changes: Callable[[ModelSpec], dict[str, Any]] = lambda spec: {}
 
-    def of(self, row: Row, kind: str, name: str = '') -> Row:
+    def of(self, spec: ModelSpec, kind: str, name: str = '') -> ModelSpec:
         """The row with this head, of the class of that name."""
         if not name.endswith(self.ends):
-            name = next((own for own in row.architectures[1:] if own.endswith(self.ends)), stem(row) + self.ends[0])
-        sides = ('', 'dec_') if row.stack is None else ('',)
+            name = next(
+                (own for own in spec.architectures[1:] if own.endswith(self.ends)), get_class_stem(spec) + self.ends[0]
+            )
+        sides = ('', 'dec_') if spec.stack is None else ('',)
         gone = {side + keyword for side in sides for keyword in OF_TOKENS}
         changed = dict(
             architectures=(name,), head=kind, tied=None, bare=(name,) if self.bare else (), around=self.around,
-            model={**{k: v for k, v in row.model.items() if k not in gone}, **self.model},
-            links=(*(one for one in row.links if not is_of_head(one.ours[0])), *self.links),
-            presence={**row.presence, **self.presence},
-            defaults={**row.defaults, **dict.fromkeys(self.presence, True)},
+            model={**{k: v for k, v in spec.model.items() if k not in gone}, **self.model},
+            links=(*(one for one in spec.links if not is_head_weight(one.ours[0])), *self.links),
+            presence={**spec.presence, **self.presence},
+            defaults={**spec.defaults, **dict.fromkeys(self.presence, True)},
         )  # fmt: skip
-        return with_base(replace(row, **{**changed, **self.changes(row)}), self.base or row.base)
+        return replace_base(replace(spec, **{**changed, **self.changes(spec)}), self.base or spec.base)
 
 
-def with_base(row: Row, base: str) -> Row:
+def replace_base(spec: ModelSpec, base: str) -> ModelSpec:
     """Return the row of files that have another prefix for the base model."""
-    if base == row.base:
-        return row
+    if base == spec.base:
+        return spec
 
-    def moved(one: Link) -> Link:
-        return replace(one, theirs=tuple(re.sub(rf'^{re.escape(row.base)}', base, name) for name in one.theirs))
+    def moved(one: WeightMapping) -> WeightMapping:
+        return replace(one, theirs=tuple(re.sub(rf'^{re.escape(spec.base)}', base, name) for name in one.theirs))
 
-    return replace(row, base=base, links=tuple(map(moved, row.links)))
+    return replace(spec, base=base, links=tuple(map(moved, spec.links)))
 
 
-def reading(row: Row, read: Row, name: str) -> Row:
+def adapt_base(spec: ModelSpec, read: ModelSpec, name: str) -> ModelSpec:
     """Return the row `read` for a file of the class `name`, which may have another prefix of the base model."""
-    own = next((head.base for head in row.heads.values() if name.endswith(head.ends)), '') or row.base
+    own = next((head.base for head in spec.heads.values() if name.endswith(head.ends)), '') or spec.base
     if own == read.base:
         return read
     return replace(read, renames=(*read.renames, (rf'^{re.escape(own)}', read.base)))
 
 
-def is_of_head(name: str) -> bool:
+def is_head_weight(name: str) -> bool:
     """Whether a weight of ours is behind the stack."""
     return name.removeprefix('net.').startswith(OF_HEADS)
 
@@ -104,83 +106,83 @@ NOT_THERE = {'classify': NO_CLASSES, 'tokens': NO_TOKENS, 'span': NO_SPANS}
 MAIN = ('ForCausalLM', 'LMHeadModel', 'ForMaskedLM', 'ForConditionalGeneration', 'MTModel')
 
 
-def stem(row: Row) -> str:
+def get_class_stem(spec: ModelSpec) -> str:
     """What the names of the classes of a type begin with."""
-    name = row.architectures[0]
+    name = spec.architectures[0]
     return next((name.removesuffix(end) for end in MAIN if name.endswith(end)), name)
 
 
-def kinds_of(row: Row) -> dict[str, Callable[[str], Row]]:
+def list_heads(spec: ModelSpec) -> dict[str, Callable[[str], ModelSpec]]:
     """What the models of a type can be read as, each a function of the class that the config names."""
-    found: dict[str, Callable[[str], Row]] = {}
-    if row.architectures[0].endswith(MAIN):
-        found['mlm' if row.architectures[0].endswith('MaskedLM') else 'lm'] = lambda name: row
+    found: dict[str, Callable[[str], ModelSpec]] = {}
+    if spec.architectures[0].endswith(MAIN):
+        found['mlm' if spec.architectures[0].endswith('MaskedLM') else 'lm'] = lambda name: spec
     for kind, part in (('classify', 'Classification'), ('embed', 'Model')):  # of rows with several classes
-        own = [name for name in row.architectures if part in name and not row.heads and not name.endswith(MAIN)]
+        own = [name for name in spec.architectures if part in name and not spec.heads and not name.endswith(MAIN)]
         if own:
-            found[kind] = functools.partial(as_class, row, kind, own)
-    found.update({kind: functools.partial(head.of, row, kind) for kind, head in row.heads.items()})
+            found[kind] = functools.partial(select_class, spec, kind, own)
+    found.update({kind: functools.partial(head.of, spec, kind) for kind, head in spec.heads.items()})
     return found
 
 
-def as_class(row: Row, kind: str, own: list[str], name: str) -> Row:
+def select_class(spec: ModelSpec, kind: str, own: list[str], name: str) -> ModelSpec:
     """The row for one of its own classes."""
     first = name if name in own else own[0]
-    return replace(row, head=kind, architectures=(first, *(n for n in row.architectures if n != first)))
+    return replace(spec, head=kind, architectures=(first, *(n for n in spec.architectures if n != first)))
 
 
-def with_head(row: Row, config: Mapping[str, Any], head: Any) -> Row:
+def select_head(spec: ModelSpec, config: Mapping[str, Any], head: Any) -> ModelSpec:
     """The row of a type with the head that the classes of a config have, or with another one."""
     name = (config.get('architectures') or [''])[0]
-    kinds = kinds_of(row)
+    kinds = list_heads(spec)
     known = f'a module, or one of {", ".join(kinds)}'
     if head == 'auto':
-        fits = [] if name.endswith(MAIN) else [kind for kind, own in row.heads.items() if name.endswith(own.ends)]
-        if not fits and row.heads and re.search(r'For(?!PreTraining)[A-Z]\w*$', name) and not name.endswith(MAIN):
+        fits = [] if name.endswith(MAIN) else [kind for kind, own in spec.heads.items() if name.endswith(own.ends)]
+        if not fits and spec.heads and re.search(r'For(?!PreTraining)[A-Z]\w*$', name) and not name.endswith(MAIN):
             raise ConfigError(
-                f'`architectures` of this {row.type} checkpoint is {name!r}, whose head is not read: `head` can be '
+                f'`architectures` of this {spec.type} checkpoint is {name!r}, whose head is not read: `head` can be '
                 f'{known}'
             )
-        return kinds[fits[0]](name) if fits else row
+        return kinds[fits[0]](name) if fits else spec
     if not isinstance(head, str) or head not in kinds:
-        raise ConfigError(f"`head` got {shown(head)}, of a {row.type} it must be 'auto', {known}")
-    return reading(row, kinds[head](name), name)
+        raise ConfigError(f"`head` got {shown(head)}, of a {spec.type} it must be 'auto', {known}")
+    return adapt_base(spec, kinds[head](name), name)
 
 
-def row_for(config: Mapping[str, Any], head: Any = 'auto') -> Row:
-    return with_head(row_of(config), config, head)
+def find_spec(config: Mapping[str, Any], head: Any = 'auto') -> ModelSpec:
+    return select_head(get_spec(config), config, head)
 
 
-def settled(config: Mapping[str, Any], head: Any, num_classes: int | None) -> tuple[Row, dict[str, Any]]:
+def resolve_head(config: Mapping[str, Any], head: Any, num_classes: int | None) -> tuple[ModelSpec, dict[str, Any]]:
     """The row for a head that was asked for, by its name or as a module, and the config that says so."""
     kind = 'embed' if isinstance(head, nn.Module) else head
     if num_classes is not None and not size.test(num_classes):
         raise ValueError(f'`num_classes` got {shown(num_classes)}, it must be {size.words}')
-    row = row_for(config, kind)
-    if row.head == 'span' and num_classes not in (None, 2):
+    spec = find_spec(config, kind)
+    if spec.head == 'span' and num_classes not in (None, 2):
         raise ConfigError(f"`num_classes` got {num_classes}, of a head for spans it is 2: take `head='classify'`")
-    if num_classes is not None and row.around is None and kind != 'classify':
-        if kind != 'auto' or 'classify' not in kinds_of(row_of(config)):
-            raise ConfigError(f'`num_classes` got {num_classes}, but this {row.type} has no classes')
-        row = row_for(config, 'classify')
+    if num_classes is not None and spec.around is None and kind != 'classify':
+        if kind != 'auto' or 'classify' not in list_heads(get_spec(config)):
+            raise ConfigError(f'`num_classes` got {num_classes}, but this {spec.type} has no classes')
+        spec = find_spec(config, 'classify')
     if isinstance(head, nn.Module):
-        if row.wrapper != 'TransformerWrapper':
+        if spec.wrapper != 'TransformerWrapper':
             raise ConfigError(
-                f'`head` got a {type(head).__name__}, which a {row.wrapper} of a {row.type} does not take'
+                f'`head` got a {type(head).__name__}, which a {spec.wrapper} of a {spec.type} does not take'
             )
-        model = {name: value for name, value in row.model.items() if name not in ('return_only_embed', 'pooler')}
-        row = replace(row, model={**model, 'to_logits': Const(head)}, presence={})
-    return row, labelled(config, num_classes, row, head == 'auto')
+        model = {name: value for name, value in spec.model.items() if name not in ('return_only_embed', 'pooler')}
+        spec = replace(spec, model={**model, 'to_logits': Const(head)}, presence={})
+    return spec, add_labels(config, num_classes, spec, head == 'auto')
 
 
-def labelled(config: Mapping[str, Any], num_classes: int | None, row: Row, as_saved: bool) -> dict[str, Any]:
+def add_labels(config: Mapping[str, Any], num_classes: int | None, spec: ModelSpec, as_saved: bool) -> dict[str, Any]:
     """The config of a row with a head of its own, and so many classes. `as_saved`: with the heads of the file."""
     found, name = dict(config), (config.get('architectures') or [''])[0]
-    if row.head == 'span' and name != row.architectures[0]:
+    if spec.head == 'span' and name != spec.architectures[0]:
         num_classes = 2
     own = (*MAIN, 'ForPreTraining') if as_saved else MAIN
-    if row.head or (row.heads and not name.endswith(own)):
-        found['architectures'] = list(row.architectures[:1])
+    if spec.head or (spec.heads and not name.endswith(own)):
+        found['architectures'] = list(spec.architectures[:1])
     if num_classes is not None:
         names = {str(i): f'LABEL_{i}' for i in range(num_classes)}
         found.update(id2label=names, label2id={name: int(i) for i, name in names.items()})
@@ -191,23 +193,27 @@ def labelled(config: Mapping[str, Any], num_classes: int | None, row: Row, as_sa
 # weights that a file does not have
 
 
-def new_steps(row: Row, steps: list[Step], names: Mapping[str, str], num_classes: int | None) -> list[Step]:
+def find_new_steps(
+    spec: ModelSpec, steps: list[ConversionStep], names: Mapping[str, str], num_classes: int | None
+) -> list[ConversionStep]:
     """The steps of a head that the file does not have, or of classes that are to be learned anew."""
 
-    def is_new(step: Step) -> bool:
+    def is_new(step: ConversionStep) -> bool:
         own = step.ours[0].removeprefix('net.')
         again = num_classes is not None and own.startswith(('to_classes.', 'mlp_head.'))
-        return is_of_head(own) and (again or any(name not in names for name in step.theirs))
+        return is_head_weight(own) and (again or any(name not in names for name in step.theirs))
 
     return [step for step in steps if is_new(step)]
 
 
-def of_other_heads(row: Row, names: Mapping[str, str], needed: Collection[str]) -> list[str]:
+def find_other_heads(spec: ModelSpec, names: Mapping[str, str], needed: Collection[str]) -> list[str]:
     """Names in a file that are not of the model without a head."""
-    return [name for name in names if row.base and name not in needed and not name.startswith(row.base)]
+    return [name for name in names if spec.base and name not in needed and not name.startswith(spec.base)]
 
 
-def drawn(names: Collection[str], like: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+def initialize_weights(
+    names: Collection[str], like: Mapping[str, Tensor], config: Mapping[str, Any]
+) -> dict[str, Tensor]:
     """Initial values: a normal of the config's `initializer_range`, biases zero, gains one."""
     std = config.get('initializer_range', config.get('init_std', 0.02))
     found = {}
@@ -221,7 +227,7 @@ def drawn(names: Collection[str], like: Mapping[str, Tensor], config: Mapping[st
 # tables
 
 
-@back(lambda v, k: {} if v is None else {'problem_type': v})
+@back('problem_type', if_set=True)
 def problem(c: Fields) -> str | None:
     """Return what the labels of sequences are, which decides the loss."""
     return c.values.get('problem_type')
@@ -232,7 +238,7 @@ def classifier(kind: str, act: str | Value = None, **more: Value) -> dict[str, V
     act = Const(act) if isinstance(act, str) else act
     labels = {} if kind in ('all', 'span') else {'problem_type': problem}
 
-    @back(lambda v, k: fields_of(act, v['activation'], k))
+    @back(lambda v, k: invert_value(act, v['activation'], k))
     def transform(c: Fields) -> dict[str, Any]:
         return {'activation': c.value(act), 'norm': None}
 
@@ -240,29 +246,29 @@ def classifier(kind: str, act: str | Value = None, **more: Value) -> dict[str, V
     return {'num_classes': 2 if kind == 'span' else classes, 'token': Const(kind), **more}
 
 
-def dropping(*names: str, default: float = 0.0) -> Value:
+def first_set(*names: str, default: float = 0.0) -> Value:
     """The first of some fields that is set."""
     return lambda c: next((c.values[name] for name in names if c.values.get(name) is not None), default)
 
 
-def on(dense: str, classes: str) -> Links:
+def map_classes(dense: str, classes: str) -> Mappings:
     return links(link(f'{dense}.*', 'head_transform.dense.*'), link(f'{classes}.*', 'to_classes.*'))
 
 
 NOTHING = dict(return_only_embed=True)
 
 
-def embeddings(pooler: str = '') -> Head:
+def embedding_head(pooler: str = '') -> HeadSpec:
     """No head; the layer on the first token that `pooler` names, where the file has one."""
     if not pooler:
-        return Head(('Model',), NOTHING, bare=True)
+        return HeadSpec(('Model',), NOTHING, bare=True)
     options = {'token': 'first', 'activation': 'tanh'}
 
-    @back(lambda v, k: {'has_pooler': v is not None})
+    @back('has_pooler', inverse=is_set)
     def layer(c: Fields) -> dict[str, Any] | None:
         return {**options, 'dim': c.hidden_size} if c.has_pooler else None
 
-    return Head(
+    return HeadSpec(
         ('Model',),
         dict(NOTHING, pooler=layer),
         links=link(f'{pooler}.*', 'pooler.*'),
@@ -271,37 +277,38 @@ def embeddings(pooler: str = '') -> Head:
     )
 
 
-def of_sequence(around: Mapping[str, Value], own: Links, model: Mapping[str, Value] = NOTHING) -> Head:
-    return Head(('ForSequenceClassification',), model, around=around, links=own)
+def sequence_head(around: Mapping[str, Value], own: Mappings, model: Mapping[str, Value] = NOTHING) -> HeadSpec:
+    return HeadSpec(('ForSequenceClassification',), model, around=around, links=own)
 
 
-def of_tokens(weights: str = 'classifier', dropout: Value = None) -> Head:
+def token_head(weights: str = 'classifier', dropout: Value = None) -> HeadSpec:
     around = classifier('all', dropout=dropout)
-    return Head(('ForTokenClassification',), NOTHING, around=around, links=link(f'{weights}.*', 'to_classes.*'))
+    return HeadSpec(('ForTokenClassification',), NOTHING, around=around, links=link(f'{weights}.*', 'to_classes.*'))
 
 
-def of_spans(base: str = '', dropout: Value = None) -> Head:
+def span_head(base: str = '', dropout: Value = None) -> HeadSpec:
     """Where an answer starts and ends."""
     around, own = classifier('span', dropout=dropout), link('qa_outputs.*', 'to_classes.*')
-    return Head(('ForQuestionAnswering',), NOTHING, around=around, links=own, base=base)
+    return HeadSpec(('ForQuestionAnswering',), NOTHING, around=around, links=own, base=base)
 
 
 # decoders read their classes from the last token
-SCORE = Head(
+SCORE = HeadSpec(
     ('ForSequenceClassification',), NOTHING,
     around=classifier('last', pad_id=token_id('pad_token_id'), bias=False),
     links=link('score.weight', 'to_classes.weight'),
 )  # fmt: skip
-OF_SCORES = dropping('classifier_dropout', 'hidden_dropout', default=0.1)
+OF_SCORES = first_set('classifier_dropout', 'hidden_dropout', default=0.1)
 OF_DECODERS = {
-    'classify': SCORE, 'tokens': of_tokens('score', OF_SCORES), 'span': of_spans('transformer.'), 'embed': embeddings(),
+    'classify': SCORE, 'tokens': token_head('score', OF_SCORES), 'span': span_head('transformer.'),
+    'embed': embedding_head(),
 }  # fmt: skip
 # what types call otherwise: the base model of files with spans, and the classes of tokens
-SPANS_OF_BASE = {'span': of_spans()}
-TOKEN_CLASSES = {'tokens': of_tokens('classifier', OF_SCORES)}
+SPANS_OF_BASE = {'span': span_head()}
+TOKEN_CLASSES = {'tokens': token_head('classifier', OF_SCORES)}
 
 
-def of_encoders(classify: Head, pooler: str = '', dropout: Value = None, **more: Head) -> dict[str, Head]:
+def encoder_heads(classify: HeadSpec, pooler: str = '', dropout: Value = None, **more: HeadSpec) -> dict[str, HeadSpec]:
     """Heads of a type; `dropout` is that before the classes of tokens."""
-    heads = {'classify': classify, 'tokens': of_tokens(dropout=dropout), 'span': of_spans()}
-    return {**heads, 'embed': embeddings(pooler), **more}
+    heads = {'classify': classify, 'tokens': token_head(dropout=dropout), 'span': span_head()}
+    return {**heads, 'embed': embedding_head(pooler), **more}

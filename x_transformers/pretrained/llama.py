@@ -4,36 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from x_transformers.pretrained.fields import (
-    activation,
-    back,
-    deepseek_experts,
-    deepseek_scale,
-    emb_scale,
-    head_width,
-    kv_heads,
-    latent_head_width,
-    more_layers,
-    no,
-    one_over,
-    power,
-    qwen_experts,
-    rotated,
-    rotated_latents,
-    rotating_by_kind,
-    rotating_listed,
-    rotating_windows_if_any,
-    scale_if_tied,
-    scaling,
-    sliding_but_every,
-    sliding_everywhere,
-    sliding_if_used,
-    sliding_late,
-    sliding_unless_listed,
-    sliding_unrotated,
-    theta,
-    window,
-)
+from x_transformers.pretrained import fields
+from x_transformers.pretrained.fields import activation, back, negate, unless, when
 from x_transformers.pretrained.heads import OF_DECODERS, SPANS_OF_BASE
 from x_transformers.pretrained.mappings import (
     ALTERNATING,
@@ -46,88 +18,76 @@ from x_transformers.pretrained.mappings import (
     LLAMA_GATED,
     LLAMA_NORMS,
     R_ONE,
+    ROTATE_QKV,
+    ROTATED_FIRST,
     SANDWICH,
     SPLIT,
     SPLIT_LATENT,
     SPLIT_LATENT_HEADS,
-    TURNED,
-    TURNED_FIRST,
     A,
     B,
-    Change,
     F,
-    Links,
+    Mappings,
     Q,
     R,
     T,
-    apart,
-    attention,
-    fused,
+    WeightTransform,
     link,
     links,
-    named_experts,
-    output,
-    plain,
-    qk_norms,
+    map_attention,
+    map_experts,
+    map_ff,
+    map_fused,
+    map_output,
+    map_qk_norms,
+    transform_separately,
 )
-from x_transformers.pretrained.specs import Const, Fields, Row, register
+from x_transformers.pretrained.specs import Const, Fields, ModelSpec, register
 
 # the reference row, from which the others start
 
-LLAMA = register(
-    Row(
-        'llama',
-        ('LlamaForCausalLM',),
-        defaults=dict(
-            vocab_size=32000, hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32,
-            num_key_value_heads=None, head_dim=None, hidden_act='silu', max_position_embeddings=2048,
-            original_max_position_embeddings=None, rms_norm_eps=1e-6, rope_parameters=None, rope_scaling=None,
-            rope_theta=10000.0, partial_rotary_factor=1.0, attention_bias=False, mlp_bias=False, attention_dropout=0.0,
-            tie_word_embeddings=False,
-        ),
-        model=dict(
-            num_tokens='vocab_size', max_seq_len=0, tie_embedding=lambda c: bool(c.tied) or None,
-            tie_embedding_scale=scale_if_tied(1.0),
-        ),
-        layers=dict(
-            dim='hidden_size', depth='num_hidden_layers', heads='num_attention_heads', attn_kv_heads=kv_heads,
-            attn_dim_head=head_width, attn_qkv_bias='attention_bias', attn_out_bias='attention_bias',
-            use_rmsnorm=True, norm_add_unit_offset=False, norm_eps='rms_norm_eps',
-            rotary_pos_emb=True, rotary_emb_dim=rotated, rotary_theta=theta, rotary_scaling=scaling,
-            ff_glu=True, ff_activation=activation('hidden_act'), ff_dim_inner='intermediate_size',
-            ff_no_bias=no('mlp_bias'), ff_glu_bias='mlp_bias', attn_dropout='attention_dropout', verbose=False,
-        ),
-        sizes=dict(
-            heads='num_attention_heads', kv_heads=kv_heads, dim_head=head_width, dim_value=head_width, rotated=rotated
-        ),
-        links=links(LLAMA_ATTENTION, LLAMA_GATED, LLAMA_NORMS, LLAMA_ENDS),
-        ignored=(r'.*rotary_emb\.inv_freq',),
-        base='model.',
-        heads=OF_DECODERS,
-    )
-)  # fmt: skip
+LLAMA = register(ModelSpec(
+    'llama', ('LlamaForCausalLM',),
+    defaults=dict(
+        vocab_size=32000, hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32,
+        num_key_value_heads=None, head_dim=None, hidden_act='silu', max_position_embeddings=2048,
+        original_max_position_embeddings=None, rms_norm_eps=1e-6, rope_parameters=None, rope_scaling=None,
+        rope_theta=10000.0, partial_rotary_factor=1.0, attention_bias=False, mlp_bias=False, attention_dropout=0.0,
+        tie_word_embeddings=False,
+    ),
+    model=dict(
+        num_tokens='vocab_size', max_seq_len=0, tie_embedding=when('tied', True), tie_embedding_scale=when('tied', 1.0),
+    ),
+    layers=dict(
+        dim='hidden_size', depth='num_hidden_layers', heads='num_attention_heads', attn_kv_heads=fields.kv_heads,
+        attn_dim_head=fields.head_width, attn_qkv_bias='attention_bias', attn_out_bias='attention_bias',
+        use_rmsnorm=True, norm_add_unit_offset=False, norm_eps='rms_norm_eps', rotary_pos_emb=True,
+        rotary_emb_dim=fields.rotated, rotary_theta=fields.theta, rotary_scaling=fields.scaling, ff_glu=True,
+        ff_activation=activation('hidden_act'), ff_dim_inner='intermediate_size', ff_no_bias=negate('mlp_bias'),
+        ff_glu_bias='mlp_bias', attn_dropout='attention_dropout', verbose=False,
+    ),
+    sizes=dict(
+        heads='num_attention_heads', kv_heads=fields.kv_heads, dim_head=fields.head_width, dim_value=fields.head_width,
+        rotated=fields.rotated,
+    ),
+    links=links(LLAMA_ATTENTION, LLAMA_GATED, LLAMA_NORMS, LLAMA_ENDS), ignored=(r'.*rotary_emb\.inv_freq',),
+    base='model.', heads=OF_DECODERS,
+))  # fmt: skip
 
 NO_BIAS = dict(attn_qkv_bias=False, attn_out_bias=False, ff_no_bias=True, ff_glu_bias=False)
-WINDOW = dict(attn_max_attend_past=window)
+WINDOW = dict(attn_max_attend_past=fields.window)
 HEAD_RMS = dict(attn_qk_head_norm=Const('rms'))
 
-MISTRAL = register(
-    LLAMA.like(
-        'mistral', 'MistralForCausalLM', without=('attention_bias', 'mlp_bias'),
-        defaults=dict(
-            intermediate_size=14336, num_key_value_heads=8, max_position_embeddings=131072, sliding_window=4096,
-        ),
-        rules=dict(sliding=sliding_unless_listed),
-        free=('layer_types',),
-        layers={**NO_BIAS, **WINDOW},
-        heads=SPANS_OF_BASE,
-    )
-)  # fmt: skip
+MISTRAL = register(LLAMA.like(
+    'mistral', 'MistralForCausalLM', without=('attention_bias', 'mlp_bias'),
+    defaults=dict(intermediate_size=14336, num_key_value_heads=8, max_position_embeddings=131072, sliding_window=4096),
+    rules=dict(sliding=fields.sliding_unless_listed), free=('layer_types',), layers={**NO_BIAS, **WINDOW},
+    heads=SPANS_OF_BASE,
+))  # fmt: skip
 
 
 GPT_OSS_ROPE = dict(
-    rope_type='yarn', factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
-    original_max_position_embeddings=4096,
+    rope_type='yarn', factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=4096,
 )  # fmt: skip
 
 MOE = dict(
@@ -143,39 +103,30 @@ register(
             num_local_experts=8, num_experts_per_tok=2, sliding_window=None, rope_theta=1e6, rms_norm_eps=1e-5,
             router_jitter_noise=0.0,
         ),
-        rules=dict(sliding=sliding_everywhere),
+        rules=dict(sliding=fields.sliding_everywhere),
         free=('output_router_logits', 'router_aux_loss_coef', 'layer_types'),  # the last of which no class reads
-        aliases=dict(num_experts='num_local_experts'),
-        layers=MOE,
-        sizes=EXPERTS,
+        aliases=dict(num_experts='num_local_experts'), layers=MOE, sizes=EXPERTS,
         links=links(
             LLAMA_ATTENTION, LLAMA_NORMS, LLAMA_ENDS,
-            named_experts(f'{B}.block_sparse_moe.gate', f'{B}.block_sparse_moe.experts', 'w3', 'w1', 'w2'),
+            map_experts(f'{B}.block_sparse_moe.gate', f'{B}.block_sparse_moe.experts', 'w3', 'w1', 'w2'),
         ),
-    )
+    ),
 )  # fmt: skip
 
-QWEN2 = register(
-    LLAMA.like(
-        'qwen2', 'Qwen2ForCausalLM', without=('attention_bias', 'mlp_bias'),
-        fixed=dict(use_mrope=(False,)),
-        defaults=dict(
-            vocab_size=151936, intermediate_size=22016, num_key_value_heads=32, max_position_embeddings=32768,
-            use_sliding_window=False, sliding_window=4096, max_window_layers=28, layer_types=None,
-        ),
-        rules=dict(sliding=sliding_late, lists_if_used=True),
-        layers={**NO_BIAS, **WINDOW, 'attn_qkv_bias': True},
-    )
-)  # fmt: skip
+QWEN2 = register(LLAMA.like(
+    'qwen2', 'Qwen2ForCausalLM', without=('attention_bias', 'mlp_bias'), fixed=dict(use_mrope=(False,)),
+    defaults=dict(
+        vocab_size=151936, intermediate_size=22016, num_key_value_heads=32, max_position_embeddings=32768,
+        use_sliding_window=False, sliding_window=4096, max_window_layers=28, layer_types=None,
+    ),
+    rules=dict(sliding=fields.sliding_late, lists_if_used=True), layers={**NO_BIAS, **WINDOW, 'attn_qkv_bias': True},
+))  # fmt: skip
 
-QWEN3 = register(
-    QWEN2.like(
-        'qwen3', 'Qwen3ForCausalLM',
-        defaults=dict(attention_bias=False, head_dim=128),
-        layers=dict(attn_qkv_bias='attention_bias', attn_out_bias='attention_bias', **HEAD_RMS),
-        links=links(QWEN2.links, HEAD_NORMS),
-    )
-)  # fmt: skip
+QWEN3 = register(QWEN2.like(
+    'qwen3', 'Qwen3ForCausalLM', defaults=dict(attention_bias=False, head_dim=128),
+    layers=dict(attn_qkv_bias='attention_bias', attn_out_bias='attention_bias', **HEAD_RMS),
+    links=links(QWEN2.links, HEAD_NORMS),
+))  # fmt: skip
 
 GEMMA = register(
     LLAMA.like(
@@ -186,143 +137,118 @@ GEMMA = register(
             tie_word_embeddings=True,
         ),
         free=('hidden_activation',),  # which their class does not read
-        fixed=dict(use_bidirectional_attention=(None, False)),
-        model=dict(emb_scale=emb_scale('hidden_size')),
+        fixed=dict(use_bidirectional_attention=(None, False)), model=dict(emb_scale=fields.emb_scale('hidden_size')),
         layers=dict(norm_add_unit_offset=True, ff_no_bias=True, ff_glu_bias=False),
-    )
+    ),
 )  # fmt: skip
 
-GEMMA2 = register(
-    GEMMA.like(
-        'gemma2', 'Gemma2ForCausalLM',
-        free=('sliding_window_size',),
-        names=dict(hidden_activation='hidden_act'),
-        defaults=dict(
-            hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8,
-            num_key_value_heads=4, query_pre_attn_scalar=256, sliding_window=4096, layer_types=None,
-            final_logit_softcapping=30.0, attn_logit_softcapping=50.0,
-        ),
-        rules=dict(sliding=sliding_but_every('pattern'), pattern=2),
-        model=dict(logits_softclamp='final_logit_softcapping'),
-        layers=dict(
-            sandwich_norm=True, attn_softmax_scale=power('query_pre_attn_scalar', -0.5),
-            attn_softclamp_logits=lambda c: c.attn_logit_softcapping is not None or None,
-            attn_logit_softclamp_value='attn_logit_softcapping', **WINDOW,
-        ),
-        links=links(LLAMA_ATTENTION, LLAMA_GATED, SANDWICH, LLAMA_ENDS),
-    )
-)  # fmt: skip
+GEMMA2 = register(GEMMA.like(
+    'gemma2', 'Gemma2ForCausalLM', free=('sliding_window_size',), names=dict(hidden_activation='hidden_act'),
+    defaults=dict(
+        hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8, num_key_value_heads=4,
+        query_pre_attn_scalar=256, sliding_window=4096, layer_types=None, final_logit_softcapping=30.0,
+        attn_logit_softcapping=50.0,
+    ),
+    rules=dict(sliding=fields.sliding_but_every('pattern'), pattern=2),
+    model=dict(logits_softclamp='final_logit_softcapping'),
+    layers=dict(
+        sandwich_norm=True, attn_softmax_scale=fields.power('query_pre_attn_scalar', -0.5),
+        attn_softclamp_logits=lambda c: c.attn_logit_softcapping is not None or None,
+        attn_logit_softclamp_value='attn_logit_softcapping', **WINDOW,
+    ),
+    links=links(LLAMA_ATTENTION, LLAMA_GATED, SANDWICH, LLAMA_ENDS),
+))  # fmt: skip
 
-register(
-    GEMMA2.like(
-        'gemma3_text', 'Gemma3ForCausalLM', 'Gemma3TextForSequenceClassification', 'Gemma3TextModel',
-        without=('attn_softclamp_logits', 'attn_logit_softclamp_value'),
-        defaults=dict(
-            vocab_size=262208, max_position_embeddings=131072, sliding_window_pattern=6, final_logit_softcapping=None,
-            attn_logit_softcapping=None, full_theta=1e6, local_theta=10000.0,
-        ),
-        rules=dict(sliding=sliding_but_every('sliding_window_pattern'), scaled_kinds=('full_attention',)),
-        names=dict(rope_theta='full_theta', rope_local_base_freq='local_theta'),
-        free=('_sliding_window_pattern',),
-        fixed=dict(attn_logit_softcapping=(None,)),
-        layers=dict(
-            **HEAD_RMS, rotary_emb_dim=head_width, rotary_layers=rotating_by_kind, rotary_theta=None,
-            rotary_scaling=None,
-        ),
-        sizes=dict(rotated=head_width),
-        links=links(GEMMA2.links, HEAD_NORMS),
-    )
-)  # fmt: skip
+register(GEMMA2.like(
+    'gemma3_text', 'Gemma3ForCausalLM', 'Gemma3TextForSequenceClassification', 'Gemma3TextModel',
+    without=('attn_softclamp_logits', 'attn_logit_softclamp_value'),
+    defaults=dict(
+        vocab_size=262208, max_position_embeddings=131072, sliding_window_pattern=6, final_logit_softcapping=None,
+        attn_logit_softcapping=None, full_theta=1e6, local_theta=10000.0,
+    ),
+    rules=dict(sliding=fields.sliding_but_every('sliding_window_pattern'), scaled_kinds=('full_attention',)),
+    names=dict(rope_theta='full_theta', rope_local_base_freq='local_theta'), free=('_sliding_window_pattern',),
+    fixed=dict(attn_logit_softcapping=(None,)),
+    layers=dict(
+        **HEAD_RMS, rotary_emb_dim=fields.head_width, rotary_layers=fields.rotating_by_kind, rotary_theta=None,
+        rotary_scaling=None,
+    ),
+    sizes=dict(rotated=fields.head_width), links=links(GEMMA2.links, HEAD_NORMS),
+))  # fmt: skip
 
-register(
-    LLAMA.like(
-        'phi3', 'Phi3ForCausalLM', without=('attention_bias', 'mlp_bias'),
-        free=('attention_bias', 'layer_types'),
-        defaults=dict(
-            vocab_size=32064, hidden_size=3072, intermediate_size=8192, max_position_embeddings=4096,
-            original_max_position_embeddings=4096, rms_norm_eps=1e-5, sliding_window=None, resid_pdrop=0.0,
-            embd_pdrop=0.0,
-        ),
-        rules=dict(sliding=sliding_everywhere, turns_part=True, older_kinds=dict(su='longrope', yarn='longrope')),
-        model=dict(emb_dropout='embd_pdrop'),
-        layers={
-            **NO_BIAS, **WINDOW, 'attn_sublayer_dropout': 'resid_pdrop', 'ff_sublayer_dropout': 'resid_pdrop',
-        },
-        links=links(
-            fused(f'{B}.self_attn.qkv_proj', SPLIT, TURNED),
-            output(f'{B}.self_attn.o_proj'),
-            link(f'{B}.mlp.gate_up_proj.*', f'{F}.1.ff.0.proj.*', HALVES),
-            link(f'{B}.mlp.down_proj.*', f'{F}.1.ff.2.*'),
-            LLAMA_NORMS, LLAMA_ENDS,
-        ),
-    )
-)  # fmt: skip
+register(LLAMA.like(
+    'phi3', 'Phi3ForCausalLM', without=('attention_bias', 'mlp_bias'), free=('attention_bias', 'layer_types'),
+    defaults=dict(
+        vocab_size=32064, hidden_size=3072, intermediate_size=8192, max_position_embeddings=4096,
+        original_max_position_embeddings=4096, rms_norm_eps=1e-5, sliding_window=None, resid_pdrop=0.0, embd_pdrop=0.0,
+    ),
+    rules=dict(sliding=fields.sliding_everywhere, turns_part=True, older_kinds=dict(su='longrope', yarn='longrope')),
+    model=dict(emb_dropout='embd_pdrop'),
+    layers={**NO_BIAS, **WINDOW, 'attn_sublayer_dropout': 'resid_pdrop', 'ff_sublayer_dropout': 'resid_pdrop'},
+    links=links(
+        map_fused(f'{B}.self_attn.qkv_proj', SPLIT, ROTATE_QKV), map_output(f'{B}.self_attn.o_proj'),
+        link(f'{B}.mlp.gate_up_proj.*', f'{F}.1.ff.0.proj.*', HALVES), link(f'{B}.mlp.down_proj.*', f'{F}.1.ff.2.*'),
+        LLAMA_NORMS, LLAMA_ENDS,
+    ),
+))  # fmt: skip
 
-register(
-    LLAMA.like(
-        'olmo', 'OlmoForCausalLM', without=('rms_norm_eps', 'mlp_bias', 'use_rmsnorm'),
-        defaults=dict(vocab_size=50304, clip_qkv=None),
-        layers=dict(
-            norm_affine=False, norm_eps=1e-5, attn_qkv_clip='clip_qkv', ff_no_bias=True, ff_glu_bias=False,
-            norm_add_unit_offset=None,
-        ),
-    )
-)  # fmt: skip
+register(LLAMA.like(
+    'olmo', 'OlmoForCausalLM', without=('rms_norm_eps', 'mlp_bias', 'use_rmsnorm'),
+    defaults=dict(vocab_size=50304, clip_qkv=None),
+    layers=dict(
+        norm_affine=False, norm_eps=1e-5, attn_qkv_clip='clip_qkv', ff_no_bias=True, ff_glu_bias=False,
+        norm_add_unit_offset=None,
+    ),
+))  # fmt: skip
 
 BRANCH_NORMS = links(
     link(f'{B}.post_attention_layernorm', f'{A}.0.1.norm'),
     link(f'{B}.post_feedforward_layernorm', f'{F}.0.1.norm'),
 )
 
-OLMO2 = register(
-    LLAMA.like(
-        'olmo2', 'Olmo2ForCausalLM', without=('mlp_bias',),
-        defaults=dict(vocab_size=50304, rms_norm_eps=1e-5),
-        layers=dict(branch_post_norm=True, attn_qk_proj_norm=True, ff_no_bias=True, ff_glu_bias=False),
-        links=links(
-            LLAMA_ATTENTION, LLAMA_GATED, BRANCH_NORMS, LLAMA_ENDS, qk_norms('norm.weight', (Q, R), (R,), 'proj_norm')
-        ),
-    )
-)  # fmt: skip
+OLMO2 = register(LLAMA.like(
+    'olmo2', 'Olmo2ForCausalLM', without=('mlp_bias',), defaults=dict(vocab_size=50304, rms_norm_eps=1e-5),
+    layers=dict(branch_post_norm=True, attn_qk_proj_norm=True, ff_no_bias=True, ff_glu_bias=False),
+    links=links(
+        LLAMA_ATTENTION, LLAMA_GATED, BRANCH_NORMS, LLAMA_ENDS, map_qk_norms('norm.weight', (Q, R), (R,), 'proj_norm'),
+    ),
+))  # fmt: skip
 
-register(
-    QWEN3.like(
-        'exaone4', 'Exaone4ForCausalLM', without=('attention_bias', 'use_sliding_window', 'max_window_layers'),
-        defaults=dict(
-            vocab_size=102400, intermediate_size=16384, max_position_embeddings=2048, rms_norm_eps=1e-5, head_dim=None,
-            sliding_window=4096, sliding_window_pattern=4,
-        ),
-        rules=dict(sliding=sliding_but_every('sliding_window_pattern')),
-        layers={**NO_BIAS, 'branch_post_norm': True, 'rotary_layers': rotating_windows_if_any},
-        links=links(LLAMA_ATTENTION, LLAMA_GATED, BRANCH_NORMS, HEAD_NORMS, LLAMA_ENDS),
-    )
-)  # fmt: skip
+register(QWEN3.like(
+    'exaone4', 'Exaone4ForCausalLM', without=('attention_bias', 'use_sliding_window', 'max_window_layers'),
+    defaults=dict(
+        vocab_size=102400, intermediate_size=16384, max_position_embeddings=2048, rms_norm_eps=1e-5, head_dim=None,
+        sliding_window=4096, sliding_window_pattern=4,
+    ),
+    rules=dict(sliding=fields.sliding_but_every('sliding_window_pattern')),
+    layers={**NO_BIAS, 'branch_post_norm': True, 'rotary_layers': fields.rotating_windows_if_any},
+    links=links(LLAMA_ATTENTION, LLAMA_GATED, BRANCH_NORMS, HEAD_NORMS, LLAMA_ENDS),
+))  # fmt: skip
 
 
-register(
-    QWEN3.like(
-        'qwen3_moe', 'Qwen3MoeForCausalLM', without=('max_window_layers', 'layer_types'),
-        defaults=dict(
-            hidden_size=2048, intermediate_size=6144, num_hidden_layers=24, num_key_value_heads=4, head_dim=None,
-            decoder_sparse_step=1, moe_intermediate_size=768, num_experts_per_tok=8, num_local_experts=128,
-            norm_topk_prob=False, mlp_only_layers=(),
-        ),
-        rules=dict(sliding=sliding_if_used),
-        free=('output_router_logits', 'router_aux_loss_coef', 'max_window_layers', 'layer_types'),
-        aliases=dict(num_experts='num_local_experts'),
-        layers={
-            **MOE, 'ff_moe_experts': qwen_experts, 'ff_moe_renormalise': 'norm_topk_prob',
-            'ff_moe_dim_inner': 'moe_intermediate_size',
-        },
-        sizes=EXPERTS,
-        links=links(QWEN3.links, named_experts(f'{B}.mlp.gate', f'{B}.mlp.experts')),
-    )
-)  # fmt: skip
+register(QWEN3.like(
+    'qwen3_moe', 'Qwen3MoeForCausalLM', without=('max_window_layers', 'layer_types'),
+    defaults=dict(
+        hidden_size=2048, intermediate_size=6144, num_hidden_layers=24, num_key_value_heads=4, head_dim=None,
+        decoder_sparse_step=1, moe_intermediate_size=768, num_experts_per_tok=8, num_local_experts=128,
+        norm_topk_prob=False, mlp_only_layers=(),
+    ),
+    rules=dict(sliding=fields.sliding_if_used),
+    free=('output_router_logits', 'router_aux_loss_coef', 'max_window_layers', 'layer_types'),
+    aliases=dict(num_experts='num_local_experts'),
+    layers={
+        **MOE, 'ff_moe_experts': fields.qwen_experts, 'ff_moe_renormalise': 'norm_topk_prob',
+        'ff_moe_dim_inner': 'moe_intermediate_size',
+    },
+    sizes=EXPERTS, links=links(QWEN3.links, map_experts(f'{B}.mlp.gate', f'{B}.mlp.experts')),
+))  # fmt: skip
 
 S, SHARED = f'{B}.self_attn', f'{B}.mlp.shared_experts'
 
 
-def by_turn(theirs: str, ours: str, *changes: Change, turn: Change, when: Callable[[Fields], bool]) -> Links:
+def map_rotated(
+    theirs: str, ours: str, *changes: WeightTransform, turn: WeightTransform, when: Callable[[Fields], bool]
+) -> Mappings:
     """Pairs of features that turn stand side by side in some files, and in others have to be put so."""
     return links(
         link(theirs, ours, *changes, turn, when=lambda c: when(c) and not c.rope_interleave),
@@ -334,7 +260,7 @@ def has_latent(c: Fields) -> bool:
     return c.q_lora_rank is not None
 
 
-@back(lambda v, k: {'num_attention_heads': v, 'num_key_value_heads': v})
+@back('num_attention_heads', 'num_key_value_heads')
 def heads_of_latents(c: Fields) -> int:
     """Theirs asks for a number of key heads too, and has as many."""
     return c.num_attention_heads
@@ -342,173 +268,144 @@ def heads_of_latents(c: Fields) -> int:
 
 LATENT, ROTATED = f'{A}.1.to_latent_kv', f'{A}.1.to_rotated_k'
 DEEPSEEK_LINKS = links(
-    by_turn(f'{S}.q_proj.*', f'{A}.1.to_q.*', TURNED_FIRST, turn=R, when=lambda c: not has_latent(c)),
-    link(f'{S}.q_a_proj.*', f'{A}.1.to_latent_q.*'),
-    link(f'{S}.q_a_layernorm.weight', f'{A}.1.q_latent_norm.norm'),
-    by_turn(f'{S}.q_b_proj.weight', f'{A}.1.to_q.weight', TURNED_FIRST, turn=R, when=has_latent),
-    by_turn(
-        f'{S}.kv_a_proj_with_mqa.*', f'{LATENT}.* {ROTATED}.*', SPLIT_LATENT, turn=apart(None, R_ONE),
+    map_rotated(f'{S}.q_proj.*', f'{A}.1.to_q.*', ROTATED_FIRST, turn=R, when=lambda c: not has_latent(c)),
+    link(f'{S}.q_a_proj.*', f'{A}.1.to_latent_q.*'), link(f'{S}.q_a_layernorm.weight', f'{A}.1.q_latent_norm.norm'),
+    map_rotated(f'{S}.q_b_proj.weight', f'{A}.1.to_q.weight', ROTATED_FIRST, turn=R, when=has_latent),
+    map_rotated(
+        f'{S}.kv_a_proj_with_mqa.*', f'{LATENT}.* {ROTATED}.*', SPLIT_LATENT, turn=transform_separately(None, R_ONE),
         when=lambda c: True,
     ),
     link(f'{S}.kv_a_layernorm.weight', f'{A}.1.kv_latent_norm.norm'),
     link(f'{S}.kv_b_proj.weight', f'{A}.1.to_k.weight {A}.1.to_v.weight', SPLIT_LATENT_HEADS),
-    link(f'{S}.o_proj.*', f'{A}.1.to_out.*'),
-    named_experts(f'{B}.mlp.gate', f'{B}.mlp.experts'),
+    link(f'{S}.o_proj.*', f'{A}.1.to_out.*'), map_experts(f'{B}.mlp.gate', f'{B}.mlp.experts'),
     link(f'{B}.mlp.gate.e_score_correction_bias', f'{F}.1.moe.score_bias'),
     link(f'{SHARED}.up_proj.weight {SHARED}.gate_proj.weight', f'{F}.1.moe.shared.0.proj.weight', JOIN),
     link(f'{SHARED}.down_proj.weight', f'{F}.1.moe.shared.2.weight'),
 )  # fmt: skip
 
-register(
-    LLAMA.like(
-        'deepseek_v3', 'DeepseekV3ForCausalLM', without=('mlp_bias', 'head_dim', 'attn_kv_heads'),
-        defaults=dict(
-            vocab_size=129280, hidden_size=7168, intermediate_size=18432, moe_intermediate_size=2048,
-            num_hidden_layers=61, num_attention_heads=128, num_key_value_heads=128, n_shared_experts=1,
-            n_routed_experts=256, routed_scaling_factor=2.5, kv_lora_rank=512, q_lora_rank=1536, qk_rope_head_dim=64,
-            v_head_dim=128, qk_nope_head_dim=128, n_group=8, topk_group=4, num_experts_per_tok=8,
-            first_k_dense_replace=3, norm_topk_prob=True, max_position_embeddings=4096, rope_interleave=True,
-            num_nextn_predict_layers=1,
-        ),
-        aliases=dict(num_local_experts='n_routed_experts', num_experts='n_routed_experts'),
-        free=(
-            'output_router_logits', 'router_aux_loss_coef', 'aux_loss_alpha', 'seq_aux', 'ep_size', 'qk_head_dim',
-            'head_dim', 'moe_layer_freq', 'scoring_func', 'topk_method',
-        ),
-        fixed=dict(scoring_func=('sigmoid',), topk_method=('noaux_tc',), moe_layer_freq=(1,)),
-        layers=dict(
-            heads=heads_of_latents, attn_dim_head=latent_head_width, attn_value_dim_head='v_head_dim',
-            attn_qkv_bias=None, attn_use_latent_q=lambda c: c.q_lora_rank is not None or None,
-            attn_dim_latent_q='q_lora_rank', attn_use_latent_kv=True, attn_dim_latent_kv='kv_lora_rank',
-            attn_dim_latent_rope='qk_rope_head_dim', attn_latent_norm=True,
-            attn_latent_bias=lambda c: c.attention_bias or None, attn_softmax_scale=deepseek_scale,
-            rotary_emb_dim=rotated_latents, ff_no_bias=True, ff_glu_bias=False,
-            ff_moe_experts=deepseek_experts, ff_moe_top_k='num_experts_per_tok', ff_moe_kind=Const('sigmoid'),
-            ff_moe_renormalise='norm_topk_prob', ff_moe_groups='n_group', ff_moe_top_groups='topk_group',
-            ff_moe_scale='routed_scaling_factor', ff_moe_score_bias=True, ff_moe_dim_inner='moe_intermediate_size',
-            ff_moe_shared=lambda c: c.n_shared_experts or None,
-        ),
-        sizes=dict(
-            kv_heads='num_attention_heads', dim_head=latent_head_width,
-            dim_value='v_head_dim', rotated='qk_rope_head_dim', latent='kv_lora_rank', experts='n_routed_experts',
-        ),
-        links=links(LLAMA_GATED, LLAMA_NORMS, LLAMA_ENDS, DEEPSEEK_LINKS),
-        ignored=LLAMA.ignored,
-        left=more_layers,
-    )
-)  # fmt: skip
+register(LLAMA.like(
+    'deepseek_v3', 'DeepseekV3ForCausalLM', without=('mlp_bias', 'head_dim', 'attn_kv_heads'),
+    defaults=dict(
+        vocab_size=129280, hidden_size=7168, intermediate_size=18432, moe_intermediate_size=2048, num_hidden_layers=61,
+        num_attention_heads=128, num_key_value_heads=128, n_shared_experts=1, n_routed_experts=256,
+        routed_scaling_factor=2.5, kv_lora_rank=512, q_lora_rank=1536, qk_rope_head_dim=64, v_head_dim=128,
+        qk_nope_head_dim=128, n_group=8, topk_group=4, num_experts_per_tok=8, first_k_dense_replace=3,
+        norm_topk_prob=True, max_position_embeddings=4096, rope_interleave=True, num_nextn_predict_layers=1,
+    ),
+    aliases=dict(num_local_experts='n_routed_experts', num_experts='n_routed_experts'),
+    free=(
+        'output_router_logits', 'router_aux_loss_coef', 'aux_loss_alpha', 'seq_aux', 'ep_size', 'qk_head_dim',
+        'head_dim', 'moe_layer_freq', 'scoring_func', 'topk_method',
+    ),
+    fixed=dict(scoring_func=('sigmoid',), topk_method=('noaux_tc',), moe_layer_freq=(1,)),
+    layers=dict(
+        heads=heads_of_latents, attn_dim_head=fields.latent_head_width, attn_value_dim_head='v_head_dim',
+        attn_qkv_bias=None, attn_use_latent_q=lambda c: c.q_lora_rank is not None or None,
+        attn_dim_latent_q='q_lora_rank', attn_use_latent_kv=True, attn_dim_latent_kv='kv_lora_rank',
+        attn_dim_latent_rope='qk_rope_head_dim', attn_latent_norm=True, attn_latent_bias=when('attention_bias'),
+        attn_softmax_scale=fields.deepseek_scale, rotary_emb_dim=fields.rotated_latents, ff_no_bias=True,
+        ff_glu_bias=False, ff_moe_experts=fields.deepseek_experts, ff_moe_top_k='num_experts_per_tok',
+        ff_moe_kind=Const('sigmoid'), ff_moe_renormalise='norm_topk_prob', ff_moe_groups='n_group',
+        ff_moe_top_groups='topk_group', ff_moe_scale='routed_scaling_factor', ff_moe_score_bias=True,
+        ff_moe_dim_inner='moe_intermediate_size', ff_moe_shared=when('n_shared_experts'),
+    ),
+    sizes=dict(
+        kv_heads='num_attention_heads', dim_head=fields.latent_head_width, dim_value='v_head_dim',
+        rotated='qk_rope_head_dim', latent='kv_lora_rank', experts='n_routed_experts',
+    ),
+    links=links(LLAMA_GATED, LLAMA_NORMS, LLAMA_ENDS, DEEPSEEK_LINKS), ignored=LLAMA.ignored,
+    left=fields.is_extra_layer,
+))  # fmt: skip
 
-register(
-    LLAMA.like(
-        'gpt_oss', 'GptOssForCausalLM', without=('mlp_bias', 'ff_glu_bias'),
-        defaults=dict(
-            vocab_size=201088, hidden_size=2880, intermediate_size=2880, num_hidden_layers=36, num_attention_heads=64,
-            num_key_value_heads=8, head_dim=64, sliding_window=128, layer_types=None, max_position_embeddings=131072,
-            rms_norm_eps=1e-5, rope_theta=150000.0, rope_parameters=GPT_OSS_ROPE, num_local_experts=128,
-            num_experts_per_tok=4, swiglu_alpha=1.702, swiglu_limit=7.0, attention_bias=True,
-        ),
-        rules=dict(sliding=sliding_but_every('pattern'), pattern=2),
-        free=(
-            'output_router_logits', 'router_aux_loss_coef', 'initial_context_length', 'experts_per_token', 'hidden_act',
-        ),
-        aliases=dict(num_experts='num_local_experts'),
-        layers={
-            **WINDOW, **MOE, 'ff_moe_kind': Const('topk_softmax'), 'ff_moe_renormalise': None,
-            'ff_moe_router_bias': True, 'ff_no_bias': False, 'ff_glu_bias': True, 'attn_head_learned_sink': True,
-            'ff_swiglu_limit': 'swiglu_limit', 'ff_swiglu_alpha': 'swiglu_alpha', 'ff_activation': None,
-        },
-        sizes=EXPERTS,
-        links=links(
-            LLAMA_ATTENTION, LLAMA_NORMS, LLAMA_ENDS,
-            link(f'{S}.sinks', f'{A}.1.attend.head_attn_sink', Q),
-            link(f'{B}.mlp.router.*', f'{F}.1.moe.router.*'),
-            link(f'{B}.mlp.experts.gate_up_proj', f'{F}.1.moe.up_gate.weight', ALTERNATING),
-            link(f'{B}.mlp.experts.gate_up_proj_bias', f'{F}.1.moe.up_gate.bias', ALTERNATING_BIAS),
-            link(f'{B}.mlp.experts.down_proj', f'{F}.1.moe.down.weight', T),
-            link(f'{B}.mlp.experts.down_proj_bias', f'{F}.1.moe.down.bias'),
-        ),
-    )
-)  # fmt: skip
+register(LLAMA.like(
+    'gpt_oss', 'GptOssForCausalLM', without=('mlp_bias', 'ff_glu_bias'),
+    defaults=dict(
+        vocab_size=201088, hidden_size=2880, intermediate_size=2880, num_hidden_layers=36, num_attention_heads=64,
+        num_key_value_heads=8, head_dim=64, sliding_window=128, layer_types=None, max_position_embeddings=131072,
+        rms_norm_eps=1e-5, rope_theta=150000.0, rope_parameters=GPT_OSS_ROPE, num_local_experts=128,
+        num_experts_per_tok=4, swiglu_alpha=1.702, swiglu_limit=7.0, attention_bias=True,
+    ),
+    rules=dict(sliding=fields.sliding_but_every('pattern'), pattern=2),
+    free=('output_router_logits', 'router_aux_loss_coef', 'initial_context_length', 'experts_per_token', 'hidden_act'),
+    aliases=dict(num_experts='num_local_experts'),
+    layers={
+        **WINDOW, **MOE, 'ff_moe_kind': Const('topk_softmax'), 'ff_moe_renormalise': None, 'ff_moe_router_bias': True,
+        'ff_no_bias': False, 'ff_glu_bias': True, 'attn_head_learned_sink': True, 'ff_swiglu_limit': 'swiglu_limit',
+        'ff_swiglu_alpha': 'swiglu_alpha', 'ff_activation': None,
+    },
+    sizes=EXPERTS,
+    links=links(
+        LLAMA_ATTENTION, LLAMA_NORMS, LLAMA_ENDS, link(f'{S}.sinks', f'{A}.1.attend.head_attn_sink', Q),
+        link(f'{B}.mlp.router.*', f'{F}.1.moe.router.*'),
+        link(f'{B}.mlp.experts.gate_up_proj', f'{F}.1.moe.up_gate.weight', ALTERNATING),
+        link(f'{B}.mlp.experts.gate_up_proj_bias', f'{F}.1.moe.up_gate.bias', ALTERNATING_BIAS),
+        link(f'{B}.mlp.experts.down_proj', f'{F}.1.moe.down.weight', T),
+        link(f'{B}.mlp.experts.down_proj_bias', f'{F}.1.moe.down.bias'),
+    ),
+))  # fmt: skip
 
-GLM4 = register(
-    LLAMA.like(
-        'glm4', 'Glm4ForCausalLM', without=('mlp_bias',),
-        defaults=dict(
-            vocab_size=151552, intermediate_size=13696, num_hidden_layers=40, num_key_value_heads=2, head_dim=128,
-            max_position_embeddings=131072, rms_norm_eps=1.5625e-7, partial_rotary_factor=0.5, attention_bias=True,
-        ),
-        rules=dict(turns_part=True),
-        layers=dict(sandwich_norm=True, attn_out_bias=False, ff_no_bias=True, ff_glu_bias=False),
-        links=links(
-            attention(*(f'{S}.{name}_proj' for name in 'qkvo'), turn=False),
-            link(f'{B}.mlp.gate_up_proj.weight', f'{F}.1.ff.0.proj.weight', HALVES),
-            link(f'{B}.mlp.down_proj.weight', f'{F}.1.ff.2.weight'),
-            link(f'{B}.input_layernorm', f'{A}.0.0.norm'), link(f'{B}.post_self_attn_layernorm', f'{A}.0.1.norm'),
-            link(f'{B}.post_attention_layernorm', f'{F}.0.0.norm'), link(f'{B}.post_mlp_layernorm', f'{F}.0.1.norm'),
-            LLAMA_ENDS,
-        ),
-    )
-)  # fmt: skip
+GLM4 = register(LLAMA.like(
+    'glm4', 'Glm4ForCausalLM', without=('mlp_bias',),
+    defaults=dict(
+        vocab_size=151552, intermediate_size=13696, num_hidden_layers=40, num_key_value_heads=2, head_dim=128,
+        max_position_embeddings=131072, rms_norm_eps=1.5625e-7, partial_rotary_factor=0.5, attention_bias=True,
+    ),
+    rules=dict(turns_part=True),
+    layers=dict(sandwich_norm=True, attn_out_bias=False, ff_no_bias=True, ff_glu_bias=False),
+    links=links(
+        map_attention(*(f'{S}.{name}_proj' for name in 'qkvo'), turn=False),
+        link(f'{B}.mlp.gate_up_proj.weight', f'{F}.1.ff.0.proj.weight', HALVES),
+        link(f'{B}.mlp.down_proj.weight', f'{F}.1.ff.2.weight'), link(f'{B}.input_layernorm', f'{A}.0.0.norm'),
+        link(f'{B}.post_self_attn_layernorm', f'{A}.0.1.norm'), link(f'{B}.post_attention_layernorm', f'{F}.0.0.norm'),
+        link(f'{B}.post_mlp_layernorm', f'{F}.0.1.norm'), LLAMA_ENDS,
+    ),
+))  # fmt: skip
 
-register(
-    LLAMA.like(
-        'granite', 'GraniteForCausalLM',
-        defaults=dict(
-            embedding_multiplier=1.0, logits_scaling=1.0, residual_multiplier=1.0, attention_multiplier=1.0,
-        ),
-        model=dict(
-            emb_scale='embedding_multiplier', tie_embedding_scale=scale_if_tied(one_over('logits_scaling')),
-            logits_scale=lambda c: None if c.tied else 1 / c.logits_scaling,
-        ),
-        layers=dict(attn_softmax_scale='attention_multiplier', depth_scale_residual='residual_multiplier'),
-    )
-)  # fmt: skip
+register(LLAMA.like(
+    'granite', 'GraniteForCausalLM',
+    defaults=dict(embedding_multiplier=1.0, logits_scaling=1.0, residual_multiplier=1.0, attention_multiplier=1.0),
+    model=dict(
+        emb_scale='embedding_multiplier', tie_embedding_scale=when('tied', fields.one_over('logits_scaling')),
+        logits_scale=unless('tied', fields.one_over('logits_scaling')),
+    ),
+    layers=dict(attn_softmax_scale='attention_multiplier', depth_scale_residual='residual_multiplier'),
+))  # fmt: skip
 
-register(
-    LLAMA.like(
-        'smollm3', 'SmolLM3ForCausalLM', without=('pretraining_tp',),
-        free=('max_window_layers', 'pretraining_tp'),
-        defaults=dict(
-            vocab_size=128256, hidden_size=2048, num_hidden_layers=36, num_attention_heads=16, num_key_value_heads=4,
-            max_position_embeddings=32768, rope_theta=2000000.0, use_sliding_window=False, sliding_window=None,
-            no_rope_layers=None, no_rope_layer_interval=4, layer_types=None, tie_word_embeddings=True,
-        ),
-        rules=dict(sliding=sliding_unrotated),
-        layers={**WINDOW, 'rotary_layers': rotating_listed},
-    )
-)  # fmt: skip
+register(LLAMA.like(
+    'smollm3', 'SmolLM3ForCausalLM', without=('pretraining_tp',), free=('max_window_layers', 'pretraining_tp'),
+    defaults=dict(
+        vocab_size=128256, hidden_size=2048, num_hidden_layers=36, num_attention_heads=16, num_key_value_heads=4,
+        max_position_embeddings=32768, rope_theta=2000000.0, use_sliding_window=False, sliding_window=None,
+        no_rope_layers=None, no_rope_layer_interval=4, layer_types=None, tie_word_embeddings=True,
+    ),
+    rules=dict(sliding=fields.sliding_unrotated), layers={**WINDOW, 'rotary_layers': fields.rotating_listed},
+))  # fmt: skip
 
 # types that are another one under another name, or nearly so
 
-register(
-    LLAMA.like(
-        'iquestcoder', 'LlamaForCausalLM',
-        defaults=dict(
-            vocab_size=76800, hidden_size=5120, intermediate_size=27648, num_hidden_layers=80, num_attention_heads=40,
-            num_key_value_heads=8, head_dim=128, max_position_embeddings=131072, rms_norm_eps=1e-5,
-        ),
-    )
-)  # fmt: skip
-register(
-    MISTRAL.like(
-        'ministral', 'MinistralForCausalLM', defaults=dict(layer_types=None, head_dim=None),
-        heads={'span': LLAMA.heads['span']},
-    )
-)  # fmt: skip
-register(
-    LLAMA.like(
-        'seed_oss', 'SeedOssForCausalLM',
-        defaults=dict(
-            vocab_size=155136, intermediate_size=27648, num_hidden_layers=64, num_attention_heads=80,
-            num_key_value_heads=8, max_position_embeddings=524288, attention_bias=True, attention_out_bias=False,
-            attention_dropout=0.1, residual_dropout=0.1, head_dim=128,
-        ),
-        layers=dict(
-            attn_out_bias='attention_out_bias', attn_sublayer_dropout='residual_dropout',
-            ff_sublayer_dropout='residual_dropout',
-        ),
-    )
-)  # fmt: skip
+register(LLAMA.like(
+    'iquestcoder', 'LlamaForCausalLM',
+    defaults=dict(
+        vocab_size=76800, hidden_size=5120, intermediate_size=27648, num_hidden_layers=80, num_attention_heads=40,
+        num_key_value_heads=8, head_dim=128, max_position_embeddings=131072, rms_norm_eps=1e-5,
+    ),
+))  # fmt: skip
+register(MISTRAL.like(
+    'ministral', 'MinistralForCausalLM', defaults=dict(layer_types=None, head_dim=None),
+    heads={'span': LLAMA.heads['span']},
+))  # fmt: skip
+register(LLAMA.like(
+    'seed_oss', 'SeedOssForCausalLM',
+    defaults=dict(
+        vocab_size=155136, intermediate_size=27648, num_hidden_layers=64, num_attention_heads=80, num_key_value_heads=8,
+        max_position_embeddings=524288, attention_bias=True, attention_out_bias=False, attention_dropout=0.1,
+        residual_dropout=0.1, head_dim=128,
+    ),
+    layers=dict(
+        attn_out_bias='attention_out_bias', attn_sublayer_dropout='residual_dropout',
+        ff_sublayer_dropout='residual_dropout',
+    ),
+))  # fmt: skip
 register(
     LLAMA.like(
         'cwm', 'CwmForCausalLM',
@@ -524,71 +421,58 @@ register(
         ),
         rules=dict(sliding=lambda c: tuple(i % 4 > 0 for i in range(c.num_hidden_layers))),
         layers=dict(WINDOW, attn_qkv_bias=False, attn_out_bias=False),
-    )
+    ),
 )  # fmt: skip
-register(
-    LLAMA.like(
-        'arcee', 'ArceeForCausalLM', without=('ff_glu', 'ff_glu_bias'),
-        defaults=dict(
-            hidden_size=2560, intermediate_size=18432, hidden_act='relu2', max_position_embeddings=4096,
-            rms_norm_eps=1e-5,
-        ),
-        links=links(LLAMA_ATTENTION, plain(f'{B}.mlp.up_proj', f'{B}.mlp.down_proj'), LLAMA_NORMS, LLAMA_ENDS),
-    )
-)  # fmt: skip
+register(LLAMA.like(
+    'arcee', 'ArceeForCausalLM', without=('ff_glu', 'ff_glu_bias'),
+    defaults=dict(
+        hidden_size=2560, intermediate_size=18432, hidden_act='relu2', max_position_embeddings=4096, rms_norm_eps=1e-5,
+    ),
+    links=links(LLAMA_ATTENTION, map_ff(f'{B}.mlp.up_proj', f'{B}.mlp.down_proj'), LLAMA_NORMS, LLAMA_ENDS),
+))  # fmt: skip
 
-PAIRS = attention(*(f'{S}.{name}_proj' for name in 'qkvo'), turn=False)  # they turn neighbors, as this library does
-register(
-    LLAMA.like(
-        'helium', 'HeliumForCausalLM',
-        defaults=dict(
-            vocab_size=48000, hidden_size=2560, intermediate_size=7040, num_hidden_layers=24, num_attention_heads=20,
-            num_key_value_heads=20, head_dim=128, max_position_embeddings=4096, rms_norm_eps=1e-8, rope_theta=100000.0,
-        ),
-        layers=dict(attn_out_bias=False),
-        links=links(PAIRS, LLAMA_GATED, LLAMA_NORMS, LLAMA_ENDS),
-    )
-)  # fmt: skip
-register(
-    LLAMA.like(
-        'ernie4_5', 'Ernie4_5ForCausalLM', without=('attention_bias', 'attention_dropout', 'attn_dropout', 'mlp_bias'),
-        defaults=dict(
-            vocab_size=103424, hidden_size=1024, intermediate_size=3072, num_hidden_layers=18, num_attention_heads=16,
-            num_key_value_heads=2, head_dim=128, max_position_embeddings=131072, rms_norm_eps=1e-5, use_bias=False,
-            tie_word_embeddings=True, rope_theta=500000.0,
-        ),
-        layers=dict(
-            attn_qkv_bias='use_bias', attn_out_bias='use_bias', ff_no_bias=no('use_bias'), ff_glu_bias='use_bias',
-        ),
-        links=links(PAIRS, LLAMA_GATED, LLAMA_NORMS, LLAMA_ENDS),
-    )
-)  # fmt: skip
-register(
-    GLM4.like(
-        'glm', 'GlmForCausalLM', without=('sandwich_norm',),
-        links=links(
-            PAIRS, link(f'{B}.mlp.gate_up_proj.weight', f'{F}.1.ff.0.proj.weight', HALVES),
-            link(f'{B}.mlp.down_proj.weight', f'{F}.1.ff.2.weight'), LLAMA_NORMS, LLAMA_ENDS,
-        ),
-    )
-)  # fmt: skip
-register(
-    OLMO2.like(
-        'olmo3', 'Olmo3ForCausalLM',
-        defaults=dict(sliding_window=4096, layer_types=None, full_theta=500000.0, local_theta=500000.0),
-        rules=dict(sliding=sliding_but_every('pattern'), pattern=4, scaled_kinds=('full_attention',)),
-        aliases=dict(rope_theta='full_theta'),
-        layers=dict(
-            WINDOW, rotary_emb_dim=head_width, rotary_layers=rotating_by_kind, rotary_theta=None, rotary_scaling=None,
-        ),
-    )
-)  # fmt: skip
-register(
-    GEMMA2.like(
-        'vaultgemma', 'VaultGemmaForCausalLM', without=('sandwich_norm', 'use_bidirectional_attention'),
-        links=links(
-            LLAMA_ATTENTION, LLAMA_GATED, LLAMA_ENDS,
-            link(f'{B}.input_layernorm', f'{A}.0.0.norm'), link(f'{B}.pre_feedforward_layernorm', f'{F}.0.0.norm'),
-        ),
-    )
-)  # fmt: skip
+PAIRS = map_attention(*(f'{S}.{name}_proj' for name in 'qkvo'), turn=False)  # they turn neighbors, as this library does
+register(LLAMA.like(
+    'helium', 'HeliumForCausalLM',
+    defaults=dict(
+        vocab_size=48000, hidden_size=2560, intermediate_size=7040, num_hidden_layers=24, num_attention_heads=20,
+        num_key_value_heads=20, head_dim=128, max_position_embeddings=4096, rms_norm_eps=1e-8, rope_theta=100000.0,
+    ),
+    layers=dict(attn_out_bias=False), links=links(PAIRS, LLAMA_GATED, LLAMA_NORMS, LLAMA_ENDS),
+))  # fmt: skip
+register(LLAMA.like(
+    'ernie4_5', 'Ernie4_5ForCausalLM', without=('attention_bias', 'attention_dropout', 'attn_dropout', 'mlp_bias'),
+    defaults=dict(
+        vocab_size=103424, hidden_size=1024, intermediate_size=3072, num_hidden_layers=18, num_attention_heads=16,
+        num_key_value_heads=2, head_dim=128, max_position_embeddings=131072, rms_norm_eps=1e-5, use_bias=False,
+        tie_word_embeddings=True, rope_theta=500000.0,
+    ),
+    layers=dict(
+        attn_qkv_bias='use_bias', attn_out_bias='use_bias', ff_no_bias=negate('use_bias'), ff_glu_bias='use_bias',
+    ),
+    links=links(PAIRS, LLAMA_GATED, LLAMA_NORMS, LLAMA_ENDS),
+))  # fmt: skip
+register(GLM4.like(
+    'glm', 'GlmForCausalLM', without=('sandwich_norm',),
+    links=links(
+        PAIRS, link(f'{B}.mlp.gate_up_proj.weight', f'{F}.1.ff.0.proj.weight', HALVES),
+        link(f'{B}.mlp.down_proj.weight', f'{F}.1.ff.2.weight'), LLAMA_NORMS, LLAMA_ENDS,
+    ),
+))  # fmt: skip
+register(OLMO2.like(
+    'olmo3', 'Olmo3ForCausalLM',
+    defaults=dict(sliding_window=4096, layer_types=None, full_theta=500000.0, local_theta=500000.0),
+    rules=dict(sliding=fields.sliding_but_every('pattern'), pattern=4, scaled_kinds=('full_attention',)),
+    aliases=dict(rope_theta='full_theta'),
+    layers=dict(
+        WINDOW, rotary_emb_dim=fields.head_width, rotary_layers=fields.rotating_by_kind, rotary_theta=None,
+        rotary_scaling=None,
+    ),
+))  # fmt: skip
+register(GEMMA2.like(
+    'vaultgemma', 'VaultGemmaForCausalLM', without=('sandwich_norm', 'use_bidirectional_attention'),
+    links=links(
+        LLAMA_ATTENTION, LLAMA_GATED, LLAMA_ENDS, link(f'{B}.input_layernorm', f'{A}.0.0.norm'),
+        link(f'{B}.pre_feedforward_layernorm', f'{F}.0.0.norm'),
+    ),
+))  # fmt: skip

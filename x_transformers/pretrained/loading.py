@@ -21,42 +21,48 @@ from x_transformers.flags.config import KINDS
 from x_transformers.flags.unexpected import answering
 from x_transformers.pretrained.adapters import Adapter
 from x_transformers.pretrained.checkpoints import (
+    adapt_to_composite,
     describe_names,
-    is_whole,
-    knows,
+    extract_text_config,
+    is_composite,
+    make_matcher,
     strip_prefixes,
-    text_config,
-    within_whole,
 )
 from x_transformers.pretrained.engine import (
-    Step,
-    bare,
+    ConversionStep,
+    build,
     check_names,
     check_shapes,
+    is_derived,
     is_ignored,
-    is_settled,
     is_spare,
-    made,
-    renamed,
-    saved,
-    steps_of,
+    list_saved,
+    make_steps,
+    match_names,
+    strip_wrappers,
 )
 from x_transformers.pretrained.files import GENERATION, Weights, compact
 from x_transformers.pretrained.folders import locate, read_config, read_json, resolve
 from x_transformers.pretrained.foreign import NoModelError, describe_tensors
-from x_transformers.pretrained.generation import generation_keywords, generation_of_config
-from x_transformers.pretrained.heads import drawn, is_of_head, new_steps, of_other_heads, settled
+from x_transformers.pretrained.generation import extract_generation_config, generation_keywords
+from x_transformers.pretrained.heads import (
+    find_new_steps,
+    find_other_heads,
+    initialize_weights,
+    is_head_weight,
+    resolve_head,
+)
 from x_transformers.pretrained.options import (
-    chosen_dtype,
+    add_keywords,
     freeze,
     freeze_padding,
-    grown,
-    placing,
-    with_dropout,
-    with_keywords,
-    with_tokens,
+    grow_table,
+    make_placement,
+    resolve_dtype,
+    set_dropout,
+    set_num_tokens,
 )
-from x_transformers.pretrained.specs import OWN, Fields, Row, own_call, row_of, without_unknown
+from x_transformers.pretrained.specs import OWN, Fields, ModelSpec, drop_unknown, get_spec, read_own_call
 
 DECODER = KINDS['Decoder']
 
@@ -103,41 +109,41 @@ def are_equal(weights: Weights, a: str, b: str) -> bool:
     return weights.shape(a) == weights.shape(b) and torch.equal(weights.load(a), weights.load(b))
 
 
-def is_tied(row: Row, config: Mapping[str, Any], weights: Weights, found: Mapping[str, bool]) -> bool:
+def is_head_tied(spec: ModelSpec, config: Mapping[str, Any], weights: Weights, found: Mapping[str, bool]) -> bool:
     """Whether the head is the table: it has no tensor of its own, or an equal one, whatever the config says."""
-    if row.tied is None:
+    if spec.tied is None:
         return False
-    head, table = row.tied
-    names = renamed(row, weights.files, row.tied)
-    if table in names and any(found[name] for name in row.differs):
+    head, table = spec.tied
+    names = match_names(spec, weights.files, spec.tied)
+    if table in names and any(found[name] for name in spec.differs):
         return False  # it is one of several tables, of which the model has the others
-    says_untied = config.get('tie_word_embeddings') is False and not row.always_ties(config)
+    says_untied = config.get('tie_word_embeddings') is False and not spec.always_ties(config)
     if head not in names:
         if says_untied:
             raise ConfigError(f'the file has no `{head}`, and its config says `tie_word_embeddings: false`')
         return True
     if table not in names:
-        return not says_untied and table not in row.copies.values()  # the head is the table as well
+        return not says_untied and table not in spec.copies.values()  # the head is the table as well
     return are_equal(weights, names[head], names[table])
 
 
-def found_in(row: Row, weights: Weights) -> dict[str, bool]:
+def detect_presence(spec: ModelSpec, weights: Weights) -> dict[str, bool]:
     """What the presence of tensors settles, and whether those that may be copies are."""
-    names = renamed(row, weights.files, {*row.presence.values(), *row.copies, *row.copies.values()})
-    found = {field: name in names for field, name in row.presence.items()}
-    for differs, copies in row.differs.items():
-        first, *rest = [names[name] for name in (row.copies[copies[0]], *copies) if name in names] or ['']
+    names = match_names(spec, weights.files, {*spec.presence.values(), *spec.copies, *spec.copies.values()})
+    found = {field: name in names for field, name in spec.presence.items()}
+    for differs, copies in spec.differs.items():
+        first, *rest = [names[name] for name in (spec.copies[copies[0]], *copies) if name in names] or ['']
         found[differs] = not all(are_equal(weights, first, other) for other in rest)
     return found
 
 
-def settle_copies(
-    row: Row, fields: Fields, names: dict[str, str], needed: set[str], weights: Weights, info: Info
+def resolve_copies(
+    spec: ModelSpec, fields: Fields, names: dict[str, str], needed: set[str], weights: Weights, info: Info
 ) -> None:
     """Let every tensor that may be a copy be one, or count instead of the tensor that it would be equal to."""
-    sources = dict(row.copies)
-    if row.tied is not None and (info.tied or any(info.found[name] for name in row.differs)):
-        sources[row.tied[0]] = row.tied[1]
+    sources = dict(spec.copies)
+    if spec.tied is not None and (info.tied or any(info.found[name] for name in spec.differs)):
+        sources[spec.tied[0]] = spec.tied[1]
     for copy, source in sources.items():
         if copy in needed:  # the model has a tensor for it, as the config or the file says
             others = (other for other in sources if sources[other] == source and other != copy)
@@ -151,19 +157,19 @@ def settle_copies(
                     raise ConfigError(f'`{names[copy]}` of the file must be equal to `{names[source]}`, and is not')
                 info.kept[source] = compact(weights.load(names[source]))
                 names[source], names[copy] = names[copy], names[source]
-            if copy in row.copies:  # a head that is the table is written once
+            if copy in spec.copies:  # a head that is the table is written once
                 info.copies[copy] = source
             info.ignored.append(names.pop(copy))
     unread = {source for copy, source in sources.items() if copy in needed and source not in needed}
     for name in unread & names.keys():
         info.kept[name] = compact(weights.load(names[name]))
         info.ignored.append(names.pop(name))
-    for name, values in row.settled.items():
-        if name in names and not are_near(weights.load(names[name]), values(fields)):
-            raise ConfigError(f'`{names[name]}` of the file has other values than a {row.type} computes there')
+    for name, values in spec.settled.items():
+        if name in names and not are_close(weights.load(names[name]), values(fields)):
+            raise ConfigError(f'`{names[name]}` of the file has other values than a {spec.type} computes there')
 
 
-def are_near(a: Tensor, b: Tensor) -> bool:
+def are_close(a: Tensor, b: Tensor) -> bool:
     """Whether tensors are equal but for the rounding of their dtype."""
     rounding = 1e-5 if a.dtype.itemsize >= 4 else 1e-2
     return a.shape == b.shape and torch.allclose(a.double(), b.double(), rtol=0.0, atol=rounding)
@@ -260,7 +266,7 @@ def load(
     TypeError for an argument out of range, or a file that cannot be read.
     """
     hub = dict(revision=revision, cache_dir=cache_dir, token=token, local_files_only=local_files_only)
-    location, place, adapter = locate(resolve(source, allow_pickle, **hub)), placing(device_map), None
+    location, place, adapter = locate(resolve(source, allow_pickle, **hub)), make_placement(device_map), None
     if location.is_adapter:
         adapter = Adapter.from_location(location, allow_pickle)
         location = adapter.find_base(base, hub)
@@ -268,14 +274,14 @@ def load(
         raise ValueError(f'`base` got {shown(base)}, but `{location.folder}` is no adapter')
     at = Present(location.folder)
     config = read_config(location.folder)
-    wanted = Wanted(dropout, num_tokens, strict, cls, keywords, head, num_classes, unknown)
+    wanted = LoadOptions(dropout, num_tokens, strict, cls, keywords, head, num_classes, unknown)
     with Weights(location.folder, allow_pickle, location.file) as weights:
-        model, info = loaded(config, weights, wanted, dtype, place, adapter)
+        model, info = load_model(config, weights, wanted, dtype, place, adapter)
         info.files = weights.read_from
     info.source, info.revision = str(source), revision
     if (at / GENERATION).is_file():
         info.generation = read_json(at / GENERATION)
-    remade(model, info)
+    rebuild_buffers(model, info)
     freeze(model, trainable)
     if freeze_pad:
         freeze_padding(model, info.config)
@@ -283,52 +289,57 @@ def load(
     noted: Any = model
     noted.pretrained = info
     said = info.generation
-    if not said and generates(model, info):
-        said = generation_of_config(info.config)
+    if not said and is_generative(model, info):
+        said = extract_generation_config(info.config)
     noted.generation_defaults = generation_keywords(said, info.type, hasattr(model, 'decoder'))
     return (model, info) if return_info else model
 
 
-def generates(model: nn.Module, info: Info) -> bool:
+def is_generative(model: nn.Module, info: Info) -> bool:
     """Return True for a model of `transformers` that gives logits of next tokens."""
     return info.type != OWN and (hasattr(model, 'decoder') or isinstance(getattr(model, 'attn_layers', None), DECODER))
 
 
-def loaded(
-    config: dict[str, Any], weights: Weights, wanted: Wanted, dtype: Any, place: Any, adapter: Adapter | None = None
+def load_model(
+    config: dict[str, Any],
+    weights: Weights,
+    wanted: LoadOptions,
+    dtype: Any,
+    place: Any,
+    adapter: Adapter | None = None,
 ) -> tuple[nn.Module, Info]:
     """The model of a config with its weights, in either format; a `model.config` alone will do too."""
     if 'class' in config:
         config = {'model_type': OWN, 'config': config}
     if config.get('model_type') == OWN:
-        chosen = chosen_dtype(None if dtype == 'auto' else dtype, {})
+        chosen = resolve_dtype(None if dtype == 'auto' else dtype, {})
         return load_own(config, weights, wanted, chosen, place, adapter)
     num_classes = wanted.num_classes
     if adapter is not None and wanted.head == 'auto' and num_classes is None:
         head, num_classes = adapter.head()
         wanted = replace(wanted, head=head)
-    is_part = is_whole(config)
-    config = text_config(config) if is_part else config
-    config, passed = without_unknown(row_of(config), config, wanted.unknown)
-    row, config = settled(config, wanted.head, num_classes)
-    row = within_whole(row) if is_part else row
-    prefix = strip_prefixes(weights, knows(row))
+    is_part = is_composite(config)
+    config = extract_text_config(config) if is_part else config
+    config, passed = drop_unknown(get_spec(config), config, wanted.unknown)
+    spec, config = resolve_head(config, wanted.head, num_classes)
+    spec = adapt_to_composite(spec) if is_part else spec
+    prefix = strip_prefixes(weights, make_matcher(spec))
     if adapter is not None:
-        config = adapter.apply(weights, row, config)
+        config = adapter.apply(weights, spec, config)
     try:
-        model, info, steps, names = read(row, config, weights, wanted)
+        model, info, steps, names = prepare_model(spec, config, weights, wanted)
     except ConfigError as error:
-        said = describe_tensors(weights.files) or describe_names(row, weights.files)
+        said = describe_tensors(weights.files) or describe_names(spec, weights.files)
         if said is None:
             raise
         raise NoModelError(f'{error}. {said}') from error
     info.passed, info.prefix, info.merged = passed, prefix, [] if adapter is None else sorted(weights.changes)
-    fill(model, steps, names, weights, chosen_dtype(dtype, config), place, info)
+    fill_weights(model, steps, names, weights, resolve_dtype(dtype, config), place, info)
     return model, info
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LoadOptions:
     """What a user asks of the model beside what its config says."""
 
     dropout: float | None = None
@@ -347,7 +358,7 @@ class Wanted:
 
     def call(self, call: dict[str, Any], source: str) -> dict[str, Any]:
         """The call that builds it, of the class that is asked for."""
-        call = with_keywords(with_dropout(call, self.dropout), self.keywords, inspect.signature(load).parameters)
+        call = add_keywords(set_dropout(call, self.dropout), self.keywords, inspect.signature(load).parameters)
         kind = KINDS[call['class']]
         if self.cls is None or issubclass(kind, self.cls):
             return call
@@ -359,73 +370,73 @@ class Wanted:
         return {**call, 'class': self.cls}
 
 
-def read(
-    row: Row, config: dict[str, Any], weights: Weights, wanted: Wanted
-) -> tuple[nn.Module, Info, list[Step], dict[str, str]]:
+def prepare_model(
+    spec: ModelSpec, config: dict[str, Any], weights: Weights, wanted: LoadOptions
+) -> tuple[nn.Module, Info, list[ConversionStep], dict[str, str]]:
     """The model of a config, still without weights, and where they are."""
-    found = found_in(row, weights)
-    tied = is_tied(row, config, weights, found)
-    fields = Fields(row, config, tied, found)
-    call = wanted.call(fields.keywords(), row.type)
+    found = detect_presence(spec, weights)
+    tied = is_head_tied(spec, config, weights, found)
+    fields = Fields(spec, config, tied, found)
+    call = wanted.call(fields.keywords(), spec.type)
     try:
-        model = made(call)
+        model = build(call)
     except ConfigError as error:
         raise ConfigError(f'{error}{"" if wanted.keywords else fields.source_of(str(error))}') from error
-    ours = {name: t for name, t in saved(model).items() if t.is_meta}  # a head of the user's has its weights
-    steps, new = steps_with_new(row, fields, ours, wanted)
+    ours = {name: t for name, t in list_saved(model).items() if t.is_meta}  # a head of the user's has its weights
+    steps, new = split_new_parameters(spec, fields, ours, wanted)
     needed = {name for step in steps for name in step.theirs}
-    known = {*row.copies, *row.copies.values(), *(row.tied or ()), *row.settled}
-    names = renamed(row, weights.files, needed | known)
-    info = Info(row.type, config, call, '', tied=tied, found=found, new=new)
-    settle_copies(row, fields, names, needed, weights, info)
+    known = {*spec.copies, *spec.copies.values(), *(spec.tied or ()), *spec.settled}
+    names = match_names(spec, weights.files, needed | known)
+    info = Info(spec.type, config, call, '', tied=tied, found=found, new=new)
+    resolve_copies(spec, fields, names, needed, weights, info)
     for name in [name for name in names if name not in needed and 0 in weights.shape(names[name])]:
         info.kept[name] = weights.load(names[name])  # of a count of zero: nothing to read
         info.ignored.append(names.pop(name))
-    info.left = drop(row, fields, names)
+    info.left = drop_left_out(spec, fields, names)
     if wanted.is_other_head:
-        own = new_steps(row, steps, names, wanted.num_classes)
+        own = find_new_steps(spec, steps, names, wanted.num_classes)
         info.new += [name for step in own for name in step.ours]
         steps = [step for step in steps if step not in own]
         needed = {name for step in steps for name in step.theirs}
-        info.ignored += [names.pop(name) for name in of_other_heads(row, names, needed)]
-    check_names(row, names, steps)
-    info.ignored += [names[name] for name in names if name not in needed and is_ignored(row, name)]
+        info.ignored += [names.pop(name) for name in find_other_heads(spec, names, needed)]
+    check_names(spec, names, steps)
+    info.ignored += [names[name] for name in names if name not in needed and is_ignored(spec, name)]
     if not wanted.is_other_head:
-        spare = [names[name] for name in names if name not in needed and is_spare(row, name)]
+        spare = [names[name] for name in names if name not in needed and is_spare(spec, name)]
         info.kept |= {name: compact(weights.load(name)) for name in spare}
     check_shapes(steps, ours, lambda name: weights.shape(names[name]))
     if wanted.num_tokens is not None:
-        info.keywords = with_tokens(call, wanted.num_tokens)
-        model = made(info.keywords)
+        info.keywords = set_num_tokens(call, wanted.num_tokens)
+        model = build(info.keywords)
     return model, info, steps, names
 
 
-def drop(row: Row, fields: Fields, names: dict[str, str]) -> list[str]:
+def drop_left_out(spec: ModelSpec, fields: Fields, names: dict[str, str]) -> list[str]:
     """Take out the tensors that a type leaves out, with a warning, and those of other models in the file."""
-    left = [] if row.left is None else sorted(name for name in names if row.left(fields, name))
+    left = [] if spec.left is None else sorted(name for name in names if spec.left(fields, name))
     if left:
-        warn_once(f'{len(left)} tensors of this {row.type} checkpoint are left out, such as `{names[left[0]]}`')
-    outside = sorted(name for name in names if row.outside and name.startswith(row.outside))
+        warn_once(f'{len(left)} tensors of this {spec.type} checkpoint are left out, such as `{names[left[0]]}`')
+    outside = sorted(name for name in names if spec.outside and name.startswith(spec.outside))
     return [names.pop(name) for name in (*left, *outside)]
 
 
-def steps_with_new(
-    row: Row, fields: Fields, ours: Mapping[str, Tensor], wanted: Wanted
-) -> tuple[list[Step], list[str]]:
+def split_new_parameters(
+    spec: ModelSpec, fields: Fields, ours: Mapping[str, Tensor], wanted: LoadOptions
+) -> tuple[list[ConversionStep], list[str]]:
     """The steps that fill a model, and the names of its parameters that keywords have added."""
     if not wanted.keywords:
-        return steps_of(row, fields, ours), []
-    plain = set(map(bare, saved(made(fields.keywords()))))
-    new = sorted(name for name in ours if bare(name) not in plain)
+        return make_steps(spec, fields, ours), []
+    plain = set(map(strip_wrappers, list_saved(build(fields.keywords()))))
+    new = sorted(name for name in ours if strip_wrappers(name) not in plain)
     if new and wanted.strict:
         raise ConfigError(
-            f'{", ".join(f"`{k}`" for k in wanted.keywords)} add `{new[0]}`, which a {row.type} checkpoint does not '
+            f'{", ".join(f"`{k}`" for k in wanted.keywords)} add `{new[0]}`, which a {spec.type} checkpoint does not '
             f'have: with `strict=False` it has its initial values'
         )
-    return steps_of(row, fields, [name for name in ours if bare(name) in plain]), new
+    return make_steps(spec, fields, [name for name in ours if strip_wrappers(name) in plain]), new
 
 
-def remade(model: nn.Module, info: Info) -> None:
+def rebuild_buffers(model: nn.Module, info: Info) -> None:
     """Give a model the tables that its config settles, and other buffers that no checkpoint holds."""
     like = next(model.parameters(), torch.empty(0))
     device = like.device
@@ -436,26 +447,32 @@ def remade(model: nn.Module, info: Info) -> None:
             module.inv_freq = module.frequencies.table(device).to(at_least_float(like.dtype))
     left = [name for name, t in model.named_buffers() if t.is_meta and device.type != 'meta']
     if left:  # of features of the user's: only they know what is in them
-        fresh = made(info.keywords, 'cpu')
+        fresh = build(info.keywords, 'cpu')
         for name in left:
             owner, _, last = name.rpartition('.')
             setattr(model.get_submodule(owner), last, fresh.get_buffer(name).to(device))
 
 
-def fill(
-    model: nn.Module, steps: list[Step], names: Mapping[str, str], weights: Weights, dtype: Any, place: Any, info: Info
+def fill_weights(
+    model: nn.Module,
+    steps: list[ConversionStep],
+    names: Mapping[str, str],
+    weights: Weights,
+    dtype: Any,
+    place: Any,
+    info: Info,
 ) -> None:
     """Give a model its weights, one step at a time."""
-    shapes, state = saved(model), initial(info, dtype, place)
+    shapes, state = list_saved(model), initialize_new(info, dtype, place)
     for step in steps:
         like = shapes[step.ours[0]]
         for name, t in step.read(lambda name, like=like: check_dtype(name, weights.load(names[name]), like)).items():
-            t = grown(t, shapes[name])
+            t = grow_table(t, shapes[name])
             state[name] = compact(t.to(dtype=dtype if t.is_floating_point() else None, device=place(name)))
         if step.change.cuts:
             info.kept[step.theirs[0]] = compact(weights.load(names[step.theirs[0]])[: step.sizes.cut])
         weights.release()
-    model.load_state_dict(tied_too(model, state), assign=True, strict=False)
+    model.load_state_dict(add_tied_names(model, state), assign=True, strict=False)
 
 
 def check_dtype(name: str, t: Tensor, like: Tensor) -> Tensor:
@@ -467,7 +484,7 @@ def check_dtype(name: str, t: Tensor, like: Tensor) -> Tensor:
     return t
 
 
-def tied_too(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
+def add_tied_names(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
     """The same with the other names of tensors that have several."""
     first: dict[int, str] = {}
     for name, t in model.state_dict(keep_vars=True).items():
@@ -477,28 +494,33 @@ def tied_too(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
     return state
 
 
-def initial(info: Info, dtype: Any, place: Any) -> dict[str, Tensor]:
+def initialize_new(info: Info, dtype: Any, place: Any) -> dict[str, Tensor]:
     """Initial values of what keywords, or another head, have added."""
-    heads = [] if info.type == OWN else [name for name in info.new if is_of_head(name)]
+    heads = [] if info.type == OWN else [name for name in info.new if is_head_weight(name)]
     if not info.new:
         return {}
-    found = drawn(heads, saved(made(info.keywords)), info.config)
+    found = initialize_weights(heads, list_saved(build(info.keywords)), info.config)
     if len(heads) < len(info.new):
-        fresh = saved(made(info.keywords, 'cpu'))
+        fresh = list_saved(build(info.keywords, 'cpu'))
         found.update({name: fresh[name].detach() for name in info.new if name not in heads})
     return {name: t.to(dtype=dtype, device=place(name)).clone() for name, t in found.items()}
 
 
 def load_own(
-    config: dict[str, Any], weights: Weights, wanted: Wanted, dtype: Any, place: Any, adapter: Adapter | None = None
+    config: dict[str, Any],
+    weights: Weights,
+    wanted: LoadOptions,
+    dtype: Any,
+    place: Any,
+    adapter: Adapter | None = None,
 ) -> tuple[nn.Module, Info]:
     """A model in the format of this library."""
     if wanted.is_other_head:
         raise ValueError('`head` and `num_classes` are for checkpoints of `transformers`: this one is a whole model')
-    call = wanted.call(own_call(config), OWN)
+    call = wanted.call(read_own_call(config), OWN)
     if wanted.num_tokens is not None:
-        call = with_tokens(call, wanted.num_tokens)
-    model = made(call)
+        call = set_num_tokens(call, wanted.num_tokens)
+    model = build(call)
     shapes, info = model.state_dict(keep_vars=True), Info(OWN, config, call, '')
     info.prefix = strip_prefixes(weights, shapes.__contains__)
     if adapter is not None:
@@ -509,29 +531,29 @@ def load_own(
         if name not in shapes:
             raise ConfigError(f'the file has `{name}`, which a model of this config does not have')
         t = weights.load(name)
-        t = grown(t, shapes[name]) if wanted.num_tokens is not None else t
+        t = grow_table(t, shapes[name]) if wanted.num_tokens is not None else t
         if t.shape != shapes[name].shape:
             raise ConfigError(
                 f'`{name}` of the file has shape {tuple(t.shape)}, with this config it must be '
                 f'{tuple(shapes[name].shape)}'
             )
         t = check_dtype(name, t, shapes[name])
-        floating = t.is_floating_point() and not is_settled(name)
+        floating = t.is_floating_point() and not is_derived(name)
         state[name] = compact(t.to(dtype=dtype if floating else None, device=place(name)))
         weights.release()
-    ties = ties_of(config, shapes)
+    ties = read_ties(config, shapes)
     state |= {other: state[first] for other, first in ties.items() if first in state}
-    state = tied_too(model, state)
+    state = add_tied_names(model, state)
     info.new = sorted(name for name in shapes if name not in state)
     if info.new and wanted.strict:
         raise ConfigError(f'the file has no `{info.new[0]}`: with `strict=False` it has its initial values')
-    model.load_state_dict({**initial(info, dtype, place), **state}, assign=True)
+    model.load_state_dict({**initialize_new(info, dtype, place), **state}, assign=True)
     for other, first in ties.items():
         tie(model, other, first)
     return model, info
 
 
-def ties_of(config: Mapping[str, Any], shapes: Mapping[str, Tensor]) -> dict[str, str]:
+def read_ties(config: Mapping[str, Any], shapes: Mapping[str, Tensor]) -> dict[str, str]:
     """What was one tensor by hand: further names, each with the one that the file has."""
     ties = config.get('tied', {})
     if not isinstance(ties, Mapping) or not {*ties, *ties.values()} <= shapes.keys():

@@ -13,11 +13,11 @@ from torch import Tensor
 
 Tensors = tuple[Tensor, ...]
 Condition = Callable[[Any], bool]  # of the `Fields` of a config
-Way = Callable[[Tensors, 'Sizes'], Tensors]
+Way = Callable[[Tensors, 'ModelSizes'], Tensors]
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ModelSizes:
     """The numbers of a model that changes need."""
 
     heads: int = 1
@@ -36,7 +36,7 @@ class Sizes:
         return self.heads // self.kv_heads
 
 
-class Change(NamedTuple):
+class WeightTransform(NamedTuple):
     """The way in, from theirs to ours, and the way back.
 
     exact   the way back gives the same bits
@@ -50,7 +50,7 @@ class Change(NamedTuple):
     cuts: bool = False
 
 
-def joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+def concatenate(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Return `torch.cat` of tensors, and of meta tensors too, for which it would import the compiler of PyTorch."""
     if not tensors[0].is_meta:
         return torch.cat([*tensors], dim)
@@ -59,212 +59,220 @@ def joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return torch.empty(shape, dtype=dtype, device='meta')
 
 
-def stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    return joined([t.unsqueeze(dim) for t in tensors], dim)
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    return concatenate([t.unsqueeze(dim) for t in tensors], dim)
 
 
-def each(function: Callable[[Tensor, Sizes], Tensor]) -> Way:
+def make_way(function: Callable[[Tensor, ModelSizes], Tensor]) -> Way:
     return lambda tensors, s: tuple(function(t, s) for t in tensors)
 
 
-def of_each(name: str, ours: Callable[..., Tensor], theirs: Callable[..., Tensor], exact: bool = True) -> Change:
+def transform_each(
+    name: str, ours: Callable[..., Tensor], theirs: Callable[..., Tensor], exact: bool = True
+) -> WeightTransform:
     """A change of every tensor on its own."""
-    return Change(name, each(ours), each(theirs), exact)
+    return WeightTransform(name, make_way(ours), make_way(theirs), exact)
 
 
-def apart(*changes: Change | None) -> Change:
+def transform_separately(*changes: WeightTransform | None) -> WeightTransform:
     """The first change for the first tensor, and so on; None leaves one as it is."""
 
     def way(which: str) -> Way:
-        def walk(tensors: Tensors, s: Sizes) -> Tensors:
+        def walk(tensors: Tensors, s: ModelSizes) -> Tensors:
             pairs = zip(tensors, changes, strict=True)
             return tuple(t if change is None else getattr(change, which)((t,), s)[0] for t, change in pairs)
 
         return walk
 
     name = ', '.join('-' if change is None else change.name for change in changes)
-    return Change(f'({name})', way('ours'), way('theirs'), all(change is None or change.exact for change in changes))
+    return WeightTransform(
+        f'({name})', way('ours'), way('theirs'), all(change is None or change.exact for change in changes)
+    )
 
 
-def chain(*changes: Change) -> Change:
+def compose(*changes: WeightTransform) -> WeightTransform:
     """One change after the other."""
 
-    def ours(tensors: Tensors, s: Sizes) -> Tensors:
+    def ours(tensors: Tensors, s: ModelSizes) -> Tensors:
         for change in changes:
             tensors = change.ours(tensors, s)
         return tensors
 
-    def theirs(tensors: Tensors, s: Sizes) -> Tensors:
+    def theirs(tensors: Tensors, s: ModelSizes) -> Tensors:
         for change in reversed(changes):
             tensors = change.theirs(tensors, s)
         return tensors
 
     exact, cuts = all(c.exact for c in changes), any(c.cuts for c in changes)
-    return Change(' '.join(c.name for c in changes), ours, theirs, exact, cuts)
+    return WeightTransform(' '.join(c.name for c in changes), ours, theirs, exact, cuts)
 
 
 # permutations
 
 
-def permuting(name: str, order: Callable[[Sizes, int], Tensor], dim: int = 0) -> Change:
+def permute(name: str, order: Callable[[ModelSizes, int], Tensor], dim: int = 0) -> WeightTransform:
     """Rows (or columns) in another order: row i of ours is row `order[i]` of theirs."""
 
-    def ours(t: Tensor, s: Sizes) -> Tensor:
+    def ours(t: Tensor, s: ModelSizes) -> Tensor:
         return t.index_select(dim, order(s, t.shape[dim]).to(t.device))
 
-    def theirs(t: Tensor, s: Sizes) -> Tensor:
+    def theirs(t: Tensor, s: ModelSizes) -> Tensor:
         return t.index_select(dim, order(s, t.shape[dim]).argsort().to(t.device))
 
-    return of_each(name, ours, theirs)
+    return transform_each(name, ours, theirs)
 
 
-def heads_in_turn(s: Sizes, length: int) -> Tensor:
+def order_heads(s: ModelSizes, length: int) -> Tensor:
     """Query heads of a key stand side by side in theirs, k apart in ours:  ours i is (i mod k) g + i / k."""
     rows = torch.arange(length).unflatten(0, (s.kv_heads, s.groups, -1))
     return rearrange(rows, 'k g e -> (g k e)')
 
 
-def pairs(width: int, rotated: int) -> Tensor:
+def order_pairs(width: int, rotated: int) -> Tensor:
     """Features turn in pairs (i, i + r / 2) in theirs, (2 i, 2 i + 1) in ours."""
     turned = rearrange(torch.arange(rotated), '(two i) -> (i two)', two=2)
     return torch.cat((turned, torch.arange(rotated, width)))
 
 
-def pairs_in_heads(s: Sizes, length: int) -> Tensor:
+def order_pairs_in_heads(s: ModelSizes, length: int) -> Tensor:
     """The same, in every head of a projection, or in a vector of one head."""
     width = min(s.dim_head, length)
-    return (torch.arange(0, length, width)[:, None] + pairs(width, s.rotated)).flatten()
+    return (torch.arange(0, length, width)[:, None] + order_pairs(width, s.rotated)).flatten()
 
 
-Q = permuting('Q', heads_in_turn)
-Q_COLUMNS = permuting('Q columns', heads_in_turn, dim=1)
-R = permuting('R', pairs_in_heads)
-R_LAST = permuting('R', pairs_in_heads, dim=-1)
+Q = permute('Q', order_heads)
+Q_COLUMNS = permute('Q columns', order_heads, dim=1)
+R = permute('R', order_pairs_in_heads)
+R_LAST = permute('R', order_pairs_in_heads, dim=-1)
 
 
-def swapped(t: Tensor, s: Sizes) -> Tensor:
-    return joined(t.chunk(2)[::-1])
+def swap_halves(t: Tensor, s: ModelSizes) -> Tensor:
+    return concatenate(t.chunk(2)[::-1])
 
 
-def with_zeros(t: Tensor, s: Sizes) -> Tensor:
-    return joined((torch.zeros(s.cut, t.shape[1], dtype=t.dtype, device=t.device), t))
+def prepend_zeros(t: Tensor, s: ModelSizes) -> Tensor:
+    return concatenate((torch.zeros(s.cut, t.shape[1], dtype=t.dtype, device=t.device), t))
 
 
-T = of_each('T', lambda t, s: t.mT, lambda t, s: t.mT)
-PER_HEAD = of_each('per head', lambda t, s: t.unsqueeze(1), lambda t, s: t.squeeze(1))  # h e -> h 1 e
-HALVES = of_each('halves', swapped, swapped)  # gate first
+T = transform_each('T', lambda t, s: t.mT, lambda t, s: t.mT)
+PER_HEAD = transform_each('per head', lambda t, s: t.unsqueeze(1), lambda t, s: t.squeeze(1))  # h e -> h 1 e
+HALVES = transform_each('halves', swap_halves, swap_halves)  # gate first
 
 
 # one tensor for several, several for one
 
 
-def split(name: str, ours: Callable[[Tensor, Sizes], Any], theirs: Callable[[Any, Sizes], Tensor]) -> Change:
+def split_into(
+    name: str, ours: Callable[[Tensor, ModelSizes], Any], theirs: Callable[[Any, ModelSizes], Tensor]
+) -> WeightTransform:
     """Queries, keys and values that are stored as one tensor."""
-    return Change(name, lambda ts, s: tuple(ours(ts[0], s)), lambda ts, s: (theirs(ts, s),))
+    return WeightTransform(name, lambda ts, s: tuple(ours(ts[0], s)), lambda ts, s: (theirs(ts, s),))
 
 
-def per_head(t: Tensor, heads: int) -> Tensor:
+def unflatten_heads(t: Tensor, heads: int) -> Tensor:
     return t.unflatten(0, (heads, -1))
 
 
-def falcon_apart(t: Tensor, s: Sizes) -> Tensors:
+def split_falcon(t: Tensor, s: ModelSizes) -> Tensors:
     q, k, v = t.unflatten(0, (s.kv_heads, s.groups + 2, s.dim_head)).split((s.groups, 1, 1), dim=1)
     return tuple(part.flatten(0, 2) for part in (q, k, v))
 
 
-def falcon_together(ts: Tensors, s: Sizes) -> Tensor:
+def join_falcon(ts: Tensors, s: ModelSizes) -> Tensor:
     parts = (t.unflatten(0, (s.kv_heads, -1, s.dim_head)) for t in ts)
-    return joined([*parts], dim=1).flatten(0, 2)
+    return concatenate([*parts], dim=1).flatten(0, 2)
 
 
-SPLIT = split(
+SPLIT = split_into(
     'qkv',
     lambda t, s: t.split((s.heads * s.dim_head, s.kv_heads * s.dim_head, s.kv_heads * s.dim_value)),
-    lambda ts, s: joined(ts),
+    lambda ts, s: concatenate(ts),
 )
-SPLIT_HEADS = split(  # each head's query, key and value side by side
+SPLIT_HEADS = split_into(  # each head's query, key and value side by side
     'neox',
     lambda t, s: (part.flatten(0, 1) for part in t.unflatten(0, (s.heads, 3, s.dim_head)).unbind(1)),
-    lambda ts, s: stacked([per_head(t, s.heads) for t in ts], dim=1).flatten(0, 2),
+    lambda ts, s: stack([unflatten_heads(t, s.heads) for t in ts], dim=1).flatten(0, 2),
 )
-SPLIT_GROUPS = split('falcon', falcon_apart, falcon_together)  # the queries of a key, the key, its value
+SPLIT_GROUPS = split_into('falcon', split_falcon, join_falcon)  # the queries of a key, the key, its value
 
-JOIN = Change('cat', lambda ts, s: (joined(ts),), lambda ts, s: tuple(ts[0].chunk(2)))
-STACK = Change('stack', lambda ts, s: (stacked(ts),), lambda ts, s: ts[0].unbind())
-HEAD_STACK = chain(STACK, PER_HEAD)
-
-
-def stacked_gates(ts: Tensors, s: Sizes) -> Tensors:
-    up, gate = (stacked(ts[i : i + s.experts]) for i in (0, s.experts))
-    return (joined((up, gate), dim=1),)
+JOIN = WeightTransform('cat', lambda ts, s: (concatenate(ts),), lambda ts, s: tuple(ts[0].chunk(2)))
+STACK = WeightTransform('stack', lambda ts, s: (stack(ts),), lambda ts, s: ts[0].unbind())
+HEAD_STACK = compose(STACK, PER_HEAD)
 
 
-STACK_GATED = Change(
-    'stack, cat', stacked_gates, lambda ts, s: tuple(t for half in ts[0].chunk(2, dim=1) for t in half.unbind())
+def stack_gates(ts: Tensors, s: ModelSizes) -> Tensors:
+    up, gate = (stack(ts[i : i + s.experts]) for i in (0, s.experts))
+    return (concatenate((up, gate), dim=1),)
+
+
+STACK_GATED = WeightTransform(
+    'stack, cat', stack_gates, lambda ts, s: tuple(t for half in ts[0].chunk(2, dim=1) for t in half.unbind())
 )
 
 
-def in_turn(t: Tensor) -> Tensor:
+def interleave_halves(t: Tensor) -> Tensor:
     """Columns of the second half, each followed by one of the first:  ... (2 f) -> ... (f 2)"""
-    return stacked(t.chunk(2, dim=-1)[::-1], dim=-1).flatten(-2)
+    return stack(t.chunk(2, dim=-1)[::-1], dim=-1).flatten(-2)
 
 
 # x d (2 f), the gate in even columns -> x (2 f) d, values first
-ALTERNATING = of_each(
+ALTERNATING = transform_each(
     'alternating',
-    lambda t, s: joined((t[..., 1::2], t[..., ::2]), dim=-1).mT,
-    lambda t, s: in_turn(t.mT),
+    lambda t, s: concatenate((t[..., 1::2], t[..., ::2]), dim=-1).mT,
+    lambda t, s: interleave_halves(t.mT),
 )
-ALTERNATING_BIAS = of_each(
+ALTERNATING_BIAS = transform_each(
     'alternating',
-    lambda t, s: joined((t[..., 1::2], t[..., ::2]), dim=-1),
-    lambda t, s: in_turn(t),
+    lambda t, s: concatenate((t[..., 1::2], t[..., ::2]), dim=-1),
+    lambda t, s: interleave_halves(t),
 )
 
 
 # numbers
 
 
-def times(name: str, factor: Callable[[Sizes], float]) -> Change:
-    return of_each(name, lambda t, s: t * factor(s), lambda t, s: t / factor(s), exact=False)
+def scale(name: str, factor: Callable[[ModelSizes], float]) -> WeightTransform:
+    return transform_each(name, lambda t, s: t * factor(s), lambda t, s: t / factor(s), exact=False)
 
 
 # rows in front of a table of positions
-CUT = Change('cut', each(lambda t, s: t[s.cut :]), each(with_zeros), cuts=True)
-PATCHES = of_each(
+CUT = WeightTransform('cut', make_way(lambda t, s: t[s.cut :]), make_way(prepend_zeros), cuts=True)
+PATCHES = transform_each(
     'conv',
     lambda t, s: rearrange(t, 'd c p1 p2 -> d (p1 p2 c)'),
     lambda t, s: rearrange(t, 'd (p1 p2 c) -> d c p1 p2', p1=s.patch[0], p2=s.patch[1]),
 )
-ROW = of_each('row', lambda t, s: t.flatten(), lambda t, s: t.unsqueeze(0))
-FIRST = of_each('first', lambda t, s: t.squeeze(0), lambda t, s: t.unsqueeze(0))  # 1 ... -> ...
-ONE = of_each('one', lambda t, s: t.unsqueeze(0), lambda t, s: t.squeeze(0))  # ... -> 1 ...
+ROW = transform_each('row', lambda t, s: t.flatten(), lambda t, s: t.unsqueeze(0))
+FIRST = transform_each('first', lambda t, s: t.squeeze(0), lambda t, s: t.unsqueeze(0))  # 1 ... -> ...
+ONE = transform_each('one', lambda t, s: t.unsqueeze(0), lambda t, s: t.squeeze(0))  # ... -> 1 ...
 
 # decoupled rotation: a head of theirs has its plain features first and its turned ones last, one of ours the other way
 
 
-def turned_first(s: Sizes, length: int) -> Tensor:
+def order_rotated_first(s: ModelSizes, length: int) -> Tensor:
     width = s.dim_head
     own = torch.cat((torch.arange(width - s.rotated, width), torch.arange(width - s.rotated)))
     return (torch.arange(0, length, width)[:, None] + own).flatten()
 
 
-def split_latent_heads(t: Tensor, s: Sizes) -> Tensors:
+def split_latent_heads(t: Tensor, s: ModelSizes) -> Tensors:
     """Keys without their turned features, and values, of every head:  h (n' + v) -> h n', h v"""
     parts = t.unflatten(0, (s.heads, -1)).split((s.dim_head - s.rotated, s.dim_value), dim=1)
     return tuple(part.flatten(0, 1) for part in parts)
 
 
-TURNED_FIRST = permuting('turned first', turned_first)
-SPLIT_LATENT_HEADS = split(
-    'kv_b', split_latent_heads, lambda ts, s: joined([per_head(t, s.heads) for t in ts], dim=1).flatten(0, 1)
+ROTATED_FIRST = permute('turned first', order_rotated_first)
+SPLIT_LATENT_HEADS = split_into(
+    'kv_b',
+    split_latent_heads,
+    lambda ts, s: concatenate([unflatten_heads(t, s.heads) for t in ts], dim=1).flatten(0, 1),
 )
-SPLIT_LATENT = split('kv_a', lambda t, s: t.split((s.latent, s.rotated)), lambda ts, s: joined(ts))
-R_ONE = permuting('R', lambda s, length: pairs(length, length))  # all features of one head, which all turn
+SPLIT_LATENT = split_into('kv_a', lambda t, s: t.split((s.latent, s.rotated)), lambda ts, s: concatenate(ts))
+R_ONE = permute('R', lambda s, length: order_pairs(length, length))  # all features of one head, which all turn
 
 
 @dataclass(frozen=True)
-class Link:
+class WeightMapping:
     """Names of theirs, names of ours, and what changes on the way.
 
     {i} is the number of a block, and in names of ours {2i}, {2i+1}, ... its layers; {x} stands for all experts, {j} for
@@ -273,7 +281,7 @@ class Link:
 
     theirs: tuple[str, ...]
     ours: tuple[str, ...]
-    change: Change
+    change: WeightTransform
     when: Condition | None = None
 
 
@@ -281,7 +289,7 @@ class Link:
 PLACES = {'L.': 'attn_layers.layers.', 'E.': 'encoder.attn_layers.layers.', 'D.': 'decoder.net.attn_layers.layers.'}
 
 
-def link(theirs: str, ours: str, *changes: Change, when: Condition | None = None) -> tuple[Link, ...]:
+def link(theirs: str, ours: str, *changes: WeightTransform, when: Condition | None = None) -> tuple[WeightMapping, ...]:
     """Names with blanks between; `*` stands for the weight, and for the bias, where there is one.
 
     A norm of ours, `x.norm`, holds the weight as `g` or `gamma`, and the bias as `beta`. Names of ours begin with
@@ -291,60 +299,62 @@ def link(theirs: str, ours: str, *changes: Change, when: Condition | None = None
     if ours.endswith('.norm'):
         stem, source = ours.removesuffix('.norm'), theirs.removesuffix('.*').removesuffix('.weight')
         pairs = (('weight', 'g'), ('weight', 'gamma'), ('bias', 'beta'))
-        return tuple(Link((f'{source}.{a}',), (f'{stem}.{b}',), chain(*changes), when) for a, b in pairs)
+        return tuple(WeightMapping((f'{source}.{a}',), (f'{stem}.{b}',), compose(*changes), when) for a, b in pairs)
     ends = ('weight', 'bias') if '*' in theirs else ('',)
     return tuple(
-        Link(tuple(theirs.replace('*', end).split()), tuple(ours.replace('*', end).split()), chain(*changes), when)
+        WeightMapping(
+            tuple(theirs.replace('*', end).split()), tuple(ours.replace('*', end).split()), compose(*changes), when
+        )
         for end in ends
     )
 
 
-def links(*groups: Sequence[Link]) -> tuple[Link, ...]:
+def links(*groups: Sequence[WeightMapping]) -> tuple[WeightMapping, ...]:
     return tuple(one for group in groups for one in group)
 
 
-Links = tuple[Link, ...]
+Mappings = tuple[WeightMapping, ...]
 A, F = 'L.{2i}', 'L.{2i+1}'  # the attention and the feedforward of a block
 B = 'model.layers.{i}'
 
 
-def attention(q: str, k: str, v: str, out: str, turn: bool = True) -> Links:
+def map_attention(q: str, k: str, v: str, out: str, turn: bool = True) -> Mappings:
     """Four projections."""
     return links(
         link(f'{q}.*', f'{A}.1.to_q.*', *((Q, R) if turn else (Q,))),
         link(f'{k}.*', f'{A}.1.to_k.*', *((R,) if turn else ())),
         link(f'{v}.*', f'{A}.1.to_v.*'),
-        output(out),
+        map_output(out),
     )
 
 
-def output(out: str) -> Links:
+def map_output(out: str) -> Mappings:
     return links(link(f'{out}.weight', f'{A}.1.to_out.weight', Q_COLUMNS), link(f'{out}.bias', f'{A}.1.to_out.bias'))
 
 
-def fused(name: str, *changes: Change, when: Condition | None = None) -> Links:
+def map_fused(name: str, *changes: WeightTransform, when: Condition | None = None) -> Mappings:
     """One projection for queries, keys and values."""
     ours = f'{A}.1.to_q.* {A}.1.to_k.* {A}.1.to_v.*'
     return link(f'{name}.*', ours, *changes, when=when)
 
 
-TURNED = apart(chain(Q, R), R, None)  # queries, keys, values
+ROTATE_QKV = transform_separately(compose(Q, R), R, None)  # queries, keys, values
 
 
-def gated(up: str, gate: str, down: str) -> Links:
+def map_gated(up: str, gate: str, down: str) -> Mappings:
     return links(link(f'{up}.* {gate}.*', f'{F}.1.ff.0.proj.*', JOIN), link(f'{down}.*', f'{F}.1.ff.2.*'))
 
 
-def plain(up: str, down: str) -> Links:
+def map_ff(up: str, down: str) -> Mappings:
     return links(link(f'{up}.*', f'{F}.1.ff.0.0.*'), link(f'{down}.*', f'{F}.1.ff.2.*'))
 
 
-def norms(before_attention: str, before_feedforward: str | None) -> Links:
+def map_norms(before_attention: str, before_feedforward: str | None) -> Mappings:
     after = () if before_feedforward is None else link(before_feedforward, f'{F}.0.0.norm')
     return links(link(before_attention, f'{A}.0.0.norm'), after)
 
 
-def ends(table: str, norm: str, head: str) -> Links:
+def map_ends(table: str, norm: str, head: str) -> Mappings:
     return links(
         link(f'{table}.weight', 'token_emb.emb.weight'),
         link(norm, 'attn_layers.final_norm.norm'),
@@ -352,12 +362,12 @@ def ends(table: str, norm: str, head: str) -> Links:
     )
 
 
-LLAMA_ATTENTION = attention(
+LLAMA_ATTENTION = map_attention(
     f'{B}.self_attn.q_proj', f'{B}.self_attn.k_proj', f'{B}.self_attn.v_proj', f'{B}.self_attn.o_proj'
 )
-LLAMA_GATED = gated(*(f'{B}.mlp.{name}_proj' for name in ('up', 'gate', 'down')))
-LLAMA_NORMS = norms(f'{B}.input_layernorm', f'{B}.post_attention_layernorm')
-LLAMA_ENDS = ends('model.embed_tokens', 'model.norm', 'lm_head')
+LLAMA_GATED = map_gated(*(f'{B}.mlp.{name}_proj' for name in ('up', 'gate', 'down')))
+LLAMA_NORMS = map_norms(f'{B}.input_layernorm', f'{B}.post_attention_layernorm')
+LLAMA_ENDS = map_ends('model.embed_tokens', 'model.norm', 'lm_head')
 SANDWICH = links(
     link(f'{B}.input_layernorm', f'{A}.0.0.norm'),
     link(f'{B}.post_attention_layernorm', f'{A}.0.1.norm'),
@@ -366,7 +376,9 @@ SANDWICH = links(
 )
 
 
-def qk_norms(theirs: str, q: tuple[Change, ...], k: tuple[Change, ...], ours: str = 'norm') -> Links:
+def map_qk_norms(
+    theirs: str, q: tuple[WeightTransform, ...], k: tuple[WeightTransform, ...], ours: str = 'norm'
+) -> Mappings:
     """Norms of queries and of keys: what follows `q_` and `k_` in names, and the changes of each."""
     return links(
         *(
@@ -376,12 +388,12 @@ def qk_norms(theirs: str, q: tuple[Change, ...], k: tuple[Change, ...], ours: st
     )
 
 
-HEAD_NORMS = qk_norms('norm.weight', (R_LAST,), (R_LAST,))
+HEAD_NORMS = map_qk_norms('norm.weight', (R_LAST,), (R_LAST,))
 
 
-def named_experts(
+def map_experts(
     router: str, experts: str, up: str = 'up_proj', gate: str = 'gate_proj', down: str = 'down_proj'
-) -> Links:
+) -> Mappings:
     """A router, and experts with one tensor for each projection of each."""
     each = f'{experts}.{{x}}'
     return links(

@@ -12,13 +12,13 @@ from x_transformers.core.routing import flags_of_strangers
 from x_transformers.flags import ConfigError, Feature, advice, did_you_mean, probability, shown
 from x_transformers.flags.config import KINDS, decode
 from x_transformers.flags.resolved import flags_of, known_features
-from x_transformers.pretrained.heads import is_of_head
+from x_transformers.pretrained.heads import is_head_weight
 
 DTYPES = {name: getattr(torch, name) for name in ('float32', 'float16', 'bfloat16', 'float64')}
 VOCABULARIES = ('num_tokens', 'enc_num_tokens', 'dec_num_tokens')
 
 
-def chosen_dtype(dtype: Any, config: Mapping[str, Any]) -> torch.dtype | None:
+def resolve_dtype(dtype: Any, config: Mapping[str, Any]) -> torch.dtype | None:
     """That of the config, or a given one; None leaves the file's."""
     if dtype == 'auto':
         dtype = config.get('dtype', config.get('torch_dtype'))
@@ -30,16 +30,16 @@ def chosen_dtype(dtype: Any, config: Mapping[str, Any]) -> torch.dtype | None:
     return found
 
 
-def placing(device_map: Any) -> Callable[[str], torch.device | None]:
+def make_placement(device_map: Any) -> Callable[[str], torch.device | None]:
     """A function from names to devices: the longest prefix of a module counts."""
     if device_map is None or isinstance(device_map, (str, int, torch.device)):
         if device_map == 'auto':
             raise ValueError("`device_map` got 'auto', it must be a device, or a dict from modules to devices")
-        device = None if device_map is None else device_of(device_map)
+        device = None if device_map is None else parse_device(device_map)
         return lambda name: device
     if not isinstance(device_map, Mapping):
         raise TypeError(f'`device_map` got {shown(device_map)}, it must be None, a device or a dict')
-    devices = {prefix: device_of(device) for prefix, device in device_map.items()}
+    devices = {prefix: parse_device(device) for prefix, device in device_map.items()}
 
     def place(name: str) -> torch.device | None:
         fits = [p for p in devices if p == '' or name == p or name.startswith(f'{p}.')]
@@ -50,7 +50,7 @@ def placing(device_map: Any) -> Callable[[str], torch.device | None]:
     return place
 
 
-def device_of(device: Any) -> torch.device:
+def parse_device(device: Any) -> torch.device:
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -60,95 +60,95 @@ def device_of(device: Any) -> torch.device:
 # the call that builds the model
 
 
-def inside(call: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def get_inner_calls(call: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The calls within a call."""
     return {name: value for name, value in call.items() if isinstance(value, dict) and value.get('class') in KINDS}
 
 
-def features_of(call: Mapping[str, Any]) -> tuple[type[Feature], ...]:
+def decode_features(call: Mapping[str, Any]) -> tuple[type[Feature], ...]:
     """The `features` of a call, of one from a file too."""
     return known_features(decode(call.get('features')))
 
 
-def own_features(call: Mapping[str, Any]) -> list[type[Feature]]:
+def select_own_features(call: Mapping[str, Any]) -> list[type[Feature]]:
     """Those of the features of a call that act where its class does, not in its stack."""
     level = KINDS[call['class']].catalogue
-    return [one for one in features_of(call) if level and one.stages is level[0].stages]
+    return [one for one in decode_features(call) if level and one.stages is level[0].stages]
 
 
-def takes(call: Mapping[str, Any], name: str) -> bool:
+def accepts_keyword(call: Mapping[str, Any], name: str) -> bool:
     """Whether the class of a call has a keyword, or features of the user's that the call holds have."""
-    if name in KINDS[call['class']].accepted() or name in flags_of(own_features(call)):
+    if name in KINDS[call['class']].accepted() or name in flags_of(select_own_features(call)):
         return True
     if 'depth' in call:
-        return name == 'features' or name in flags_of_strangers(features_of(call))
+        return name == 'features' or name in flags_of_strangers(decode_features(call))
     return name.startswith(('enc_', 'dec_')) and any(held.startswith('enc_') for held in call)
 
 
-def with_keywords(call: dict[str, Any], keywords: Mapping[str, Any], others: Collection[str] = ()) -> dict[str, Any]:
+def add_keywords(call: dict[str, Any], keywords: Mapping[str, Any], others: Collection[str] = ()) -> dict[str, Any]:
     """The call with further keywords: each goes to the wrapper, if that takes it, else to the stack, else to all calls
     within that do. `others` are names that `load` itself takes."""
     features_first = sorted(keywords.items(), key=lambda item: item[0] != 'features')  # which bring keywords of theirs
     for name, value in features_first:
-        found = with_keyword(call, name, value)
+        found = add_keyword(call, name, value)
         if found is None:
-            known = {n for one in (call, *inside(call).values()) for n in KINDS[one['class']].accepted()}
+            known = {n for one in (call, *get_inner_calls(call).values()) for n in KINDS[one['class']].accepted()}
             hint = advice(name, (*known, *others), value, KINDS[call['class']], 'load')
             raise ConfigError(f'unknown keyword `{name}` of {call["class"]}{hint}')
         call = found
     return call
 
 
-def with_keyword(call: dict[str, Any], name: str, value: Any) -> dict[str, Any] | None:
-    if takes(call, name):
+def add_keyword(call: dict[str, Any], name: str, value: Any) -> dict[str, Any] | None:
+    if accepts_keyword(call, name):
         return {**call, name: value}
-    tried = {part: with_keyword(within, name, value) for part, within in inside(call).items()}
+    tried = {part: add_keyword(within, name, value) for part, within in get_inner_calls(call).items()}
     found = {part: within for part, within in tried.items() if within is not None}
-    if name == 'features' and own_features({**call, name: value}):
+    if name == 'features' and select_own_features({**call, name: value}):
         found[name] = value
     return {**call, **found} if found else None
 
 
-def with_dropout(call: dict[str, Any], dropout: float | None) -> dict[str, Any]:
+def set_dropout(call: dict[str, Any], dropout: float | None) -> dict[str, Any]:
     """Keywords with one probability for every dropout in them."""
     if dropout is None:
         return call
     if not probability.test(dropout):
         raise ValueError(f'`dropout` got {shown(dropout)}, it must be {probability.words}')
     return {
-        name: with_dropout(value, dropout) if isinstance(value, dict)
+        name: set_dropout(value, dropout) if isinstance(value, dict)
         else dropout if 'dropout' in name else value
         for name, value in call.items()
     }  # fmt: skip
 
 
-def with_tokens(call: dict[str, Any], num_tokens: int | None) -> dict[str, Any]:
+def set_num_tokens(call: dict[str, Any], num_tokens: int | None) -> dict[str, Any]:
     """The call with a larger vocabulary."""
     if num_tokens is None:
         return call
     if not isinstance(num_tokens, int) or isinstance(num_tokens, bool):
         raise TypeError(f'`num_tokens` got {shown(num_tokens)}, it must be an integer')
     if call['class'] == 'Classifier':
-        return {**call, 'net': with_tokens(call['net'], num_tokens)}
-    held = vocabularies(call)
+        return {**call, 'net': set_num_tokens(call['net'], num_tokens)}
+    held = list_vocabularies(call)
     if not held:
         raise ConfigError(f'`num_tokens` got {num_tokens}, but this {call["class"]} has no vocabulary')
     if num_tokens < (least := max(held)):
         raise ConfigError(f'`num_tokens` got {num_tokens}, it must be at least {least}, that of the config')
-    return resized(call, num_tokens)
+    return resize(call, num_tokens)
 
 
-def vocabularies(call: Mapping[str, Any]) -> list[int]:
-    inner = [size for within in inside(call).values() for size in vocabularies(within)]
+def list_vocabularies(call: Mapping[str, Any]) -> list[int]:
+    inner = [size for within in get_inner_calls(call).values() for size in list_vocabularies(within)]
     return [call[name] for name in VOCABULARIES if name in call] + inner
 
 
-def resized(call: Mapping[str, Any], num_tokens: int) -> dict[str, Any]:
-    within = {name: resized(value, num_tokens) for name, value in inside(call).items()}
+def resize(call: Mapping[str, Any], num_tokens: int) -> dict[str, Any]:
+    within = {name: resize(value, num_tokens) for name, value in get_inner_calls(call).items()}
     return {**call, **within, **{name: num_tokens for name in VOCABULARIES if name in call}}
 
 
-def grown(t: Tensor, like: Tensor) -> Tensor:
+def grow_table(t: Tensor, like: Tensor) -> Tensor:
     """A table with as many rows as another: the new ones are the mean of those there."""
     if t.shape[:1] >= like.shape[:1]:
         return t
@@ -167,10 +167,10 @@ def freeze(model: nn.Module, trainable: str | Collection[str]) -> None:
         raise TypeError(f"`trainable` got {shown(trainable)}, it must be 'all', 'head', or prefixes of parameters")
     names = [name for name, _ in model.named_parameters()]
     if trainable == 'head':
-        learning = set(filter(is_of_head, names))
+        learning = set(filter(is_head_weight, names))
     else:
         prefixes = (trainable,) if isinstance(trainable, str) else tuple(trainable)
-        learning = set().union(*(begun_by(prefix, names) for prefix in prefixes))
+        learning = set().union(*(match_prefix(prefix, names) for prefix in prefixes))
     if not learning:
         without = 'the model has no head with parameters of its own' if trainable == 'head' else 'nothing would learn'
         raise ValueError(f'`trainable` got {shown(trainable)}, but {without}')
@@ -178,7 +178,7 @@ def freeze(model: nn.Module, trainable: str | Collection[str]) -> None:
         p.requires_grad_(name in learning)
 
 
-def begun_by(prefix: str, names: list[str]) -> set[str]:
+def match_prefix(prefix: str, names: list[str]) -> set[str]:
     """The parameters of a module, by the beginning of their names; '' for all."""
     found = {name for name in names if prefix in ('', name) or name.startswith(f'{prefix}.')}
     if not found:

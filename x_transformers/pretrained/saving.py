@@ -18,8 +18,17 @@ from x_transformers.finetuning import FineTuned
 from x_transformers.flags import ConfigError, shown
 from x_transformers.flags.config import is_configured
 from x_transformers.flags.unexpected import answering
-from x_transformers.pretrained.described import call_of, canonical, check_keywords, described, differences
-from x_transformers.pretrained.engine import bare, held, is_settled, is_spare, made, once, saved, steps_of
+from x_transformers.pretrained.described import canonicalize, check_keywords, find_differences, get_call, infer_config
+from x_transformers.pretrained.engine import (
+    build,
+    deduplicate,
+    is_derived,
+    is_spare,
+    list_saved,
+    list_tensors,
+    make_steps,
+    strip_wrappers,
+)
 from x_transformers.pretrained.files import (
     GENERATION,
     OF_MODEL,
@@ -28,10 +37,10 @@ from x_transformers.pretrained.files import (
     in_bytes,
     write_weights,
 )
-from x_transformers.pretrained.heads import NOT_THERE, is_of_head, kinds_of, row_for, settled
-from x_transformers.pretrained.loading import Info, remade
+from x_transformers.pretrained.heads import NOT_THERE, find_spec, is_head_weight, list_heads, resolve_head
+from x_transformers.pretrained.loading import Info, rebuild_buffers
 from x_transformers.pretrained.options import VOCABULARIES
-from x_transformers.pretrained.specs import OWN, ROWS, Fields, Part, Row, Value, row_of
+from x_transformers.pretrained.specs import OWN, SPECS, Fields, ModelSpec, ModuleSpec, Value, get_spec
 
 
 @answering
@@ -61,7 +70,7 @@ def save(
     """
     if format not in ('hf', 'own'):
         raise ValueError(f"`format` got {shown(format)}, it must be 'hf' or 'own'")
-    model = without_torch_wrappers(model)
+    model = unwrap(model)
     if not is_configured(model):
         raise TypeError(f'`model` got a {type(model).__name__}, it must be a model of this library')
     apart = next((name for name, t in model.state_dict(keep_vars=True).items() if hasattr(t, 'full_tensor')), None)
@@ -77,11 +86,11 @@ def save(
     folder, most = Path(path), in_bytes(max_shard_size)
     if format == 'own':
         info = getattr(model, 'pretrained', None)
-        config, get, sizes = own_files(model)
+        config, get, sizes = prepare_own_files(model)
     else:
-        model = model_to_write(model)
+        model = find_writable(model)
         info = getattr(model, 'pretrained', None)
-        config, get, sizes = files_of(model, info, hf_type)
+        config, get, sizes = prepare_hf_files(model, info, hf_type)
     generation = getattr(info, 'generation', None) if generation is None else generation
     with renewing(folder, OF_MODEL) as new:
         if tokenizer_from is not None:
@@ -92,56 +101,58 @@ def save(
             write_json(generation, new / GENERATION)
 
 
-def on_cpu(t: Tensor) -> Tensor:
+def copy_to_cpu(t: Tensor) -> Tensor:
     return t.detach().to('cpu').contiguous()
 
 
-def widest_first(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def sort_by_width(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors sorted by their dtypes: in a file each begins at a multiple of its width."""
     return dict(sorted(state.items(), key=lambda item: -item[1].itemsize))
 
 
-def own_files(model: Any) -> tuple[dict[str, Any], Get, dict[str, int]]:
+def prepare_own_files(model: Any) -> tuple[dict[str, Any], Get, dict[str, int]]:
     """The config to write in our own format, a function from names to tensors, and their sizes in bytes."""
     from x_transformers import __version__
 
     config = {'model_type': OWN, 'x_transformers_version': __version__, 'config': model.config}
     state = model.state_dict(keep_vars=True)
     check_tensors(state)
-    ties = check_described(model, state, rebuilt(model.config))
+    ties = check_described(model, state, rebuild(model.config))
     if ties:
         config['tied'] = ties
-    state = widest_first(once(state))
+    state = sort_by_width(deduplicate(state))
     return (
         config,
-        lambda names: {name: on_cpu(state[name]) for name in names},
+        lambda names: {name: copy_to_cpu(state[name]) for name in names},
         {name: t.nbytes for name, t in state.items()},
     )
 
 
-def files_of(model: nn.Module, info: Info | None, hf_type: str | None) -> tuple[dict[str, Any], Get, dict[str, int]]:
+def prepare_hf_files(
+    model: nn.Module, info: Info | None, hf_type: str | None
+) -> tuple[dict[str, Any], Get, dict[str, int]]:
     """The same in the format of `transformers`."""
-    whole, state = held(model), saved(model)
+    whole, state = list_tensors(model), list_saved(model)
     check_tensors(whole)
-    config, fields = said_of(model, info, hf_type, whole)
-    if fields.row.type in NOT_THERE.get(fields.row.head, ()):
-        raise ConfigError(f'`transformers` has no {fields.row.architectures[0]}: {OWN_FORMAT}')
+    config, fields = make_config(model, info, hf_type, whole)
+    if fields.spec.type in NOT_THERE.get(fields.spec.head, ()):
+        raise ConfigError(f'`transformers` has no {fields.spec.architectures[0]}: {OWN_FORMAT}')
     check_keywords(model, fields)
-    fresh = rebuilt(fields.keywords())
-    wanted = saved(fresh)
+    fresh = rebuild(fields.keywords())
+    wanted = list_saved(fresh)
     state |= {name: whole[name] for name in whole.keys() & wanted.keys()}  # what is one tensor by hand is written twice
-    check_weights(state, wanted, fields.row.type)
+    check_weights(state, wanted, fields.spec.type)
     check_described(model, whole, fresh, names_classes=False)
-    check_frequencies(model, fields.row.type)
-    steps = steps_of(fields.row, fields, state)
+    check_frequencies(model, fields.spec.type)
+    steps = make_steps(fields.spec, fields, state)
     steps.sort(key=lambda step: -max(state[name].itemsize for name in step.ours))
     of = {name: step for step in steps for name in step.theirs}
     empty = {name: torch.empty_like(t, device='meta') for name, t in state.items()}
     nbytes = {name: t.nbytes for step in steps for name, t in step.write(empty).items()}
-    as_read = info if info is not None and info.type == fields.row.type else None
+    as_read = info if info is not None and info.type == fields.spec.type else None
     kept = as_read.kept if as_read else {}
     # theirs ties nothing where the head is not tied, and reads each name
-    names = as_read.copies if as_read else fields.row.copies if fields.row.tied and not fields.tied else {}
+    names = as_read.copies if as_read else fields.spec.copies if fields.spec.tied and not fields.tied else {}
     copies = {copy: of_it for copy, of_it in names.items() if of_it in nbytes and copy not in nbytes}
     nbytes |= {copy: nbytes[of_it] for copy, of_it in copies.items()}
     nbytes |= {name: t.nbytes for name, t in kept.items() if name not in nbytes}
@@ -150,13 +161,13 @@ def files_of(model: nn.Module, info: Info | None, hf_type: str | None) -> tuple[
         found: dict[str, Tensor] = {}
         for name in (copies.get(name, name) for name in names):
             if name in of and name not in found:
-                found.update(of[name].write({ours: on_cpu(state[ours]) for ours in of[name].ours}))
-        return {name: with_rows(found.get(copies.get(name, name)), kept.get(name)) for name in names}
+                found.update(of[name].write({ours: copy_to_cpu(state[ours]) for ours in of[name].ours}))
+        return {name: replace_first_rows(found.get(copies.get(name, name)), kept.get(name)) for name in names}
 
     return config, get, nbytes
 
 
-def with_rows(t: Tensor | None, first: Tensor | None) -> Tensor:
+def replace_first_rows(t: Tensor | None, first: Tensor | None) -> Tensor:
     """A tensor with other first rows."""
     like: Any = first if t is None else t  # one of both is there
     found = like.contiguous().clone()
@@ -165,40 +176,40 @@ def with_rows(t: Tensor | None, first: Tensor | None) -> Tensor:
     return found
 
 
-def said_of(
+def make_config(
     model: nn.Module, info: Info | None, hf_type: str | None, state: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], Fields]:
     """The config to write of a model with these weights, and its fields."""
     has_head = any(name.endswith('to_logits.weight') for name in state)
-    row, config = chosen(model, info, hf_type, not has_head)
-    config |= sizes_now(call_of(model), row, config)
-    found = {name: config.pop(name) for name in row.presence if name in config} | (info.found if info else {})
-    tied = row.tied is not None and not has_head
-    says = config.get('tie_word_embeddings', row.defaults.get('tie_word_embeddings'))
+    spec, config = choose_spec(model, info, hf_type, not has_head)
+    config |= get_current_sizes(get_call(model), spec, config)
+    found = {name: config.pop(name) for name in spec.presence if name in config} | (info.found if info else {})
+    tied = spec.tied is not None and not has_head
+    says = config.get('tie_word_embeddings', spec.defaults.get('tie_word_embeddings'))
     # a file with a head of its own is read as untied whatever its config says, which is then left as it was
     untied_as_read = info is not None and not info.tied and not tied and says
-    if row.tied is not None and says != tied and not untied_as_read:
+    if spec.tied is not None and says != tied and not untied_as_read:
         config['tie_word_embeddings'] = tied
     config.pop('torch_dtype', None)
     dtypes = {t.dtype for t in state.values() if t.is_floating_point()} or {torch.float32}
     widest = functools.reduce(torch.promote_types, dtypes)  # in which a model of several dtypes is read again
     config['dtype'] = str(widest).removeprefix('torch.')
-    return config, Fields(row, config, tied, found)
+    return config, Fields(spec, config, tied, found)
 
 
 def check_weights(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], kind: str) -> None:
     """Refuse weights that a model of the config does not have, or has in another shape; and a model without some."""
-    has, needs = ({bare(name): t.shape for name, t in own.items()} for own in (state, wanted))
+    has, needs = ({strip_wrappers(name): t.shape for name, t in own.items()} for own in (state, wanted))
     for name in (*has, *needs):
         if has.get(name) != needs.get(name):
             here, there = (f'has shape {tuple(own[name])}' if name in own else 'is missing' for own in (has, needs))
             raise ConfigError(f'`{name}` of the model {here}, in a {kind} of its config it {there}')
 
 
-def rebuilt(call: Mapping[str, Any]) -> nn.Module:
+def rebuild(call: Mapping[str, Any]) -> nn.Module:
     """The model of a call as it will be built when it is read, without weights, and without drawing any number."""
     with torch.random.fork_rng(devices=[]):
-        return made(call)
+        return build(call)
 
 
 def check_tensors(state: Mapping[str, Tensor]) -> None:
@@ -227,9 +238,9 @@ def check_described(
     returns   what is one tensor here and not in a new model of the config: further names, each with the first
     """
     check_modules(model, fresh, names_classes)
-    wanted = {bare(name): t for name, t in fresh.state_dict(keep_vars=True).items()}
-    own = {bare(name): name for name in state}
-    for path in (*own, *(path for path in wanted if not is_settled(path))):
+    wanted = {strip_wrappers(name): t for name, t in fresh.state_dict(keep_vars=True).items()}
+    own = {strip_wrappers(name): name for name in state}
+    for path in (*own, *(path for path in wanted if not is_derived(path))):
         here, there = state.get(own.get(path, '')), wanted.get(path)
         if here is None or there is None or here.shape != there.shape:
             has, needs = ('is missing' if t is None else f'has shape {tuple(t.shape)}' for t in (here, there))
@@ -251,14 +262,14 @@ def check_modules(model: nn.Module, fresh: nn.Module, names_classes: bool) -> No
     """Refuse modules that are others than those of a new model of the config."""
     # without what flags put around branches, of which the innermost comes last
     own, wanted = (
-        {bare(f'{name}.')[:-1]: (name, module) for name, module in one.named_modules(remove_duplicate=False)}
+        {strip_wrappers(f'{name}.')[:-1]: (name, module) for name, module in one.named_modules(remove_duplicate=False)}
         for one in (model, fresh)
     )
     for path, (name, module) in own.items():
         (_, other), (_, parent) = (wanted.get(at, ('', None)) for at in (path, path.rpartition('.')[0]))
         if not names_classes and 'layers.' not in path and is_configured(module) and isinstance(module, type(other)):
             continue
-        if name and not is_alike(module, other, parent, name.rpartition('.')[2]):
+        if name and not is_equivalent(module, other, parent, name.rpartition('.')[2]):
             here, there = ('nothing' if one is None else f'a {type(one).__name__}' for one in (module, other))
             raise ConfigError(f'`{name}` of the model is {here}, in a model of its config it is {there}: {CHANGED}')
 
@@ -272,7 +283,7 @@ def check_frequencies(model: nn.Module, kind: str) -> None:
                 raise ConfigError(f'`{name}.inv_freq` of the model is not what its {kind} config says: {CHANGED}')
 
 
-def is_alike(module: nn.Module, other: nn.Module | None, parent: nn.Module | None, name: str) -> bool:
+def is_equivalent(module: nn.Module, other: nn.Module | None, parent: nn.Module | None, name: str) -> bool:
     """Whether a module computes in evaluation what that of a new model does. What has a place of its own in a module,
     which does not know it, computes nothing."""
     kind = vars(module).get('_built_as', type(module))
@@ -286,24 +297,26 @@ def is_alike(module: nn.Module, other: nn.Module | None, parent: nn.Module | Non
     return kind is wanted and (free or module.extra_repr() == other.extra_repr())
 
 
-def chosen(model: nn.Module, info: Info | None, hf_type: str | None, tied: bool) -> tuple[Row, dict[str, Any]]:
+def choose_spec(
+    model: nn.Module, info: Info | None, hf_type: str | None, tied: bool
+) -> tuple[ModelSpec, dict[str, Any]]:
     """The type to write, and the config that the model was read with; else one that says the same."""
-    inner = info_of(getattr(model, 'net', model))  # of a new head around a model that was loaded
+    inner = get_info(getattr(model, 'net', model))  # of a new head around a model that was loaded
     if info is not None and info.type != OWN and hf_type in (None, info.type):
-        return row_for(info.config), dict(info.config)
+        return find_spec(info.config), dict(info.config)
     if inner is not None and hf_type in (None, inner.type):
-        found, hf_type = config_of_loaded(model, inner), inner.type
+        found, hf_type = find_head_config(model, inner), inner.type
         if found is not None:
             return found
-    config = described(model, tied, hf_type)
-    return row_for(config), config
+    config = infer_config(model, tied, hf_type)
+    return find_spec(config), config
 
 
 OWN_FORMAT = "`format='own'` saves it as it is"
 KINDS = {'tokens': 'tokens', 'span': 'span', 'class': 'classify'}  # heads of `FineTuned`, by the names of the table
 
 
-def without_torch_wrappers(model: Any) -> Any:
+def unwrap(model: Any) -> Any:
     """Return a model without what `torch.compile`, DDP and the like put around it."""
     while isinstance(model, nn.Module) and not is_configured(model):
         children = dict(model.named_children())
@@ -314,96 +327,96 @@ def without_torch_wrappers(model: Any) -> Any:
     return model
 
 
-def info_of(model: nn.Module) -> Info | None:
+def get_info(model: nn.Module) -> Info | None:
     """Return what is known of a model that was loaded in the format of `transformers`."""
     info = getattr(model, 'pretrained', None)
     return info if isinstance(info, Info) and info.type != OWN else None
 
 
-def is_written(model: nn.Module) -> bool:
+def is_writable(model: nn.Module) -> bool:
     """Return True for a class of models that types of `transformers` are read as."""
-    written = {row.wrapper for row in ROWS.values()} | {'Classifier'}
+    written = {spec.wrapper for spec in SPECS.values()} | {'Classifier'}
     return not written.isdisjoint(kind.__name__ for kind in type(model).__mro__)
 
 
-def model_to_write(model: nn.Module) -> nn.Module:
+def find_writable(model: nn.Module) -> nn.Module:
     """Return the model in a wrapper of training, which adds no weights, or with a head of `finetune`.
 
     Raises ConfigError, which says what to save instead, for a module that no class of `transformers` is like.
     """
-    while info_of(model) is None and not is_written(model):
+    while get_info(model) is None and not is_writable(model):
         if isinstance(model, FineTuned):
-            return with_head_of_theirs(model)
+            return convert_finetuned(model)
         children = {name: child for name, child in model.named_children() if is_configured(child)}
         names = [*model.state_dict()]
         inner = next((n for n in children if all(name.startswith(f'{n}.') for name in names)), None)
         if inner is None:
-            inside = [name for name, child in children.items() if is_written(child)]
+            inside = [name for name, child in children.items() if is_writable(child)]
             way = f'save its `{inside[0]}`, or ' if inside else ''
             raise ConfigError(f'a {type(model).__name__} is no class of `transformers`: {way}{OWN_FORMAT}')
         model = children[inner]
     return model
 
 
-def with_head_of_theirs(model: FineTuned) -> nn.Module:
+def convert_finetuned(model: FineTuned) -> nn.Module:
     """Return a `FineTuned` as the classifier of the table that computes the same, with the same tensors."""
-    info, kind = info_of(model.net), KINDS[model.kind]
+    info, kind = get_info(model.net), KINDS[model.kind]
     start = f'a FineTuned of `head={model.kind!r}` cannot be written in the format of `transformers`'
     if info is None:
         raise ConfigError(f'{start}, since its model was not loaded in that format: {OWN_FORMAT}')
     way = f'train `pretrained.load(source, head={kind!r}, num_classes={model.num_labels})`, or {OWN_FORMAT}'
-    if kind not in kinds_of(row_of(info.config)):
+    if kind not in list_heads(get_spec(info.config)):
         raise ConfigError(f'{start}: a {info.type} has no such head there. {OWN_FORMAT}')
-    row, config = settled(info.config, kind, None if kind == 'span' else model.num_labels)
-    fields = Fields(row, config, info.tied, {**dict.fromkeys(row.presence, False), **info.found})
-    view: Any = made(fields.keywords())
-    body = {f'net.{name}': t for name, t in saved(model.net).items() if not is_of_head(name)}
+    spec, config = resolve_head(info.config, kind, None if kind == 'span' else model.num_labels)
+    fields = Fields(spec, config, info.tied, {**dict.fromkeys(spec.presence, False), **info.found})
+    view: Any = build(fields.keywords())
+    body = {f'net.{name}': t for name, t in list_saved(model.net).items() if not is_head_weight(name)}
     state = {**body, **{f'to_classes.{name}': t for name, t in model.head.named_parameters()}}
-    wanted = saved(view)
+    wanted = list_saved(view)
     other = next((name for name in (*wanted, *state) if (name in wanted) != (name in state)), None)
     reads = 'span' if kind == 'span' else model.read or 'all'
     if other is not None or getattr(view, 'token', 'all') != reads:
         why = f'reads the {getattr(view, "token", "all")} token' if other is None else f'differs in `{other}`'
-        raise ConfigError(f'{start}: a {row.architectures[0]} {why}. Instead, {way}')
+        raise ConfigError(f'{start}: a {spec.architectures[0]} {why}. Instead, {way}')
     view.load_state_dict(state, assign=True, strict=False)
-    remade(view, info)
-    found = {name: fields.values[name] for name in row.presence}
-    kept = {name: t for name, t in info.kept.items() if not is_spare(row, name)}
+    rebuild_buffers(view, info)
+    found = {name: fields.values[name] for name in spec.presence}
+    kept = {name: t for name, t in info.kept.items() if not is_spare(spec, name)}
     view.pretrained = replace(info, config=config, keywords=fields.keywords(), found=found, kept=kept)
     return view.train(model.training)
 
 
-def config_of_loaded(model: nn.Module, info: Info) -> tuple[Row, dict[str, Any]] | None:
+def find_head_config(model: nn.Module, info: Info) -> tuple[ModelSpec, dict[str, Any]] | None:
     """Return the row and the config of a new head around a model that was loaded, or None if no head is like it."""
-    now, classes = canonical(call_of(model)), getattr(model, 'num_classes', None)
-    for kind in kinds_of(row_of(info.config)):
+    now, classes = canonicalize(get_call(model)), getattr(model, 'num_classes', None)
+    for kind in list_heads(get_spec(info.config)):
         try:
-            row, config = settled(info.config, kind, classes if kind in ('classify', 'tokens') else None)
-            said = canonical(Fields(row, config, info.tied, info.found).keywords())
+            spec, config = resolve_head(info.config, kind, classes if kind in ('classify', 'tokens') else None)
+            said = canonicalize(Fields(spec, config, info.tied, info.found).keywords())
         except ConfigError:
             continue
-        if not differences(now, said):
-            return row, config
+        if not find_differences(now, said):
+            return spec, config
     return None
 
 
-def vocabularies_of(values: Mapping[str, Value], call: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+def iterate_vocabularies(values: Mapping[str, Value], call: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     """Yield the fields of a row that are sizes of vocabularies, each with its value in a call."""
     for name, value in values.items():
-        if isinstance(value, Part) and isinstance(call.get(name), Mapping):
-            yield from vocabularies_of(value.keywords, call[name])
+        if isinstance(value, ModuleSpec) and isinstance(call.get(name), Mapping):
+            yield from iterate_vocabularies(value.keywords, call[name])
         elif name in VOCABULARIES and isinstance(value, str) and name in call:
             yield value, call[name]
 
 
-def sizes_now(call: Mapping[str, Any], row: Row, config: Mapping[str, Any]) -> dict[str, Any]:
+def get_current_sizes(call: Mapping[str, Any], spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a config with the sizes of vocabularies, which may have changed since it was read."""
     call = call['net'] if call['class'] == 'Classifier' else call
-    found: dict[str, Any] = dict(vocabularies_of(row.model, call))
-    for part, (field, kind, _) in row.parts.items():
+    found: dict[str, Any] = dict(iterate_vocabularies(spec.model, call))
+    for part, (field, kind, _) in spec.parts.items():
         held = config.get(f'{field}_dict') or config.get(field) or {}
-        inner = sizes_now(call[part], ROWS[kind], held)
-        if any(held.get(name, ROWS[kind].defaults.get(name)) != size for name, size in inner.items()):
+        inner = get_current_sizes(call[part], SPECS[kind], held)
+        if any(held.get(name, SPECS[kind].defaults.get(name)) != size for name, size in inner.items()):
             found[field] = {**held, **inner}
             found |= {f'{field}_dict': None} if f'{field}_dict' in config else {}
     return found

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from x_transformers.flags import ConfigError, did_you_mean, shown
 from x_transformers.flags.config import KINDS
-from x_transformers.pretrained.mappings import Link, Sizes
+from x_transformers.pretrained.mappings import ModelSizes, WeightMapping
 
 # fields of a config that change no numbers
 WITHOUT_EFFECT = re.compile(
@@ -77,7 +77,7 @@ class Const:
 
 
 @dataclass(frozen=True)
-class Part:
+class ModuleSpec:
     """A module as the value of a keyword: its class, and its own keywords."""
 
     kind: str
@@ -85,11 +85,11 @@ class Part:
 
 
 # the value of a keyword: the name of a field, a function of the fields, or itself
-Value = str | Const | Part | Callable[['Fields'], Any] | int | float | bool | None
+Value = str | Const | ModuleSpec | Callable[['Fields'], Any] | int | float | bool | None
 
 
 @dataclass(frozen=True)
-class Row:
+class ModelSpec:
     """How models of one `model_type` of `transformers` are read and written. `like` starts from another row.
 
     type             its `model_type`, or as it is `spelled` there
@@ -135,7 +135,7 @@ class Row:
     model: Mapping[str, Value] = field(default_factory=dict)
     layers: Mapping[str, Value] = field(default_factory=dict)
     sizes: Mapping[str, Value] = field(default_factory=dict)
-    links: tuple[Link, ...] = ()
+    links: tuple[WeightMapping, ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
     spare: tuple[str, ...] = ()
@@ -156,7 +156,7 @@ class Row:
     spelled: str = ''
     merges = ('defaults', 'rules', 'names', 'aliases', 'fixed', 'model', 'layers', 'sizes', 'heads')
 
-    def like(self, type: str, *architectures: str, without: Sequence[str] = (), **changes: Any) -> Row:
+    def like(self, type: str, *architectures: str, without: Sequence[str] = (), **changes: Any) -> ModelSpec:
         """A row that differs from this one. Mappings are merged, `without` some of their names."""
         for name in self.merges:
             merged = {**getattr(self, name), **changes.get(name, {})}
@@ -164,9 +164,9 @@ class Row:
         return replace(self, type=type, architectures=architectures, **changes)
 
 
-def in_their_words(row: Row, config: Mapping[str, Any]) -> dict[str, Any]:
+def rename_fields(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Any]:
     """A config by the names that the class of its type reads."""
-    theirs = {field: name for name, field in row.names.items()}
+    theirs = {field: name for name, field in spec.names.items()}
     return {theirs.get(name, name): value for name, value in config.items()}
 
 
@@ -180,37 +180,37 @@ class Fields:
 
     def __init__(
         self,
-        row: Row,
+        spec: ModelSpec,
         config: Mapping[str, Any],
         tied: bool | None = None,
         found: Mapping[str, bool] | None = None,
     ) -> None:
-        self.row, self.config = row, config
+        self.spec, self.config = spec, config
         self.behind: dict[str, list[str]] = {}  # the fields that keywords come from
         self.asked: list[str] = []
         self.check()
         self.architecture = self.class_of_config()
-        renamed = set(row.names.values())  # what their class does not know by that name
+        renamed = set(spec.names.values())  # what their class does not know by that name
         said = {name: value for name, value in config.items() if name not in renamed}
-        read = {row.aliases.get(name, name): value for name, value in reversed(list(said.items()))}
-        read.update({name: said[name] for name in row.defaults if name in said})
-        read.update({field: config[name] for name, field in row.names.items() if name in config})
+        read = {spec.aliases.get(name, name): value for name, value in reversed(list(said.items()))}
+        read.update({name: said[name] for name in spec.defaults if name in said})
+        read.update({field: config[name] for name, field in spec.names.items() if name in config})
         # their classes ask whether such a field is true, and null is not
-        read = {n: False if v is None and isinstance(row.defaults.get(n), bool) else v for n, v in read.items()}
-        self.values = {**row.defaults, **row.rules, **read}
+        read = {n: False if v is None and isinstance(spec.defaults.get(n), bool) else v for n, v in read.items()}
+        self.values = {**spec.defaults, **spec.rules, **read}
         self.values['tied'] = self.values.get('tie_word_embeddings', False) if tied is None else tied
         self.values.update(found or {})
-        self.parts = {name: self.part(*of) for name, of in row.parts.items()}
+        self.parts = {name: self.part(*of) for name, of in spec.parts.items()}
 
     def part(self, field: str, type: str, architecture: str) -> Fields:
         """The fields of a model within this one. Older configs have a second dict, which counts instead."""
         second = self.values.get(f'{field}_dict')
         given = second if second is not None else getattr(self, field) or {}
-        return Fields(ROWS[type], {**given, 'model_type': type, 'architectures': [architecture]})
+        return Fields(SPECS[type], {**given, 'model_type': type, 'architectures': [architecture]})
 
     def start(self) -> str:
         """What files of this architecture leave out of the names of the row."""
-        return self.row.base if self.architecture in self.row.bare else ''
+        return self.spec.base if self.architecture in self.spec.bare else ''
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -218,49 +218,49 @@ class Fields:
             self.asked.append(name)
             return found
         except KeyError:
-            raise AttributeError(f'the row of {self.row.type} reads no field `{name}`') from None
+            raise AttributeError(f'the row of {self.spec.type} reads no field `{name}`') from None
 
     def class_of_config(self) -> str:
         """The class that wrote it; the first of the row if it names another, which a row of many refuses."""
-        known, listed = self.row.architectures, tuple(self.config.get('architectures') or ())
-        if self.row.bare and listed and listed[0] not in known:
+        known, listed = self.spec.architectures, tuple(self.config.get('architectures') or ())
+        if self.spec.bare and listed and listed[0] not in known:
             raise ConfigError(
-                f'`architectures` of this {self.row.type} checkpoint is {listed[0]!r}, it must be one of '
+                f'`architectures` of this {self.spec.type} checkpoint is {listed[0]!r}, it must be one of '
                 f'{", ".join(known)}'
             )
         return next((name for name in listed if name in known), next(iter(known), ''))
 
     def check(self) -> None:
         """Refuse what changes numbers in a way that is not computed."""
-        row = self.row
+        spec = self.spec
         few_bits = next((name for name in QUANTIZED if self.config.get(name)), None)
         if few_bits is not None:
             raise ConfigError(
-                f'`{few_bits}` of this {row.type} checkpoint is set: weights in few bits are not read, save them in '
+                f'`{few_bits}` of this {spec.type} checkpoint is set: weights in few bits are not read, save them in '
                 f'bfloat16 first, by `AutoModel.from_pretrained(path, dtype="bfloat16").dequantize()`, or take the '
                 f'model before it was quantized'
             )
-        known = fields_known(row)
-        unknown = unknown_fields(row, self.config)
+        known = list_known_fields(spec)
+        unknown = find_unknown_fields(spec, self.config)
         if unknown:
             raise ConfigError(
-                f'`{unknown[0]}` of this {row.type} checkpoint is {shown(self.config[unknown[0]])}, which the library '
+                f'`{unknown[0]}` of this {spec.type} checkpoint is {shown(self.config[unknown[0]])}, which the library '
                 f'does not know{did_you_mean(unknown[0], known)}; `unknown={unknown}` passes over what changes no '
                 f"numbers, and `unknown='ignore'` over any such field"
             )
         for name, value in self.config.items():
-            allowed = row.fixed.get(name)
+            allowed = spec.fixed.get(name)
             if allowed is not None and value not in allowed:
                 raise ConfigError(
-                    f'`{name}` of this {row.type} checkpoint is {shown(value)}, which the library does not compute: '
+                    f'`{name}` of this {spec.type} checkpoint is {shown(value)}, which the library does not compute: '
                     f'it must be {" or ".join(map(shown, allowed))}'
                 )
 
     def value(self, value: Value) -> Any:
         if isinstance(value, Const):
             return value.value
-        if isinstance(value, Part):
-            return {'class': value.kind, **projecting(self.all(value.keywords))}
+        if isinstance(value, ModuleSpec):
+            return {'class': value.kind, **add_projections(self.all(value.keywords))}
         if isinstance(value, str):
             return getattr(self, value)
         return value(self) if callable(value) else value
@@ -276,20 +276,20 @@ class Fields:
         try:
             found = self.value(value)
             if found is None and isinstance(value, str) and re.sub('^(enc|dec)_', '', name) in NUMBERS:
-                raise ConfigError(f'`{value}` of this {self.row.type} checkpoint is None, it must be a number')
-            self.behind[name] = [asked for asked in dict.fromkeys(self.asked) if asked in self.row.defaults]
+                raise ConfigError(f'`{value}` of this {self.spec.type} checkpoint is None, it must be a number')
+            self.behind[name] = [asked for asked in dict.fromkeys(self.asked) if asked in self.spec.defaults]
             return found
         except ConfigError:
             raise
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise ConfigError(
-                f'`{name}` cannot be found from the config of this {self.row.type} checkpoint: '
+                f'`{name}` cannot be found from the config of this {self.spec.type} checkpoint: '
                 f'{type(error).__name__}: {error}'
             ) from error
 
     def source_of(self, message: str) -> str:
         """Which fields of the config the keywords in a message come from, in their words."""
-        theirs = {field: name for name, field in self.row.names.items()}
+        theirs = {field: name for name, field in self.spec.names.items()}
         found = (
             field
             for keyword, fields in self.behind.items()
@@ -297,45 +297,47 @@ class Fields:
             for field in fields
         )
         said = [f'`{theirs.get(field, field)}`' for field in dict.fromkeys(found) if f'`{field}`' not in message]
-        return f'. This {self.row.type} config says so by {", ".join(said)}' if said else ''
+        return f'. This {self.spec.type} config says so by {", ".join(said)}' if said else ''
 
     def keywords(self) -> dict[str, Any]:
         """The call that builds the model, in the form of `model.config`."""
-        row = self.row
-        call = {'class': row.wrapper, **{name: part.keywords() for name, part in self.parts.items()}}
-        if row.stack is None:
-            call.update(projecting(self.all(row.model)))
+        spec = self.spec
+        call = {'class': spec.wrapper, **{name: part.keywords() for name, part in self.parts.items()}}
+        if spec.stack is None:
+            call.update(add_projections(self.all(spec.model)))
         else:
-            call.update(self.all(row.model), attn_layers={'class': row.stack, **projecting(self.all(row.layers))})
-        return call if row.around is None else {'class': 'Classifier', 'net': call, **self.all(row.around)}
+            call.update(
+                self.all(spec.model), attn_layers={'class': spec.stack, **add_projections(self.all(spec.layers))}
+            )
+        return call if spec.around is None else {'class': 'Classifier', 'net': call, **self.all(spec.around)}
 
-    def sizes(self) -> Sizes:
-        return Sizes(**self.all(self.row.sizes))
+    def sizes(self) -> ModelSizes:
+        return ModelSizes(**self.all(self.spec.sizes))
 
 
-def fields_known(row: Row) -> set[str]:
+def list_known_fields(spec: ModelSpec) -> set[str]:
     """Return the fields that a row reads, or lists as free."""
-    return {*row.defaults, *row.names, *row.aliases, *row.fixed, *row.free, *QUANTIZED, 'tie_word_embeddings'}
+    return {*spec.defaults, *spec.names, *spec.aliases, *spec.fixed, *spec.free, *QUANTIZED, 'tie_word_embeddings'}
 
 
-def unknown_fields(row: Row, config: Mapping[str, Any]) -> list[str]:
+def find_unknown_fields(spec: ModelSpec, config: Mapping[str, Any]) -> list[str]:
     """Return the fields of a config that the library does not know, and whose values say something."""
-    known = fields_known(row)
+    known = list_known_fields(spec)
 
     def is_idle(name: str, value: Any) -> bool:
         if WITHOUT_EFFECT.fullmatch(name) or value in (None, '', [], {}):
             return True
         if name == 'layer_types' and isinstance(value, list):
             return all(kind == 'full_attention' for kind in value)
-        of_other = (name == 'is_decoder' and row.stack == 'Decoder') or (
-            name == 'vocab_size' and row.wrapper == 'ViTransformerWrapper'
+        of_other = (name == 'is_decoder' and spec.stack == 'Decoder') or (
+            name == 'vocab_size' and spec.wrapper == 'ViTransformerWrapper'
         )
         return of_other or value in IDLE.get(name, ())
 
     return [name for name, value in config.items() if name not in known and not is_idle(name, value)]
 
 
-def without_unknown(row: Row, config: Mapping[str, Any], unknown: Any) -> tuple[dict[str, Any], list[str]]:
+def drop_unknown(spec: ModelSpec, config: Mapping[str, Any], unknown: Any) -> tuple[dict[str, Any], list[str]]:
     """Return a config without the unknown fields that are to be passed over, and their names, of models within it too.
 
     unknown   'error' for none, 'ignore' for all, or their names
@@ -343,20 +345,20 @@ def without_unknown(row: Row, config: Mapping[str, Any], unknown: Any) -> tuple[
     names = () if unknown == 'error' else (unknown,) if isinstance(unknown, str) else unknown
     if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"`unknown` got {shown(unknown)}, it must be 'error', 'ignore', or names of fields")
-    wrong = next((name for name in names if name in fields_known(row)), None)
+    wrong = next((name for name in names if name in list_known_fields(spec)), None)
     if wrong is not None:
-        raise ConfigError(f'`unknown` names `{wrong}`, which a {row.type} reads: it cannot be passed over')
-    found = [name for name in unknown_fields(row, config) if unknown == 'ignore' or name in names]
+        raise ConfigError(f'`unknown` names `{wrong}`, which a {spec.type} reads: it cannot be passed over')
+    found = [name for name in find_unknown_fields(spec, config) if unknown == 'ignore' or name in names]
     changed = {name: value for name, value in config.items() if name not in found}
-    for part, kind, _ in row.parts.values():
+    for part, kind, _ in spec.parts.values():
         for name in (part, f'{part}_dict'):
             if isinstance(config.get(name), Mapping):
-                changed[name], inner = without_unknown(ROWS[kind], config[name], unknown)
+                changed[name], inner = drop_unknown(SPECS[kind], config[name], unknown)
                 found += [f'{name}.{one}' for one in inner]
     return changed, found
 
 
-def projecting(call: dict[str, Any]) -> dict[str, Any]:
+def add_projections(call: dict[str, Any]) -> dict[str, Any]:
     """Keywords of stacks: a single head as wide as the stream has a projection out as well."""
     sides = [name.removesuffix('heads') for name in ('heads', 'enc_heads', 'dec_heads') if call.get(name) == 1]
     return {**call, **{f'{side}attn_project_out': True for side in sides}}
@@ -365,26 +367,26 @@ def projecting(call: dict[str, Any]) -> dict[str, Any]:
 # the table
 
 OWN = 'x_transformers'  # the `model_type` of this library's own format
-ROWS: dict[str, Row] = {}
+SPECS: dict[str, ModelSpec] = {}
 
 
-def register(row: Row) -> Row:
+def register(row: ModelSpec) -> ModelSpec:
     """Register a model type, or replace one."""
-    if not isinstance(row, Row):
+    if not isinstance(row, ModelSpec):
         raise TypeError(f'`row` got {shown(row)}, it must be a Row')
-    ROWS[row.type.replace('-', '_')] = row
+    SPECS[row.type.replace('-', '_')] = row
     return row
 
 
-def row_of(config: Mapping[str, Any]) -> Row:
+def get_spec(config: Mapping[str, Any]) -> ModelSpec:
     kind = str(config.get('model_type')).replace('-', '_')
-    if kind not in ROWS:
-        close = f', did you mean `{kind.lower()}`?' if kind.lower() in ROWS else did_you_mean(kind, ROWS)
+    if kind not in SPECS:
+        close = f', did you mean `{kind.lower()}`?' if kind.lower() in SPECS else did_you_mean(kind, SPECS)
         raise ConfigError(f'`model_type` got {kind!r}, which is not supported{close}')
-    return ROWS[kind]
+    return SPECS[kind]
 
 
-def own_call(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_own_call(config: Mapping[str, Any]) -> dict[str, Any]:
     """The call that a config in our own format holds."""
     call: Any = config.get('config')
     kind = call.get('class') if isinstance(call, Mapping) else None
@@ -396,6 +398,6 @@ def own_call(config: Mapping[str, Any]) -> dict[str, Any]:
     return dict(call)
 
 
-def supported() -> tuple[Row, ...]:
+def supported() -> tuple[ModelSpec, ...]:
     """Return the model types that can be loaded and saved."""
-    return tuple(ROWS.values())
+    return tuple(SPECS.values())
