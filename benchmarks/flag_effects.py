@@ -231,7 +231,7 @@ def owner_of(name: str) -> tuple[str, str]:
 
 def records(rows_of: dict[str, Sequence[Row]]) -> dict[str, Any]:
     """What the library says of its flags; numbers of three decimals, since intervals are wider."""
-    from x_transformers.flags.measured import Measured
+    from x_transformers.flags.explain import Measured
 
     found = []
     for sizes, baseline in itertools.product(rows_of, BASELINES):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import x_transformers.flags.measured as results
+import x_transformers.flags.explain as results
 from x_transformers import Attention, AttentionLayers, FeedForward, TransformerWrapper
 from x_transformers.flags import Configurable, Feature
 from x_transformers.flags.foreign_words import BUILD, CALL, GENERATE, LOAD, SAVE, WORDS, Word

@@ -10,8 +10,8 @@ from oracles import assert_close
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.checkpoint import checkpoint
 
-from x_transformers.kernels import derivatives
-from x_transformers.kernels.derivatives import (
+from x_transformers.kernels import dense
+from x_transformers.kernels.dense import (
     by_formula,
     differentiable_sdpa,
     register,
@@ -62,7 +62,7 @@ def test_forward_mode(options):
 @each_option
 def test_heads_that_are_laid_side_by_side(options, monkeypatch):
     """Many rows: the same numbers, derivatives included, from heads that stand apart."""
-    monkeypatch.setattr(derivatives, 'SIDE_BY_SIDE', 3)
+    monkeypatch.setattr(dense, 'SIDE_BY_SIDE', 3)
 
     def attend(*merged):
         return differentiable_sdpa(*(t.transpose(1, 2) for t in merged), **options)

@@ -43,14 +43,14 @@ from x_transformers.flags import (
     Feature,
     accepted,
     did_you_mean,
+    explain,
     flag,
     flags_of,
-    measured,
     positive,
     warn_once,
 )
 from x_transformers.flags.__main__ import HOSTS, main, refusals, table
-from x_transformers.flags.measured import Measured
+from x_transformers.flags.explain import Measured
 
 ROOT = Path(__file__).parent.parent
 FEATURES = (*ATTENTION, *FEEDFORWARD, *STACK, *MODEL)
@@ -589,19 +589,19 @@ QK_NORM = '-0.030 ± 0.010 bits per byte in equal steps, -0.020 ± 0.011 in equa
 
 
 def test_measured_effects_are_told(capsys, monkeypatch):
-    monkeypatch.setattr(measured, 'table', lambda: MEASURED)
+    monkeypatch.setattr(explain, 'table', lambda: MEASURED)
     assert main(['attn_qk_norm']) == 0
     assert f'    measured: attn_qk_norm: {QK_NORM}' in capsys.readouterr().out
     assert main(['attn_kv_heads']) == 0
     assert 'measured: attn_kv_heads 2 (kv_heads=2): +0.010 ± 0.020' in capsys.readouterr().out
     assert main(['ff_dropout']) == 0 and 'measured' not in capsys.readouterr().out
     # a flag of the same name elsewhere
-    monkeypatch.setattr(measured, 'table', lambda: (replace(MEASURED[0], flag='dropout', value=0.1),))
+    monkeypatch.setattr(explain, 'table', lambda: (replace(MEASURED[0], flag='dropout', value=0.1),))
     assert main(['ff_dropout']) == 0
     told = capsys.readouterr().out
     assert told.count('measured') == 1
     assert told.index('(Attention') < told.index('measured') < told.index('(FeedForward')
-    monkeypatch.setattr(measured, 'table', lambda: MEASURED)
+    monkeypatch.setattr(explain, 'table', lambda: MEASURED)
 
     assert main(['--helps']) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -619,7 +619,7 @@ def test_measured_effects_are_told(capsys, monkeypatch):
 
     # a variant of several keywords is told where all of them hold, and of several classes nowhere
     with_others = [replace(MEASURED[0], others=others) for others in ({'kv_heads': 2}, {'qk_norm_scale': 10}, None)]
-    monkeypatch.setattr(measured, 'table', lambda: with_others)
+    monkeypatch.setattr(explain, 'table', lambda: with_others)
     assert stack(attn_qk_norm=True).explain().count('measured') == 1
     assert stack(attn_qk_norm=True, attn_kv_heads=2).explain().count('measured') == 2
     assert stack(attn_qk_norm=True, attn_qk_norm_scale=8).explain().count('measured') == 0
@@ -629,10 +629,10 @@ def test_what_is_measured_exists():
     """Every flag that the file of measured effects names is one of its class, which has the value."""
     hosts = (*HOSTS, AutoregressiveWrapper)
     known = {(cls.__name__, n): f for cls in hosts for n, f in {**cls.arguments(), **flags_of(cls.catalogue)}.items()}
-    for one in measured.table():
+    for one in explain.table():
         for name, value in {one.flag: one.value, **(one.others or {})}.items() if one.flag else ():
             assert known[one.host, name].refusal(value) is None, one
-    assert {one.models for one in measured.table()} == {*measured.about()} == {'small models', '50M parameters'}
+    assert {one.models for one in explain.table()} == {*explain.about()} == {'small models', '50M parameters'}
 
 
 @pytest.mark.costly

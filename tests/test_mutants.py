@@ -11,7 +11,6 @@ EVERY_MODULE = {path.relative_to(ROOT / 'x_transformers').as_posix() for path in
 # nothing but names and tables, each entry of which has a test of its own
 WITHOUT = {
     *(name for name in EVERY_MODULE if name.endswith('__init__.py')),
-    'flags/maybe.py',
     'compat/names.py',
     'kernels/merging.py',
     'schedules.py',

@@ -46,7 +46,7 @@ from x_transformers import (
     XValTransformerWrapper,
 )
 from x_transformers.continuous_autoencoder import ContinuousTransformerAutoencoder
-from x_transformers.core.arguments import kind_of
+from x_transformers.core.checks import kind_of
 from x_transformers.discover_wrapper import DiscoverDecoder, TPREncoder
 from x_transformers.etc import CPCLoss, ETCEncoder
 from x_transformers.flags import ConfigError

@@ -51,8 +51,8 @@ from x_transformers.flags import (
     shown,
     size,
 )
+from x_transformers.flags.checks import Maybe
 from x_transformers.flags.contracts import BareKeys
-from x_transformers.flags.maybe import Maybe
 from x_transformers.kernels.dense import (
     EAGER_STAGES,
     Sight,

@@ -23,7 +23,6 @@ from x_transformers.compat.helpers import (
     identity as identity,
     join as join,
 )
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import (
     can_look,
@@ -31,6 +30,7 @@ from x_transformers.core.checks import (
     check_ids,
     check_lengths,
     check_prefix,
+    checked,
     within,
 )
 from x_transformers.core.intermediates import maps_apart

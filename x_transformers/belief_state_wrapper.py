@@ -12,9 +12,8 @@ from einops import rearrange
 from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_number, check_ids, check_lengths, within
+from x_transformers.core.checks import as_number, check_ids, check_lengths, checked, within
 from x_transformers.core.modes import accurate, draw_number
 from x_transformers.core.nets import HEADLESS
 from x_transformers.core.own_modules import known_stack

@@ -23,7 +23,7 @@ from x_transformers.core.intermediates import Intermediates
 from x_transformers.core.notes import own_copy
 from x_transformers.core.state import is_content, is_rows, state_of
 from x_transformers.core.window import AttentionWindow
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 
 FORMAT = 'x-transformers cache 4'
 REMEDY = 'Run the model on the tokens again with `return_intermediates=True`, and save that cache'

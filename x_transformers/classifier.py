@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import a_tensor
+from x_transformers.core.checks import a_tensor, checked
 from x_transformers.features.embeddings import mean_of_real
 from x_transformers.features.readouts import linear_head, place_of, token_of, transform_options, transform_to
 from x_transformers.flags import (

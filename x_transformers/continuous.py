@@ -12,15 +12,13 @@ from einops import rearrange, reduce, repeat
 from torch import Generator, Tensor, nn
 
 from x_transformers.cache import Cache, LayerIntermediates
-from x_transformers.core import ordering
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_lengths, check_vectors, within
+from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_lengths, check_vectors, checked, within
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.modes import accurate, clamped_to
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
-from x_transformers.core.ordering import sort_members
 from x_transformers.core.own_modules import a_stack, known_stack
+from x_transformers.features.derived import MEMBERS_OF_MODEL, sort_members
 from x_transformers.features.documents import DocumentsInModel
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -143,7 +141,7 @@ class ContinuousTransformerWrapper(Wrapper):
         self.project_in = project_in or (projection(dim_in, self.dim) if dim_in else nn.Identity())
         width_out = (dim_out or 0) * (2 if probabilistic else 1)
         self.project_out = project_out or (projection(self.dim, width_out) if dim_out else nn.Identity())
-        sort_members(self, ordering.MODEL)
+        sort_members(self, MEMBERS_OF_MODEL)
 
     def _build_stem(self, dim_in: int, convs: Sequence[Sequence[int]], project_in: nn.Module | None) -> ConvStem:
         if project_in is not None:

@@ -10,9 +10,8 @@ from einops.layers.torch import Rearrange
 from torch import Tensor, nn
 
 from x_transformers.continuous import ContinuousTransformerWrapper as ContinuousTransformerWrapper
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_lengths, check_vectors, within
+from x_transformers.core.checks import check_lengths, check_vectors, checked, within
 from x_transformers.core.modes import accurate
 from x_transformers.flags import (
     Configurable,

@@ -11,8 +11,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
-from x_transformers.core.arguments import checked
-from x_transformers.core.checks import as_mask, check_ids, within
+from x_transformers.core.checks import as_mask, check_ids, checked, within
 from x_transformers.core.modes import accurate
 from x_transformers.core.nets import check_net
 from x_transformers.flags import (

@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, check_device, check_ids
+from x_transformers.core.checks import as_mask, check_device, check_ids, checked
 from x_transformers.core.nets import check_net
 from x_transformers.features.resizing import by_tokens
 from x_transformers.flags import Configurable, an_instance, boolean, integer, none, positive

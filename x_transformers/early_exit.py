@@ -18,9 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_documents, check_ids
+from x_transformers.core.checks import check_documents, check_ids, checked
 from x_transformers.core.model_calls import model_call
 from x_transformers.core.modes import accurate, at_least_float
 from x_transformers.core.nets import SET_BY_LOSS, refuse_own

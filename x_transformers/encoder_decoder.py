@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, check_ids
+from x_transformers.core.checks import as_mask, check_ids, checked
 from x_transformers.core.own_modules import is_of_others
 from x_transformers.core.routing import flags_of_strangers, hidden_targets, model_flags, renamed_mask, split_model_flags
 from x_transformers.flags import ConfigError, Configurable, advice, an_instance, boolean, probability, size

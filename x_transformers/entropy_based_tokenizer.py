@@ -11,8 +11,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.core.arguments import checked
-from x_transformers.core.checks import check_ids, check_lengths, within
+from x_transformers.core.checks import check_ids, check_lengths, checked, within
 from x_transformers.core.modes import widest
 from x_transformers.core.nets import check_net, refuse_own
 from x_transformers.flags import (

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.arguments import checked
-from x_transformers.core.checks import as_mask, as_precise, check_device, check_range, check_vectors, cleared
+from x_transformers.core.checks import as_mask, as_precise, check_device, check_range, check_vectors, checked, cleared
 from x_transformers.core.modes import accurate, without_autocast
 from x_transformers.features.norms import LayerNorm
 from x_transformers.flags import (
@@ -30,8 +29,8 @@ from x_transformers.flags import (
     shown,
     size,
 )
-from x_transformers.flags.maybe import Maybe
-from x_transformers.kernels.derivatives import differentiable_sdpa
+from x_transformers.flags.checks import Maybe
+from x_transformers.kernels.dense import differentiable_sdpa
 from x_transformers.training.optim import weights_of
 from x_transformers.x_transformers import Encoder, FeedForward
 

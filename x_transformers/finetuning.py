@@ -8,8 +8,8 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import checked
 from x_transformers.core.own_modules import known_stack
 from x_transformers.features.embeddings import mean_of_real
 from x_transformers.features.readouts import place_of, token_of

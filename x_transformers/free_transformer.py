@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Generator, Tensor, nn
 
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_number, check_ids, check_range, numbers_of
+from x_transformers.core.checks import as_number, check_ids, check_range, checked, numbers_of
 from x_transformers.core.modes import accurate
 from x_transformers.features.resizing import grow
 from x_transformers.flags import (

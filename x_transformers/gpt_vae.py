@@ -11,9 +11,8 @@ from torch import Generator, Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
 from x_transformers.continuous_autoencoder import gaussian_divergence
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_ids, numbers_of
+from x_transformers.core.checks import check_ids, checked, numbers_of
 from x_transformers.flags import (
     Configurable,
     a_mapping,

@@ -11,14 +11,12 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from x_transformers.cache import Cache, LayerIntermediates as LayerIntermediates
-from x_transformers.core import ordering
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_number, check_ids
+from x_transformers.core.checks import as_number, check_ids, checked
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
-from x_transformers.core.ordering import sort_members
 from x_transformers.core.own_modules import a_stack, given_whole, known_stack
+from x_transformers.features.derived import MEMBERS_OF_MODEL, sort_members
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbFracGradient,
@@ -141,7 +139,7 @@ class MultiInputTransformerWrapper(Wrapper):
         self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
         heads = {name: nn.Linear(self.dim, v, bias=False) for name, v in self.num_tokens.items()}
         self.to_logits: Any = None if return_only_embed else by_name(heads)
-        sort_members(self, ordering.MODEL)
+        sort_members(self, MEMBERS_OF_MODEL)
 
     def by_tokens(self) -> Iterator[tuple[str, nn.Module]]:
         """Yield the modules with a row for each token of a stream."""

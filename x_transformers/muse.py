@@ -7,10 +7,9 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
-from x_transformers.core.arguments import checked
-from x_transformers.core.checks import as_mask, check_ids, check_vectors
+from x_transformers.core.checks import as_mask, check_ids, check_vectors, checked
 from x_transformers.flags import ConfigError, Configurable, an_instance, none
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.nonautoregressive_wrapper import NonAutoregressiveWrapper
 
 __all__ = ['Muse', 'MuseLosses']

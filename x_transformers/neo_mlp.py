@@ -10,8 +10,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.arguments import checked
-from x_transformers.core.checks import check_vectors
+from x_transformers.core.checks import check_vectors, checked
 from x_transformers.flags import ConfigError, Configurable, a_mapping, count, none, size
 from x_transformers.x_transformers import Encoder as Encoder
 

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from x_transformers.compat.helpers import masked_mean as masked_mean
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_ids
+from x_transformers.core.checks import check_ids, checked
 from x_transformers.core.model_calls import model_call
 from x_transformers.core.modes import accurate
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own

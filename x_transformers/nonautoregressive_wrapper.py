@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_number, can_look, check_ids
+from x_transformers.core.checks import as_number, can_look, check_ids, checked
 from x_transformers.core.modes import draw_number, widest
 from x_transformers.core.nets import check_every_place, check_sees_both_sides, refuse_own
 from x_transformers.core.own_modules import known_stack
@@ -30,7 +29,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.generation.choice import Choice, GenerationHistory
 from x_transformers.generation.engine import evaluating
 from x_transformers.generation.failures import FailedRows

@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, as_number, check_ids
+from x_transformers.core.checks import as_mask, as_number, check_ids, checked
 from x_transformers.encoder_decoder import XTransformer, refuse_context
 from x_transformers.flags import ConfigError, Configurable, not_negative, probability, size
 from x_transformers.generation.choice import refuse_ends

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.cache import Cache, LayerIntermediates as LayerIntermediates, cache_of
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_ids, check_lengths
+from x_transformers.core.checks import check_ids, check_lengths, checked
 from x_transformers.core.modes import accurate
 from x_transformers.core.nets import check_net, refuse_own
 from x_transformers.flags import (

@@ -19,8 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.arguments import checked
-from x_transformers.core.checks import as_mask, as_precise, check_documents, check_vectors, cleared
+from x_transformers.core.checks import as_mask, as_precise, check_documents, check_vectors, checked, cleared
 from x_transformers.core.modes import accurate, without_autocast
 from x_transformers.core.rows import taken
 from x_transformers.flags import ConfigError, positive, shown, size

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
 from x_transformers.compat.helpers import identity
-from x_transformers.core.arguments import checked
-from x_transformers.core.checks import as_number, check_ids
+from x_transformers.core.checks import as_number, check_ids, checked
 from x_transformers.core.modes import without_autocast
 from x_transformers.flags import (
     Check,

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.core.arguments import checked
-from x_transformers.core.checks import as_mask, as_number, check_ids
+from x_transformers.core.checks import as_mask, as_number, check_ids, checked
 from x_transformers.core.nets import refuse_own
 from x_transformers.flags import (
     Check,
@@ -25,7 +24,7 @@ from x_transformers.flags import (
     one_of,
     shown,
 )
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import new_tokens_of, padded_rows
 

@@ -28,8 +28,6 @@ from x_transformers.attend import Attend as Attend, ChoosesKernel, attended, set
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
 from x_transformers.cache import Cache, LayerIntermediates as LayerIntermediates, cache_of
 from x_transformers.compat.names import *  # noqa: F403  names that other code imports from here
-from x_transformers.core import ordering
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.branches import (
     KINDS,
@@ -70,6 +68,7 @@ from x_transformers.core.checks import (
     check_range,
     check_vectors,
     check_weight,
+    checked,
     cleared,
     first_of,
     input_names,
@@ -77,15 +76,16 @@ from x_transformers.core.checks import (
 )
 from x_transformers.core.feedforward_calls import FeedForwardCall
 from x_transformers.core.intermediates import Intermediates as Intermediates, are_maps_apart, maps_apart, parts_kept
-from x_transformers.core.layer_list import Parts, check_places, layers_of
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.modes import is_hooked, is_watched
-from x_transformers.core.ordering import sort_members
 from x_transformers.core.own_modules import (
+    Parts,
     a_stack,
+    check_places,
     for_branch,
     is_of_others,
     known_stack,
+    layers_of,
     reads_whole,
     refuse_own_stack,
     run_stack,
@@ -104,6 +104,10 @@ from x_transformers.core.window import WindowLimits
 from x_transformers.features.abilities import Abilities
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.derived import (
+    MEMBERS_OF_ATTEND,
+    MEMBERS_OF_ATTENTION,
+    MEMBERS_OF_MODEL,
+    MEMBERS_OF_STACK,
     OF_MODEL,
     ORDER_OF_ATTENTION,
     ORDER_OF_FEEDFORWARD,
@@ -111,6 +115,7 @@ from x_transformers.features.derived import (
     DerivedAttributes,
     DerivedHeads,
     keep_none,
+    sort_members,
 )
 from x_transformers.features.embeddings import TokenEmbedding as TokenEmbedding, projection_of
 from x_transformers.features.feedforward import ACTIVATIONS
@@ -147,7 +152,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.generation.engine import evaluating
 from x_transformers.training.losses import attn_z_loss, dropout_seq as dropout_seq, each_head, entropy
 from x_transformers.training.optim import (
@@ -237,8 +242,8 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
             self.to_out = self._build_projection() if self.projects else nn.Identity()
         for feature in self.features.at.get('initialise', ()):
             feature.initialise()
-        sort_members(self, ordering.ATTENTION)
-        sort_members(self.attend, ordering.ATTEND)
+        sort_members(self, MEMBERS_OF_ATTENTION)
+        sort_members(self.attend, MEMBERS_OF_ATTEND)
         self.choose_kernel()
 
     @property
@@ -747,7 +752,7 @@ class AttentionLayers(DerivedAttributes, Routing):
         if self.norm_at_end:
             *_, self.final_norm = on.chain('norms', (None, None, self.new_norm()), 'end', len(self.layers))
         self.keep_derived()
-        sort_members(self, ordering.STACK)
+        sort_members(self, MEMBERS_OF_STACK)
         attention = [module for module in self.modules() if isinstance(module, Attention)]
         recalls = all(KINDS[kind].recalls for kind in self.layer_types)
         self.remembers = remembered_with(on, self.layer_types, self)
@@ -1267,7 +1272,7 @@ class TransformerWrapper(Wrapper):
         self.emb_dropout = nn.Dropout(emb_dropout)
         self.project_emb = projection_of(self, project_emb, bool(project_emb_bias))
         self.to_logits: Any = self._build_head(to_logits)
-        sort_members(self, ordering.MODEL)
+        sort_members(self, MEMBERS_OF_MODEL)
         if type(self).init_ is not TransformerWrapper.init_:
             self.init_()  # of a subclass; our tables are drawn when they are made
 

@@ -16,9 +16,8 @@ from einops import rearrange, repeat
 from torch import Generator, Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_number, check_ids
+from x_transformers.core.checks import as_number, check_ids, checked
 from x_transformers.core.intermediates import maps_apart
 from x_transformers.core.nets import check_net, counts_tokens, refuse_own
 from x_transformers.core.own_modules import known_stack

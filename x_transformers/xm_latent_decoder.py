@@ -10,9 +10,8 @@ from einops import rearrange, repeat
 from torch import Generator, Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_ids, check_range, numbers_of, within
+from x_transformers.core.checks import check_ids, check_range, checked, numbers_of, within
 from x_transformers.core.modes import draw_index, draw_number
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.flags import (

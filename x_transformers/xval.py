@@ -13,15 +13,22 @@ from torch import Generator, Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from x_transformers.cache import Cache, LayerIntermediates
-from x_transformers.core import ordering
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import a_tensor, as_mask, as_number, check_device, check_ids, numbers_of, within
+from x_transformers.core.checks import (
+    a_tensor,
+    as_mask,
+    as_number,
+    check_device,
+    check_ids,
+    checked,
+    numbers_of,
+    within,
+)
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.modes import accurate, at_least_float, clamped_to
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
-from x_transformers.core.ordering import sort_members
 from x_transformers.core.own_modules import a_stack, given_whole, known_stack
+from x_transformers.features.derived import MEMBERS_OF_MODEL, sort_members
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbDropout,
@@ -156,7 +163,7 @@ class XValTransformerWrapper(Wrapper):
         self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
         self.to_logits = self.features.pick('readout', self._new_head)()
         self.to_numerical_output = nn.Sequential(nn.Linear(self.dim, 1), Rearrange('... 1 -> ...'))
-        sort_members(self, ordering.MODEL)
+        sort_members(self, MEMBERS_OF_MODEL)
 
     def _new_head(self) -> nn.Module:
         return nn.Linear(self.dim, self.logits_dim or self.num_tokens)

@@ -10,6 +10,8 @@ BUGS = {
         ('what a layer lacks is no attribute', '        keep_none(self, OF_ATTENTION)\n', '', 'test_clients.py test_compat.py test_names.py'),
         ('what is there is set to None', '        if not hasattr(host, name):\n', '        if True:\n', 'test_clients.py'),
         ('a factor of all branches is not shown', 'self.residual_scale = None if scales is None or scales.factor == 1 else scales.factor', 'self.residual_scale = None'),
+        ('members stay in the order in which they were made', 'if known != list(held)[: len(known)]:', 'if False:', 'test_names.py'),
+        ('parameters stay in the order in which they were made', '= (module._parameters, module._buffers, module._modules)', '= (module._modules,)', 'test_parity.py test_names.py', 'test_names.py'),
     ]),
     'features/abilities.py': ('test_universal.py test_compat.py', [
         ('a model without positions is said to have them', 'if self.pos_emb is not None and self.pos_emb is not no_positions:', 'if self.pos_emb is not None:'),

@@ -12,13 +12,12 @@ BUGS = {
         ('a feature that waited acts always', 'cls.always = not waits', 'cls.always = True'),
         ('what could be cached is refused', "'' if value else reason", 'reason'),
     ]),
-    'flags/states.py': ('test_states.py', [
-        ('a ring of no width passes', 'if not is_int(self.width) or self.width < 1:', 'if False:'),
-    ]),
     'flags/checks.py': ('test_flags.py test_bad_input.py', [
         ('True is a number of heads', 'return isinstance(value, numbers.Integral) and not isinstance(value, bool)', 'return isinstance(value, numbers.Integral)', 'test_flags.py test_bad_input.py test_wrong_values.py'),
         ('the least allowed size is refused', 'is_int(value) and value >= least, ', 'is_int(value) and value > least, '),
         ('refusals name keywords without their prefix', 'raise ConfigError(rename(str(error))) from None', 'raise', 'test_flags.py test_bad_input.py'),
+        ('an input of another dtype passes', 'return floats is None or', 'return True or', 'test_wrong_values.py test_bad_input.py'),
+        ('an input of any shape passes', 'value.ndim not in ranks or value.is_complex()', 'value.is_complex()', 'test_wrong_values.py test_bad_input.py'),
     ]),
     'flags/config.py': ('test_flags.py', [
         ('a dict with the key class is taken for a module', "return {'class': 'dict', 'items': items} if 'class' in items else items", 'return items'),
@@ -29,20 +28,14 @@ BUGS = {
         ('effects of other values are told', 'if same(value, one.value) and others', 'if others'),
         ('effects beside other keywords are told', 'all(same(others[n], v) for n, v in (one.others or {}).items())', 'True'),
         ('defaults are no keywords that hold', '{other: known[other].default for other in one.others} | given', '{**given}'),
-    ]),
-    'flags/measured.py': ('test_flags.py', [
-        ('effects of other classes are told', 'if one.flag == flag and one.host in hosts', 'if one.flag == flag'),
-        ('the worst comes first', 'key=lambda one: one.bits)', 'key=lambda one: -one.bits)'),
-        ('sizes are one', 'found[one.models, one.baseline].append(one)', 'next(iter(found.values())).append(one)'),
+        ('effects of other classes are told', 'if one.flag == flag and one.host in hosts', 'if one.flag == flag', 'test_flags.py'),
+        ('the worst comes first', 'key=lambda one: one.bits)', 'key=lambda one: -one.bits)', 'test_flags.py'),
+        ('sizes are one', 'found[one.models, one.baseline].append(one)', 'next(iter(found.values())).append(one)', 'test_flags.py'),
     ]),
     'flags/stubs.py': ('test_types.py', [
         ('flags of branches take one value', "text += f' | tuple[{text}, ...] | PerLayer'", "text += ''"),
         ('required keywords may be left out', "f'Required[{kind}]' if is_required else kind", 'kind'),
         ('flags have no default', "words.append(f'Default: {declared.default!r}.')", 'pass'),
-    ]),
-    'flags/inputs.py': ('test_wrong_values.py test_bad_input.py', [
-        ('an input of another dtype passes', 'return floats is None or', 'return True or'),
-        ('an input of any shape passes', 'value.ndim not in ranks or value.is_complex()', 'value.is_complex()'),
     ]),
     'compat/helpers.py': ('test_compat.py', [
         ('padding goes to the last axis', 'axes_after = t.ndim - 1 - (dim % t.ndim)', 'axes_after = 0'),
@@ -73,6 +66,7 @@ BUGS = {
         ('a value that is the default switches on', 'return bool(values[switch]) and values[switch] != declared.default', 'return bool(values[switch])', 'test_flags.py test_original_readme.py'),
         ('any method fits its stage', 'if not takes_arguments(method, number_of_arguments(signature)):', 'if False:', 'test_own_features.py'),
         ('rings run outwards in the same order', 'for feature in reversed(self.at.get(stage, ())):', 'for feature in self.at.get(stage, ()):', 'test_flags.py test_scores.py test_attention.py'),
+        ('a ring of no width passes', 'if not is_int(self.width) or self.width < 1:', 'if False:', 'test_states.py'),
     ]),
     'flags/foreign.py': ('test_foreign_words.py', [
         ('a keyword that the callee lacks is named', 'all(keyword in taken for keyword in keywords)', 'any(keyword in taken or True for keyword in keywords)'),

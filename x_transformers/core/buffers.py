@@ -15,7 +15,7 @@ from torch import Tensor
 
 from x_transformers.core.modes import is_exporting
 from x_transformers.core.window import AttentionWindow
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 
 CLAIMING = threading.Lock()
 

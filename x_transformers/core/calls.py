@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from x_transformers.cache import Cache, LayerIntermediates, cache_of, check_maker
-from x_transformers.core.arguments import HasChecked
 from x_transformers.core.aux_losses import AddsLosses
 from x_transformers.core.branches import KINDS, attends, refuse_memories
 from x_transformers.core.buffers import CachedState, KeysValues
 from x_transformers.core.checks import (
     STACK_INPUTS,
+    HasChecked,
     a_tensor,
     as_mask,
     as_precise,
@@ -53,7 +53,7 @@ from x_transformers.core.state import HasStates
 from x_transformers.core.token_subset import TokenSubset, refuse_some
 from x_transformers.core.window import AttentionWindow, in_sight
 from x_transformers.flags import Feature, Features, Remembered, is_int, shown
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 
 if TYPE_CHECKING:
     from x_transformers.x_transformers import AttentionLayers as Stack, Layer

@@ -30,7 +30,7 @@ from x_transformers.core.intermediates import parts_kept
 from x_transformers.core.own_modules import is_of_others, overrides_forward, reads_whole, refuse_own_stack
 from x_transformers.core.state import HasStates
 from x_transformers.flags import Remembered, warn_once
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 
 if TYPE_CHECKING:
     from x_transformers.x_transformers import Wrapper as Model

@@ -3,13 +3,16 @@
 A stack of a user's is any module with a width `dim` that is called with x (b, n, dim). Wrappers read sizes and flags of
 their stack: `OwnStack` gives what the module does not have the value of a plain stack of one layer that is not causal
 and has no cache.
+
+Layers of a stack of ours may be replaced by plain lists of three parts, (norms, branch, residual), more of them
+inserted, or the whole list assigned, at any time between two calls: `layers_of` returns the layers that run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -112,11 +115,11 @@ class Anything:
 
 
 class LacksLayers(ConfigError, AttributeError):
-    """What was asked of a stack of a user's only one of ours has. It counts as a missing attribute too."""
+    """Error for an attribute that only stacks of the library have. It counts as a missing attribute too."""
 
 
 class OwnStack:
-    """A module of a user's as wrappers read it.
+    """View of a module of a user's, as wrappers read their stack.
 
     A module that does nothing but call one stack of ours, as a checkpoint does, is what that stack is.
     """
@@ -154,7 +157,7 @@ class OwnStack:
 
 
 def inner_stack(module: Any) -> Routing | None:
-    """The stack of ours that a module does nothing but call; None if it has children or parameters beside it."""
+    """Return the stack of ours that a module only calls, None if it has other children or parameters."""
     if isinstance(module, Routing):
         return module
     if not isinstance(module, nn.Module) or module._parameters or len(module._modules) != 1:
@@ -163,7 +166,7 @@ def inner_stack(module: Any) -> Routing | None:
 
 
 def known_stack(module: Any) -> Any:
-    """A stack with all that wrappers read of it: itself, the one that it calls, or a view of a user's."""
+    """Return a stack with all that wrappers read of it: itself, the one that it calls, or a view of a user's."""
     return inner_stack(module) or OwnStack(module)
 
 
@@ -232,7 +235,7 @@ def run_stack(
 
 
 def accepted_by(module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
-    """The keywords of a call, without those that say nothing and that the module does not take."""
+    """Return the keywords of a call, without those that say nothing and that the module does not take."""
     names = keywords_of_module(module)
     if names is None:
         return inputs
@@ -246,3 +249,92 @@ def is_stack(value: Any) -> bool:
 
 
 a_stack = Check('an instance of AttentionLayers, or a module with a width `dim` that maps b n dim to b n dim', is_stack)
+
+
+# Layers.
+
+
+class Parts(tuple):
+    """Layer that was given as three parts:  (norms, branch, residual).
+
+    A subclass adds the methods by which a layer runs. It is no module: the parts belong to the list of the user.
+    """
+
+    kind: str
+    index: int
+    _forward_hooks = _forward_pre_hooks = _backward_hooks = _backward_pre_hooks = ()
+
+    @property
+    def _modules(self) -> dict[int, Any]:
+        """Return the parts as a `ModuleList` has them."""
+        return dict(enumerate(self))
+
+    def modules(self) -> Iterator[nn.Module]:
+        norms, *others = self
+        for part in (*norms, *others):
+            if isinstance(part, nn.Module):
+                yield from part.modules()
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        return iter(dict.fromkeys(p for module in self.modules() for p in module._parameters.values() if p is not None))
+
+
+def is_list(value: Any) -> bool:
+    return isinstance(value, (tuple, list, nn.ModuleList))
+
+
+def parts_of(value: Any, index: int) -> tuple[Any, Any, Any]:
+    """Return the norms, the branch and the residual of what is in the place of a layer.
+
+    raises   ConfigError for anything but three parts, the first of them three norms, each callable or None
+    """
+    parts = tuple(value)
+    norms = tuple(parts[0]) if len(parts) == 3 and is_list(parts[0]) else ()
+    known = len(norms) == 3 and all(norm is None or callable(norm) for norm in norms)
+    if not known or not all(map(callable, parts[1:])):
+        raise ConfigError(
+            f'`layers[{index}]` got {shown(value)}, it must be (norms, branch, residual), where the norms are three: '
+            'before the branch, after it and after the residual, each a module or None'
+        )
+    return norms, *parts[1:]
+
+
+def layers_of(given: Sequence[Any], kinds: Sequence[str], layer: type, parts: type[Parts]) -> tuple[Any, ...]:
+    """Return the layers that run: the `layer`s of a stack as they are, and plain lists as `parts`.
+
+    Place and kind follow the lists that were assigned: a layer that stands elsewhere than it was built for is one of
+    the same modules there. A module that wraps a whole layer stays as it is.
+    """
+    return tuple([
+        one
+        if (type(one) is layer and one.kind == kind and one.index == index)
+        or not is_list(one)
+        or (isinstance(one, layer) and one.kind == kind and one.index == index)
+        else moved(one, kind, index, layer, parts)
+        for index, (one, kind) in enumerate(zip(given, kinds, strict=False))
+    ])  # fmt: skip
+
+
+def moved(one: Any, kind: str, index: int, layer: type, parts: type[Parts]) -> Any:
+    if isinstance(one, layer):  # with its hooks
+        own: Any = type(one)
+        new = own.__new__(own)
+        new.__dict__.update(one.__dict__)
+    else:
+        norms, *others = parts_of(one, index)
+        new = parts((Parts(norms), *others))
+    new.__dict__.update(kind=kind, index=index)
+    return new
+
+
+def check_places(order: Sequence[int], layers: int, kinds: int) -> None:
+    """Refuse layers of which some have been taken out or put in while their kinds or their order say otherwise.
+
+    Raises:
+        ConfigError: There are other numbers of layers and of kinds, or the order names a layer that is not there.
+    """
+    if layers != kinds or (order and max(order) >= layers):
+        raise ConfigError(
+            f'`layers_execute_order` runs layer {max(order, default=0)}, but there are {layers} `layers` and {kinds} '
+            '`layer_types`: whoever assigns one of them must assign the others too'
+        )

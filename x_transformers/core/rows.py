@@ -21,7 +21,7 @@ from torch import Tensor
 from x_transformers.core.checks import check_scores
 from x_transformers.core.modes import is_exporting, transformed
 from x_transformers.core.notes import Notes
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 
 # Scores, b h i j in all, from which on a call runs in blocks: fewer are held at once, which is faster than twice.
 LARGE = {'cpu': 2**22, 'cuda': 2**26}

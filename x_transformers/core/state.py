@@ -7,7 +7,7 @@
             state = call.state('sums')
             ...  state.value, None at the beginning;  state.keep(new)
 
-The kinds are declared in `flags/states.py`. A row for each token is a `Buffer`; the others are here.
+The kinds are declared in `flags/declared.py`. A row for each token is a `Buffer`; the others are here.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from x_transformers.core.buffers import Buffer, CachedState, Derived
 from x_transformers.core.files import is_count
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
+from x_transformers.flags.declared import Noted, OfContext, PerToken, Remembered, Ring, Running
 from x_transformers.flags.resolved import did_you_mean
-from x_transformers.flags.states import Noted, OfContext, PerToken, Remembered, Ring, Running
 
 
 class Sum(CachedState):

@@ -15,7 +15,7 @@ from x_transformers.core.branches import KINDS
 from x_transformers.core.checks import a_tensor, check_range
 from x_transformers.core.rows import taken, to_4d
 from x_transformers.flags import Features
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 
 
 def refuse_kind(kind: str) -> None:

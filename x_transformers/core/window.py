@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from x_transformers.core.modes import is_exporting
-from x_transformers.flags.states import PerToken
+from x_transformers.flags.declared import PerToken
 
 # stages at which a feature may look at keys of the cache
 SEES_KEYS = {

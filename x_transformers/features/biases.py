@@ -22,7 +22,7 @@ from x_transformers.features.levels import AttentionFeature, StackFeature, uses
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.tables import KeepsPrecision, Placed, constant, is_traced
 from x_transformers.flags import ConfigError, Input, a_callable, flag, none, number, one_of, shown, size
-from x_transformers.flags.inputs import tensor_of
+from x_transformers.flags.checks import tensor_of
 
 # modules: each gives, for positions of queries (i,) or (b i) and keys (j,) or (b j), a bias (h i j) or (b h i j)
 

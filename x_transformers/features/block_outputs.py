@@ -8,7 +8,7 @@ from torch import Tensor
 
 from x_transformers.features.levels import ModelFeature, StackFeature
 from x_transformers.flags import Input
-from x_transformers.flags.inputs import a_switch
+from x_transformers.flags.checks import a_switch
 from x_transformers.training.token_loss import Readout, readout_of
 
 

@@ -14,8 +14,7 @@ from x_transformers.features.biases import distances
 from x_transformers.features.heads import HeadNorm
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import Check, ConfigError, Input, flag, is_int, none
-from x_transformers.flags.inputs import tensor_of
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe, tensor_of
 from x_transformers.kernels.dense import heads_of, tile_heads
 
 Heads = tuple[Tensor, Tensor, Tensor]

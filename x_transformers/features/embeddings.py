@@ -53,7 +53,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.flags.inputs import tensor_of
+from x_transformers.flags.checks import tensor_of
 
 sizes = Check(
     'a dict from names to integers of at least 1',

@@ -19,7 +19,7 @@ from x_transformers.core.modes import transformed
 from x_transformers.features.halting import all_tokens, those_that_go_on
 from x_transformers.features.levels import ModelFeature, StackFeature
 from x_transformers.flags import Check, Input, PerToken
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 
 Run = Callable[[Tensor, Any, Sequence[int]], Tensor]
 

@@ -13,7 +13,7 @@ from x_transformers.core.own_modules import known_stack
 from x_transformers.features.embeddings import check_rows
 from x_transformers.features.levels import ModelFeature, StackFeature
 from x_transformers.flags import ConfigError, Input, flag, none, size
-from x_transformers.flags.inputs import tensor_of
+from x_transformers.flags.checks import tensor_of
 
 
 class LayerPositions(StackFeature):

@@ -31,7 +31,7 @@ from x_transformers.flags import (
     shown,
     warn_once,
 )
-from x_transformers.flags.inputs import pair_of, per_row_or_token
+from x_transformers.flags.checks import pair_of, per_row_or_token
 from x_transformers.training.losses import kept_tokens
 
 

@@ -15,8 +15,7 @@ from x_transformers.core.rows import taken
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.linear.kernel import in_chunks
 from x_transformers.flags import ConfigError, Input, OfContext, flag, none, one_of, size, warn_once
-from x_transformers.kernels.dense import tile_heads
-from x_transformers.kernels.derivatives import differentiable_sdpa
+from x_transformers.kernels.dense import differentiable_sdpa, tile_heads
 
 OF_ALL = 'its slots are sums over all tokens'
 NOT_ADDED = 'its scores are those of slots, which have no position'

@@ -13,8 +13,7 @@ from x_transformers.core.checks import check_digits
 from x_transformers.core.modes import HALF
 from x_transformers.features.levels import StackFeature
 from x_transformers.flags import ConfigError, Input, at_least, flag, none, number, positive, size
-from x_transformers.flags.inputs import per_row_or_token
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe, per_row_or_token
 from x_transformers.flags.unexpected import answering
 
 

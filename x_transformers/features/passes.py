@@ -18,7 +18,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.own_modules import known_stack
 from x_transformers.features.levels import ModelFeature
 from x_transformers.flags import ConfigError, Input, Noted, flag, is_int, number, shown, size
-from x_transformers.flags.inputs import a_switch
+from x_transformers.flags.checks import a_switch
 
 Run = Callable[..., tuple[Tensor, LayerIntermediates]]
 

@@ -16,8 +16,7 @@ from x_transformers.core.own_modules import known_stack
 from x_transformers.features.documents import positions_within
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.flags import ConfigError, Input, PerToken, boolean, flag, none, warn_once
-from x_transformers.flags.checks import Check, is_int
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Check, Maybe, is_int
 from x_transformers.kernels.dense import dot_product, heads_of, lowest, softmax, tile_heads
 from x_transformers.kernels.flex import by_flex
 from x_transformers.patterns import Global, Mix, Pattern, as_pattern, check_known, is_pattern

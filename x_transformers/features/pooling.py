@@ -8,8 +8,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.arguments import checked
-from x_transformers.core.checks import as_mask, check_vectors
+from x_transformers.core.checks import as_mask, check_vectors, checked
 from x_transformers.features.feedforward import ACTIVATIONS
 from x_transformers.flags import ConfigError, Configurable, a_mapping, boolean, count, none, one_of, size
 

@@ -51,7 +51,7 @@ from x_transformers.features.tables import (  # noqa: F401
     sinusoids,
 )
 from x_transformers.flags import ConfigError, count, flag, none
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 
 # vectors added to the input
 

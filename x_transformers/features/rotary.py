@@ -36,8 +36,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.flags.inputs import rotary_angles, tensor_of
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe, rotary_angles, tensor_of
 
 # The scale of xPos is at most exp(1.26 reach): so many lengths of the decay apart, float32 holds it, and float16 keys
 # of up to 35 times it.

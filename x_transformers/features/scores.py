@@ -20,7 +20,7 @@ from x_transformers.core.rows import noise_state, replayed, to_4d
 from x_transformers.features.contextual import HeadMixer
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import ConfigError, Input, a_callable, flag, none, positive, probability, size, warn_once
-from x_transformers.flags.inputs import floating
+from x_transformers.flags.checks import floating
 from x_transformers.kernels.dense import lowest, softmax
 
 # how far apart two logits of equal keys may be: products round by the size of their batch

@@ -17,8 +17,8 @@ from x_transformers.core.checks import a_tensor, as_mask, check_broadcast, check
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.polar import Polar
 from x_transformers.flags import Input, PerToken, count, flag, shown
+from x_transformers.flags.checks import a_switch, floating, tensor_of
 from x_transformers.flags.contracts import BareKeys
-from x_transformers.flags.inputs import a_switch, floating, tensor_of
 from x_transformers.kernels.dense import tile_heads
 
 

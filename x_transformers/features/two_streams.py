@@ -14,8 +14,7 @@ from x_transformers.core.rows import Pointwise, Rows, of_each, taken
 from x_transformers.features.documents import DocumentsInStack, joined_by, refuse_joined
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.flags import ConfigError, Input, flag
-from x_transformers.flags.inputs import tensor_of
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe, tensor_of
 
 PAPER = 'XLNet, arXiv:1906.08237'
 INDICES = tensor_of('b n', floats=False)

@@ -16,7 +16,7 @@ from x_transformers.features.embeddings import adds_positions
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.features.positions import positions_of
 from x_transformers.flags import ConfigError, Input, PerToken, flag
-from x_transformers.flags.inputs import tensor_of
+from x_transformers.flags.checks import tensor_of
 
 OTHERS = ('rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb', 'xl_rel_pos', 'per_layer_abs_pos_emb')
 WANTED = 'a model gives it, whose positions are then not added to its tokens; a stack alone is given it'

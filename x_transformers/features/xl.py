@@ -13,7 +13,7 @@ from x_transformers.features.biases import distances
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.tables import sinusoids
 from x_transformers.flags import ConfigError, Input, flag, none, size
-from x_transformers.flags.inputs import is_floating, pair_of
+from x_transformers.flags.checks import is_floating, pair_of
 
 Pair = tuple[Tensor, Tensor]
 ONE_AT_A_TIME = 'only one relative position scheme is possible'

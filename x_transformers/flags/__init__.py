@@ -49,7 +49,20 @@ from x_transformers.flags.configurable import (
     type_hints,
     unbound,
 )
-from x_transformers.flags.declared import REQUIRED, Feature, Features, Flag, PerLayer, flag
+from x_transformers.flags.declared import (
+    REQUIRED,
+    Feature,
+    Features,
+    Flag,
+    Noted,
+    OfContext,
+    PerLayer,
+    PerToken,
+    Remembered,
+    Ring,
+    Running,
+    flag,
+)
 from x_transformers.flags.resolved import (
     advice,
     catalogue_for,
@@ -64,7 +77,6 @@ from x_transformers.flags.resolved import (
     switch_of,
     warn_of_idle,
 )
-from x_transformers.flags.states import Noted, OfContext, PerToken, Remembered, Ring, Running
 
 __all__ = [
     'REQUIRED',

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 
 import x_transformers
-import x_transformers.flags.measured as results
+import x_transformers.flags.explain as results
 from x_transformers.flags import REQUIRED, Configurable, Feature, Flag, did_you_mean, flags_of, shown
 from x_transformers.flags.stubs import STUB, render_stub
 

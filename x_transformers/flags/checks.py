@@ -1,4 +1,4 @@
-"""What a value must be, in words and as a test; refusals and warnings that name what the user wrote."""
+"""Checks of flags and inputs, each in words and as a test; errors and warnings that name what the user wrote."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import numbers
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar, Union
 
 import torch
 
-# refusals and warnings
+T = TypeVar('T')
+# `Tensor | None` has type checkers ask every reader for a test, which is right where any caller may have left it out.
+# `Maybe[Tensor]` asks for none: a field that only some calls have is read by the code that runs in those calls alone.
+Maybe = Union[T, Any]  # noqa: UP007  an alias with a parameter
+
+# Errors and warnings.
 
 
 class ConfigError(ValueError):
@@ -61,14 +66,14 @@ def naming(names: Callable[[], Iterable[tuple[str, str]]]) -> Iterator[None]:
 
 
 def shown(value: Any) -> str:
-    """`value` for a message: a tensor by its shape, anything long cut."""
+    """Format a value for a message: a tensor by its shape, a long text cut."""
     if torch.is_tensor(value):
         return f'a tensor of shape {tuple(value.shape)}'
     text = repr(value)
     return text if len(text) <= 80 else f'{text[:77]}...'
 
 
-# checks
+# Checks.
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,7 @@ def one_of(*allowed: Any) -> Check:
 
 
 def each(check: Check) -> Check:
-    """A list or tuple whose entries all pass `check`."""
+    """Return a check of lists and tuples whose entries all pass `check`."""
 
     def test(value: Any) -> bool:
         return isinstance(value, (tuple, list)) and len(value) > 0 and all(map(check.test, value))
@@ -124,7 +129,7 @@ def each(check: Check) -> Check:
 
 
 def of_keys(**checks: Check) -> Check:
-    """A dict with some of these keys, each value as its check says."""
+    """Return a check of dicts with some of these keys, whose values pass their checks."""
 
     def test(value: Any) -> bool:
         known = isinstance(value, Mapping) and value.keys() <= checks.keys()
@@ -153,3 +158,54 @@ probability = Check(
 )
 a_callable = Check('a callable', callable, 'Callable[..., Any]')
 a_mapping = Check('a dict', lambda value: isinstance(value, Mapping), 'Mapping[str, Any]')
+
+
+# Checks of the inputs of a call, for the `takes` of features.
+
+ANY_SHAPE = ''
+
+
+def tensor_of(shapes: str = ANY_SHAPE, floats: bool | None = None) -> Check:
+    """Return a check of tensors with the axes of one of `shapes`, such as 'b d | b n d'.
+
+    `floats` asks for floating point numbers, or for none.
+    """
+    ranks = {len(shape.split()) for shape in shapes.split('|')} if shapes else set(range(5))
+    kind = {True: 'a floating point tensor', False: 'a tensor of whole numbers', None: 'a tensor'}[floats]
+    words = ' or '.join(f'({", ".join(shape.split())})' for shape in shapes.split('|')) if shapes else ''
+
+    def test(value: Any) -> bool:
+        if not torch.is_tensor(value) or value.ndim not in ranks or value.is_complex():
+            return False
+        return floats is None or (value.is_floating_point() == floats and value.dtype != torch.bool)
+
+    return Check(f'{kind} {words}'.rstrip(), test, 'Tensor')
+
+
+def pair_of(words: str, *tests: Callable[[Any], bool]) -> Check:
+    """Return a check of tuples and lists of two."""
+
+    def test(value: Any) -> bool:
+        return isinstance(value, (tuple, list)) and len(value) == 2 and all(t(v) for t, v in zip(tests, value))  # noqa: B905
+
+    return Check(f'a pair {words}', test, 'Sequence[Any]')
+
+
+def is_floating(value: Any) -> bool:
+    return torch.is_tensor(value) and value.is_floating_point()
+
+
+floating = tensor_of(floats=True)
+vectors = tensor_of('b n d', floats=True)
+per_row_or_token = tensor_of('b d | b n d', floats=True)
+a_switch = Check('True or False', lambda value: not torch.is_tensor(value) and boolean.test(value), 'bool')
+rotary_angles = pair_of('(angles, scale), angles of (n, d) or (b, n, d)',
+                 lambda t: is_floating(t) and t.ndim >= 2, lambda s: s is None or not isinstance(s, str))  # fmt: skip
+
+
+def refused(check: Check, name: str, value: Any) -> str | None:
+    """Return the error for an input, or None if it is right. None is no input."""
+    if (none | check).test(value):
+        return None
+    got = f'{value.dtype} of shape {tuple(value.shape)}' if torch.is_tensor(value) else shown(value)
+    return f'`{name}` got {got}, it must be {check.words}'

@@ -19,11 +19,11 @@ from x_transformers.flags.checks import (
     ConfigError,
     Input,
     boolean,
+    is_int,
     shown,
 )
 from x_transformers.flags.contracts import check_ring, chosen, number_of_arguments, ring_of, takes_arguments
 from x_transformers.flags.renamed import OLD_DECLARATIONS, translate_declarations, translate_of_instance
-from x_transformers.flags.states import Remembered, kept_of_earlier
 
 PACKAGE = __name__.partition('.')[0]
 REQUIRED = inspect.Parameter.empty
@@ -77,6 +77,58 @@ class PerLayer:
         return hash(self.values)
 
 
+class Remembered:
+    """Kind of state that a feature keeps of the past under a name, declared in its `remembers`."""
+
+
+@dataclass(frozen=True)
+class PerToken(Remembered):
+    """A row for each token, (b ... n d):  `call.state(name).append(rows)` gives those of all tokens so far.
+
+    derived   it follows from what else is held: left out of files, and where positions are counted anew
+    """
+
+    derived: bool = False
+
+
+@dataclass(frozen=True)
+class Running(Remembered):
+    """A tree of tensors, batch first, that sums up the past:  `.value`, None at the beginning, and `.keep(tree)`.
+
+    batch_first   False for what a module of the user's gives: such a state is handed on, but has no rows to choose from
+    """
+
+    batch_first: bool = True
+
+
+@dataclass(frozen=True)
+class Ring(Remembered):
+    """The rows (b ... n d) of the last `width` tokens:  `.rows`, and `.append(rows)`, those before the new ones too."""
+
+    width: int
+
+    def __post_init__(self) -> None:
+        if not is_int(self.width) or self.width < 1:
+            raise ConfigError(f'`width` of a Ring got {shown(self.width)}, it must be an integer of at least 1')
+
+
+@dataclass(frozen=True)
+class Noted(Remembered):
+    """A tree of tensors of no row and no token, such as a count of calls: nothing cuts it.  `.value`, `.keep(tree)`"""
+
+
+@dataclass(frozen=True)
+class OfContext(Remembered):
+    """A tree of tensors, batch first, that is made of a context: no number of tokens changes it.  `.value`, None at the
+    beginning, and `.keep(tree)`"""
+
+
+def kept_of_earlier(remembers: Mapping[str, Remembered]) -> str:
+    """Return in words which state mixes the tokens of a sequence: a sum, or the last rows. '' if none does."""
+    name = next((name for name, kind in remembers.items() if isinstance(kind, (Running, Ring))), None)
+    return f'it keeps `{name}` of the tokens before' if name else ''
+
+
 class Feature:
     """A feature, usually one paper: its flags, parameters and formula, plugged in at the stages of one level.
 
@@ -102,13 +154,13 @@ class Feature:
                    In features of attention also a flag of the stack
         counts_tokens   True if the result for a token, or a loss, depends on the number of tokens that are not padding,
                    later ones included: then losses pass the padding to the model
-        takes      name -> Input(axes, check): inputs of the forward call that the feature uses (`flags.inputs` has some
+        takes      name -> Input(axes, check): inputs of the forward call that the feature uses (`flags.checks` has some
                    checks). Features without flags act only in calls with one of them
         always     True if such a feature acts in all calls; False if a feature with flags needs one of its inputs too
         fuses      True if the fused kernel implements the feature
         falls_back   for features without flags: with its inputs the eager kernel is used even if `flash=True`
         remembers  name -> PerToken(), Running(), Ring(w): states that the cache stores, accessed by
-                   `call.state(name)`; an instance may set its own in `setup`. See `flags/states.py`
+                   `call.state(name)`; an instance may set its own in `setup`. See the subclasses of `Remembered`
         only_trains   True if in evaluation it changes only speed and initial values
         cuts       how its tensors are sharded if several devices share the host (`parallel`), by heads, inner channels
                    or tokens: name -> (axis, 'heads' | 'kv_heads'); {} if no tensor is sharded. None, the default, is

@@ -16,7 +16,7 @@ from x_transformers.cache import Cache
 from x_transformers.core.checks import as_number, check_ids, numbers_of, weights_in
 from x_transformers.core.own_modules import given_whole, has_own_forward, known_stack
 from x_transformers.flags import ConfigError, advice, count, is_int, none, size
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.flags.unexpected import answering
 from x_transformers.generation.cached_step import each_rows, form_of, named_rows
 from x_transformers.generation.choice import ENDS, NO_TOKEN, REASONS, Choice, GenerationHistory

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from x_transformers.core.checks import check_ids
 from x_transformers.flags import is_number, warn_once
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.generation.engine import evaluating
 from x_transformers.generation.sampling import require
 from x_transformers.training.layer_losses import Targets

@@ -25,7 +25,7 @@ from torch import Generator, Tensor, nn
 
 from x_transformers.core.checks import as_number
 from x_transformers.flags import did_you_mean, is_int, is_number
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.generation.rules import GenerationHistory as GenerationHistory, NoEndBefore, NoRepeat
 from x_transformers.generation.sampling import (
     accurate,

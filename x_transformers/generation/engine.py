@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.own_modules import given_whole, has_own_forward
 from x_transformers.flags import warn_once
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.generation.choice import REASONS, Choice, Endings
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.rules import GenerationHistory

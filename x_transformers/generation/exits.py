@@ -20,7 +20,7 @@ from x_transformers.core.modes import widened
 from x_transformers.core.own_modules import known_stack
 from x_transformers.features.exits import Exits, Tokens
 from x_transformers.flags import is_int, is_number
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.generation.choice import Endings
 from x_transformers.generation.sampling import accurate, require
 

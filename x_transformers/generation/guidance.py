@@ -14,7 +14,7 @@ from torch import Tensor
 
 from x_transformers.core.checks import a_tensor, as_number
 from x_transformers.flags import warn_once
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.generation.sampling import guided, ids_of, in_range, padded_prompts, require
 
 

@@ -19,8 +19,7 @@ from einops import rearrange
 from torch import Generator, Tensor, nn
 
 from x_transformers.compat.helpers import cast_tuple, identity
-from x_transformers.core.arguments import Method, checked
-from x_transformers.core.checks import as_mask, as_number, check_ids, numbers_of
+from x_transformers.core.checks import Method, as_mask, as_number, check_ids, checked, numbers_of
 from x_transformers.core.intermediates import maps_apart
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
 from x_transformers.flags import is_int, is_number, shown, warn_once

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 from x_transformers.cache import Cache
 from x_transformers.core.checks import within
 from x_transformers.core.files import check_fields, is_count, read_content, write_content
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.generation.engine import Reader, evaluating, rows_of
 
 FORMAT = 'x-transformers prompt 4'

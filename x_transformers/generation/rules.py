@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 
 BANNED = -torch.inf
 

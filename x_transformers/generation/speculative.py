@@ -31,7 +31,7 @@ from x_transformers.core.checks import as_number, within
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, counts_tokens, refuse_own
 from x_transformers.core.own_modules import given_whole
 from x_transformers.flags import is_int, warn_once
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.generation.choice import NO_TOKEN, Choice, Endings, GenerationHistory, vocabulary_of
 from x_transformers.generation.engine import Reader
 from x_transformers.generation.exits import check_looped_exits

@@ -29,7 +29,7 @@ from x_transformers.features.residuals import Residual
 from x_transformers.features.tables import angles_at
 from x_transformers.features.untied import UntiedPositionsInModel
 from x_transformers.flags import Feature
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.kernels.dense import eager, fused
 
 __all__ = ['Step']

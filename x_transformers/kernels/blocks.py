@@ -39,7 +39,7 @@ from x_transformers.core.rows import (
     scores_of_block,
     spans_of,
 )
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 
 # Rows that torch's kernel is given at once, where it cannot know of the triangle.
 FLASH_ROWS = 256

@@ -25,7 +25,7 @@ from x_transformers.core.checks import overridden_together
 from x_transformers.core.modes import widened
 from x_transformers.core.rows import Pointwise, Rows, cut_keys, spans_of, to_4d
 from x_transformers.flags import Feature, Features, warn_once
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.kernels.dense import EAGER_STAGES, at_work, eager, is_plain, tile_heads
 from x_transformers.patterns import Pattern
 from x_transformers.patterns.branches import Branch, Columns, Rows as AllKeys, Span

@@ -10,8 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.arguments import checked
-from x_transformers.core.checks import check_ids
+from x_transformers.core.checks import check_ids, checked
 from x_transformers.core.modes import accurate, eager_only
 from x_transformers.flags import Check, ConfigError, an_instance, integer, is_number, one_of, positive, size
 from x_transformers.generation.engine import evaluating

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.arguments import checked
-from x_transformers.core.checks import a_tensor, check_ids
+from x_transformers.core.checks import a_tensor, check_ids, checked
 from x_transformers.core.modes import accurate, eager_only
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import ConfigError, an_instance, boolean, none, number, size

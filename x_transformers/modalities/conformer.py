@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.arguments import checked
-from x_transformers.core.checks import as_mask, as_precise, check_real_first, check_vectors
+from x_transformers.core.checks import as_mask, as_precise, check_real_first, check_vectors, checked
 from x_transformers.core.nets import check_sizes_or_stack
 from x_transformers.flags import Check, ConfigError, Configurable, an_instance, none, size
 from x_transformers.x_transformers import AttentionLayers, Encoder

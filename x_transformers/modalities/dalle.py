@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, check_ids
+from x_transformers.core.checks import as_mask, check_ids, checked
 from x_transformers.core.nets import check_sizes_or_stack
 from x_transformers.flags import (
     Check,

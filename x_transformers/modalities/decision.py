@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_ids, check_range, numbers_of
+from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_ids, check_range, checked, numbers_of
 from x_transformers.core.modes import HALF, accurate, at_least_float, clamped_to, dtype_of_products
 from x_transformers.flags import Check, ConfigError, Configurable, an_instance, boolean, none, positive, shown, size
 from x_transformers.generation.engine import evaluating

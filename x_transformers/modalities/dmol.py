@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from x_transformers.core.arguments import checked
-from x_transformers.core.checks import as_precise, check_range, check_vectors
+from x_transformers.core.checks import as_precise, check_range, check_vectors, checked
 from x_transformers.core.modes import accurate
 from x_transformers.flags import Configurable, at_least, size
 

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.arguments import checked
-from x_transformers.core.checks import as_mask, check_vectors
+from x_transformers.core.checks import as_mask, check_vectors, checked
 from x_transformers.flags import Configurable, size
 
 __all__ = ['JointAttention']

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.arguments import checked
-from x_transformers.core.checks import as_precise, check_vectors, cleared
+from x_transformers.core.checks import as_precise, check_vectors, checked, cleared
 from x_transformers.core.modes import at_least_float
 from x_transformers.features.norms import BiasedLayerNorm
 from x_transformers.flags import Configurable, a_mapping, boolean, count, none, positive, size, warn_once

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import checked
 from x_transformers.core.modes import accurate
 from x_transformers.features.embeddings import mean_of_real
 from x_transformers.features.norms import l2norm

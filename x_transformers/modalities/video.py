@@ -9,12 +9,11 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
-from x_transformers.core.arguments import checked
-from x_transformers.core.checks import as_precise
+from x_transformers.core.checks import as_precise, checked
 from x_transformers.core.intermediates import maps_apart
 from x_transformers.features.hybrid import folded, unfolded
 from x_transformers.flags import Check, ConfigError, Configurable, a_mapping, none, size
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.modalities.vit import an_image_size
 from x_transformers.x_transformers import Decoder, Encoder
 

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.arguments import checked
-from x_transformers.core.checks import as_precise
+from x_transformers.core.checks import as_precise, checked
 from x_transformers.core.modes import accurate
 from x_transformers.core.nets import check_reads_front
 from x_transformers.core.own_modules import a_stack, known_stack, run_stack

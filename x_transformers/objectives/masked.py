@@ -9,9 +9,8 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import can_look, check_documents, check_ids
+from x_transformers.core.checks import can_look, check_documents, check_ids, checked
 from x_transformers.core.nets import check_every_place, check_sees_both_sides, refuse_own
 from x_transformers.flags import (
     Check,

@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import a_tensor, as_mask, check_ids, check_range
+from x_transformers.core.checks import a_tensor, as_mask, check_ids, check_range, checked
 from x_transformers.core.nets import check_every_place, refuse_own
 from x_transformers.flags import Check, ConfigError, Configurable, an_instance, count, is_number, none, size
 from x_transformers.generation.choice import Choice, GenerationHistory

@@ -10,9 +10,8 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import can_look, check_range
+from x_transformers.core.checks import can_look, check_range, checked
 from x_transformers.features.readouts import place_of
 from x_transformers.flags import ConfigError, Configurable, a_mapping, an_instance, boolean, is_int, shown
 from x_transformers.objectives.masked import MLMWrapper, loss_of_hidden, resized

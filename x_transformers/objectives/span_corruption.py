@@ -8,9 +8,8 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
-from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_ids, check_lengths, within
+from x_transformers.core.checks import check_ids, check_lengths, checked, within
 from x_transformers.flags import (
     Check,
     ConfigError,

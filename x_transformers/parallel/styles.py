@@ -26,7 +26,7 @@ from x_transformers.features.biases import AlibiPositionalBias, PositionBias
 from x_transformers.features.feedforward import GLU
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import ConfigError, Feature
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.parallel.views import WHOLE, Lane, View, joined, moved, overridden, see, spread, summed
 from x_transformers.x_transformers import Attention
 

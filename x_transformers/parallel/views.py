@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
 from x_transformers.flags import ConfigError
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 
 LENGTH = 1  # the axis of tokens in the stream, b n d
 

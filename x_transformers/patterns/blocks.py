@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from x_transformers.flags.checks import ConfigError, is_int
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import ConfigError, Maybe, is_int
 from x_transformers.patterns.base import Pattern, divided, pattern
 from x_transformers.patterns.branches import Branch, Columns, Listed, Rows, Span
 

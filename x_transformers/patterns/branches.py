@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 
 # (i, j, marks) -> bool
 Visible = Callable[[Tensor, Tensor, Any], Tensor]

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.flags.checks import is_int
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe, is_int
 from x_transformers.patterns.base import Pattern, Several, pattern
 from x_transformers.patterns.branches import Branch, Columns, Rows
 

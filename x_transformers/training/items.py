@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.arguments import NAMED, is_item_count
+from x_transformers.core.checks import NAMED, is_item_count
 from x_transformers.flags import shown
 
 __all__ = ['count_items', 'mean_of_items', 'scale_of_fewer', 'share_of_items']

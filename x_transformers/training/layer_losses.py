@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.own_modules import known_stack, refuse_own_stack
 from x_transformers.flags import Check, ConfigError, is_number, one_of, shown
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.training.items import scale_of_fewer
 from x_transformers.training.losses import predictable
 from x_transformers.training.token_loss import Readout, Terms, mean_token_loss

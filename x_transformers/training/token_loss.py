@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from x_transformers.core.modes import at_least_float, transformed
 from x_transformers.core.recompute import ModuleSnapshot, batched, differentiated, identity, recompute
 from x_transformers.flags import is_int, is_number, shown
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.training.items import count_items
 
 __all__ = ['Readout', 'linear_cross_entropy', 'next_token_loss', 'token_losses', 'weighted_token_loss']

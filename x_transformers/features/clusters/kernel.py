@@ -19,8 +19,8 @@ from x_transformers.core.merging import merged
 from x_transformers.core.modes import accurate, transformed, without_autocast
 from x_transformers.core.recompute import batched, differentiated
 from x_transformers.core.rows import taken
-from x_transformers.flags.maybe import Maybe
-from x_transformers.kernels.derivatives import differentiable_sdpa
+from x_transformers.flags.checks import Maybe
+from x_transformers.kernels.dense import differentiable_sdpa
 
 # scores that are held at once, and are computed again in the backward pass: what stays in the cache of a core
 PIECE = {'cpu': 2**18, 'cuda': 2**25}

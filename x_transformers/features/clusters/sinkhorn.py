@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from x_transformers.core.modes import accurate, clamped_to, is_exporting, widest
 from x_transformers.features.clusters.clusters import NO_SCORES, Clusters
 from x_transformers.flags import ConfigError, Running, warn_once
-from x_transformers.flags.maybe import Maybe
-from x_transformers.kernels.derivatives import differentiable_sdpa
+from x_transformers.flags.checks import Maybe
+from x_transformers.kernels.dense import differentiable_sdpa
 
 
 def least(t: Tensor) -> float:

@@ -28,7 +28,7 @@ from x_transformers.features.linear.kernel import (
     in_spans,
     joined,
 )
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 
 # the state from chunk to chunk
 

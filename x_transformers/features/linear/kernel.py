@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from x_transformers.core.modes import is_exporting, transformed
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 
 # chunks that are computed at once, outside of compiled graphs: what stays in the cache of a core
 CHUNKS = 16

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.modes import accurate
 from x_transformers.core.rows import taken
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 
 Compressed = tuple[Tensor, Tensor | None]
 

@@ -32,8 +32,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.kernels.dense import heads_of, tile_heads
-from x_transformers.kernels.derivatives import differentiable_sdpa
+from x_transformers.kernels.dense import differentiable_sdpa, heads_of, tile_heads
 from x_transformers.training.losses import mean_or_zero
 
 # what a layer does to queries, keys and values wherever they stand

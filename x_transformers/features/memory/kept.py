@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from x_transformers.core.checks import as_mask
 from x_transformers.flags import shown
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 
 Pair = tuple[Tensor | None, Tensor | None]
 

@@ -30,7 +30,7 @@ from x_transformers.flags import (
     shown,
     size,
 )
-from x_transformers.flags.inputs import a_switch, tensor_of
+from x_transformers.flags.checks import a_switch, tensor_of
 
 # keys of a part
 PART = 1024

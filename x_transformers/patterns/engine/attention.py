@@ -11,7 +11,7 @@ from torch import Tensor
 
 from x_transformers.core.calls import Call
 from x_transformers.core.rows import Pointwise, Rows, all_of, taken
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.patterns import Branch, Global, Pattern
 from x_transformers.patterns.engine.flash import by_flash, numbers_of, takes
 from x_transformers.patterns.engine.formula import Scores, by_formula, of_front, of_index, together

@@ -16,7 +16,7 @@ from torch import Tensor
 from x_transformers.core.merging import merged
 from x_transformers.core.modes import accurate, at_least_float, without_autocast
 from x_transformers.core.rows import Pointwise
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.patterns.branches import Branch
 from x_transformers.patterns.engine.layouts import Grid, Group, group_of
 from x_transformers.patterns.engine.placement import Placement

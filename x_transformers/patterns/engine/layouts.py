@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensor
 
 from x_transformers.core.recompute import batched
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.patterns.base import divided
 from x_transformers.patterns.branches import Columns, Listed, Rows, Span
 

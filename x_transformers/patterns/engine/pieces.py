@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from x_transformers.core.rows import Pointwise
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.patterns.base import divided
 from x_transformers.patterns.branches import Branch, Columns, Listed, Span
 from x_transformers.patterns.engine.formula import none_marked

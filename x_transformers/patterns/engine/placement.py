@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from x_transformers.core.checks import can_look
-from x_transformers.flags.maybe import Maybe
+from x_transformers.flags.checks import Maybe
 from x_transformers.patterns import Pattern
 
 
