@@ -376,7 +376,7 @@ def test_effects_of_flags(scripts):
 def test_how_many_effects_hold(scripts):
     """On each baseline, and on how many of those that hold on both the two agree."""
     pytest.importorskip('scipy', reason='pip install scipy')
-    effects, Row = scripts('flag_statistics'), scripts('flag_rows').Row
+    Row = scripts('flag_rows').Row
     gains = {
         'plain': {'': 0.0, 'use_rezero': -0.5, 'block_norm': -0.1},
         'modern': {'': 0.0, 'use_rezero': 0.2, 'block_norm': -0.2},
@@ -398,7 +398,7 @@ def test_how_many_effects_hold(scripts):
 def test_what_is_left_in_larger_models(scripts):
     """Variants with an interval, as small and as large models; of one seed there is none."""
     pytest.importorskip('scipy', reason='pip install scipy')
-    effects, Row = scripts('flag_statistics'), scripts('flag_rows').Row
+    Row = scripts('flag_rows').Row
     small = rows_of_two(Row)
     large = [Row('single', 'plain', name, 0, 50, 1e-3, 2.0 + gain) for name, gain in (('', 0.0), ('macaron', 0.1))]
     large += [Row('costs', 'plain', name, step=1.0, memory=2.0, token=1.0) for name in ('use_rezero', 'resi_dual')]
@@ -472,7 +472,7 @@ def test_intervals_of_pairs(scripts):
 def test_flags_at_half_the_rate(scripts):
     """What a variant gives with another rate, less what its baseline gives with the one that was tuned."""
     pytest.importorskip('scipy', reason='pip install scipy')
-    effects, Row = scripts('flag_statistics'), scripts('flag_rows').Row
+    Row = scripts('flag_rows').Row
     rows = rows_of_two(Row)
     rows += [Row('second', 'plain', 'use_rezero', seed, 100, 5e-4, 2.9 + seed) for seed in range(3)]
     rows += [Row('rates', 'plain', '', seed, 100, 5e-4, 3.1 + seed) for seed in range(2)]

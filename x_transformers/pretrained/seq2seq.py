@@ -79,7 +79,7 @@ def t5_activation(c: Fields) -> str:
     if kind not in ('', 'gated') or name not in fields.ACTIVATIONS:
         raise ConfigError(
             f'`feed_forward_proj` of this {c.spec.type} checkpoint is {c.feed_forward_proj!r}, it must be one of '
-            f'{", ".join(ACTIVATIONS)}, or gated-gelu, gated-silu, ...'
+            f'{", ".join(fields.ACTIVATIONS)}, or gated-gelu, gated-silu, ...'
         )
     return fields.ACTIVATIONS[name]
 
