@@ -28,11 +28,10 @@ from x_transformers import (
     TransformerWrapper,
 )
 from x_transformers.continuous import CONTINUOUS
-from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
+from x_transformers.features import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.gates import GATES
-from x_transformers.features.positions import no_positions
 from x_transformers.flags import ConfigError, Feature, PerLayer
-from x_transformers.x_transformers import Attention, AttentionLayers, RotaryEmbedding, Wrapper
+from x_transformers.x_transformers import Attention, AttentionLayers, RotaryEmbedding, Wrapper, no_positions
 
 STACK_SIZES = dict(dim=16, depth=2, heads=4, attn_dim_head=8, ff_mult=2, verbose=False)
 TOKENS, LONGEST, CONTEXT, PREFIX = 60, 24, 5, 2

@@ -45,7 +45,7 @@ from refusals import names_a_flag
 
 from x_transformers import Decoder, Encoder, PrefixDecoder
 from x_transformers.core import modes
-from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, STACK
+from x_transformers.features import ATTENTION, FEEDFORWARD, STACK
 from x_transformers.x_transformers import AttentionLayers, TransformerWrapper
 
 FLAGS = {prefix + name: cls.flags[name] for prefix, name, cls in ALL_FLAGS}

@@ -19,8 +19,7 @@ from torch import nn
 from x_transformers import Attention, Decoder, TransformerWrapper
 from x_transformers.core.intermediates import maps_apart
 from x_transformers.core.recompute import ModuleSnapshot, Surroundings
-from x_transformers.features.catalogue import ATTENTION
-from x_transformers.features.levels import AttentionFeature
+from x_transformers.features import ATTENTION, AttentionFeature
 from x_transformers.features.scores import GumbelSoftmax
 from x_transformers.flags import flag
 from x_transformers.kernels import dense as attend

@@ -7,8 +7,9 @@ from toy_tasks import SEEDS, latest, learned, net_for, right
 
 from x_transformers import Attention, Decoder, Encoder
 from x_transformers.core import rows
-from x_transformers.features.biases import AlibiPositionalBias, SplitAlibi
+from x_transformers.features.biases import SplitAlibi
 from x_transformers.flags import ConfigError
+from x_transformers.x_transformers import AlibiPositionalBias
 
 N, B, DIM, HEAD = 7, 2, 16, 6
 SPLIT = dict(alibi_pos_bias=True, alibi_bidirectional='split')

@@ -6,8 +6,8 @@ from oracles import assert_close, assert_same, attention, attention_and_maps, bo
 from sweeps import naming
 
 from x_transformers import Attention, Decoder
+from x_transformers.attend import Intermediates
 from x_transformers.cache import LayerIntermediates
-from x_transformers.core.intermediates import Intermediates
 
 DIM, CONTEXT_DIM = 10, 9
 SHAPE = dict(dim=DIM, heads=4, dim_head=6)

@@ -31,14 +31,21 @@ from x_transformers import (
 )
 from x_transformers.continuous_autoencoder import ContinuousTransformerAutoencoder
 from x_transformers.core import aux_losses as room
-from x_transformers.core.aux_losses import AuxLosses, NamedLosses
-from x_transformers.features.catalogue import ATTENTION, MODEL, STACK
-from x_transformers.features.levels import AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
+from x_transformers.features import (
+    ATTENTION,
+    MODEL,
+    STACK,
+    AttentionFeature,
+    FeedForwardFeature,
+    ModelFeature,
+    StackFeature,
+)
 from x_transformers.free_transformer import FreeTransformer
 from x_transformers.full_bandwidth import FullBandwidth
 from x_transformers.gpt_lejepa import LatentAutoregressive
 from x_transformers.gpt_vae import GPTVAE
 from x_transformers.recirculation import Recirculation
+from x_transformers.training import AuxLosses, NamedLosses
 from x_transformers.up_wrapper import UniversalPretrainWrapper
 from x_transformers.xm_latent_decoder import XMLatentDecoder
 

@@ -9,9 +9,10 @@ import torch
 from oracles import assert_close, assert_same, randn, randomised, sub
 from toy_tasks import copy as copying, learned, net_for
 
-from x_transformers import AttentionLayers, Decoder, Encoder, TransformerWrapper
-from x_transformers.features.norms import BiasedLayerNorm, LayerNorm, RMSNorm, ScaleNorm, SimpleRMSNorm
+from x_transformers import AttentionLayers, Decoder, Encoder, RMSNorm, TransformerWrapper
+from x_transformers.features.norms import BiasedLayerNorm
 from x_transformers.flags import ConfigError
+from x_transformers.x_transformers import LayerNorm, ScaleNorm, SimpleRMSNorm
 
 SIZES = dict(dim=6, heads=2, attn_dim_head=3, ff_mult=1)
 EXACT = 1e-12
@@ -303,7 +304,7 @@ def test_each_activation_learns_beside_each_norm(activation, norm):
 
 def test_a_norm_of_a_user():
     """It has its eps in `eps`, or refuses one."""
-    from x_transformers.features.levels import StackFeature
+    from x_transformers.features import StackFeature
     from x_transformers.flags import flag
 
     class Own(StackFeature):

@@ -16,8 +16,7 @@ from x_transformers import (
     Decoder,
     TransformerWrapper,
 )
-from x_transformers.cache import Cache
-from x_transformers.core.buffers import Buffer
+from x_transformers.cache import Buffer, Cache
 
 
 def net(dim=16, **stack):

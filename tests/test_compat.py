@@ -24,9 +24,8 @@ from x_transformers import (
     XTransformer,
 )
 from x_transformers.compat import helpers
-from x_transformers.features.positions import RotaryEmbedding
 from x_transformers.flags import ConfigError
-from x_transformers.x_transformers import Intermediates, LayerIntermediates, apply_rotary_pos_emb
+from x_transformers.x_transformers import Intermediates, LayerIntermediates, RotaryEmbedding, apply_rotary_pos_emb
 
 SMALL = dict(dim=32, heads=2, attn_dim_head=16, verbose=False)
 

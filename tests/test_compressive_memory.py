@@ -12,9 +12,9 @@ from torch import nn
 from training_laws import DIM, VOCAB, ids_of, net_of
 
 from x_transformers import ContinuousTransformerWrapper, Decoder, TransformerWrapper
-from x_transformers.core.aux_losses import NamedLosses
 from x_transformers.features.memory.compression import Conv, DilatedConv, Max, Mean, MostUsed
 from x_transformers.flags import ConfigError
+from x_transformers.training import NamedLosses
 from x_transformers.xl_autoregressive_wrapper import XLAutoregressiveWrapper
 
 FUNCTIONS = ('conv', 'mean', 'max', 'dilated_conv', 'most_used')

@@ -7,13 +7,13 @@ import torch
 from oracles import assert_close, randn, randomised
 
 from x_transformers import Attention, Decoder, Encoder
-from x_transformers.features.data_positions import (
+from x_transformers.flags import ConfigError
+from x_transformers.x_transformers import (
     DataDependentAlibi,
     PerRowDataDependentAlibi,
+    PolarEmbedding,
     RelativeProjPositionalBias,
 )
-from x_transformers.features.polar import PolarEmbedding
-from x_transformers.flags import ConfigError
 
 SIZES = dict(dim=10, heads=3, dim_head=6)
 N = 6

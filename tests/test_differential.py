@@ -9,8 +9,8 @@ from oracles import assert_close
 
 from x_transformers import Attention, Decoder, Encoder
 from x_transformers.core import rows
-from x_transformers.features.biases import AlibiPositionalBias
 from x_transformers.flags import ConfigError
+from x_transformers.x_transformers import AlibiPositionalBias
 
 N, H, D = 6, 4, 6
 MASK = torch.tensor([[1, 1, 0, 1, 1, 1], [0, 1, 1, 1, 0, 1]], dtype=torch.bool)

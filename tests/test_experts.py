@@ -8,9 +8,9 @@ from oracles import assert_close, assert_same, randn, randomised
 from torch import nn
 
 from x_transformers import AutoregressiveWrapper, Decoder, Encoder, FeedForward, TransformerWrapper
-from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.features import experts as grouped
 from x_transformers.flags import ConfigError
+from x_transformers.training import AuxLosses
 
 DIM, EXPERTS = 6, 6
 

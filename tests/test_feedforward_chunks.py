@@ -10,8 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from x_transformers import Decoder, FeedForward
-from x_transformers.features import FeedForwardFeature, flag
-from x_transformers.features.catalogue import FEEDFORWARD
+from x_transformers.features import FEEDFORWARD, FeedForwardFeature, flag
 from x_transformers.flags import ConfigError
 
 SHAPES = {

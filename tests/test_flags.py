@@ -33,9 +33,17 @@ from x_transformers import (
     ViTransformerWrapper,
     XTransformer,
 )
-from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
+from x_transformers.features import (
+    ATTENTION,
+    FEEDFORWARD,
+    MODEL,
+    STACK,
+    AttentionFeature,
+    FeedForwardFeature,
+    ModelFeature,
+    StackFeature,
+)
 from x_transformers.features.heads import QKNorm
-from x_transformers.features.levels import AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
 from x_transformers.flags import (
     REQUIRED,
     ConfigError,

@@ -19,15 +19,14 @@ from test_kernels import MODULES, N, blocked, layer, layer_outcome
 from torch.utils.checkpoint import checkpoint
 
 from x_transformers import Attention, Decoder, Encoder
+from x_transformers.attend import SoftclampLogits
 from x_transformers.core import rows
-from x_transformers.features.catalogue import ATTENTION, STACK
-from x_transformers.features.levels import AttentionFeature
-from x_transformers.features.positions import AlibiPositionalBias
-from x_transformers.features.scores import SoftclampLogits
+from x_transformers.features import ATTENTION, STACK, AttentionFeature
 from x_transformers.flags import flag, warn_once
 from x_transformers.kernels import dense, flex, operators
 from x_transformers.kernels.flex import try_out
 from x_transformers.patterns import BlockLocal, Global, Local1D, Mix, Sliding
+from x_transformers.x_transformers import AlibiPositionalBias
 
 # torch warns where it runs uncompiled, and of what it looks at itself
 pytestmark = [

@@ -31,11 +31,10 @@ from toy_nets import (
 )
 
 from x_transformers import PrefixDecoder, TransformerWrapper, autoregressive_wrapper
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.features.positions import no_positions
+from x_transformers.autoregressive_wrapper import FILTER_LOGITS_FN, AutoregressiveWrapper, contrastive_decode_fn, top_k
 from x_transformers.flags import warn_once
 from x_transformers.generation.engine import HELD, evaluating
-from x_transformers.generation.sampling import FILTER_LOGITS_FN, contrastive_decode_fn, top_k
+from x_transformers.x_transformers import no_positions
 
 models = pytest.mark.parametrize('keywords', MODELS.values(), ids=MODELS)
 

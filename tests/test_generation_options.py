@@ -10,9 +10,9 @@ import pytest
 import torch
 from toy_nets import MODELS, VOCAB, Fixed, History, brute_force, diverse, ids_of, language_model, vectors_of, wrapped
 
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, Generated
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, Generated, min_p, top_k
 from x_transformers.generation.choice import REASONS, Choice, Endings, vocabulary_of
-from x_transformers.generation.sampling import epsilon, filter_with, min_p, top_k, typical
+from x_transformers.generation.sampling import epsilon, filter_with, typical
 
 
 def by_hand(net, prompt, steps, change):

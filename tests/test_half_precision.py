@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from x_transformers import (
+    AdaptiveRMSNorm,
     Attention,
     AutoregressiveWrapper,
     Classifier,
@@ -18,30 +19,39 @@ from x_transformers import (
     ContinuousTransformerWrapper,
     Decoder,
     Encoder,
+    RMSNorm,
     TransformerWrapper,
     XValAutoregressiveWrapper,
     XValTransformerWrapper,
 )
 from x_transformers.attend import Attend
+from x_transformers.autoregressive_wrapper import contrastive_decode_fn
 from x_transformers.compat import helpers
 from x_transformers.continuous_autoencoder import ContinuousTransformerAutoencoder, gaussian_divergence
 from x_transformers.core import rows as blocks
-from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.modes import clamped_to, product
 from x_transformers.discover_wrapper import TPREncoder
 from x_transformers.features.contextual import HeadMixer
 from x_transformers.features.convolutions import BatchNorm
-from x_transformers.features.embeddings import TokenEmbedding, mean_of_real
+from x_transformers.features.embeddings import mean_of_real
 from x_transformers.features.memory.compression import Mean
-from x_transformers.features.norms import AdaptiveRMSNorm, MultiheadRMSNorm, RMSNorm, ScaleNorm, SimpleRMSNorm, l2norm
 from x_transformers.generation.exits import mean_context
-from x_transformers.generation.sampling import contrastive_decode_fn, guided
+from x_transformers.generation.sampling import guided
 from x_transformers.modalities.decision import DecisionTransformer, returns_to_go
 from x_transformers.next_latent_wrapper import MSECosineSimLoss
 from x_transformers.objectives.test_time_training import orthogonal
 from x_transformers.patterns import BlockLocal
 from x_transformers.recirculation import norm_matched
-from x_transformers.training.losses import calc_z_loss, entropy
+from x_transformers.training import AuxLosses
+from x_transformers.x_transformers import (
+    MultiheadRMSNorm,
+    ScaleNorm,
+    SimpleRMSNorm,
+    TokenEmbedding,
+    calc_z_loss,
+    entropy,
+    l2norm,
+)
 
 SMALL = dict(dim=16, depth=1, heads=2, attn_dim_head=8, verbose=False)
 HALF = [torch.float16, torch.bfloat16]

@@ -30,11 +30,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from x_transformers import Attention, Decoder, Encoder, TransformerWrapper
 from x_transformers.core import rows
-from x_transformers.features.catalogue import ATTENTION
-from x_transformers.features.levels import AttentionFeature
-from x_transformers.features.positions import AlibiPositionalBias, DynamicPositionBias, RelativePositionBias
+from x_transformers.features import ATTENTION, AttentionFeature
 from x_transformers.flags import flag
 from x_transformers.kernels import dense
+from x_transformers.x_transformers import AlibiPositionalBias, DynamicPositionBias, RelativePositionBias
 
 # flags whose weights of a row depend on other rows, or that keep the maps
 WHOLE = ('attn_inverted_attention', 'residual_attn', 'cross_residual_attn')

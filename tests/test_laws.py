@@ -55,7 +55,7 @@ from x_transformers import Attention, Decoder, Encoder, PrefixDecoder, Transform
 from x_transformers.cache import Cache
 from x_transformers.continuous import CONTINUOUS
 from x_transformers.core.intermediates import NoMaps
-from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
+from x_transformers.features import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.sources import ValueResidual
 from x_transformers.flags import ConfigError, PerLayer
 from x_transformers.flags.__main__ import table

@@ -6,10 +6,9 @@ from oracles import assert_close, randn, randomised
 
 import x_transformers
 from x_transformers import CrossAttender, Decoder, Encoder, TransformerBlock, layer_schedule
-from x_transformers.features.layouts import ConcatCombine, repeated
 from x_transformers.flags import ConfigError
-from x_transformers.training.losses import calc_z_loss, dropout_seq, kept_tokens
-from x_transformers.x_transformers import AttentionLayers
+from x_transformers.training.losses import dropout_seq, kept_tokens
+from x_transformers.x_transformers import AttentionLayers, ConcatCombine, calc_z_loss, repeated
 
 SIZES = dict(dim=6, depth=3, heads=2, attn_dim_head=4, ff_mult=1)
 

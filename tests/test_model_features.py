@@ -21,9 +21,8 @@ from x_transformers import (
     XTransformer,
 )
 from x_transformers.core.notes import TakesNotes
-from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.flags import ConfigError
-from x_transformers.x_transformers import calc_z_loss
+from x_transformers.x_transformers import TokenEmbedding, calc_z_loss
 
 SIZES = dict(dim=16, depth=2, heads=2, attn_dim_head=8, verbose=False)
 TOKENS, LONGEST = 11, 12

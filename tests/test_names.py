@@ -158,7 +158,7 @@ def test_what_small_functions_compute():
 
 def test_what_functions_of_wrappers_compute():
     from x_transformers import belief_state_wrapper, continuous, entropy_based_tokenizer, nonautoregressive_wrapper
-    from x_transformers.objectives.test_time_training import newtonschulz5
+    from x_transformers.xl_autoregressive_wrapper import newtonschulz5
 
     pair, target = torch.stack((torch.randn(4), torch.rand(4) + 0.1)), torch.randn(4)
     wanted = F.gaussian_nll_loss(pair[0], target, pair[1], reduction='none')

@@ -29,6 +29,7 @@ from x_transformers import (
     XValTransformerWrapper,
     features,
 )
+from x_transformers.attend import SoftclampLogits
 from x_transformers.core import rows
 from x_transformers.features import (
     ATTENTION,
@@ -48,7 +49,6 @@ from x_transformers.features import (
     flag,
 )
 from x_transformers.features.positions import Rotary
-from x_transformers.features.scores import SoftclampLogits
 from x_transformers.flags import Check, ConfigError
 
 SIZES = dict(dim=16, heads=2, attn_dim_head=8, verbose=False)

@@ -17,6 +17,7 @@ from x_transformers import (
 )
 from x_transformers.flags import ConfigError
 from x_transformers.patterns import (
+    Behind,
     BigBird,
     BlockLocal,
     BlockPermutation,
@@ -34,7 +35,6 @@ from x_transformers.patterns import (
     Summary,
     pattern,
 )
-from x_transformers.patterns.behind import Behind
 
 LENGTHS, N = torch.tensor([5, 13, 9, 1]), 13
 SIZES = dict(dim=16, depth=2, heads=4, attn_dim_head=8, ff_mult=2, verbose=False)

@@ -11,11 +11,12 @@ from toy_tasks import SEEDS, latest, learned, net_for, right, shift
 from x_transformers import Attention, CrossAttender, Decoder, Encoder, TransformerWrapper
 from x_transformers.core import rows
 from x_transformers.features import biases, positions, rotary
-from x_transformers.features.polar import InfusedSinusoids, PolarEmbedding
+from x_transformers.features.polar import InfusedSinusoids
 from x_transformers.x_transformers import (
     AbsolutePositionalEmbedding,
     AlibiPositionalBias,
     DynamicPositionBias,
+    PolarEmbedding,
     RelativePositionBias,
     RotaryEmbedding,
     ScaledSinusoidalEmbedding,

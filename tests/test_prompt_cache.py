@@ -14,14 +14,13 @@ import torch
 from torch import nn
 from toy_nets import MODELS, ROTARY, ids_of, language_model, vectors_of
 
-from x_transformers import cache
-from x_transformers.cache import Cache
+from x_transformers import PromptCache, cache
+from x_transformers.cache import Buffer, Cache, KeysValues
 from x_transformers.core import files
-from x_transformers.core.buffers import Buffer, KeysValues
 from x_transformers.core.files import write_content
 from x_transformers.core.state import Sum
 from x_transformers.generation import prompt_cache
-from x_transformers.generation.prompt_cache import PromptCache, checksum, fingerprint
+from x_transformers.generation.prompt_cache import checksum, fingerprint
 from x_transformers.generation.step import Step
 
 models = pytest.mark.parametrize('keywords', MODELS.values(), ids=MODELS)

@@ -12,10 +12,9 @@ from torch import nn
 
 from x_transformers import Attention, Decoder, Encoder
 from x_transformers.core import rows
-from x_transformers.features.catalogue import ATTENTION
-from x_transformers.features.levels import AttentionFeature
-from x_transformers.features.positions import AlibiPositionalBias
+from x_transformers.features import ATTENTION, AttentionFeature
 from x_transformers.flags import flag, none, one_of
+from x_transformers.x_transformers import AlibiPositionalBias
 
 B, N = 2, 7
 CHOICES = {

@@ -8,21 +8,23 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from x_transformers.generation import sampling
-from x_transformers.generation.sampling import (
+from x_transformers.autoregressive_wrapper import (
     FILTER_LOGITS_FN,
     align_right,
     contrastive_decode_fn,
+    min_p,
+    top_a,
+    top_k,
+    top_p,
+)
+from x_transformers.generation import sampling
+from x_transformers.generation.sampling import (
     epsilon,
     filter_named,
     gumbel_noise,
     gumbel_sample,
-    min_p,
     padded_prompts,
     sample,
-    top_a,
-    top_k,
-    top_p,
     typical,
 )
 

@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from oracles import assert_close, assert_same, bools, linear, merge_heads, mix_heads, randn, randomised, split_heads
 
 from x_transformers import Attention, CrossAttender, Decoder, Encoder, PrefixDecoder, TransformerWrapper
+from x_transformers.attend import softmax
 from x_transformers.features.scores import entmax15, entmax15_by_sorting
 from x_transformers.flags import ConfigError, warn_once
-from x_transformers.kernels.dense import lowest, softmax
+from x_transformers.kernels.dense import lowest
 
 SHAPE = dict(dim=10, heads=4, dim_head=6)
 STACK = dict(dim=16, depth=2, heads=4, attn_dim_head=8, ff_mult=2, verbose=False)

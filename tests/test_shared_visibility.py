@@ -8,8 +8,7 @@ from oracles import assert_close, randomised
 from torch import nn
 
 from x_transformers import Attention, Decoder, Encoder, TransformerWrapper, attend, x_transformers as core
-from x_transformers.features.catalogue import ATTENTION
-from x_transformers.features.levels import AttentionFeature
+from x_transformers.features import ATTENTION, AttentionFeature
 from x_transformers.flags import flag
 
 N = 7

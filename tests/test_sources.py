@@ -9,8 +9,8 @@ from oracles import assert_close, bools, randn, randomised
 from torch import nn
 
 from x_transformers import Attention, Decoder, Encoder, FeedForward, PrefixDecoder
-from x_transformers.features.hybrid import FoldAxially
 from x_transformers.flags import ConfigError
+from x_transformers.x_transformers import FoldAxially
 
 SIZES = dict(dim=10, heads=4, dim_head=6)
 N = 6

@@ -8,9 +8,16 @@ import torch
 from oracles import assert_close, randomised
 from toy_tasks import SEEDS, taught
 
-from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper, XTransformer
+from x_transformers import (
+    AutoregressiveWrapper,
+    Decoder,
+    SpanCorruption,
+    T5PretrainWrapper,
+    TransformerWrapper,
+    UL2Mixture,
+    XTransformer,
+)
 from x_transformers.flags import ConfigError
-from x_transformers.objectives.span_corruption import SpanCorruption, T5PretrainWrapper, UL2Mixture
 
 START, EOS = 999, 1
 

@@ -6,8 +6,8 @@ from oracles import assert_close
 from toy_tasks import IGNORED, net_for, right, shift, taught
 
 from x_transformers import Decoder, Encoder
-from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.flags import ConfigError
+from x_transformers.training import AuxLosses
 from x_transformers.x_transformers import Attention
 
 

@@ -9,14 +9,16 @@ from oracles import assert_close, assert_same, bools, randn, randomised
 from sweeps import crossed
 
 from x_transformers import CrossAttender, Decoder, Encoder, PrefixDecoder
-from x_transformers.features.norms import LayerScale, ReZero, Scale
+from x_transformers.features.norms import ReZero
 from x_transformers.x_transformers import (
     AdaptiveLayerNorm,
     AdaptiveRMSNorm,
     AttentionLayers,
     GRUGating,
     LayerNorm,
+    LayerScale,
     RMSNorm,
+    Scale,
     ScaleNorm,
     SimpleRMSNorm,
 )

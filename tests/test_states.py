@@ -7,8 +7,7 @@ from oracles import assert_close
 from test_laws import all_laws, cache_law, steps
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
-from x_transformers.cache import Cache
-from x_transformers.core.buffers import Buffer
+from x_transformers.cache import Buffer, Cache
 from x_transformers.core.state import LastRows
 from x_transformers.features import (
     AttentionFeature,

@@ -12,9 +12,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
-from x_transformers.core.intermediates import Intermediates
-from x_transformers.features.catalogue import ATTENTION, STACK
-from x_transformers.features.levels import AttentionFeature, StackFeature
+from x_transformers.attend import Intermediates
+from x_transformers.features import ATTENTION, STACK, AttentionFeature, StackFeature
 from x_transformers.flags import flag
 from x_transformers.generation.engine import Reader
 from x_transformers.generation.step import Step

@@ -8,16 +8,21 @@ from oracles import assert_close, assert_same, layer_norm, linear, randn, random
 from torch import nn
 
 from x_transformers import Decoder, Encoder, PrefixDecoder
-from x_transformers.features.integrators import AttentionResidual, DynamicLIMe, LoRALinear
-from x_transformers.features.norms import Derf, DynamicTanh
-from x_transformers.features.residuals import (
+from x_transformers.flags import ConfigError
+from x_transformers.x_transformers import (
+    AttentionResidual,
+    Derf,
+    DynamicLIMe,
+    DynamicTanh,
+    GatedMultiResidual,
+    HyperConnection,
+    LoRALinear,
     MVSplitResidualUpdate,
     OrthogonalResidualUpdate,
     ShiftTokens,
     orthog_project,
+    sinkhorn,
 )
-from x_transformers.features.streams import GatedMultiResidual, HyperConnection, sinkhorn
-from x_transformers.flags import ConfigError
 
 SIZES = dict(dim=6, depth=3, heads=2, attn_dim_head=4, ff_mult=1)
 GATED = dict(gated_multi_residual=True, residual_fn_kwargs=dict(read_gate_rank=3))

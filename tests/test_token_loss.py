@@ -25,8 +25,7 @@ from x_transformers import (
     XTransformer,
 )
 from x_transformers.belief_state_wrapper import BeliefStateWrapper
-from x_transformers.features.catalogue import MODEL
-from x_transformers.features.levels import ModelFeature
+from x_transformers.features import MODEL, ModelFeature
 from x_transformers.flags import ConfigError, flag
 from x_transformers.free_transformer import FreeTransformer
 from x_transformers.full_bandwidth import FullBandwidth
@@ -35,7 +34,7 @@ from x_transformers.gpt_vae import GPTVAE
 from x_transformers.multi_input import MultiInputAutoregressiveWrapper, MultiInputTransformerWrapper
 from x_transformers.next_latent_wrapper import NextLatentWrapper
 from x_transformers.recirculation import Recirculation
-from x_transformers.training.token_loss import linear_cross_entropy
+from x_transformers.training import linear_cross_entropy
 from x_transformers.xm_latent_decoder import XMLatentDecoder
 from x_transformers.xval import XValAutoregressiveWrapper, XValTransformerWrapper
 

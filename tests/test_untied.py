@@ -15,9 +15,9 @@ from x_transformers import (
     ViTransformerWrapper,
 )
 from x_transformers.core import rows
-from x_transformers.features.positions import no_positions
 from x_transformers.features.untied import UntiedPositions
 from x_transformers.flags import ConfigError
+from x_transformers.x_transformers import no_positions
 
 DIM, HEAD, N, B = 8, 4, 6, 2
 SIZES = dict(dim=DIM, depth=2, heads=2, attn_dim_head=HEAD, ff_mult=1, verbose=False)

@@ -18,6 +18,7 @@ from x_transformers import (
     MultiInputAutoregressiveWrapper,
     MultiInputTransformerWrapper,
     NonAutoregressiveWrapper,
+    Paged,
     Parti,
     TransformerWrapper,
     XLAutoregressiveWrapper,
@@ -25,10 +26,9 @@ from x_transformers import (
     XValAutoregressiveWrapper,
     XValTransformerWrapper,
 )
+from x_transformers.autoregressive_wrapper import top_k, top_p
 from x_transformers.free_transformer import FreeTransformer
 from x_transformers.full_bandwidth import FullBandwidth
-from x_transformers.generation.batching import Paged
-from x_transformers.generation.sampling import top_k, top_p
 from x_transformers.gpt_vae import GPTVAE
 from x_transformers.up_wrapper import SyntheticDataGenerator
 from x_transformers.xm_latent_decoder import XMLatentDecoder

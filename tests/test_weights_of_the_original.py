@@ -6,9 +6,8 @@ import torch.nn.functional as F
 
 from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
 from x_transformers.checkpoint import upgrade
-from x_transformers.features.residuals import OrthogonalResidualUpdate
-from x_transformers.features.streams import HyperConnection
 from x_transformers.flags import ConfigError
+from x_transformers.x_transformers import HyperConnection, OrthogonalResidualUpdate
 
 
 def randomised(module):

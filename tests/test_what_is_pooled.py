@@ -21,11 +21,11 @@ from x_transformers import (
     PrefixDecoder,
     TransformerWrapper,
     TwoTowers,
+    ViTransformerWrapper,
 )
 from x_transformers.core.nets import sees_later
 from x_transformers.finetuning import finetune
 from x_transformers.flags import ConfigError
-from x_transformers.modalities.vit import ViTransformerWrapper
 
 SIZES = dict(dim=8, depth=2, heads=2, attn_dim_head=4, verbose=False)
 BACK = dict(attn_max_attend_future=0)

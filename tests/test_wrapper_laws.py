@@ -71,6 +71,7 @@ from x_transformers import (
     T5PretrainWrapper,
     TwoTowers,
     VisionLanguageWrapper,
+    ViTransformerWrapper,
     XLAutoregressiveWrapper,
     XTransformer,
     XValAutoregressiveWrapper,
@@ -83,12 +84,11 @@ from x_transformers.discover_wrapper import DiscoverDecoder, TPREncoder
 from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer
 from x_transformers.etc import ETCAttention, ETCEncoder, make_etc_inputs
 from x_transformers.finetuning import FineTuned
-from x_transformers.flags.configurable import Configurable
+from x_transformers.flags import Configurable
 from x_transformers.free_transformer import FreeTransformer
 from x_transformers.full_bandwidth import TRANSITIONS, FullBandwidth
 from x_transformers.gpt_lejepa import LatentAutoregressive
 from x_transformers.gpt_vae import GPTVAE
-from x_transformers.modalities.vit import ViTransformerWrapper
 from x_transformers.recirculation import Recirculation
 from x_transformers.up_wrapper import UniversalPretrainWrapper
 from x_transformers.xm_latent_decoder import XMLatentDecoder

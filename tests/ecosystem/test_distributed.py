@@ -121,7 +121,8 @@ class Pair:
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
-    from x_transformers.parallel.states import State, full
+    from x_transformers.parallel import State
+    from x_transformers.parallel.states import full
 
     own = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     return {name: full(grad) for name, grad in State(model).joined(own).items()}
@@ -465,7 +466,7 @@ def trains_alike(pair: Pair, net: Any, inputs: dict[str, Any], how: str) -> None
 
     raises   ConfigError where the layout refuses the model
     """
-    from x_transformers.core.aux_losses import AuxLosses
+    from x_transformers.training import AuxLosses
 
     several, one = pair.laid_out(copy.deepcopy(net), how), copy.deepcopy(net)
     given, own = learning(inputs), learning(inputs)
@@ -592,7 +593,7 @@ def maps_of_all_heads(pair: Pair) -> None:
 def features_of_users(pair: Pair) -> None:
     """Those that say how they are cut, but form a loss of some heads, or of some tokens."""
     from x_transformers import Decoder
-    from x_transformers.features.levels import AttentionFeature, StackFeature
+    from x_transformers.features import AttentionFeature, StackFeature
 
     class OfHeads(AttentionFeature):
         cuts: dict[str, Any] = {}  # noqa: RUF012
@@ -749,7 +750,7 @@ def test_heads_are_dealt_out_with_their_keys() -> None:
 
 
 def test_modules_and_features_of_users_are_refused_by_class() -> None:
-    from x_transformers.features.levels import AttentionFeature, StackFeature
+    from x_transformers.features import AttentionFeature, StackFeature
     from x_transformers.parallel import plan
     from x_transformers.x_transformers import Attention
 
