@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from x_transformers import Decoder, FeedForward, TransformerWrapper
-from x_transformers.features.catalogue import ATTENTION
-from x_transformers.features.levels import AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
+from x_transformers.features import ATTENTION, AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
 from x_transformers.flags import Check, flag
 from x_transformers.flags.renamed import OLD_DECLARATIONS
 
