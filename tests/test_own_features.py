@@ -48,7 +48,7 @@ from x_transformers.features import (
     extend,
     flag,
 )
-from x_transformers.features.positions import Rotary
+from x_transformers.features.rotary import Rotary
 from x_transformers.flags import Check, ConfigError
 
 SIZES = dict(dim=16, heads=2, attn_dim_head=8, verbose=False)

@@ -10,7 +10,6 @@ from toy_tasks import SEEDS, latest, learned, net_for, right, shift
 
 from x_transformers import Attention, CrossAttender, Decoder, Encoder, TransformerWrapper
 from x_transformers.core import rows
-from x_transformers.features import biases, positions, rotary
 from x_transformers.features.polar import InfusedSinusoids
 from x_transformers.x_transformers import (
     AbsolutePositionalEmbedding,
@@ -772,10 +771,3 @@ def test_positions_of_each_head_are_for_a_bias_of_distances():
         Decoder(dim=16, depth=1, heads=4, rotary_pos_emb=True)(torch.randn(2, 6, 16), pos=pos)
     with pytest.raises(ValueError, match='`pos` got positions for 3 heads, there are 4'):
         Decoder(dim=16, depth=1, heads=4, alibi_pos_bias=True)(torch.randn(2, 6, 16), pos=pos[:, :3])
-
-
-def test_rotations_and_biases_are_found_beside_the_tables():
-    for room in (biases, rotary):
-        for name, thing in vars(room).items():
-            if isinstance(thing, type) and thing.__module__ == room.__name__:
-                assert getattr(positions, name) is thing

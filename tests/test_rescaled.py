@@ -11,7 +11,7 @@ from toy_tasks import SEEDS, latest, learned, net_for
 
 from x_transformers import Attention, Decoder, Encoder
 from x_transformers.core import rows
-from x_transformers.features.rescaled import factor_of
+from x_transformers.features.relative import factor_of
 from x_transformers.flags import ConfigError
 
 N, B, DIM, HEAD = 7, 2, 16, 6

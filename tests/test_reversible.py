@@ -22,7 +22,7 @@ from refusals import unless_refused
 
 from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
 from x_transformers.features import AttentionFeature, StackFeature, flag
-from x_transformers.features.reversible import Reversible
+from x_transformers.features.recompute import Reversible
 from x_transformers.flags import ConfigError
 
 DROPOUTS = dict(ff_dropout=0.3, attn_dropout=0.2)

@@ -12,7 +12,7 @@ from toy_tasks import SEEDS, copy as copying, learned, net_for
 from x_transformers import Attention, Decoder, Encoder, TransformerWrapper
 from x_transformers.features.clusters import Sinkhorn
 from x_transformers.features.clusters.sinkhorn import balanced
-from x_transformers.features.reversible import Reversible
+from x_transformers.features.recompute import Reversible
 from x_transformers.flags import ConfigError
 
 N, C, TIGHT = 13, 3, 1e-12

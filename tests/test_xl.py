@@ -9,7 +9,7 @@ from oracles import assert_close, bools, randn
 
 from x_transformers import Attention, Decoder, Encoder
 from x_transformers.core import rows
-from x_transformers.features.xl import shifted
+from x_transformers.features.relative import shifted
 from x_transformers.flags import ConfigError
 
 N, B, DIM, HEAD = 7, 2, 16, 6

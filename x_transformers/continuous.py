@@ -34,8 +34,8 @@ from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.memory.compressive import CompressiveMemory
 from x_transformers.features.memory.knn import KNNMemoryOfModel
 from x_transformers.features.patterns import PatternsInModel
-from x_transformers.features.segments import MemSameLength
 from x_transformers.features.untied import UntiedPositionsInModel
+from x_transformers.features.windows import MemSameLength
 from x_transformers.flags import (
     ConfigError,
     Configurable,

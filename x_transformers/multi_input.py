@@ -30,8 +30,8 @@ from x_transformers.features.embeddings import (
 from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.patterns import PatternsInModel
 from x_transformers.features.resizing import grow
-from x_transformers.features.segments import MemSameLength
 from x_transformers.features.untied import UntiedPositionsInModel
+from x_transformers.features.windows import MemSameLength
 from x_transformers.flags import (
     Check,
     ConfigError,

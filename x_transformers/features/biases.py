@@ -20,7 +20,7 @@ from x_transformers.core.recompute import ModuleSnapshot
 from x_transformers.core.rows import Diagonals, Pointwise, Rows, is_large, of_each, summable
 from x_transformers.features.levels import AttentionFeature, StackFeature, uses
 from x_transformers.features.norms import LayerNorm
-from x_transformers.features.tables import KeepsPrecision, Placed, constant, is_traced
+from x_transformers.features.positions import KeepsPrecision, Placed, constant, is_traced
 from x_transformers.flags import ConfigError, Input, a_callable, flag, none, number, one_of, shown, size
 from x_transformers.flags.checks import tensor_of
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from x_transformers.features.biases import Alibi, AttnBias, DynamicBias, RelativeBias, T5Bias
-from x_transformers.features.block_outputs import BlockOutputs, BlockReadouts
-from x_transformers.features.chunks import ChunkedFeedForward
 from x_transformers.features.clusters import Clusters, SharedQK
 from x_transformers.features.contextual import GivenCoPE, Selective, UseCoPE
 from x_transformers.features.convolutions import BlockNorm, ConvModule
 from x_transformers.features.data_positions import DataDependentBias, RelativeProjectedBias
-from x_transformers.features.differential import Differential
 from x_transformers.features.disentangled import Disentangled, DisentangledTable
 from x_transformers.features.documents import Documents, DocumentsInModel, DocumentsInStack
-from x_transformers.features.early import GateValuesBias, OutputBias, RotateValues
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     AveragePool,
@@ -29,9 +25,10 @@ from x_transformers.features.embeddings import (
     SumEmbeds,
     TransformTokens,
 )
-from x_transformers.features.exits import ExitsInModel, ExitsInStack
+from x_transformers.features.exits import BlockOutputs, BlockReadouts, ExitsInModel, ExitsInStack
 from x_transformers.features.experts import MixtureOfExperts
 from x_transformers.features.feedforward import (
+    ChunkedFeedForward,
     CustomActivation,
     DeepEmbed,
     DepthScaledFeedForward,
@@ -50,12 +47,16 @@ from x_transformers.features.head_dims import HeadDims, HeadDimsInStack
 from x_transformers.features.heads import (
     HeadNormsInStack,
     KeyRMSNorm,
+    ProjectionBias,
+    ProjectionClip,
+    ProjectionNorm,
     QKHeadNorm,
     QKNorm,
     QKRMSNorm,
+    SoftmaxScale,
     ValueRMSNorm,
 )
-from x_transformers.features.hybrid import Hybrid
+from x_transformers.features.hybrid import Hybrid, RecurrentModule
 from x_transformers.features.integrators import AggregatedResiduals, IntegrateLayers, ReceiveViews
 from x_transformers.features.latents import (
     LatentBias,
@@ -122,9 +123,12 @@ from x_transformers.features.outputs import (
     DropOutput,
     GateValueHeads,
     GateValues,
+    GateValuesBias,
     HeadScale,
     OrthogonalValues,
+    OutputBias,
     OutputProjDepth,
+    RotateValues,
     ZeroInitOutput,
 )
 from x_transformers.features.passes import Looped, Recycling
@@ -137,8 +141,6 @@ from x_transformers.features.patterns import (
     SparsePattern,
 )
 from x_transformers.features.polar import InfusedPositions, Polar, PolarPositions, PositionInfused
-from x_transformers.features.positions import Window
-from x_transformers.features.projections import ProjectionBias, ProjectionClip, ProjectionNorm, SoftmaxScale
 from x_transformers.features.readouts import (
     HeadTransform,
     LogitsScale,
@@ -152,10 +154,16 @@ from x_transformers.features.readouts import (
     SqueezeLogits,
     TieEmbedding,
 )
-from x_transformers.features.recompute import CheckpointLayers
-from x_transformers.features.recurrent import RecurrentModule
-from x_transformers.features.relative import ShawKeys, ShawPositions, ShawValues
-from x_transformers.features.rescaled import DistanceRescaling, DistanceRescalingInStack
+from x_transformers.features.recompute import CheckpointLayers, Reversible
+from x_transformers.features.relative import (
+    DistanceRescaling,
+    DistanceRescalingInStack,
+    ShawKeys,
+    ShawPositions,
+    ShawValues,
+    XLPositions,
+    XLPositionsInStack,
+)
 from x_transformers.features.residuals import (
     LayerDropout,
     MVSplitResidual,
@@ -166,7 +174,6 @@ from x_transformers.features.residuals import (
     TokenShift,
     ZeroInitBranches,
 )
-from x_transformers.features.reversible import Reversible
 from x_transformers.features.rotary import GivenAngles, Rotary, RotaryLayers, RotaryPositions
 from x_transformers.features.scores import (
     AttentionDropout,
@@ -174,6 +181,7 @@ from x_transformers.features.scores import (
     CogSigned,
     CrossResidualAttention,
     CustomNormaliser,
+    Differential,
     Entmax15,
     GumbelSoftmax,
     HardAttention,
@@ -189,7 +197,6 @@ from x_transformers.features.scores import (
     SparseTopk,
     TalkingHeads,
 )
-from x_transformers.features.segments import MemSameLength, SameLength, SameLengthInStack
 from x_transformers.features.sources import (
     AdditionalKV,
     AdditionalKVs,
@@ -216,7 +223,7 @@ from x_transformers.features.two_streams import (
 )
 from x_transformers.features.universal import CoordinatePositions, UniversalTransition
 from x_transformers.features.untied import UntiedPositions, UntiedPositionsInModel, UntiedPositionsInStack
-from x_transformers.features.xl import XLPositions, XLPositionsInStack
+from x_transformers.features.windows import MemSameLength, SameLength, SameLengthInStack, Window
 from x_transformers.flags import Feature
 
 # how queries and keys become scores, and those weights: in a layer, and in `Attend` alone

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from x_transformers.features.tables import constant
+from x_transformers.features.positions import constant
 from x_transformers.flags import (
     Check,
     ConfigError,

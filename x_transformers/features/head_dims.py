@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.features.levels import AttentionFeature, StackFeature
-from x_transformers.features.tables import constant
+from x_transformers.features.positions import constant
 from x_transformers.flags import Check, ConfigError, PerLayer, flag, none, shown, size
 
 Heads = tuple[Tensor, Tensor, Tensor]

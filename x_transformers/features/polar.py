@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from x_transformers.core.modes import at_least_float
 from x_transformers.features.levels import AttentionFeature, StackFeature, uses
+from x_transformers.features.positions import KeepsPrecision, angles_at
 from x_transformers.features.rotary import with_heads
-from x_transformers.features.tables import KeepsPrecision, angles_at
 from x_transformers.flags import ConfigError, Input, flag
 from x_transformers.flags.checks import is_floating, pair_of
 from x_transformers.kernels.dense import tile_heads

@@ -1,11 +1,13 @@
-"""Absolute position embeddings and attention windows. Rotations are in `rotary.py`, biases in `biases.py`.
+"""Absolute position embeddings, and the tables and angles that positions of any kind are made of.
 
-Everything there and here is a function of the positions of queries and keys, so that caches, memories, left padding and
-positions passed by the user need no special cases.
+Everything here is a function of the positions of queries and keys, so that caches, memories, left padding and positions
+passed by the user need no special cases.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,45 +15,87 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_offset, check_range, is_past, positions_from
-from x_transformers.core.modes import at_least_float
-from x_transformers.core.rows import Pointwise, Rows, of_each
-from x_transformers.features.biases import (  # noqa: F401  names that other code imports from here
-    Alibi,
-    AlibiPositionalBias,
-    AttnBias,
-    DynamicBias,
-    DynamicPositionBias,
-    PositionBias,
-    RelativeBias,
-    RelativePositionBias,
-    SharedBias,
-    SplitAlibi,
-    StackBias,
-    T5Bias,
-    distances,
-)
-from x_transformers.features.levels import AttentionFeature, uses  # noqa: F401
+from x_transformers.core.modes import at_least_float, transformed, widest
 from x_transformers.features.norms import l2norm
-from x_transformers.features.rotary import (  # noqa: F401
-    GivenAngles,
-    Rotary,
-    RotaryEmbedding,
-    RotaryLayers,
-    RotaryPositions,
-    apply_rotary_pos_emb,
-    for_one_pass,
-    is_one,
-    with_heads,
-)
-from x_transformers.features.tables import (  # noqa: F401
-    DENOMINATORS,
-    KeepsPrecision,
-    Placed,
-    constant,
-    sinusoids,
-)
-from x_transformers.flags import ConfigError, count, flag, none
-from x_transformers.flags.checks import Maybe
+from x_transformers.flags import ConfigError
+
+
+def angles_at(pos: Tensor, frequencies: Tensor, dtype: torch.dtype, divisor: float = 1.0) -> Tensor:
+    """Of positions (...) by frequencies that broadcast to them, in radians; those of less digits lie in 0 .. 2 pi.
+
+    A product in float32 is wrong by 1e-2 at position 1e6, so it is formed in float64, and reduced before it is cast.
+    """
+    wide = widest(pos.device)
+    angles = pos.to(wide) * frequencies.to(wide) / divisor
+    return angles if dtype == torch.float64 else angles.remainder(2 * math.pi).to(dtype)
+
+
+# what the frequencies of sinusoids divide their number by: half of the width, or one less
+DENOMINATORS = {'d': 0, 'half_minus_1': 1}
+
+
+def sinusoids(pos: Tensor, dim: int, theta: float, denominator: str, dtype: torch.dtype) -> Tensor:
+    """Sines, then cosines, of positions (...):  ... d.  arXiv:1706.03762, where they alternate"""
+    half = dim // 2
+    places = torch.arange(half, device=pos.device, dtype=widest(pos.device))
+    frequencies = theta ** -(places / (half - DENOMINATORS[denominator]))
+    angles = angles_at(pos.unsqueeze(-1), frequencies, dtype)
+    return torch.cat((angles.sin(), angles.cos()), dim=-1)
+
+
+class KeepsPrecision(nn.Module):
+    """A module whose buffers stay in float32 at least, whatever the model is cast to: angles need the digits."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> KeepsPrecision:
+        before: dict[str, Any] = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, buffer in self._buffers.items():
+            if buffer is not None and buffer.dtype in (torch.float16, torch.bfloat16):
+                self._buffers[name] = before[name].to(buffer.device)
+        return self
+
+
+class Placed(nn.Module):
+    """A module that knows where it is without a buffer, `place`: device, and dtype of at least float32.
+
+    Its tables come from its configuration and are made where they are used, so that memory allocated without content,
+    or weights assigned to a module without memory, leave nothing undefined.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = torch.empty(0).device, torch.float32
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Placed:
+        super()._apply(fn, recurse)
+        device, dtype = self.place
+        moved = fn(torch.empty(0, device=device, dtype=dtype))
+        self.place = moved.device, at_least_float(moved.dtype)
+        return self
+
+    def found_on(self, device: torch.device) -> None:
+        """Settle where the module is, if its weights were assigned and it has none."""
+        if self.place[0].type == 'meta':
+            self.place = device, self.place[1]
+
+
+def is_traced() -> bool:
+    """Return True if new tensors are not ordinary ones, and must not outlive the call."""
+    return bool(torch.compiler.is_compiling() or transformed() or torch._C._len_torch_dispatch_stack())
+
+
+def constant(values: tuple[float, ...], device: Any, dtype: torch.dtype) -> Tensor:
+    """Numbers of a configuration as a tensor. Kept, where it is one like any other."""
+    if is_traced():
+        return torch.tensor(values, device=device, dtype=torch.float32).to(dtype)
+    return kept_constant(values, torch.device(device), dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def kept_constant(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(values, device=device, dtype=torch.float32).to(dtype)
+
 
 # vectors added to the input
 
@@ -142,77 +186,3 @@ class ScaledSinusoidalEmbedding(nn.Module):
         pos = positions_of(x.shape[1], pos, seq_start_pos, offset, x.device)
         vectors = sinusoids(pos, self.dim, self.theta, self.denominator, at_least_float(self.like.dtype))
         return vectors.to(self.like.dtype) * self.scale
-
-
-# features of attention
-
-
-class Window(AttentionFeature):
-    """Sliding window: attend only to keys within a distance, backwards and (if not causal) forwards."""
-
-    paper = 'Longformer, arXiv:2004.05150; ModernBERT, arXiv:2412.13663'
-    max_attend_past = flag(
-        None, 'number of earlier tokens that a query attends to, besides itself; all if None', count | none, example=3
-    )
-    max_attend_future = flag(
-        None, 'number of later tokens that a query attends to in non-causal attention; all if None', count | none,
-        example=1,
-    )  # fmt: skip
-
-    refuses = {'cross-attention': 'its distances are between tokens of one sequence'}
-    switches = ('max_attend_past', 'max_attend_future')
-    settles = ('max_attend_past',)
-    is_band = True
-    keys_may_leave = limits_sight = True
-    cuts = {}
-
-    @classmethod
-    def is_on(cls, values: Any) -> bool:
-        return any(values[name] is not None for name in cls.switches)
-
-    def setup(self, host: Any) -> None:
-        if host.causal and self.max_attend_future is not None:
-            raise ConfigError('`max_attend_future` does not go with `causal`: no query attends to later tokens')
-        host.max_attend_past = self.max_attend_past
-
-    def reach_and_step(self, call: Any) -> tuple[int, int] | None:
-        return None if self.max_attend_past is None else (self.max_attend_past, 1)
-
-    def mask(self, call: Any) -> Rows:
-        if call.context is not None:
-            name = next(name for name in self.switches if getattr(self, name) is not None)
-            raise ValueError(f'`{name}` does not go with a context: {self.reason("cross-attention")}')
-        return window(call, self.max_attend_past, self.max_attend_future)
-
-
-def window(call: Any, past: int | None, ahead: Maybe[int]) -> Rows:
-    """Queries see no keys further back than `past`, and none further ahead than `ahead`; None is no bound."""
-    index, own = call.k_at, call.q_at
-    # with positions of its own per row, memories are nearer than they stand
-    in_order = call.in_order('index')
-    reach, reach_ahead = (past, ahead) if in_order else (None, None)
-
-    def near(rows: slice, keys: slice) -> Tensor:
-        behind = distances(own[..., rows], index[..., keys])
-        mask = behind <= past if past is not None else behind >= -ahead
-        mask = mask if past is None or ahead is None else mask & (behind >= -ahead)
-        return mask if mask.ndim == 2 else mask.unsqueeze(1)
-
-    def entry() -> Pointwise:
-        first, last = (None if past is None else own - past), (None if ahead is None else own + ahead)
-        return between(of_each(index), first, last)
-
-    made_of = (past, ahead) if in_order else (past, ahead, index, own)
-    return Rows(near, reach=reach, reach_ahead=reach_ahead, band=in_order, entry=entry, made_of=made_of)
-
-
-def between(of_key: Callable[[Tensor, Tensor], Tensor], first: Maybe[Tensor], last: Tensor | None) -> Pointwise:
-    """Whether the place of a key is none before the first and none behind the last one that a query sees."""
-    if last is None:
-        farthest = of_each(first)
-        return lambda b, h, i, j: of_key(b, j) >= farthest(b, i)
-    if first is None:
-        latest = of_each(last)
-        return lambda b, h, i, j: of_key(b, j) <= latest(b, i)
-    farthest, latest = of_each(first), of_each(last)
-    return lambda b, h, i, j: (of_key(b, j) >= farthest(b, i)) & (of_key(b, j) <= latest(b, i))

@@ -20,7 +20,7 @@ from x_transformers.features.documents import lengths_of_documents
 from x_transformers.features.frequencies import Frequencies, a_scaling
 from x_transformers.features.latents import RopeSubheads, turning_features
 from x_transformers.features.levels import AttentionFeature, StackFeature
-from x_transformers.features.tables import KeepsPrecision, angles_at
+from x_transformers.features.positions import KeepsPrecision, angles_at
 from x_transformers.flags import (
     Check,
     ConfigError,

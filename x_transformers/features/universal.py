@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from x_transformers.core.branches import KINDS, Kind
 from x_transformers.core.modes import at_least_float
 from x_transformers.features.levels import StackFeature
-from x_transformers.features.tables import sinusoids
+from x_transformers.features.positions import sinusoids
 from x_transformers.flags import Check, ConfigError, Ring, flag, one_of
 
 

@@ -25,8 +25,8 @@ from x_transformers.features import biases, embeddings, feedforward, heads, norm
 from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.layouts import ParallelBlock
 from x_transformers.features.patterns import PatternsInModel
+from x_transformers.features.positions import angles_at
 from x_transformers.features.residuals import Residual
-from x_transformers.features.tables import angles_at
 from x_transformers.features.untied import UntiedPositionsInModel
 from x_transformers.flags import Feature
 from x_transformers.flags.checks import Maybe

@@ -16,7 +16,6 @@ from x_transformers.core.rows import taken
 from x_transformers.features.documents import TellsDocuments, begins
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.linear.delta import corrected
-from x_transformers.features.linear.gates import write_gate, written
 from x_transformers.features.linear.kernel import FeatureMap, Scaled, Tokens, causal, in_documents, read, summed
 from x_transformers.features.linear.maps import (
     Phi,
@@ -31,6 +30,32 @@ from x_transformers.features.linear.maps import (
     waves,
 )
 from x_transformers.flags import ConfigError, Running, boolean, count, flag, none, one_of, positive, size, warn_once
+
+# the share of the state that a gate leaves at first: sigmoid(2) = 0.88
+FADES = 2.0
+
+
+def write_gate(update: str, dim: int, heads: int) -> nn.Linear:
+    """A logit for each key head, b n d -> b n k. The delta rule starts with half of each correction."""
+    gate = nn.Linear(dim, heads)
+    if update == 'delta':
+        nn.init.zeros_(gate.weight)
+    nn.init.constant_(gate.bias, FADES if update == 'gate' else 0.0)
+    return gate
+
+
+def written(update: str, tokens: Tokens, logits: Tensor) -> Tokens:
+    """Tokens with what gates say of them, by logits b k n 1. What is hidden changes nothing.
+
+    gate     g = sigmoid(logit) of the state is left, and the token is written by 1 - g
+    delta    sigmoid(logit) of the error is corrected
+    """
+    if update == 'delta':
+        return tokens._replace(rate=logits.sigmoid())
+    fade = F.logsigmoid(logits)
+    fade = fade if tokens.seen is None else fade.masked_fill(~tokens.seen, 0.0)
+    return tokens._replace(rate=(-logits).sigmoid(), fade=fade)
+
 
 # the maps that draw vectors, those that draw them for each head, and those that may be negative
 RANDOM, OF_HEADS, SIGNED = ('favor', 'relu', 'rff', 'arccos'), ('rff', 'arccos'), ('identity', 'rff')

@@ -11,15 +11,22 @@ from torch import Tensor, nn
 from x_transformers.core.checks import check_vectors
 from x_transformers.core.modes import accurate
 from x_transformers.core.own_modules import known_stack
-from x_transformers.features.heads import KeyRMSNorm, QKHeadNorm, QKNorm, QKRMSNorm, ValueRMSNorm
+from x_transformers.features.heads import (
+    KeyRMSNorm,
+    ProjectionClip,
+    ProjectionNorm,
+    QKHeadNorm,
+    QKNorm,
+    QKRMSNorm,
+    ValueRMSNorm,
+)
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.memory.compression import LEARNED, POOLS, Compression
 from x_transformers.features.memory.kept import Fixed, Memories, Pair, Stored, real_rows
 from x_transformers.features.norms import UseAdaptiveLayerNorm, UseAdaptiveRMSNorm
-from x_transformers.features.positions import Window
-from x_transformers.features.projections import ProjectionClip, ProjectionNorm
+from x_transformers.features.recompute import Reversible
 from x_transformers.features.residuals import LayerDropout
-from x_transformers.features.reversible import Reversible
+from x_transformers.features.windows import Window
 from x_transformers.flags import (
     ConfigError,
     Running,

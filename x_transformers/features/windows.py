@@ -1,0 +1,136 @@
+"""Attention windows: how many keys before and after itself a query attends to, also across segments with memories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from x_transformers.core.rows import Pointwise, Rows, of_each
+from x_transformers.features.biases import distances
+from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
+from x_transformers.flags import ConfigError, Input, count, flag, none
+from x_transformers.flags.checks import Maybe
+
+
+class Window(AttentionFeature):
+    """Sliding window: attend only to keys within a distance, backwards and (if not causal) forwards."""
+
+    paper = 'Longformer, arXiv:2004.05150; ModernBERT, arXiv:2412.13663'
+    max_attend_past = flag(
+        None, 'number of earlier tokens that a query attends to, besides itself; all if None', count | none, example=3
+    )
+    max_attend_future = flag(
+        None, 'number of later tokens that a query attends to in non-causal attention; all if None', count | none,
+        example=1,
+    )  # fmt: skip
+
+    refuses = {'cross-attention': 'its distances are between tokens of one sequence'}
+    switches = ('max_attend_past', 'max_attend_future')
+    settles = ('max_attend_past',)
+    is_band = True
+    keys_may_leave = limits_sight = True
+    cuts = {}
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return any(values[name] is not None for name in cls.switches)
+
+    def setup(self, host: Any) -> None:
+        if host.causal and self.max_attend_future is not None:
+            raise ConfigError('`max_attend_future` does not go with `causal`: no query attends to later tokens')
+        host.max_attend_past = self.max_attend_past
+
+    def reach_and_step(self, call: Any) -> tuple[int, int] | None:
+        return None if self.max_attend_past is None else (self.max_attend_past, 1)
+
+    def mask(self, call: Any) -> Rows:
+        if call.context is not None:
+            name = next(name for name in self.switches if getattr(self, name) is not None)
+            raise ValueError(f'`{name}` does not go with a context: {self.reason("cross-attention")}')
+        return window(call, self.max_attend_past, self.max_attend_future)
+
+
+def window(call: Any, past: int | None, ahead: Maybe[int]) -> Rows:
+    """Queries see no keys further back than `past`, and none further ahead than `ahead`; None is no bound."""
+    index, own = call.k_at, call.q_at
+    # with positions of its own per row, memories are nearer than they stand
+    in_order = call.in_order('index')
+    reach, reach_ahead = (past, ahead) if in_order else (None, None)
+
+    def near(rows: slice, keys: slice) -> Tensor:
+        behind = distances(own[..., rows], index[..., keys])
+        mask = behind <= past if past is not None else behind >= -ahead
+        mask = mask if past is None or ahead is None else mask & (behind >= -ahead)
+        return mask if mask.ndim == 2 else mask.unsqueeze(1)
+
+    def entry() -> Pointwise:
+        first, last = (None if past is None else own - past), (None if ahead is None else own + ahead)
+        return between(of_each(index), first, last)
+
+    made_of = (past, ahead) if in_order else (past, ahead, index, own)
+    return Rows(near, reach=reach, reach_ahead=reach_ahead, band=in_order, entry=entry, made_of=made_of)
+
+
+def between(of_key: Callable[[Tensor, Tensor], Tensor], first: Maybe[Tensor], last: Tensor | None) -> Pointwise:
+    """Whether the place of a key is none before the first and none behind the last one that a query sees."""
+    if last is None:
+        farthest = of_each(first)
+        return lambda b, h, i, j: of_key(b, j) >= farthest(b, i)
+    if first is None:
+        latest = of_each(last)
+        return lambda b, h, i, j: of_key(b, j) <= latest(b, i)
+    farthest, latest = of_each(first), of_each(last)
+    return lambda b, h, i, j: (of_key(b, j) >= farthest(b, i)) & (of_key(b, j) <= latest(b, i))
+
+
+class SameLength(AttentionFeature):
+    """Limit each query to a number of keys before itself, memories included."""
+
+    paper = 'Transformer-XL, arXiv:1901.02860'
+    takes = {'mem_same_length': Input('number of keys before itself that a query attends to', count)}
+    is_band = keys_may_leave = True
+    cuts = {}
+
+    def mask(self, call: Any) -> Rows | None:
+        past = call.inputs.get('mem_same_length')
+        if past is None:
+            return None
+        if call.context is not None:
+            raise ValueError(
+                '`mem_same_length` does not go with a context: its distances are between tokens of one sequence'
+            )
+        return window(call, past, None)
+
+
+class SameLengthInStack(StackFeature):
+    """Pass the window of the queries to self-attention."""
+
+    paper = SameLength.paper
+    takes = SameLength.takes
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        if call.inputs.get('mem_same_length') is not None:
+            call.shared['a']['mem_same_length'] = call.inputs['mem_same_length']
+        return x
+
+
+class MemSameLength(ModelFeature):
+    """Let every query attend to the same number of keys before itself, `max_mem_len`, if there are as many.
+
+    Without it, the last query of a segment attends to all memories and the whole segment, and the first one only to
+    memories and itself. In evaluation, where a segment is often a single token, all have the window of the first one.
+    """
+
+    paper = SameLength.paper
+    mem_same_length = flag(False, 'limit each query to `max_mem_len` keys before itself, memories included')
+
+    def setup(self, host: Any) -> None:
+        if not host.max_mem_len:
+            raise ConfigError(
+                '`mem_same_length` needs `max_mem_len`, which says how many keys before itself a query sees'
+            )
+
+    def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
+        return {'mem_same_length': self.host.max_mem_len, **inputs}
