@@ -55,13 +55,9 @@ class Cache:
     @property
     def length(self) -> Any:
         """The number of cached tokens. Less than `seen` only if keys and values were sliced by the user."""
-        own = [
-            layer.length
-            for layer, kind in zip(self.layers, self.kinds, strict=True)
-            if kind == 'a' and layer is not None
-        ]
-        if own:
-            return own[0]
+        for layer, kind in zip(self.layers, self.kinds, strict=True):
+            if kind == 'a' and layer is not None:
+                return layer.length
         states = (*self.states.values(), *self.model_states.values())
         lengths = [state.length for state in states]  # notes are of no token
         if torch.is_tensor(self.seen):  # which is no size; intermediates that a user has built do not say of what kind
@@ -91,17 +87,20 @@ class Cache:
 
     def trimmed(self) -> Cache:
         """Without keys and values that no later token can see, in layers whose reach is bounded."""
-        if not any(layer is not None and isinstance(layer.buffers[0], Tail) for layer in self.layers):
+        if not [layer for layer in self.layers if layer is not None and isinstance(layer.buffers[0], Tail)]:
             return self
         return replace(self, layers=[None if layer is None else layer.trimmed() for layer in self.layers])
 
     def check_lengths(self) -> None:
         """Refuse layers that were cut by hand where some have let go of keys, which those that are left cannot tell."""
-        own = [(layer.length, layer.gone) for layer, kind in zip(self.layers, self.kinds, strict=True)
+        own = [layer.buffers[0] for layer, kind in zip(self.layers, self.kinds, strict=True)
                if kind == 'a' and layer is not None]  # fmt: skip
-        if any(gone for _, gone in own) and len({length for length, _ in own}) > 1:
+        if not [keys for keys in own if keys.gone]:
+            return
+        lengths = sorted({keys.gone + keys.length for keys in own})
+        if len(lengths) > 1:
             raise ValueError(
-                f'`cache` has layers of {sorted({length for length, _ in own})} tokens: those whose reach is bounded '
+                f'`cache` has layers of {lengths} tokens: those whose reach is bounded '
                 'hold the last ones alone, and cannot be cut by hand; see `Cache.crop`'
             )
 

@@ -293,7 +293,8 @@ class KeysValues:
 
     @property
     def pair(self) -> tuple[Maybe[Tensor], ...]:
-        return tuple(None if b is None else b.tensor for b in self.buffers)
+        k, v = self.buffers
+        return None if k is None else k.tensor, None if v is None else v.tensor
 
     @property
     def length(self) -> int:
@@ -306,7 +307,7 @@ class KeysValues:
 
     def seen_by(self, sight: AttentionWindow | None) -> KeysValues:
         """With keys and values that may leave where later queries have no more than this in sight."""
-        if sight is None and not any(isinstance(b, Tail) for b in self.buffers):
+        if sight is None and not isinstance(self.buffers[0], Tail):
             return self
         if sight is None:
             buffers = tuple(None if b is None else Buffer.part(b, 0, b.length) for b in self.buffers)
@@ -321,8 +322,9 @@ class KeysValues:
         buffers = tuple(b.trimmed() if isinstance(b, Tail) else b for b in self.buffers)
         return KeysValues(buffers, self.states, self.changed_by)
 
-    def append(self, *new: Maybe[Tensor]) -> KeysValues:
-        buffers = tuple(None if b is None else b.append(t) for b, t in zip(self.buffers, new, strict=True))
+    def append(self, k: Maybe[Tensor], v: Maybe[Tensor]) -> KeysValues:
+        old_k, old_v = self.buffers
+        buffers = None if old_k is None else old_k.append(k), None if old_v is None else old_v.append(v)
         return KeysValues(buffers, changed_by=self.changed_by)
 
     def each(self, function: Callable[[Any], Any], keys: bool = True) -> KeysValues:

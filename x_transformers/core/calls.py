@@ -151,8 +151,8 @@ class StackCall(AddsLosses, HasStates, TokenSubset, HasChecked):
         if self.cache is not None:
             check_maker(self.cache, [kind for kind in self.kinds if attends(kind)], self.trace.made_by)
         for layer in self.cache.layers if self.cache else ():
-            if layer is not None and layer.buffers[0].sizes[0] != x.shape[0]:
-                raise ValueError(f'`cache` holds {layer.buffers[0].sizes[0]} rows, the input has {x.shape[0]}')
+            if layer is not None and layer.buffers[0].batch != x.shape[0]:
+                raise ValueError(f'`cache` holds {layer.buffers[0].batch} rows, the input has {x.shape[0]}')
         if self.cache is not None:
             self.cache.check_lengths()
 

@@ -440,14 +440,17 @@ def check_past(new: Sequence[Tensor | None], past: Sequence[Maybe[Buffer]]) -> N
     """Refuse the past of a layer of other sizes: rows (... n d) may differ in their number only; and outside of
     autocast, of another dtype."""
     for t, kept in zip(new, past, strict=True):
-        if (t is None) != (kept is None) or (t is not None and (*t.shape[:-2], t.shape[-1]) != kept.sizes):
+        held = None if kept is None else kept.storage.tensor
+        fits = t is held is None
+        if held is not None and t is not None:
+            fits = held.shape[-1] == t.shape[-1] and held.shape[:-2] == t.shape[:-2]
+        if not fits:
             raise ValueError(
                 f'`cache` holds {None if kept is None else tuple(kept.tensor.shape)}, '
                 f'the layer adds {None if t is None else tuple(t.shape)}: it is of another model, or batch'
             )
         if t is None:
             continue
-        held = kept.storage.tensor
         if held.device != t.device:
             raise ValueError(f'`cache` is on {held.device}, it must be on {t.device}, where the input is')
         if held.dtype != t.dtype and not torch.is_autocast_enabled(t.device.type):

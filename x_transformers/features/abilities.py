@@ -38,9 +38,9 @@ class Abilities:
     @overridable
     def can_cache_kv(self) -> bool:
         stack = known_stack(self.attn_layers)
-        return bool(stack.causal and stack.can_cache_kv) and not any(
-            feature.reason('cache') for feature in self.features.active
-        )
+        if not (stack.causal and stack.can_cache_kv):
+            return False
+        return not [f for f in self.features.active if 'cache' in f.refuses and f.reason('cache')]
 
     @overridable
     def can_cache_kv_in_training(self) -> bool:

@@ -254,8 +254,11 @@ class Rotary(AttentionFeature):
     def turn(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
         """Turn new keys before they are cached, so that each is turned once."""
         kept = call.inputs.get('kept_angles')
-        if kept is None or any(feature.keeps_plain_keys for feature in self.host.features.active):
+        if kept is None:
             return qk
+        for feature in self.host.features.active:
+            if feature.keeps_plain_keys:
+                return qk
         (q, k), (angles, _) = qk, call.inputs['rotary_pos_emb']
         new = k.shape[-2] - call.memories
         if call.past is not None and call.past.changed_by is None:
