@@ -38,9 +38,14 @@ Row = ModelSpec  # the public name of older releases
 
 
 def keywords(config: Mapping[str, Any], unknown: Any = 'error') -> dict[str, Any]:
-    """The call that builds the model of a config, in the form of `model.config`; builds nothing.
+    """Return the keywords that build the model of a config, in the form of `model.config`, without building it.
 
-    unknown   as in `load`
+    Args:
+        config: Content of a config.json.
+        unknown: As in `load`.
+
+    Raises:
+        ConfigError: The config has a field, or a value, that is not supported.
     """
     if config.get('model_type') == OWN:
         return read_own_call(config)
@@ -55,7 +60,7 @@ def plan(config: Mapping[str, Any]) -> list[tuple[tuple[str, ...], tuple[str, ..
 
 
 def __getattr__(name: str) -> Any:
-    if name == 'HubMixin':  # which needs a package that may be absent
+    if name == 'HubMixin':  # It needs a package that may be absent.
         from x_transformers.pretrained.hub import HubMixin
 
         return HubMixin

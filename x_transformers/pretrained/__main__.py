@@ -21,7 +21,7 @@ from x_transformers.pretrained.engine import build
 from x_transformers.pretrained.folders import locate, read_config, resolve
 from x_transformers.pretrained.specs import OWN
 
-BAR = 1e-3  # of the largest difference in float32, of logits whose size is about one
+BAR = 1e-3  # Limit of the largest difference in float32, relative to the size of the outputs.
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -62,7 +62,7 @@ def inspect(options: argparse.Namespace) -> int:
     print(f'type {config.get("model_type")}')
     call = pretrained.keywords(config)
     print(json.dumps(call, indent=2))
-    build(call)  # which refuses what the fields hold, where they are known
+    build(call)  # Building checks the values of the fields.
     return 0
 
 
@@ -76,7 +76,7 @@ def check(options: argparse.Namespace) -> int:
         raise ConfigError(f'a {info.type} checkpoint of `architectures` {architecture} is none of `transformers`')
     worst, size = compare_outputs(ours, kind.from_pretrained(folder, dtype=torch.float32).eval())
     print(f'{info.type}: outputs of size {size:.3g}, largest difference {worst:.2g}')
-    return int(not worst <= BAR * max(size, 1.0))  # NaN is a difference
+    return int(not worst <= BAR * max(size, 1.0))  # NaN counts as a difference.
 
 
 def list_supported(options: argparse.Namespace) -> int:
@@ -92,26 +92,26 @@ def main(given: list[str] | None = None) -> int:
         return run(options)
     except (OSError, ValueError, ImportError) as error:
         print(f'error: {error}', file=sys.stderr)
-    except Exception:  # 1, with which Python would end, is a difference
+    except Exception:  # Python would exit with 1, which means a difference.
         traceback.print_exc()
     return 2
 
 
-LENGTH = 16  # of texts
+LENGTH = 16  # Length of texts.
 SAID = ('logits_per_image', 'logits', 'image_embeds', 'text_embeds', 'pooler_output', 'last_hidden_state')
 
 
 class InputSampler:
-    """Inputs that are the same in every run."""
+    """Random inputs that are equal in every run."""
 
     def __init__(self, eos: int | None) -> None:
         self.generator, self.eos = torch.Generator().manual_seed(0), eos
 
     def ids(self, net: Any) -> Tensor:
-        """Of a model, b n; the last one ends a text."""
+        """Return token ids (b, n) for a model. The last one ends a text."""
         length = min(LENGTH, net.max_seq_len or LENGTH)
         ids = torch.randint(3, net.num_tokens, (2, length), generator=self.generator)
-        if self.eos is not None and self.eos < net.num_tokens:  # by default it may be that of a larger vocabulary
+        if self.eos is not None and self.eos < net.num_tokens:  # The default may belong to a larger vocabulary.
             ids = ids.masked_fill(ids == self.eos, 3)
             ids[:, -1] = self.eos
         return ids
@@ -124,7 +124,7 @@ class InputSampler:
 
 
 def select_output(out: Any, has_pooler: bool) -> tuple[str, Tensor]:
-    """The first of their outputs that says most; a pooler that the file does not have says nothing."""
+    """Return the name and the tensor of the output to compare. A pooler without weights in the file is skipped."""
     names = [name for name in SAID if name != 'pooler_output' or has_pooler]
     name = next(name for name in names if out.get(name) is not None)
     return name, out[name]
@@ -142,7 +142,7 @@ def run_images(ours: nn.Module, theirs: nn.Module, draw: InputSampler, has_poole
 
 
 def run_encoder_decoder(ours: Any, theirs: Any, draw: InputSampler, has_pooler: bool) -> tuple[Tensor, Tensor]:
-    """Of texts that are made from texts, or from sound."""
+    """Compare logits of models whose source is a text or a sound."""
     net: Any = ours.decoder.net
     if hasattr(ours.encoder, 'num_tokens'):
         source = draw.ids(ours.encoder)
@@ -172,7 +172,9 @@ KINDS: dict[str, Callable[[nn.Module, nn.Module, InputSampler, bool], tuple[Tens
 
 @torch.no_grad()
 def compare_outputs(ours: nn.Module, theirs: Any) -> tuple[float, float]:
-    """The largest difference between what both say of the same inputs, and the size of what they say."""
+    """Return the largest difference between the outputs of both models for equal inputs, and the size of the
+    outputs.
+    """
     eos = getattr(theirs.config.get_text_config(), 'eos_token_id', None)
     eos = next(iter(eos)) if isinstance(eos, Iterable) else eos
     has_pooler = getattr(ours.pretrained, 'found', {}).get('has_pooler', True)

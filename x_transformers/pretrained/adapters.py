@@ -1,4 +1,4 @@
-"""Adapters of PEFT: the weights of their base with the products of LoRA added, as `merge_and_unload` does."""
+"""Adapters of PEFT: LoRA products are added to the weights of the base, as `merge_and_unload` does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FILES = ('adapter_model.safetensors', 'adapter_model.bin')
 MERGE = (
     '`AutoPeftModel.from_pretrained(folder).merge_and_unload().save_pretrained(new)` of PEFT writes the merged model'
 )
-# settings that change more than a product of two matrices does, with the values that do not
+# Settings that only these values make equal to adding a product of two matrices.
 PLAIN: dict[str, tuple[Any, ...]] = {
     'init_lora_weights': (True, False, None, 'gaussian', 'eva', 'orthogonal'),
     'layer_replication': (None, []), 'target_parameters': (None, []), 'trainable_token_indices': (None, [], {}),
@@ -42,12 +42,12 @@ CLASSES = {
     'ForSequenceClassification': 'classify', 'ForTokenClassification': 'tokens', 'ForQuestionAnswering': 'span',
     'ForImageClassification': 'classify',
 }  # fmt: skip
-CONV1D = ('gpt2', 'openai_gpt', 'imagegpt')  # whose weights are (in, out), but for that of the head
+CONV1D = ('gpt2', 'openai_gpt', 'imagegpt')  # Their weights are (in, out), except that of the head.
 
 
 @dataclass
 class Adapter:
-    """An adapter: its folder, its adapter_config.json and its tensors, by the names of the base model.
+    """Adapter of PEFT: its folder, its adapter_config.json, and its tensors by the names of the base model.
 
     products   modules -> the matrices that are multiplied, by the names that PEFT gives them
     whole      tensors that take the places of those of the base
@@ -94,7 +94,7 @@ class Adapter:
             self.products.setdefault(found['module'], {})[found['kind'].replace('embedding_', '')] = t
             if 'embedding' in found['kind']:
                 self.products[found['module']]['is_embedding'] = torch.ones(())
-        elif '.original_module.' in name:  # a copy of the base
+        elif '.original_module.' in name:  # It is a copy of the base.
             return
         elif '.lora_' in name:
             raise NoModelError(f'`{name}` of the adapter is not read: {MERGE}')
@@ -129,7 +129,7 @@ class Adapter:
         return kind, sizes[-1] if sizes and kind in ('classify', 'tokens') else None
 
     def apply(self, weights: Weights, spec: ModelSpec | None, config: dict[str, Any]) -> dict[str, Any]:
-        """Let weights be those with the adapter. Returns the config, with the number of tokens of a larger table."""
+        """Apply the adapter to the weights. Returns the config, with the number of tokens if the table has grown."""
         self.untie(weights, spec)
         for name, t in self.whole.items():
             place = find_name(spec, weights, name) or name
@@ -146,7 +146,7 @@ class Adapter:
         return config
 
     def untie(self, weights: Weights, spec: ModelSpec | None) -> None:
-        """Give a tied head a tensor of its own, where the adapter changes the table or the head alone."""
+        """Give a tied head its own tensor, if the adapter changes only the table or only the head."""
         if spec is None or spec.tied is None:
             return
         head, table = (find_name(spec, weights, name) for name in spec.tied)
@@ -166,7 +166,7 @@ class Adapter:
         """Return the function from a weight of the base, which may be (in, out), to that with the adapter."""
         a, b, magnitude = parts['lora_A'], parts['lora_B'], parts.get('lora_magnitude_vector')
         scale, is_embedding = self.scale_of(module, a.shape[0]), 'is_embedding' in parts
-        a, b = a.flatten(1), b.flatten(1)  # of convolutions too
+        a, b = a.flatten(1), b.flatten(1)  # Weights of convolutions have more than two dimensions.
         inner = (b.shape[0], a.shape[1])  # (out, in)
         turned = turned or is_embedding
         outer = inner[::-1] if turned else inner
@@ -182,7 +182,7 @@ class Adapter:
             dtype = at_least_float(t.dtype)
             product = (b.to(dtype) @ a.to(dtype)) * scale  # (out, in)
             own = t.to(dtype) + (product.mT if turned else product).reshape(shape)
-            if magnitude is not None:  # DoRA, arXiv:2402.09353: the norm of each output is a parameter
+            if magnitude is not None:  # In DoRA (arXiv:2402.09353) the norm of each output is a parameter.
                 axis = 0 if turned else 1
                 norms = torch.linalg.vector_norm(own, dim=axis, keepdim=True)
                 own = own * magnitude.to(dtype).reshape(norms.shape) / norms

@@ -11,10 +11,10 @@ from x_transformers.flags import ConfigError, warn_once
 from x_transformers.pretrained.files import Weights
 from x_transformers.pretrained.specs import SPECS, ModelSpec
 
-# of `torch.compile`, FSDP, activation checkpointing and DeepSpeed
+# Prefixes of `torch.compile`, FSDP, activation checkpointing and DeepSpeed.
 WRAPPERS = re.compile(r'(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\.')
 
-AVERAGED = 'n_averaged'  # a count of `torch.optim.swa_utils.AveragedModel`, beside `module.`
+AVERAGED = 'n_averaged'  # `torch.optim.swa_utils.AveragedModel` stores this count next to `module.`.
 
 
 def canonical_name(spec: ModelSpec, name: str) -> str:
@@ -69,7 +69,7 @@ def find_common_prefixes(names: Collection[str]) -> list[str]:
 
 
 def strip_prefixes(weights: Weights, fit: Callable[[str], int]) -> str:
-    """Rename the tensors of a file whose names all begin with what a row does not know, and log what was removed.
+    """Remove a prefix that all names in a file share and that the table does not have, and warn about it.
 
     Returns the beginning that was removed.
     """
@@ -99,7 +99,7 @@ QWEN3_VL = dict(
     vocab_size=151936, hidden_size=4096, intermediate_size=22016, num_hidden_layers=32, num_attention_heads=32,
     num_key_value_heads=32, head_dim=128, max_position_embeddings=128000, rms_norm_eps=1e-6, rope_theta=500000.0,
 )  # fmt: skip
-# type of the whole -> that of its text part, if its config does not say it
+# Types of composites -> the type of their text model, if the config does not name it.
 COMPOSITES = {
     'gemma3': 'gemma3_text', 'llava': 'llama', 'llava_next': 'llama', 'llava_next_video': 'llama',
     'llava_onevision': 'qwen2', 'vipllava': 'llama', 'video_llava': 'llama', 'mistral3': 'mistral',
@@ -107,7 +107,7 @@ COMPOSITES = {
     'qwen2_audio': 'qwen2', 'voxtral': 'llama', 'qwen2_vl': 'qwen2_vl_text', 'qwen2_5_vl': 'qwen2_5_vl_text',
     'qwen3_vl': 'qwen3_vl_text',
 }  # fmt: skip
-# types of text parts that are another, and their defaults. Of text alone, all of mrope's positions are the same
+# Types of text models that are another type with other defaults. Positions of mrope are equal for text alone.
 TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
     'qwen2_vl_text': ('qwen2', QWEN2_VL), 'qwen2_5_vl_text': ('qwen2', QWEN2_VL), 'qwen3_vl_text': ('qwen3', QWEN3_VL),
 }  # fmt: skip
@@ -116,7 +116,7 @@ TEXT_NAMES = (
 )
 OUTSIDE_PREFIX = 'outside.'
 COMPOSITE_FIELDS = ('dtype', 'torch_dtype', 'tie_word_embeddings')
-# what the head of a text of its own does to logits, and that of a whole does not
+# Fields of the logits that text models apply and composites do not.
 PLAIN_HEAD = {'logit_scale': 1.0, 'logits_scaling': 1.0, 'final_logit_softcapping': None}
 SPECIAL = ('bos_token_id', 'eos_token_id', 'pad_token_id')
 

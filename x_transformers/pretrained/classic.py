@@ -1,4 +1,4 @@
-"""Causal language models with layer norms: GPT-2 and its heirs, ALiBi, parallel blocks."""
+"""Causal language models with layer norms: GPT-2 and its relatives, ALiBi, parallel blocks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ROTARY = ('rotary_pos_emb', 'rotary_emb_dim', 'rotary_theta', 'rotary_scaling')
 NO_ROTARY = (*ROTARY, 'rotated')
 ONE_KEY_EACH = ('num_key_value_heads', 'attn_kv_heads', 'head_dim')
 MASKS = (r'.*\.(attn|attention)\.(bias|masked_bias)',)
-# layer norms with a bias, biases everywhere, a plain feedforward
+# Layer norms with a bias, biases everywhere, a feedforward without gates.
 CLASSIC = dict(norm_bias=True, norm_eps='layer_norm_eps', attn_qkv_bias=True, attn_out_bias=True, ff_no_bias=False)
 NOT_BUT_BIAS = ('rms_norm_eps', 'mlp_bias', 'use_rmsnorm', 'ff_glu', 'ff_glu_bias')
 NOT_CLASSIC = (*NOT_BUT_BIAS, 'attention_bias')

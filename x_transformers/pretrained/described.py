@@ -1,4 +1,4 @@
-"""Configs of theirs for models that were never loaded: proposed from the table of types, and read again to be sure."""
+"""Inference of a transformers config for models that were never loaded: proposed from the table, then verified."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from x_transformers.flags.config import KINDS, encode
 from x_transformers.pretrained.fields import ACTIVATIONS, add_defaults, invert_keywords, round_if_whole
 from x_transformers.pretrained.specs import SPECS, Fields, ModelSpec, rename_fields
 
-# keywords that change how something is computed, not what
+# Keywords that change how something is computed, not what.
 HOW = {'crop_to_patches', 'verbose', 'flash', 'attn_flash', 'checkpoint_layers', 'attend_sdp_kwargs', 'onnxable'}
-SIDES = ('', 'enc_', 'dec_')  # what the keywords of a stack begin with
+SIDES = ('', 'enc_', 'dec_')  # Prefixes of the keywords of a stack.
 
 
 def get_call(model: nn.Module) -> dict[str, Any]:
-    """Its config, as a file would hold it, of the classes of this library that a user's own are derived from."""
+    """Return the config of a model as in a file. Classes of the user are replaced by the library classes they derive
+    from.
+    """
     return use_library_classes(encode(model, type(model).__name__))
 
 
@@ -32,7 +34,7 @@ def use_library_classes(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def canonicalize(call: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords of a call, with those that come to the same in one form, and no defaults."""
+    """Return the keywords of a call in one form: equivalent keywords unified, defaults left out."""
     kind = KINDS[call['class']]
     known = kind.accepted()
     found = {
@@ -50,10 +52,10 @@ def canonicalize(call: Mapping[str, Any]) -> dict[str, Any]:
         places = any(stack.get(side + name) for name in ('rotary_pos_emb', 'alibi_pos_bias', 'rel_pos_bias'))
         table, length = f'{side}use_abs_pos_emb', f'{side}max_seq_len'
         if length in found and (found.get(table) is False or (places and found[length] == 0)):
-            found[length] = 0  # no table of positions
+            found[length] = 0  # There is no table of positions.
             found.pop(table, None)
     if found.get('interpolate_pos_emb') == 'bicubic':
-        found.pop('interpolate_pos_emb')  # which theirs do if they are asked to
+        found.pop('interpolate_pos_emb')  # transformers interpolates on request.
     return {
         name: value
         for name, value in found.items()
@@ -67,7 +69,7 @@ def is_execution_option(name: str) -> bool:
 
 
 def fill_implied(k: dict[str, Any]) -> dict[str, Any]:
-    """What follows from other keywords, written out."""
+    """Return the keywords of a stack with the values that follow from other keywords."""
     heads = k['heads']
     found = {'attn_kv_heads': k['attn_kv_heads'] or heads, 'attn_dim_head': k['attn_dim_head'] or 64}
     if k['attn_one_kv_head']:
@@ -90,7 +92,7 @@ def convert_tuples(value: Any) -> Any:
 
 
 def is_close(a: Any, b: Any) -> bool:
-    """Equal, or numbers that differ in their rounding."""
+    """Return True for values that are equal, or numbers that are equal up to rounding."""
     numbers = all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in (a, b))
     if numbers:
         return math.isclose(a, b, rel_tol=1e-6)
@@ -105,7 +107,7 @@ Path = tuple[Any, ...]
 
 
 def find_differences(now: Any, said: Any, at: Path = ()) -> dict[Path, tuple[Any, Any]]:
-    """Where two canonical calls differ, and the values there."""
+    """Return the paths at which two canonical calls differ, with both values."""
     if isinstance(now, Mapping) and isinstance(said, Mapping):
         found: dict[Path, tuple[Any, Any]] = {}
         for name in sorted({**now, **said}):
@@ -131,13 +133,13 @@ def check_keywords(model: nn.Module, fields: Fields) -> None:
 
 
 def describe_classes(call: Mapping[str, Any]) -> str:
-    """The classes that a model is built of."""
+    """Return the names of the classes that a call builds."""
     inner = call.get('net', call.get('attn_layers'))
     return call['class'] + (f'({describe_classes(inner)})' if inner else '')
 
 
 def describe_classes_of_spec(spec: ModelSpec) -> str:
-    """The same of the models of a row."""
+    """Return the names of the classes that the models of a spec are built from."""
     own = spec.wrapper + (f'({spec.stack})' if spec.stack else '')
     return own if spec.around is None else f'Classifier({own})'
 
@@ -145,7 +147,7 @@ def describe_classes_of_spec(spec: ModelSpec) -> str:
 def propose_config(
     spec: ModelSpec, call: Mapping[str, Any], tied: bool, longest: int, architecture: str
 ) -> dict[str, Any]:
-    """The config of a type whose keywords may be those of a call, as a class of theirs would write it."""
+    """Return a config of a type that may stand for a call, as the given class of transformers would write it."""
     net = call if spec.around is None else call['net']
     stack = net.get('attn_layers')
     given = {
@@ -160,7 +162,7 @@ def propose_config(
     if longest:
         fields['max_position_embeddings'] = longest
     rotated = fields.get('partial_rotary_factor', 1.0)
-    if spec.defaults.get('partial_rotary_factor', 1.0) != 1 or rotated != 1:  # some types look nowhere else
+    if spec.defaults.get('partial_rotary_factor', 1.0) != 1 or rotated != 1:  # Some types read it only here.
         fields.get('rope_parameters', {})['partial_rotary_factor'] = rotated
     for part, (name, kind, own) in spec.parts.items():
         inner = propose_config(SPECS[kind], net[part], False, net[part].get('max_seq_len', 0), own)
@@ -173,20 +175,20 @@ def propose_config(
 LABELS = ('id2label', 'label2id', 'problem_type')
 SPECIAL = ('pad_token_id', 'bos_token_id', 'eos_token_id')
 TOKENS = (*SPECIAL, 'decoder_start_token_id')
-NEAREST = 3  # types that an error says more of
-FAR = 8  # keywords that differ: another type
+NEAREST = 3  # Number of types that an error describes.
+FAR = 8  # With more differing keywords it is another type.
 WRONG = (ConfigError, TypeError, KeyError, ValueError, AttributeError, ZeroDivisionError, IndexError)
 
 
 def find_misread(
     spec: ModelSpec, config: Mapping[str, Any], tied: bool, now: Mapping[str, Any]
 ) -> dict[Path, tuple[Any, Any]]:
-    """Where a config says something else than a call."""
+    """Return the differences between a call and the one that a config gives."""
     return find_differences(now, canonicalize(Fields(spec, rename_fields(spec, config), tied).keywords()))
 
 
 def generate_guesses(value: Any) -> Iterator[Any]:
-    """What the field that a keyword comes from may hold."""
+    """Yield candidate values of the field that a keyword was computed from."""
     if isinstance(value, Mapping):
         for one in value.values():
             yield from generate_guesses(one)
@@ -205,7 +207,7 @@ def generate_guesses(value: Any) -> Iterator[Any]:
 
 
 def fits(guess: Any, default: Any) -> bool:
-    """Whether a field may hold this."""
+    """Return True if a field with this default can hold the value."""
     kinds = ((list, tuple), str, (int, float))
     return default is None or any(isinstance(guess, kind) and isinstance(default, kind) for kind in kinds)
 
@@ -213,7 +215,7 @@ def fits(guess: Any, default: Any) -> bool:
 def improve(
     spec: ModelSpec, config: dict[str, Any], tied: bool, now: Mapping[str, Any], wrong: dict[Path, tuple[Any, Any]]
 ) -> tuple[dict[str, Any], dict[Path, tuple[Any, Any]]] | None:
-    """A config with one field changed that says less that is wrong."""
+    """Return a config with one field changed that differs from the call in fewer keywords, or None."""
     tried = [guess for own, _ in wrong.values() for guess in generate_guesses(own)]
     for name, default in spec.defaults.items():
         if callable(default):
@@ -230,14 +232,14 @@ def improve(
 
 
 def list_written_classes(spec: ModelSpec) -> list[str]:
-    """The classes of theirs that models of a type are written as: the first, or all that differ in their files."""
-    inside = {other.architectures[0] for other in SPECS.values() if other.parts}  # whose parts are models of the type
+    """Return the classes of transformers to try: the first, or all if their files differ."""
+    inside = {other.architectures[0] for other in SPECS.values() if other.parts}  # Their parts are models of the type.
     return [name for name in spec.architectures if name not in inside or spec.parts] if spec.bare else ['']
 
 
 @dataclass(frozen=True)
 class ConfigMatch:
-    """The config of a row that says what a call says; else what it cannot say, and how many keywords that are."""
+    """Config of a type for a call; or the reason why the type has none, and the number of keywords that differ."""
 
     config: dict[str, Any] | None
     reason: str = ''
@@ -245,7 +247,7 @@ class ConfigMatch:
 
 
 def match_type(spec: ModelSpec, call: Mapping[str, Any], tied: bool, longest: int) -> ConfigMatch:
-    """Of a type: of its models with the head of the row, or else with another of its heads."""
+    """Find the config of a type, with its own head or another of its heads."""
     specs = [spec, *(head.of(spec, kind) for kind, head in spec.heads.items())]
     fitting = [one for one in specs if describe_classes_of_spec(one) == describe_classes(call)]
     if not fitting:
@@ -264,7 +266,7 @@ def match_type(spec: ModelSpec, call: Mapping[str, Any], tied: bool, longest: in
 
 
 def match_spec(spec: ModelSpec, call: Mapping[str, Any], tied: bool, longest: int) -> ConfigMatch:
-    """Of a row: as the first of its classes that can write it."""
+    """Find the config of a spec, as the first of its classes that can write it."""
     for name in list_written_classes(spec):
         found = match_class(spec, call, tied, longest, name or next(iter(spec.architectures), ''))
         if found.config is not None:
@@ -273,7 +275,7 @@ def match_spec(spec: ModelSpec, call: Mapping[str, Any], tied: bool, longest: in
 
 
 def match_class(spec: ModelSpec, call: Mapping[str, Any], tied: bool, longest: int, architecture: str) -> ConfigMatch:
-    """As a class of theirs would write it."""
+    """Find the config that one class of transformers would write."""
     try:
         config = propose_config(spec, call, tied, longest, architecture)
         wrong = find_misread(spec, config, tied, call)
@@ -293,7 +295,7 @@ def match_class(spec: ModelSpec, call: Mapping[str, Any], tied: bool, longest: i
 
 
 def write_fields(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config by the names that classes of theirs read. Which tokens are special only some keywords say."""
+    """Return a config by the names that transformers reads. Ids of special tokens outside the vocabulary are None."""
     found = rename_fields(spec, config)
     words = config.get('vocab_size', 0)
     unknown = [name for name in SPECIAL if words and not spec.defaults.get(name, math.inf) < words]
@@ -301,7 +303,7 @@ def write_fields(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def infer_config(model: nn.Module, tied: bool, hf_type: str | None) -> dict[str, Any]:
-    """The config of the one type that a model can be written as, or of that which is asked for.
+    """Return the config of a model that was never loaded: of `hf_type`, or of the only type that it can be written as.
 
     Raises ConfigError, which says what of the model each type does not have.
     """

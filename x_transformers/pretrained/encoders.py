@@ -1,4 +1,4 @@
-"""Encoders with a head for masked tokens: BERT and its heirs."""
+"""Encoders with a head for masked tokens: BERT and its relatives."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from x_transformers.pretrained.mappings import (
     map_ff,
     map_fused,
     map_output,
+    map_projections,
 )
 from x_transformers.pretrained.specs import Const, Fields, ModelSpec, Value, register
 
@@ -38,15 +39,11 @@ from x_transformers.pretrained.specs import Const, Fields, ModelSpec, Value, reg
 def map_post_norm(
     block: str, q: str, k: str, v: str, out: str, norm: str, up: str, down: str, last: str
 ) -> tuple[Any, ...]:
-    """A block with its norms after each residual."""
+    """Map a block whose norms follow each residual."""
     return links(
-        link(f'{block}.{q}.*', f'{A}.1.to_q.*'),
-        link(f'{block}.{k}.*', f'{A}.1.to_k.*'),
-        link(f'{block}.{v}.*', f'{A}.1.to_v.*'),
-        link(f'{block}.{out}.*', f'{A}.1.to_out.*'),
+        map_projections(block, (q, k, v, out)),
         link(f'{block}.{norm}', f'{A}.0.2.norm'),
-        link(f'{block}.{up}.*', f'{F}.1.ff.0.0.*'),
-        link(f'{block}.{down}.*', f'{F}.1.ff.2.*'),
+        map_ff(f'{block}.{up}', f'{block}.{down}'),
         link(f'{block}.{last}', f'{F}.0.2.norm'),
     )
 
@@ -72,7 +69,7 @@ CLS, LM = 'cls.predictions', 'lm_predictions.lm_head'
 
 
 def map_head(dense: str, norm: str, bias: str, table: str = '', when: Any = None) -> tuple[Any, ...]:
-    """What is computed before the head, its bias, and its table, where it is not that of the embeddings."""
+    """Map the transform before a head, the bias of the head, and its table if that is not the embedding."""
     own = link(table, 'to_logits.weight', when=when) if table else ()
     return links(
         own,
@@ -105,7 +102,7 @@ def invert_deberta_scale(v: Any, k: dict[str, Any]) -> dict[str, Any]:
 
 @back(invert_deberta_scale)
 def deberta_scale(c: Fields) -> float | None:
-    """Smaller by the number of terms of relative positions, also where there are none of them."""
+    """Return the softmax scale, which depends on the number of relative terms even if none is computed."""
     if c.relative_attention or not list_terms(c):
         return None
     return (c.hidden_size // c.num_attention_heads * (1 + len(list_terms(c)))) ** -0.5
@@ -113,12 +110,13 @@ def deberta_scale(c: Fields) -> float | None:
 
 @back(invert_disentangled)
 def disentangled(c: Fields) -> dict[str, Any] | None:
-    """Relative positions in the words of `attn_disentangled`."""
+    """Return the relative positions as a value of `attn_disentangled`."""
     if not c.relative_attention or not list_terms(c):
         return None
     longest = c.max_relative_positions if c.max_relative_positions >= 1 else c.max_position_embeddings
     half = c.position_buckets // 2
-    exact = c.position_buckets <= 0 or max(longest, c.max_position_embeddings) <= half + 1  # no distance is shared
+    # It is exact if no two distances share a bucket.
+    exact = c.position_buckets <= 0 or max(longest, c.max_position_embeddings) <= half + 1
     if not exact and longest < half + 2:
         raise ConfigError(
             f'`position_buckets` of this {c.spec.type} checkpoint is {c.position_buckets}, half of which must be less '
@@ -146,7 +144,7 @@ def dense_transform(
     return lambda c: {name: c.value(value) for name, value in given.items()}
 
 
-# classes: BERT's are read from its pooler, RoBERTa's and ELECTRA's from a layer of their own
+# Heads for classes: BERT reads its pooler, RoBERTa and ELECTRA have another dense layer.
 DROP = dict(dropout=first_set('classifier_dropout', 'hidden_dropout_prob'))
 
 
@@ -225,7 +223,7 @@ register(
             attention_dropout='attention_probs_dropout_prob',
         ),
         aliases=dict(dim='hidden_size', n_layers='num_hidden_layers', n_heads='num_attention_heads'),
-        # the first is of initial values
+        # `sinusoidal_pos_embds` only affects initial values.
         free=('sinusoidal_pos_embds', 'qa_dropout', 'seq_classif_dropout', 'tie_weights_', 'layer_norm_eps'),
         layers=dict(norm_eps=1e-12),
         model=dict(post_emb_norm_eps=1e-12, head_transform=dense_transform('hidden_size', eps=1e-12)),
@@ -249,7 +247,7 @@ register(
     ),
 )  # fmt: skip
 
-# whether each token was drawn by the generator
+# The discriminator predicts for each token whether the generator drew it.
 DISCRIMINATOR = HeadSpec(
     ('ForPreTraining',),
     dict(
@@ -319,7 +317,7 @@ def embedding_width(c: Fields) -> int | None:
 
 
 def if_projected(value: Any) -> Any:
-    """Of models whose embeddings have a width of their own, and are projected before they are normed."""
+    """Return a function to a value for models whose embeddings have another width than the stack, else to None."""
     return lambda c: c.value(value) if c.embedding_size not in (None, c.hidden_size) else None
 
 
@@ -400,7 +398,7 @@ def modern_token(c: Fields) -> str:
 
 
 def modern_classifier(token: str, place: Any = None) -> dict[str, Any]:
-    """The layer before the classes has a norm."""
+    """Return keywords of a `Classifier` whose dense layer has a norm."""
     own = classifier(token, **({} if place is None else {'token': place}))
     return dict(own, head_transform=modern_transform, dropout=first_set('classifier_dropout'))
 
@@ -452,11 +450,11 @@ register(BERT.like(
     ),
 ))  # fmt: skip
 
-# types that are another one under another name, or nearly so
+# Types that equal another type, or nearly so.
 
 
 def replace_prefix(spec: ModelSpec, base: str, heads: dict[str, HeadSpec]) -> dict[str, Any]:
-    """What a row with another prefix of the base model changes."""
+    """Return the changes of a spec for another prefix of the base model."""
     moved = replace_base(spec, base)
     changes: dict[str, Any] = dict(base=base, links=moved.links, heads=heads)
     if spec.tied is not None:
@@ -479,11 +477,10 @@ register(BERT.like(
 
 
 def map_pre_norm(prefix: str, attention_norm: str, feedforward_norm: str, last: str) -> Mappings:
-    """Blocks of BERT with their norms before each residual."""
-    block, s = f'{prefix}.encoder.layer.{{i}}', 'attention.self'
+    """Map a block of BERT whose norms precede each residual."""
+    block = f'{prefix}.encoder.layer.{{i}}'
     return links(
-        *(link(f'{block}.{s}.{name}.*', f'{A}.1.to_{name[0]}.*') for name in ('query', 'key', 'value')),
-        link(f'{block}.attention.output.dense.*', f'{A}.1.to_out.*'),
+        map_projections(f'{block}.attention', ('self.query', 'self.key', 'self.value', 'output.dense')),
         map_ff(f'{block}.intermediate.dense', f'{block}.output.dense'),
         link(f'{block}.{attention_norm}', f'{A}.0.0.norm'),
         link(f'{block}.{feedforward_norm}', f'{F}.0.0.norm'),
@@ -492,7 +489,7 @@ def map_pre_norm(prefix: str, attention_norm: str, feedforward_norm: str, last: 
 
 
 def get_head_mappings(spec: ModelSpec) -> Mappings:
-    """The links of a row outside of its blocks and embeddings: the head."""
+    """Return the mappings of a spec that belong to its head."""
     return tuple(one for one in spec.links if one.ours[0].startswith(('to_logits.', 'head_transform.')))
 
 
@@ -537,9 +534,9 @@ register(
     ROBERTA.like(
         'mpnet', 'MPNetForMaskedLM', without=('type_vocab_size', 'embed_num_tokens', 'embed_default_ids'),
         defaults=dict(vocab_size=30527, relative_attention_num_buckets=32),
-        model=dict(max_seq_len=lambda c: c.max_position_embeddings - 2),  # whatever token fills up
+        model=dict(max_seq_len=lambda c: c.max_position_embeddings - 2),  # independent of the id of padding
         sizes=dict(cut=2),
-        fixed=dict(relative_attention_num_buckets=(32,)),  # theirs counts 32, whatever the table holds
+        fixed=dict(relative_attention_num_buckets=(32,)),  # transformers always uses 32
         layers=dict(
             rel_pos_bias=True, disable_abs_pos_emb=False, rel_pos_kwargs=Const({'scale': 1.0}),
             rel_pos_num_buckets='relative_attention_num_buckets', rel_pos_max_distance=128,
@@ -548,8 +545,7 @@ register(
             **replace_prefix(ROBERTA, 'mpnet.', roberta_heads('mpnet.')),
             'links': links(
                 map_embeddings('mpnet', CUT),
-                *(link(f'{MP}.attention.attn.{a}.*', f'{A}.1.{b}.*')
-                  for a, b in (('q', 'to_q'), ('k', 'to_k'), ('v', 'to_v'), ('o', 'to_out'))),
+                map_projections(f'{MP}.attention.attn', 'qkvo'),
                 link(f'{MP}.attention.LayerNorm', f'{A}.0.2.norm'),
                 map_ff(f'{MP}.intermediate.dense', f'{MP}.output.dense'),
                 link(f'{MP}.output.LayerNorm', f'{F}.0.2.norm'),

@@ -1,4 +1,4 @@
-"""One engine for all rows: which weights of theirs are which of ours, for reading and for writing."""
+"""Conversion of weights by the table of model types, in both directions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IN_LAYER = re.compile(r'\{(\d*)i(?:\+(\d+))?\}')
 
 @dataclass(frozen=True)
 class ConversionStep:
-    """Tensors of some names of theirs, the names of ours that are made of them, and how."""
+    """Conversion of tensors of transformers to tensors of this library, and back."""
 
     theirs: tuple[str, ...]
     ours: tuple[str, ...]
@@ -38,7 +38,7 @@ class ConversionStep:
 
 
 def deduplicate(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state dict with the first name of each tensor: tied layers have several."""
+    """Return a state dict with only the first name of each tensor. Tied layers have several."""
     found: dict[int, str] = {}
     for name, t in state.items():
         found.setdefault(id(t), name)
@@ -46,32 +46,32 @@ def deduplicate(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def is_derived(name: str) -> bool:
-    """Whether a tensor of ours follows from the config."""
+    """Return True for a tensor of this library that follows from the config."""
     return name.endswith('rotary_pos_emb.inv_freq')
 
 
 def list_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """What the state dict of a model holds, but for what follows from the config."""
+    """Return the state dict of a model without tensors that follow from the config."""
     return {name: t for name, t in model.state_dict(keep_vars=True).items() if not is_derived(name)}
 
 
 def list_saved(model: nn.Module) -> dict[str, Tensor]:
-    """What a model has to be given: parameters and buffers that its state dict holds, each once."""
+    """Return the parameters and buffers that a file must hold, each once."""
     return deduplicate(list_tensors(model))
 
 
 def strip_wrappers(name: str) -> str:
-    """A name without the wrappers that flags put around a branch."""
+    """Return a name without the wrappers that flags add around a branch."""
     return re.sub(r'(layers\.\d+\.1)(\.fn)+\.', r'\1.', name)
 
 
 def fill_pattern(pattern: str, i: int) -> str:
-    """A pattern with the number of a block, or of one of its layers."""
+    """Return a pattern with the number of a block, or of one of its layers, filled in."""
     return IN_LAYER.sub(lambda m: str(int(m[1] or 1) * i + int(m[2] or 0)), pattern)
 
 
 def expand_names(names: Collection[str], sizes: ModelSizes) -> tuple[str, ...]:
-    """Names with those of all experts, or all heads, one after the other."""
+    """Return names with `{x}` expanded for all experts, and `{j}` or `{k}` for all heads."""
     found: list[str] = []
     for name in names:
         if '{x}' in name:
@@ -85,7 +85,9 @@ def expand_names(names: Collection[str], sizes: ModelSizes) -> tuple[str, ...]:
 
 
 def make_steps(spec: ModelSpec, fields: Fields, names: Collection[str]) -> list[ConversionStep]:
-    """The steps that give each name of ours once.  Raises LookupError, which names one that the row does not give."""
+    """Return the steps that give each tensor of this library once.  Raises LookupError for a name that the spec
+    lacks.
+    """
     found, names = make_part_steps(fields, names)
     around = '' if spec.around is None else 'net.'
     actual = {strip_wrappers(name).removeprefix(around): name for name in names}
@@ -118,7 +120,7 @@ def make_steps(spec: ModelSpec, fields: Fields, names: Collection[str]) -> list[
 
 
 def make_part_steps(fields: Fields, names: Collection[str]) -> tuple[list[ConversionStep], list[str]]:
-    """The steps of models within the model, which have rows of their own; and names that belong to none."""
+    """Return the steps of models within the model, which have their own specs, and the names that belong to none."""
     found, rest = [], list(names)
     for part, own in fields.parts.items():
         inside = [name.removeprefix(f'{part}.') for name in rest if name.startswith(f'{part}.')]
@@ -136,7 +138,7 @@ SCALES = {'mul', '__mul__', '__rmul__', 'div', '__truediv__', 'truediv'}
 
 
 class SkipInitialization(TorchFunctionMode):
-    """Compute no values of meta tensors, which have none, where modules initialize them.
+    """Mode that skips initialization of meta tensors, which have no values.
 
     The first such call on the meta device imports the compiler of PyTorch, which takes seconds.
     """
@@ -153,7 +155,7 @@ class SkipInitialization(TorchFunctionMode):
 
 
 def build(call: Mapping[str, Any], device: str = 'meta') -> nn.Module:
-    """The model of a call, by default without weights.  `class` is the name of a class, or a class."""
+    """Build the model of a call, by default without weights.  `class` is the name of a class, or a class."""
     call = dict(call)
     kind = call.pop('class')
     with torch.device(device), SkipInitialization() if device == 'meta' else nullcontext():
@@ -166,11 +168,11 @@ def make_plan(config: Mapping[str, Any], spec: ModelSpec, tied: bool | None = No
     return make_steps(spec, fields, list_saved(build(fields.keywords())))
 
 
-# names in files
+# Names in files.
 
 
 def match_names(spec: ModelSpec, names: Collection[str], expected: Collection[str]) -> dict[str, str]:
-    """Names of a file by those of the row, where older files have others, or leave out a prefix."""
+    """Map the names of a spec to the names in a file, which may be older or lack a prefix."""
     found: dict[str, str] = {}
     for name in names:
         new = name.replace('LayerNorm.gamma', 'LayerNorm.weight').replace('LayerNorm.beta', 'LayerNorm.bias')

@@ -1,4 +1,4 @@
-"""What the fields of configs mean, in the words of our keywords. Each function reads a `Fields`.
+"""Conversion of config fields to keywords of this library. Each function takes the `Fields` of a config.
 
 Some can be read backwards too, `@back(...)`: the fields that a value of the keyword comes from, for models that were
 never loaded. The first argument is the value, the second are the keywords of the stack and the wrapper together. What
@@ -66,12 +66,12 @@ def back(
 
 
 def add_defaults(call: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords of a call with its defaults."""
+    """Return the keywords of a call together with the defaults of its class."""
     return {**{name: flag.default for name, flag in KINDS[call['class']].accepted().items()}, **call}
 
 
 def invert_keywords(values: Mapping[str, Value], given: dict[str, Any]) -> dict[str, Any]:
-    """The fields that keywords come from, of those that are given."""
+    """Return the fields that the given keywords are computed from."""
     found: dict[str, Any] = {}
     for keyword, value in values.items():
         found.update(invert_value(value, given.get(keyword), given))
@@ -79,7 +79,7 @@ def invert_keywords(values: Mapping[str, Value], given: dict[str, Any]) -> dict[
 
 
 def invert_value(value: Value, now: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """The fields that one keyword comes from, of which the table says `value`."""
+    """Return the fields that one keyword is computed from; `value` is its entry in the table."""
     if isinstance(value, str):
         return {value: now}
     way = getattr(value, 'back', None)
@@ -88,11 +88,11 @@ def invert_value(value: Value, now: Any, given: dict[str, Any]) -> dict[str, Any
             return invert_keywords(value.keywords, add_defaults(now))
         return {} if way is None or isinstance(value, Const) else way(now, given)
     except (TypeError, KeyError, ZeroDivisionError, OverflowError):
-        return {}  # a value that the type does not have
+        return {}  # The type has no such value.
 
 
 def activation(name: str) -> Callable[[Fields], str]:
-    """Of a field, the name of the activation."""
+    """Return a function to the activation that a field names."""
 
     @back(name, inverse=invert_activation)
     def read(c: Fields) -> str:
@@ -119,7 +119,7 @@ def power(name: str, exponent: float) -> Callable[[Fields], float]:
 
 
 def emb_scale(name: str) -> Callable[[Fields], float]:
-    """The root of a width; checkpoints in less than float64 were trained with it in their digits."""
+    """Return a function to the square root of a width, rounded to float32 unless the checkpoint is float64."""
 
     def read(c: Fields) -> float:
         said = c.config.get('dtype', c.config.get('torch_dtype'))
@@ -130,7 +130,7 @@ def emb_scale(name: str) -> Callable[[Fields], float]:
 
 
 def token_id(name: str, default: int | None = None) -> Callable[[Fields], int | None]:
-    """Of a token that means something; most rows have no field for it."""
+    """Return a function to the id of a special token. Most specs have no field for it."""
     return back(name)(lambda c: c.values.get(name, default))
 
 
@@ -139,7 +139,7 @@ def one_over(name: str) -> Callable[[Fields], float]:
 
 
 def round_if_whole(number: float) -> float:
-    """A whole number, if it is one but for rounding."""
+    """Return the nearest integer if the number is one up to rounding, else the number."""
     return round(number) if math.isclose(number, round(number), rel_tol=1e-9) else number
 
 
@@ -175,7 +175,7 @@ def list_if_pair(value: Any) -> Any:
 
 
 equal_width = divide('hidden_size', 'num_attention_heads')
-# sizes of models with a key for each query
+# Sizes of models with one key head per query head.
 MULTI_HEAD: dict[str, Value] = dict(
     heads='num_attention_heads', kv_heads='num_attention_heads', dim_head=equal_width, dim_value=equal_width
 )
@@ -185,7 +185,7 @@ MULTI_HEAD: dict[str, Value] = dict(
 
 
 def area(name: str) -> Callable[[Fields], Any]:
-    """Of a field, one number for height and width, or both."""
+    """Return a function to a size: one number if height and width are equal, else both."""
 
     @back(name, inverse=list_if_pair)
     def read(c: Fields) -> Any:
@@ -203,7 +203,7 @@ def invert_classes(v: Any, k: dict[str, Any]) -> dict[str, Any]:
 
 @back(invert_classes)
 def classes(c: Fields) -> int:
-    """How many classes a head tells apart."""
+    """Return the number of classes of a head."""
     labels = c.values.get('id2label')
     return len(labels) if labels is not None else c.values.get('num_labels', c.values.get('_num_labels', 2))
 
@@ -229,7 +229,7 @@ def sliding_everywhere(c: Fields) -> tuple[bool, ...]:
 
 
 def sliding_unless_listed(c: Fields) -> tuple[bool, ...]:
-    """The same, unless some layers are listed without a window: a part of `transformers` reads the list."""
+    """Return True for all layers if there is a window. A list with full attention is refused as ambiguous."""
     if c.sliding_window is not None and 'full_attention' in (c.values.get('layer_types') or ()):
         raise ConfigError(
             f"`layer_types` of this {c.spec.type} checkpoint names 'full_attention' beside `sliding_window`: its own "
@@ -244,13 +244,13 @@ def sliding_if_used(c: Fields) -> tuple[bool, ...]:
 
 
 def sliding_late(c: Fields) -> tuple[bool, ...]:
-    """Layers from `max_window_layers` on."""
+    """Return True for layers from `max_window_layers` on."""
     slides = c.use_sliding_window and c.sliding_window is not None
     return tuple(slides and i >= c.max_window_layers for i in range(c.num_hidden_layers))
 
 
 def sliding_but_every(pattern: str) -> Callable[[Fields], tuple[bool, ...]]:
-    """All but every so many-th layer."""
+    """Return a function to True for all layers but every n-th."""
 
     def read(c: Fields) -> tuple[bool, ...]:
         slides, every = c.sliding_window is not None, getattr(c, pattern)
@@ -260,12 +260,12 @@ def sliding_but_every(pattern: str) -> Callable[[Fields], tuple[bool, ...]]:
 
 
 def sliding_but_first(c: Fields) -> tuple[bool, ...]:
-    """All but the first of every so many."""
+    """Return True for all layers but the first of every n."""
     return tuple(bool(i % c.global_attn_every_n_layers) for i in range(c.num_hidden_layers))
 
 
 def window_both(c: Fields) -> Any:
-    """How many tokens on each side every layer sees."""
+    """Return the number of tokens on each side that each layer attends to."""
     return merge_equal([c.local_attention // 2 if slide else None for slide in list_windowed(c)])
 
 
@@ -275,7 +275,7 @@ def sliding_unrotated(c: Fields) -> tuple[bool, ...]:
 
 
 def list_windowed(c: Fields) -> tuple[bool, ...]:
-    """Whether each layer sees a window: as listed, else by the rule of the type."""
+    """Return for each layer whether it has a window: as listed, else by the rule of the type."""
     if 'layer_types' not in c.spec.defaults or c.layer_types is None:
         return c.sliding(c)
     known = {'full_attention': False, 'sliding_attention': True}
@@ -304,7 +304,7 @@ def invert_window(v: Any, k: dict[str, Any]) -> dict[str, Any]:
 
 @back(invert_window)
 def window(c: Fields) -> Any:
-    """How many tokens before itself each layer sees: theirs counts the token itself."""
+    """Return the number of previous tokens that each layer attends to. transformers counts the token itself too."""
     slides = list_windowed(c)
     if not any(slides):
         return None
@@ -315,14 +315,14 @@ def window(c: Fields) -> Any:
 
 
 def read_rope(c: Fields, kind: str | None = None) -> dict[str, Any]:
-    """What a config says of rotations, for layers of one kind.
+    """Return the rotary parameters of a config, for layers of one kind.
 
     A scaling in its older place counts instead of what stands in the newer one, as it does in `transformers`. A base
     or a part of the width of its own stands beside one that says none.
     """
     said = read_rope_of_kind(c, kind) if kind else {**(c.rope_scaling or get_rope_parameters(c))}
     if any(isinstance(value, dict) for value in said.values()):
-        said = {}  # for kinds of layers, which this type does not tell apart
+        said = {}  # They are for kinds of layers, which this type does not have.
     if kind is None:
         said.setdefault('rope_theta', c.rope_theta)
         if c.values.get('partial_rotary_factor') is not None:
@@ -330,7 +330,7 @@ def read_rope(c: Fields, kind: str | None = None) -> dict[str, Any]:
     name = said.pop('rope_type', said.get('type', 'default'))
     said.pop('type', None)
     if name == 'default' and not c.values.get('turns_part'):
-        said['partial_rotary_factor'] = 1.0  # which most types read beside a scaling alone
+        said['partial_rotary_factor'] = 1.0  # Most types read it only together with a scaling.
     return {'partial_rotary_factor': 1.0, **said, 'kind': c.values.get('older_kinds', {}).get(name, name)}
 
 
@@ -340,9 +340,9 @@ def get_rope_parameters(c: Fields) -> dict[str, Any]:
 
 
 def read_rope_of_kind(c: Fields, kind: str) -> dict[str, Any]:
-    """What a config says for layers of one kind; `scaled_kinds` are those that older configs scale."""
+    """Return the rotary parameters for one kind of layer. Older configs scale only those in `scaled_kinds`."""
     given = get_rope_parameters(c)
-    if given.get('partial_rotary_factor', 1) != 1:  # a part of the default that stands outside of the kinds
+    if given.get('partial_rotary_factor', 1) != 1:  # It stands outside of the kinds of layers.
         raise ConfigError(
             f'`partial_rotary_factor` of this {c.spec.type} checkpoint stands beside the kinds of layers in '
             f'`rope_parameters`, it must be in those of {kind}'
@@ -368,7 +368,7 @@ def rotated(c: Fields) -> int:
 
 @back('qk_rope_head_dim')
 def rotated_latents(c: Fields) -> int:
-    """The width that heads of latents turn, which has a field of its own."""
+    """Return the number of rotated channels of a latent head."""
     width = c.config.get('head_dim')
     said = {'partial_rotary_factor': read_rope(c)['partial_rotary_factor'], 'head_dim': width or c.qk_rope_head_dim}
     for (name, value), wanted in zip(said.items(), (1, c.qk_rope_head_dim), strict=True):
@@ -387,7 +387,7 @@ def theta(c: Fields) -> float:
 
 def get_trained_length(c: Fields, said: dict[str, Any], kind: str | None) -> int:
     name = 'original_max_position_embeddings'
-    of_all = None if kind else c.values.get(name)  # which counts instead, but for kinds of layers
+    of_all = None if kind else c.values.get(name)  # It takes precedence, except for kinds of layers.
     if of_all is not None and not (is_int(of_all) and of_all > 0):
         raise ConfigError(
             f'`{name}` of this {c.spec.type} checkpoint is {shown(of_all)}, it must be a number of tokens'
@@ -412,7 +412,7 @@ def invert_scaling(v: Any, k: dict[str, Any]) -> dict[str, Any]:
 
 @back(invert_scaling)
 def scaling(c: Fields, kind: str | None = None) -> dict[str, Any] | None:
-    """In the words of `rotary_scaling`."""
+    """Return the rotary scaling as a value of `rotary_scaling`."""
     said = read_rope(c, kind)
     name = said['kind']
     if name == 'default':
@@ -441,7 +441,7 @@ def scaling(c: Fields, kind: str | None = None) -> dict[str, Any] | None:
 
 
 def rotating_as_listed(c: Fields) -> tuple[bool, ...]:
-    """1 where a layer is rotated; else all but every so many-th."""
+    """Return for each layer whether it is rotated: as listed, else all but every n-th."""
     listed = c.no_rope_layers
     if listed is None:
         return tuple(bool((i + 1) % c.no_rope_layer_interval) for i in range(c.num_hidden_layers))
@@ -457,7 +457,7 @@ def rotating_listed(c: Fields) -> Any:
 
 
 def rotating_windows(c: Fields) -> Any:
-    """Layers with a window are rotated, the others are not."""
+    """Return the rotary layers if only layers with a window are rotated."""
     return none_if_all(list_windowed(c))
 
 
@@ -478,7 +478,7 @@ def invert_rotating_by_kind(v: Any, k: dict[str, Any]) -> dict[str, Any]:
 
 @back(invert_rotating_by_kind)
 def rotating_by_kind(c: Fields) -> Any:
-    """Full layers have a base and a scaling of their own."""
+    """Return the rotary base and scaling of each layer, which differ for full attention."""
     local, full = read_own_rope(c, 'sliding_attention'), read_own_rope(c, 'full_attention')
     return tuple(local if slide else full for slide in list_windowed(c))
 
@@ -486,9 +486,8 @@ def rotating_by_kind(c: Fields) -> Any:
 def read_own_rope(c: Fields, kind: str) -> dict[str, Any]:
     said = read_rope(c, kind)
     part = said['partial_rotary_factor']
-    if (
-        get_rope_parameters(c).get('rope_type', 'default') != 'default'
-    ):  # of all kinds at once: theirs reads the part alone
+    # If a scaling is given for all kinds at once, transformers reads only the part.
+    if get_rope_parameters(c).get('rope_type', 'default') != 'default':
         part = c.values.get('partial_rotary_factor') or part
     if part != 1:
         raise ConfigError(
@@ -503,7 +502,7 @@ def read_own_rope(c: Fields, kind: str) -> dict[str, Any]:
 
 
 def gpt2_scale(c: Fields) -> Any:
-    """Without the square root of the width, and smaller in deeper layers, as a config may say."""
+    """Return the softmax scale, which a config can make 1 or decrease with depth."""
     base = (c.hidden_size // c.num_attention_heads) ** -0.5 if c.scale_attn_weights else 1.0
     if c.scale_attn_by_inverse_layer_idx:
         return tuple(base / (i + 1) for i in range(c.num_hidden_layers))
@@ -511,21 +510,21 @@ def gpt2_scale(c: Fields) -> Any:
 
 
 def make_slopes(heads: int) -> list[float]:
-    """2 ** (-8 k / n) for n heads, a power of two."""
+    """Return 2 ** (-8 k / n) for n heads, a power of two."""
     return [2.0 ** (-8 * k / heads) for k in range(1, heads + 1)]
 
 
 def mpt_slopes(c: Fields) -> dict[str, Any]:
-    """Those of the next power of two: first every other one, then those between."""
+    """Return ALiBi slopes of the next power of two: first every other one, then those between."""
     heads = c.num_attention_heads
     found = make_slopes(1 << (heads - 1).bit_length())
     return {'slopes': [*found[1::2], *found[::2]][:heads] if len(found) != heads else found}
 
 
 def falcon_slopes(c: Fields) -> dict[str, Any]:
-    """Those of BLOOM, rounded to bfloat16, with the scale of the logits, for heads in the order of ours."""
+    """Return ALiBi slopes of BLOOM in bfloat16, times the softmax scale, in the order of heads of this library."""
     rounded = torch.tensor(bloom_slopes(c), device='cpu').bfloat16().double()
-    if any(math.frexp(slope)[0] != 0.5 for slope in rounded.tolist()):  # other than a power of two
+    if any(math.frexp(slope)[0] != 0.5 for slope in rounded.tolist()):  # Some slope is not a power of two.
         warn_once(
             f'`alibi` of this {c.spec.type} checkpoint: `transformers` rounds the products of slopes and positions to '
             f'bfloat16, here they are exact'
@@ -535,7 +534,7 @@ def falcon_slopes(c: Fields) -> dict[str, Any]:
 
 
 def bloom_slopes(c: Fields) -> list[float]:
-    """Those of the power of two below, then every other one of those of the next."""
+    """Return ALiBi slopes of the power of two below, then every other one of the next power."""
     heads = c.num_attention_heads
     below = 1 << (heads.bit_length() - 1)
     return [*make_slopes(below), *make_slopes(2 * below)[::2][: heads - below]]
@@ -545,7 +544,7 @@ def bloom_slopes(c: Fields) -> list[float]:
 
 
 def has_two_norms(c: Fields) -> bool:
-    """Whether both branches of a parallel block have a norm of their own."""
+    """Return True if both branches of a parallel block have their own norm."""
     return c.new_decoder_architecture and c.num_ln_in_parallel_attn in (None, 2)
 
 
@@ -560,7 +559,7 @@ def invert_falcon(v: Any, k: dict[str, Any]) -> dict[str, Any]:
 
 @back(invert_falcon)
 def falcon_block(c: Fields) -> Any:
-    """Whether both branches of a block read the same: with a norm each, with one, or one after the other."""
+    """Return the kind of parallel block: two norms, a shared one, or None for sequential branches."""
     return True if has_two_norms(c) else 'shared' if c.new_decoder_architecture or c.parallel_attn else None
 
 
@@ -575,7 +574,7 @@ def is_plain(c: Fields) -> bool:
 
 
 def is_grouped(c: Fields) -> bool:
-    """Whether the queries of a key stand beside it."""
+    """Return True if files store the queries of each key next to it."""
     return bool(c.new_decoder_architecture or c.multi_query)
 
 
@@ -584,7 +583,7 @@ ALLOWED = {'alibi': (True,), 'qk_ln': (False,), 'prefix_lm': (False,),
 
 
 def mpt_attention(c: Fields) -> dict[str, Any]:
-    """The fields of `attn_config`."""
+    """Return the fields of `attn_config`."""
     given = dict(c.attn_config or {})
     for name, value in given.items():
         if value not in ALLOWED.get(name, (value,)):
@@ -611,7 +610,7 @@ def invert_qwen_experts(v: Any, k: dict[str, Any]) -> dict[str, Any]:
 
 @back(invert_qwen_experts)
 def qwen_experts(c: Fields) -> Any:
-    """How many experts each layer has, None for a plain one."""
+    """Return the number of experts of each layer, None for a dense one."""
     layers = [
         c.num_local_experts if i not in c.mlp_only_layers and (i + 1) % c.decoder_sparse_step == 0 else None
         for i in range(c.num_hidden_layers)
@@ -630,7 +629,7 @@ def latent_head_width(c: Fields) -> int:
 
 
 def is_extra_layer(c: Fields, name: str) -> bool:
-    """Layers behind the last one, which predict further tokens."""
+    """Return True for weights of layers after the last one, which predict further tokens."""
     match = re.match(r'model\.layers\.(\d+)\.', name)
     return match is not None and int(match[1]) >= c.num_hidden_layers
 
@@ -643,12 +642,12 @@ def deepseek_experts(c: Fields) -> Any:
 
 
 def merge_equal(values: list[Any]) -> Any:
-    """One value, if all layers have the same, else one for each."""
+    """Return the only value if all layers share it, else the tuple of all."""
     return values[0] if all(value == values[0] for value in values) else tuple(values)
 
 
 def deepseek_scale(c: Fields) -> float | None:
-    """Yarn with `mscale_all_dim` sharpens the softmax as well."""
+    """Return the softmax scale, which Yarn with `mscale_all_dim` increases, or None."""
     said = read_rope(c)
     extra, factor = said.get('mscale_all_dim'), said.get('factor', 1.0)
     if not extra or said['kind'] == 'default' or factor <= 1:

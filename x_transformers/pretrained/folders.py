@@ -1,4 +1,4 @@
-"""Where a model is: the folder with its config.json, from a folder, a file, or what tools leave around them."""
+"""Location of a model: the folder with its config.json, from a folder, a file, or what tools leave around them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from x_transformers.pretrained.foreign import (
 from x_transformers.pretrained.specs import SPECS
 
 CONFIG, ADAPTER = 'config.json', 'adapter_config.json'
-# what tokenizers and processors of `transformers` read, in any release
+# Files that tokenizers and processors of `transformers` read, in any release.
 TOKENIZER = (
     'tokenizer*', 'vocab*', '*vocab.json', 'merges.txt', '*.model', 'special_tokens_map.json', 'added_tokens.json',
     'chat_template*', 'additional_chat_templates/*', '*preprocessor_config.json', 'processor_config.json',
@@ -39,12 +39,12 @@ TOKENIZER = (
     'emoji.json', 'byte_maps.json', 'prophetnet.tokenizer', 'word_*.json', 'normalizer.json', 'label_*.json',
     'vocab-*.json', 'entities.json', 'lang_*.json', '*.jinja', 'speaker_embeddings*',
 )  # fmt: skip
-DEPTH = 4  # of folders within each other that hold nothing else
+DEPTH = 4  # Maximum depth of folders that contain only one folder.
 
 
 @dataclass(frozen=True)
 class ModelLocation:
-    """A model on the disk.
+    """Location of a model on the disk.
 
     folder     the folder with its config.json, or with the adapter_config.json of an adapter
     file       the file of weights, or the index of several, that was named
@@ -66,12 +66,12 @@ def resolve(source: str | os.PathLike[str], allow_pickle: bool = False, **hub: A
     if not isinstance(source, str | os.PathLike):
         raise TypeError(f'`source` got {shown(source)}, it must be a path or a repository id')
     path, name = Path(source).expanduser(), os.fspath(source)
-    if not name:  # which would be the current folder
+    if not name:  # An empty path would be the current folder.
         raise ValueError("`source` got '', it must be a path or a repository id")
     try:
         if path.exists() or path.is_symlink():
             return path
-    except PermissionError as error:  # a folder around it
+    except PermissionError as error:  # A folder above it cannot be opened.
         raise closed(path) from error
     link = re.match(r'(?:https?://(?:huggingface\.co|hf\.co)/|hf://)(?:models/)?([\w.-]+/[\w.-]+)', name)
     if link or '://' in name:
@@ -147,7 +147,7 @@ def find_inside(path: Path) -> Path | None:
     snapshots = path if path.name == 'snapshots' else path / 'snapshots'
     if snapshots.is_dir() and snapshots.parent.name.startswith('models--'):
         return find_snapshot(snapshots)
-    if (path / 'model_index.json').is_file():  # the parts of a pipeline are no model alone
+    if (path / 'model_index.json').is_file():  # The parts of a pipeline are not models on their own.
         return None
     folders = [one for one in sorted(path.iterdir()) if one.is_dir() and not one.name.startswith('.')]
     models = [one for one in folders if is_model(one)]
@@ -247,7 +247,7 @@ def infer_type(config: Mapping[str, Any]) -> str | None:
     if not isinstance(names, list):
         return None
     found = [(spec, str(name)) for spec in SPECS.values() for name in names if name in spec.architectures]
-    # a type that writes classes of another is only known by its name
+    # A type that writes classes of another type is recognized only by its name.
     own = [spec for spec, name in found if name.lower().startswith(re.sub('[-_]', '', spec.type))]
     kinds = {spec.spelled or spec.type for spec in own or [spec for spec, _ in found]}
     return kinds.pop() if len(kinds) == 1 else None

@@ -21,7 +21,7 @@ NEEDS_WEIGHTS = 'the library needs weights in safetensors beside the config.json
 WRITE = '`save_pretrained` of transformers writes them'
 AGAIN = 'download it again'
 CUT_OFF = f'as an interrupted download leaves it: {AGAIN}'
-SUFFIXES = ('.safetensors', '.bin', '.pt', '.pth', '.ckpt')  # of files of weights
+SUFFIXES = ('.safetensors', '.bin', '.pt', '.pth', '.ckpt')  # Suffixes of files of weights.
 
 
 class NoModelError(ConfigError, FileNotFoundError):
@@ -149,7 +149,9 @@ def describe_folder(folder: Path, *known: str) -> str:
     model of it."""
     ignored = (*IGNORED, *known)
     names = [name for name in names_in(folder) if not any(fnmatch(name, pattern) for pattern in ignored)]
-    cached = folder / '.cache' / 'huggingface' / 'download'  # of `huggingface_hub` downloads to a folder
+    cached = (
+        folder / '.cache' / 'huggingface' / 'download'
+    )  # `huggingface_hub` leaves it in folders that it downloads to.
     downloads = [path.name for path in cached.rglob('*.incomplete')] if cached.is_dir() else []
     found, needs = find_foreign(downloads + names), NEEDS_WEIGHTS if known else NEEDS
     if found is not None:
@@ -235,7 +237,7 @@ def format_of(path: Path) -> str:
     foreign = next((one for magic, one in MAGIC.items() if start.startswith(magic)), None)
     if foreign is None and start[257:262] == b'ustar':
         foreign = ARCHIVE
-    if foreign in (None, ARCHIVE):  # which the name may tell
+    if foreign in (None, ARCHIVE):  # The name may identify it.
         foreign = (find_foreign([path.name]) or ('', foreign))[1]
     if foreign is not None:
         raise NoModelError(f'`{path}` cannot be read: it {foreign.said}; {NEEDS}: {foreign.way}')

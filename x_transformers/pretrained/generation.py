@@ -14,9 +14,9 @@ from x_transformers.flags.checks import warn_once
 from x_transformers.generation.rules import BANNED, GenerationHistory, NoEndBefore, NoRepeat, ban, history_of, mask_of
 from x_transformers.generation.sampling import TotalLength, min_p, top_k, top_p
 
-TOP_K = 50  # what `transformers` keeps where it samples and the file does not say
+TOP_K = 50  # Default of `transformers` for sampling.
 
-# what says nothing of how tokens are chosen, or is for others to use
+# Settings that do not affect which tokens are chosen, or that other tools use.
 FREE = {
     'transformers_version', '_from_model_config', 'use_cache', 'cache_implementation', 'cache_config', 'do_sample',
     'return_dict_in_generate', 'output_scores', 'output_logits', 'output_attentions', 'output_hidden_states',
@@ -27,7 +27,7 @@ FREE = {
     'target_lookbehind', 'alignment_heads', 'lang_to_id', 'task_to_id', 'is_multilingual', 'no_timestamps_token_id',
     'max_initial_timestamp_index', 'prev_sot_token_id', 'return_timestamps', 'median_filter_width',
 }  # fmt: skip
-# values of keys that change nothing
+# Values of settings that change nothing.
 IDLE = {
     'temperature': 1.0, 'top_p': 1.0, 'repetition_penalty': 1.0, 'no_repeat_ngram_size': 0, 'num_beams': 1,
     'length_penalty': 1.0, 'typical_p': 1.0, 'epsilon_cutoff': 0.0, 'eta_cutoff': 0.0, 'num_beam_groups': 1,
@@ -51,7 +51,7 @@ def force_tokens(logits: Tensor, named: Tensor, where: bool | Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class DivideByTemperature:
-    """Logits over the temperature, before the filters, where `generate` of this library divides after them."""
+    """Logits processor that divides by the temperature before the filters. `generate` divides after them."""
 
     temperature: float
 
@@ -61,7 +61,7 @@ class DivideByTemperature:
 
 @dataclass(frozen=True)
 class BadWords:
-    """None of some sequences of tokens. Padding is no token, and a sequence longer than the row is not looked for."""
+    """Logits processor that bans sequences of tokens. Padding never matches."""
 
     words: tuple[tuple[int, ...], ...]
 
@@ -80,7 +80,7 @@ class BadWords:
 
 @dataclass(frozen=True)
 class ForcedFirstToken:
-    """Only some tokens behind a single one, which a decoder begins with."""
+    """Logits processor that allows only some tokens after the first token of a decoder."""
 
     tokens: tuple[int, ...]
 
@@ -92,7 +92,7 @@ class ForcedFirstToken:
 
 @dataclass(frozen=True)
 class ForcedLastToken:
-    """Only some tokens at the end of what there is room for."""
+    """Logits processor that allows only some tokens as the last of `max_new_tokens`."""
 
     tokens: tuple[int, ...]
 
@@ -105,7 +105,9 @@ class ForcedLastToken:
 
 @dataclass(frozen=True)
 class SuppressedAtBegin:
-    """None of some tokens as the first one that is generated, or as the one behind it if `FirstToken` acts there."""
+    """Logits processor that bans tokens as the first generated one, or as the next if `ForcedFirstToken` applies to
+    it.
+    """
 
     tokens: tuple[int, ...]
     behind_first: bool = False
@@ -124,7 +126,7 @@ def extract_generation_config(config: Mapping[str, Any]) -> dict[str, Any]:
     known = {*TOKENS, *IDLE, *SAMPLING, 'do_sample', 'max_length', 'max_new_tokens', 'min_new_tokens'}
     found = {name: config[name] for name in sorted(known & config.keys()) if config[name] is not None}
     ends = [end for end in to_tuple(found.pop('eos_token_id', ())) if end < config.get('vocab_size', math.inf)]
-    if ends:  # ids beyond the vocabulary, as of a small model with the defaults of its class, end nothing
+    if ends:  # Ids outside the vocabulary, such as defaults of the class of a small model, are dropped.
         found['eos_token_id'] = ends if len(ends) > 1 else ends[0]
     return {'do_sample': False, **found}
 
@@ -134,7 +136,7 @@ def to_tuple(tokens: Any) -> tuple[int, ...]:
 
 
 def generation_keywords(said: Mapping[str, Any], kind: str = '', has_source: bool = False) -> dict[str, Any]:
-    """What a generation_config.json says, as keywords of `generate`. Warns once of what has no counterpart.
+    """Return the keywords of `generate` for a generation_config.json. Warns once of settings without a counterpart.
 
     `has_source`: it is of an encoder-decoder, whose tokens begin with one that is given.
     """
@@ -178,7 +180,7 @@ def generation_keywords(said: Mapping[str, Any], kind: str = '', has_source: boo
 
 
 def set_max_length(found: dict[str, Any], set_: dict[str, Any], has_source: bool) -> None:
-    """How many tokens. A `max_length` counts those that a decoder begins with."""
+    """Set the number of tokens. `max_length` includes the tokens that a decoder begins with."""
     if 'max_new_tokens' in set_:
         found['seq_len'] = set_.pop('max_new_tokens')
         set_.pop('max_length', None)
@@ -187,10 +189,10 @@ def set_max_length(found: dict[str, Any], set_: dict[str, Any], has_source: bool
 
 
 def make_position_processors(found: dict[str, Any], set_: dict[str, Any]) -> list[Any]:
-    """Tokens that are forced, or banned, at the first or the last places, in the order of `transformers`."""
+    """Return processors that force or ban tokens at the first or last positions, in the order of transformers."""
     steps: list[Any] = []
     total, new = set_.pop('min_length', 0), set_.pop('min_new_tokens', 0)
-    total = 0 if new else total  # as in `transformers`, which then ignores it
+    total = 0 if new else total  # transformers ignores it then.
     if 'eos_token' in found and (total or new):
         steps.append(NoEndBefore(to_tuple(found['eos_token']), total, new))
     first = 'forced_bos_token_id' in set_
@@ -204,10 +206,10 @@ def make_position_processors(found: dict[str, Any], set_: dict[str, Any]) -> lis
 
 
 def set_sampling(found: dict[str, Any], set_: dict[str, Any], steps: list[Any]) -> None:
-    """Temperature, and the filters after it."""
+    """Set the temperature and the filters that follow it."""
     heat, most = set_.pop('temperature', 1.0), set_.pop('top_k', TOP_K)
     filters: list[tuple[Any, dict[str, Any]]] = []
-    if most:  # 0 keeps all
+    if most:  # 0 keeps all tokens.
         filters.append((top_k, {'k': most}))
     if 'top_p' in set_:
         filters.append((top_p, {'thres': set_.pop('top_p')}))

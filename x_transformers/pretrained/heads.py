@@ -1,4 +1,4 @@
-"""What stands behind the models of the table, other than the head that their rows have: classes, or nothing."""
+"""Heads of pretrained models: those of a spec replaced by classes, spans, poolers, or none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from x_transformers.pretrained.specs import Const, Fields, ModelSpec, Value, get
 
 Mappings = tuple[WeightMapping, ...]
 
-# keywords of a head for tokens, and what the names of weights behind the stack begin with
+# Keywords of a head for tokens, and prefixes of the names of weights after the stack.
 OF_TOKENS = (
     'tie_embedding', 'tie_embedding_scale', 'logits_scale', 'logits_softclamp', 'logits_bias', 'head_transform',
 )  # fmt: skip
@@ -31,16 +31,17 @@ OF_HEADS = (
 
 @dataclass(frozen=True)
 class HeadSpec:
-    """A head of the models of a row.
+    """Specification of one more head for the models of a type.
 
-    ends       of the names of its classes in transformers; the first is written
-    model      further keywords of the wrapper, in place of those of a head for tokens
-    around     keywords of a `Classifier` around it
-    links      which weights are which
-    presence   fields that say whether the file has a tensor of that name
-    bare       whether files leave out the prefix of the base model
-    base       the prefix of the base model, where it is another than that of the row
-    changes    what else of the row is other, a function of it
+    Attributes:
+        ends: Ends of its class names in transformers; the first is written.
+        model: Further keywords of the wrapper, in place of those of a head for tokens.
+        around: Keywords of a `Classifier` around it.
+        links: The mappings of its weights.
+        presence: Fields that are True if the file has a tensor of that name.
+        bare: True if files lack the prefix of the base model.
+        base: The prefix of the base model, if it differs from that of the spec.
+        changes: Function from the spec to its further changes.
     """
 
     ends: tuple[str, ...]
@@ -53,7 +54,7 @@ class HeadSpec:
     changes: Callable[[ModelSpec], dict[str, Any]] = lambda spec: {}
 
     def of(self, spec: ModelSpec, kind: str, name: str = '') -> ModelSpec:
-        """The row with this head, of the class of that name."""
+        """Return the spec of a type with this head, for the class `name`."""
         if not name.endswith(self.ends):
             name = next(
                 (own for own in spec.architectures[1:] if own.endswith(self.ends)), get_class_stem(spec) + self.ends[0]
@@ -90,11 +91,11 @@ def adapt_base(spec: ModelSpec, read: ModelSpec, name: str) -> ModelSpec:
 
 
 def is_head_weight(name: str) -> bool:
-    """Whether a weight of ours is behind the stack."""
+    """Return True for a weight of this library that follows the stack."""
     return name.removeprefix('net.').startswith(OF_HEADS)
 
 
-# types without a class of `transformers` for these heads, which are read and trained here alone
+# Types without a class of `transformers` for these heads: they can be trained but not saved in its format.
 NO_CLASSES = ('granite', 'cohere', 'cohere2', 'cwm', 'ernie4_5', 'vaultgemma')
 NO_TOKENS = (*NO_CLASSES, 'gemma3_text', 'olmo', 'olmo2', 'olmo3')
 NO_SPANS = (
@@ -107,17 +108,17 @@ MAIN = ('ForCausalLM', 'LMHeadModel', 'ForMaskedLM', 'ForConditionalGeneration',
 
 
 def get_class_stem(spec: ModelSpec) -> str:
-    """What the names of the classes of a type begin with."""
+    """Return the beginning of the class names of a type."""
     name = spec.architectures[0]
     return next((name.removesuffix(end) for end in MAIN if name.endswith(end)), name)
 
 
 def list_heads(spec: ModelSpec) -> dict[str, Callable[[str], ModelSpec]]:
-    """What the models of a type can be read as, each a function of the class that the config names."""
+    """Return the heads that models of a type can be loaded with, each a function of the class in the config."""
     found: dict[str, Callable[[str], ModelSpec]] = {}
     if spec.architectures[0].endswith(MAIN):
         found['mlm' if spec.architectures[0].endswith('MaskedLM') else 'lm'] = lambda name: spec
-    for kind, part in (('classify', 'Classification'), ('embed', 'Model')):  # of rows with several classes
+    for kind, part in (('classify', 'Classification'), ('embed', 'Model')):  # Heads of specs with several classes.
         own = [name for name in spec.architectures if part in name and not spec.heads and not name.endswith(MAIN)]
         if own:
             found[kind] = functools.partial(select_class, spec, kind, own)
@@ -126,13 +127,13 @@ def list_heads(spec: ModelSpec) -> dict[str, Callable[[str], ModelSpec]]:
 
 
 def select_class(spec: ModelSpec, kind: str, own: list[str], name: str) -> ModelSpec:
-    """The row for one of its own classes."""
+    """Return the spec for one of its own classes."""
     first = name if name in own else own[0]
     return replace(spec, head=kind, architectures=(first, *(n for n in spec.architectures if n != first)))
 
 
 def select_head(spec: ModelSpec, config: Mapping[str, Any], head: Any) -> ModelSpec:
-    """The row of a type with the head that the classes of a config have, or with another one."""
+    """Return the spec of a type with the head of the class in the config, or with another one."""
     name = (config.get('architectures') or [''])[0]
     kinds = list_heads(spec)
     known = f'a module, or one of {", ".join(kinds)}'
@@ -154,7 +155,7 @@ def find_spec(config: Mapping[str, Any], head: Any = 'auto') -> ModelSpec:
 
 
 def resolve_head(config: Mapping[str, Any], head: Any, num_classes: int | None) -> tuple[ModelSpec, dict[str, Any]]:
-    """The row for a head that was asked for, by its name or as a module, and the config that says so."""
+    """Return the spec for a head given by name or as a module, and the config that describes it."""
     kind = 'embed' if isinstance(head, nn.Module) else head
     if num_classes is not None and not size.test(num_classes):
         raise ValueError(f'`num_classes` got {shown(num_classes)}, it must be {size.words}')
@@ -176,7 +177,7 @@ def resolve_head(config: Mapping[str, Any], head: Any, num_classes: int | None) 
 
 
 def add_labels(config: Mapping[str, Any], num_classes: int | None, spec: ModelSpec, as_saved: bool) -> dict[str, Any]:
-    """The config of a row with a head of its own, and so many classes. `as_saved`: with the heads of the file."""
+    """Return the config of a spec with its head and number of classes. `as_saved`: with the heads of the file."""
     found, name = dict(config), (config.get('architectures') or [''])[0]
     if spec.head == 'span' and name != spec.architectures[0]:
         num_classes = 2
@@ -190,13 +191,13 @@ def add_labels(config: Mapping[str, Any], num_classes: int | None, spec: ModelSp
     return found
 
 
-# weights that a file does not have
+# Weights that a file lacks.
 
 
 def find_new_steps(
     spec: ModelSpec, steps: list[ConversionStep], names: Mapping[str, str], num_classes: int | None
 ) -> list[ConversionStep]:
-    """The steps of a head that the file does not have, or of classes that are to be learned anew."""
+    """Return the steps of a head that the file lacks, or of classes that are to be learned anew."""
 
     def is_new(step: ConversionStep) -> bool:
         own = step.ours[0].removeprefix('net.')
@@ -207,14 +208,14 @@ def find_new_steps(
 
 
 def find_other_heads(spec: ModelSpec, names: Mapping[str, str], needed: Collection[str]) -> list[str]:
-    """Names in a file that are not of the model without a head."""
+    """Return names in a file that do not belong to the model without a head."""
     return [name for name in names if spec.base and name not in needed and not name.startswith(spec.base)]
 
 
 def initialize_weights(
     names: Collection[str], like: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """Initial values: a normal of the config's `initializer_range`, biases zero, gains one."""
+    """Return initial values: normal with `initializer_range`, zeros for biases, ones for norm weights."""
     std = config.get('initializer_range', config.get('init_std', 0.02))
     found = {}
     for name in names:
@@ -234,7 +235,7 @@ def problem(c: Fields) -> str | None:
 
 
 def classifier(kind: str, act: str | Value = None, **more: Value) -> dict[str, Value]:
-    """Keywords of a `Classifier`: which token, the activation of the layer before the classes, if there is one."""
+    """Return keywords of a `Classifier`: the token that it reads, and the activation of its dense layer, if any."""
     act = Const(act) if isinstance(act, str) else act
     labels = {} if kind in ('all', 'span') else {'problem_type': problem}
 
@@ -247,7 +248,7 @@ def classifier(kind: str, act: str | Value = None, **more: Value) -> dict[str, V
 
 
 def first_set(*names: str, default: float = 0.0) -> Value:
-    """The first of some fields that is set."""
+    """Return a function to the first of some fields that is set."""
     return lambda c: next((c.values[name] for name in names if c.values.get(name) is not None), default)
 
 
@@ -259,7 +260,7 @@ NOTHING = dict(return_only_embed=True)
 
 
 def embedding_head(pooler: str = '') -> HeadSpec:
-    """No head; the layer on the first token that `pooler` names, where the file has one."""
+    """Return the spec without a head; with a pooler on the first token if its name is given and the file has it."""
     if not pooler:
         return HeadSpec(('Model',), NOTHING, bare=True)
     options = {'token': 'first', 'activation': 'tanh'}
@@ -287,12 +288,12 @@ def token_head(weights: str = 'classifier', dropout: Value = None) -> HeadSpec:
 
 
 def span_head(base: str = '', dropout: Value = None) -> HeadSpec:
-    """Where an answer starts and ends."""
+    """Return the head that marks where an answer starts and ends."""
     around, own = classifier('span', dropout=dropout), link('qa_outputs.*', 'to_classes.*')
     return HeadSpec(('ForQuestionAnswering',), NOTHING, around=around, links=own, base=base)
 
 
-# decoders read their classes from the last token
+# Decoders predict classes at the last token.
 SCORE = HeadSpec(
     ('ForSequenceClassification',), NOTHING,
     around=classifier('last', pad_id=token_id('pad_token_id'), bias=False),
@@ -303,12 +304,12 @@ OF_DECODERS = {
     'classify': SCORE, 'tokens': token_head('score', OF_SCORES), 'span': span_head('transformer.'),
     'embed': embedding_head(),
 }  # fmt: skip
-# what types call otherwise: the base model of files with spans, and the classes of tokens
+# Names that differ between types: the base model of files with spans, and the classes of tokens.
 SPANS_OF_BASE = {'span': span_head()}
 TOKEN_CLASSES = {'tokens': token_head('classifier', OF_SCORES)}
 
 
 def encoder_heads(classify: HeadSpec, pooler: str = '', dropout: Value = None, **more: HeadSpec) -> dict[str, HeadSpec]:
-    """Heads of a type; `dropout` is that before the classes of tokens."""
+    """Return the heads of an encoder type. `dropout` precedes the classes of tokens."""
     heads = {'classify': classify, 'tokens': token_head(dropout=dropout), 'span': span_head()}
     return {**heads, 'embed': embedding_head(pooler), **more}

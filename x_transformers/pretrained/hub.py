@@ -15,7 +15,7 @@ hub = needed('huggingface_hub', '`HubMixin`', 'hub')
 
 
 class HubMixin(hub.PyTorchModelHubMixin):
-    """The mixin of `huggingface_hub`, over `pretrained.save` and `pretrained.load`. It stands first among the bases.
+    """Mixin of `huggingface_hub` over `pretrained.save` and `pretrained.load`. It must be the first base class.
 
     `push_to_hub(repo_id)` and `save_pretrained(path)` write the format of this library, or with `format='hf'` that of
     `transformers`; `from_pretrained` reads both, from a folder or a repository.
@@ -31,7 +31,7 @@ class HubMixin(hub.PyTorchModelHubMixin):
 
     @contextmanager
     def writing(self, format: str | None, options: dict[str, Any]) -> Iterator[None]:
-        """How folders are written meanwhile: the mixin of the hub hands nothing on."""
+        """Set how folders are written inside the context, since the mixin of the hub does not pass options on."""
         before = vars(self).get('_write', {})
         self.__dict__['_write'] = {**before, **options, **({} if format is None else {'format': format})}
         try:

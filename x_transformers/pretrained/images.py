@@ -1,4 +1,4 @@
-"""Models of images, ViT, DeiT and DINOv2, and CLIP and SigLIP, with texts beside images: each tower, and both."""
+"""Vision models (ViT, DeiT, DINOv2) and pairs of image and text towers (CLIP, SigLIP)."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from x_transformers.pretrained.mappings import (
     link,
     links,
     map_ff,
+    map_projections,
 )
 from x_transformers.pretrained.specs import Const, Fields, ModelSpec, register
 
@@ -32,7 +33,7 @@ Links = tuple[WeightMapping, ...]
 
 
 def is_bare(c: Fields) -> bool:
-    """Whether this is a model without a head for a task."""
+    """Return True for a model without a head for a task."""
     return c.architecture in c.spec.bare
 
 
@@ -44,7 +45,7 @@ def invert_pooler(v: Any, k: dict[str, Any]) -> dict[str, Any]:
 
 @back(invert_pooler)
 def pooler(c: Fields) -> dict[str, Any] | None:
-    """A layer on the first token, where the file has one."""
+    """Return the layer on the first token, if the file has one."""
     if not is_bare(c) or not c.has_pooler:
         return None
     return {'dim': c.pooler_output_size or c.hidden_size, 'activation': activation('pooler_act')(c)}
@@ -56,17 +57,16 @@ def num_classes(c: Fields) -> int | None:
 
 
 def map_block(theirs: str, before: str, after: str, *attention: str) -> Links:
-    """A block with its norms in front, without its feedforward; `attention`: names of queries, keys, values, output."""
-    pairs = zip(attention, ('to_q', 'to_k', 'to_v', 'to_out'), strict=True)
+    """Map a pre-norm block without its feedforward. `attention`: names of queries, keys, values and output."""
     return links(
-        *(link(f'{theirs}.{a}.*', f'{A}.1.{b}.*') for a, b in pairs),
+        map_projections(theirs, attention),
         link(f'{theirs}.{before}', f'{A}.0.0.norm'),
         link(f'{theirs}.{after}', f'{F}.0.0.norm'),
     )
 
 
 QUERY = ('attention.attention.query', 'attention.attention.key', 'attention.attention.value', 'attention.output.dense')
-# names of attention in memory -> those in files
+# Names of attention weights in memory -> names in files.
 TO_QUERY = (
     (r'\battention\.q_proj\.', 'attention.attention.query.'), (r'\battention\.k_proj\.', 'attention.attention.key.'),
     (r'\battention\.v_proj\.', 'attention.attention.value.'), (r'\battention\.o_proj\.', 'attention.output.dense.'),
@@ -74,7 +74,7 @@ TO_QUERY = (
 
 
 def map_embeddings(base: str, prefix: str, *changes: WeightTransform, mask: tuple[WeightTransform, ...]) -> Links:
-    """Patches, positions and learned tokens; `prefix`: names of the tokens in front."""
+    """Map patches, positions and learned tokens. `prefix`: names of the tokens in front."""
     e = f'{base}.embeddings'
     return links(
         link(f'{e}.patch_embeddings.projection.weight', 'patch_to_embedding.1.weight', PATCHES),
@@ -150,7 +150,7 @@ register(VIT.like(
 
 
 def dinov2_width(dim: int, ratio: float, gated: bool) -> int:
-    """Of the feedforward; a gated one has two thirds of it, in steps of eight."""
+    """Return the inner width of a feedforward. A gated one has two thirds of it, rounded up to a multiple of eight."""
     inner = int(dim * ratio)
     return (int(inner * 2 / 3) + 7) // 8 * 8 if gated else inner
 
@@ -177,7 +177,7 @@ def dinov2_mask(c: Fields) -> bool:
 
 
 def warn_of_dropped_paths(c: Fields) -> None:
-    """No `layer_dropout`; a warning, where theirs drops paths."""
+    """Warn if transformers would drop paths in training; sets no `layer_dropout`."""
     if rate := c.values.get('drop_path_rate'):
         warn_once(
             f'`drop_path_rate` of this {c.spec.type} checkpoint is {rate}: paths are not dropped in '
@@ -187,7 +187,7 @@ def warn_of_dropped_paths(c: Fields) -> None:
 
 @back('image_size', inverse=fields.list_if_pair)
 def dinov2_image(c: Fields) -> Any:
-    """Theirs resamples the positions of every image that is not square as those of a square one."""
+    """Return the image size. Sizes whose positions transformers would resample as a square are refused."""
     size = c.value(fields.area('image_size'))
     height, width = sides(size)
     down, across = patch_sides(c)
@@ -244,7 +244,7 @@ register(DINOV2.like(
     presence=dict(has_mask_token='dinov2_with_registers.embeddings.mask_token'),
 ))  # fmt: skip
 
-# the towers of SigLIP and CLIP
+# Towers of SigLIP and CLIP.
 
 
 def map_tower_block(base: str) -> Links:
@@ -257,7 +257,7 @@ def map_tower_block(base: str) -> Links:
 
 
 def map_tower(base: str) -> Links:
-    """Blocks, patches and positions."""
+    """Map patches, positions and blocks."""
     return links(
         link(f'{base}.embeddings.patch_embedding.weight', 'patch_to_embedding.1.weight', PATCHES),
         link(f'{base}.embeddings.patch_embedding.bias', 'patch_to_embedding.1.bias'),
@@ -339,7 +339,7 @@ def invert_eos(v: int | None) -> dict[str, int]:
 
 
 def get_eos(c: Fields) -> int | None:
-    """The id of the last token; configs of old say 2 and mean the largest id."""
+    """Return the id of the last token, or None for the largest id, which old configs write as 2."""
     return None if c.eos_token_id == 2 else c.eos_token_id
 
 
@@ -351,11 +351,11 @@ def invert_clip_pooler(v: Any, k: dict[str, Any]) -> dict[str, Any]:
 
 @back(invert_clip_pooler)
 def clip_pooler(c: Fields) -> dict[str, Any] | None:
-    if c.architecture == 'CLIPModel':  # pools for itself
+    if c.architecture == 'CLIPModel':  # The whole model pools.
         return None
     found = {'token': 'eos', 'eos': get_eos(c)}
     if found['eos'] is not None:
-        found['instead'] = 'first'  # as `transformers` does for a text without the token
+        found['instead'] = 'first'  # transformers uses the first token of a text without the token.
     return {**found, 'dim': c.projection_dim, 'bias': False} if c.architecture.endswith('WithProjection') else found
 
 
@@ -389,7 +389,7 @@ CLIP_TEXT = register(ModelSpec(
 
 @back('projection_size', inverse=itemgetter('dim'))
 def siglip_pooler(c: Fields) -> dict[str, Any] | None:
-    if c.architecture == 'SiglipModel':  # pools for itself
+    if c.architecture == 'SiglipModel':  # The whole model pools.
         return None
     return {'token': 'last', 'dim': c.projection_size or c.hidden_size}
 
@@ -404,7 +404,7 @@ SIGLIP_TEXT = register(CLIP_TEXT.like(
     bare=('SiglipTextModel',),
 ))  # fmt: skip
 
-# both towers
+# Both towers.
 
 
 @back('text_config', inverse=invert_eos)

@@ -44,7 +44,7 @@ from x_transformers.pretrained.mappings import (
 )
 from x_transformers.pretrained.specs import Const, Fields, ModelSpec, register
 
-# the reference row, from which the others start
+# The reference from which the other types are derived.
 
 LLAMA = register(ModelSpec(
     'llama', ('LlamaForCausalLM',),
@@ -104,7 +104,7 @@ register(
             router_jitter_noise=0.0,
         ),
         rules=dict(sliding=fields.sliding_everywhere),
-        free=('output_router_logits', 'router_aux_loss_coef', 'layer_types'),  # the last of which no class reads
+        free=('output_router_logits', 'router_aux_loss_coef', 'layer_types'),  # no class reads the last one
         aliases=dict(num_experts='num_local_experts'), layers=MOE, sizes=EXPERTS,
         links=links(
             LLAMA_ATTENTION, LLAMA_NORMS, LLAMA_ENDS,
@@ -136,7 +136,7 @@ GEMMA = register(
             num_key_value_heads=16, head_dim=256, hidden_act='gelu_pytorch_tanh', max_position_embeddings=8192,
             tie_word_embeddings=True,
         ),
-        free=('hidden_activation',),  # which their class does not read
+        free=('hidden_activation',),  # its class does not read it
         fixed=dict(use_bidirectional_attention=(None, False)), model=dict(emb_scale=fields.emb_scale('hidden_size')),
         layers=dict(norm_add_unit_offset=True, ff_no_bias=True, ff_glu_bias=False),
     ),
@@ -249,7 +249,7 @@ S, SHARED = f'{B}.self_attn', f'{B}.mlp.shared_experts'
 def map_rotated(
     theirs: str, ours: str, *changes: WeightTransform, turn: WeightTransform, when: Callable[[Fields], bool]
 ) -> Mappings:
-    """Pairs of features that turn stand side by side in some files, and in others have to be put so."""
+    """Map weights whose rotated channels are stored either in pairs or in halves, as `rope_interleave` says."""
     return links(
         link(theirs, ours, *changes, turn, when=lambda c: when(c) and not c.rope_interleave),
         link(theirs, ours, *changes, when=lambda c: when(c) and c.rope_interleave),
@@ -262,7 +262,7 @@ def has_latent(c: Fields) -> bool:
 
 @back('num_attention_heads', 'num_key_value_heads')
 def heads_of_latents(c: Fields) -> int:
-    """Theirs asks for a number of key heads too, and has as many."""
+    """Return the number of heads. transformers requires an equal number of key heads."""
     return c.num_attention_heads
 
 
@@ -381,7 +381,7 @@ register(LLAMA.like(
     rules=dict(sliding=fields.sliding_unrotated), layers={**WINDOW, 'rotary_layers': fields.rotating_listed},
 ))  # fmt: skip
 
-# types that are another one under another name, or nearly so
+# Types that equal another type, or nearly so.
 
 register(LLAMA.like(
     'iquestcoder', 'LlamaForCausalLM',
@@ -412,7 +412,7 @@ register(
         defaults=dict(
             vocab_size=128256, hidden_size=6144, intermediate_size=21504, num_hidden_layers=64, num_attention_heads=48,
             num_key_value_heads=8, head_dim=128, max_position_embeddings=131072, rms_norm_eps=1e-5, rope_theta=1e6,
-            bos_token_id=0,  # their class takes no None
+            bos_token_id=0,  # its class does not accept None
             rope_parameters=dict(
                 rope_type='llama3', rope_theta=1e6, factor=16.0, high_freq_factor=4.0, low_freq_factor=1.0,
                 original_max_position_embeddings=8192,
@@ -431,7 +431,7 @@ register(LLAMA.like(
     links=links(LLAMA_ATTENTION, map_ff(f'{B}.mlp.up_proj', f'{B}.mlp.down_proj'), LLAMA_NORMS, LLAMA_ENDS),
 ))  # fmt: skip
 
-PAIRS = map_attention(*(f'{S}.{name}_proj' for name in 'qkvo'), turn=False)  # they turn neighbors, as this library does
+PAIRS = map_attention(*(f'{S}.{name}_proj' for name in 'qkvo'), turn=False)  # rotary pairs are neighbors, as here
 register(LLAMA.like(
     'helium', 'HeliumForCausalLM',
     defaults=dict(

@@ -1,4 +1,4 @@
-"""Models from folders in the format of `transformers`, or in our own."""
+"""Loading of models from folders in the format of transformers, or of this library."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from x_transformers.flags import ConfigError, shown
 from x_transformers.flags.checks import warn_once
 from x_transformers.flags.config import KINDS
 from x_transformers.flags.unexpected import answering
+from x_transformers.pretrained import engine, options
 from x_transformers.pretrained.adapters import Adapter
 from x_transformers.pretrained.checkpoints import (
     adapt_to_composite,
@@ -27,19 +28,6 @@ from x_transformers.pretrained.checkpoints import (
     is_composite,
     make_matcher,
     strip_prefixes,
-)
-from x_transformers.pretrained.engine import (
-    ConversionStep,
-    build,
-    check_names,
-    check_shapes,
-    is_derived,
-    is_ignored,
-    is_spare,
-    list_saved,
-    make_steps,
-    match_names,
-    strip_wrappers,
 )
 from x_transformers.pretrained.files import GENERATION, Weights, compact
 from x_transformers.pretrained.folders import locate, read_config, read_json, resolve
@@ -52,16 +40,6 @@ from x_transformers.pretrained.heads import (
     is_head_weight,
     resolve_head,
 )
-from x_transformers.pretrained.options import (
-    add_keywords,
-    freeze,
-    freeze_padding,
-    grow_table,
-    make_placement,
-    resolve_dtype,
-    set_dropout,
-    set_num_tokens,
-)
 from x_transformers.pretrained.specs import OWN, Fields, ModelSpec, drop_unknown, get_spec, read_own_call
 
 DECODER = KINDS['Decoder']
@@ -71,18 +49,19 @@ DECODER = KINDS['Decoder']
 class Info:
     """Information about a loaded model: type, config, keywords that built it, and unused or new parameters.
 
-    ignored       names in the file that are not needed
-    left          names in the file that the library does not use
-    new           parameters that the file lacks, which were initialized
-    tied          True if the head is tied to the token embeddings
-    generation    keywords of `generate`, from generation_config.json
-    kept          leading rows of tables without a position, and tensors that nothing reads, for saving
-    found         fields of the config that were inferred from the tensors
-    copies        names in the file of tensors that it also has under another name, for saving
-    files         files that the weights were read from
-    prefix        beginning of all names in the file that was removed
-    passed        fields of the config that `unknown` passed over
-    merged        names of the tensors that an adapter changed
+    Attributes:
+        ignored: Names in the file that are not needed.
+        left: Names in the file that the library does not use.
+        new: Parameters that the file lacks, which were initialized.
+        tied: True if the head is tied to the token embeddings.
+        generation: Content of generation_config.json.
+        kept: Leading rows of tables without a position, and unused tensors, for saving.
+        found: Fields of the config that were inferred from the tensors.
+        copies: Names in the file of tensors that it also has under another name, for saving.
+        files: Files that the weights were read from.
+        prefix: Beginning of all names in the file that was removed.
+        passed: Fields of the config that `unknown` ignored.
+        merged: Names of the tensors that an adapter changed.
     """
 
     type: str
@@ -105,31 +84,31 @@ class Info:
 
 
 def are_equal(weights: Weights, a: str, b: str) -> bool:
-    """Whether a file has the same tensor under two names."""
+    """Return True if a file has equal tensors under two names."""
     return weights.shape(a) == weights.shape(b) and torch.equal(weights.load(a), weights.load(b))
 
 
 def is_head_tied(spec: ModelSpec, config: Mapping[str, Any], weights: Weights, found: Mapping[str, bool]) -> bool:
-    """Whether the head is the table: it has no tensor of its own, or an equal one, whatever the config says."""
+    """Return True if the head is the embedding: the file has no other tensor for it, whatever the config says."""
     if spec.tied is None:
         return False
     head, table = spec.tied
-    names = match_names(spec, weights.files, spec.tied)
+    names = engine.match_names(spec, weights.files, spec.tied)
     if table in names and any(found[name] for name in spec.differs):
-        return False  # it is one of several tables, of which the model has the others
+        return False  # It is one of several tables, and the model has the others.
     says_untied = config.get('tie_word_embeddings') is False and not spec.always_ties(config)
     if head not in names:
         if says_untied:
             raise ConfigError(f'the file has no `{head}`, and its config says `tie_word_embeddings: false`')
         return True
     if table not in names:
-        return not says_untied and table not in spec.copies.values()  # the head is the table as well
+        return not says_untied and table not in spec.copies.values()  # The head holds the embeddings too.
     return are_equal(weights, names[head], names[table])
 
 
 def detect_presence(spec: ModelSpec, weights: Weights) -> dict[str, bool]:
-    """What the presence of tensors settles, and whether those that may be copies are."""
-    names = match_names(spec, weights.files, {*spec.presence.values(), *spec.copies, *spec.copies.values()})
+    """Return the fields that follow from the presence of tensors, or from whether possible copies are equal."""
+    names = engine.match_names(spec, weights.files, {*spec.presence.values(), *spec.copies, *spec.copies.values()})
     found = {field: name in names for field, name in spec.presence.items()}
     for differs, copies in spec.differs.items():
         first, *rest = [names[name] for name in (spec.copies[copies[0]], *copies) if name in names] or ['']
@@ -140,12 +119,12 @@ def detect_presence(spec: ModelSpec, weights: Weights) -> dict[str, bool]:
 def resolve_copies(
     spec: ModelSpec, fields: Fields, names: dict[str, str], needed: set[str], weights: Weights, info: Info
 ) -> None:
-    """Let every tensor that may be a copy be one, or count instead of the tensor that it would be equal to."""
+    """Resolve tensors that may be copies: drop equal ones, and let others replace the tensor they were copied from."""
     sources = dict(spec.copies)
     if spec.tied is not None and (info.tied or any(info.found[name] for name in spec.differs)):
         sources[spec.tied[0]] = spec.tied[1]
     for copy, source in sources.items():
-        if copy in needed:  # the model has a tensor for it, as the config or the file says
+        if copy in needed:  # The config or the file says that the model has its own tensor for it.
             others = (other for other in sources if sources[other] == source and other != copy)
             if copy not in names and source in names and any(other in names for other in others):
                 names[copy] = names[source]
@@ -157,7 +136,7 @@ def resolve_copies(
                     raise ConfigError(f'`{names[copy]}` of the file must be equal to `{names[source]}`, and is not')
                 info.kept[source] = compact(weights.load(names[source]))
                 names[source], names[copy] = names[copy], names[source]
-            if copy in spec.copies:  # a head that is the table is written once
+            if copy in spec.copies:  # A tied head is saved once.
                 info.copies[copy] = source
             info.ignored.append(names.pop(copy))
     unread = {source for copy, source in sources.items() if copy in needed and source not in needed}
@@ -170,7 +149,7 @@ def resolve_copies(
 
 
 def are_close(a: Tensor, b: Tensor) -> bool:
-    """Whether tensors are equal but for the rounding of their dtype."""
+    """Return True if tensors are equal up to the rounding of their dtype."""
     rounding = 1e-5 if a.dtype.itemsize >= 4 else 1e-2
     return a.shape == b.shape and torch.allclose(a.double(), b.double(), rtol=0.0, atol=rounding)
 
@@ -239,34 +218,39 @@ def load(
 ) -> Any:
     """Load a pretrained model in eval mode, with the same logits as in `transformers`.
 
-        source            a folder; a file of weights or an index in it; an adapter of PEFT; or a repository id
-        base              the base of an adapter, where it is not at the place that the adapter names
-        revision, cache_dir, token, local_files_only   as in `huggingface_hub.snapshot_download`
-        dtype             'auto', that of the config; or a dtype
-        device_map        a device, or a dict from prefixes of modules to devices
-        head              'auto' for that of the file, 'lm', 'mlm', 'classify', 'tokens', 'span', 'embed', or a module
-                          on hidden states. Parameters that the file lacks are initialized: `info.new`
-        num_classes       number of classes of a new head
-        dropout           one probability instead of all those of the config
-        num_tokens        a larger vocabulary: new embeddings are the mean of the table
-        trainable         'all', 'head', or prefixes of the names of trainable parameters
-        freeze_pad        no gradient for the embedding of `pad_token_id`
-        strict            False: keywords may add parameters, which are initialized and listed in `info.new`
-        allow_pickle      also load `.bin`, `.pt` and `.pth` files
-        unknown           fields of the config that the library does not know: 'error', or names to pass over, or
-                          'ignore' for all of them; `info.passed` lists them
-        return_info       return (model, `Info`)
-        cls               required wrapper class, or a subclass of it to build
-        **keywords        further keywords of the stack, including `features`, or of the wrapper
-
     `model.pretrained` is the `Info`. `model.generation_defaults` are keywords of `generate` from
-    generation_config.json, or what config.json says of generation, which are not applied automatically.
+    generation_config.json, or from config.json. They are not applied automatically.
 
-    Raises ConfigError, which names the field or the tensor, for unsupported settings; ValueError or
-    TypeError for an argument out of range, or a file that cannot be read.
+    Args:
+        source: A folder; a file of weights or an index in it; an adapter of PEFT; or a repository id.
+        revision, cache_dir, token, local_files_only: As in `huggingface_hub.snapshot_download`.
+        dtype: 'auto' for that of the config, or a dtype.
+        device_map: A device, or a dict from prefixes of modules to devices.
+        head: 'auto' for that of the file, 'lm', 'mlm', 'classify', 'tokens', 'span', 'embed', or a module on hidden
+            states. Parameters that the file lacks are initialized and listed in `info.new`.
+        num_classes: Number of classes of a new head.
+        dropout: One probability in place of all those of the config.
+        num_tokens: Size of a larger vocabulary. New embeddings are the mean of the table.
+        trainable: 'all', 'head', or prefixes of the names of trainable parameters.
+        freeze_pad: True to exclude the embedding of `pad_token_id` from gradients.
+        strict: False to let keywords add parameters, which are initialized and listed in `info.new`.
+        allow_pickle: True to load `.bin`, `.pt` and `.pth` files too.
+        base: The base of an adapter, if it is not where the adapter says.
+        unknown: Fields of the config that the library does not know: 'error', their names to ignore them, or 'ignore'
+            for all. `info.passed` lists the ignored ones.
+        return_info: True to return (model, `Info`).
+        cls: Required wrapper class, or a subclass of it to build.
+        **keywords: Further keywords of the stack, including `features`, or of the wrapper.
+
+    Returns:
+        The model, or (model, `Info`) with `return_info`.
+
+    Raises:
+        ConfigError: The model is not supported; the error names the field or the tensor.
+        ValueError, TypeError: An argument is out of range, or a file cannot be read.
     """
     hub = dict(revision=revision, cache_dir=cache_dir, token=token, local_files_only=local_files_only)
-    location, place, adapter = locate(resolve(source, allow_pickle, **hub)), make_placement(device_map), None
+    location, place, adapter = locate(resolve(source, allow_pickle, **hub)), options.make_placement(device_map), None
     if location.is_adapter:
         adapter = Adapter.from_location(location, allow_pickle)
         location = adapter.find_base(base, hub)
@@ -282,9 +266,9 @@ def load(
     if (at / GENERATION).is_file():
         info.generation = read_json(at / GENERATION)
     rebuild_buffers(model, info)
-    freeze(model, trainable)
+    options.freeze(model, trainable)
     if freeze_pad:
-        freeze_padding(model, info.config)
+        options.freeze_padding(model, info.config)
     model.eval()
     noted: Any = model
     noted.pretrained = info
@@ -308,11 +292,11 @@ def load_model(
     place: Any,
     adapter: Adapter | None = None,
 ) -> tuple[nn.Module, Info]:
-    """The model of a config with its weights, in either format; a `model.config` alone will do too."""
+    """Load the model of a config with its weights, in either format. `model.config` alone is accepted too."""
     if 'class' in config:
         config = {'model_type': OWN, 'config': config}
     if config.get('model_type') == OWN:
-        chosen = resolve_dtype(None if dtype == 'auto' else dtype, {})
+        chosen = options.resolve_dtype(None if dtype == 'auto' else dtype, {})
         return load_own(config, weights, wanted, chosen, place, adapter)
     num_classes = wanted.num_classes
     if adapter is not None and wanted.head == 'auto' and num_classes is None:
@@ -334,13 +318,13 @@ def load_model(
             raise
         raise NoModelError(f'{error}. {said}') from error
     info.passed, info.prefix, info.merged = passed, prefix, [] if adapter is None else sorted(weights.changes)
-    fill_weights(model, steps, names, weights, resolve_dtype(dtype, config), place, info)
+    fill_weights(model, steps, names, weights, options.resolve_dtype(dtype, config), place, info)
     return model, info
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What a user asks of the model beside what its config says."""
+    """Options of `load` that change the model described by its config."""
 
     dropout: float | None = None
     num_tokens: int | None = None
@@ -353,12 +337,14 @@ class LoadOptions:
 
     @property
     def is_other_head(self) -> bool:
-        """Whether the head need not be that of the file."""
+        """Return True if the head may differ from that of the file."""
         return self.head != 'auto' or self.num_classes is not None
 
     def call(self, call: dict[str, Any], source: str) -> dict[str, Any]:
-        """The call that builds it, of the class that is asked for."""
-        call = add_keywords(set_dropout(call, self.dropout), self.keywords, inspect.signature(load).parameters)
+        """Return the call that builds the model, of the requested class."""
+        call = options.add_keywords(
+            options.set_dropout(call, self.dropout), self.keywords, inspect.signature(load).parameters
+        )
         kind = KINDS[call['class']]
         if self.cls is None or issubclass(kind, self.cls):
             return call
@@ -372,25 +358,27 @@ class LoadOptions:
 
 def prepare_model(
     spec: ModelSpec, config: dict[str, Any], weights: Weights, wanted: LoadOptions
-) -> tuple[nn.Module, Info, list[ConversionStep], dict[str, str]]:
-    """The model of a config, still without weights, and where they are."""
+) -> tuple[nn.Module, Info, list[engine.ConversionStep], dict[str, str]]:
+    """Build the model of a config without weights, and find where its weights are."""
     found = detect_presence(spec, weights)
     tied = is_head_tied(spec, config, weights, found)
     fields = Fields(spec, config, tied, found)
     call = wanted.call(fields.keywords(), spec.type)
     try:
-        model = build(call)
+        model = engine.build(call)
     except ConfigError as error:
         raise ConfigError(f'{error}{"" if wanted.keywords else fields.source_of(str(error))}') from error
-    ours = {name: t for name, t in list_saved(model).items() if t.is_meta}  # a head of the user's has its weights
+    ours = {
+        name: t for name, t in engine.list_saved(model).items() if t.is_meta
+    }  # The user's head has its weights already.
     steps, new = split_new_parameters(spec, fields, ours, wanted)
     needed = {name for step in steps for name in step.theirs}
     known = {*spec.copies, *spec.copies.values(), *(spec.tied or ()), *spec.settled}
-    names = match_names(spec, weights.files, needed | known)
+    names = engine.match_names(spec, weights.files, needed | known)
     info = Info(spec.type, config, call, '', tied=tied, found=found, new=new)
     resolve_copies(spec, fields, names, needed, weights, info)
     for name in [name for name in names if name not in needed and 0 in weights.shape(names[name])]:
-        info.kept[name] = weights.load(names[name])  # of a count of zero: nothing to read
+        info.kept[name] = weights.load(names[name])  # An empty tensor has no values to read.
         info.ignored.append(names.pop(name))
     info.left = drop_left_out(spec, fields, names)
     if wanted.is_other_head:
@@ -399,20 +387,20 @@ def prepare_model(
         steps = [step for step in steps if step not in own]
         needed = {name for step in steps for name in step.theirs}
         info.ignored += [names.pop(name) for name in find_other_heads(spec, names, needed)]
-    check_names(spec, names, steps)
-    info.ignored += [names[name] for name in names if name not in needed and is_ignored(spec, name)]
+    engine.check_names(spec, names, steps)
+    info.ignored += [names[name] for name in names if name not in needed and engine.is_ignored(spec, name)]
     if not wanted.is_other_head:
-        spare = [names[name] for name in names if name not in needed and is_spare(spec, name)]
+        spare = [names[name] for name in names if name not in needed and engine.is_spare(spec, name)]
         info.kept |= {name: compact(weights.load(name)) for name in spare}
-    check_shapes(steps, ours, lambda name: weights.shape(names[name]))
+    engine.check_shapes(steps, ours, lambda name: weights.shape(names[name]))
     if wanted.num_tokens is not None:
-        info.keywords = set_num_tokens(call, wanted.num_tokens)
-        model = build(info.keywords)
+        info.keywords = options.set_num_tokens(call, wanted.num_tokens)
+        model = engine.build(info.keywords)
     return model, info, steps, names
 
 
 def drop_left_out(spec: ModelSpec, fields: Fields, names: dict[str, str]) -> list[str]:
-    """Take out the tensors that a type leaves out, with a warning, and those of other models in the file."""
+    """Remove the tensors that a type leaves out, with a warning, and those of other models in the file."""
     left = [] if spec.left is None else sorted(name for name in names if spec.left(fields, name))
     if left:
         warn_once(f'{len(left)} tensors of this {spec.type} checkpoint are left out, such as `{names[left[0]]}`')
@@ -422,22 +410,22 @@ def drop_left_out(spec: ModelSpec, fields: Fields, names: dict[str, str]) -> lis
 
 def split_new_parameters(
     spec: ModelSpec, fields: Fields, ours: Mapping[str, Tensor], wanted: LoadOptions
-) -> tuple[list[ConversionStep], list[str]]:
-    """The steps that fill a model, and the names of its parameters that keywords have added."""
+) -> tuple[list[engine.ConversionStep], list[str]]:
+    """Return the steps that fill a model, and the names of parameters that keywords have added."""
     if not wanted.keywords:
-        return make_steps(spec, fields, ours), []
-    plain = set(map(strip_wrappers, list_saved(build(fields.keywords()))))
-    new = sorted(name for name in ours if strip_wrappers(name) not in plain)
+        return engine.make_steps(spec, fields, ours), []
+    plain = set(map(engine.strip_wrappers, engine.list_saved(engine.build(fields.keywords()))))
+    new = sorted(name for name in ours if engine.strip_wrappers(name) not in plain)
     if new and wanted.strict:
         raise ConfigError(
             f'{", ".join(f"`{k}`" for k in wanted.keywords)} add `{new[0]}`, which a {spec.type} checkpoint does not '
             f'have: with `strict=False` it has its initial values'
         )
-    return make_steps(spec, fields, [name for name in ours if strip_wrappers(name) in plain]), new
+    return engine.make_steps(spec, fields, [name for name in ours if engine.strip_wrappers(name) in plain]), new
 
 
 def rebuild_buffers(model: nn.Module, info: Info) -> None:
-    """Give a model the tables that its config settles, and other buffers that no checkpoint holds."""
+    """Compute the tables that follow from the config, and other buffers that no checkpoint holds."""
     like = next(model.parameters(), torch.empty(0))
     device = like.device
     for module in model.modules():
@@ -446,8 +434,8 @@ def rebuild_buffers(model: nn.Module, info: Info) -> None:
         if isinstance(module, RotaryEmbedding) and module.inv_freq.is_meta:
             module.inv_freq = module.frequencies.table(device).to(at_least_float(like.dtype))
     left = [name for name, t in model.named_buffers() if t.is_meta and device.type != 'meta']
-    if left:  # of features of the user's: only they know what is in them
-        fresh = build(info.keywords, 'cpu')
+    if left:  # Only features of the user can compute their buffers.
+        fresh = engine.build(info.keywords, 'cpu')
         for name in left:
             owner, _, last = name.rpartition('.')
             setattr(model.get_submodule(owner), last, fresh.get_buffer(name).to(device))
@@ -455,19 +443,19 @@ def rebuild_buffers(model: nn.Module, info: Info) -> None:
 
 def fill_weights(
     model: nn.Module,
-    steps: list[ConversionStep],
+    steps: list[engine.ConversionStep],
     names: Mapping[str, str],
     weights: Weights,
     dtype: Any,
     place: Any,
     info: Info,
 ) -> None:
-    """Give a model its weights, one step at a time."""
-    shapes, state = list_saved(model), initialize_new(info, dtype, place)
+    """Fill a model with its weights, one step at a time."""
+    shapes, state = engine.list_saved(model), initialize_new(info, dtype, place)
     for step in steps:
         like = shapes[step.ours[0]]
         for name, t in step.read(lambda name, like=like: check_dtype(name, weights.load(names[name]), like)).items():
-            t = grow_table(t, shapes[name])
+            t = options.grow_table(t, shapes[name])
             state[name] = compact(t.to(dtype=dtype if t.is_floating_point() else None, device=place(name)))
         if step.change.cuts:
             info.kept[step.theirs[0]] = compact(weights.load(names[step.theirs[0]])[: step.sizes.cut])
@@ -485,7 +473,7 @@ def check_dtype(name: str, t: Tensor, like: Tensor) -> Tensor:
 
 
 def add_tied_names(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same with the other names of tensors that have several."""
+    """Return a state dict with all names of tied tensors."""
     first: dict[int, str] = {}
     for name, t in model.state_dict(keep_vars=True).items():
         of = first.setdefault(id(t), name)
@@ -495,13 +483,13 @@ def add_tied_names(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tens
 
 
 def initialize_new(info: Info, dtype: Any, place: Any) -> dict[str, Tensor]:
-    """Initial values of what keywords, or another head, have added."""
+    """Return initial values of parameters that keywords or another head have added."""
     heads = [] if info.type == OWN else [name for name in info.new if is_head_weight(name)]
     if not info.new:
         return {}
-    found = initialize_weights(heads, list_saved(build(info.keywords)), info.config)
+    found = initialize_weights(heads, engine.list_saved(engine.build(info.keywords)), info.config)
     if len(heads) < len(info.new):
-        fresh = list_saved(build(info.keywords, 'cpu'))
+        fresh = engine.list_saved(engine.build(info.keywords, 'cpu'))
         found.update({name: fresh[name].detach() for name in info.new if name not in heads})
     return {name: t.to(dtype=dtype, device=place(name)).clone() for name, t in found.items()}
 
@@ -514,13 +502,13 @@ def load_own(
     place: Any,
     adapter: Adapter | None = None,
 ) -> tuple[nn.Module, Info]:
-    """A model in the format of this library."""
+    """Load a model in the format of this library."""
     if wanted.is_other_head:
         raise ValueError('`head` and `num_classes` are for checkpoints of `transformers`: this one is a whole model')
     call = wanted.call(read_own_call(config), OWN)
     if wanted.num_tokens is not None:
-        call = set_num_tokens(call, wanted.num_tokens)
-    model = build(call)
+        call = options.set_num_tokens(call, wanted.num_tokens)
+    model = engine.build(call)
     shapes, info = model.state_dict(keep_vars=True), Info(OWN, config, call, '')
     info.prefix = strip_prefixes(weights, shapes.__contains__)
     if adapter is not None:
@@ -531,14 +519,14 @@ def load_own(
         if name not in shapes:
             raise ConfigError(f'the file has `{name}`, which a model of this config does not have')
         t = weights.load(name)
-        t = grow_table(t, shapes[name]) if wanted.num_tokens is not None else t
+        t = options.grow_table(t, shapes[name]) if wanted.num_tokens is not None else t
         if t.shape != shapes[name].shape:
             raise ConfigError(
                 f'`{name}` of the file has shape {tuple(t.shape)}, with this config it must be '
                 f'{tuple(shapes[name].shape)}'
             )
         t = check_dtype(name, t, shapes[name])
-        floating = t.is_floating_point() and not is_derived(name)
+        floating = t.is_floating_point() and not engine.is_derived(name)
         state[name] = compact(t.to(dtype=dtype if floating else None, device=place(name)))
         weights.release()
     ties = read_ties(config, shapes)
@@ -554,7 +542,7 @@ def load_own(
 
 
 def read_ties(config: Mapping[str, Any], shapes: Mapping[str, Tensor]) -> dict[str, str]:
-    """What was one tensor by hand: further names, each with the one that the file has."""
+    """Return the names of tensors that were tied by hand, each with the name that the file has."""
     ties = config.get('tied', {})
     if not isinstance(ties, Mapping) or not {*ties, *ties.values()} <= shapes.keys():
         raise ConfigError(f'`tied` of this {OWN} checkpoint got {shown(ties)}, it must be names of its tensors')
@@ -562,7 +550,7 @@ def read_ties(config: Mapping[str, Any], shapes: Mapping[str, Tensor]) -> dict[s
 
 
 def tie(model: nn.Module, other: str, first: str) -> None:
-    """Let two names of a model be one tensor."""
+    """Tie two names of a model to one tensor."""
     owner, _, name = other.rpartition('.')
     into = model.get_submodule(owner)
     if name in into._parameters:

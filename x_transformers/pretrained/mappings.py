@@ -1,4 +1,4 @@
-"""Weights of `transformers` and of this library: which names belong together, and how the tensors are transformed."""
+"""Mappings between the weights of transformers and of this library: names and transforms of tensors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from einops import rearrange
 from torch import Tensor
 
 Tensors = tuple[Tensor, ...]
-Condition = Callable[[Any], bool]  # of the `Fields` of a config
+Condition = Callable[[Any], bool]  # Predicate on the `Fields` of a config.
 Way = Callable[[Tensors, 'ModelSizes'], Tensors]
 
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """The numbers of a model that changes need."""
+    """Sizes of a model that transforms of weights depend on."""
 
     heads: int = 1
     kv_heads: int = 1
@@ -27,7 +27,7 @@ class ModelSizes:
     rotated: int = 0
     patch: tuple[int, int] = (1, 1)
     channels: int = 1
-    cut: int = 0  # rows of a table of positions that stand for no place
+    cut: int = 0  # number of leading rows in a table of positions that are not positions
     experts: int = 1
     latent: int = 0  # width of the latent of keys and values
 
@@ -37,7 +37,7 @@ class ModelSizes:
 
 
 class WeightTransform(NamedTuple):
-    """The way in, from theirs to ours, and the way back.
+    """Transform of weights from transformers to this library, and its inverse.
 
     exact   the way back gives the same bits
     cuts    it leaves out rows, which the way back fills with zeros
@@ -70,12 +70,12 @@ def make_way(function: Callable[[Tensor, ModelSizes], Tensor]) -> Way:
 def transform_each(
     name: str, ours: Callable[..., Tensor], theirs: Callable[..., Tensor], exact: bool = True
 ) -> WeightTransform:
-    """A change of every tensor on its own."""
+    """Return a transform that is applied to each tensor."""
     return WeightTransform(name, make_way(ours), make_way(theirs), exact)
 
 
 def transform_separately(*changes: WeightTransform | None) -> WeightTransform:
-    """The first change for the first tensor, and so on; None leaves one as it is."""
+    """Return a transform with one entry for each tensor; None leaves a tensor as it is."""
 
     def way(which: str) -> Way:
         def walk(tensors: Tensors, s: ModelSizes) -> Tensors:
@@ -91,7 +91,7 @@ def transform_separately(*changes: WeightTransform | None) -> WeightTransform:
 
 
 def compose(*changes: WeightTransform) -> WeightTransform:
-    """One change after the other."""
+    """Return the composition of transforms, the first one applied first."""
 
     def ours(tensors: Tensors, s: ModelSizes) -> Tensors:
         for change in changes:
@@ -107,11 +107,11 @@ def compose(*changes: WeightTransform) -> WeightTransform:
     return WeightTransform(' '.join(c.name for c in changes), ours, theirs, exact, cuts)
 
 
-# permutations
+# Permutations.
 
 
 def permute(name: str, order: Callable[[ModelSizes, int], Tensor], dim: int = 0) -> WeightTransform:
-    """Rows (or columns) in another order: row i of ours is row `order[i]` of theirs."""
+    """Return a transform that reorders rows (or columns): row i of ours is row `order[i]` of theirs."""
 
     def ours(t: Tensor, s: ModelSizes) -> Tensor:
         return t.index_select(dim, order(s, t.shape[dim]).to(t.device))
@@ -123,19 +123,21 @@ def permute(name: str, order: Callable[[ModelSizes, int], Tensor], dim: int = 0)
 
 
 def order_heads(s: ModelSizes, length: int) -> Tensor:
-    """Query heads of a key stand side by side in theirs, k apart in ours:  ours i is (i mod k) g + i / k."""
+    """Return the order of query rows: grouped by key in theirs, strided by k in ours (ours i is (i mod k) g + i /
+    k).
+    """
     rows = torch.arange(length).unflatten(0, (s.kv_heads, s.groups, -1))
     return rearrange(rows, 'k g e -> (g k e)')
 
 
 def order_pairs(width: int, rotated: int) -> Tensor:
-    """Features turn in pairs (i, i + r / 2) in theirs, (2 i, 2 i + 1) in ours."""
+    """Return the order of channels: rotary pairs are (i, i + r / 2) in theirs, (2 i, 2 i + 1) in ours."""
     turned = rearrange(torch.arange(rotated), '(two i) -> (i two)', two=2)
     return torch.cat((turned, torch.arange(rotated, width)))
 
 
 def order_pairs_in_heads(s: ModelSizes, length: int) -> Tensor:
-    """The same, in every head of a projection, or in a vector of one head."""
+    """Return the order of rotary pairs in every head of a projection, or in a vector of one head."""
     width = min(s.dim_head, length)
     return (torch.arange(0, length, width)[:, None] + order_pairs(width, s.rotated)).flatten()
 
@@ -155,17 +157,17 @@ def prepend_zeros(t: Tensor, s: ModelSizes) -> Tensor:
 
 
 T = transform_each('T', lambda t, s: t.mT, lambda t, s: t.mT)
-PER_HEAD = transform_each('per head', lambda t, s: t.unsqueeze(1), lambda t, s: t.squeeze(1))  # h e -> h 1 e
-HALVES = transform_each('halves', swap_halves, swap_halves)  # gate first
+PER_HEAD = transform_each('per head', lambda t, s: t.unsqueeze(1), lambda t, s: t.squeeze(1))  # (h, e) -> (h, 1, e)
+HALVES = transform_each('halves', swap_halves, swap_halves)  # The gate comes first in theirs.
 
 
-# one tensor for several, several for one
+# One tensor for several, several for one.
 
 
 def split_into(
     name: str, ours: Callable[[Tensor, ModelSizes], Any], theirs: Callable[[Any, ModelSizes], Tensor]
 ) -> WeightTransform:
-    """Queries, keys and values that are stored as one tensor."""
+    """Return a transform of queries, keys and values that are stored as one tensor."""
     return WeightTransform(name, lambda ts, s: tuple(ours(ts[0], s)), lambda ts, s: (theirs(ts, s),))
 
 
@@ -188,12 +190,12 @@ SPLIT = split_into(
     lambda t, s: t.split((s.heads * s.dim_head, s.kv_heads * s.dim_head, s.kv_heads * s.dim_value)),
     lambda ts, s: concatenate(ts),
 )
-SPLIT_HEADS = split_into(  # each head's query, key and value side by side
+SPLIT_HEADS = split_into(  # (h, 3, e): query, key and value of each head together
     'neox',
     lambda t, s: (part.flatten(0, 1) for part in t.unflatten(0, (s.heads, 3, s.dim_head)).unbind(1)),
     lambda ts, s: stack([unflatten_heads(t, s.heads) for t in ts], dim=1).flatten(0, 2),
 )
-SPLIT_GROUPS = split_into('falcon', split_falcon, join_falcon)  # the queries of a key, the key, its value
+SPLIT_GROUPS = split_into('falcon', split_falcon, join_falcon)  # Grouped by key: its queries, the key, its value.
 
 JOIN = WeightTransform('cat', lambda ts, s: (concatenate(ts),), lambda ts, s: tuple(ts[0].chunk(2)))
 STACK = WeightTransform('stack', lambda ts, s: (stack(ts),), lambda ts, s: ts[0].unbind())
@@ -211,11 +213,11 @@ STACK_GATED = WeightTransform(
 
 
 def interleave_halves(t: Tensor) -> Tensor:
-    """Columns of the second half, each followed by one of the first:  ... (2 f) -> ... (f 2)"""
+    """Interleave columns, the second half first:  (..., 2 f) -> (..., f 2)"""
     return stack(t.chunk(2, dim=-1)[::-1], dim=-1).flatten(-2)
 
 
-# x d (2 f), the gate in even columns -> x (2 f) d, values first
+# (x, d, 2 f) with the gate in even columns -> (x, 2 f, d) with values first.
 ALTERNATING = transform_each(
     'alternating',
     lambda t, s: concatenate((t[..., 1::2], t[..., ::2]), dim=-1).mT,
@@ -228,14 +230,14 @@ ALTERNATING_BIAS = transform_each(
 )
 
 
-# numbers
+# Numbers.
 
 
 def scale(name: str, factor: Callable[[ModelSizes], float]) -> WeightTransform:
     return transform_each(name, lambda t, s: t * factor(s), lambda t, s: t / factor(s), exact=False)
 
 
-# rows in front of a table of positions
+# Cuts the leading rows of a table of positions that are not positions.
 CUT = WeightTransform('cut', make_way(lambda t, s: t[s.cut :]), make_way(prepend_zeros), cuts=True)
 PATCHES = transform_each(
     'conv',
@@ -243,10 +245,10 @@ PATCHES = transform_each(
     lambda t, s: rearrange(t, 'd (p1 p2 c) -> d c p1 p2', p1=s.patch[0], p2=s.patch[1]),
 )
 ROW = transform_each('row', lambda t, s: t.flatten(), lambda t, s: t.unsqueeze(0))
-FIRST = transform_each('first', lambda t, s: t.squeeze(0), lambda t, s: t.unsqueeze(0))  # 1 ... -> ...
-ONE = transform_each('one', lambda t, s: t.unsqueeze(0), lambda t, s: t.squeeze(0))  # ... -> 1 ...
+FIRST = transform_each('first', lambda t, s: t.squeeze(0), lambda t, s: t.unsqueeze(0))  # (1, ...) -> (...)
+ONE = transform_each('one', lambda t, s: t.unsqueeze(0), lambda t, s: t.squeeze(0))  # (...) -> (1, ...)
 
-# decoupled rotation: a head of theirs has its plain features first and its turned ones last, one of ours the other way
+# Decoupled rotary embeddings: rotated channels come last in a head of theirs, first in ours.
 
 
 def order_rotated_first(s: ModelSizes, length: int) -> Tensor:
@@ -256,7 +258,7 @@ def order_rotated_first(s: ModelSizes, length: int) -> Tensor:
 
 
 def split_latent_heads(t: Tensor, s: ModelSizes) -> Tensors:
-    """Keys without their turned features, and values, of every head:  h (n' + v) -> h n', h v"""
+    """Split keys without rotated channels from values, in every head:  (h (n' + v)) -> (h n'), (h v)"""
     parts = t.unflatten(0, (s.heads, -1)).split((s.dim_head - s.rotated, s.dim_value), dim=1)
     return tuple(part.flatten(0, 1) for part in parts)
 
@@ -268,12 +270,12 @@ SPLIT_LATENT_HEADS = split_into(
     lambda ts, s: concatenate([unflatten_heads(t, s.heads) for t in ts], dim=1).flatten(0, 1),
 )
 SPLIT_LATENT = split_into('kv_a', lambda t, s: t.split((s.latent, s.rotated)), lambda ts, s: concatenate(ts))
-R_ONE = permute('R', lambda s, length: order_pairs(length, length))  # all features of one head, which all turn
+R_ONE = permute('R', lambda s, length: order_pairs(length, length))  # All channels of the one head are rotated.
 
 
 @dataclass(frozen=True)
 class WeightMapping:
-    """Names of theirs, names of ours, and what changes on the way.
+    """Names in transformers, names in this library, and the transform between their tensors.
 
     {i} is the number of a block, and in names of ours {2i}, {2i+1}, ... its layers; {x} stands for all experts, {j} for
     all heads, one after the other.
@@ -285,12 +287,12 @@ class WeightMapping:
     when: Condition | None = None
 
 
-# where the layers of a stack are
+# Abbreviations for the layers of a stack.
 PLACES = {'L.': 'attn_layers.layers.', 'E.': 'encoder.attn_layers.layers.', 'D.': 'decoder.net.attn_layers.layers.'}
 
 
 def link(theirs: str, ours: str, *changes: WeightTransform, when: Condition | None = None) -> tuple[WeightMapping, ...]:
-    """Names with blanks between; `*` stands for the weight, and for the bias, where there is one.
+    """Return mappings of names separated by blanks. `*` stands for `weight`, and for `bias` where there is one.
 
     A norm of ours, `x.norm`, holds the weight as `g` or `gamma`, and the bias as `beta`. Names of ours begin with
     `L.`, `E.` or `D.`, the layers of the stack, of an encoder, of a decoder, or are whole.
@@ -314,12 +316,18 @@ def links(*groups: Sequence[WeightMapping]) -> tuple[WeightMapping, ...]:
 
 
 Mappings = tuple[WeightMapping, ...]
-A, F = 'L.{2i}', 'L.{2i+1}'  # the attention and the feedforward of a block
+A, F = 'L.{2i}', 'L.{2i+1}'  # Attention and feedforward of a block.
 B = 'model.layers.{i}'
 
 
+def map_projections(theirs: str, names: Sequence[str], ours: str = A) -> Mappings:
+    """Map queries, keys, values and output of one attention layer, of the given names after `theirs`."""
+    pairs = zip(names, ('to_q', 'to_k', 'to_v', 'to_out'), strict=True)
+    return links(*(link(f'{theirs}.{a}.*', f'{ours}.1.{b}.*') for a, b in pairs))
+
+
 def map_attention(q: str, k: str, v: str, out: str, turn: bool = True) -> Mappings:
-    """Four projections."""
+    """Map four separate projections."""
     return links(
         link(f'{q}.*', f'{A}.1.to_q.*', *((Q, R) if turn else (Q,))),
         link(f'{k}.*', f'{A}.1.to_k.*', *((R,) if turn else ())),
@@ -333,7 +341,7 @@ def map_output(out: str) -> Mappings:
 
 
 def map_fused(name: str, *changes: WeightTransform, when: Condition | None = None) -> Mappings:
-    """One projection for queries, keys and values."""
+    """Map one projection for queries, keys and values."""
     ours = f'{A}.1.to_q.* {A}.1.to_k.* {A}.1.to_v.*'
     return link(f'{name}.*', ours, *changes, when=when)
 
@@ -379,7 +387,7 @@ SANDWICH = links(
 def map_qk_norms(
     theirs: str, q: tuple[WeightTransform, ...], k: tuple[WeightTransform, ...], ours: str = 'norm'
 ) -> Mappings:
-    """Norms of queries and of keys: what follows `q_` and `k_` in names, and the changes of each."""
+    """Map norms of queries and keys: `theirs` and `ours` follow `q_` and `k_`, `q` and `k` are their transforms."""
     return links(
         *(
             link(f'{B}.self_attn.{side}_{theirs}', f'{A}.1.{side}_{ours}.norm', *changes)
@@ -394,7 +402,7 @@ HEAD_NORMS = map_qk_norms('norm.weight', (R_LAST,), (R_LAST,))
 def map_experts(
     router: str, experts: str, up: str = 'up_proj', gate: str = 'gate_proj', down: str = 'down_proj'
 ) -> Mappings:
-    """A router, and experts with one tensor for each projection of each."""
+    """Map a router, and experts that store each projection as its own tensor."""
     each = f'{experts}.{{x}}'
     return links(
         link(f'{router}.weight', f'{F}.1.moe.router.weight'),

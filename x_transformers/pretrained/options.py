@@ -1,4 +1,4 @@
-"""What a user may ask of a model that is loaded: a dtype, devices, which weights learn, more tokens, other flags."""
+"""Options of `load`: dtype, devices, trainable weights, vocabulary and further flags."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VOCABULARIES = ('num_tokens', 'enc_num_tokens', 'dec_num_tokens')
 
 
 def resolve_dtype(dtype: Any, config: Mapping[str, Any]) -> torch.dtype | None:
-    """That of the config, or a given one; None leaves the file's."""
+    """Return the given dtype, that of the config for 'auto', or None to keep the dtype of the file."""
     if dtype == 'auto':
         dtype = config.get('dtype', config.get('torch_dtype'))
     if dtype is None:
@@ -31,7 +31,7 @@ def resolve_dtype(dtype: Any, config: Mapping[str, Any]) -> torch.dtype | None:
 
 
 def make_placement(device_map: Any) -> Callable[[str], torch.device | None]:
-    """A function from names to devices: the longest prefix of a module counts."""
+    """Return a function from names to devices. The longest matching prefix of a module wins."""
     if device_map is None or isinstance(device_map, (str, int, torch.device)):
         if device_map == 'auto':
             raise ValueError("`device_map` got 'auto', it must be a device, or a dict from modules to devices")
@@ -57,27 +57,27 @@ def parse_device(device: Any) -> torch.device:
         raise ValueError(f'`device_map` got {shown(device)}, which is no device of torch: {error}') from error
 
 
-# the call that builds the model
+# The call that builds the model.
 
 
 def get_inner_calls(call: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The calls within a call."""
+    """Return the calls within a call."""
     return {name: value for name, value in call.items() if isinstance(value, dict) and value.get('class') in KINDS}
 
 
 def decode_features(call: Mapping[str, Any]) -> tuple[type[Feature], ...]:
-    """The `features` of a call, of one from a file too."""
+    """Return the `features` of a call, also of one from a file."""
     return known_features(decode(call.get('features')))
 
 
 def select_own_features(call: Mapping[str, Any]) -> list[type[Feature]]:
-    """Those of the features of a call that act where its class does, not in its stack."""
+    """Return the features of a call that act in its own class, not in its stack."""
     level = KINDS[call['class']].catalogue
     return [one for one in decode_features(call) if level and one.stages is level[0].stages]
 
 
 def accepts_keyword(call: Mapping[str, Any], name: str) -> bool:
-    """Whether the class of a call has a keyword, or features of the user's that the call holds have."""
+    """Return True if the class of a call, or a user's feature in it, has the keyword."""
     if name in KINDS[call['class']].accepted() or name in flags_of(select_own_features(call)):
         return True
     if 'depth' in call:
@@ -86,9 +86,10 @@ def accepts_keyword(call: Mapping[str, Any], name: str) -> bool:
 
 
 def add_keywords(call: dict[str, Any], keywords: Mapping[str, Any], others: Collection[str] = ()) -> dict[str, Any]:
-    """The call with further keywords: each goes to the wrapper, if that takes it, else to the stack, else to all calls
-    within that do. `others` are names that `load` itself takes."""
-    features_first = sorted(keywords.items(), key=lambda item: item[0] != 'features')  # which bring keywords of theirs
+    """Return the call with further keywords. Each goes to the wrapper if that accepts it, else to the stack, else to
+    all inner calls that do. `others` are names that `load` itself takes.
+    """
+    features_first = sorted(keywords.items(), key=lambda item: item[0] != 'features')  # Features add keywords.
     for name, value in features_first:
         found = add_keyword(call, name, value)
         if found is None:
@@ -110,7 +111,7 @@ def add_keyword(call: dict[str, Any], name: str, value: Any) -> dict[str, Any] |
 
 
 def set_dropout(call: dict[str, Any], dropout: float | None) -> dict[str, Any]:
-    """Keywords with one probability for every dropout in them."""
+    """Return a call with one probability for all its dropouts."""
     if dropout is None:
         return call
     if not probability.test(dropout):
@@ -123,7 +124,7 @@ def set_dropout(call: dict[str, Any], dropout: float | None) -> dict[str, Any]:
 
 
 def set_num_tokens(call: dict[str, Any], num_tokens: int | None) -> dict[str, Any]:
-    """The call with a larger vocabulary."""
+    """Return the call with a larger vocabulary."""
     if num_tokens is None:
         return call
     if not isinstance(num_tokens, int) or isinstance(num_tokens, bool):
@@ -149,18 +150,18 @@ def resize(call: Mapping[str, Any], num_tokens: int) -> dict[str, Any]:
 
 
 def grow_table(t: Tensor, like: Tensor) -> Tensor:
-    """A table with as many rows as another: the new ones are the mean of those there."""
+    """Return a table with as many rows as another. New rows are the mean of the existing ones."""
     if t.shape[:1] >= like.shape[:1]:
         return t
     mean = t.float().mean(dim=0, keepdim=True).to(t.dtype)
     return torch.cat((t, mean.expand(like.shape[0] - t.shape[0], *t.shape[1:])))
 
 
-# after it is built
+# After the model is built.
 
 
 def freeze(model: nn.Module, trainable: str | Collection[str]) -> None:
-    """Leave only some parameters learning:  'all', 'head', or prefixes of their names."""
+    """Freeze all parameters but some:  'all', 'head', or prefixes of the names of trainable ones."""
     if trainable == 'all':
         return
     if not isinstance(trainable, Collection) or not all(isinstance(prefix, str) for prefix in trainable):
@@ -179,7 +180,7 @@ def freeze(model: nn.Module, trainable: str | Collection[str]) -> None:
 
 
 def match_prefix(prefix: str, names: list[str]) -> set[str]:
-    """The parameters of a module, by the beginning of their names; '' for all."""
+    """Return the parameters whose names begin with a module name; '' for all."""
     found = {name for name in names if prefix in ('', name) or name.startswith(f'{prefix}.')}
     if not found:
         raise ValueError(
@@ -189,7 +190,7 @@ def match_prefix(prefix: str, names: list[str]) -> set[str]:
 
 
 def freeze_padding(model: nn.Module, config: Mapping[str, Any]) -> None:
-    """Give the embedding of padding no gradient, as `transformers` does."""
+    """Exclude the embedding of padding from gradients, as transformers does."""
     pad = config.get('pad_token_id')
     if pad is None:
         raise ValueError('`freeze_pad` got True, but the config has no `pad_token_id`')

@@ -1,4 +1,4 @@
-"""Models written as folders, in the format of `transformers` or in our own."""
+"""Saving of models as folders, in the format of transformers or of this library."""
 
 from __future__ import annotations
 
@@ -18,25 +18,9 @@ from x_transformers.finetuning import FineTuned
 from x_transformers.flags import ConfigError, shown
 from x_transformers.flags.config import is_configured
 from x_transformers.flags.unexpected import answering
+from x_transformers.pretrained import engine
 from x_transformers.pretrained.described import canonicalize, check_keywords, find_differences, get_call, infer_config
-from x_transformers.pretrained.engine import (
-    build,
-    deduplicate,
-    is_derived,
-    is_spare,
-    list_saved,
-    list_tensors,
-    make_steps,
-    strip_wrappers,
-)
-from x_transformers.pretrained.files import (
-    GENERATION,
-    OF_MODEL,
-    Get,
-    copy_tokenizer,
-    in_bytes,
-    write_weights,
-)
+from x_transformers.pretrained.files import GENERATION, OF_MODEL, Get, copy_tokenizer, in_bytes, write_weights
 from x_transformers.pretrained.heads import NOT_THERE, find_spec, is_head_weight, list_heads, resolve_head
 from x_transformers.pretrained.loading import Info, rebuild_buffers
 from x_transformers.pretrained.options import VOCABULARIES
@@ -56,17 +40,22 @@ def save(
 ) -> None:
     """Save config.json and the weights of a model to a folder.
 
-        format            'hf' for `transformers`; 'own' for the config and the names of this library
-        hf_type           the `model_type`, for models that were not loaded in this format
-        max_shard_size    maximum size of a file, in bytes or such as '5GB'
-        generation        content of generation_config.json; that of the loaded model if None
-        tokenizer_from    folder from which tokenizer files are copied
-
     New files replace existing ones only after all of them are written: a killed process, or a full disk, leaves the
     previous model intact.
 
-    Raises ConfigError, which names the keyword, for a model that the type has no fields for, or that a config and
-    weights do not describe; OSError, which names the folder, where it cannot be written.
+    Args:
+        model: A model of this library. Wrappers of PyTorch and of training are removed.
+        path: The folder.
+        format: 'hf' for that of `transformers`; 'own' for the config and the names of this library.
+        hf_type: The `model_type` for models that were not loaded in this format.
+        max_shard_size: Maximum size of a file, in bytes or such as '5GB'.
+        generation: Content of generation_config.json; that of the loaded model if None.
+        tokenizer_from: Folder from which tokenizer files are copied.
+
+    Raises:
+        ConfigError: The type has no fields for the model, or config and weights do not describe it; the error names
+            the keyword.
+        OSError: The folder cannot be written.
     """
     if format not in ('hf', 'own'):
         raise ValueError(f"`format` got {shown(format)}, it must be 'hf' or 'own'")
@@ -111,7 +100,7 @@ def sort_by_width(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def prepare_own_files(model: Any) -> tuple[dict[str, Any], Get, dict[str, int]]:
-    """The config to write in our own format, a function from names to tensors, and their sizes in bytes."""
+    """Return the config in the format of this library, a function from names to tensors, and their sizes in bytes."""
     from x_transformers import __version__
 
     config = {'model_type': OWN, 'x_transformers_version': __version__, 'config': model.config}
@@ -120,7 +109,7 @@ def prepare_own_files(model: Any) -> tuple[dict[str, Any], Get, dict[str, int]]:
     ties = check_described(model, state, rebuild(model.config))
     if ties:
         config['tied'] = ties
-    state = sort_by_width(deduplicate(state))
+    state = sort_by_width(engine.deduplicate(state))
     return (
         config,
         lambda names: {name: copy_to_cpu(state[name]) for name in names},
@@ -131,27 +120,29 @@ def prepare_own_files(model: Any) -> tuple[dict[str, Any], Get, dict[str, int]]:
 def prepare_hf_files(
     model: nn.Module, info: Info | None, hf_type: str | None
 ) -> tuple[dict[str, Any], Get, dict[str, int]]:
-    """The same in the format of `transformers`."""
-    whole, state = list_tensors(model), list_saved(model)
+    """Return the config in the format of transformers, a function from names to tensors, and their sizes in bytes."""
+    whole, state = engine.list_tensors(model), engine.list_saved(model)
     check_tensors(whole)
     config, fields = make_config(model, info, hf_type, whole)
     if fields.spec.type in NOT_THERE.get(fields.spec.head, ()):
         raise ConfigError(f'`transformers` has no {fields.spec.architectures[0]}: {OWN_FORMAT}')
     check_keywords(model, fields)
     fresh = rebuild(fields.keywords())
-    wanted = list_saved(fresh)
-    state |= {name: whole[name] for name in whole.keys() & wanted.keys()}  # what is one tensor by hand is written twice
+    wanted = engine.list_saved(fresh)
+    state |= {
+        name: whole[name] for name in whole.keys() & wanted.keys()
+    }  # A tensor tied by hand is saved under each name.
     check_weights(state, wanted, fields.spec.type)
     check_described(model, whole, fresh, names_classes=False)
     check_frequencies(model, fields.spec.type)
-    steps = make_steps(fields.spec, fields, state)
+    steps = engine.make_steps(fields.spec, fields, state)
     steps.sort(key=lambda step: -max(state[name].itemsize for name in step.ours))
     of = {name: step for step in steps for name in step.theirs}
     empty = {name: torch.empty_like(t, device='meta') for name, t in state.items()}
     nbytes = {name: t.nbytes for step in steps for name, t in step.write(empty).items()}
     as_read = info if info is not None and info.type == fields.spec.type else None
     kept = as_read.kept if as_read else {}
-    # theirs ties nothing where the head is not tied, and reads each name
+    # transformers ties no tables if the head is not tied, and reads each name.
     names = as_read.copies if as_read else fields.spec.copies if fields.spec.tied and not fields.tied else {}
     copies = {copy: of_it for copy, of_it in names.items() if of_it in nbytes and copy not in nbytes}
     nbytes |= {copy: nbytes[of_it] for copy, of_it in copies.items()}
@@ -168,8 +159,8 @@ def prepare_hf_files(
 
 
 def replace_first_rows(t: Tensor | None, first: Tensor | None) -> Tensor:
-    """A tensor with other first rows."""
-    like: Any = first if t is None else t  # one of both is there
+    """Return a tensor with its first rows replaced."""
+    like: Any = first if t is None else t  # One of the two is given.
     found = like.contiguous().clone()
     if first is not None:
         found[: len(first)] = first
@@ -179,27 +170,27 @@ def replace_first_rows(t: Tensor | None, first: Tensor | None) -> Tensor:
 def make_config(
     model: nn.Module, info: Info | None, hf_type: str | None, state: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], Fields]:
-    """The config to write of a model with these weights, and its fields."""
+    """Return the config to write for a model with these weights, and its fields."""
     has_head = any(name.endswith('to_logits.weight') for name in state)
     spec, config = choose_spec(model, info, hf_type, not has_head)
     config |= get_current_sizes(get_call(model), spec, config)
     found = {name: config.pop(name) for name in spec.presence if name in config} | (info.found if info else {})
     tied = spec.tied is not None and not has_head
     says = config.get('tie_word_embeddings', spec.defaults.get('tie_word_embeddings'))
-    # a file with a head of its own is read as untied whatever its config says, which is then left as it was
+    # A file with its own head was loaded as untied whatever its config says. The config is then kept.
     untied_as_read = info is not None and not info.tied and not tied and says
     if spec.tied is not None and says != tied and not untied_as_read:
         config['tie_word_embeddings'] = tied
     config.pop('torch_dtype', None)
     dtypes = {t.dtype for t in state.values() if t.is_floating_point()} or {torch.float32}
-    widest = functools.reduce(torch.promote_types, dtypes)  # in which a model of several dtypes is read again
+    widest = functools.reduce(torch.promote_types, dtypes)  # A model of several dtypes is loaded in this one.
     config['dtype'] = str(widest).removeprefix('torch.')
     return config, Fields(spec, config, tied, found)
 
 
 def check_weights(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], kind: str) -> None:
     """Refuse weights that a model of the config does not have, or has in another shape; and a model without some."""
-    has, needs = ({strip_wrappers(name): t.shape for name, t in own.items()} for own in (state, wanted))
+    has, needs = ({engine.strip_wrappers(name): t.shape for name, t in own.items()} for own in (state, wanted))
     for name in (*has, *needs):
         if has.get(name) != needs.get(name):
             here, there = (f'has shape {tuple(own[name])}' if name in own else 'is missing' for own in (has, needs))
@@ -207,9 +198,9 @@ def check_weights(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], kin
 
 
 def rebuild(call: Mapping[str, Any]) -> nn.Module:
-    """The model of a call as it will be built when it is read, without weights, and without drawing any number."""
+    """Build the model of a call as `load` will, without weights and without using the random generator."""
     with torch.random.fork_rng(devices=[]):
-        return build(call)
+        return engine.build(call)
 
 
 def check_tensors(state: Mapping[str, Tensor]) -> None:
@@ -238,9 +229,9 @@ def check_described(
     returns   what is one tensor here and not in a new model of the config: further names, each with the first
     """
     check_modules(model, fresh, names_classes)
-    wanted = {strip_wrappers(name): t for name, t in fresh.state_dict(keep_vars=True).items()}
-    own = {strip_wrappers(name): name for name in state}
-    for path in (*own, *(path for path in wanted if not is_derived(path))):
+    wanted = {engine.strip_wrappers(name): t for name, t in fresh.state_dict(keep_vars=True).items()}
+    own = {engine.strip_wrappers(name): name for name in state}
+    for path in (*own, *(path for path in wanted if not engine.is_derived(path))):
         here, there = state.get(own.get(path, '')), wanted.get(path)
         if here is None or there is None or here.shape != there.shape:
             has, needs = ('is missing' if t is None else f'has shape {tuple(t.shape)}' for t in (here, there))
@@ -260,9 +251,12 @@ def check_described(
 
 def check_modules(model: nn.Module, fresh: nn.Module, names_classes: bool) -> None:
     """Refuse modules that are others than those of a new model of the config."""
-    # without what flags put around branches, of which the innermost comes last
+    # Names without the wrappers that flags add. The innermost module comes last.
     own, wanted = (
-        {strip_wrappers(f'{name}.')[:-1]: (name, module) for name, module in one.named_modules(remove_duplicate=False)}
+        {
+            engine.strip_wrappers(f'{name}.')[:-1]: (name, module)
+            for name, module in one.named_modules(remove_duplicate=False)
+        }
         for one in (model, fresh)
     )
     for path, (name, module) in own.items():
@@ -284,15 +278,16 @@ def check_frequencies(model: nn.Module, kind: str) -> None:
 
 
 def is_equivalent(module: nn.Module, other: nn.Module | None, parent: nn.Module | None, name: str) -> bool:
-    """Whether a module computes in evaluation what that of a new model does. What has a place of its own in a module,
-    which does not know it, computes nothing."""
+    """Return True if a module computes the same in evaluation as that of a new model. A module that its parent does not
+    use computes nothing.
+    """
     kind = vars(module).get('_built_as', type(module))
     if issubclass(kind, DROPS) and isinstance(other, (type(None), nn.Identity, *DROPS)):
         return True
     if other is None:
         return not hasattr(parent, name) and not isinstance(parent, (nn.Sequential, nn.ModuleList))
     wanted = vars(other).get('_built_as', type(other))
-    # what loading sets says nothing else
+    # Loading sets `padding_idx`, which changes no output.
     free = not kind.__module__.startswith('torch.nn') or kind is nn.Embedding
     return kind is wanted and (free or module.extra_repr() == other.extra_repr())
 
@@ -300,8 +295,8 @@ def is_equivalent(module: nn.Module, other: nn.Module | None, parent: nn.Module 
 def choose_spec(
     model: nn.Module, info: Info | None, hf_type: str | None, tied: bool
 ) -> tuple[ModelSpec, dict[str, Any]]:
-    """The type to write, and the config that the model was read with; else one that says the same."""
-    inner = get_info(getattr(model, 'net', model))  # of a new head around a model that was loaded
+    """Return the type to write, with the config that the model was loaded with, or an inferred one."""
+    inner = get_info(getattr(model, 'net', model))  # There may be a new head around a model that was loaded.
     if info is not None and info.type != OWN and hf_type in (None, info.type):
         return find_spec(info.config), dict(info.config)
     if inner is not None and hf_type in (None, inner.type):
@@ -313,7 +308,7 @@ def choose_spec(
 
 
 OWN_FORMAT = "`format='own'` saves it as it is"
-KINDS = {'tokens': 'tokens', 'span': 'span', 'class': 'classify'}  # heads of `FineTuned`, by the names of the table
+KINDS = {'tokens': 'tokens', 'span': 'span', 'class': 'classify'}  # Heads of `FineTuned` -> names in the table.
 
 
 def unwrap(model: Any) -> Any:
@@ -369,10 +364,10 @@ def convert_finetuned(model: FineTuned) -> nn.Module:
         raise ConfigError(f'{start}: a {info.type} has no such head there. {OWN_FORMAT}')
     spec, config = resolve_head(info.config, kind, None if kind == 'span' else model.num_labels)
     fields = Fields(spec, config, info.tied, {**dict.fromkeys(spec.presence, False), **info.found})
-    view: Any = build(fields.keywords())
-    body = {f'net.{name}': t for name, t in list_saved(model.net).items() if not is_head_weight(name)}
+    view: Any = engine.build(fields.keywords())
+    body = {f'net.{name}': t for name, t in engine.list_saved(model.net).items() if not is_head_weight(name)}
     state = {**body, **{f'to_classes.{name}': t for name, t in model.head.named_parameters()}}
-    wanted = list_saved(view)
+    wanted = engine.list_saved(view)
     other = next((name for name in (*wanted, *state) if (name in wanted) != (name in state)), None)
     reads = 'span' if kind == 'span' else model.read or 'all'
     if other is not None or getattr(view, 'token', 'all') != reads:
@@ -381,7 +376,7 @@ def convert_finetuned(model: FineTuned) -> nn.Module:
     view.load_state_dict(state, assign=True, strict=False)
     rebuild_buffers(view, info)
     found = {name: fields.values[name] for name in spec.presence}
-    kept = {name: t for name, t in info.kept.items() if not is_spare(spec, name)}
+    kept = {name: t for name, t in info.kept.items() if not engine.is_spare(spec, name)}
     view.pretrained = replace(info, config=config, keywords=fields.keywords(), found=found, kept=kept)
     return view.train(model.training)
 

@@ -1,4 +1,4 @@
-"""Encoders and decoders that read them: T5, BART, Marian, Whisper."""
+"""Encoder-decoder models: T5, BART, Marian, Whisper."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from torch import Tensor
 
 from x_transformers.flags import ConfigError
 from x_transformers.pretrained import fields
-from x_transformers.pretrained.fields import activation, back, unless, when
+from x_transformers.pretrained.fields import ACTIVATIONS, activation, back, unless, when
 from x_transformers.pretrained.heads import HeadSpec, classifier, map_classes, sequence_head
-from x_transformers.pretrained.mappings import CUT, JOIN, ROW, link, links
+from x_transformers.pretrained.mappings import CUT, JOIN, ROW, link, links, map_projections
 from x_transformers.pretrained.specs import Const, Fields, ModelSpec, ModuleSpec, Value, register
 
 
 def on_both_sides(values: Mapping[str, Value]) -> dict[str, Value]:
-    """Keywords of the encoder and of the decoder."""
+    """Return keywords for both the encoder and the decoder."""
     return {side + name: value for side in ('enc_', 'dec_') for name, value in values.items()}
 
 
 @back('pad_token_id')
 def pad_id(c: Fields) -> int:
-    """What fills up rows that have ended."""
+    """Return the id that fills sequences after their end."""
     return 0 if c.pad_token_id is None else c.pad_token_id
 
 
-# the tables of both sides: one, or, as a config or the file itself says, two
+# Embeddings of both sides: one table, or two if the config or the file says so.
 
 
 @back('share_encoder_decoder_embeddings', inverse=bool)
@@ -61,14 +61,14 @@ def list_copies(one: str, base: str) -> dict[str, str]:
 
 
 def t5_is_gated(c: Fields) -> bool:
-    """As it is said, or by the name of the feedforward."""
+    """Return True for a gated feedforward: as the config says, or by the name of the activation."""
     kind, _, _ = c.feed_forward_proj.rpartition('-')
     return kind == 'gated' if c.is_gated_act is None else c.is_gated_act
 
 
 def invert_t5_activation(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     gated, name = k.get('enc_ff_glu') or k.get('ff_glu') or False, fields.invert_activation(v)
-    kind = f'gated-{name.removesuffix("_new")}' if gated else name  # gated-gelu is gelu_new
+    kind = f'gated-{name.removesuffix("_new")}' if gated else name  # gated-gelu means gelu_new.
     return {'feed_forward_proj': kind, 'dense_act_fn': name, 'is_gated_act': gated}
 
 
@@ -85,13 +85,13 @@ def t5_activation(c: Fields) -> str:
 
 
 def t5_scale(c: Fields) -> float | None:
-    """Models with a tied head divide what it reads, unless the config says otherwise."""
+    """Return the scale of the logits. A tied head is scaled, unless the config says otherwise."""
     if c.config.get('is_encoder_decoder') is False:
         raise ConfigError(
             f'`is_encoder_decoder` of this {c.spec.type} checkpoint is False, but its architecture has a decoder'
         )
     scales = c.scale_decoder_outputs
-    if 'scale_decoder_outputs' not in c.config:  # null says no
+    if 'scale_decoder_outputs' not in c.config:  # null means False.
         scales = c.values.get('tie_word_embeddings') is not False
     return c.d_model**-0.5 if scales else 1.0
 
@@ -118,7 +118,7 @@ T5_MODEL = dict(max_seq_len=0, num_tokens='vocab_size', emb_dropout='dropout_rat
 
 
 def t5_encoder(spec: ModelSpec) -> dict[str, Any]:
-    """A row with the encoder alone."""
+    """Return the changes of a spec for the encoder alone."""
     side = 'encoder.'
     own = tuple(
         replace(one, ours=tuple(name.removeprefix(side) for name in one.ours))
@@ -131,11 +131,6 @@ def t5_encoder(spec: ModelSpec) -> dict[str, Any]:
         copies={'encoder.embed_tokens.weight': 'shared.weight'}, differs={},
         ignored=(*spec.ignored, r'decoder\..*', r'lm_head\.weight'),
     )  # fmt: skip
-
-
-def map_t5_attention(theirs: str, ours: str) -> Any:
-    pairs = (('q', 'to_q'), ('k', 'to_k'), ('v', 'to_v'), ('o', 'to_out'))
-    return links(*(link(f'{theirs}.{a}.weight', f'{ours}.1.{b}.weight') for a, b in pairs))
 
 
 def map_t5_feedforward(theirs: str, ours: str) -> Any:
@@ -166,13 +161,13 @@ T5 = register(ModelSpec(
     ),
     sizes=dict(heads='num_heads', kv_heads='num_heads', dim_head='d_kv', dim_value='d_kv'),
     links=links(
-        map_tables('shared.weight', ''), map_t5_attention(f'{ENC}.layer.0.SelfAttention', 'E.{2i}'),
+        map_tables('shared.weight', ''), map_projections(f'{ENC}.layer.0.SelfAttention', 'qkvo', 'E.{2i}'),
         link(f'{ENC}.layer.0.layer_norm', 'E.{2i}.0.0.norm'),
         map_t5_feedforward(f'{ENC}.layer.1.DenseReluDense', 'E.{2i+1}'),
         link(f'{ENC}.layer.1.layer_norm', 'E.{2i+1}.0.0.norm'),
-        map_t5_attention(f'{DEC}.layer.0.SelfAttention', 'D.{3i}'),
+        map_projections(f'{DEC}.layer.0.SelfAttention', 'qkvo', 'D.{3i}'),
         link(f'{DEC}.layer.0.layer_norm', 'D.{3i}.0.0.norm'),
-        map_t5_attention(f'{DEC}.layer.1.EncDecAttention', 'D.{3i+1}'),
+        map_projections(f'{DEC}.layer.1.EncDecAttention', 'qkvo', 'D.{3i+1}'),
         link(f'{DEC}.layer.1.layer_norm', 'D.{3i+1}.0.0.norm'),
         map_t5_feedforward(f'{DEC}.layer.2.DenseReluDense', 'D.{3i+2}'),
         link(f'{DEC}.layer.2.layer_norm', 'D.{3i+2}.0.0.norm'),
@@ -209,7 +204,7 @@ BART_NORM = dict(post_emb_norm=True, post_emb_norm_bias=True, post_emb_norm_eps=
 
 
 def side_keywords(side: str, prefix: str = '') -> dict[str, Value]:
-    """Keywords of the stack of a side that the other need not have."""
+    """Return keywords of the stack of one side, which may differ from the other."""
     found = dict(
         depth=f'{side}_layers', heads=f'{side}_attention_heads', ff_dim_inner=f'{side}_ffn_dim',
         attn_dim_head=fields.divide('d_model', f'{side}_attention_heads'), layer_dropout=f'{side}_layerdrop',
@@ -217,30 +212,22 @@ def side_keywords(side: str, prefix: str = '') -> dict[str, Value]:
     return {prefix + name: value for name, value in found.items()}
 
 
-def map_bart_attention(theirs: str, ours: str) -> Any:
-    pairs = (('q_proj', 'to_q'), ('k_proj', 'to_k'), ('v_proj', 'to_v'), ('out_proj', 'to_out'))
-    return links(*(link(f'{theirs}.{a}.*', f'{ours}.1.{b}.*') for a, b in pairs))
-
-
-def map_bart_feedforward(theirs: str, ours: str) -> Any:
-    return links(link(f'{theirs}.fc1.*', f'{ours}.1.ff.0.0.*'), link(f'{theirs}.fc2.*', f'{ours}.1.ff.2.*'))
-
-
 def map_bart_layers(norm: str) -> Any:
-    """Both stacks, with their norms at `.0.{norm}` of a layer."""
+    """Map both stacks, with their norms at `.0.{norm}` of a layer."""
     e, d = 'model.encoder.layers.{i}', 'model.decoder.layers.{i}'
-    return links(
-        map_bart_attention(f'{e}.self_attn', 'E.{2i}'), link(f'{e}.self_attn_layer_norm', f'E.{{2i}}.0.{norm}.norm'),
-        map_bart_feedforward(e, 'E.{2i+1}'), link(f'{e}.final_layer_norm', f'E.{{2i+1}}.0.{norm}.norm'),
-        map_bart_attention(f'{d}.self_attn', 'D.{3i}'), link(f'{d}.self_attn_layer_norm', f'D.{{3i}}.0.{norm}.norm'),
-        map_bart_attention(f'{d}.encoder_attn', 'D.{3i+1}'),
-        link(f'{d}.encoder_attn_layer_norm', f'D.{{3i+1}}.0.{norm}.norm'),
-        map_bart_feedforward(d, 'D.{3i+2}'), link(f'{d}.final_layer_norm', f'D.{{3i+2}}.0.{norm}.norm'),
-    )  # fmt: skip
+    attentions = ((e, 'self_attn', 'E.{2i}'), (d, 'self_attn', 'D.{3i}'), (d, 'encoder_attn', 'D.{3i+1}'))
+    found = []
+    for layer, name, ours in attentions:
+        found += map_projections(f'{layer}.{name}', ('q_proj', 'k_proj', 'v_proj', 'out_proj'), ours)
+        found += link(f'{layer}.{name}_layer_norm', f'{ours}.0.{norm}.norm')
+    for layer, ours in ((e, 'E.{2i+1}'), (d, 'D.{3i+2}')):
+        found += links(link(f'{layer}.fc1.*', f'{ours}.1.ff.0.0.*'), link(f'{layer}.fc2.*', f'{ours}.1.ff.2.*'))
+        found += link(f'{layer}.final_layer_norm', f'{ours}.0.{norm}.norm')
+    return tuple(found)
 
 
 def map_tables_and_head() -> Any:
-    """The tables of both sides, and what stands behind the decoder."""
+    """Map the embeddings of both sides and the head of the decoder."""
     return links(
         map_tables('model.shared.weight', 'model.'),
         link('final_logits_bias', 'decoder.net.to_logits.bias', ROW),
@@ -248,7 +235,7 @@ def map_tables_and_head() -> Any:
     )  # fmt: skip
 
 
-# classes are read from the last end of the sequence, which both sides read
+# Classes are predicted at the last end-of-sequence token; both sides read the sequence.
 BART_CLASSES = sequence_head(
     classifier(
         'last_eos', 'tanh', eos_id=fields.token_id('eos_token_id', 2), dropout='classifier_dropout',
@@ -299,12 +286,12 @@ BART = register(ModelSpec(
 
 @back('decoder_vocab_size')
 def marian_tokens(c: Fields) -> int:
-    """How many the decoder knows."""
+    """Return the size of the vocabulary of the decoder."""
     return c.vocab_size if c.share_encoder_decoder_embeddings else c.decoder_vocab_size or c.vocab_size
 
 
 def compute_sines(c: Fields) -> Tensor:
-    """Positions as they are computed:  n d, the sines first"""
+    """Return sinusoidal positions (n, d), sines first."""
     rates = 10000.0 ** (-torch.arange(0, c.d_model, 2, dtype=torch.float64) / c.d_model)
     angles = torch.arange(c.max_position_embeddings)[:, None] * rates
     return torch.cat((angles.sin(), angles.cos()), dim=1)

@@ -1,4 +1,4 @@
-"""What the table of pretrained models is made of: rows, links between weights, and fields of configs."""
+"""Specifications of model types: `ModelSpec`, the values of its keywords, and `Fields` of a config."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from x_transformers.flags import ConfigError, did_you_mean, shown
 from x_transformers.flags.config import KINDS
 from x_transformers.pretrained.mappings import ModelSizes, WeightMapping
 
-# fields of a config that change no numbers
+# Fields of a config that do not affect the outputs.
 WITHOUT_EFFECT = re.compile(
     '_name_or_path|architectures|chunk_size_feed_forward|dtype|torch_dtype|id2label|label2id|is_encoder_decoder|'
     'model_type|output_attentions|output_hidden_states|problem_type|return_dict|transformers_version|use_cache|'
@@ -23,30 +23,30 @@ WITHOUT_EFFECT = re.compile(
     'attn_implementation|_attn_implementation|torchscript|use_bfloat16|sparse_prediction|sparse_pred_ignore_index|'
     'deterministic_flash_attn|reference_compile|task_specific_params|prefix|finetuning_task|gradient_checkpointing|'
     'tokenizer_class|pruned_heads|_?num_labels|return_dict_in_generate|'
-    # and what older configs say of generation
+    # generation, in older configs
     'bad_words_ids|cross_attention_hidden_size|diversity_penalty|do_sample|early_stopping|length_penalty|max_length|'
     r'min_length|no_repeat_ngram_size|encoder_no_repeat_ngram_size|num_beam_groups|num_beams|num_return_sequences|'
     r'output_scores|remove_invalid_values|repetition_penalty|temperature|tie_encoder_decoder|top_k|top_p|typical_p|'
     'suppress_tokens|begin_suppress_tokens|exponential_decay_length_penalty|tf_legacy_loss|'
     'forced_decoder_ids|max_new_tokens|cache_implementation|'
-    # and of other things that nothing reads any longer
+    # fields that nothing reads any longer
     r'output_past|n_special|predict_special_tokens|directionality|pooler_fc_size|pooler_num_\w+|pooler_size_per_head|'
     'pooler_type|model_max_length|tokenizer_name|attention_softmax_in_fp32|scale_attention_softmax_in_fp32|'
     'xla_device|eos_token_ids|lang_ids|max_sequence_length|img_processor|output_router_logits|tie_weights_|'
-    # and of how something is computed, or in which process
+    # how something is computed, or by which process
     r'pretraining_tp|slow_but_exact|_?attn_implementation_\w+|_?experts_implementation\w*|base_model_\w+_plan|'
     'save_step|seq_length|cache_dir|logits_to_keep|_commit_hash|_output_attentions|use_return_dict|use_flash_attn|use_flash_attention|use_flash_attention_2|'
     '_flash_attn_2_enabled|flash_attn|fp16|bf16|fp32|model_parallel|device_map|use_reentrant|kv_cache_dtype|loss_type|'
-    # and of generation in later ones
+    # generation, in later configs
     'penalty_alpha|guidance_scale|low_memory|renormalize_logits|constraints|force_words_ids|sequence_bias|max_time|'
     'min_new_tokens|output_logits|encoder_repetition_penalty|epsilon_cutoff|eta_cutoff|min_p|token_healing|'
     r'prompt_lookup_num_tokens|stop_strings|watermarking_config|dola_layers|num_assistant_tokens\w*|assistant_\w+|'
-    # and words of other tools
+    # fields of other tools
     r'_?unsloth_\w+|transformers\.js_config|sentence_transformers|sbert_ce_default_activation_function|neuron|'
     'nm_version|_diffusers_version|name_or_path|model_name|language|license|tags|pipeline_tag|custom_pipelines|'
     r'(bos|eos|pad|unk|sep|cls|mask)_token|padding_side|tokenizer_\w+|vocab_file|trust_remote_code'
 )
-# fields that types without them may have, with the values that change no numbers
+# Fields that a type does not read, with the values that do not affect its outputs.
 IDLE: dict[str, tuple[Any, ...]] = {
     'is_decoder': (False,), 'add_cross_attention': (False,), 'lm_head_bias': (False,), 'mlp_bias': (False,),
     'attention_bias': (False, True), 'bias': (False,), 'qkv_bias': (False,), 'attn_bias': (False,),
@@ -59,10 +59,10 @@ IDLE: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-QUANTIZED = ('quantization_config', 'quantization', 'compression_config', 'sparsity_config')  # MLX says the second
+QUANTIZED = ('quantization_config', 'quantization', 'compression_config', 'sparsity_config')  # MLX writes the second.
 
 
-# keywords whose own default is no answer to a field that says nothing
+# Keywords whose default cannot replace a missing field.
 NUMBERS = (
     'dim', 'depth', 'heads', 'num_tokens', 'ff_dim_inner', 'norm_eps', 'ff_moe_experts', 'ff_moe_top_k',
     'ff_moe_dim_inner',
@@ -71,55 +71,56 @@ NUMBERS = (
 
 @dataclass(frozen=True)
 class Const:
-    """A text as the value of a keyword; other texts name fields."""
+    """A constant string as the value of a keyword. Other strings name fields."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class ModuleSpec:
-    """A module as the value of a keyword: its class, and its own keywords."""
+    """A module as the value of a keyword: its class and its keywords."""
 
     kind: str
     keywords: Mapping[str, Value]
 
 
-# the value of a keyword: the name of a field, a function of the fields, or itself
+# Value of a keyword: the name of a field, a function of the fields, or a constant.
 Value = str | Const | ModuleSpec | Callable[['Fields'], Any] | int | float | bool | None
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """How models of one `model_type` of `transformers` are read and written. `like` starts from another row.
+    """Specification of one `model_type` of transformers: how its models are loaded and saved.
 
-    type             its `model_type`, or as it is `spelled` there
-    architectures    classes of transformers that can be read, the one with a language head first
-    wrapper, stack   classes of ours; without a stack all keywords are those of the wrapper
-    defaults         fields that are read, with what stands for one that a config leaves out
-    rules            what the functions of the row read of the type itself, and no config can say
-    names            what files of this type call fields of `defaults`, whose classes know no other name -> the field
-    aliases          other names that they know too, older ones among them -> the field
-    fixed            fields -> the values that can be computed
-    free             further fields that change no numbers
-    model, layers    keywords of the wrapper and of the stack
-    sizes            what the changes of weights need
-    links            which weights are which
-    renames          (pattern, replacement): names in other files -> those of `links`
-    ignored          patterns of names that hold nothing to keep: buffers, and parts of other models
-    spare            patterns of names of weights that its models do not have, and that are written as they were read
-    copies           names that files may have as well -> those that they are equal to; if one is not, it counts
-    differs          fields that say whether any of these names, of `copies`, is another tensor
-    settled          names that follow from the config -> the function that gives their values
-    left             (fields, name) -> whether a tensor is left out, with a warning
-    outside          prefix, after `renames`, of what is of other models in the same file: left out, in `info.left`
-    base             prefix that older files leave out
-    bare             architectures whose files always do
-    tied             (head, table): names of theirs; the head is tied to the table if the file has none of its own
-    always_ties      whether the head is the table if the file has none, even if its config says that it is not
-    presence         fields that say whether the file has a tensor of that name
-    parts            keyword of a model within this one -> (field with its config, type, architecture)
-    heads            other heads that models of this type have, by what they are for: see `heads.py`
-    head, around     which of them this row has; keywords of a `Classifier` around the model
+    Attributes:
+        type: The `model_type`; `spelled` is its form in transformers, if that differs.
+        architectures: Classes of transformers that can be loaded, the one with a language head first.
+        wrapper, stack: Classes of this library. Without a stack all keywords are those of the wrapper.
+        defaults: Fields that are read, with the values that stand for absent ones.
+        rules: Properties of the type that functions of the table read, and no config has.
+        names: Names of fields that this type uses for those in `defaults`, and that alone its classes know.
+        aliases: Further names of fields, older ones among them -> the field.
+        fixed: Fields -> their supported values.
+        free: Further fields that do not affect the outputs.
+        model, layers: Keywords of the wrapper and of the stack.
+        sizes: Sizes that the transforms of weights need.
+        links: The mappings of weights.
+        renames: (pattern, replacement) from names in other files to those of `links`.
+        ignored: Patterns of names that need not be kept: buffers, and parts of other models.
+        spare: Patterns of names of weights that the model does not have, and that are saved as they were loaded.
+        copies: Names that files may also have -> the names that they equal. A copy that differs takes precedence.
+        differs: Fields that are True if any of these names of `copies` is another tensor.
+        settled: Names that follow from the config -> the function that computes them.
+        left: Function of (fields, name), True for tensors that are left out with a warning.
+        outside: Prefix, after `renames`, of tensors of other models in the file. They are listed in `info.left`.
+        base: Prefix that older files lack.
+        bare: Architectures whose files always lack the prefix.
+        tied: (head, table) by names of transformers. The head is tied to the table if the file has none.
+        always_ties: True if an absent head is tied even if the config says that it is not.
+        presence: Fields that are True if the file has a tensor of that name.
+        parts: Keyword of a model within this one -> (field with its config, type, architecture).
+        heads: Other heads of this type by their purpose, see `heads.py`.
+        head, around: The head of this spec, and the keywords of a `Classifier` around the model.
     """
 
     type: str
@@ -157,7 +158,7 @@ class ModelSpec:
     merges = ('defaults', 'rules', 'names', 'aliases', 'fixed', 'model', 'layers', 'sizes', 'heads')
 
     def like(self, type: str, *architectures: str, without: Sequence[str] = (), **changes: Any) -> ModelSpec:
-        """A row that differs from this one. Mappings are merged, `without` some of their names."""
+        """Return a spec that differs from this one. Mappings are merged, except the names in `without`."""
         for name in self.merges:
             merged = {**getattr(self, name), **changes.get(name, {})}
             changes[name] = {k: v for k, v in merged.items() if k not in without}
@@ -165,13 +166,13 @@ class ModelSpec:
 
 
 def rename_fields(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config by the names that the class of its type reads."""
+    """Return a config by the names that the class of its type reads."""
     theirs = {field: name for name, field in spec.names.items()}
     return {theirs.get(name, name): value for name, value in config.items()}
 
 
 class Fields:
-    """The fields of a config, by the names of its row, and its defaults where the config leaves one out.
+    """Fields of a config by the names of its spec, with the defaults of the spec.
 
     `tied`: whether the head is the table of embeddings, as the weights say; else as the config says.
     `found`: fields that the weights settle, by their presence.
@@ -186,16 +187,16 @@ class Fields:
         found: Mapping[str, bool] | None = None,
     ) -> None:
         self.spec, self.config = spec, config
-        self.behind: dict[str, list[str]] = {}  # the fields that keywords come from
+        self.behind: dict[str, list[str]] = {}  # fields that each keyword was computed from
         self.asked: list[str] = []
         self.check()
         self.architecture = self.class_of_config()
-        renamed = set(spec.names.values())  # what their class does not know by that name
+        renamed = set(spec.names.values())  # Its class does not read these names.
         said = {name: value for name, value in config.items() if name not in renamed}
         read = {spec.aliases.get(name, name): value for name, value in reversed(list(said.items()))}
         read.update({name: said[name] for name in spec.defaults if name in said})
         read.update({field: config[name] for name, field in spec.names.items() if name in config})
-        # their classes ask whether such a field is true, and null is not
+        # Its class tests such a field for truth, and null is false.
         read = {n: False if v is None and isinstance(spec.defaults.get(n), bool) else v for n, v in read.items()}
         self.values = {**spec.defaults, **spec.rules, **read}
         self.values['tied'] = self.values.get('tie_word_embeddings', False) if tied is None else tied
@@ -203,13 +204,13 @@ class Fields:
         self.parts = {name: self.part(*of) for name, of in spec.parts.items()}
 
     def part(self, field: str, type: str, architecture: str) -> Fields:
-        """The fields of a model within this one. Older configs have a second dict, which counts instead."""
+        """Return the fields of a model within this one. The second dict of older configs takes precedence."""
         second = self.values.get(f'{field}_dict')
         given = second if second is not None else getattr(self, field) or {}
         return Fields(SPECS[type], {**given, 'model_type': type, 'architectures': [architecture]})
 
     def start(self) -> str:
-        """What files of this architecture leave out of the names of the row."""
+        """Return the prefix that files of this architecture lack."""
         return self.spec.base if self.architecture in self.spec.bare else ''
 
     def __getattr__(self, name: str) -> Any:
@@ -221,7 +222,9 @@ class Fields:
             raise AttributeError(f'the row of {self.spec.type} reads no field `{name}`') from None
 
     def class_of_config(self) -> str:
-        """The class that wrote it; the first of the row if it names another, which a row of many refuses."""
+        """Return the class that wrote the config. An unknown one is refused if the spec has several, else the first is
+        used.
+        """
         known, listed = self.spec.architectures, tuple(self.config.get('architectures') or ())
         if self.spec.bare and listed and listed[0] not in known:
             raise ConfigError(
@@ -266,7 +269,7 @@ class Fields:
         return value(self) if callable(value) else value
 
     def all(self, values: Mapping[str, Value]) -> dict[str, Any]:
-        """The values of keywords, those left out that come to None; a `Const(None)` that a function gives is kept."""
+        """Return the values of keywords without those that are None. A `Const(None)` from a function is kept."""
         found = {name: self.keyword(name, value) for name, value in values.items()}
         constants = {name: value.value for name, value in found.items() if isinstance(value, Const)}
         return {**{name: value for name, value in found.items() if value is not None}, **constants}
@@ -288,7 +291,7 @@ class Fields:
             ) from error
 
     def source_of(self, message: str) -> str:
-        """Which fields of the config the keywords in a message come from, in their words."""
+        """Return a sentence that names the fields of the config behind the keywords in a message."""
         theirs = {field: name for name, field in self.spec.names.items()}
         found = (
             field
@@ -300,7 +303,7 @@ class Fields:
         return f'. This {self.spec.type} config says so by {", ".join(said)}' if said else ''
 
     def keywords(self) -> dict[str, Any]:
-        """The call that builds the model, in the form of `model.config`."""
+        """Return the call that builds the model, in the form of `model.config`."""
         spec = self.spec
         call = {'class': spec.wrapper, **{name: part.keywords() for name, part in self.parts.items()}}
         if spec.stack is None:
@@ -359,14 +362,14 @@ def drop_unknown(spec: ModelSpec, config: Mapping[str, Any], unknown: Any) -> tu
 
 
 def add_projections(call: dict[str, Any]) -> dict[str, Any]:
-    """Keywords of stacks: a single head as wide as the stream has a projection out as well."""
+    """Return keywords of stacks, with an output projection for a single head as wide as the stack."""
     sides = [name.removesuffix('heads') for name in ('heads', 'enc_heads', 'dec_heads') if call.get(name) == 1]
     return {**call, **{f'{side}attn_project_out': True for side in sides}}
 
 
-# the table
+# The table.
 
-OWN = 'x_transformers'  # the `model_type` of this library's own format
+OWN = 'x_transformers'  # `model_type` of the format of this library
 SPECS: dict[str, ModelSpec] = {}
 
 
@@ -387,7 +390,7 @@ def get_spec(config: Mapping[str, Any]) -> ModelSpec:
 
 
 def read_own_call(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The call that a config in our own format holds."""
+    """Return the call that a config in the format of this library holds."""
     call: Any = config.get('config')
     kind = call.get('class') if isinstance(call, Mapping) else None
     if not isinstance(kind, str) or kind not in KINDS:
