@@ -11,7 +11,7 @@ from torch import Tensor
 
 from x_transformers.flags import ConfigError
 from x_transformers.pretrained import fields
-from x_transformers.pretrained.fields import ACTIVATIONS, activation, back, unless, when
+from x_transformers.pretrained.fields import activation, back, unless, when
 from x_transformers.pretrained.heads import HeadSpec, classifier, map_classes, sequence_head
 from x_transformers.pretrained.mappings import CUT, JOIN, ROW, link, links, map_projections
 from x_transformers.pretrained.specs import Const, Fields, ModelSpec, ModuleSpec, Value, register
