@@ -571,6 +571,81 @@ INPUT_CASES = (
     ),
 )
 
+# Combinations in which something failed once, with the number of the defect or the regression.
+DEFECT_CASES = (
+    Case('one head of another width', stack=dict(heads=1)),  # 23, F3
+    Case('rotary, dynamic bias', stack=dict(rotary_pos_emb=True, dynamic_pos_bias=True)),  # 43, F5
+    Case('polar, alibi', stack=dict(polar_pos_emb=True, alibi_pos_bias=True)),  # 43
+    Case('polar, T5', stack=dict(polar_pos_emb=True, rel_pos_bias=True)),  # 43, F5
+    Case('polar, key heads', stack=dict(polar_pos_emb=True, attn_kv_heads=2)),  # F2
+    *(
+        Case(f'rotary, heads of width {width}', stack=dict(rotary_pos_emb=True, attn_dim_head=width))  # F8, F9
+        for width in (4, 5, 6)
+    ),
+    Case(
+        'rotary, narrow heads and another base',  # F8
+        stack=dict(rotary_pos_emb=True, attn_dim_head=5, rotary_base_rescale_factor=2.0),
+    ),
+    *(
+        Case(f'views, {name}', stack=dict(num_residual_streams=2, qkv_receive_diff_residuals=True, **flags))
+        for name, flags in {
+            'shift_tokens': dict(shift_tokens=2),  # W14
+            'further keys': dict(attn_num_mem_kv=2),  # F17
+            'gates': dict(attn_gate_values=True),  # F17
+            'gates of heads': dict(attn_gate_value_heads=True),  # F17
+            'forget gates': dict(attn_data_dependent_alibi=True),  # F17
+            'low rank': dict(attn_aggregated_residuals=True, attn_aggregated_residual_kwargs=dict(lora_rank=3)),  # F16
+        }.items()
+    ),
+    Case('streams, reinjected', stack=dict(num_residual_streams=3, reinject_input=True)),  # F14
+    Case('streams, condition', stack=dict(num_residual_streams=3, pre_norm=False, use_adaptive_rmsnorm=True)),  # F15
+    Case('value residual, key heads', stack=dict(add_value_residual=True, attn_kv_heads=2)),  # F18, 20
+    Case('value residual, one key head', stack=dict(add_value_residual=True, attn_one_kv_head=True)),  # F18
+    Case('value residual, halves', stack=dict(add_value_residual=True, learned_value_residual_mix=False)),  # 12, 20
+    Case('value residual, window', stack=dict(add_value_residual=True, attn_max_attend_past=2)),  # 15
+    Case('further keys, rotary', stack=dict(attn_num_mem_kv=2, rotary_pos_emb=True)),  # 15
+    Case('further keys, alibi', stack=dict(attn_num_mem_kv=2, alibi_pos_bias=True)),  # 15
+    Case('zero key, one key head', stack=dict(attn_add_zero_kv=True, attn_one_kv_head=True)),  # 12
+    Case('zero key, shift_tokens', stack=dict(attn_add_zero_kv=True, shift_tokens=2)),  # 15
+    Case('shift_tokens, rotary', stack=dict(shift_tokens=2, rotary_pos_emb=True)),  # 12
+    Case('rms of heads, rotary', stack=dict(attn_qk_rmsnorm=True, rotary_pos_emb=True)),  # 12
+    Case(
+        'cross, all residuals', stack=dict(**CROSS, shift_tokens=1, cross_residual_attn=True, residual_attn=True)
+    ),  # 12
+    Case('cross, value residual', stack=dict(**CROSS, cross_attn_num_mem_kv=1, add_value_residual=True)),  # 21
+    Case('gated residual, post norm', stack=dict(gate_residual=True, pre_norm=False, scale_residual=True)),  # 12, 21
+    Case(
+        'mixed heads',  # 12, 21
+        stack=dict(
+            **dict(attn_pre_talking_heads=True, attn_post_talking_heads=True, attn_pre_scale_post_talking_heads=True),
+            attn_head_scale=True,
+        ),
+    ),
+    Case(
+        'gates of every kind',  # 12
+        stack=dict(attn_gate_values=True, attn_gate_value_heads=True, attn_head_scale=True, attn_on_attn=True),
+    ),
+    Case(
+        'like PaLM, with further keys',  # 21
+        stack=dict(
+            **dict(rotary_pos_emb=True, attn_num_mem_kv=2, attn_qk_norm=True, attn_qk_norm_dim_scale=True),
+            **dict(attn_gate_values=True),
+        ),
+    ),
+    Case(
+        'macaron, sandwich_norm',  # 12, 21
+        stack=dict(macaron=True, sandwich_norm=True, use_layerscale=True, attn_on_attn=True, shift_tokens=1),
+    ),
+    Case(
+        'conditioned by a network',  # 21
+        stack=dict(
+            **dict(use_adaptive_layernorm=True, use_adaptive_layerscale=True, dim_condition=5),
+            **dict(adaptive_condition_mlp=True),
+        ),
+    ),
+    Case('tied, shift_tokens', stack=dict(weight_tie_layers=True, shift_tokens=1, residual_attn=True)),  # 25
+)
+
 # inputs of single layers, which the stack gives them
 GIVEN_BY_THE_STACK = {
     'deep_embed',
@@ -621,7 +696,7 @@ def in_cross_attention(case: Case) -> Case:
     return replace(case, name=f'cross, {case}', stack={**case.stack, **CROSS, **own}, inputs=('context_mask',))
 
 
-CASES = (*ARGUMENT_CASES, *INPUT_CASES, *FLAG_CASES)
+CASES = (*ARGUMENT_CASES, *INPUT_CASES, *DEFECT_CASES, *FLAG_CASES)
 CROSS_CASES = tuple(in_cross_attention(case) for case in FLAG_CASES if case.flag.startswith('attn_'))
 BY_NAME = {case.name: case for case in (*CASES, *CROSS_CASES)}
 

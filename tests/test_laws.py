@@ -592,7 +592,8 @@ DIVISIBLE = [
     if not set(case.inputs) & set(WHOLE_ONLY)
     and not {'num_memory_tokens', 'axial_abs_pos_emb'} & set(case.model)
     and case.kind is Decoder
-    and not {'polar_pos_emb', 'attn_num_mem_kv'} <= set(case.stack)  # learned keys stand at phase 0, whatever is cut
+    # learned keys stand at phase 0, whatever is cut
+    and not ('attn_num_mem_kv' in case.stack and {'polar_pos_emb', 'rotary_pos_emb'} & set(case.stack))
 ]
 
 
@@ -997,7 +998,7 @@ def as_dtype(inputs, dtype):
 LOUD = (
     'adaptive_condition_mlp', 'gate_residual', 'looped', 'attn_qk_norm_groups', 'attn_l2_distance', 'use_derf',
     'rotary_pos_emb, of a stack without any', 'differential, sinks', 'attn_kernel=rff', 'gate.grucell', 'gate.gtrxl',
-    'gate.sigtanh',
+    'gate.sigtanh', 'streams, condition',
 )  # fmt: skip
 # of two experts that fit nearly as well, rounding may choose the other
 CHOOSY = [case.name for case in CASES if {'ff_moe_experts', 'attn_cluster'} & set(case.stack)]
