@@ -13,7 +13,7 @@ from toy_tasks import SEEDS, latest, learned, net_for, overwrite, recall
 
 from x_transformers import Attention, Decoder, Encoder
 from x_transformers.features.linear.delta import corrected
-from x_transformers.features.linear.kernel import FeatureMap, Tokens, causal
+from x_transformers.features.linear.kernel import FeatureMap, LinearTokens, causal
 from x_transformers.features.linear.maps import dpfp, of_unit_length, orthogonal_normals, waves
 from x_transformers.flags import ConfigError
 
@@ -123,7 +123,7 @@ def test_gradients_are_those_of_the_recurrence(update, monkeypatch):
 
     def chunked(chunk, document):
         rate = logits.sigmoid()
-        tokens = Tokens(k, v, rate=rate, document=document)
+        tokens = LinearTokens(k, v, rate=rate, document=document)
         tokens = tokens._replace(rate=1 - rate, fade=rate.log()) if update == 'gate' else tokens
         run = causal if update == 'gate' else corrected
         out = run(q.unsqueeze(2), tokens, phi, chunk)[0]
@@ -168,9 +168,9 @@ def recurrent(update, k, v, rate):
     phi = FeatureMap(lambda t: t, lambda t: (t, None), weighs=False)
     k, v, rate = (t[None, None] for t in (k, v, rate))
     if update == 'delta':
-        out, state = corrected(k.unsqueeze(2), Tokens(k, v, rate=rate), phi, 2)
+        out, state = corrected(k.unsqueeze(2), LinearTokens(k, v, rate=rate), phi, 2)
         return out[0, 0, 0], state[0, 0]
-    tokens = Tokens(k, v, rate=1 - rate, fade=rate.log().clamp(min=-1e9))
+    tokens = LinearTokens(k, v, rate=1 - rate, fade=rate.log().clamp(min=-1e9))
     out, state = causal(k.unsqueeze(2), tokens, phi, 2)
     return out.value[0, 0, 0], state.value[0, 0]
 

@@ -55,7 +55,7 @@ from x_transformers.flags.checks import Maybe
 from x_transformers.flags.contracts import BareKeys
 from x_transformers.kernels.dense import (
     EAGER_STAGES,
-    Sight,
+    SdpaMask,
     carries_gradients,
     eager,
     fused,
@@ -168,7 +168,7 @@ class Visibility:
     call: Call
     given: tuple[Any, ...]
     inputs: dict[str, Any]
-    sight: Sight
+    sight: SdpaMask
     dtype: torch.dtype
 
     def fits(self, call: Call, on: Features, q: Tensor, *masks: Tensor | None) -> bool:

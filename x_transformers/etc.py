@@ -62,7 +62,7 @@ def slanted(t: Tensor, fill: Any) -> Tensor:
     return F.pad(t, (0, c), value=fill).flatten(-2)[..., : 3 * c * c].unflatten(-1, (c, 3 * c))
 
 
-class Chunks(NamedTuple):
+class EtcChunks(NamedTuple):
     """How n tokens are cut so that a window of `radius` on both sides lies in a chunk and its neighbours."""
 
     n: int
@@ -71,7 +71,7 @@ class Chunks(NamedTuple):
     count: int
 
     @classmethod
-    def of(cls, n: int, radius: int) -> Chunks:
+    def of(cls, n: int, radius: int) -> EtcChunks:
         radius = min(radius, max(n - 1, 0))
         size = max(radius, min(n, SMALLEST_CHUNK), 1)
         return cls(n, radius, size, -(-n // size))
@@ -100,14 +100,14 @@ class Chunks(NamedTuple):
         return ((keys - places.unsqueeze(2)).abs() <= self.radius) & (keys >= 0) & (keys < self.n)
 
 
-class Sight(NamedTuple):
+class EtcMask(NamedTuple):
     """What the queries of a pass see, and with which labels; the same in all layers.
 
     of_global, of_long   b 1 i j and (b chunks) 1 size j, True may be attended; None for all
     labels               by piece, b i j; of l2l b chunks size (2 size + 1), or (2 size + 1); None for none
     """
 
-    chunks: Chunks
+    chunks: EtcChunks
     of_global: Maybe[Tensor]
     of_long: Tensor
     labels: Labels
@@ -150,7 +150,7 @@ class ETCAttention(nn.Module):
         wanted = ('to_v', 'to_out', *(('to_q', 'to_k') if queries_and_keys else ()))
         return weights_of([module for name, module in self.named_children() if name.startswith(wanted)])
 
-    def forward(self, long: Tensor, glob: Tensor, sight: Sight) -> tuple[Tensor, Tensor]:
+    def forward(self, long: Tensor, glob: Tensor, sight: EtcMask) -> tuple[Tensor, Tensor]:
         streams = {'long': long, 'global': glob}
         made: dict[str, Tensor] = {}
 
@@ -168,14 +168,14 @@ class ETCAttention(nn.Module):
         outs = {'long': self.of_long(q['long'], kv, sight), 'global': self.of_global(q['global'], kv, sight)}
         return tuple(getattr(self, f'to_out{self.of_stream(s)}')(outs[s].flatten(2)) for s in STREAMS)  # type: ignore
 
-    def of_global(self, q: Tensor, kv: dict[str, list[Tensor]], sight: Sight) -> Tensor:
+    def of_global(self, q: Tensor, kv: dict[str, list[Tensor]], sight: EtcMask) -> Tensor:
         """Global queries meet all tokens:  b g h e"""
         k, v = (torch.cat(pair, dim=1).transpose(1, 2) for pair in zip(kv['g2g'], kv['g2l'], strict=True))
         q, labels = q.transpose(1, 2), sight.labels
         bias = self.bias(q, (labels['g2g'], kv['g2g'][0].shape[1]), (labels['g2l'], kv['g2l'][0].shape[1]))
         return self.attend(q, k, v, sight.of_global, bias, sight.may_be_blind).transpose(1, 2)
 
-    def of_long(self, q: Tensor, kv: dict[str, list[Tensor]], sight: Sight) -> Tensor:
+    def of_long(self, q: Tensor, kv: dict[str, list[Tensor]], sight: EtcMask) -> Tensor:
         """Long queries meet global tokens, and long ones around:  b n h e"""
         chunks, cut = sight.chunks, lambda t: rearrange(t, 'b c n h e -> (b c) h n e')
         front = [t.unsqueeze(1).expand(-1, chunks.count, -1, -1, -1) for t in kv['l2g']]
@@ -236,7 +236,7 @@ class ETCLayer(nn.Module):
     def of(self, name: str, stream: str) -> nn.Module:
         return getattr(self, name if self.share_ff else f'{name}_{stream}')
 
-    def forward(self, long: Tensor, glob: Tensor, sight: Sight, real: dict[str, Tensor | None]) -> list[Tensor]:
+    def forward(self, long: Tensor, glob: Tensor, sight: EtcMask, real: dict[str, Tensor | None]) -> list[Tensor]:
         xs = {'long': long, 'global': glob}
         outs = self.attn(*(self.of('attn_norm', stream)(x) for stream, x in xs.items()), sight)
         for stream, out in zip(STREAMS, outs, strict=True):
@@ -392,10 +392,10 @@ class ETCEncoder(Configurable):
 
     def sight(
         self, xs: dict[str, Tensor], real: dict[str, Tensor | None], masks: Labels, ids: Mapping[str, Tensor | None]
-    ) -> Sight:
+    ) -> EtcMask:
         """What is seen, and labels, from what came in."""
         n, g, device = xs['long'].shape[1], xs['global'].shape[1], xs['long'].device
-        chunks = Chunks.of(n, self.local_radius)
+        chunks = EtcChunks.of(n, self.local_radius)
         sizes = {piece: (xs[q].shape[1], xs[k].shape[1]) for piece, (q, k) in PIECES.items()}
         sizes['l2l'] = n, 2 * self.local_radius + 1
         batch = xs['long'].shape[0]
@@ -417,11 +417,11 @@ class ETCEncoder(Configurable):
         of_long = both([front, window], window.shape[:2], (g, 3 * chunks.size))
         assert of_long is not None
         labels = self.labels(chunks, g, sizes, batch, ids, xs['long'])
-        return Sight(chunks, None if of_global is None else of_global[:, None], of_long[:, None], labels, blind)
+        return EtcMask(chunks, None if of_global is None else of_global[:, None], of_long[:, None], labels, blind)
 
     def labels(
-        self, chunks: Chunks, g: int, sizes: dict[str, tuple[int, int]], batch: int, ids: Mapping[str, Tensor | None],
-        like: Tensor,
+        self, chunks: EtcChunks, g: int, sizes: dict[str, tuple[int, int]], batch: int,
+        ids: Mapping[str, Tensor | None], like: Tensor,
     ) -> Labels:  # fmt: skip
         """Labels of all pieces, as they are looked up."""
         for name in ids:

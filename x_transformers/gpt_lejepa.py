@@ -43,13 +43,16 @@ SLICES = {'num_slices': 1024, 'domain': (-5, 5), 'num_knots': 17}
 fraction = Check('a number from 0 to 1', lambda value: is_number(value) and 0 <= value <= 1)
 
 
-class Losses(NamedTuple):
+class LeJEPALosses(NamedTuple):
     """The parts of the loss, before their weights."""
 
     ce: Tensor
     l2: Tensor
     l2_no_action: Tensor
     sigreg: Tensor
+
+
+Losses = LeJEPALosses  # The name in earlier versions.
 
 
 def scale_grad(t: Tensor, scale: float) -> Tensor:
@@ -185,7 +188,7 @@ class LatentAutoregressive(Configurable):
         """Return the loss of latents, and of the tokens read off them.
 
         x                      b n   ids, n of at least `num_rollouts` + 1; `ignore_index` where there is no target
-        return_loss_breakdown        also return the `Losses`, before their weights
+        return_loss_breakdown        also return the `LeJEPALosses`, before their weights
         num_items_in_batch           divide the sums of the losses of tokens and latents by this number, so that
                                      batches add up; SIGReg counts by the share of the targets
         **kwargs                     passed to the model: `context`, ..., and `mask` (b n), True except for
@@ -216,7 +219,7 @@ class LatentAutoregressive(Configurable):
         if self.sigreg_loss_weight > 0:
             sigreg = self.normality(hidden, source, to_come) * share
         with aux:
-            losses = Losses(self.token_loss(hidden, to_come, num_items_in_batch), l2, l2_no_action, sigreg)
+            losses = LeJEPALosses(self.token_loss(hidden, to_come, num_items_in_batch), l2, l2_no_action, sigreg)
         weight = self.sigreg_loss_weight
         total = losses.ce + (1 - weight) * (l2 + l2_no_action) * self.l2_loss_weight + weight * sigreg
         total = aux.added_to(total, share)

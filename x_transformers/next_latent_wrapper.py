@@ -50,13 +50,16 @@ __all__ = ['Losses', 'MSECosineSimLoss', 'NextLatentWrapper', 'ResidualDynamics'
 not_negative = Check('a number of at least 0', lambda value: is_number(value) and value >= 0)
 
 
-class Losses(NamedTuple):
+class NextLatentLosses(NamedTuple):
     """The parts of the loss, before their weights."""
 
     ce: Tensor
     next_latent: Tensor
     kl: Tensor
     sigreg: Tensor
+
+
+Losses = NextLatentLosses  # The name in the original.
 
 
 # losses
@@ -279,7 +282,7 @@ class NextLatentWrapper(Configurable):
         """Return the loss of tokens and of hidden states.
 
         x                      b n   ids, n of at least `num_rollouts` + 2; `ignore_index` where there is no target
-        return_loss_breakdown        also return the `Losses`, before their weights
+        return_loss_breakdown        also return the `NextLatentLosses`, before their weights
         num_items_in_batch           divide the sums of the losses of tokens and states by this number, so that batches
                                      add up; SIGReg counts by the share of the targets
         **kwargs                     passed to the model: `context`, ..., and `mask` (b n), True except for
@@ -296,7 +299,7 @@ class NextLatentWrapper(Configurable):
         share = share_of_items(to_come.of() != self.ignore_index, num_items_in_batch)
         ce = self.token_loss(logits, to_come, num_items_in_batch)
         of_states = self.latent_losses(hidden, to_come, ids, num_items_in_batch)
-        losses = Losses(ce, *of_states, self.normality(hidden, to_come) * share)
+        losses = NextLatentLosses(ce, *of_states, self.normality(hidden, to_come) * share)
         weights = (1.0, self.next_latent_loss_weight, self.kl_loss_weight, self.sigreg_loss_weight)
         weighted: Any = sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
         total = aux.added_to(weighted, share)

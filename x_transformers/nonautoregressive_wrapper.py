@@ -51,12 +51,15 @@ from x_transformers.training.token_loss import Terms, later, weighted_token_loss
 __all__ = ['Losses', 'NonAutoregressiveWrapper', 'SelfCritic']
 
 
-class Losses(NamedTuple):
+class NonAutoregressiveLosses(NamedTuple):
     """The loss to minimise, and its parts; those that were not computed are None."""
 
     loss: Tensor
     generator_loss: Maybe[Tensor]
     critic_loss: Maybe[Tensor]
+
+
+Losses = NonAutoregressiveLosses  # The name in the original.
 
 
 # schedules: the part of the tokens that is hidden at time t, from all at 0 to none at 1
@@ -213,7 +216,7 @@ class NonAutoregressiveWrapper(Configurable):
         generator_sample_temperature: float | None = None,
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
-    ) -> Losses:
+    ) -> NonAutoregressiveLosses:
         """Return the losses of predicting masked tokens, and of detecting wrong predictions.
 
         x                             b n   ids other than `mask_id`, n being `max_seq_len`, if the net has one
@@ -224,7 +227,7 @@ class NonAutoregressiveWrapper(Configurable):
                                             batches add up; the mean over tokens of the critic counts by their share
         **kwargs                            passed to the model and to a critic on the model: `context`, ..., and `mask`
                                             (b n), True except for padding, which is neither masked nor a target
-        returns                             `Losses(loss, generator_loss, critic_loss)`
+        returns                             `NonAutoregressiveLosses(loss, generator_loss, critic_loss)`
         raises                              ValueError or TypeError for inputs of another shape or kind
         """
         x = check_ids(x, num_tokens=self.num_tokens)
@@ -251,16 +254,18 @@ class NonAutoregressiveWrapper(Configurable):
         count, share = count_items(hidden, num_items_in_batch), share_of_items(hidden, num_items_in_batch)
         loss = weighted_token_loss(logits, x, self.loss_weights(time, hidden), Terms()) / count
         if alone:
-            return Losses(aux.added_to(loss, share), loss, None)
+            return NonAutoregressiveLosses(aux.added_to(loss, share), loss, None)
 
         temperature = draw_number() if generator_sample_temperature is None else generator_sample_temperature
         guessed = gumbel_sample(self.without_mask(logits.detach()), temperature)
         with AuxLosses() as of_critic:
             critic_loss = self.critic_loss(torch.where(hidden, guessed, x), x, real, kwargs) * share
         if only_train_critic:
-            return Losses(of_critic.added_to(critic_loss, share), None, critic_loss)
+            return NonAutoregressiveLosses(of_critic.added_to(critic_loss, share), None, critic_loss)
         aux.take(of_critic)
-        return Losses(aux.added_to(loss + self.critic_loss_weight * critic_loss, share), loss, critic_loss)
+        return NonAutoregressiveLosses(
+            aux.added_to(loss + self.critic_loss_weight * critic_loss, share), loss, critic_loss
+        )
 
     def check_data(self, x: Tensor, real: Tensor | None) -> None:
         """Refuse data with `mask_id` among its real tokens: the model would learn it as an answer."""

@@ -91,7 +91,7 @@ from x_transformers.core.own_modules import (
     run_stack,
 )
 from x_transformers.core.routing import (
-    Routing,
+    FlagRouting,
     flags_of_strangers,
     hidden_targets,
     model_flags,
@@ -671,7 +671,7 @@ class LayerParts(Parts):
 # the stack
 
 
-class AttentionLayers(DerivedAttributes, Routing):
+class AttentionLayers(DerivedAttributes, FlagRouting):
     """A stack of attention and feedforward layers:  (b, n, dim) -> (b, n, dim).
 
     Keywords with the prefix `attn_` go to all attention layers, with `cross_attn_` to cross-attention (overriding

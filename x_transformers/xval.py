@@ -97,11 +97,14 @@ XVAL: tuple[type[Feature], ...] = (
 )
 
 
-class LossBreakdown(NamedTuple):
+class XValLosses(NamedTuple):
     """The two losses of every next token, (b n-1)."""
 
     cross_entropy_loss: Tensor
     numerical_mse_loss: Tensor
+
+
+LossBreakdown = XValLosses  # The name in the original.
 
 
 class GenerateReturn(NamedTuple):
@@ -321,7 +324,7 @@ class XValAutoregressiveWrapper(Configurable):
 
         x                       b n   ids, n of at least 2; `ignore_index` where there is no target
         x_num                   b n   numbers, read where the token stands for one
-        return_loss_breakdown         also return `LossBreakdown`, the losses of each place
+        return_loss_breakdown         also return `XValLosses`, the losses of each place
         num_items_in_batch            divide the sum of the losses by this number, so that batches add up
         **kwargs                      passed to the model: `context`, ..., and a `mask` (b n), True except for padding,
                                       which is neither a target nor used for predictions. A mask (b n-1) is that of
@@ -364,7 +367,7 @@ class XValAutoregressiveWrapper(Configurable):
         total = total + self.numerical_loss_weight * squares.sum(dtype=total.dtype)
         share = share_of_items(counts, num_items_in_batch)
         loss = aux.added_to(total / count_items(counts, num_items_in_batch), share)
-        return (loss, LossBreakdown(entropies, squares)) if return_loss_breakdown else loss
+        return (loss, XValLosses(entropies, squares)) if return_loss_breakdown else loss
 
     @checked
     def generate(

@@ -117,7 +117,7 @@ BUGS = {
     ]),
     'features/clusters/sinkhorn.py': ('test_sinkhorn.py', [
         ('a row asks with all tokens of its block', 'asks = per_block.cumsum(dim=2) - per_block + tokens.index_select', 'asks = per_block.cumsum(dim=2) + 0 * tokens.index_select'),
-        ('the state has the mix of the first block', 'self.keep(call, State(sums.before(last), *rest, *(t[:, :, last] for t in mixes)))', 'self.keep(call, State(sums.before(last), *rest, *(t[:, :, 0] for t in mixes)))'),
+        ('the state has the mix of the first block', 'self.keep(call, SinkhornState(sums.before(last), *rest, *(t[:, :, last] for t in mixes)))', 'self.keep(call, SinkhornState(sums.before(last), *rest, *(t[:, :, 0] for t in mixes)))'),
         ('evaluation draws noise', 'if self.sinkhorn_gumbel and call.training:', 'if self.sinkhorn_gumbel:'),
         ('padding is mixed', 'return t.masked_fill(~self.real[:, None, :, :, None], 0.0) if hide else t', 'return t'),
         ('columns are divided by their sum over all rows', 'sums = s.cumsum(dim=-2) if causal else s.sum(dim=-2, keepdim=True)', 'sums = s.sum(dim=-2, keepdim=True)'),

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
-from x_transformers.core.routing import Routing
+from x_transformers.core.routing import FlagRouting
 from x_transformers.flags import Check, ConfigError, Features, is_int, shown
 
 OWN = __name__.partition('.')[0]
@@ -156,9 +156,9 @@ class OwnStack:
         return {}
 
 
-def inner_stack(module: Any) -> Routing | None:
+def inner_stack(module: Any) -> FlagRouting | None:
     """Return the stack of ours that a module only calls, None if it has other children or parameters."""
-    if isinstance(module, Routing):
+    if isinstance(module, FlagRouting):
         return module
     if not isinstance(module, nn.Module) or module._parameters or len(module._modules) != 1:
         return None
@@ -217,7 +217,7 @@ def run_stack(
 ) -> tuple[Tensor, LayerIntermediates]:
     """Call a stack. Return its output, and what its layers leave behind: 'all', what a cache needs with 'past', or
     empty intermediates."""
-    if isinstance(module, Routing):
+    if isinstance(module, FlagRouting):
         asked = 'past' if keeps == 'past' and not has_own_forward(module) else bool(keeps)
         out = module(x, return_hiddens=asked, **inputs)
         return out if keeps else (out, LayerIntermediates())

@@ -40,7 +40,7 @@ SETTLED['a'] = (*SETTLED['c'], 'dim_context')
 PREFIXES = {'ff_': 'f', 'cross_attn_': 'c', 'attn_': 'a'}
 
 
-class Routing(Configurable):
+class FlagRouting(Configurable):
     """A stack whose keywords reach its branches by their prefix. `branches` names the class of each kind."""
 
     branches: ClassVar[dict[str, type[Configurable]]]
@@ -151,7 +151,7 @@ def idle(declared: Flag | None, values: Mapping[str, Any], shared_out: set[str])
 # encoder and decoder in one model
 
 
-def model_flags(stack: type[Routing], wrapper: type[Configurable]) -> dict[str, Any]:
+def model_flags(stack: type[FlagRouting], wrapper: type[Configurable]) -> dict[str, Any]:
     """The keywords of a token model around a kind of stack, those that it settles itself left out."""
     settled = ('attn_layers', 'dim', 'cross_attend', 'only_cross', 'return_only_embed')
     both = {**stack.accepted(), **wrapper.accepted()}

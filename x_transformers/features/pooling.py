@@ -13,7 +13,7 @@ from x_transformers.features.feedforward import ACTIVATIONS
 from x_transformers.flags import ConfigError, Configurable, a_mapping, boolean, count, none, one_of, size
 
 
-class Pooler(nn.Sequential):
+class PooledHead(nn.Sequential):
     """A linear layer and an activation after pooling:  (..., width) -> (..., dim).  BERT, arXiv:1810.04805
 
     options   `dim` (default: that of the input), `activation` by name ('tanh') or None, and `bias` (True)

@@ -206,7 +206,7 @@ def fused(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
     return out if sight.sighted is None else out.masked_fill(~sight.sighted, 0.0)
 
 
-class Sight(NamedTuple):
+class SdpaMask(NamedTuple):
     """What the queries of a call see, as torch's kernel is told: a mask or bias, or the triangle alone. Rows in which
     `sighted` (b h i 1) is False see nothing."""
 
@@ -215,22 +215,22 @@ class Sight(NamedTuple):
     sighted: Maybe[Tensor] = None
 
 
-ALL, CAUSAL = Sight(None), Sight(None, True)
+ALL, CAUSAL = SdpaMask(None), SdpaMask(None, True)
 
 
-def sight_of(call: Call, q: Tensor) -> Sight:
+def sight_of(call: Call, q: Tensor) -> SdpaMask:
     if call.bias is None and call.mask is None:
         triangle = call.triangle
         if not triangle or call.rows == call.keys == call.total_keys:
             return CAUSAL if triangle else ALL
     seen = call.visible()
     if seen is None:
-        return Sight(bias_of(call, q))
+        return SdpaMask(bias_of(call, q))
     sighted = seen.any(dim=-1, keepdim=True) if call.may_be_blind else None
     if sighted is not None:
         seen = seen | ~sighted  # a blind row looks everywhere, for finite gradients, and gives zeros
     mask = seen if call.bias is None else bias_of(call, q).masked_fill(~seen, hides(dtype_of_products(q)))
-    return Sight(mask, sighted=sighted)
+    return SdpaMask(mask, sighted=sighted)
 
 
 def bias_of(call: Call, q: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from x_transformers.core.own_modules import a_stack, known_stack, run_stack
 from x_transformers.features.embeddings import hands_on_positions
 from x_transformers.features.norms import BiasedLayerNorm, LayerNorm
 from x_transformers.features.patterns import has_patterns
-from x_transformers.features.pooling import Pooler
+from x_transformers.features.pooling import PooledHead
 from x_transformers.features.untied import begins_with_cls
 from x_transformers.flags import (
     Check,
@@ -149,7 +149,7 @@ class ViTransformerWrapper(Configurable):
         self.attn_pool = TokenPool(known_stack(attn_layers), pool_kwargs or {}) if pool == 'attention' else None
         self.post_pool_norm = known_stack(attn_layers).new_norm() if post_pool_norm else nn.Identity()
         width: Any = dim * (2 if pool == 'first_mean' else 1)
-        self.pooler: Any = nn.Identity() if pooler is None else Pooler(width, pooler)
+        self.pooler: Any = nn.Identity() if pooler is None else PooledHead(width, pooler)
         width = width if pooler is None else self.pooler[0].out_features
         self.mlp_head = self._build_head(width, num_classes) if num_classes else nn.Identity()
 

@@ -21,10 +21,10 @@ from x_transformers.flags.declared import PACKAGE
 from x_transformers.parallel.styles import (
     Alike,
     BiasOfHeads,
-    Features,
-    Heads,
     Logits,
     Sequence,
+    ShardedFeedForward,
+    ShardedHeads,
     Vocabulary,
     cuts_of,
 )
@@ -65,10 +65,10 @@ def plan(model: nn.Module, sequence: bool = False) -> dict[str, ParallelStyle]:
     for name, module in model.named_modules():
         if isinstance(module, Attention):
             check_attention(module)
-            styles[name] = Heads(lane_of.get(id(module), WHOLE))
+            styles[name] = ShardedHeads(lane_of.get(id(module), WHOLE))
         elif isinstance(module, FeedForward):
             check_feedforward(module)
-            styles[name] = Features(lane_of.get(id(module), WHOLE))
+            styles[name] = ShardedFeedForward(lane_of.get(id(module), WHOLE))
         elif isinstance(module, TransformerWrapper):
             if sequence and module.features.find(DeepEmbeds) is not None:
                 raise ConfigError('`ff_deep_embed` does not go with `sequence`: each token has a separate scale')

@@ -85,7 +85,7 @@ def held(feature: Feature, path: str) -> tuple[nn.Module, str] | None:
     return (module, name) if module is not None and module._parameters.get(name) is not None else None
 
 
-class Heads(Style):
+class ShardedHeads(Style):
     """The heads of an attention layer, dealt out with their keys; those of few keys share them.
 
     Query head h reads key head h mod k, so that each group of k query heads is cut like the keys.
@@ -267,7 +267,7 @@ class BiasOfHeads(Style):
 # feedforward
 
 
-class Features(Style):
+class ShardedFeedForward(Style):
     """The inner features of a feedforward; value and gate of a gated unit are cut each by itself."""
 
     def __init__(self, lane: Lane = WHOLE) -> None:

@@ -337,7 +337,7 @@ class Clustered(torch.autograd.Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, orders: tuple[Order, ...], last_resort: bool
     ) -> tuple[Tensor, Tensor]:
-        blocks = Blocks(orders, last_resort)
+        blocks = ClusterBlocks(orders, last_resort)
         outs, stats = pieces_forward(blocks, q * LOG2, torch.cat((k, v), dim=-1), any(ctx.needs_input_grad))
         most, totals = torch.stack([stats.index_select(0, slots) for slots in blocks.slots]).split(1, dim=-1)
         level = most.amax(dim=0)
@@ -382,7 +382,7 @@ def gradients_of(ctx: Any, saved: Sequence[Tensor], grad: Tensor, of_sums: Tenso
     return of_q, of_k / LOG2, of_v
 
 
-class Piece(NamedTuple):
+class ClusterPiece(NamedTuple):
     """Some blocks of the same size.
 
     queries   (c g)   tokens of all rows: those of each block, and others that fill it up and see nothing
@@ -397,7 +397,7 @@ class Piece(NamedTuple):
     start: int
 
 
-class Blocks:
+class ClusterBlocks:
     """Queries that stand side by side in some orders, cut into blocks, and the keys that each block sees.
 
     Where that can be looked at, blocks are those of a cluster, with so many keys as they need; else all are of one
@@ -491,7 +491,7 @@ class Blocks:
         slot = (base - begin).repeat_interleave(count).add_(torch.arange(total))
         return slot.clamp_(max=int(queries.sum()))
 
-    def pieces(self, keep: bool) -> Iterator[Piece]:
+    def pieces(self, keep: bool) -> Iterator[ClusterPiece]:
         """A few blocks at a time; if they are to be kept, for the next time."""
         if self.kept:
             yield from self.kept
@@ -501,7 +501,7 @@ class Blocks:
                 self.kept.append(piece)
             yield piece
 
-    def made(self) -> Iterator[Piece]:
+    def made(self) -> Iterator[ClusterPiece]:
         most, block, q_at, k_at = PIECE.get(self.queries.device.type, PIECE['cuda']), 0, 0, 0
         for queries, keys, many in self.sizes:
             key = torch.arange(keys, device=self.queries.device, dtype=torch.float32)
@@ -510,7 +510,7 @@ class Blocks:
                 blocks = min(step, many - at)
                 block, q_stop, k_stop = block + blocks, q_at + blocks * queries, k_at + blocks * keys
                 near = self.near(slice(q_at, q_stop), slice(k_at, k_stop), key, self.number[block - 1])
-                yield Piece(self.queries[q_at:q_stop], self.keys[k_at:k_stop], near, q_at)
+                yield ClusterPiece(self.queries[q_at:q_stop], self.keys[k_at:k_stop], near, q_at)
                 q_at, k_at = q_stop, k_stop
 
     def near(self, queries: slice, keys: slice, key: Tensor, earlier: int) -> Tensor:
@@ -536,12 +536,12 @@ def inside(sizes: Tensor, total: int) -> tuple[Tensor, Tensor]:
     return block, torch.arange(total, device=sizes.device) - begins
 
 
-def scores_of(piece: Piece, q: Tensor, k: Tensor) -> Tensor:
+def scores_of(piece: ClusterPiece, q: Tensor, k: Tensor) -> Tensor:
     """To the base of 2."""
     return piece.near.to(q.dtype).mul_(-SELF * LOG2).baddbmm_(q, k.mT)
 
 
-def pieces_forward(blocks: Blocks, q: Tensor, kv: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
+def pieces_forward(blocks: ClusterBlocks, q: Tensor, kv: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
     """Of the queries of all blocks and one that sees nothing: values under powers of two, less the largest one; and the
     largest score, and the sum of powers."""
     q, kv, e = q.flatten(0, 1), kv.flatten(0, 1), q.shape[-1]
@@ -560,7 +560,7 @@ def pieces_forward(blocks: Blocks, q: Tensor, kv: Tensor, keep: bool) -> tuple[T
     return outs, stats
 
 
-def pieces_backward(blocks: Blocks, of_queries: Tensor, kv: Tensor, e: int) -> tuple[Tensor, ...]:
+def pieces_backward(blocks: ClusterBlocks, of_queries: Tensor, kv: Tensor, e: int) -> tuple[Tensor, ...]:
     """The gradients of queries, keys and values."""
     rows, of_queries, kv = of_queries.shape[:2], of_queries.flatten(0, 1), kv.flatten(0, 1)
     d = kv.shape[-1] - e

@@ -207,7 +207,7 @@ OF_PLACES = (
 )
 
 
-class State(NamedTuple):
+class SinkhornState(NamedTuple):
     """What the tokens so far leave to the next one.
 
     sums      b h rounds N    what columns were divided by up to the row before that of the last token
@@ -373,7 +373,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         if self.keeps(call):
             last = (n - 1) // c
             rest = asks[:, :, last], per_block.sum(dim=2), torch.full_like(asks[:, 0, 0, 0], n)
-            self.keep(call, State(sums.before(last), *rest, *(t[:, :, last] for t in mixes)))
+            self.keep(call, SinkhornState(sums.before(last), *rest, *(t[:, :, last] for t in mixes)))
         out = attended(q, Blocks(mixes[0], k), Blocks(mixes[1], v), no_later(first, c), scale)
         return first_of(out.flatten(2, 3), n)
 
@@ -381,7 +381,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         """None is hidden, some came before."""
         n, c = q.shape[-2], self.width
         m = k.shape[-2] - n
-        state, tokens = State(*call.state('sinkhorn').value), self.carrier(q, call)
+        state, tokens = SinkhornState(*call.state('sinkhorn').value), self.carrier(q, call)
         known, last, first = (m - 1) // c, (m + n - 1) // c, m // c
         mix_k, mix_v = state.k.unsqueeze(2), state.v.unsqueeze(2)
         total = state.total + tokens.sum(dim=2)
@@ -398,7 +398,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
             mix_k, mix_v = (
                 torch.cat((own, mixed(s[:, :, 1:], t)), dim=2) for own, t in zip((mix_k, mix_v), blocks, strict=True)
             )
-            state = State(
+            state = SinkhornState(
                 sums.before(last - known, carry), asks[:, :, -1], total, state.count, mix_k[:, :, -1], mix_v[:, :, -1]
             )
         self.keep(call, state._replace(total=total, count=state.count + n))
@@ -426,7 +426,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         """Some may be hidden, some came before; rows of the batch begin where their first real token stands."""
         n, c = q.shape[-2], self.width
         m = k.shape[-2] - n
-        grid = Grid.of(seen, c, k)
+        grid = SinkhornGrid.of(seen, c, k)
         k, v = grid.placed(k, hide=True), grid.placed(v, hide=True)
         begin = m - grid.starts
         real = torch.ones_like(q[:, 0, :, 0], dtype=torch.bool) if seen is None else seen[:, m:].expand(len(q), -1)
@@ -454,7 +454,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         if self.keeps(call):
             last = torch.div(begin + n - 1, c, rounding_mode='floor') - known
             rest = nth(asks, last), total[:, :, -1], count[:, -1].to(asks.dtype)
-            self.keep(call, State(sums.before(last, carry), *rest, *(nth(t, last) for t in mixes)))
+            self.keep(call, SinkhornState(sums.before(last, carry), *rest, *(nth(t, last) for t in mixes)))
         slots = grid.slots(pairs)
         # the tokens of these blocks
         place = begin[:, None] - known[:, None] * c + torch.arange(n, device=q.device)
@@ -475,7 +475,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         tokens, blocks, grid = self.carrier(q, call), blocks_of(n, c), None
         real: Any
         if seen is not None:
-            grid = Grid.of(seen, c, k)
+            grid = SinkhornGrid.of(seen, c, k)
             q, k, v, tokens = grid.placed(q), *(grid.placed(t, hide=True) for t in (k, v, tokens))
             real, blocks = grid.real, grid.blocks
         else:
@@ -508,7 +508,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
             own = tokens.new_zeros(tokens.shape[0], *tokens.shape[1::2])
             mixes = (t.new_zeros(t.shape[0], heads, self.width, t.shape[-1]) for t in (k, v))
             sums = own.new_zeros(len(own), heads, self.sinkhorn_iters, 1)
-            self.keep(call, self.left(call) or State(sums, own, own, own[:, 0, 0] * 0, *mixes))
+            self.keep(call, self.left(call) or SinkhornState(sums, own, own, own[:, 0, 0] * 0, *mixes))
         return v[..., :0, :]
 
     # what is kept
@@ -518,11 +518,11 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         return 'sinkhorn' in call.declared and (call.keeps or call.past is not None)
 
     @staticmethod
-    def left(call: Any) -> State | None:
+    def left(call: Any) -> SinkhornState | None:
         value = None if call.past is None else call.state('sinkhorn').value
-        return None if value is None else State(*value)
+        return None if value is None else SinkhornState(*value)
 
-    def keep(self, call: Any, state: State) -> None:
+    def keep(self, call: Any, state: SinkhornState) -> None:
         if self.keeps(call):
             # what they are part of is forgotten
             call.state('sinkhorn').keep(tuple([t.clone() for t in state]))
@@ -538,7 +538,7 @@ def slots_of(pairs: Tensor, real: Tensor) -> Tensor:
     return pairs.to(torch.float32) @ real.to(torch.float32) > 0
 
 
-class Grid(NamedTuple):
+class SinkhornGrid(NamedTuple):
     """Blocks that are counted from the first real token of each row.
 
     starts   b            where that stands
@@ -551,7 +551,7 @@ class Grid(NamedTuple):
     real: Tensor
 
     @classmethod
-    def of(cls, seen: Tensor | None, width: int, keys: Tensor) -> Grid:
+    def of(cls, seen: Tensor | None, width: int, keys: Tensor) -> SinkhornGrid:
         """Of the keys (b h n e) that are seen (b n), None for all."""
         b, n = keys.shape[0], keys.shape[-2]
         blocks = blocks_of(n, width)

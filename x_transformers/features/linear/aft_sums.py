@@ -109,7 +109,7 @@ def is_flat(k: Tensor, w: Tensor) -> bool:
 # chunks
 
 
-class Chunks(NamedTuple):
+class AftChunks(NamedTuple):
     """Keys and values, b h N c d; `n` tokens, behind which there are hidden ones."""
 
     k: Tensor
@@ -117,7 +117,7 @@ class Chunks(NamedTuple):
     n: int
 
     @classmethod
-    def of(cls, k: Tensor, v: Tensor, size: int) -> Chunks:
+    def of(cls, k: Tensor, v: Tensor, size: int) -> AftChunks:
         return cls(in_chunks(k, size, least(k)), in_chunks(v, size), k.shape[-2])
 
     @property
@@ -188,7 +188,7 @@ def first(found: Scaled) -> Scaled:
 def simple(k: Tensor, v: Tensor, past: Scaled | None) -> Scaled:
     """Keys up to each query, and before them the sums (b h 2 d) of the past."""
     if torch.compiler.is_compiling():
-        chunks, past = Chunks.of(k, v, COMPILED_CHUNK), past_of(past)
+        chunks, past = AftChunks.of(k, v, COMPILED_CHUNK), past_of(past)
         far = delayed(running(met(chunks.k, chunks.v, None), past), 1, past)
         return chunks.joined(within(chunks.k, chunks.v, None).plus(far))
     level = k.detach().cummax(dim=-2).values
@@ -222,7 +222,7 @@ Near = Callable[[int, int], Tensor]
 def local(k: Tensor, v: Tensor, near: Near, window: int, causal: bool, past: Scaled | None) -> Scaled:
     """Keys up to each query, or all, with weights by place for those less than `window` away, and before them the
     `past` (b h 2 d), which is not near."""
-    chunks, past = Chunks.of(k, v, size_of(k, window)), past_of(past)
+    chunks, past = AftChunks.of(k, v, size_of(k, window)), past_of(past)
     size, totals = chunks.size, met(chunks.k, chunks.v, None)
     far = delayed(running(totals, past), 2, past)
     if not causal:
@@ -309,7 +309,7 @@ def full(k: Tensor, v: Tensor, of_query: Tensor, of_key: Tensor, causal: bool, m
     k, v, of_key = (t[..., earlier:, :] for t in everything)
     compiled = torch.compiler.is_compiling()
     size = min(power_of_two(most), COMPILED_ROWS) if compiled else min(CHUNK, power_of_two(n))
-    own = Chunks.of(k, v, size)
+    own = AftChunks.of(k, v, size)
     inside = own.joined(at_once(own.k, own.v, in_chunks(of_query, size) @ in_chunks(of_key, size).mT))
 
     def between(found: Scaled, *tokens: Tensor) -> Scaled:

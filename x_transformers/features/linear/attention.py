@@ -16,7 +16,7 @@ from x_transformers.core.rows import taken
 from x_transformers.features.documents import TellsDocuments, begins
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.linear.delta import corrected
-from x_transformers.features.linear.kernel import FeatureMap, Scaled, Tokens, causal, in_documents, read, summed
+from x_transformers.features.linear.kernel import FeatureMap, LinearTokens, Scaled, causal, in_documents, read, summed
 from x_transformers.features.linear.maps import (
     Phi,
     dpfp,
@@ -44,7 +44,7 @@ def write_gate(update: str, dim: int, heads: int) -> nn.Linear:
     return gate
 
 
-def written(update: str, tokens: Tokens, logits: Tensor) -> Tokens:
+def written(update: str, tokens: LinearTokens, logits: Tensor) -> LinearTokens:
     """Tokens with what gates say of them, by logits b k n 1. What is hidden changes nothing.
 
     gate     g = sigmoid(logit) of the state is left, and the token is written by 1 - g
@@ -280,11 +280,11 @@ class LinearAttention(AttentionFeature):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, None]:
         # query head h reads key head h mod k
         heads = rearrange(accurate(q), 'b (g k) n e -> b k g n e', k=k.shape[1])
-        keys = Tokens(accurate(k), accurate(v), self.seen(call))
+        keys = LinearTokens(accurate(k), accurate(v), self.seen(call))
         found = self.found(heads, keys, self.features_of(heads, call.scale), call)
         return clamped_to(rearrange(self.quotient(found.value), 'b k g n d -> b (g k) n d'), v.dtype), None
 
-    def found(self, q: Tensor, keys: Tokens, features: FeatureMap, call: Any) -> Scaled:
+    def found(self, q: Tensor, keys: LinearTokens, features: FeatureMap, call: Any) -> Scaled:
         """What the queries find, b k g n (e + 1)."""
         chunk, past = self.kernel_chunk, self.remembered(call)
         documents = getattr(call.own(TellsDocuments), 'ids', None)
@@ -309,10 +309,10 @@ class LinearAttention(AttentionFeature):
             return read(q, total.plus(front), features, chunk)
         return found if front is None else found.plus(read(q, front, features, chunk))
 
-    def per_document(self, q: Tensor, keys: Tokens, features: FeatureMap, call: Any, ids: Tensor) -> Scaled:
+    def per_document(self, q: Tensor, keys: LinearTokens, features: FeatureMap, call: Any, ids: Tensor) -> Scaled:
         """The same, where a query sees the tokens of its document alone, which need not stand side by side."""
         order = ids.argsort(dim=-1, stable=True)
-        sorted_keys = Tokens(*keys.each(lambda t, axis: taken(t, order, axis)))
+        sorted_keys = LinearTokens(*keys.each(lambda t, axis: taken(t, order, axis)))
         sorted_keys = sorted_keys._replace(document=begins(taken(ids, order, -1)).cumsum(dim=-1))
         q = taken(q, order, -2)
         if call.triangle or self.gated:
@@ -324,7 +324,7 @@ class LinearAttention(AttentionFeature):
         return Scaled(*sorted_back)
 
     def in_order(
-        self, q: Tensor, keys: Tokens, features: FeatureMap, past: Scaled | None = None
+        self, q: Tensor, keys: LinearTokens, features: FeatureMap, past: Scaled | None = None
     ) -> tuple[Scaled, Scaled]:
         """What queries find in the past and in the keys up to their own, and what all of them leave."""
         if self.kernel_update != 'delta':

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from x_transformers.core.modes import is_exporting, transformed
 from x_transformers.features.linear.kernel import (
+    ChunkMask,
     FeatureMap,
+    LinearTokens,
     Scaled,
-    Sight,
-    Tokens,
     by_spans,
     first,
     in_chunks,
@@ -121,13 +121,13 @@ class Told(NamedTuple):
 
 
 def corrected(
-    q: Tensor, tokens: Tokens, features: FeatureMap, chunk: int, past: Tensor | None = None
+    q: Tensor, tokens: LinearTokens, features: FeatureMap, chunk: int, past: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """What queries (b k g n e) find behind their own token, b k g n d, and the last state, b k m d."""
     n = q.shape[-2]
     chunk = chunk if torch.compiler.is_compiling() else max(min(chunk, n), 1)
 
-    def go_on(q: Tensor, part: Tokens, told: Any) -> tuple[Tensor, Told]:
+    def go_on(q: Tensor, part: LinearTokens, told: Any) -> tuple[Tensor, Told]:
         k, _, v = features.of_tokens(part)
         if told is None:
             state = k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]) if past is None else past
@@ -143,11 +143,11 @@ def corrected(
     return joined(parts).value, told.state
 
 
-def of_span(q: Tensor, tokens: Tokens, told: Told, chunk: int) -> tuple[Tensor, Told]:
+def of_span(q: Tensor, tokens: LinearTokens, told: Told, chunk: int) -> tuple[Tensor, Told]:
     """Some chunks at once, of features of queries (b k g n m) and keys (b k n m); their states one after the other."""
     n = q.shape[3]
     q, k, v, rate = (in_chunks(t, chunk) for t in (q, tokens.k, tokens.v, tokens.rate))
-    sight = Sight.of(tokens.document, told.document, k)
+    sight = ChunkMask.of(tokens.document, told.document, k)
     errors = rate * (k @ k.mT)  # of which the solution reads what is below the diagonal
     errors = errors if tokens.document is None else errors.masked_fill(~sight.near, 0.0)
     one = torch.eye(chunk, dtype=k.dtype, device=k.device).expand_as(errors)

@@ -64,7 +64,7 @@ class FeatureMap(NamedTuple):
     weighs: bool = True
     reads: tuple[Tensor, ...] = ()
 
-    def of_tokens(self, tokens: Tokens) -> tuple[Tensor, Tensor | None, Tensor]:
+    def of_tokens(self, tokens: LinearTokens) -> tuple[Tensor, Tensor | None, Tensor]:
         """Features of keys, nothing for hidden ones; their logarithms; and values."""
         k, up = self.of_keys(tokens.k)
         v = F.pad(tokens.v, (0, 1), value=1.0) if self.weighs else tokens.v
@@ -73,7 +73,7 @@ class FeatureMap(NamedTuple):
         return k.masked_fill(~tokens.seen, 0.0), None if up is None else up.masked_fill(~tokens.seen, least(up)), v
 
 
-class Tokens(NamedTuple):
+class LinearTokens(NamedTuple):
     """Keys (b k n e) and values (b k n d), which are `seen` (b 1 n 1), of which `document` (b or 1, n).
 
     rate    how strongly each is written, b k n 1, None for 1
@@ -91,19 +91,19 @@ class Tokens(NamedTuple):
         """Of each field and the axis of its tokens, None of those that there are not."""
         return [None if t is None else function(t, -1 if t is self.document else -2) for t in self]
 
-    def part(self, start: int, stop: int) -> Tokens:
+    def part(self, start: int, stop: int) -> LinearTokens:
         if (start, stop) == (0, self.k.shape[-2]):  # the gradient of a part fills up a whole
             return self
-        return Tokens(*self.each(lambda t, axis: t.narrow(axis, start, stop - start)))
+        return LinearTokens(*self.each(lambda t, axis: t.narrow(axis, start, stop - start)))
 
-    def flip(self) -> Tokens:
+    def flip(self) -> LinearTokens:
         """Back to front."""
-        return Tokens(*self.each(lambda t, axis: t.flip(axis)))
+        return LinearTokens(*self.each(lambda t, axis: t.flip(axis)))
 
-    def split(self, count: int) -> list[Tokens]:
+    def split(self, count: int) -> list[LinearTokens]:
         parts = self.each(lambda t, axis: t.split(count, axis))
         spans = len(parts[0])
-        return [Tokens(*one) for one in zip(*([None] * spans if t is None else t for t in parts), strict=True)]
+        return [LinearTokens(*one) for one in zip(*([None] * spans if t is None else t for t in parts), strict=True)]
 
 
 def least(t: Tensor) -> float:
@@ -153,10 +153,10 @@ def products(k: Tensor, v: Tensor) -> Tensor:
     return (v.mT @ k).mT  # so that the gradient of k is laid out as k is, which what made it reads many times as fast
 
 
-def summed(tokens: Tokens, features: FeatureMap, chunk: int) -> Scaled:
+def summed(tokens: LinearTokens, features: FeatureMap, chunk: int) -> Scaled:
     """What keys leave:  b k m d."""
 
-    def leave(part: Tokens, total: Scaled | None) -> Scaled:
+    def leave(part: LinearTokens, total: Scaled | None) -> Scaled:
         k, up, v = features.of_tokens(part)
         if up is None:
             return Scaled(products(k, v)).plus(total)
@@ -217,14 +217,14 @@ class Carry(NamedTuple):
 
 
 def causal(
-    q: Tensor, tokens: Tokens, features: FeatureMap, chunk: int, past: Scaled | None = None, before: bool = False
+    q: Tensor, tokens: LinearTokens, features: FeatureMap, chunk: int, past: Scaled | None = None, before: bool = False
 ) -> tuple[Scaled, Scaled]:
     """What queries (b k g n e) find in the `past` and in the keys up to their own, or `before` it:  b k g n d, and the
     sum of all these keys."""
     n = q.shape[-2]
     chunk = chunk if torch.compiler.is_compiling() else max(min(chunk, n), 1)
 
-    def go_on(q: Tensor, part: Tokens, carry: Any) -> tuple[Scaled, Carry]:
+    def go_on(q: Tensor, part: LinearTokens, carry: Any) -> tuple[Scaled, Carry]:
         k, up, v = features.of_tokens(part)
         carry = before_all(up, part, past) if carry is None else carry
         v = v if part.rate is None else v * part.rate
@@ -239,7 +239,7 @@ def causal(
     return joined(parts), Scaled(carry.sums, carry.level)
 
 
-def before_all(up: Tensor | None, tokens: Tokens, past: Scaled | None) -> Carry:
+def before_all(up: Tensor | None, tokens: LinearTokens, past: Scaled | None) -> Carry:
     """What stands before the first key."""
     document = None if tokens.document is None else tokens.document.new_full((len(tokens.document), 1), -1)
     if past is not None:
@@ -277,7 +277,7 @@ def lower(weights: Tensor, groups: int, diagonal: int) -> Tensor:
 
 
 def of_span(
-    q: Tensor, tokens: Tokens, up: Tensor | None, carry: Carry, chunk: int, before: bool
+    q: Tensor, tokens: LinearTokens, up: Tensor | None, carry: Carry, chunk: int, before: bool
 ) -> tuple[Scaled, Carry]:
     """Some chunks at once, of features of queries (b k g n m) and keys (b k n m)."""
     groups, n = q.shape[2:4]
@@ -333,9 +333,9 @@ class Levels(NamedTuple):
     last: Maybe[Tensor] = None
 
     @classmethod
-    def of(cls, up: Tensor | None, tokens: Tokens, carry: Carry, k: Tensor, diagonal: int) -> Levels:
+    def of(cls, up: Tensor | None, tokens: LinearTokens, carry: Carry, k: Tensor, diagonal: int) -> Levels:
         """k: b k N c m"""
-        chunk, sight = k.shape[3], Sight.of(tokens.document, carry.document, k, diagonal)
+        chunk, sight = k.shape[3], ChunkMask.of(tokens.document, carry.document, k, diagonal)
         near = goes_on = between = reads = None  # logarithms
         if tokens.fade is not None:
             left = in_chunks(tokens.fade, chunk).cumsum(dim=3)  # b k N c 1
@@ -364,7 +364,7 @@ class Levels(NamedTuple):
         )
 
 
-class Sight(NamedTuple):
+class ChunkMask(NamedTuple):
     """Of which numbers `Levels` are, by order and documents; None is all."""
 
     near: Tensor
@@ -373,7 +373,7 @@ class Sight(NamedTuple):
     reads: Maybe[Tensor] = None
 
     @classmethod
-    def of(cls, document: Tensor | None, last: Maybe[Tensor], k: Tensor, diagonal: int = 0) -> Sight:
+    def of(cls, document: Tensor | None, last: Maybe[Tensor], k: Tensor, diagonal: int = 0) -> ChunkMask:
         """`last`: of which document what stood before is, b 1.  k: b k N c m"""
         near, between = triangle(k.shape[3], k, diagonal), triangle(k.shape[2] + 1, k)
         if document is None:
@@ -413,7 +413,7 @@ def factors(logs: Tensor | None, where: Maybe[Tensor], like: Tensor) -> Tensor:
 # all keys of each document
 
 
-def in_documents(q: Tensor, tokens: Tokens, features: FeatureMap, chunk: int) -> Scaled:
+def in_documents(q: Tensor, tokens: LinearTokens, features: FeatureMap, chunk: int) -> Scaled:
     """What queries find in all keys of their document: in those up to their own, and from behind in the others."""
     ahead, _ = causal(q, tokens, features, chunk)
     behind, _ = causal(q.flip(-2), tokens.flip(), features, chunk, before=True)
