@@ -28,7 +28,7 @@ from x_transformers.flags import Feature, Features, warn_once
 from x_transformers.flags.checks import Maybe
 from x_transformers.kernels.dense import EAGER_STAGES, at_work, eager, is_plain, tile_heads
 from x_transformers.patterns import Pattern
-from x_transformers.patterns.branches import Branch, Columns, Rows as AllKeys, Span
+from x_transformers.patterns.branches import Branch, Columns, GatherRows, Reach
 from x_transformers.patterns.engine.placement import Placement
 
 # Where calls come here by themselves: on a CPU FlexAttention has no backward pass. Empty, it is never used.
@@ -363,7 +363,7 @@ def in_whole_blocks(pattern: Pattern, call: Call) -> bool:
 
 def neighbours(branch: Branch) -> bool:
     layout = branch.layout
-    return layout.stride == 1 if isinstance(layout, Span) else isinstance(layout, (Columns, AllKeys))
+    return layout.stride == 1 if isinstance(layout, Reach) else isinstance(layout, (Columns, GatherRows))
 
 
 def bounds_of(place: Placement, batch: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:

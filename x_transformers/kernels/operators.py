@@ -32,7 +32,7 @@ from x_transformers.kernels.dense import (
     tile_heads,
 )
 from x_transformers.kernels.flex import attempted, fits, has_form, in_one_dtype
-from x_transformers.patterns.branches import Branch, Span
+from x_transformers.patterns.branches import Branch, Reach
 from x_transformers.patterns.engine.attention import FEW_QUERIES, of_branches, scores_of
 from x_transformers.patterns.engine.flash import takes
 from x_transformers.patterns.engine.layouts import Grid
@@ -79,7 +79,7 @@ def in_band(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor | None:
         return (i - j <= past) & (j - i <= ahead)
 
     grid = Grid(call.keys, call.keys - call.rows, q.device)
-    branch = Branch(Span(CHUNK, past, ahead), near, 1)
+    branch = Branch(Reach(CHUNK, past, ahead), near, 1)
     return of_branches(q, k, v, call, (branch,), grid, scores_of(call, masks))[0]
 
 

@@ -64,11 +64,14 @@ from x_transformers.patterns.base import (
 )
 from x_transformers.patterns.behind import Behind
 from x_transformers.patterns.blocks import BigBird, BlockPermutation, RandomBlocks
-from x_transformers.patterns.branches import Branch, Columns, Listed, Rows, Span
+from x_transformers.patterns.branches import Branch, Columns, GatherRows, Listed, Reach
 from x_transformers.patterns.images import Conv2D, Local2D, block_raster_order
 from x_transformers.patterns.local import BlockLocal, Local1D, Row, Sliding
 from x_transformers.patterns.strided import Column, Strided, Summary
 from x_transformers.patterns.tokens import Global
+
+# the names of these layouts in earlier releases
+Rows, Span = GatherRows, Reach
 
 NAMED.update(
     sliding=Sliding(256),
@@ -94,6 +97,7 @@ __all__ = [
     'Column',
     'Columns',
     'Conv2D',
+    'GatherRows',
     'Global',
     'Intersection',
     'Listed',
@@ -102,6 +106,7 @@ __all__ = [
     'Mix',
     'Pattern',
     'RandomBlocks',
+    'Reach',
     'Row',
     'Rows',
     'Sliding',

@@ -13,7 +13,7 @@ from torch import Tensor
 from x_transformers.flags.checks import ConfigError, shown
 from x_transformers.patterns.base import Mix, Pattern, as_pattern, divided, is_pattern, pattern
 from x_transformers.patterns.blocks import AtRandom
-from x_transformers.patterns.branches import Branch, Columns, Listed, Rows, Span
+from x_transformers.patterns.branches import Branch, Columns, GatherRows, Listed, Reach
 
 
 @pattern('behind')
@@ -64,7 +64,7 @@ class Behind(Pattern):
             return branch.sees(own, key, marks) & both
 
         layout, first = branch.layout, self.first
-        if isinstance(layout, Span):
+        if isinstance(layout, Reach):
             # chunks still begin at 0: what a moved one holds is in one of them and the two next to it
             more = 0 if first % (layout.size * layout.stride) == 0 else layout.size - 1
             return Branch(replace_span(layout, more), sees)
@@ -73,7 +73,7 @@ class Behind(Pattern):
             return Branch(Listed(layout.size, keys), sees)
         if isinstance(layout, Columns):
             return Branch(Columns(layout.keys + first), sees)
-        return Branch(Rows(layout.queries + first), sees)
+        return Branch(GatherRows(layout.queries + first), sees)
 
     # what the other says, of positions further on
 
@@ -124,8 +124,8 @@ def parts_of(one: Pattern) -> list[Pattern]:
     return [one, *(inner for part in one.parts() for inner in parts_of(part))]
 
 
-def replace_span(span: Span, more: int) -> Span:
-    return Span(span.size, span.before + more, span.after + more, span.stride)
+def replace_span(span: Reach, more: int) -> Reach:
+    return Reach(span.size, span.before + more, span.after + more, span.stride)
 
 
 def lists_behind(keys: Tensor, size: int, first: int, chunks: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from x_transformers.flags.checks import ConfigError, Maybe, is_int
 from x_transformers.patterns.base import Pattern, divided, pattern
-from x_transformers.patterns.branches import Branch, Columns, Listed, Rows, Span
+from x_transformers.patterns.branches import Branch, Columns, GatherRows, Listed, Reach
 
 
 def of_rows(size: Any, like: Tensor) -> Any:
@@ -88,9 +88,9 @@ class BlockPermutation(Pattern):
         if isinstance(block, Tensor):
             return self.of_each_row(n)
         if n < self.blocks:
-            return (Branch(Span(max(n, 1), 0, 0), self.visible),)
+            return (Branch(Reach(max(n, 1), 0, 0), self.visible),)
         if self.shift % filled == 0:
-            return (Branch(Span(block, 0, 0), self.visible, block),)
+            return (Branch(Reach(block, 0, 0), self.visible, block),)
         first = (torch.arange(filled) + self.shift) % filled * block
         return (Branch(Listed(block, first.unsqueeze(-1) + torch.arange(block)), self.visible),)
 
@@ -371,13 +371,13 @@ class BigBird(AtRandom):
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
         several, count = isinstance(self.length, Tensor), divided(n, self.block)
         if count < self.most:  # and so is each row
-            return (Branch(Span(max(n, 1), 0, 0), lambda i, j, marks=None: (i >= 0) & (j >= 0)),)
+            return (Branch(Reach(max(n, 1), 0, 0), lambda i, j, marks=None: (i >= 0) & (j >= 0)),)
         beside = self.window_blocks // 2 * self.block
-        found = [Branch(Span(self.block, beside, beside), self.sees_near)]
+        found = [Branch(Reach(self.block, beside, beside), self.sees_near)]
         if self.global_blocks or several:
             own = self.global_places(n)
             found.append(Branch(Columns(own), lambda i, j, marks=None: ~self.is_global(i) & self.is_global(j)))
-            found.append(Branch(Rows(own), lambda i, j, marks=None: (i >= 0) & (j >= 0)))
+            found.append(Branch(GatherRows(own), lambda i, j, marks=None: (i >= 0) & (j >= 0)))
         if self.others is not None:
             (drawn,) = self.others.branches(n, causal)
             found.append(Branch(drawn.layout, lambda i, j, marks=None: ~self.is_global(i) & (j >= 0)))

@@ -3,10 +3,10 @@
 A `Branch` is a `layout` of queries and keys, and which of the pairs that meet there it `sees`. Of several branches each
 must see other pairs; what they find is put together exactly. Positions count from 0, n of them.
 
-    Span      chunks of neighbouring queries, and the keys around each
-    Listed    chunks of queries, and for each a list of keys
-    Columns   all queries, and some keys
-    Rows      some queries, and all keys
+    Reach         chunks of neighbouring queries, and the keys around each
+    Listed        chunks of queries, and for each a list of keys
+    Columns       all queries, and some keys
+    GatherRows    some queries, and all keys
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from x_transformers.flags.checks import Maybe
 Visible = Callable[[Tensor, Tensor, Any], Tensor]
 
 
-class Span(NamedTuple):
+class Reach(NamedTuple):
     """Chunks of `size` queries, from position 0 on. Each reads its own positions, `before` more and `after` more.
 
     With a `stride` s the tokens are split by p mod s first; chunks, and what is before and after, are of each class.
@@ -51,7 +51,7 @@ class Columns(NamedTuple):
     keys: Maybe[Tensor]
 
 
-class Rows(NamedTuple):
+class GatherRows(NamedTuple):
     """The queries at these positions, k, or of each row b k, -1 for none, read all keys; None for those that are
     marked."""
 
@@ -61,14 +61,14 @@ class Rows(NamedTuple):
 class Branch(NamedTuple):
     """Which pairs of a layout are seen.  period: as that of a pattern, of `sees`."""
 
-    layout: Span | Listed | Columns | Rows
+    layout: Reach | Listed | Columns | GatherRows
     sees: Visible
     period: int | None = None
 
     @property
     def of_marks(self) -> bool:
         """Whether its layout is that of marked queries or keys."""
-        return isinstance(self.layout, (Columns, Rows)) and self.layout[0] is None
+        return isinstance(self.layout, (Columns, GatherRows)) and self.layout[0] is None
 
     def without(self, others: Sequence[Any]) -> Branch:
         """What none of some patterns sees."""

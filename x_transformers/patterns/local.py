@@ -8,7 +8,7 @@ from torch import Tensor
 
 from x_transformers.flags.checks import is_int
 from x_transformers.patterns.base import Pattern, pattern
-from x_transformers.patterns.branches import Branch, Span
+from x_transformers.patterns.branches import Branch, Reach
 
 # Queries that read their neighbours at once: with fewer products are small, with more too many keys are read in vain.
 CHUNK = 64
@@ -53,7 +53,7 @@ class Sliding(Pattern):
         return min(n, self.window * (1 if causal else 2) + 1)
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
-        return (Branch(Span(CHUNK, self.window, 0 if causal else self.window, self.step), self.visible, 1),)
+        return (Branch(Reach(CHUNK, self.window, 0 if causal else self.window, self.step), self.visible, 1),)
 
     @property
     def period(self) -> int:
@@ -81,7 +81,7 @@ class BlockLocal(Pattern):
         return min(n, self.block)
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
-        return (Branch(Span(self.block, 0, 0), self.visible, self.block),)
+        return (Branch(Reach(self.block, 0, 0), self.visible, self.block),)
 
     @property
     def period(self) -> int:
@@ -118,7 +118,7 @@ class Local1D(Pattern):
         return min(n, self.query_block + self.memory * (1 if causal else 2))
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
-        own = Span(self.query_block, self.memory, 0 if causal else self.memory)
+        own = Reach(self.query_block, self.memory, 0 if causal else self.memory)
         return (Branch(own, self.visible, self.query_block),)
 
     @property
@@ -150,7 +150,7 @@ class Row(Pattern):
         return min(n, self.width)
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
-        return (Branch(Span(self.width, 0, 0), self.visible, self.width),)
+        return (Branch(Reach(self.width, 0, 0), self.visible, self.width),)
 
     @property
     def period(self) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from x_transformers.patterns.base import Pattern, divided, pattern
-from x_transformers.patterns.branches import Branch, Columns, Span
+from x_transformers.patterns.branches import Branch, Columns, Reach
 
 # queries that see themselves, at once
 ITSELF = 16
@@ -33,7 +33,7 @@ class Strided(Pattern):
         return divided(n, self.stride)
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
-        return (Branch(Span(max(divided(n, self.stride), 1), 0, 0, self.stride), self.visible, 1),)
+        return (Branch(Reach(max(divided(n, self.stride), 1), 0, 0, self.stride), self.visible, 1),)
 
     @property
     def period(self) -> int:
@@ -56,7 +56,7 @@ class Column(Pattern):
         return divided(n, self.width)
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
-        return (Branch(Span(max(divided(n, self.width), 1), 0, 0, self.width), self.visible, 1),)
+        return (Branch(Reach(max(divided(n, self.width), 1), 0, 0, self.width), self.visible, 1),)
 
     @property
     def period(self) -> int:
@@ -107,7 +107,7 @@ class Summary(Pattern):
         keys = (first.unsqueeze(-1) + torch.arange(self.c)).flatten()  # the last ones may be none, in graphs too
         return (
             Branch(Columns(keys), lambda i, j, marks=None: self.sums_up(j) & (i != j), self.stride),
-            Branch(Span(ITSELF, 0, 0), lambda i, j, marks=None: i == j, 1),
+            Branch(Reach(ITSELF, 0, 0), lambda i, j, marks=None: i == j, 1),
         )
 
     @property

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from x_transformers.flags.checks import Maybe, is_int
 from x_transformers.patterns.base import Pattern, Several, pattern
-from x_transformers.patterns.branches import Branch, Columns, Rows
+from x_transformers.patterns.branches import Branch, Columns, GatherRows
 
 
 @pattern('global')
@@ -63,7 +63,7 @@ class Global(Pattern):
         own = None if self.mask else self.places()
         return (
             Branch(Columns(own), lambda i, j, marks=None: self.chosen(j, marks) | (i != i)),
-            Branch(Rows(own), lambda i, j, marks=None: self.chosen(i, marks) & ~self.chosen(j, marks)),
+            Branch(GatherRows(own), lambda i, j, marks=None: self.chosen(i, marks) & ~self.chosen(j, marks)),
         )
 
     @property
@@ -108,7 +108,7 @@ class MarkedQueries(MarkedKeys):
         return marks(i) | (j != j)
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
-        return (Branch(Rows(None), self.visible),)
+        return (Branch(GatherRows(None), self.visible),)
 
 
 def without_marked_queries(pattern: Pattern) -> Pattern:

@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensor
 from x_transformers.core.recompute import batched
 from x_transformers.flags.checks import Maybe
 from x_transformers.patterns.base import divided
-from x_transformers.patterns.branches import Columns, Listed, Rows, Span
+from x_transformers.patterns.branches import Columns, GatherRows, Listed, Reach
 
 
 class Grid(NamedTuple):
@@ -52,10 +52,10 @@ def to_4d(t: Tensor) -> Tensor:
     return t.reshape(*[1] * (4 - t.ndim), *t.shape)
 
 
-def group_of(layout: Span | Listed | Columns | Rows, grid: Grid) -> Group:
+def group_of(layout: Reach | Listed | Columns | GatherRows, grid: Grid) -> Group:
     if grid.at is not None:
         return of_each(layout, grid)
-    if isinstance(layout, Span):
+    if isinstance(layout, Reach):
         return of_span(layout, grid)
     if isinstance(layout, Listed):
         chunks = divided(grid.n, layout.size)
@@ -97,7 +97,7 @@ def marked(grid: Grid) -> Tensor:
     return torch.where(grid.marks, grid.count(grid.n), -1)[:, None, None]
 
 
-def of_span(span: Span, grid: Grid) -> Group:
+def of_span(span: Reach, grid: Grid) -> Group:
     size, before, after, stride = span
     first = grid.first // stride // size
     chunks = divided(divided(grid.n, stride), size) - first
@@ -109,11 +109,11 @@ def of_span(span: Span, grid: Grid) -> Group:
     return Group(to_4d(within(queries, grid.first, grid.n).flatten(0, 1)), to_4d(within(keys, 0, grid.n).flatten(0, 1)))
 
 
-def of_each(layout: Span | Listed | Columns | Rows, grid: Grid) -> Group:
+def of_each(layout: Reach | Listed | Columns | GatherRows, grid: Grid) -> Group:
     """A group for each of the queries."""
     at = grid.at if grid.at.ndim == 2 else grid.at[None]  # b|1 i
     queries = within(at, 0, grid.n)[:, None, :, None]
-    if isinstance(layout, Span):
+    if isinstance(layout, Reach):
         size, before, after, stride = layout
         own = at // stride // size * size
         own = own.unsqueeze(-1) + grid.count(-before, size + after)

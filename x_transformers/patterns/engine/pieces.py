@@ -15,7 +15,7 @@ from torch import Tensor
 from x_transformers.core.rows import Pointwise
 from x_transformers.flags.checks import Maybe
 from x_transformers.patterns.base import divided
-from x_transformers.patterns.branches import Branch, Columns, Listed, Span
+from x_transformers.patterns.branches import Branch, Columns, Listed, Reach
 from x_transformers.patterns.engine.formula import none_marked
 from x_transformers.patterns.engine.layouts import Grid
 
@@ -145,7 +145,7 @@ class Family(NamedTuple):
     reads: int
 
 
-def families(span: Span, first: int, n: int) -> list[Family]:
+def families(span: Reach, first: int, n: int) -> list[Family]:
     """The chunks of n positions with queries from the first on: those that have all of their keys, and the rest."""
     size, before, after, _ = span
     if first >= n:
@@ -212,7 +212,7 @@ def hidden(where: Tensor, dtype: torch.dtype) -> Tensor:
 def pieces_of(branch: Branch, cut: Cut) -> Iterator[Piece]:
     """The pieces of a branch; each query is in at most one of them."""
     layout = branch.layout
-    if isinstance(layout, Span):
+    if isinstance(layout, Reach):
         return of_span(branch, layout, cut)
     if isinstance(layout, Listed):
         return of_lists(branch, layout, cut)
@@ -243,7 +243,7 @@ def classes(stride: int, first: int, n: int) -> Iterator[tuple[int, int, int, in
             begin, known = r, own
 
 
-def of_span(branch: Branch, span: Span, cut: Cut) -> Iterator[Piece]:
+def of_span(branch: Branch, span: Reach, cut: Cut) -> Iterator[Piece]:
     for begin, end, first, last in classes(span.stride, cut.grid.first, cut.grid.n):
         for own in families(span, first, last):
             few = max(WINDOWS // (cut.heads * own.reads * cut.width * own.count), 1)
