@@ -8,7 +8,7 @@ import torch
 from x_transformers import Decoder, FeedForward, TransformerWrapper
 from x_transformers.features import ATTENTION, AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
 from x_transformers.flags import Check, flag
-from x_transformers.flags.renamed import OLD_DECLARATIONS
+from x_transformers.flags.renamed import OLD_DECLARATIONS, RENAMED
 
 
 def own(level, stage, method):
@@ -198,3 +198,25 @@ def test_declarations_of_earlier_releases_in_setup(logged):
     for name, words in (('joins_tokens', 'call `self.refuse`'), ('waits', 'a property `always`')):
         with pytest.raises(TypeError, match=f'Mine has a property `{name}`, which is now .*{words}'):
             type('Mine', (Forgets,), {name: property(lambda self: 'reason')})
+
+
+def test_names_of_earlier_releases(logged, monkeypatch):
+    """A stage or a declaration that has another name today is found by the one that it had."""
+    monkeypatch.setattr(AttentionFeature, 'renamed_stages', {'final': 'result'})
+    monkeypatch.setitem(RENAMED, 'unneeded', 'row_wise')
+
+    class Renamed(AttentionFeature):
+        renamed = flag(False, 'does it')
+        unneeded = True
+
+        def setup(self, host):
+            self.unneeded = 3
+
+        def final(self, out, call):
+            return 2 * out
+
+    assert Renamed.runs_at() == ('result',) and Renamed.row_wise is True and not hasattr(Renamed, 'final')
+    net = Decoder(dim=16, depth=1, heads=2, features=[Renamed], attn_renamed=True)
+    found = net.layers[0][1].features.find(Renamed)
+    assert found.row_wise == found.unneeded == 3
+    assert any('Renamed has `final`, which is now `result`, `unneeded`, which is now `row_wise`' in t for t in logged)

@@ -44,8 +44,13 @@ class Stage(NamedTuple):
         return f'({value}, call) -> {value}' + (f', {rest}' if rest else '')
 
 
-def level(*stages: Stage, removed: Mapping[str, str] | None = None) -> Callable[[Level], Level]:
-    """Set the stages of a level, in running order, and the names of earlier ones, with what to use instead.
+def level(
+    *stages: Stage, removed: Mapping[str, str] | None = None, renamed: Mapping[str, str] | None = None
+) -> Callable[[Level], Level]:
+    """Set the stages of a level, in running order, and the names of earlier ones.
+
+    `removed` says what to use instead. `renamed` has the new names; features of users may use the old ones for one
+    minor version.
 
     `{stages}` in the docstring of the class becomes their table, `{handled}` that of HANDLED.
     """
@@ -66,6 +71,7 @@ def level(*stages: Stage, removed: Mapping[str, str] | None = None) -> Callable[
         kind.axes = {stage.name: axes for stage in stages if (axes := stage.axes)}
         kind.signatures = {stage.name: stage.signature for stage in stages}
         kind.removed_stages = dict(removed or {})
+        kind.renamed_stages = dict(renamed or {})
         return kind
 
     return of
@@ -290,7 +296,7 @@ class FeedForwardFeature(Feature):
 
 
 # the stages of a feedforward that run at each call
-IN_FEEDFORWARD = ('enter', 'run', 'around', 'result')
+IN_FEEDFORWARD = ('enter', 'run', 'result')
 
 
 @level(

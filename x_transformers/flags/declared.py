@@ -23,7 +23,7 @@ from x_transformers.flags.checks import (
     shown,
 )
 from x_transformers.flags.contracts import check_ring, chosen, number_of_arguments, ring_of, takes_arguments
-from x_transformers.flags.renamed import OLD_DECLARATIONS, translate_declarations, translate_of_instance
+from x_transformers.flags.renamed import OLD_DECLARATIONS, RENAMED, translate_declarations, translate_of_instance
 
 PACKAGE = __name__.partition('.')[0]
 REQUIRED = inspect.Parameter.empty
@@ -179,6 +179,7 @@ class Feature:
 
     stages: ClassVar[dict[str, str]] = {}
     reversed_stages: ClassVar[frozenset[str]] = frozenset()
+    renamed_stages: ClassVar[dict[str, str]] = {}  # names of earlier versions -> those of today
     removed_stages: ClassVar[dict[str, str]] = {}  # names of earlier stages -> what to use instead
     axes: ClassVar[dict[str, tuple[str, ...]]] = {}  # of the value of a ring
     gives: ClassVar[dict[str, str]] = {}  # what terms and choices give
@@ -306,9 +307,11 @@ class Feature:
         return self.runs_at()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in OLD_DECLARATIONS and self.is_own:
-            translate_of_instance(self, name, value)
-            return
+        if self.is_own:
+            name = RENAMED.get(name, name)
+            if name in OLD_DECLARATIONS:
+                translate_of_instance(self, name, value)
+                return
         if not isinstance(value, (torch.Tensor, nn.Module)):
             self.__dict__[name] = value
             return
@@ -329,6 +332,8 @@ class Feature:
         self.owned[name] = (*path, last)
 
     def __getattr__(self, name: str) -> Any:
+        if name in RENAMED and self.is_own:
+            return getattr(self, RENAMED[name])
         if name.startswith('__') or name in ('owned', 'host') or name not in self.owned:
             raise AttributeError(f'{type(self).__name__} has no attribute {name!r}')
         found = self.host

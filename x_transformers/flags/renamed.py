@@ -29,6 +29,8 @@ IN_REFUSES: dict[str, Callable[[Any], tuple[str, dict[str, Any]]]] = {
     'can_pad_left': ability('left padding', 'its sequences cannot be padded on the left'),
     'not_in_stack': lambda value: ('`refuses = {flag: reason}`', dict(value)),
 }
+# Old name -> new name, of declarations whose values are the same.
+RENAMED: dict[str, str] = {}
 OLD_DECLARATIONS = {*IN_REFUSES, 'must_be', 'waits', 'looks_ahead_by'}
 
 
@@ -37,10 +39,11 @@ def translate_declarations(cls: Any) -> None:
 
     Raises TypeError for a property of such a name, which cannot be translated.
     """
-    own = vars(cls)
-    old = [name for name in own if name in OLD_DECLARATIONS and not callable(own[name])]
     if not cls.is_own:
         return
+    rename_members(cls)
+    own = vars(cls)
+    old = [name for name in own if name in OLD_DECLARATIONS and not callable(own[name])]
     spelled = [translate_one(cls, name) for name in old if name in IN_REFUSES]
     translate_inputs(cls, old, spelled)
     if by := own.get('looks_ahead_by'):
@@ -49,6 +52,17 @@ def translate_declarations(cls: Any) -> None:
         delattr(cls, name)
     if spelled:
         warn_once(f'{cls.__name__} declares {", ".join(spelled)}')
+
+
+def rename_members(cls: Any) -> None:
+    """Give stages and declarations with names of earlier versions those of today, with one warning."""
+    stages = {old: new for old, new in cls.renamed_stages.items() if callable(vars(cls).get(old))}
+    found = stages | {old: new for old, new in RENAMED.items() if old in vars(cls)}
+    for old, new in found.items():
+        setattr(cls, new, vars(cls)[old])
+        delattr(cls, old)
+    if found:
+        warn_once(f'{cls.__name__} has {", ".join(f"`{old}`, which is now `{new}`" for old, new in found.items())}')
 
 
 def translate_one(cls: Any, name: str) -> str:
