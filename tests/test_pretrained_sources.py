@@ -284,8 +284,8 @@ def test_configs_of_other_kinds(tmp_path):
         (b'', 'it is empty'), (b'{"a": ', 'Expecting value'), (b'[1]', 'holds a list'), (LFS, 'git lfs pull'),
         (b'{"builder_config": {}, "pretrained_config": {}}', 'TensorRT-LLM'),
         (b'{"hidden_size": 3}', '"model_type": "bert"'), (b'{"pretrained_cfg": {}, "architecture": "v"}', 'timm'),
-        (b'{"model_type": "llama", "quantization": {"bits": 4}}', 'few bits'),
-        (b'{"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}', 'few bits'),
+        (b'{"model_type": "llama", "quantization": {"bits": 4}}', 'quantized weights'),
+        (b'{"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}', 'quantized weights'),
     ):  # fmt: skip
         put(tmp_path, None, config__json=config, model__safetensors=STATE)
         with pytest.raises(ValueError, match=words):

@@ -93,7 +93,7 @@ def make_steps(spec: ModelSpec, fields: Fields, names: Collection[str]) -> list[
     actual = {strip_wrappers(name).removeprefix(around): name for name in names}
     sizes, start = fields.sizes(), fields.start()
     if len(actual) != len(names):
-        raise LookupError(f'the row of {spec.type} has two layers of one name')
+        raise LookupError(f'the table entry of {spec.type} has two layers of one name')
     layers = [int(m[1]) for name in actual for m in re.finditer(r'layers\.(\d+)\.', name)]
     made: dict[str, WeightMapping] = {}
     for one in spec.links:
@@ -106,16 +106,18 @@ def make_steps(spec: ModelSpec, fields: Fields, names: Collection[str]) -> list[
             if not all(there):
                 if any(there):
                     missing = ours[there.index(False)]
-                    raise LookupError(f'the row of {spec.type} gives `{missing}`, which the model does not have')
+                    raise LookupError(
+                        f'the table entry of {spec.type} gives `{missing}`, which the model does not have'
+                    )
                 continue
             twice = next((name for name in ours if name in made), None)
             if twice is not None:
-                raise LookupError(f'the row of {spec.type} gives `{twice}` twice')
+                raise LookupError(f'the table entry of {spec.type} gives `{twice}` twice')
             made.update(dict.fromkeys(ours, one))
             theirs = expand_names([fill_pattern(name, i).removeprefix(start) for name in one.theirs], sizes)
             found.append(ConversionStep(theirs, tuple(actual[name] for name in ours), one.change, sizes))
     if rest := actual.keys() - made.keys():
-        raise LookupError(f'the row of {spec.type} does not give `{actual[min(rest)]}`')
+        raise LookupError(f'the table entry of {spec.type} does not give `{actual[min(rest)]}`')
     return found
 
 

@@ -344,7 +344,7 @@ def read_rope_of_kind(c: Fields, kind: str) -> dict[str, Any]:
     given = get_rope_parameters(c)
     if given.get('partial_rotary_factor', 1) != 1:  # It stands outside of the kinds of layers.
         raise ConfigError(
-            f'`partial_rotary_factor` of this {c.spec.type} checkpoint stands beside the kinds of layers in '
+            f'`partial_rotary_factor` of this {c.spec.type} checkpoint cannot be combined with kinds of layers in '
             f'`rope_parameters`, it must be in those of {kind}'
         )
     said = dict(given.get(kind) or {'rope_type': 'default'})
@@ -361,7 +361,7 @@ def rotated(c: Fields) -> int:
     if width % 2:
         raise ConfigError(
             f'`partial_rotary_factor` of this {c.spec.type} checkpoint is {part}, of a head of {head_width(c)}: '
-            f'features turn in pairs, and {width} is odd'
+            f'rotary embeddings rotate pairs of channels, and {width} is odd'
         )
     return width
 
@@ -375,7 +375,7 @@ def rotated_latents(c: Fields) -> int:
         if value != wanted:
             raise ConfigError(
                 f'`{name}` of this {c.spec.type} checkpoint is {value}, it must be {wanted}: `qk_rope_head_dim` says '
-                f'how many features turn'
+                f'how many channels are rotated'
             )
     return c.qk_rope_head_dim
 

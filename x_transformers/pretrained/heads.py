@@ -141,8 +141,8 @@ def select_head(spec: ModelSpec, config: Mapping[str, Any], head: Any) -> ModelS
         fits = [] if name.endswith(MAIN) else [kind for kind, own in spec.heads.items() if name.endswith(own.ends)]
         if not fits and spec.heads and re.search(r'For(?!PreTraining)[A-Z]\w*$', name) and not name.endswith(MAIN):
             raise ConfigError(
-                f'`architectures` of this {spec.type} checkpoint is {name!r}, whose head is not read: `head` can be '
-                f'{known}'
+                f'`architectures` of this {spec.type} checkpoint is {name!r}, whose head is not supported: '
+                f'`head` can be {known}'
             )
         return kinds[fits[0]](name) if fits else spec
     if not isinstance(head, str) or head not in kinds:

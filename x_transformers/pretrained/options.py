@@ -44,7 +44,7 @@ def make_placement(device_map: Any) -> Callable[[str], torch.device | None]:
     def place(name: str) -> torch.device | None:
         fits = [p for p in devices if p == '' or name == p or name.startswith(f'{p}.')]
         if not fits:
-            raise ValueError(f"`device_map` says nothing of `{name}`: give '' as a prefix of all modules")
+            raise ValueError(f"`device_map` has no prefix of `{name}`: add '' for all other modules")
         return devices[max(fits, key=len)]
 
     return place

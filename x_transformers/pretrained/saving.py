@@ -65,8 +65,8 @@ def save(
     apart = next((name for name, t in model.state_dict(keep_vars=True).items() if hasattr(t, 'full_tensor')), None)
     if apart is not None:
         raise ValueError(
-            f'`{apart}` of the model lies on several devices: put `State(model).whole()` of x_transformers.parallel '
-            f'into the `State` of a model on one device, and save that'
+            f'`{apart}` of the model is distributed over several devices: put `State(model).whole()` of '
+            f'x_transformers.parallel into the `State` of a model on one device, and save that'
         )
     if not isinstance(generation, Mapping | None):
         raise TypeError(f'`generation` got {shown(generation)}, it must be a dict or None')

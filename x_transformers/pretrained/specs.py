@@ -219,7 +219,7 @@ class Fields:
             self.asked.append(name)
             return found
         except KeyError:
-            raise AttributeError(f'the row of {self.spec.type} reads no field `{name}`') from None
+            raise AttributeError(f'the table entry of {self.spec.type} has no field `{name}`') from None
 
     def class_of_config(self) -> str:
         """Return the class that wrote the config. An unknown one is refused if the spec has several, else the first is
@@ -239,17 +239,17 @@ class Fields:
         few_bits = next((name for name in QUANTIZED if self.config.get(name)), None)
         if few_bits is not None:
             raise ConfigError(
-                f'`{few_bits}` of this {spec.type} checkpoint is set: weights in few bits are not read, save them in '
-                f'bfloat16 first, by `AutoModel.from_pretrained(path, dtype="bfloat16").dequantize()`, or take the '
-                f'model before it was quantized'
+                f'`{few_bits}` of this {spec.type} checkpoint is set: quantized weights are not supported, save '
+                f'them in bfloat16 first, by `AutoModel.from_pretrained(path, dtype="bfloat16").dequantize()`, or '
+                f'take the model before it was quantized'
             )
         known = list_known_fields(spec)
         unknown = find_unknown_fields(spec, self.config)
         if unknown:
             raise ConfigError(
                 f'`{unknown[0]}` of this {spec.type} checkpoint is {shown(self.config[unknown[0]])}, which the library '
-                f'does not know{did_you_mean(unknown[0], known)}; `unknown={unknown}` passes over what changes no '
-                f"numbers, and `unknown='ignore'` over any such field"
+                f'does not know{did_you_mean(unknown[0], known)}; `unknown={unknown}` ignores it if it does not '
+                f"affect the outputs, and `unknown='ignore'` ignores all such fields"
             )
         for name, value in self.config.items():
             allowed = spec.fixed.get(name)
@@ -350,7 +350,7 @@ def drop_unknown(spec: ModelSpec, config: Mapping[str, Any], unknown: Any) -> tu
         raise TypeError(f"`unknown` got {shown(unknown)}, it must be 'error', 'ignore', or names of fields")
     wrong = next((name for name in names if name in list_known_fields(spec)), None)
     if wrong is not None:
-        raise ConfigError(f'`unknown` names `{wrong}`, which a {spec.type} reads: it cannot be passed over')
+        raise ConfigError(f'`unknown` names `{wrong}`, which a {spec.type} reads: it cannot be ignored')
     found = [name for name in find_unknown_fields(spec, config) if unknown == 'ignore' or name in names]
     changed = {name: value for name, value in config.items() if name not in found}
     for part, kind, _ in spec.parts.values():
