@@ -1,4 +1,4 @@
-"""The loss of labels of sequences or tokens: classes, several labels each, or numbers."""
+"""Losses of labels of sequences or tokens: classes, multiple labels, or numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ a_weight_each = Check(
 
 
 class OfClasses(NamedTuple):
-    """What the loss of classes is beside a cross entropy: `label_smoothing`, and a weight of each class."""
+    """Options of the loss of classes: `label_smoothing`, and a weight for each class."""
 
     label_smoothing: float = 0.0
     class_weights: Sequence[float] | None = None

@@ -1,4 +1,4 @@
-"""Losses beside that of the next token: of tokens further on, and of what the layers between would predict.
+"""Auxiliary losses: later tokens, and predictions of intermediate layers.
 
     sum_l w_l(progress) sum_s c_s mean_t CE(logits_s(h^l_t), y_{t+s}),      c_0 = 1, w_N = 1
 
@@ -29,8 +29,8 @@ weights = Check(
 
 
 def layer_weights(schedule: str, progress: float, layers: int) -> list[float]:
-    """The weight of each layer but the last, the lowest first: it is gone at l / 2N of the training, 'step' at once,
-    'linear' bit by bit.
+    """Return the weight of each layer but the last, the lowest first. It reaches zero at l / 2N of the training: at
+    once for 'step', linearly for 'linear'.
 
         step      1 if progress < l / 2N
         linear    max(0, 1 - 2N progress / l)
@@ -41,7 +41,7 @@ def layer_weights(schedule: str, progress: float, layers: int) -> list[float]:
 
 
 class Targets(NamedTuple):
-    """What is to be predicted, for each head: head s predicts the token s places behind the next one.
+    """Targets of each output head: head s predicts the token s positions after the next one.
 
     tokens      b n    the sequence, `ignore_index` for what is no target
     ignore_index
@@ -111,7 +111,7 @@ class Objective(NamedTuple):
 
 
 def of_head(logits: Any, head: int) -> Any:
-    """The logits of one of several heads, a tuple of them or a `Readout`."""
+    """Return the logits of one of several heads, from a tuple of them or a `Readout`."""
     if not isinstance(logits, Readout):
         return logits[head]
     if logits.linears is not None:
@@ -124,7 +124,7 @@ def of_head(logits: Any, head: int) -> Any:
 
 
 class AuxiliaryLosses(nn.Module):
-    """Which losses join that of the next token in training, as it goes on. It has nothing that learns.
+    """Schedule of the losses added to that of the next token during training. It has no parameters.
 
     net         whose blocks and heads they are of
     schedule    False, 'step' or 'linear': how the layers between fade
@@ -148,7 +148,7 @@ class AuxiliaryLosses(nn.Module):
             self.layer_weights.copy_(new)
 
     def at(self, progress: float) -> tuple[tuple[int, ...], Tensor]:
-        """Which layers learn at a point of the training, and with which weights."""
+        """Return the layers that learn at a point of the training, with their weights."""
         found = layer_weights(str(self.schedule), progress, self.layers)
         active = tuple(at for at, weight in enumerate(found) if weight > 0)
         return active, torch.tensor(found, dtype=torch.float64, device='cpu')

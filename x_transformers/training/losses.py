@@ -1,4 +1,4 @@
-"""Functions of logits and hidden states that models and their wrappers share."""
+"""Functions of logits and hidden states that models and wrappers share."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from x_transformers.core.nets import counts_tokens
 
 
 def each_head(function: Callable[[Tensor], Tensor], logits: Any) -> Any:
-    """`function` of logits, or of those of every head: of a tuple, or by name."""
+    """Apply `function` to logits, or to those of every head in a tuple or by name."""
     if isinstance(logits, dict):
         return {name: function(one) for name, one in logits.items()}
     return tuple(map(function, logits)) if isinstance(logits, tuple) else function(logits)
 
 
 def readable(ids: Tensor, ignore_index: int, pad_value: int = 0) -> Tensor:
-    """Token ids as a net reads them: what stands for "no target" in a batch is no token."""
+    """Return token ids as a net reads them, with the value for "no target" replaced by a token."""
     return ids.masked_fill(ids == ignore_index, pad_value)
 
 
@@ -93,7 +93,7 @@ def read_of(mask: Tensor) -> Tensor:
 
 
 def tell_padding(net: Any, inputs: dict[str, Any], real: Callable[[], Tensor], counts: bool = False) -> None:
-    """Add a mask to the inputs of a net, in place, if the caller gave none and padding would change what it gives.
+    """Add a mask to the inputs of a net, in place, if the caller gave none and padding would change the output.
 
     Args:
         net: A causal model; one that counts no tokens gives real ones the same, and is faster without a mask.
@@ -155,7 +155,7 @@ def attn_z_loss(trace: Any, weight: float, x: Tensor, call: Any, stack: Any = No
 
 
 def kept_tokens(seq: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor | None]:
-    """Draw which tokens of each row (b n d) to keep, (b m), real ones first, and which of those are real.
+    """Draw the tokens of each row (b, n, d) to keep, (b, m), real ones first, and a mask of the real ones.
 
     With a mask, a row keeps that fraction of its real tokens.
     """
@@ -172,6 +172,6 @@ def kept_tokens(seq: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tenso
 
 
 def dropout_seq(seq: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor | None]:
-    """Keep a random part of the tokens of each row, real ones first:  b n d -> b m d."""
+    """Keep a random subset of the tokens of each row, real ones first:  (b, n, d) -> (b, m, d)."""
     chosen, mask = kept_tokens(seq, mask, dropout)
     return seq.gather(1, repeat(chosen, 'b m -> b m d', d=seq.shape[-1])), mask

@@ -1,4 +1,4 @@
-"""Drawing which tokens of a row an objective hides: single ones, whole words, spans; and in which order.
+"""Random choice of tokens that an objective hides: single ones, whole words or spans; and random orders.
 
 Every draw has sizes that depend on the shape of the ids alone, so that it may be part of a graph.
 """
@@ -16,39 +16,39 @@ PASSES = 3  # over the words of a row, each of which fills what the last one cou
 
 
 def drawn(like: Tensor, generator: Generator | None = None) -> Tensor:
-    """Uniform numbers from 0 to 1, one for each token (b n)."""
+    """Return uniform random numbers from 0 to 1, one for each token (b, n)."""
     return torch.rand(like.shape, dtype=torch.float32, device=like.device, generator=generator)
 
 
 def ranked(keys: Tensor) -> Tensor:
-    """The place of each key in the order of its row; equal ones in the order that they stand in."""
+    """Return the rank of each key in its row. Equal keys keep their order."""
     return keys.argsort(dim=-1, stable=True).argsort(dim=-1)
 
 
 def random_rank(mask: Tensor, generator: Generator | None = None) -> Tensor:
-    """The places of the tokens that `mask` (b n) names, in a random order of each row; the others are behind."""
+    """Return the ranks of the tokens in `mask` (b, n), in random order per row. The others follow."""
     return ranked(drawn(mask, generator).masked_fill(~mask, 2.0))
 
 
 def share_of(count: int | Tensor, share: float) -> int | Tensor:
-    """`share` of a number, rounded up; in whole numbers, as .15 * 20 is no more than 3."""
+    """Return `share` of a number, rounded up, without the rounding of floats (.15 * 20 is 3)."""
     part = Fraction(share).limit_denominator(10**6)
     return (count * part.numerator + part.denominator - 1) // part.denominator
 
 
 def chosen_tokens(mask: Tensor, share: float, generator: Generator | None = None) -> Tensor:
-    """Which tokens (b n) are chosen: a share, rounded up, of those that `mask` names."""
+    """Return a mask (b, n) of chosen tokens: a share, rounded up, of those in `mask`."""
     return mask & (random_rank(mask, generator) < share_of(mask.sum(dim=-1, keepdim=True), share))
 
 
 def runs_of(*names: Tensor) -> Tensor:
-    """The number of the run (b n) that each token is in: of neighbours that have all `names` (b n) in common."""
+    """Return the index of the run (b, n) of each token. Neighbors with equal `names` (b, n) form a run."""
     changes = torch.stack([name[:, 1:] != name[:, :-1] for name in names]).any(dim=0)
     return torch.nn.functional.pad(changes.long().cumsum(dim=-1), (1, 0))
 
 
 def chosen_words(mask: Tensor, words: Tensor, share: float, generator: Generator | None = None) -> Tensor:
-    """Which tokens (b n) are chosen, whole words alone: in a random order, as long as they fit into the share.
+    """Return a mask (b, n) of chosen tokens: whole words in random order, as long as they fit into the share.
 
     words   b n   neighbours with one number are a word; tokens that `mask` leaves out are no part of it
     """
@@ -73,7 +73,7 @@ def chosen_spans(
     runs: Tensor | None = None,
     generator: Generator | None = None,
 ) -> Tensor:
-    """Which tokens (b n) are chosen: spans from random tokens on, the last of which ends where the share is reached.
+    """Return a mask (b, n) of chosen tokens: spans from random starts. The last one ends where the share is reached.
 
         P(length = l) ~ stop (1 - stop)^(l - 1)     up to the `longest`, which has the rest
 

@@ -1,4 +1,4 @@
-"""What optimisers ask of a model: groups by weight decay, matrices for Muon, and clipping the logits of attention.
+"""Optimizer helpers: groups by weight decay, matrices for Muon, and clipping of attention logits.
 
 The method `qk_clip_` of the modules stands here as a function, and what `muon_parameters` of a stack gives.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def weights_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
-    """The weights of all linear layers inside, each once; stacks of matrices, (x o i), among them."""
+    """Return the weights of all linear layers inside a module, each once, including stacks of matrices (x, o, i)."""
     inside = (m for module in modules for m in module.modules())
     found: Any = (m.weight for m in inside if isinstance(m, nn.Linear) or getattr(m, 'matrices', False))
     return [weight for weight in dict.fromkeys(found) if weight.numel()]
@@ -102,22 +102,22 @@ def param_groups(model: nn.Module, weight_decay: float = 0.1) -> list[dict[str, 
 
 
 class UpdatesStack:
-    """What an optimiser wants of a model with a stack, `attn_layers`."""
+    """Mixin with the parameter groups and updates of a model with a stack, `attn_layers`."""
 
     attn_layers: Stack
 
     def attn_qk_clip_(self, intermediates: LayerIntermediates, tau: float = 100.0) -> None:
-        """Shrink queries and keys of the heads whose logits exceeded `tau` in a pass."""
+        """Shrink queries and keys of the heads whose logits exceeded `tau` in a forward pass."""
         known_stack(self.attn_layers).attn_qk_clip_(intermediates, tau)
 
 
 def muon_parameters(stack: Stack, queries_and_keys: bool = False) -> list[nn.Parameter]:
-    """The matrices of all branches of a stack, wrapped or not."""
+    """Return the matrices of all branches of a stack, wrapped or not."""
     return muon_parameters_inside(*(layer[1] for layer in stack.layers), queries_and_keys=queries_and_keys)
 
 
 def largest_logits(source: Tensor | Intermediates) -> Tensor:
-    """The largest logit of each head, (h,), hidden keys left out."""
+    """Return the largest logit of each head, (h,), without masked keys."""
     logits = source.pre_softmax_attn if isinstance(source, Intermediates) else source
     if not torch.is_tensor(logits) or logits.ndim != 4:
         raise TypeError(f'`qk_clip_` got {shown(logits)}, it must be logits (b, h, i, j), or Intermediates with them')
@@ -149,14 +149,14 @@ def qk_clip_(attention: Attention, largest: Tensor, tau: float) -> None:
 
 
 def shrink(projection: Any, rows: Tensor) -> None:
-    """Multiply what a projection gives by a factor for each of its features."""
+    """Multiply each output channel of a projection by a factor."""
     projection.weight *= rows.unsqueeze(-1)
     if projection.bias is not None:
         projection.bias *= rows
 
 
 def stack_qk_clip_(stack: Stack, intermediates: LayerIntermediates, tau: float) -> None:
-    """The same for every attention layer of a stack; one that ran several times counts with its largest logits."""
+    """Apply QK clipping to every attention layer of a stack. A layer that ran several times uses its largest logits."""
     if not isinstance(intermediates, LayerIntermediates):
         raise TypeError(f'`attn_qk_clip_` got {shown(intermediates)}, it must be the intermediates of a pass')
     known: dict[Any, list[Tensor]] = defaultdict(list)

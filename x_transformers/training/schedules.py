@@ -1,4 +1,4 @@
-"""Learning rates over the steps of a training: functions that give a scheduler of torch.
+"""Learning-rate schedules: functions that return a scheduler of PyTorch.
 
     scheduler = warmup(optimizer, total_steps=10_000)
     for batch in data:

@@ -1,4 +1,4 @@
-"""The cross entropy of tokens over a large vocabulary, without a tensor of all logits.
+"""Cross entropy of tokens over a large vocabulary, without a tensor of all logits.
 
 What belongs here: losses of tokens, given their logits or the hidden states that a head reads. Every wrapper with such
 a loss uses these. The path of a loss, fastest first:
@@ -41,7 +41,7 @@ Now = Callable[[Any], Any]  # a module -> what stands for it when its part of th
 
 
 class Terms(NamedTuple):
-    """What the loss of a token is, z its logits, t its target, e the smoothing, w the weight:
+    """Terms of the loss of a token, with logits z, target t, smoothing e and weight w:
 
     lse(z) - (1 - e) z_t - e mean(z) + w lse(z)^2        0 if the target is ignored
 
@@ -56,7 +56,7 @@ class Terms(NamedTuple):
 
 
 def tokens_at_a_time(classes: int, like: Tensor) -> int:
-    """How many tokens have their logits computed together."""
+    """Return the number of tokens whose logits are computed together."""
     wanted = CHUNK_BYTES.get(like.device.type, CHUNK_BYTES_ELSEWHERE)
     tokens = wanted // (classes * at_least_float(like.dtype).itemsize)
     return max(tokens - tokens % TILE, FEWEST_TOKENS)
@@ -80,12 +80,12 @@ def cross_entropies(logits: Tensor, targets: Tensor, terms: Terms) -> Tensor:
 
 
 def shared(losses: Tensor, shares: Tensor) -> Tensor:
-    """The sum of shares times losses; what has no share may be NaN."""
+    """Return the sum of shares times losses. Losses with a share of zero may be NaN."""
     return (losses * shares).masked_fill(shares == 0, 0.0).sum()
 
 
 def mean_shares(valid: Tensor, like: Tensor, num_items: Any = None) -> Tensor:
-    """What each target counts in the mean over the valid ones, or in a sum that is divided by `num_items`."""
+    """Return the share of each target in the mean over valid ones, or in a sum divided by `num_items`."""
     return valid.to(at_least_float(like.dtype)) / count_items(valid, num_items)
 
 
@@ -93,7 +93,7 @@ def mean_shares(valid: Tensor, like: Tensor, num_items: Any = None) -> Tensor:
 
 
 class Gradients(NamedTuple):
-    """Of hidden states, weights and bias, in float32 at least; None for what needs none."""
+    """Gradients of hidden states, weights and bias, in float32 at least; None if not required."""
 
     hidden: Maybe[Tensor]
     weight: Maybe[Tensor]
@@ -105,7 +105,7 @@ def autocasts(t: Tensor) -> bool:
 
 
 def autocast_dtype(t: Tensor) -> torch.dtype:
-    """The dtype in which a linear map of `t` runs here."""
+    """Return the dtype in which a linear layer runs on `t` here."""
     return torch.get_autocast_dtype(t.device.type) if autocasts(t) and t.dtype != torch.float64 else t.dtype
 
 
@@ -172,7 +172,7 @@ def run(
 
 
 def into_exponentials(z: Tensor, target: Tensor, terms: Terms) -> tuple[Tensor, Tensor, Tensor]:
-    """Turn logits (c l) into exp(z - max z), in place; the loss (c), log-sum-exp (c 1) and sum (c 1)."""
+    """Turn logits (c, l) into exp(z - max z), in place. Returns the loss (c,), log-sum-exp (c, 1) and sum (c, 1)."""
     at_target = z.gather(1, target)
     even = z.mean(dim=-1, keepdim=True) if terms.label_smoothing else None
     rows = max(ROW_BYTES // (z.shape[-1] * z.itemsize), 1) if z.device.type == 'cpu' else z.shape[0]
@@ -192,7 +192,7 @@ def exponentials(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def into_slopes(z: Tensor, target: Tensor, lse: Tensor, total: Tensor, terms: Terms) -> None:
-    """Turn exp(z - max z) (c l) into the gradient of the loss by the logits, times their sum, in place."""
+    """Turn exp(z - max z) (c, l) into the gradient of the loss by the logits, times their sum, in place."""
     if terms.z_loss_weight:
         z.mul_(1 + 2 * terms.z_loss_weight * lse)
     if terms.label_smoothing:
@@ -201,7 +201,7 @@ def into_slopes(z: Tensor, target: Tensor, lse: Tensor, total: Tensor, terms: Te
 
 
 def accumulate(grads: Gradients, slopes: Tensor, x: Tensor, share: Tensor, table: Tensor, rows: slice) -> None:
-    """Add what a chunk gives: from slopes (c l), hidden states (c d) and the share of each token (c 1)."""
+    """Add the gradients of a chunk, from slopes (c, l), hidden states (c, d) and the share of each token (c, 1)."""
     if grads.hidden is not None:
         if slopes.dtype == grads.hidden.dtype:
             torch.mm(slopes, table, out=grads.hidden[rows])
@@ -221,7 +221,7 @@ def accumulate(grads: Gradients, slopes: Tensor, x: Tensor, share: Tensor, table
 
 
 class WeightedLoss(torch.autograd.Function):
-    """The sum of shares (n) times losses. The gradients are formed in the forward pass; backward scales them.
+    """Sum of shares (n,) times losses. Gradients are computed in the forward pass; backward scales them.
 
     A second backward pass over the same graph forms them again; one with `create_graph` takes the plain formula.
     """
@@ -248,7 +248,7 @@ class WeightedLoss(torch.autograd.Function):
 
 
 class SingleLosses(torch.autograd.Function):
-    """The loss of each token (n). The gradients are formed in the backward pass, which knows the share of each."""
+    """Loss of each token (n,). Gradients are computed in the backward pass, where the share of each is known."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
@@ -277,7 +277,7 @@ def dtypes_of(*inputs: Tensor | None) -> list[torch.dtype | None]:
 
 
 def scaled(grads: Gradients, grad: Any, dtypes: list[torch.dtype | None]) -> list[Tensor | None]:
-    """Gradients times that of the loss, in place, in the dtypes of their inputs."""
+    """Return gradients multiplied by that of the loss, in place, in the dtypes of their inputs."""
     pairs = zip(grads, dtypes, strict=True)
     known = (
         grad is not None and type(grad) is Tensor and grad.device.type == 'cpu' and not torch.compiler.is_compiling()
@@ -295,7 +295,7 @@ def plain_loss(
     terms: Terms,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """The same losses (n), from all logits; the product in a dtype, if it is not that of the inputs."""
+    """Return the losses (n,) from all logits at once, with the matmul in `dtype` if given."""
     inputs: Any = (hidden, weight, bias)
     if dtype is not None:
         inputs = (None if t is None else t.to(dtype) for t in inputs)
@@ -342,14 +342,14 @@ weighted_loss_op.register_autograd(scale_formed, setup_context=keep_for_backward
 
 
 def is_plain(t: Tensor | None) -> bool:
-    """Whether a tensor is just that: not a shard, quantised, or the like."""
+    """Return True for a tensor that is no shard, not quantized, and no other subclass."""
     return t is None or type(t) in (Tensor, nn.Parameter)
 
 
 def fused_losses(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, shares: Maybe[Tensor], terms: Terms
 ) -> Tensor:
-    """The losses (n) of tokens, or with shares (n) the sum of both times one another."""
+    """Return the losses (n,) of tokens, or with shares (n,) the sum of their products."""
     compiling = torch.compiler.is_compiling()
     plain = not compiling and not (is_plain(hidden) and is_plain(weight) and is_plain(bias))
     if plain or transformed() or (compiling and shares is None):
@@ -415,7 +415,7 @@ def linear_cross_entropy(
     reduction: str = 'mean',
     weights: Tensor | None = None,
 ) -> Tensor:
-    """The cross entropy of `targets` under the logits  z = hidden weight^T + bias,  a few tokens at a time.
+    """Return the cross entropy of `targets` under the logits  z = hidden weight^T + bias,  a few tokens at a time.
 
         loss = lse(z) - (1 - e) z_t - e mean(z) + w lse(z)^2        e label_smoothing, w z_loss_weight
 
@@ -465,7 +465,7 @@ class Linear(NamedTuple):
 
 
 class SplitHead(NamedTuple):
-    """A head as the modules that lead to its last, linear maps, one for each tuple of logits."""
+    """Head as the modules that precede its last linear layers, and those layers, one for each tuple of logits."""
 
     before: tuple[nn.Module, ...]
     linears: tuple[Linear, ...]
@@ -478,14 +478,14 @@ LINEAR_HEADS: dict[type[nn.Module], Callable[[Any], SplitHead | None]] = {
 
 
 def overheard(module: nn.Module) -> bool:
-    """Whether a call of the module does more than its class says: hooks, or a `forward` of its own."""
+    """Return True if a call of the module does more than its class: hooks, or its own `forward`."""
     names = ('forward_hooks', 'forward_pre_hooks', 'backward_hooks', 'backward_pre_hooks')
     listens = any(getattr(module, f'_{name}') or getattr(nn.modules.module, f'_global_{name}') for name in names)
     return listens or 'forward' in module.__dict__
 
 
 def split_head(head: Any) -> SplitHead | None:
-    """The parts of a head that ends in plain linear maps, or None."""
+    """Return the parts of a head that ends in unmodified linear layers, or None."""
     if overheard(head):
         return None
     if type(head) is nn.Sequential and len(head):
@@ -504,7 +504,7 @@ BY_TOKEN: set[type[nn.Module]] = {
 
 
 def by_token(module: Any) -> bool:
-    """Whether a module is known to look at each token alone: by its exact class, or as it says itself."""
+    """Return True if a module is known to process each token alone: by its exact class, or by declaration."""
     if getattr(module, 'by_token', False):
         return True
     norm = type(module) in (nn.LayerNorm, nn.RMSNorm) and len(module.normalized_shape) == 1
@@ -512,15 +512,16 @@ def by_token(module: Any) -> bool:
 
 
 def reads_whole(head: nn.Module) -> bool:
-    """Whether a head that is not linear reads all tokens at once: it may mix them, a graph is being made, or somebody
-    listens."""
+    """Return True if a non-linear head needs all tokens at once: it may mix them, a graph is traced, or there are
+    hooks.
+    """
     listened = torch.compiler.is_compiling() or transformed() or any(map(overheard, head.modules()))
     return listened or not by_token(head)
 
 
 @dataclass(frozen=True)
 class Readout:
-    """Logits that nobody has computed yet: hidden states, and the head that reads them.
+    """Logits that are not computed yet: hidden states, and the head that reads them.
 
     hidden    b n d   or any other leading axes
     read              (now, hidden states) -> logits, or a tuple of them; each token alone
@@ -540,7 +541,7 @@ class Readout:
 
     @classmethod
     def through(cls, hidden: Tensor, head: nn.Module, classes: int = 0) -> Readout:
-        """Of a head: by its linear maps, if it ends in them."""
+        """Return the outputs of a head, by its linear layers if it ends in them."""
         split = split_head(head)
         if split is None:
             return cls(hidden, lambda now, x: now(head)(x), None, classes, reads_whole(head), (head,))
@@ -558,7 +559,7 @@ class Readout:
 
     @property
     def shape(self) -> torch.Size:
-        """That of the tokens."""
+        """Shape of the tokens."""
         return self.hidden.shape[:-1]
 
     def of(self, hidden: Tensor) -> Readout:
@@ -566,12 +567,12 @@ class Readout:
         return replace(self, hidden=hidden)
 
     def __getitem__(self, at: Any) -> Readout:
-        """The readout of some of the tokens."""
+        """Return the readout of a subset of the tokens."""
         return self.of(self.hidden[at])
 
     @property
     def logits(self) -> Any:
-        """All of them."""
+        """Return all logits."""
         return self.read(identity, self.hidden)
 
     def losses(self, targets: Tensor, terms: Terms) -> tuple[Tensor, ...]:
@@ -592,7 +593,7 @@ class Readout:
         return tuple(one.view(targets.shape) for one in found)
 
     def loss(self, targets: Tensor, shares: Tensor, terms: Terms) -> Tensor:
-        """The sum of all losses times `shares`, as targets; the mean over heads."""
+        """Return the sum of all losses times `shares`, shaped like the targets; the mean over heads."""
         if self.linears is None or terms.is_log_prob or shares.requires_grad:
             found = [shared(losses, shares) for losses in self.losses(targets, terms)]
         else:
@@ -613,8 +614,9 @@ def by_chunks(
     modules: tuple[nn.Module, ...],
     without: tuple[nn.Module, ...] = (),
 ) -> tuple[Tensor, ...]:
-    """What a function (now, ...) of tokens gives for all of them (n ...), a few at a time, and again in the backward
-    pass. It computes with `modules`, as `now(module)`, and nothing below those in `without`."""
+    """Apply a function (now, ...) of tokens to all of them (n, ...), a few at a time, with recomputation in the
+    backward pass. It computes with `modules`, as `now(module)`, and nothing below those in `without`.
+    """
     size = tokens_at_a_time(max(classes, 1), tensors[0])
     run: Callable[..., tuple[Tensor, ...]] = functools.partial(function, identity)
     if torch.is_grad_enabled() and tensors[0].shape[0] > size:
@@ -627,7 +629,7 @@ def by_chunks(
 
 
 def readout_of(model: Any, x: Tensor, call: Any, to_logits_kwargs: dict[str, Any]) -> Readout:
-    """What a model's `read_out` would give for hidden states (b n d), not computed yet."""
+    """Return the output of a model's `read_out` for hidden states (b, n, d), not computed yet."""
     classes = model.logits_dim or model.num_tokens
     if not (to_logits_kwargs or model.features.at.get('spread') or model.features.at.get('logits')):
         return Readout.through(x, model.to_logits, classes)
@@ -643,14 +645,14 @@ def readout_of(model: Any, x: Tensor, call: Any, to_logits_kwargs: dict[str, Any
 
 
 def may_read_later(model: Any, cls: type) -> bool:
-    """Whether a loss may read a model's hidden states itself: nobody has a say in its output, or listens to it."""
+    """Return True if a loss may read the hidden states of a model itself: no hook or override sees its output."""
     own = type(model).forward is cls.forward and type(model).read_out is cls.read_out
     rings = [feature for stage in ('spread', 'logits', 'answer') for feature in model.features.at.get(stage, ())]
     return own and model.to_logits is not None and not overheard(model) and all(f.by_token for f in rings)
 
 
 def later(net: Any) -> dict[str, Any]:
-    """The keyword that makes a net leave its logits to the loss, if it can; any other net gives them."""
+    """Return the keyword that makes a net leave its logits to the loss, if it can. Other nets compute them."""
     return {'return_readout': True} if hasattr(type(net), 'can_return_readout') and net.can_return_readout else {}
 
 
@@ -666,7 +668,7 @@ def token_losses(logits: Any, targets: Tensor, terms: Terms) -> tuple[Tensor, ..
 
 
 def weighted_token_loss(logits: Any, targets: Tensor, weights: Tensor, terms: Terms) -> Tensor:
-    """The sum of `weights` (b n) times losses, the mean over heads; of the same logits as `token_losses`."""
+    """Return the sum of `weights` (b, n) times losses, the mean over heads. Logits as in `token_losses`."""
     if isinstance(logits, Readout):
         return logits.loss(targets, weights, terms)
     losses = token_losses(logits, targets, terms)
@@ -683,7 +685,7 @@ def single_losses(logits: Any, targets: Tensor, terms: Terms, name: str = 'net')
 
 
 def mean_token_loss(logits: Any, targets: Tensor, terms: Terms) -> Tensor:
-    """The mean over targets that are not ignored, 0 if there is none, and over heads; as `weighted_token_loss`."""
+    """Return the mean over targets that are not ignored (0 if there is none), and over heads."""
     valid = targets != terms.ignore_index
     like = logits.hidden if isinstance(logits, Readout) else logits[0] if isinstance(logits, tuple) else logits
     return weighted_token_loss(logits, targets, mean_shares(valid, like, terms.num_items), terms)
@@ -692,7 +694,8 @@ def mean_token_loss(logits: Any, targets: Tensor, terms: Terms) -> Tensor:
 def next_token_loss(
     logits: Any, targets: Tensor, *, ignore_index: int, is_log_prob: bool = False, num_items: Any = None
 ) -> Tensor:
-    """Mean cross entropy of `targets` (b n) under `logits` (b n l), in nats, over the targets that are not ignored.
+    """Return the mean cross entropy of `targets` (b, n) under `logits` (b, n, l), in nats, over targets that are not
+    ignored.
 
     Zero, and still joined to the graph, if all are ignored. In float32 at least. Logits may be a tuple of several
     heads, whose mean it is, or a `Readout`. With `num_items`, the sum divided by that.
