@@ -200,7 +200,7 @@ def test_own_keywords_are_never_caught():
 
 
 def test_the_table_is_read_for_errors_alone(monkeypatch):
-    for name in ('foreign', 'foreign_words'):
+    for name in ('foreign', 'foreign_words', 'foreign_flags'):
         monkeypatch.setitem(sys.modules, f'x_transformers.flags.{name}', None)  # its import raises
     model = wrapper()
     model(IDS).backward()

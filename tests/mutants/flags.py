@@ -85,8 +85,10 @@ BUGS = {
         ('a missing argument hides the keyword', 'if not str(error).startswith(', 'if str(error).startswith('),
         ('steps that are asked for later do not know their method', 'if better := of_outer_call(error, module, method, kwargs):', 'if better := None:'),
     ]),
-    'flags/foreign_words.py': ('test_foreign_words.py', [
+    'flags/foreign_flags.py': ('test_foreign_words.py', [
         ('a keyword is misspelt in the table', "'tie_embedding'),", "'tied_embedding'),"),
+    ]),
+    'flags/foreign_words.py': ('test_foreign_words.py', [
         ('padding is taken for tokens', "'mask=~{name}.bool()', CALL", "'mask={name}.bool()', CALL"),
     ]),
     'flags/resolved.py': ('test_flags.py', [
