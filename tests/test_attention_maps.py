@@ -4,11 +4,12 @@ import math
 
 import pytest
 import torch
+from building import nets
 from oracles import assert_close, bools, randomised
 from torch import nn
 from toy_tasks import learned, net_for, shift
 
-from x_transformers import Decoder, Encoder, TransformerWrapper, attention_maps
+from x_transformers import Decoder, Encoder, attention_maps
 from x_transformers.attention_maps import head_report, maps_of, picture, rollout
 from x_transformers.flags import ConfigError
 
@@ -16,9 +17,7 @@ N, V = 6, 9
 IDS = torch.tensor([[3, 2, 5, 2, 7, 1], [4, 5, 6, 7, 8, 3]])
 
 
-def net(kind=Encoder, around=(), **flags):
-    stack = kind(**{**dict(dim=16, depth=2, heads=3, attn_dim_head=8), **flags})
-    return randomised(TransformerWrapper(num_tokens=V, max_seq_len=N, attn_layers=stack, **dict(around)))
+net = nets(V, N, Encoder, randomised, dim=16, depth=2, heads=3, attn_dim_head=8)
 
 
 class Given(nn.Module):

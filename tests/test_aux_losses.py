@@ -4,6 +4,7 @@ import threading
 
 import pytest
 import torch
+from building import stacks
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -90,8 +91,7 @@ FEATURES = (*ATTENTION, InAttention, *STACK, InStack, *MODEL, InModel)
 IN_STACKS = FEATURES[: -1 - len(MODEL)]
 
 
-def stack_of(kind=Decoder, **options):
-    return kind(**{**SIZES, 'features': FEATURES, **options})
+stack_of = stacks(features=FEATURES, **SIZES)
 
 
 def net_of(kind=Decoder, stack=None, **options):

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from building import ids_below
 from costs import Costs
 from oracles import assert_close
 from torch import nn
@@ -24,8 +25,7 @@ def net(dim=16, **stack):
     return TransformerWrapper(num_tokens=11, max_seq_len=0, attn_layers=layers).double().eval()
 
 
-def ids_of(*shape):
-    return torch.randint(0, 11, shape, generator=torch.Generator().manual_seed(1))
+ids_of = ids_below(11, seed=1)
 
 
 def cache_of(model, length=5, rows=2, **inputs):

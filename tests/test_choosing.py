@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+from building import models
 from oracles import randomised
 from torch import nn
 
@@ -26,7 +27,6 @@ from x_transformers import (
     PagedEngine,
     Parti,
     PermutationLMWrapper,
-    TransformerWrapper,
     VisionLanguageWrapper,
     ViTransformerWrapper,
     XLAutoregressiveWrapper,
@@ -52,9 +52,7 @@ V = 11
 IDS = torch.tensor([[1, 2, 3, 1], [4, 5, 6, 4]])
 
 
-def net(kind=Decoder, stack=None, **around):
-    layers = kind(**SMALL, **(stack or {}))
-    return TransformerWrapper(**{**dict(num_tokens=V, max_seq_len=24), **around}, attn_layers=layers)
+net = models(V, 24, **SMALL)
 
 
 def language(stack=None, **around):

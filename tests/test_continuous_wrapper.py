@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from law_cases import randomise
 from torch import nn
+from toy_nets import vectors_of as vectors
 
 from x_transformers import Decoder, Encoder
 from x_transformers.continuous import ContinuousAutoregressiveWrapper, ContinuousTransformerWrapper
@@ -88,10 +89,6 @@ class Drift(nn.Module):
 
 def wrapped(loss=None, **keywords):
     return ContinuousAutoregressiveWrapper(Drift(**keywords), **(loss or {})).eval()
-
-
-def vectors(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def entries(prediction, target, kind):

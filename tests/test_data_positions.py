@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from building import stacks
 from oracles import assert_close, randn, randomised
 
 from x_transformers import Attention, Decoder, Encoder
@@ -23,8 +24,7 @@ def layer(**flags):
     return randomised(Attention(**SIZES, **flags))
 
 
-def stack(kind=Decoder, depth=2, **flags):
-    return randomised(kind(dim=12, depth=depth, heads=4, attn_dim_head=6, verbose=False, **flags))
+stack = stacks(finish=randomised, dim=12, depth=2, heads=4, attn_dim_head=6, verbose=False)
 
 
 def added_bias(module, x, bias, **inputs):
@@ -335,19 +335,6 @@ def test_polar_excludes_rotary():
     for name in ('rotary_pos_emb', 'rotary_xpos'):
         with pytest.raises(ConfigError, match='polar_pos_emb'):
             stack(polar_pos_emb=True, **{name: True})
-
-
-@pytest.mark.parametrize('own', ['rotary_pos_emb', 'polar_pos_emb'])
-@pytest.mark.parametrize('bias', ['alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias'])
-def test_rotations_beside_biases_with_cache_and_memories(own, bias):
-    """Positions that the stack counts itself are not taken for positions of the user's."""
-    net = stack(**{own: True, bias: True})
-    x = randn(2, N, 12)
-    whole, first = net(x), net(x[:, :4], return_hiddens=True)[1]
-    assert_close(net(x, cache=first), whole[:, 4:])
-    assert_close(net(x[:, 4:], mems=first.hiddens), whole[:, 4:])
-    pos = torch.arange(4, N)
-    assert_close(net(x[:, 4:], mems=[h[:, :0] for h in first.hiddens], pos=pos), net(x[:, 4:]))
 
 
 # infused

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from building import vectors
 from law_cases import randomise
 from oracles import assert_close
 
@@ -14,10 +15,6 @@ from x_transformers.x_transformers import AlibiPositionalBias
 
 N, H, D = 6, 4, 6
 MASK = torch.tensor([[1, 1, 0, 1, 1, 1], [0, 1, 1, 1, 0, 1]], dtype=torch.bool)
-
-
-def stream(*shape, seed=1):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def layer(kv_heads=H, causal=True, **flags):
@@ -64,7 +61,7 @@ def softmax(logits, seen):
 @pytest.mark.parametrize('causal', [True, False])
 @pytest.mark.parametrize('blocks', [False, True])
 def test_the_formula(monkeypatch, kv_heads, causal, blocks):
-    attn, x, slopes = layer(kv_heads, causal), stream(2, N, 16), AlibiPositionalBias(H, H).double()
+    attn, x, slopes = layer(kv_heads, causal), vectors(2, N, 16), AlibiPositionalBias(H, H).double()
     if blocks:
         monkeypatch.setattr(rows, 'LARGE', {'cpu': 0, 'cuda': 0})
         monkeypatch.setattr(rows, 'BLOCK', {'cpu': 1, 'cuda': 1})
@@ -79,7 +76,7 @@ def test_the_formula(monkeypatch, kv_heads, causal, blocks):
 
 def test_beside_a_sink():
     """Each map has its own."""
-    attn, x = layer(head_learned_sink=True), stream(2, N, 16)
+    attn, x = layer(head_learned_sink=True), vectors(2, N, 16)
     sink = attn.attend.head_attn_sink
     assert sink.shape == (2 * H,)
     logits, seen = maps_of(attn, x, torch.ones(2, N, dtype=torch.bool), H)
@@ -90,7 +87,7 @@ def test_beside_a_sink():
 
 def test_beside_talking_heads():
     """Which mix both maps of all heads, before the softmax and behind it."""
-    attn, x = layer(talking_heads=True), stream(2, N, 16)
+    attn, x = layer(talking_heads=True), vectors(2, N, 16)
     logits, seen = maps_of(attn, x, torch.ones(2, N, dtype=torch.bool), H)
     mixed = torch.einsum('b h i j, h k -> b k i j', logits.flatten(1, 2), attn.pre_softmax_proj)
     weights = softmax(mixed, seen[:, 0])
@@ -99,8 +96,8 @@ def test_beside_talking_heads():
 
 
 def test_a_bias_or_mask_of_heads_is_for_both_maps():
-    attn, x = layer(), stream(2, N, 16)
-    bias, seen = stream(2, H, N, N, seed=4), stream(2, H, N, N, seed=5) > -0.5
+    attn, x = layer(), vectors(2, N, 16)
+    bias, seen = vectors(2, H, N, N, seed=4), vectors(2, H, N, N, seed=5) > -0.5
     logits, causal = maps_of(attn, x, torch.ones(2, N, dtype=torch.bool), H)
     out = finished(attn, softmax(logits + bias[:, None], causal & seen[:, None]), x, H)
     assert_close(attn(x, attn_bias=bias, attn_mask=seen), out)
@@ -132,7 +129,7 @@ def test_layers_know_their_number():
 )
 def test_token_by_token(flags):
     net = Decoder(dim=16, depth=2, heads=4, attn_dim_head=8, attn_differential=True, verbose=False, **flags)
-    net, x, cache, outs = randomise(net.double()), stream(2, N, 16), None, []
+    net, x, cache, outs = randomise(net.double()), vectors(2, N, 16), None, []
     for n in range(N):
         out, cache = net(x[:, : n + 1], cache=cache, return_hiddens=True)
         outs.append(out[:, -1:])

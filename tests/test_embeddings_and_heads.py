@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from building import models
 from oracles import assert_close, randomised
 from torch import nn
 
@@ -19,9 +20,7 @@ IDS = torch.tensor([[3, 1, 4, 1, 5], [2, 6, 5, 3, 5]])
 STACK = dict(dim=8, depth=1, heads=2, attn_dim_head=4, verbose=False)
 
 
-def model(kind=Decoder, **flags):
-    stack = kind(**STACK, **flags.pop('stack', {}))
-    return randomised(TransformerWrapper(**{'num_tokens': 7, 'max_seq_len': 9, 'attn_layers': stack, **flags}))
+model = models(7, 9, finish=randomised, **STACK)
 
 
 def entered(net, *args, **kwargs):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from building import ids_below
 from loguru import logger
 from oracles import randomised
 from training_laws import fit
@@ -22,8 +23,7 @@ def tokenizer(threshold=1.2, **keywords):
     return EntropyBasedTokenizer(decoder(), threshold, **keywords)
 
 
-def ids(*shape, seed=0):
-    return torch.randint(0, V, shape, generator=torch.Generator().manual_seed(seed))
+ids = ids_below(V)
 
 
 def by_hand(entropies, threshold, accumulate=False, ignore=0.0, longest=None):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from building import nets
 from oracles import assert_close, randomised
 from torch import nn
 from toy_tasks import markov, taught
@@ -27,9 +28,7 @@ V, N = 11, 8
 SIZES = dict(dim=16, depth=3, heads=2, attn_dim_head=8)
 
 
-def net(kind=Encoder, around=(), **flags):
-    stack = kind(**{**SIZES, **flags})
-    return TransformerWrapper(**{**dict(num_tokens=V, max_seq_len=N, attn_layers=stack), **dict(around)})
+net = nets(V, N, Encoder, **SIZES)
 
 
 def ids(b=4, n=N, seed=0):

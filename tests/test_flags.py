@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from building import stacks
 from law_cases import ALL_FLAGS, FLAG_CASES, build
 from loguru import logger
 from oracles import assert_close, randn, randomised
@@ -83,8 +84,7 @@ def feedforward(**flags):
     return FeedForward(**{'dim': 16, **flags})
 
 
-def stack(kind=Decoder, **flags):
-    return kind(**{'dim': 16, 'depth': 2, 'heads': 4, 'attn_dim_head': 8, 'verbose': False, **flags})
+stack = stacks(dim=16, depth=2, heads=4, attn_dim_head=8, verbose=False)
 
 
 def model(layers=None, **flags):

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+from building import models
 from test_wrapper_laws import SUBJECTS
 from torch import nn
 
@@ -45,8 +46,7 @@ THERE = re.compile(r'`(\w+)\((?:net, )?([^`()]*)\)`')
 KEYWORD = re.compile(r'(?:^|, )(\w+)=')
 
 
-def net(kind=Decoder, **model):
-    return TransformerWrapper(num_tokens=20, max_seq_len=32, attn_layers=kind(**SMALL), **model).eval()
+net = models(20, 32, finish=nn.Module.eval, **SMALL)
 
 
 def wrapper():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from building import vectors
 from law_cases import randomise
 from oracles import assert_close
 from torch._subclasses import FakeTensorMode
@@ -21,10 +22,6 @@ REAL[0, 9:], REAL[2, :4] = False, False
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     monkeypatch.setattr(local, 'CHUNK', 2)
-
-
-def stream(*shape, seed=1):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def layer(causal=False, pattern=WINDOW, scale=0.4, **flags):
@@ -60,7 +57,7 @@ def sight(marks, causal, mask=None):
 @pytest.mark.parametrize('causal', [True, False])
 @pytest.mark.parametrize('mask', [None, REAL], ids=['all', 'padding'])
 def test_the_dense_twin(causal, mask):
-    attn, x = layer(causal), stream(3, N, 16).requires_grad_()
+    attn, x = layer(causal), vectors(3, N, 16).requires_grad_()
     assert {'to_q_global.weight', 'to_k_global.weight', 'to_v_global.weight'} <= attn.state_dict().keys()
     for marks in (MARKS, torch.ones_like(MARKS), torch.zeros_like(MARKS)):
         out, wanted = attn(x, mask=mask, global_mask=marks), dense(attn, x, sight(marks, causal, mask), marks)
@@ -77,7 +74,7 @@ def test_the_dense_twin(causal, mask):
 def test_copies_at_first_and_shared_projections():
     """The same as dense attention where they see each other."""
     torch.manual_seed(0)
-    flags, x = dict(heads=4, dim_head=4, qk_norm=True, qkv_bias=True), stream(3, N, 16)
+    flags, x = dict(heads=4, dim_head=4, qk_norm=True, qkv_bias=True), vectors(3, N, 16)
     plain = Attention(16, **flags).double()
     wanted = plain(x, attn_mask=sight(MARKS, False).expand(-1, 4, -1, -1))
     for own in (None, False):
@@ -98,7 +95,7 @@ def test_copies_at_first_and_shared_projections():
 
 
 def test_maps_of_other_projections():
-    attn, x = layer(), stream(3, N, 16)
+    attn, x = layer(), vectors(3, N, 16)
     out, trace = attn(x, global_mask=MARKS, return_intermediates=True)
     values = [to(x).unflatten(-1, (-1, 5)).transpose(1, 2).repeat(1, 2, 1, 1) for to in (attn.to_v_global, attn.to_v)]
     values = torch.where(MARKS[:, None, :, None, None], *(t.unsqueeze(2) for t in values))
@@ -139,7 +136,7 @@ def test_generate():
 
 def test_layers_without_global_tokens():
     stack = Encoder(dim=16, depth=3, heads=4, attn_sparse_pattern=(Sliding(2), WINDOW, None)).double()
-    x = stream(3, N, 16)
+    x = vectors(3, N, 16)
     assert_close(stack(x[:1], global_mask=MARKS[:1])[0], stack(x, global_mask=MARKS)[0], tolerance=TIGHT)
     assert (stack(x, global_mask=MARKS)[:2] - stack(x)[:2]).abs().max() > 1e-3
 
@@ -148,7 +145,7 @@ def test_layers_without_global_tokens():
 def test_marks_of_which_nobody_can_tell_how_many_there_are():
     """Inside of `vmap`, and of tensors without values."""
     stack = Encoder(dim=16, depth=2, heads=4, attn_sparse_pattern=WINDOW).double()
-    x = stream(3, N, 16)
+    x = vectors(3, N, 16)
     each = torch.func.vmap(lambda x, marks: stack(x[None], global_mask=marks[None])[0])
     assert_close(each(x, MARKS), stack(x, global_mask=MARKS), tolerance=TIGHT)
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -161,7 +158,7 @@ def test_one_graph():
     """Whose number of global tokens is that of a call."""
     stack = randomise(Encoder(dim=8, depth=1, heads=2, attn_dim_head=4, attn_sparse_pattern=WINDOW).double()).eval()
     torch._dynamo.reset()
-    compiled, x = torch.compile(stack, fullgraph=True, backend='aot_eager'), stream(3, N, 8)
+    compiled, x = torch.compile(stack, fullgraph=True, backend='aot_eager'), vectors(3, N, 8)
     for marks in (MARKS, MARKS.flip(1), MARKS | (torch.arange(N) > 9)):
         assert_close(compiled(x, global_mask=marks), stack(x, global_mask=marks), tolerance=TIGHT)
 

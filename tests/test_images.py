@@ -8,6 +8,7 @@ import oracles
 import pytest
 import torch
 import torch.nn.functional as F
+from building import stacks, vectors
 from law_cases import randomise
 from torch import nn
 from toy_tasks import taught
@@ -20,12 +21,7 @@ DIM, SIDE, PIXELS, CHANNELS, CLASSES = 16, 3, 2, 2, 5
 FIRST = dict(prefix_tokens=1, pool='first')
 
 
-def vectors(*shape, seed=1):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def stack_of(kind=Encoder, **flags):
-    return kind(**{**dict(dim=DIM, depth=1, heads=2, attn_dim_head=8, verbose=False), **flags})
+stack_of = stacks(Encoder, dim=DIM, depth=1, heads=2, attn_dim_head=8, verbose=False)
 
 
 def images(stack=None, **flags):

@@ -5,6 +5,7 @@ import pickle
 import pytest
 import torch
 import torch.nn.functional as F
+from building import vectors
 from law_cases import randomise
 from oracles import assert_close
 from torch import nn
@@ -79,12 +80,8 @@ def twice():
         del KINDS['other']
 
 
-def stream(*shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-
-
 def test_it_is_the_branch_that_was_built():
-    net, x = stack(layers=('conv', 'f', 'conv')), stream(2, 7, 16)
+    net, x = stack(layers=('conv', 'f', 'conv')), vectors(2, 7, 16)
     out = x
     for norms, branch, _ in net.layers:
         read = norms[0](out)
@@ -97,8 +94,8 @@ def test_it_is_the_branch_that_was_built():
 
 
 def test_no_token_sees_a_later_one_or_another_row():
-    net, x = stack(rotary_pos_emb=True), stream(3, 7, 16)
-    changed = torch.cat((x[:, :4], stream(3, 3, 16) + 1), dim=1)
+    net, x = stack(rotary_pos_emb=True), vectors(3, 7, 16)
+    changed = torch.cat((x[:, :4], vectors(3, 3, 16) + 1), dim=1)
     assert torch.allclose(net(changed)[:, :4], net(x)[:, :4], atol=1e-12)
     assert_close(net(x)[1:2], net(x[1:2]))
 
@@ -111,7 +108,7 @@ def test_stacks_inside_of_a_stack(monkeypatch):
         return Encoder(dim=outer.dim, depth=1, heads=2, attn_dim_head=8, **own)
 
     monkeypatch.setitem(KINDS, 'stack', Kind(inner))
-    net, x = stack(layers=('stack',) * 4), stream(1, 5, 16)
+    net, x = stack(layers=('stack',) * 4), vectors(1, 5, 16)
     out = x
     for norms, branch, _ in net.layers:
         out = out + branch(norms[0](out))
@@ -122,7 +119,7 @@ def test_stacks_inside_of_a_stack(monkeypatch):
 @pytest.mark.parametrize('build', [Encoder, Decoder])
 def test_padding_tells_nothing(build):
     """On the right, inside, and on the left, where a row is as if it began with its first token."""
-    net, x = stack(build, rotary_pos_emb=True), stream(2, 7, 16)
+    net, x = stack(build, rotary_pos_emb=True), vectors(2, 7, 16)
     real = torch.tensor([[True] * 7, [True, True, False, True, True, False, False]])
     other = torch.where(real.unsqueeze(-1), x, 100.0)
     assert torch.allclose(net(x, mask=real)[real], net(other, mask=real)[real], atol=1e-12)
@@ -146,7 +143,7 @@ def test_round_trips():
 
 
 def test_what_looks_at_each_token_alone_is_cached():
-    net, x = stack(layers=('a', 'gate', 'f', 'a'), rotary_pos_emb=True), stream(2, 6, 16)
+    net, x = stack(layers=('a', 'gate', 'f', 'a'), rotary_pos_emb=True), vectors(2, 6, 16)
     whole = net(x)
     first, trace = net(x[:, :4], return_hiddens=True)
     assert_close(torch.cat((first, net(x, cache=trace)), dim=1), whole)
@@ -154,7 +151,7 @@ def test_what_looks_at_each_token_alone_is_cached():
 
 def test_what_it_remembers_is_the_whole_sequence():
     """A pass in parts, padding and all, generation, and what a cache can be done to."""
-    whole, x = stack(rotary_pos_emb=True), stream(2, 9, 16)
+    whole, x = stack(rotary_pos_emb=True), vectors(2, 9, 16)
     net = stack(layers=tuple({'conv': 'ring'}.get(kind, kind) for kind in LAYOUT), rotary_pos_emb=True)
     net.load_state_dict(whole.state_dict())
     real = torch.tensor([[True] * 9, [False] * 3 + [True] * 6])
@@ -180,7 +177,7 @@ def test_what_it_remembers_is_the_whole_sequence():
 
 
 def test_training():
-    x = stream(2, 5, 16).requires_grad_()
+    x = vectors(2, 5, 16).requires_grad_()
     found = []
     for again in (False, True):
         net = stack(checkpoint_layers=again, layer_dropout=0.3).train()
@@ -194,7 +191,7 @@ def test_training():
 
 @pytest.mark.slow
 def test_compiled():
-    x = stream(2, 5, 16).requires_grad_()
+    x = vectors(2, 5, 16).requires_grad_()
     torch._dynamo.reset()
     net = stack()
     assert_close(torch.compile(net, fullgraph=True, backend='eager')(x), net(x))
@@ -207,14 +204,14 @@ def test_compiled():
         (lambda: stack(layers=('a', 3)), ConfigError, r"`custom_layers` got \('a', 3\), it must be a tuple with one"),
         (lambda: Kind(None), ConfigError, '`build` of a Kind got None, it must be a function'),
         (lambda: Kind(Gate, remembers=('x',)), ConfigError, '`remembers` of a Kind got'),
-        (lambda: stack()(stream(1, 2, 16), cache=stack().double()), ValueError, '`cache` was given, but'),
+        (lambda: stack()(vectors(1, 2, 16), cache=stack().double()), ValueError, '`cache` was given, but'),
         (lambda: Kind(Gate, remembers={'x': 3}), ConfigError, '`remembers` of a Kind got'),
-        (lambda: stack(layers=('ring', 'a'))(stream(1, 2, 16), mems=[stream(1, 2, 16)]), ValueError,
+        (lambda: stack(layers=('ring', 'a'))(vectors(1, 2, 16), mems=[vectors(1, 2, 16)]), ValueError,
          "`mems` does not go with layers of kind 'ring'"),
         (lambda: twice(), ConfigError, "layers of kind 'ring' and layers of kind 'other' both remember `window`"),
-        (lambda: stack()(stream(1, 2, 16), document_ids=torch.zeros(1, 2).long()), ValueError,
+        (lambda: stack()(vectors(1, 2, 16), document_ids=torch.zeros(1, 2).long()), ValueError,
          '`document_ids` does not go with `conv`: such a layer reads other tokens'),
-        (lambda: stack()(stream(1, 2, 16), mems=[stream(1, 2, 16)] * 2), ValueError,
+        (lambda: stack()(vectors(1, 2, 16), mems=[vectors(1, 2, 16)] * 2), ValueError,
          "`mems` does not go with layers of kind 'conv'"),
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from building import vectors
 from law_cases import randomise
 from oracles import assert_close
 from test_toy_tasks import taught
@@ -30,10 +31,6 @@ HOLES = torch.tensor(
     [[0, 0, 0, 0, 0, 1, 0, 1, 1, 1, 1, 1, 1], [1, 1, 0, 1, 0, 0, 0, 0, 0, 1, 1, 0, 0]], dtype=torch.bool
 )
 DOCUMENTS = torch.tensor([[0] * 5 + [7] * 7 + [3], [2, 2, 5, 5, 5, 2, 2, 1, 1, 5, 5, 2, 2]])
-
-
-def stream(*shape, seed=1):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def layer(causal=True, scale=0.4, **flags):
@@ -94,7 +91,7 @@ EVERY_CHUNK = ((0, 1), (0, 7), (2, 3), (2, 64), (0, N))
 @pytest.mark.parametrize('causal', [True, False])
 @pytest.mark.parametrize('inputs', CALLS.values(), ids=CALLS.keys())
 def test_the_dense_twin_in_chunks_of_any_length(kernel, causal, inputs, chunks):
-    x, mask = stream(2, N, 16).requires_grad_(), inputs.get('mask')
+    x, mask = vectors(2, N, 16).requires_grad_(), inputs.get('mask')
     for front, chunk in chunks:
         attn = layer(causal, kernel_chunk=chunk, num_mem_kv=front, **kernel)
         seen = torch.nn.functional.pad(sight(causal, mask, inputs.get('document_ids')), (front, 0), value=True)
@@ -111,7 +108,7 @@ def test_the_dense_twin_in_chunks_of_any_length(kernel, causal, inputs, chunks):
 def test_a_context(kernel):
     torch.manual_seed(0)
     attn = randomise(Attention(16, heads=4, dim_head=6, value_dim_head=5, kv_heads=2, **kernel).double())
-    x, context, real = stream(2, 3, 16), stream(2, N, 16, seed=2), HOLES
+    x, context, real = vectors(2, 3, 16), vectors(2, N, 16, seed=2), HOLES
     q, k, v = attn.to_q(x), attn.to_k(context), attn.to_v(context)
     q, k, v = (t.unflatten(-1, (-1, w)).transpose(1, 2) for t, w in ((q, 6), (k, 6), (v, 5)))
     q, k = (features_of(attn, t, 6**-0.25) for t in (q, k.repeat(1, 2, 1, 1)))
@@ -129,7 +126,7 @@ def test_nothing_at_all(kernel, update):
         for causal in (True, False) if update == 'sum' else (True,):
             attn = layer(causal, kernel_update=update, **kernel)
             for inputs in ({}, dict(mask=torch.ones(b, n).bool()), dict(document_ids=torch.zeros(b, n).long())):
-                x = stream(b, n, 16).requires_grad_()
+                x = vectors(b, n, 16).requires_grad_()
                 out = attn(x, **inputs)
                 assert out.shape == torch.autograd.grad(out.sum(), x)[0].shape == x.shape
 
@@ -137,7 +134,7 @@ def test_nothing_at_all(kernel, update):
 @EACH
 def test_many_spans(kernel, monkeypatch):
     """Of more chunks than are computed at once."""
-    attn, x = layer(kernel_chunk=2, num_mem_kv=2, **kernel), stream(2, N, 16)
+    attn, x = layer(kernel_chunk=2, num_mem_kv=2, **kernel), vectors(2, N, 16)
     for inputs in CALLS.values():
         for causal in (True, False):
             wanted = attn(x, causal=causal, **inputs)
@@ -150,9 +147,9 @@ def test_many_spans(kernel, monkeypatch):
 @pytest.mark.parametrize('size', [1.0, 50.0])
 def test_no_look_ahead(kernel, size):
     """Other content behind a token changes nothing, however large; nor does it have a gradient."""
-    attn, x = layer(kernel_chunk=4, **kernel), stream(1, N, 16).requires_grad_()
+    attn, x = layer(kernel_chunk=4, **kernel), vectors(1, N, 16).requires_grad_()
     for t in (0, 2, 6):
-        later = torch.cat((x[:, : t + 1], stream(1, N - t - 1, 16, seed=3) * size), dim=1)
+        later = torch.cat((x[:, : t + 1], vectors(1, N - t - 1, 16, seed=3) * size), dim=1)
         assert_close(attn(later)[:, : t + 1], attn(x)[:, : t + 1], tolerance=TIGHT)
         assert_close(attn(x[:, : t + 1]), attn(x)[:, : t + 1], tolerance=TIGHT)
         (grad,) = torch.autograd.grad(attn(x)[:, t].sum(), x)
@@ -162,7 +159,7 @@ def test_no_look_ahead(kernel, size):
 @EACH
 @pytest.mark.parametrize('causal', [True, False])
 def test_outputs_lie_between_values(kernel, causal):
-    attn, x = layer(causal, kernel_chunk=4, **kernel), stream(2, N, 16) * 3
+    attn, x = layer(causal, kernel_chunk=4, **kernel), vectors(2, N, 16) * 3
     heads = []
     attn.to_out.register_forward_pre_hook(lambda module, args: heads.append(args[0].unflatten(-1, (4, 5))))
     _, trace = attn(x, return_intermediates=True)
@@ -179,7 +176,7 @@ def test_outputs_lie_between_values(kernel, causal):
 def test_large_logits_are_finite(kernel, causal, dtype):
     """Fifty times those that are usual, with huge keys behind small ones and before them."""
     attn = layer(causal, kernel_chunk=4, **kernel).to(dtype)
-    x = (stream(2, 40, 16) * 7 * torch.linspace(0.1, 2, 40, dtype=torch.float64)[:, None]).to(dtype)
+    x = (vectors(2, 40, 16) * 7 * torch.linspace(0.1, 2, 40, dtype=torch.float64)[:, None]).to(dtype)
     for given in (x, x.flip(1)):
         given = given.detach().requires_grad_()
         out = attn(given)
@@ -202,7 +199,7 @@ def in_stack(kernel):
 
 @EACH
 def test_a_prompt_of_any_length_and_what_follows(kernel):
-    net, x = stack(attn_kernel_chunk=4, **in_stack(kernel)), stream(2, N, 16)
+    net, x = stack(attn_kernel_chunk=4, **in_stack(kernel)), vectors(2, N, 16)
     whole = net(x)
     for prompt in (1, 3, 4, 5, 8, 12):
         outs, cache = [], None
@@ -219,7 +216,7 @@ def held(cache):
 @EACH
 def test_the_cache_does_not_grow(kernel):
     """It holds m (e + 1) numbers per key head and their level, here and before the last call: no keys, no values."""
-    net, x, sizes = stack(attn_kv_heads=2, **in_stack(kernel)), stream(2, 80, 16), []
+    net, x, sizes = stack(attn_kv_heads=2, **in_stack(kernel)), vectors(2, 80, 16), []
     for length in (2, 20, 79):
         _, trace = net(x[:, :length], return_hiddens=True)
         _, trace = net(x[:, : length + 1], cache=trace, return_hiddens=True)
@@ -243,20 +240,20 @@ def test_generation(kernel):
 @pytest.mark.parametrize('cast', [False, True])
 def test_sums_of_half_precision_are_float32(cast):
     attn = Attention(16, heads=2, dim_head=6, causal=True, kernel='favor')
-    attn, x = (attn.bfloat16(), stream(2, N, 16).bfloat16()) if cast else (attn, stream(2, N, 16).float())
+    attn, x = (attn.bfloat16(), vectors(2, N, 16).bfloat16()) if cast else (attn, vectors(2, N, 16).float())
     with torch.autocast('cpu', dtype=torch.bfloat16, enabled=not cast):
         _, trace = attn(x, return_intermediates=True)
     assert all(t.dtype == torch.float32 for t in trace.states['key sums'].value)
 
 
 def test_masks_beside_a_cache():
-    attn, x, real = layer(kernel='elu'), stream(2, N, 16), HOLES.clone()
+    attn, x, real = layer(kernel='elu'), vectors(2, N, 16), HOLES.clone()
     real[:, 0] = False
     wanted = attn(x, context_mask=real)  # of keys: a query that sees none gives nothing
     assert (wanted[0, :5] == 0).all() and (wanted[0, 5:].abs().amax(dim=-1) > 0).all()
     _, trace = attn(x[:, :9], context_mask=real[:, :9], return_intermediates=True)
     assert_close(attn(x[:, 9:], context_mask=real, cache=trace), wanted[:, 9:])
-    mem, mem_mask = stream(2, 3, 16, seed=4), torch.tensor([[True, False, True], [False, True, True]])
+    mem, mem_mask = vectors(2, 3, 16, seed=4), torch.tensor([[True, False, True], [False, True, True]])
     inputs = dict(mem=mem, mem_mask=mem_mask)
     wanted = attn(x, mask=HOLES, **inputs)
     assert_close(attn(torch.cat((mem, x), dim=1), mask=torch.cat((mem_mask, HOLES), dim=1))[:, 3:], wanted)
@@ -291,7 +288,7 @@ def test_memory_grows_with_the_length(name, causal, documents):
     attn, sizes = layer(causal, **KERNELS[name]), []
     for n in (2048, 4096):
         with Largest() as largest:
-            attn(stream(1, n, 16), **({'document_ids': torch.arange(n)[None] // 300} if documents else {}))
+            attn(vectors(1, n, 16), **({'document_ids': torch.arange(n)[None] // 300} if documents else {}))
         sizes.append(largest.numbers)
     assert sizes[1] <= 2.3 * sizes[0] and sizes[1] < 4096**2 / 16
 
@@ -299,7 +296,7 @@ def test_memory_grows_with_the_length(name, causal, documents):
 @EACH
 def test_documents_know_nothing_of_one_another(kernel):
     """However large the numbers of the others are."""
-    attn, x = layer(kernel_chunk=4, **kernel), stream(1, N, 16)
+    attn, x = layer(kernel_chunk=4, **kernel), vectors(1, N, 16)
     x[:, :6] *= 60
     ids = torch.tensor([[1] * 6 + [0] * 7])
     for causal in (True, False):
@@ -314,7 +311,7 @@ def test_derivatives_of_derivatives(kernel, fast):
     """Along one way, and by night each entry."""
     attn = layer(kernel_chunk=2, **kernel)
     attn.requires_grad_(False)
-    x = (stream(1, 5, 16) * 0.5).requires_grad_()
+    x = (vectors(1, 5, 16) * 0.5).requires_grad_()
     assert torch.autograd.gradcheck(attn, x, fast_mode=fast) and torch.autograd.gradgradcheck(attn, x, fast_mode=fast)
 
 
@@ -452,7 +449,7 @@ def test_calls_that_it_does_not_go_with(name):
 
 
 def test_some_queries_and_no_maps():
-    attn, x = layer(False, kernel='elu'), stream(2, N, 16)
+    attn, x = layer(False, kernel='elu'), vectors(2, N, 16)
     places = torch.tensor([[5, 1], [0, 12]])
     wanted = attn(x)[torch.arange(2)[:, None], places]
     assert_close(attn(x, at=places), wanted)  # where all see all, queries may be any
@@ -465,7 +462,7 @@ def test_some_queries_and_no_maps():
 @pytest.mark.parametrize('causal', [True, False])
 def test_hidden_keys_set_no_level(kernel, causal):
     """Where those that are seen are all tiny beside what hidden ones would be."""
-    attn, x = layer(causal, kernel_chunk=4, **kernel), stream(2, N, 16) * 60
+    attn, x = layer(causal, kernel_chunk=4, **kernel), vectors(2, N, 16) * 60
     other = torch.where(HOLES[..., None], x, x / 1000)
     assert_close(attn(other, mask=HOLES), attn(x, mask=HOLES), tolerance=TIGHT)
 

@@ -4,10 +4,11 @@ import itertools
 
 import pytest
 import torch
+from building import vectors
 from costs import costs_of, grows
 from law_cases import randomise
 from oracles import assert_close, map_features, state_recurrence
-from test_linear_attention import DOCUMENTS, HOLES, TIGHT, N, stream
+from test_linear_attention import DOCUMENTS, HOLES, TIGHT, N
 from torch.nn import functional as F
 from toy_tasks import SEEDS, latest, learned, net_for, overwrite, recall
 
@@ -99,7 +100,7 @@ NOW = {
 @pytest.mark.parametrize(('kernel', 'update', 'option'), [*most_nightly(NOW)])
 def test_token_by_token(kernel, update, option):
     """In chunks of any length, with padding and documents."""
-    x, flags = stream(2, N, 16), dict(kernel=kernel, kernel_update=update, **OPTIONS[option])
+    x, flags = vectors(2, N, 16), dict(kernel=kernel, kernel_update=update, **OPTIONS[option])
     for inputs in CALLS.values():
         wanted = token_by_token(layer(**flags), x, **inputs)
         for chunk in (1, 4, 64):
@@ -115,8 +116,8 @@ def features(t):
 @pytest.mark.parametrize('update', ['gate', 'delta'])
 def test_gradients_are_those_of_the_recurrence(update, monkeypatch):
     """Of one document and of some, in one span, and where spans are forgotten."""
-    q, k, v = (stream(1, 2, N, 4, seed=seed).requires_grad_() for seed in range(3))
-    logits = stream(1, 2, N, 1, seed=4).requires_grad_()
+    q, k, v = (vectors(1, 2, N, 4, seed=seed).requires_grad_() for seed in range(3))
+    logits = vectors(1, 2, N, 1, seed=4).requires_grad_()
     phi = FeatureMap(lambda q: features(q)[0], features, weighs=False)
 
     ids = torch.tensor([[0] * 5 + [1] * 6 + [2] * 2])
@@ -146,7 +147,7 @@ def test_gradients_are_those_of_the_recurrence(update, monkeypatch):
 
 def test_what_is_forgotten_gives_the_same_gradients(monkeypatch):
     """Of many spans, in both directions, and twice."""
-    x = stream(1, N, 16).requires_grad_()
+    x = vectors(1, N, 16).requires_grad_()
     delta = dict(kernel='dpfp', kernel_update='delta')
     for in_order, flags in ((True, dict(kernel='favor')), (True, delta), (False, dict(kernel='rff'))):
         attn = randomise(Attention(16, heads=2, dim_head=4, causal=in_order, kernel_chunk=2, **flags).double())
@@ -188,7 +189,7 @@ def test_gates_by_hand():
 def test_writing_twice():
     """With orthonormal keys and whole corrections the second value stands there; a sum holds both. None: nothing."""
     k = torch.eye(3, dtype=torch.float64).repeat(2, 1)
-    v, ones = stream(6, 5), torch.ones(6, 1, dtype=torch.float64)
+    v, ones = vectors(6, 5), torch.ones(6, 1, dtype=torch.float64)
     _, state = recurrent('delta', k, v, ones)
     assert_close(state, v[3:])
     _, total = recurrent('gate', k, v, ones / 2)
@@ -283,7 +284,7 @@ def stack(**flags):
 @pytest.mark.parametrize('flags', STATES.values(), ids=STATES.keys())
 def test_segments_are_one_long_forward(flags):
     """The state of a segment starts the next, token by token, and detached in training; it can be taken back."""
-    net, x = stack(**flags), stream(2, N, 16)
+    net, x = stack(**flags), vectors(2, N, 16)
     whole, cache = net(x), None
     for start, stop in ((0, 6), (6, 10), (10, 11), (11, 12), (12, N)):
         before = cache
@@ -300,7 +301,7 @@ def test_memories_come_first():
     """Their keys are written before those of the tokens, by their own gates; a cache goes on from there."""
     for flags in STATES.values():
         own = {name.removeprefix('attn_'): value for name, value in flags.items() if 'mem_kv' not in name}
-        attn, x, mem = layer(**own), stream(2, N, 16), stream(2, 3, 16, seed=4)
+        attn, x, mem = layer(**own), vectors(2, N, 16), vectors(2, 3, 16, seed=4)
         wanted = attn(torch.cat((mem, x), dim=1))[:, 3:]
         assert_close(attn(x, mem=mem), wanted)
         _, trace = attn(x[:, :9], mem=mem, return_intermediates=True)
@@ -313,10 +314,10 @@ def test_decoding_does_not_depend_on_what_was_read():
         net, found = stack(**flags).eval(), []
         for read in (10, 40):
             with torch.no_grad():
-                _, cache = net(stream(1, read, 16), return_hiddens=True)
-                _, cache = net(stream(1, read + 1, 16), cache=cache, return_hiddens=True)
+                _, cache = net(vectors(1, read, 16), return_hiddens=True)
+                _, cache = net(vectors(1, read + 1, 16), cache=cache, return_hiddens=True)
                 given = dict(cache=cache, input_not_include_cache=True)
-                costs = costs_of(lambda n, net=net, given=given: net(stream(1, n, 16), **given), 1)
+                costs = costs_of(lambda n, net=net, given=given: net(vectors(1, n, 16), **given), 1)
             found.append((costs.largest, costs.flops))
         assert found[0] == found[1]
 
@@ -325,7 +326,7 @@ def test_decoding_does_not_depend_on_what_was_read():
 @pytest.mark.parametrize('update', UPDATES)
 def test_costs_grow_with_the_length(update):
     attn = layer(2, kernel='elu' if update != 'delta' else 'dpfp', kernel_update=update, dpfp_nu=1)
-    grows(lambda n: attn(stream(1, n, 16).requires_grad_()), 160)
+    grows(lambda n: attn(vectors(1, n, 16).requires_grad_()), 160)
 
 
 # refusals

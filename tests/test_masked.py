@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from building import models
 from oracles import assert_close, randomised
 from torch import nn
 from toy_tasks import SEEDS, markov, taught
@@ -17,8 +18,7 @@ V, PAD, CLS, MASK = 13, 0, 1, 12
 SIZES = dict(dim=16, depth=2, heads=2, attn_dim_head=8)
 
 
-def net(kind=Encoder, **options):
-    return TransformerWrapper(**{**dict(num_tokens=V, max_seq_len=40, attn_layers=kind(**SIZES)), **options})
+net = models(V, 40, Encoder, **SIZES)
 
 
 def model(**options):

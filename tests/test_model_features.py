@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from building import vectors
 from law_cases import randomise
 from oracles import assert_close
 from torch import nn
@@ -37,10 +38,6 @@ def model(stack=None, kind=Decoder, **flags):
 
 def ids(batch=2, length=7, seed=0):
     return torch.randint(0, TOKENS, (batch, length), generator=torch.Generator().manual_seed(seed))
-
-
-def vectors(*shape, seed=1):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 MASK = torch.arange(7) < torch.tensor([[4], [7]])

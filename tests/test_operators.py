@@ -6,6 +6,7 @@ from typing import ClassVar
 import pytest
 import torch
 import torch.nn.functional as F
+from building import vectors
 from law_cases import randomise
 from oracles import assert_close
 
@@ -71,10 +72,6 @@ def pair(kind=Decoder, near=3, **flags):
     return nets[0], nets[1].eval()
 
 
-def stream(*shape, seed=1):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 FLAGS = {
     'plain': {},
     'rotary': dict(rotary_pos_emb=True),
@@ -95,9 +92,9 @@ HOLES = torch.tensor([[1, 1, 0, 0, 0, 0, 0, 1, 1, 0, 1], [0, 0, 1, 1, 1, 1, 1, 1
 def test_an_operator_gives_what_its_dense_twin_gives(flags, near):
     """With any mask, a bias of the caller's, and with gradients."""
     own, twin = pair(near=near, **flags)
-    x = stream(B, N, 16).requires_grad_()
+    x = vectors(B, N, 16).requires_grad_()
     masks = (HOLES, dict(mask=HOLES), dict(attn_mask=HOLES[:, None, None].expand(-1, -1, N, -1)))
-    for inputs in ({}, masks[1], masks[2], dict(attn_bias=stream(B, 4, N, N))):
+    for inputs in ({}, masks[1], masks[2], dict(attn_bias=vectors(B, 4, N, N))):
         out, expected = own(x, **inputs), twin(x, **inputs)
         (grad,), (wanted,) = (torch.autograd.grad(t.sin().sum(), x) for t in (out, expected))
         assert_close(out, expected, tolerance=1e-10)
@@ -107,7 +104,7 @@ def test_an_operator_gives_what_its_dense_twin_gives(flags, near):
 @pytest.mark.parametrize('flags', [{}, dict(rotary_pos_emb=True), dict(alibi_pos_bias=True)], ids=str)
 def test_an_operator_with_a_cache(flags):
     own, _ = pair(**flags)
-    x, cache, outs = stream(B, N, 16), None, []
+    x, cache, outs = vectors(B, N, 16), None, []
     for start, stop in itertools.pairwise((0, 4, 5, 9, N)):
         out, cache = own(x[:, :stop], cache=cache, return_hiddens=True)
         outs.append(out[:, start - stop :])
@@ -124,7 +121,7 @@ def test_log_sums_are_those_of_the_twin():
         return found['out'], found['log_sums']
 
     attn.features.at['attend'][0].__dict__['attend'] = spying
-    attn(stream(B, N, 16), mask=HOLES)
+    attn(vectors(B, N, 16), mask=HOLES)
     i, j = torch.arange(N)[:, None], torch.arange(N)
     seen = ((i >= j) & (i - j <= 2)) & HOLES[:, None, None]
     logits = (found['q'] @ found['k'].mT * 8**-0.5).masked_fill(~seen, -torch.inf)
@@ -135,7 +132,7 @@ def test_log_sums_are_those_of_the_twin():
 @pytest.mark.parametrize('watch', ['hook', 'inside', 'replaced'])
 def test_an_operator_under_hooks_and_replacements(watch):
     own, twin = pair(near=2, alibi_pos_bias=True)
-    x, seen = stream(B, N, 16), []
+    x, seen = vectors(B, N, 16), []
     wanted = twin(x, mask=HOLES)
     for layer in own.layers:
         if layer.kind != 'a':
@@ -277,7 +274,7 @@ def test_disjoint_keys_put_together(seed):
 
 
 def test_gradients_of_what_is_put_together():
-    outs, sums = stream(3, 2, 4, 5).requires_grad_(), stream(3, 2, 4).requires_grad_()
+    outs, sums = vectors(3, 2, 4, 5).requires_grad_(), vectors(3, 2, 4).requires_grad_()
     assert torch.autograd.gradcheck(lambda o, z: merged(list(zip(o, z, strict=True))), (outs, sums))
     blind = torch.full((2, 4), -torch.inf, dtype=torch.float64)
     out, _ = merged([(outs[0], sums[0]), (outs[1], blind)])

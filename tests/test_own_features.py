@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from building import vectors
 from law_cases import randomise
 from oracles import assert_close
 
@@ -88,10 +89,6 @@ def seeded(build=Decoder, **options):
     return randomise(build(**{**SIZES, 'depth': 2, **options}).double()).eval()
 
 
-def stream(*shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-
-
 # lists
 
 
@@ -100,7 +97,7 @@ def test_features_of_ones_own_are_added(features):
     net = seeded(features=features, louder=2.0, rotary_pos_emb=True, attn_qk_norm=True, ff_glu=True)
     plain = seeded(features=(*ATTENTION, Louder), louder=2.0, rotary_pos_emb=True, attn_qk_norm=True, ff_glu=True)
     other = seeded(rotary_pos_emb=True, attn_qk_norm=True, ff_glu=True)
-    x = stream(2, 5, 16)
+    x = vectors(2, 5, 16)
     assert torch.equal(net(x), plain(x)) and not torch.allclose(net(x), other(x))
     assert [type(f) for f in net.layers[0][1].features.active] == [type(f) for f in plain.layers[0][1].features.active]
 
@@ -250,7 +247,7 @@ class Painted(ModelFeature):
 
 def test_features_of_stacks_and_models_wait():
     stack, plain = seeded(features=(Tilted,)), seeded()
-    x, tilt = stream(2, 5, 16), stream(2, 5, 16)
+    x, tilt = vectors(2, 5, 16), vectors(2, 5, 16)
     assert torch.equal(stack(x), plain(x)) and torch.equal(stack(x, tilt=None), plain(x))
     assert not torch.allclose(stack(x, tilt=tilt), plain(x))
     net = TransformerWrapper(num_tokens=7, max_seq_len=8, attn_layers=stack, features=(Painted,)).double().eval()
@@ -258,7 +255,7 @@ def test_features_of_stacks_and_models_wait():
     bare = TransformerWrapper(num_tokens=7, max_seq_len=8, attn_layers=plain).double().eval()
     bare.load_state_dict(net.state_dict())
     assert torch.equal(net(ids), bare(ids)) and torch.equal(net(ids, paint=None), bare(ids))
-    assert not torch.allclose(net(ids, paint=stream(2, 5, 16)), bare(ids))
+    assert not torch.allclose(net(ids, paint=vectors(2, 5, 16)), bare(ids))
     assert_close(net(ids, paint=torch.zeros(2, 5, 16)), bare(ids))
 
 
@@ -315,7 +312,7 @@ class Average(StackFeature):
 
 @pytest.mark.parametrize('height', [1, 3])
 def test_blocks_have_notes_of_their_own(monkeypatch, height):
-    module, x = attention((Leaning,)), stream(2, 7, 16)
+    module, x = attention((Leaning,)), vectors(2, 7, 16)
     whole = module(x)
     for name, value in dict(LARGE={'cuda': 0}, BLOCK={'cuda': 1}, FEWEST_ROWS=height).items():
         monkeypatch.setattr(rows, name, value)
@@ -323,7 +320,7 @@ def test_blocks_have_notes_of_their_own(monkeypatch, height):
 
 
 def test_notes_are_of_one_feature():
-    x = stream(2, 7, 16)
+    x = vectors(2, 7, 16)
     alone, silent, both, heir = (
         attention(features) for features in ((Leaning,), (Overheard,), (Leaning, Overheard), (LeaningTwice, Overheard))
     )
@@ -341,7 +338,7 @@ def attention(features):
 
 
 def test_what_runs_again_has_notes_as_they_were():
-    x = stream(2, 5, 16).requires_grad_()
+    x = vectors(2, 5, 16).requires_grad_()
     nets = [seeded(features=(Average,), checkpoint_layers=again).train() for again in (False, True)]
     found = [torch.autograd.grad(net(x).square().sum(), (x, *net.parameters())) for net in nets]
     for one, other in zip(*found, strict=True):
@@ -507,7 +504,7 @@ class Halved(AttentionFeature):
 @pytest.mark.parametrize('flash', [None, False])
 def test_a_feature_without_flags_acts_on_scores(flash):
     halved, plain = (seeded(features=features, attn_flash=flash) for features in ((Halved,), None))
-    x = stream(1, 4, 16)
+    x = vectors(1, 4, 16)
     for layer in plain.layers:
         if layer.kind == 'a':
             layer[1].to_q.weight.data /= 2
@@ -563,7 +560,7 @@ OTHERS = [{}, dict(attn_head_scale=True), dict(rotary_pos_emb=True), dict(attn_k
 def test_more_query_heads(flags):
     features = extend(ATTENTION, Doubled, before=SoftclampLogits) if flags in OTHERS else (Doubled, *ATTENTION)
     net = seeded(features=features, **flags)
-    out = net(stream(2, 5, 16))
+    out = net(vectors(2, 5, 16))
     assert out.shape == (2, 5, 16) and out.isfinite().all()
     assert net.layers[0][1].to_q.weight.shape == (32, 16)
 
@@ -601,7 +598,7 @@ class Told(FeedForwardFeature):
 )
 def test_a_feedforward_in_parts(flags):
     plain, parts = seeded(**flags), seeded(features=(Parts,), tokens_at_once=2, **flags)
-    x = stream(2, 5, 16)
+    x = vectors(2, 5, 16)
     assert_close(parts(x), plain(x))
     inner, seen = next(m for m in parts.modules() if isinstance(m, FeedForward)), []
     inner.ff.register_forward_hook(lambda module, args, out: seen.append(args[0].shape[1]))
@@ -612,7 +609,7 @@ def test_a_feedforward_in_parts(flags):
 @pytest.mark.parametrize('flags', [{}, dict(use_layerscale=True, shift_tokens=1)])
 def test_what_a_feedforward_is_told(flags):
     Told.calls.clear()
-    net, x, real = seeded(features=(Told,), **flags), stream(2, 5, 16), torch.arange(5) < torch.tensor([[5], [3]])
+    net, x, real = seeded(features=(Told,), **flags), vectors(2, 5, 16), torch.arange(5) < torch.tensor([[5], [3]])
     net(x)
     assert [(call.layer, call.kind, call.mask) for call in Told.calls] == [(1, 'f', None), (3, 'f', None)]
     Told.calls.clear()
@@ -629,9 +626,9 @@ def test_what_a_feedforward_is_told(flags):
 
 def test_inputs_of_a_feedforward():
     Told.calls.clear()
-    x, ff, plain = stream(2, 5, 16), FeedForward(16, features=(Told,)).double(), FeedForward(16).double()
+    x, ff, plain = vectors(2, 5, 16), FeedForward(16, features=(Told,)).double(), FeedForward(16).double()
     plain.load_state_dict(ff.state_dict())
-    boost, scale = stream(1, 1, 16), stream(2, 5, 1)
+    boost, scale = vectors(1, 1, 16), vectors(2, 5, 1)
     assert_close(ff(x, boost=boost), plain(x + boost) * 2)
     assert_close(ff(x, scale), plain(x) * scale * 2)
     for given, words in (
@@ -784,8 +781,8 @@ def test_layers_side_by_side():
     flags = dict(cross_attend=True, rel_pos_bias=True, pre_norm_has_final_norm=False)
     net, plain = seeded(features=(AtOnce,), at_once=True, **flags), seeded(**flags)
     x, context, mask = (
-        stream(2, 5, 16),
-        stream(2, 3, 16).requires_grad_(),
+        vectors(2, 5, 16),
+        vectors(2, 3, 16).requires_grad_(),
         torch.tensor([[True] * 5, [True] * 4 + [False]]),
     )
     wanted = x
@@ -842,13 +839,13 @@ def test_layers_for_some_tokens(flags):
     """Conditions per token, masks, contexts, biases and residuals of keys follow; tokens that stay are still read."""
     own = {name: value for name, value in flags.items() if name != 'context_pos'}
     some, whole = (seeded(features=(EverySecond,), every_second=how, depth=4, **own) for how in ('some', 'all'))
-    mask, scores = torch.arange(7) < torch.tensor([[7], [5]]), stream(4, 2, 7, 7)[1]
+    mask, scores = torch.arange(7) < torch.tensor([[7], [5]]), vectors(4, 2, 7, 7)[1]
     inputs = dict(mask=mask, attn_bias=scores, attn_mask=scores > -1)
-    inputs |= dict(context=stream(2, 3, 16), context_mask=mask[:, 4:]) if 'cross_attend' in flags else {}
+    inputs |= dict(context=vectors(2, 3, 16), context_mask=mask[:, 4:]) if 'cross_attend' in flags else {}
     inputs |= dict(context_pos=torch.arange(3)) if 'context_pos' in flags else {}
-    inputs |= dict(condition=stream(2, 7, 4)) if 'dim_condition' in flags else {}
-    inputs |= dict(self_attn_kv_residuals=stream(4, 2, 7, 16)) if 'rel_pos_bias' in flags else {}
-    x = stream(2, 7, 16).requires_grad_()
+    inputs |= dict(condition=vectors(2, 7, 4)) if 'dim_condition' in flags else {}
+    inputs |= dict(self_attn_kv_residuals=vectors(4, 2, 7, 16)) if 'rel_pos_bias' in flags else {}
+    x = vectors(2, 7, 16).requires_grad_()
     found = [torch.autograd.grad(net(x, **inputs)[mask].sin().sum(), [x, *net.parameters()]) for net in (some, whole)]
     assert_close(some(x, **inputs)[mask], whole(x, **inputs)[mask])
     for grad, other in zip(*found, strict=True):
@@ -857,7 +854,7 @@ def test_layers_for_some_tokens(flags):
 
 def test_some_tokens_with_a_cache():
     net = seeded(features=(EverySecond,), every_second='some', depth=4, rotary_pos_emb=True)
-    x, (_, trace) = stream(2, 7, 16), net(stream(2, 7, 16)[:, :3], return_hiddens=True)
+    x, (_, trace) = vectors(2, 7, 16), net(vectors(2, 7, 16)[:, :3], return_hiddens=True)
     for place in range(3, 7):
         out, trace = net(x[:, : place + 1], cache=trace, return_hiddens=True)
         assert_close(out, net(x)[:, place : place + 1])
@@ -880,9 +877,9 @@ def test_tokens_that_there_are_not(index, message):
             return run(x, call.of_tokens(index), range(2))
 
     with pytest.raises((ValueError, TypeError), match=message):
-        seeded(features=(Wrong,), every_second='some')(stream(2, 5, 16))
+        seeded(features=(Wrong,), every_second='some')(vectors(2, 5, 16))
     with pytest.raises(ValueError, match='`shift_tokens` does not go with `of_tokens`: each branch input contains'):
-        seeded(features=(EverySecond,), every_second='some', shift_tokens=1)(stream(2, 5, 16))
+        seeded(features=(EverySecond,), every_second='some', shift_tokens=1)(vectors(2, 5, 16))
 
 
 def test_kinds_that_read_other_tokens(monkeypatch):
@@ -891,7 +888,7 @@ def test_kinds_that_read_other_tokens(monkeypatch):
         Encoder, features=(EverySecond,), every_second='some', depth=None, custom_layers=('a', 'f', 'a', 'mix')
     )
     with pytest.raises(ValueError, match="layers of kind 'mix' do not go with `of_tokens`: they read all tokens"):
-        net(stream(2, 5, 16))
+        net(vectors(2, 5, 16))
 
 
 class SumOfAttended(AttentionFeature):
@@ -923,13 +920,13 @@ def test_states_of_earlier_tokens_speak_for_themselves(flags, name, monkeypatch)
     own = dict(features=(SumOfAttended, LastOfFed, EverySecond), **flags)
     words = f'`{next(iter(flags))}`: it keeps `{name}` of the tokens before'
     with pytest.raises(ValueError, match=f'`document_ids` does not go with {words}'):
-        seeded(**own)(stream(1, 4, 16), document_ids=ids)
+        seeded(**own)(vectors(1, 4, 16), document_ids=ids)
     with pytest.raises(ValueError, match=f'`of_(attended|fed)` does not go with `of_tokens`: it keeps `{name}`'):
-        seeded(**own, every_second='some')(stream(1, 4, 16))
+        seeded(**own, every_second='some')(vectors(1, 4, 16))
     for kind in (SumOfAttended, LastOfFed):
         monkeypatch.setattr(kind, 'refuses', {'documents': '', 'some tokens': ''})
-    seeded(**own, every_second='some')(stream(1, 4, 16))
-    seeded(**own)(stream(1, 4, 16), document_ids=ids)
+    seeded(**own, every_second='some')(vectors(1, 4, 16))
+    seeded(**own)(vectors(1, 4, 16), document_ids=ids)
 
 
 def test_a_tensor_is_saved_if_it_is_a_buffer_or_has_a_name_in_checkpoints():
@@ -976,7 +973,7 @@ def test_layers_that_a_feature_runs_one_by_one_find_their_own_past():
             state.keep(sums[:, -1:])
             return out + sums
 
-    net, x = seeded(features=(OneByOne, Sums), one_by_one=True, attn_sums=True), stream(2, 7, 16)
+    net, x = seeded(features=(OneByOne, Sums), one_by_one=True, attn_sums=True), vectors(2, 7, 16)
     plain = seeded(features=(Sums,), attn_sums=True)
     assert_close(net(x), plain(x))
     _, past = net(x[:, :5], return_hiddens=True)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from law_cases import CASES, CROSS_CASES, each_of, inputs_for, is_per_token, model_of, per_token, refused, weighted
 from oracles import assert_close
+from toy_nets import vectors_of as vectors
 
 from x_transformers import (
     Attention,
@@ -22,10 +23,6 @@ from x_transformers import (
 REAL = torch.tensor([[1, 1, 0, 1, 0, 1, 1], [1, 0, 0, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1, 1]], dtype=torch.bool)
 STRAYS = (float('nan'), float('inf'), float('-inf'))
 SIZES = dict(dim=16, depth=2, heads=2, attn_dim_head=8)
-
-
-def vectors(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def with_strays(t, real, fill=None):

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from building import vectors
 from costs import grows
 from law_cases import randomise
 from oracles import assert_close
@@ -93,10 +94,6 @@ def twins(pattern, causal=True, front=0, **flags):
     return sparse, plain
 
 
-def stream(*shape, seed=1):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def some(*shape, seed=1, share=0.7):
     """Which tokens are real: the first and the last one, since others count from there, and a share of the rest."""
     real = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < share
@@ -158,7 +155,7 @@ def test_what_patterns_mean(name):
 def test_the_dense_twin(name, causal):
     pattern = PATTERNS[name]
     for n, front in ((1, 0), (2, 2), (13, 0), (22, 2)):
-        layers, x = twins(pattern, causal, front), stream(2, n, 8).requires_grad_()
+        layers, x = twins(pattern, causal, front), vectors(2, n, 8).requires_grad_()
         for mask in (None, some(2, n)):
             agree(*layers, x, pattern, mask)
 
@@ -168,7 +165,7 @@ def test_the_dense_twin(name, causal):
 def test_the_formula_of_what_is_gathered(name, causal, monkeypatch):
     """Which dropout, learned biases, graphs and derivatives of derivatives go through."""
     monkeypatch.setattr('x_transformers.patterns.engine.attention.takes', lambda *_: False)
-    pattern, x = PATTERNS[name], stream(2, 14, 8).requires_grad_()
+    pattern, x = PATTERNS[name], vectors(2, 14, 8).requires_grad_()
     agree(*twins(pattern, causal, 2), x, pattern, some(2, 14))
 
 
@@ -176,9 +173,9 @@ def test_the_formula_of_what_is_gathered(name, causal, monkeypatch):
 def test_masks_and_windows_in_small_parts(name, monkeypatch):
     monkeypatch.setattr(pieces, 'MASK', 8)
     monkeypatch.setattr(pieces, 'WINDOWS', 8)
-    pattern, x = PATTERNS[name], stream(2, 22, 8).requires_grad_()
+    pattern, x = PATTERNS[name], vectors(2, 22, 8).requires_grad_()
     layers = twins(pattern, False, 1)
-    for inputs in ({}, dict(mask=some(2, 22)), dict(attn_bias=stream(2, HEADS, 22, 22))):
+    for inputs in ({}, dict(mask=some(2, 22)), dict(attn_bias=vectors(2, HEADS, 22, 22))):
         agree(*layers, x, pattern, **inputs)
 
 
@@ -193,8 +190,8 @@ def test_biases(name, causal):
         sparse = randomise(kind(**flags, attn_sparse_pattern=pattern).double())
         plain = kind(**flags).double()
         plain.load_state_dict(sparse.state_dict())
-        agree(sparse, plain, stream(2, 11, 8).requires_grad_(), pattern)
-        x = stream(2, 11, 8)
+        agree(sparse, plain, vectors(2, 11, 8).requires_grad_(), pattern)
+        x = vectors(2, 11, 8)
         padded = sparse(x, seq_start_pos=start)
         assert_close(padded[0], sparse(x[:1])[0], tolerance=TIGHT)
         assert_close(padded[1, 5:], sparse(x[1:, 5:])[0], tolerance=TIGHT)
@@ -203,7 +200,7 @@ def test_biases(name, causal):
 @pytest.mark.parametrize('name', ['sliding', 'dilated', 'strided'])
 @BOTH
 def test_documents_and_memories(name, causal):
-    pattern, x = PATTERNS[name], stream(2, 12, 8)
+    pattern, x = PATTERNS[name], vectors(2, 12, 8)
     kind = Decoder if causal else Encoder
     net = randomise(kind(dim=8, depth=2, heads=HEADS, attn_dim_head=4, attn_sparse_pattern=pattern).double())
     ids = torch.tensor([[0] * 5 + [3] * 7, [1] * 8 + [0] * 4])
@@ -234,7 +231,7 @@ def test_cache(name):
     """Token by token from a prompt of every length, with padding on the left and without."""
     flags = dict(dim=8, depth=2, heads=HEADS, attn_dim_head=4, attn_num_mem_kv=1, rotary_pos_emb=True)
     net = randomise(Decoder(**flags, attn_sparse_pattern=PATTERNS[name]).double()).eval()
-    x, start = stream(2, 13, 8), torch.tensor([0, 4])
+    x, start = vectors(2, 13, 8), torch.tensor([0, 4])
     for inputs in ({}, dict(seq_start_pos=start)):
         wanted = net(x, **inputs)
         for prompt in (1, 5, 8, 12):
@@ -261,7 +258,7 @@ def test_cache(name):
 @each(SOME)
 def test_no_look_ahead_and_rows_that_see_nothing(name):
     attn, _ = twins(PATTERNS[name], front=0)
-    x = stream(1, 14, 8).requires_grad_()
+    x = vectors(1, 14, 8).requires_grad_()
     for t in (0, 6):
         (grad,) = torch.autograd.grad(attn(x)[:, t].sum(), x)
         seen = [[j for j in range(t + 1) if meant(name, h, t, j)] for h in range(4)]
@@ -281,7 +278,7 @@ def test_no_look_ahead_and_rows_that_see_nothing(name):
 def test_maps_and_derivatives_of_derivatives(name):
     pattern = PATTERNS[name]
     sparse, plain = twins(pattern)
-    x = stream(1, 7, 8).requires_grad_()
+    x = vectors(1, 7, 8).requires_grad_()
     _, own = sparse(x, return_intermediates=True)
     _, other = plain(x, attn_mask=dense(pattern, 7), return_intermediates=True)
     assert_close(own.post_softmax_attn, other.post_softmax_attn, tolerance=TIGHT)
@@ -295,7 +292,7 @@ def test_maps_and_derivatives_of_derivatives(name):
 @pytest.mark.costly
 def test_dropout_keeps_the_mean():
     attn, _ = twins(Sliding(2) | Global(2), dropout=0.5)
-    x = stream(1, 9, 8)
+    x = vectors(1, 9, 8)
     torch.manual_seed(0)
     mean = torch.stack([attn.train()(x) for _ in range(300)]).mean(dim=0)
     assert (mean - attn.eval()(x)).abs().max() < 0.2 * mean.abs().max()
@@ -343,7 +340,7 @@ def test_windows(name, monkeypatch):
     kind, flags = WINDOWS[name]
     flags = dict(dim=8, depth=1, heads=HEADS, attn_dim_head=4, **flags)
     net = randomise(kind(**flags, attn_max_attend_past=3).double())
-    x, ids = stream(2, 30, 8).requires_grad_(), torch.arange(30).expand(2, -1) // 13
+    x, ids = vectors(2, 30, 8).requires_grad_(), torch.arange(30).expand(2, -1) // 13
     calls = [{}, dict(mask=some(2, 30)), dict(document_ids=ids), dict(mask=some(2, 30), document_ids=ids)]
     ran, in_band = [], operators.in_band
     monkeypatch.setattr('x_transformers.kernels.operators.in_band', lambda *a: ran.append(1) or in_band(*a))
@@ -452,7 +449,7 @@ def test_one_graph_of_sums_that_lie_behind_the_end():
     torch._dynamo.reset()
     compiled = torch.compile(stack, fullgraph=True, backend='aot_eager')
     for n in (9, 20):
-        assert_close(compiled(stream(1, n, 8)), stack(stream(1, n, 8)), tolerance=TIGHT)
+        assert_close(compiled(vectors(1, n, 8)), stack(vectors(1, n, 8)), tolerance=TIGHT)
 
 
 def test_pictures(tmp_path):

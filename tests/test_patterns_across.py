@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from building import vectors
 from costs import grows
 from law_cases import randomise
 from oracles import assert_close
@@ -12,10 +13,6 @@ from x_transformers.patterns import BlockLocal, Global, Mix, Sliding, Strided
 
 TIGHT, HEADS, N, KEYS = 1e-10, 4, 7, 9
 PATTERNS = [Global(2), Global(positions=(1, 5, 8)), Global(1, positions=(3, 30)), Global(20)]
-
-
-def stream(*shape, seed=1):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def some(*shape, seed=1, share=0.6):
@@ -59,19 +56,19 @@ def agree(sparse, plain, inputs, params, seen, twice=False):
 def test_the_dense_twin(pattern, flags):
     layers = twins(pattern, **flags)
     for n, keys in ((N, KEYS), (1, KEYS), (N, 1), (KEYS, N)):
-        x, context = stream(2, n, 8).requires_grad_(), stream(2, keys, 6, seed=2).requires_grad_()
+        x, context = vectors(2, n, 8).requires_grad_(), vectors(2, keys, 6, seed=2).requires_grad_()
         for mask in (None, some(2, n)):
             for hidden in (None, some(2, keys)):
                 inputs = dict(x=x, context=context, mask=mask, context_mask=hidden)
                 agree(*layers, inputs, (x, context), dense(pattern, n, keys), twice=n == 1)
-    bias = stream(2, HEADS, KEYS, N, seed=3).requires_grad_()
+    bias = vectors(2, HEADS, KEYS, N, seed=3).requires_grad_()
     agree(*layers, dict(x=x, context=context, attn_bias=bias), (x, context, bias), dense(pattern, KEYS, N))
 
 
 def test_queries_that_see_nothing_and_contexts_without_tokens():
     pattern = Global(positions=(1, 2))
     attn = Attention(8, heads=2, dim_head=4, sparse_pattern=pattern, project_out=False).double()
-    x, context = stream(1, N, 8), stream(1, KEYS, 8)
+    x, context = vectors(1, N, 8), vectors(1, KEYS, 8)
     hidden = (torch.arange(KEYS)[None] - 1.5).abs() > 1  # the global ones
     out = attn(x, context, context_mask=hidden)
     assert (out[:, [0, *range(3, N)]] == 0).all() and (out[:, 1:3] != 0).all()
@@ -82,7 +79,7 @@ def test_queries_that_see_nothing_and_contexts_without_tokens():
 
 def test_maps():
     sparse, plain = twins(Global(1, positions=(3,)))
-    x, context = stream(2, N, 8), stream(2, KEYS, 6)
+    x, context = vectors(2, N, 8), vectors(2, KEYS, 6)
     seen = dense(Global(1, positions=(3,)), N, KEYS)
     _, own = sparse(x, context, return_intermediates=True)
     _, other = plain(x, context, attn_mask=seen, return_intermediates=True)
@@ -92,7 +89,7 @@ def test_maps():
 @pytest.mark.costly
 def test_dropout_keeps_the_mean():
     attn, _ = twins(Global(3), dropout=0.5)
-    x, context = stream(1, N, 8), stream(1, KEYS, 6)
+    x, context = vectors(1, N, 8), vectors(1, KEYS, 6)
     torch.manual_seed(0)
     mean = torch.stack([attn.train()(x, context) for _ in range(400)]).mean(dim=0)
     assert (mean - attn.eval()(x, context)).abs().max() < 0.2 * mean.abs().max()
@@ -101,7 +98,7 @@ def test_dropout_keeps_the_mean():
 def test_cache_of_a_layer():
     """It counts the queries that came before."""
     attn, _ = twins(Global(positions=(0, 4)))
-    x, context = stream(2, N, 8), stream(2, KEYS, 6)
+    x, context = vectors(2, N, 8), vectors(2, KEYS, 6)
     wanted = attn(x, context)
     for stops in ((1, 2, 3, 4, 5, 6, N), (3, N)):
         outs, cache, start = [], None, 0
@@ -123,7 +120,7 @@ def model(pattern=None, **flags):
 @pytest.mark.parametrize('flags', [{}, dict(attn_kv_heads=1), dict(cross_attn_num_mem_kv=1)], ids=str)
 def test_cache_of_a_model(flags):
     net, ids = model(**flags), torch.randint(0, 11, (3, N), generator=torch.Generator().manual_seed(0))
-    context, hidden = stream(3, KEYS, 8), some(3, KEYS)
+    context, hidden = vectors(3, KEYS, 8), some(3, KEYS)
     pads = torch.tensor([0, 1, 3])
     for inputs in ({}, dict(context_mask=hidden), dict(seq_start_pos=pads)):
         wanted = net(ids, context=context, **inputs)
@@ -143,7 +140,7 @@ def test_cache_of_a_model(flags):
 
 def test_generate():
     net = AutoregressiveWrapper(model())
-    prompt, context = torch.randint(0, 11, (2, 3)), stream(2, KEYS, 8)
+    prompt, context = torch.randint(0, 11, (2, 3)), vectors(2, KEYS, 8)
     kept, anew = (net.generate(prompt, 5, temperature=0.0, cache_kv=on, context=context) for on in (True, False))
     assert kept.equal(anew)
 
@@ -177,7 +174,7 @@ def test_a_pass_over_some_tokens():
     sizes = dict(dim=8, depth=4, heads=2, cross_attend=True)
     some, whole = (Decoder(**sizes, **flags, act_dense=dense).double().eval() for dense in (False, True))
     whole.load_state_dict(randomise(some, scale=1.0).state_dict())
-    x, context, mask = stream(3, N, 8), stream(3, KEYS, 8), torch.arange(N) < torch.tensor([[5], [7], [6]])
+    x, context, mask = vectors(3, N, 8), vectors(3, KEYS, 8), torch.arange(N) < torch.tensor([[5], [7], [6]])
     runs = []
     some.layers[1][1].to_q.register_forward_hook(lambda module, args, out: runs.append(out.shape[1]))
     for inputs in ({}, dict(mask=mask), dict(seq_start_pos=torch.tensor([0, 2, 1]))):
@@ -201,11 +198,11 @@ def test_one_graph():
     torch._dynamo.reset()
     compiled = torch.compile(attn.eval(), fullgraph=True, backend='aot_eager')
     for n, keys in ((N, KEYS), (N + 3, KEYS + 2), (4, 5)):
-        x, context, hidden = stream(2, n, 8), stream(2, keys, 6), some(2, keys)
+        x, context, hidden = vectors(2, n, 8), vectors(2, keys, 6), some(2, keys)
         assert_close(compiled(x, context, context_mask=hidden), attn(x, context, context_mask=hidden), tolerance=TIGHT)
     net = model()
     compiled = torch.compile(net, fullgraph=True, backend='aot_eager')
-    ids, context = torch.randint(0, 11, (2, N)), stream(2, KEYS, 8)
+    ids, context = torch.randint(0, 11, (2, N)), vectors(2, KEYS, 8)
     assert_close(compiled(ids, context=context), net(ids, context=context), tolerance=TIGHT)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from building import vectors
 from costs import grows
 from oracles import assert_close
 from sweeps import some
@@ -55,10 +56,6 @@ PATTERNS = {
 EACH = pytest.mark.parametrize('name', PATTERNS)
 
 
-def stream(*shape, seed=1):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def gradients(layer, out, x):
     return torch.autograd.grad(out.sin().sum(), [x, *layer.parameters()])
 
@@ -68,10 +65,10 @@ def test_the_dense_twin(name):
     pattern, *lengths = PATTERNS[name]
     for causal, n in [(True, n) for n in lengths[0]] + [(False, n) for n in lengths[1]]:
         sparse, plain = twins(pattern, causal, front=n % 2)
-        x = stream(2, n, 8).requires_grad_()
+        x = vectors(2, n, 8).requires_grad_()
         real = torch.rand(2, n, generator=torch.Generator().manual_seed(n)) < 0.7
         real[:, [0, -1]] = True  # rows begin and end there
-        bias = stream(HEADS, n, n, seed=3)
+        bias = vectors(HEADS, n, n, seed=3)
         for given in (dict(), dict(mask=real, attn_bias=bias)):
             out, wanted = sparse(x, **given), plain(x, attn_mask=dense(pattern, n), **given)
             assert_close(out, wanted, f'{n}', tolerance=1e-10)
@@ -141,7 +138,7 @@ def test_no_pixel_sees_a_later_one(at):
     stack = Decoder(
         dim=8, depth=2, heads=2, attn_dim_head=4, attn_sparse_pattern=Local2D((4, 6), (2, 3), (1, 1))
     ).double()
-    x = stream(1, 24, 8).requires_grad_()
+    x = vectors(1, 24, 8).requires_grad_()
     (grad,) = torch.autograd.grad(stack(x)[0, at, 0], x)
     assert grad[0, at].abs().sum() > 0 and grad[0, at + 1 :].abs().sum() == 0
 
@@ -302,8 +299,8 @@ def test_costs():
         (lambda: Mix((BlockPermutation(2), BlockPermutation(2, 1)), heads=(3, 2)).for_heads(4), 'that of the heads, 4'),
         (lambda: Local2D((4, 4)) | Conv2D((3, 4)), '`image` got 12 and 16 pixels in patterns of one sequence'),
         (lambda: Mix((Local2D((4, 4)), Conv2D((3, 4)))), '`image` got 12 and 16 pixels'),
-        (lambda: twins(Local2D((4, 4)), False)[0](stream(1, 15, 8)), '15 tokens: its pattern is of 16'),
-        (lambda: twins(Local2D((4, 4)))[0](stream(1, 17, 8)), '17 tokens: its pattern is of 16'),
+        (lambda: twins(Local2D((4, 4)), False)[0](vectors(1, 15, 8)), '15 tokens: its pattern is of 16'),
+        (lambda: twins(Local2D((4, 4)))[0](vectors(1, 17, 8)), '17 tokens: its pattern is of 16'),
     ],
 )  # fmt: skip
 def test_refusals(make, words):
@@ -321,7 +318,7 @@ def test_one_graph_for_every_length(name):
     torch._dynamo.reset()
     compiled = torch.compile(stack, fullgraph=True, backend='aot_eager')
     for n in (lengths[0] or lengths[1])[-2:]:
-        x = stream(2, n, 8)
+        x = vectors(2, n, 8)
         assert_close(compiled(x), stack(x), tolerance=1e-10)
 
 

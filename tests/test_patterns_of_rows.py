@@ -3,6 +3,7 @@ and prefixes, as where the row is alone; and a row that blocks cover is attended
 
 import pytest
 import torch
+from building import ids_below
 from law_cases import randomise
 from oracles import assert_close
 from sweeps import nightly
@@ -53,8 +54,7 @@ def now(*chosen, of):
     return [one if one in chosen else nightly(one) for one in of]
 
 
-def ids(*shape, seed=0):
-    return torch.randint(0, 60, shape, generator=torch.Generator().manual_seed(seed))
+ids = ids_below(60)
 
 
 def rows_law(net, documents=True, x=None):

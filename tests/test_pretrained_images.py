@@ -22,6 +22,7 @@ from pretrained_cases import (
     noisy,
 )
 from torch import Tensor
+from toy_nets import vectors_of as drawn
 
 from x_transformers import TwoTowers, ViTransformerWrapper, pretrained
 from x_transformers.flags import ConfigError
@@ -34,10 +35,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings('ignore')]  # those o
 ALL = [*IMAGE_CASES, *TOWER_CASES]
 OF = {str(case): case for case in ALL}
 BOTH = [case for case in ALL if case.type in ('clip', 'siglip')]
-
-
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def pixels(case, height: int | None = None, width: int | None = None) -> Tensor:

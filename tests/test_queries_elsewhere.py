@@ -9,6 +9,7 @@ import torch
 from oracles import assert_close
 from sweeps import crossed
 from torch import nn
+from toy_nets import vectors_of as vectors
 
 from x_transformers import Attention, Decoder, Encoder
 from x_transformers.core import rows
@@ -56,10 +57,6 @@ class Slanted(AttentionFeature):
 
 def chosen(t, places):
     return t[:, places] if places.ndim == 1 else t[torch.arange(len(t))[:, None], places]
-
-
-def vectors(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def randomised(net):

@@ -11,6 +11,7 @@ import oracles
 import pytest
 import torch
 import torch.nn.functional as F
+from building import stacks
 from oracles import assert_close, bools, randn, randomised
 
 from x_transformers import (
@@ -37,8 +38,7 @@ SHAPE = dict(dim=8, depth=2, heads=4, attn_dim_head=8, ff_mult=1)
 PAD = 0
 
 
-def stack(kind=Decoder, **flags):
-    return randomised(kind(**{**SHAPE, **flags}))
+stack = stacks(finish=randomised, **SHAPE)
 
 
 def model(kind=Decoder, num_tokens=11, max_seq_len=24, wrapper=None, **flags):

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from building import vectors
 from law_cases import randomise
 from oracles import assert_close
 from toy_tasks import SEEDS, learned, net_for, right, shift
@@ -17,10 +18,6 @@ from x_transformers.patterns import Sliding
 
 N, MOST = 7, 2
 MASK = torch.tensor([[1, 1, 0, 1, 1, 0, 1], [0, 0, 1, 1, 1, 1, 1]], dtype=torch.bool)
-
-
-def stream(*shape, seed=1):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def layer(causal=True, **flags):
@@ -52,7 +49,7 @@ def by_loops(attn, x, mask, pos):
 @pytest.mark.parametrize('flags', [{}, dict(shaw_rel_values=False), dict(shaw_rel_values=False, flash=True)], ids=str)
 @pytest.mark.parametrize('causal', [True, False])
 def test_the_formula_by_loops(monkeypatch, flags, causal):
-    attn, x = layer(causal, **flags), stream(2, N, 16).requires_grad_()
+    attn, x = layer(causal, **flags), vectors(2, N, 16).requires_grad_()
     params = [x, *attn.parameters()]
     every, pos = torch.ones(2, N, dtype=torch.bool), torch.arange(N).expand(2, -1)
     own = torch.tensor([[0, 1, 1, 5, 2, 3, 9], [4, 3, 2, 1, 0, 0, 7]])
@@ -71,7 +68,7 @@ def test_the_formula_by_loops(monkeypatch, flags, causal):
 
 
 def test_what_follows():
-    x = stream(1, N, 16)
+    x = vectors(1, N, 16)
     attn = layer(causal=False)
     pos = torch.arange(N)[None]
     assert_close(attn(x, pos=pos + 100), attn(x))  # only differences count
@@ -87,7 +84,7 @@ def test_what_follows():
 def test_left_padding_and_memories():
     """A row with padding in front, and one behind memories, has the distances of the row alone."""
     net = randomise(Decoder(dim=16, depth=1, heads=2, attn_dim_head=8, shaw_rel_pos=True, verbose=False).double())
-    x, front = stream(1, N, 16), torch.full((1, 2, 16), 9.0, dtype=torch.float64)
+    x, front = vectors(1, N, 16), torch.full((1, 2, 16), 9.0, dtype=torch.float64)
     padded = net(torch.cat((front, x), dim=1), seq_start_pos=torch.tensor([2]))
     assert_close(padded[:, 2:], net(x))
     _, trace = net(x[:, :3], return_hiddens=True)
@@ -101,10 +98,10 @@ def test_refusals():
     with pytest.raises(ConfigError, match='`shaw_rel_values` does not go with `laser`'):
         layer(laser=True)
     with pytest.raises(ValueError, match=r'`pos` got torch\.float64, it must be whole numbers: each distance has a'):
-        layer()(stream(1, N, 16), pos=torch.arange(N).double())
+        layer()(vectors(1, N, 16), pos=torch.arange(N).double())
     attn = layer(causal=False)
     with pytest.raises(ValueError, match='`shaw_rel_pos` does not go with a context'):
-        attn(stream(1, N, 16), context=stream(1, 3, 16))
+        attn(vectors(1, N, 16), context=vectors(1, 3, 16))
     net = Encoder(dim=16, depth=1, heads=2, shaw_rel_pos=True, polar_pos_emb=True, verbose=False)
     with pytest.raises(ValueError, match='`shaw_rel_pos` got queries of width 128, its vectors have 64'):
         net(torch.randn(1, 3, 16))
@@ -128,7 +125,7 @@ def test_operators_take_no_values_of_distances_and_few_their_keys(name):
     with pytest.raises(ConfigError, match='does not go with `shaw_rel_values`: it takes the place of gathered'):
         layer(**OPERATORS[name])
     if name == 'pattern':
-        assert layer(**OPERATORS[name], shaw_rel_values=False)(stream(1, N, 16)).isfinite().all()
+        assert layer(**OPERATORS[name], shaw_rel_values=False)(vectors(1, N, 16)).isfinite().all()
         return
     with pytest.raises(ConfigError, match='does not go with `shaw_rel_pos`'):
         layer(**OPERATORS[name], shaw_rel_values=False)
@@ -136,7 +133,7 @@ def test_operators_take_no_values_of_distances_and_few_their_keys(name):
 
 def test_a_window_with_keys_of_distances():
     """As all scores under a mask, since they are functions of positions."""
-    near, x = layer(sparse_pattern=Sliding(2), shaw_rel_values=False), stream(2, N, 16)
+    near, x = layer(sparse_pattern=Sliding(2), shaw_rel_values=False), vectors(2, N, 16)
     dense = layer(shaw_rel_values=False)
     dense.load_state_dict(near.state_dict())
     assert_close(near(x), dense(x, attn_mask=Sliding(2).visible(torch.arange(N)[:, None], torch.arange(N)[None])))
@@ -163,7 +160,7 @@ def test_under_a_hook_that_sees_the_bias(replaced):
         hooked.attend.forward = lambda *a, **k: seen.append(k['attn_bias']) or Attend.forward(hooked.attend, *a, **k)
     else:
         hooked.attend.register_forward_pre_hook(lambda m, a, k: seen.append(k['attn_bias']), with_kwargs=True)
-    x = stream(2, N, 16)
+    x = vectors(2, N, 16)
     assert_close(hooked(x, mask=MASK), attn(x, mask=MASK))
     assert seen[0].shape == (2, 4, N, N)
 
@@ -183,7 +180,7 @@ class Counted(AttentionFeature):
 
 def test_what_is_gathered_in_blocks(monkeypatch):
     attn = Attention(16, heads=2, dim_head=8, features=(Counted,)).double()
-    x = stream(2, 9, 16)
+    x = vectors(2, 9, 16)
     out, whole = attn(x), attn.__dict__.pop('used')
     _, trace = attn(x, return_intermediates=True)
     weights = trace.post_softmax_attn

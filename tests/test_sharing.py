@@ -4,19 +4,18 @@ import copy
 
 import pytest
 import torch
+from building import nets
 from law_cases import randomise
 from oracles import assert_close, randn
 
-from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper, mean_pool_kv_heads_
+from x_transformers import AutoregressiveWrapper, Decoder, Encoder, mean_pool_kv_heads_
 from x_transformers.flags import ConfigError
 
 IDS = torch.randint(0, 20, (2, 8), generator=torch.Generator().manual_seed(0))
 STACK = dict(dim=16, depth=2, heads=4, attn_dim_head=6, ff_mult=1, verbose=False)
 
 
-def model(kind=Decoder, **flags):
-    stack = kind(**{**STACK, **flags})
-    return randomise(TransformerWrapper(num_tokens=20, max_seq_len=8, attn_layers=stack).double())
+model = nets(20, 8, finish=lambda net: randomise(net.double()), **STACK)
 
 
 def test_which_heads_are_averaged():

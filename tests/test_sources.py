@@ -5,10 +5,11 @@ import math
 
 import pytest
 import torch
+from building import stacks
 from oracles import assert_close, bools, randn, randomised
 from torch import nn
 
-from x_transformers import Attention, Decoder, Encoder, FeedForward, PrefixDecoder
+from x_transformers import Attention, Encoder, FeedForward, PrefixDecoder
 from x_transformers.flags import ConfigError
 from x_transformers.x_transformers import FoldAxially
 
@@ -20,8 +21,7 @@ def layer(**flags):
     return randomised(Attention(**{**SIZES, **flags}))
 
 
-def stack(kind=Decoder, depth=2, **flags):
-    return randomised(kind(dim=12, depth=depth, heads=4, attn_dim_head=6, verbose=False, **flags))
+stack = stacks(finish=randomised, dim=12, depth=2, heads=4, attn_dim_head=6, verbose=False)
 
 
 def steps(run, sizes):

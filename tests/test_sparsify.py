@@ -4,21 +4,18 @@ import copy
 
 import pytest
 import torch
+from building import models
 from law_cases import randomise
 from oracles import assert_close
 
-from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper, XTransformer, sparsify_
+from x_transformers import AutoregressiveWrapper, Decoder, Encoder, XTransformer, sparsify_
 from x_transformers.patterns import BigBird, Global, Sliding
 
 STACK = dict(dim=16, depth=2, heads=2, attn_dim_head=8, ff_mult=1)
 IDS = torch.randint(0, 20, (2, 8), generator=torch.Generator().manual_seed(0))
 
 
-def model(kind=Decoder, stack=None, **flags):
-    layers = kind(**STACK, **(stack or {}))
-    return randomise(
-        TransformerWrapper(**{'num_tokens': 20, 'max_seq_len': 8, 'attn_layers': layers, **flags}).double()
-    )
+model = models(20, 8, finish=lambda net: randomise(net.double()), **STACK)
 
 
 @pytest.mark.parametrize('kind', [Decoder, Encoder])

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from building import ids_below
 from oracles import assert_close, randomised
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -26,8 +27,7 @@ def model(double=True, wrapper=None, **flags):
     return randomised(net.double() if double else net).eval()
 
 
-def ids(*shape):
-    return torch.randint(0, 11, shape, generator=torch.Generator().manual_seed(1))
+ids = ids_below(11, seed=1)
 
 
 def heads(out):

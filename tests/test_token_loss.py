@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from building import stacks
 from functorch.compile import make_boxed_func
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
@@ -259,13 +260,7 @@ def test_small_shares_in_half_precision(few):
 # wrappers, on small vocabularies of many more tokens than features
 
 
-def stack_of(kind=Decoder, **options):
-    return kind(
-        **{
-            **dict(dim=DIM, depth=1, heads=2, attn_dim_head=32, ff_mult=1, rotary_pos_emb=True, verbose=False),
-            **options,
-        }
-    )
+stack_of = stacks(dim=DIM, depth=1, heads=2, attn_dim_head=32, ff_mult=1, rotary_pos_emb=True, verbose=False)
 
 
 def net_of(kind=Decoder, stack=None, **options):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from building import nets
 from law_cases import randomise
 from oracles import assert_close, randn
 
@@ -24,9 +25,7 @@ SIZES = dict(dim=DIM, depth=2, heads=2, attn_dim_head=HEAD, ff_mult=1, verbose=F
 IDS = torch.randint(0, 9, (B, N), generator=torch.Generator().manual_seed(0))
 
 
-def model(kind=Encoder, around=None, **flags):
-    stack = kind(**SIZES, **{'tupe_pos': True, **flags})
-    return randomise(TransformerWrapper(num_tokens=9, max_seq_len=12, attn_layers=stack, **(around or {})).double())
+model = nets(9, 12, Encoder, lambda net: randomise(net.double()), tupe_pos=True, **SIZES)
 
 
 def by_loops(net, attn, x, vectors, known, causal):
