@@ -340,6 +340,15 @@ def test_polar_excludes_rotary():
 # infused
 
 
+@pytest.mark.parametrize('own', ['rotary_pos_emb', 'polar_pos_emb'])
+@pytest.mark.parametrize('bias', ['alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias'])
+def test_counted_positions_beside_biases(own, bias):
+    """Positions that the stack counts itself are not taken for positions of the user's."""
+    net, x = stack(**{own: True, bias: True}), randn(2, N, 12)
+    nothing = [h[:, :0] for h in net(x[:, :4], return_hiddens=True)[1].hiddens]
+    assert_close(net(x[:, 4:], mems=nothing, pos=torch.arange(4, N)), net(x[:, 4:]))
+
+
 def sinusoids(pos, dim):
     angles = [pos.double() * 10000 ** (-2 * k / dim) for k in range(dim // 2)]
     return torch.stack([a.sin() for a in angles] + [a.cos() for a in angles], dim=-1)
