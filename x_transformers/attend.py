@@ -107,31 +107,29 @@ class ChoosesKernel:
 
 # what queries see
 
+# of the tokens, of a context, and of scores
+Masks = tuple[Tensor | None, Tensor | None, Tensor | None]
+
 
 def settle(
-    on: Features,
-    call: Call,
-    qkv: tuple[Tensor, ...],
-    mask: Tensor | None,
-    context_mask: Tensor | None,
-    attn_mask: Tensor | None,
-    stack_call: StackCall | None = None,
+    on: Features, call: Call, qkv: tuple[Tensor, ...], given: Masks, stack_call: StackCall | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Settle what every query sees, with which bias, and put in front the keys that features add.
+    """Resolve the masks and biases of all queries, and prepend the keys that features add.
 
-    What the stack has settled for all of its layers is taken over, if this one was given the same.
+    What the stack has resolved for all of its layers is taken over, if this one was given the same masks: of the
+    tokens, of a context, and `attn_mask`.
     """
     q, k, v = qkv
     call.keys = call.total_keys = k.shape[-2]
     shared = None if stack_call is None else stack_call.visibility
-    if shared is not None and shared.fits(call, on, q, mask, context_mask, attn_mask):
+    if shared is not None and shared.fits(call, on, q, given):
         shared.apply_to(call)
         return q, k, v
     masks = []
     if not call.unmasked or 'mem_mask' in call.inputs:
-        call.real = call.key_mask(mask, context_mask)
+        call.real = call.key_mask(*given[:2])
         masks = [] if call.real is None else [call.real[:, None, None]]
-        masks += [] if attn_mask is None else [attn_mask]
+        masks += [] if given[2] is None else [given[2]]
     if masks or on.settles or call.places is not None:
         return settle_terms(on, call, (q, k, v), masks)
     call.may_be_blind = call.keys < call.rows and call.triangle
@@ -171,7 +169,7 @@ class Visibility:
     sight: SdpaMask
     dtype: torch.dtype
 
-    def fits(self, call: Call, on: Features, q: Tensor, *masks: Tensor | None) -> bool:
+    def fits(self, call: Call, on: Features, q: Tensor, masks: Masks) -> bool:
         own = self.call
         for one, other in zip(masks, self.given, strict=True):
             if one is not other:
@@ -216,22 +214,22 @@ def shared_visibility(x: Tensor, stack_call: StackCall, layers: Iterable[Any]) -
     layer: Any = next((one[1] for one in layers if one.kind == 'a'), None)
     if not hasattr(layer, 'open_call') or layer.limits is not None or layer.features.views is not None:
         return None
-    masks = [given.get(name) for name in MASKS]
+    masks = given.get('mask'), given.get('context_mask'), given.get('attn_mask')
     inputs = {name: value for name, value in given.items() if name not in (*MASKS, 'causal')}
     on = layer.features.acting(inputs)
-    masks[2] = None if masks[2] is None else layer.own_mask(masks[2])
+    masks = (*masks[:2], None if masks[2] is None else layer.own_mask(masks[2]))
     if not on.settles_alike or is_large(x, x.shape[0], layer.query_heads, x.shape[1], x.shape[1]):
         return None
     call = layer.open_call((x, x, x), None, None, masks[0], given.get('causal'), None, inputs, stack_call)
     call.unmasked = masks[0] is masks[1] is masks[2] is None
-    settle(on, call, (x, x, x), *masks)
+    settle(on, call, (x, x, x), masks)
     dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
     sight = sight_of(call.combine(), x.new_empty(0, dtype=dtype))
     if sight.mask is not None and sight.mask.requires_grad and dtype in HALF:
         return None  # layers would add up the gradient of one bias in half precision
     # also inputs that this layer lacks: one that is given them does not see the same
     names = {'index', *(name for feature in layer.features.active if feature.same_in_layers for name in feature.takes)}
-    return Visibility(call, tuple(masks), {name: inputs.get(name) for name in names}, sight, dtype)
+    return Visibility(call, masks, {name: inputs.get(name) for name in names}, sight, dtype)
 
 
 def terms(on: Features, stage: str, call: Call) -> list[Rows]:
@@ -269,6 +267,8 @@ class Handed:
     sizes: tuple[Any, ...]
 
 
+# what `Attend` is called with by other code, beside queries, keys and values
+ARGUMENTS = ('mask', 'attn_bias', 'prev_attn', 'attn_delta', 'row_mask', 'flash_pack_seq_kwargs', 'causal')
 handed: ContextVar[Handed | None] = ContextVar('handed', default=None)
 
 
@@ -483,21 +483,17 @@ class Attend(Configurable, ChoosesKernel):
         *,
         call: Maybe[Call] = None,
         on: Maybe[Features] = None,
-    ) -> tuple[Tensor, Intermediates]:
-        """`mask` is (b, j), or broadcasts to b h i j, True may be attended; `row_mask` says which queries are real,
-        (b, i). `call` and `on` come from the layer around."""
-        patched = call is None and self.is_patched()
+    ) -> tuple[Tensor, Intermediates | None]:
+        """Attend.
+
+        `mask` is (b, j), or broadcasts to (b, h, i, j), True may be attended; `row_mask` is the mask of the queries,
+        (b, i). `call` and `on` come from the layer around, which gets None as intermediates if nobody reads them.
+        """
+        plain = call is None
+        patched = plain and self.is_patched()
         if call is None:
-            arguments = dict(
-                mask=mask,
-                attn_bias=attn_bias,
-                prev_attn=prev_attn,
-                attn_delta=attn_delta,
-                row_mask=row_mask,
-                flash_pack_seq_kwargs=flash_pack_seq_kwargs,
-                causal=causal,
-            )
-            q, k, v, call, on = self.opened(q, k, v, arguments)
+            given = (mask, attn_bias, prev_attn, attn_delta, row_mask, flash_pack_seq_kwargs, causal)
+            q, k, v, call, on = self.opened(q, k, v, dict(zip(ARGUMENTS, given, strict=True)))
         if call.bare_keys:
             k, v = in_front(call.bare_keys, k, v)
         for transform in on.meet:
@@ -515,8 +511,10 @@ class Attend(Configurable, ChoosesKernel):
             call.inputs = {**call.inputs, 'keep_maps': True}
         if call.full_precision:
             with call.precision():
-                return attend_by(host, q, k, v, call, on), call.trace
-        return attend_by(host, q, k, v, call, on), call.trace
+                out = attend_by(host, q, k, v, call, on)
+        else:
+            out = attend_by(host, q, k, v, call, on)
+        return out, call.trace if seen or plain else None
 
     def is_changed(self, module: nn.Module) -> bool:
         """Whether somebody looks at the dropout of weights, or has put something in the place of softmax."""
@@ -588,7 +586,7 @@ class Attend(Configurable, ChoosesKernel):
         causal = host.causal if arguments['causal'] is None else bool(arguments['causal'])
         scale = q.shape[-1] ** -0.5 if host.logit_scale is None else host.logit_scale
         real = as_mask(arguments['row_mask'], 'row_mask', q.shape[0], q.shape[-2], like=q)
-        call = Call(q[:, 0], q.shape[1], None, real, causal, scale, 0.0, inputs, None, Intermediates(), keeps='all')
+        call = Call(q[:, 0], q.shape[1], None, real, causal, scale, inputs, keeps='all')
         call.backends, call.keys, call.batch, call.rows = host.sdp_backends, k.shape[-2], q.shape[0], q.shape[2]
         masks = [] if arguments['mask'] is None else [key_mask(arguments['mask'])]
         q, k, v = settle_terms(on, call, (q, k, v), masks)
@@ -652,7 +650,7 @@ def attended(layer: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Featur
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise TypeError(f'`attend` gave {type(answer).__name__}, it must give a pair: the output and Intermediates')
     out, left = answer
-    if left is not call.trace:
+    if left is not None and left is not call.trace:
         take_maps(call.trace, left)
     return out
 

@@ -347,7 +347,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         for transform in features.projected:
             q, k, v = transform((q, k, v), call)
         q, k, v = self._split_heads(q, k, v)
-        call.trace.values = v
+        call.values = v
         for transform in features.heads:
             q, k, v = transform((q, k, v), call)
         for transform in features.turn:
@@ -358,7 +358,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
             k, v = call.with_past(k, v)
         for transform in features.place:
             q, k = transform((q, k), call)
-        q, k, v = settle(features, call, (q, k, v), mask, context_mask, attn_mask, stack_call)
+        q, k, v = settle(features, call, (q, k, v), (mask, context_mask, attn_mask), stack_call)
         out = attended(self, q, k, v, call, features)
         for transform in features.leave:
             out = transform(out, call)
@@ -373,7 +373,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
             out = transform(out, call)
         if call.query_mask is not None:
             out = out.masked_fill(~call.query_mask[:, -call.rows :, None], 0.0)
-        return (out, call.trace) if return_intermediates else out
+        return (out, call.finished()) if return_intermediates else out
 
     def open_call(
         self,
@@ -392,40 +392,29 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
             self.refuse_unfused(inputs)
             query_mask = check_attention_inputs(self, views, places, context, mask, cache)
         else:
-            if not inputs.keys() <= self.input_names:
-                check_inputs(inputs, self.features, self.own_inputs, self)
-            judges, checked_before = self.features.judges, stack_call.checked
-            for name, value in inputs.items():  # once for all layers that are given the same
-                if name in judges and checked_before.get(name) is not value and not torch.compiler.is_compiling():
-                    check_given({name: value}, self.features)
-                    checked_before[name] = value
+            if inputs:
+                self.check_inputs_once(inputs, stack_call.checked)
             query_mask = mask if places is None else queries_among(mask, places, views[1].shape[1])
-        x = views[0]
-        call = Call(
-            x,
-            self.query_heads,
-            context,
-            query_mask,
-            self.causal if causal is None else causal,
-            self.logit_scale,
-            0.0,  # what is dropped, `attend` says
-            inputs,
-            None if cache is None else cache.past,
-            Intermediates(),
-            batch=x.shape[0],
-            rows=x.shape[1],
-            backends=self.sdp_backends,
-            training=self.training,
-            maps=self.query_heads // self.heads,
-            tokens=views[1],
-            places=places if context is None else None,
-            old_states=None if cache is None else cache.states,
-            declared=self.features.remembers,
-        )
+        x, causal = views[0], self.causal if causal is None else causal
+        call = Call(x, self.query_heads, context, query_mask, causal, self.logit_scale, inputs)
+        call.batch, call.rows, call.tokens = x.shape[0], x.shape[1], views[1]
+        call.places = places if context is None else None
+        call.backends, call.training, call.maps = self.sdp_backends, self.training, self.query_heads // self.heads
+        call.declared = self.features.remembers
+        if cache is not None:
+            call.past, call.old_states = cache.past, cache.states
         if self.limits is not None:
             call.sight = self.limits.sight(call)
-        call.trace.loose = call.new_states
         return call
+
+    def check_inputs_once(self, inputs: dict[str, Any], checked: dict[str, Any]) -> None:
+        """Check those inputs that no other layer of the stack was given before."""
+        if not inputs.keys() <= self.input_names:
+            check_inputs(inputs, self.features, self.own_inputs, self)
+        for name, value in inputs.items():
+            if name in self.features.judges and checked.get(name) is not value and not torch.compiler.is_compiling():
+                check_given({name: value}, self.features)
+                checked[name] = value
 
     def _rotate(self, t: Tensor, angles: Tensor, scale: Tensor | float | None) -> Tensor:
         """Rows turned by their positions, with the function of this module, where users have always replaced it."""

@@ -15,7 +15,7 @@ BUGS = {
         ('a hook changes the call of the layer', '            call = copy.copy(call)\n            amend', '            amend'),
         ('a delta stands in front of added keys', 'delta = nn.functional.pad(delta, (added, 0))', 'delta = nn.functional.pad(delta, (0, added))'),
         ('a triangle of few keys behind added ones stays one', 'crooked = call.triangle and added > 0 and call.keys < call.rows', 'crooked = False'),
-        ('maps of another operator are lost', 'if left is not call.trace:', 'if False:'),
+        ('maps of another operator are lost', 'if left is not None and left is not call.trace:', 'if False:'),
         ('`Attend` alone drops nothing', 'call.dropout = module.p if isinstance(module, nn.Dropout) and module.training else 0.0', 'call.dropout = 0.0'),
         ('dropout at work in a model that evaluates is skipped', 'isinstance(module, nn.Dropout) and module.training else', 'isinstance(module, nn.Dropout) and self.training else', 'test_clients.py'),
         ('a hook on dropout sees nothing', 'by_formula = (replaced or assigned is not None) and not host.flash', 'by_formula = False', 'test_clients.py'),

@@ -552,10 +552,11 @@ class Call(AddsLosses, HasStates, InBlocks):
     query_mask: Maybe[Tensor]
     causal: bool
     scale: float
-    dropout: float
     inputs: dict[str, Any]
-    past: Maybe[KeysValues]
-    trace: Intermediates
+    dropout: float = 0.0
+    past: Maybe[KeysValues] = None
+    made_trace: Maybe[Intermediates] = None
+    values: Maybe[Tensor] = None
     keeps: str | None = None
     new_states: dict[str, CachedState] = field(default_factory=dict)
     old_states: Maybe[Mapping[str, CachedState]] = None
@@ -585,6 +586,19 @@ class Call(AddsLosses, HasStates, InBlocks):
     attn_fn: Any = None
     batch: int = 0
     rows: int = 0
+
+    @property
+    def trace(self) -> Intermediates:
+        """The intermediates of this call, made when somebody first asks for them."""
+        if self.made_trace is None:
+            self.made_trace = Intermediates(values=self.values)
+            self.made_trace.loose = self.new_states
+        return self.made_trace
+
+    def finished(self) -> Intermediates:
+        """Return the intermediates, complete."""
+        self.trace.values = self.values
+        return self.trace
 
     @property
     def memories(self) -> int:

@@ -184,7 +184,7 @@ class OrthogonalValues(AttentionFeature):
         if call.context is not None:
             raise ValueError(f'`orthog_projected_values` does not go with a context: {self.reason("cross-attention")}')
         heads = self.host.shape.heads
-        own = rearrange(call.of_queries(tile_heads(call.trace.values, heads), -2), 'b h i d -> b i (h d)')
+        own = rearrange(call.of_queries(tile_heads(call.values, heads), -2), 'b h i d -> b i (h d)')
         if self.orthog_projected_values_over_sequence:
             call.refuse_places('orthog_projected_values_over_sequence', 'it projects the sequence as one vector')
             if call.causal:

@@ -17,7 +17,7 @@ import copy
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -136,7 +136,7 @@ def maps_later(q: Tensor, k: Tensor, call: Call, on: Features) -> Callable[[], t
     if torch.compiler.is_compiling():
         return lambda: attention_maps(q, k, call.combine(), on)
     own = copy.copy(call)
-    own.trace = cast('Any', None)  # no circle, which would keep queries and keys alive
+    own.made_trace = own.values = None  # no circle, which would keep queries and keys alive
     kept = None
     if not on.at.keys().isdisjoint(EAGER_STAGES):
         hosts = hosts_of(on)
