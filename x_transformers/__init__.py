@@ -64,7 +64,7 @@ for _kind in (_torch.empty(1), _torch.nn.Parameter(_torch.empty(1))):
     _rearrange(_kind, 'n -> n')
 
 # Published code imports these from the module of the model, which cannot import them itself: their modules import it.
-vars(_core).update(XTransformer=XTransformer, ViTransformerWrapper=ViTransformerWrapper)
+_core.__dict__.update(XTransformer=XTransformer, ViTransformerWrapper=ViTransformerWrapper)
 
 __all__ = [
     'ACT',

@@ -52,7 +52,6 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.flags.checks import Maybe
-from x_transformers.flags.contracts import BareKeys
 from x_transformers.kernels.dense import (
     EAGER_STAGES,
     SdpaMask,
@@ -66,12 +65,14 @@ from x_transformers.kernels.dense import (
     wants_maps,
 )
 from x_transformers.kernels.operators import FUSED, OPERATORS, Operator, attend_by, scoring
+from x_transformers.kernels.visibility import Masks, in_front, settle_given, settle_terms
 from x_transformers.keywords import AttendKeywords, Unpack
 
 
 class ChoosesKernel:
     """What decides how scores are computed, from `features` and `flash`."""
 
+    attend: Any
     features: Features
     flash: bool | None
 
@@ -104,11 +105,20 @@ class ChoosesKernel:
             if inputs.get(name) is not None:
                 raise ValueError(f'`{name}` does not go with `flash=True`: the fused kernel forms no scores')
 
+    @property
+    def dropout(self) -> float:
+        """The probability of dropping an attention weight in training, that of `attend.attn_dropout`."""
+        found = [module for module in self.attend.modules() if isinstance(module, Attend)]
+        return found[0].dropout if found else 0.0
+
+    @dropout.setter
+    def dropout(self, rate: float) -> None:
+        for module in self.attend.modules():
+            if isinstance(module, Attend):
+                module.dropout = rate
+
 
 # what queries see
-
-# of the tokens, of a context, and of scores
-Masks = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 def settle(
@@ -125,17 +135,13 @@ def settle(
     if shared is not None and shared.fits(call, on, q, given):
         shared.apply_to(call)
         return q, k, v
-    masks = []
-    if not call.unmasked or 'mem_mask' in call.inputs:
-        call.real = call.key_mask(*given[:2])
-        masks = [] if call.real is None else [call.real[:, None, None]]
-        masks += [] if given[2] is None else [given[2]]
-    if masks or on.settles or call.places is not None:
-        return settle_terms(on, call, (q, k, v), masks)
+    if not call.unmasked or on.settles or call.places is not None or 'mem_mask' in call.inputs:
+        return settle_given(on, call, (q, k, v), given)
     call.may_be_blind = call.keys < call.rows and call.triangle
     return q, k, v
 
 
+<<<<<<< HEAD
 def settle_terms(on: Features, call: Call, qkv: tuple[Tensor, ...], masks: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
     """The same from masks that are known, and what features hide, add and put in front."""
     q, k, v = qkv
@@ -254,6 +260,8 @@ def joined(front: Tensor, rest: Tensor) -> Tensor:
     return torch.cat((tile_heads(front, heads), tile_heads(rest, heads)), dim=-2)
 
 
+=======
+>>>>>>> d09782b (The model file has what runs: outputs, outlines and what flags come to are beside it; what queries see is resolved in its own file)
 # the module
 
 

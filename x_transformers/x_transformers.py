@@ -24,7 +24,7 @@ from torch.nn import ModuleList
 from torch.utils._pytree import tree_map_only
 
 from x_transformers import keywords as kw
-from x_transformers.attend import Attend as Attend, ChoosesKernel, attended, settle, shared_visibility
+from x_transformers.attend import Attend as Attend, ChoosesKernel, attended, settle
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
 from x_transformers.cache import Cache, LayerIntermediates as LayerIntermediates, cache_of
 from x_transformers.compat.names import *  # noqa: F403  names that other code imports from here
@@ -101,7 +101,7 @@ from x_transformers.core.routing import (
 from x_transformers.core.rows import taken, to_4d
 from x_transformers.core.token_subset import refuse_kind, refuse_some
 from x_transformers.core.window import WindowLimits
-from x_transformers.features.abilities import Abilities
+from x_transformers.features.abilities import Abilities, GivesOutputs
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.derived import (
     MEMBERS_OF_ATTEND,
@@ -114,10 +114,12 @@ from x_transformers.features.derived import (
     ORDER_OF_STACK,
     DerivedAttributes,
     DerivedHeads,
+    DerivedLinears,
+    RunsSubset,
     keep_none,
     sort_members,
 )
-from x_transformers.features.embeddings import TokenEmbedding as TokenEmbedding, projection_of
+from x_transformers.features.embeddings import TokenEmbedding as TokenEmbedding, build_token_embedding, projection_of
 from x_transformers.features.feedforward import ACTIVATIONS
 from x_transformers.features.heads import refuse_other_heads
 from x_transformers.features.layouts import checked_order, repeated, transformed
@@ -125,7 +127,7 @@ from x_transformers.features.levels import IN_FEEDFORWARD
 from x_transformers.features.norms import Identity as Identity, LayerNorm as LayerNorm
 from x_transformers.features.pooling import Pool
 from x_transformers.features.positions import no_positions
-from x_transformers.features.readouts import linear_head, retie
+from x_transformers.features.readouts import build_head, linear_head, retie
 from x_transformers.features.residuals import Residual as Residual
 from x_transformers.flags import (
     ConfigError,
@@ -154,6 +156,7 @@ from x_transformers.flags import (
 )
 from x_transformers.flags.checks import Maybe
 from x_transformers.generation.engine import evaluating
+from x_transformers.kernels.visibility import shared_visibility
 from x_transformers.training.losses import attn_z_loss, dropout_seq as dropout_seq, each_head, entropy
 from x_transformers.training.optim import (
     UpdatesStack,
@@ -247,18 +250,6 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         self.choose_kernel()
 
     @property
-    def dropout(self) -> float:
-        """The probability of dropping an attention weight in training, that of `attend.attn_dropout`."""
-        found = [module for module in self.attend.modules() if isinstance(module, Attend)]
-        return found[0].dropout if found else 0.0
-
-    @dropout.setter
-    def dropout(self, rate: float) -> None:
-        for module in self.attend.modules():
-            if isinstance(module, Attend):
-                module.dropout = rate
-
-    @property
     def projects(self) -> bool:
         """Whether there is a projection out: always, but for one head that already has the width of the input."""
         shape = self.shape
@@ -271,30 +262,8 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         """Return True if a feature builds `to_out`, at `initialise`."""
         return any('to_out' in feature.settles for feature in self.features.active)
 
-    @property
-    def groups(self) -> int:
-        """How many query heads share a key head."""
-        return self.heads // self.kv_heads
-
     def _build_projection(self) -> nn.Module:
         return nn.Linear(self.dim_merged, self.shape.dim_out, bias=False)
-
-    @property
-    def can_cache_kv(self) -> bool:
-        return not any(feature.reason('cache') for feature in self.features.active)
-
-    def outline(self) -> dict[str, str]:
-        s = self.shape
-        keys = f'k (b {s.kv_heads} j {s.dim_head}), v (b {s.kv_heads} j {s.dim_value})'
-        return {
-            'heads': f'x (b n {self.dim}) -> q (b {s.heads} n {s.dim_head}), {keys}',
-            'place': 'new keys and values are appended to those of the cache',
-            'enter': 'causal: queries attend to themselves and earlier tokens'
-            if self.causal
-            else 'queries attend to all keys',
-            'attend': f'{self.kernel_words}; scores times {self.logit_scale:.4g}',
-            'result': f'(b n {self.dim_merged}) -> (b n {s.dim_out}), {type(self.to_out).__name__}',
-        }
 
     if TYPE_CHECKING:
         __call__: kw.AttentionCall
@@ -392,8 +361,11 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
             self.refuse_unfused(inputs)
             query_mask = check_attention_inputs(self, views, places, context, mask, cache)
         else:
-            if inputs:
-                self.check_inputs_once(inputs, stack_call.checked)
+            checked_before = stack_call.checked
+            for name, value in inputs.items():
+                if name not in self.input_names or checked_before.get(name) is not value:
+                    self.check_inputs_once(inputs, checked_before)
+                    break
             query_mask = mask if places is None else queries_among(mask, places, views[1].shape[1])
         x, causal = views[0], self.causal if causal is None else causal
         call = Call(x, self.query_heads, context, query_mask, causal, self.logit_scale, inputs)
@@ -411,37 +383,19 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         """Check those inputs that no other layer of the stack was given before."""
         if not inputs.keys() <= self.input_names:
             check_inputs(inputs, self.features, self.own_inputs, self)
-        for name, value in inputs.items():
-            if name in self.features.judges and checked.get(name) is not value and not torch.compiler.is_compiling():
-                check_given({name: value}, self.features)
-                checked[name] = value
+        if not torch.compiler.is_compiling():
+            check_given({name: value for name, value in inputs.items() if checked.get(name) is not value}, self.features)
+            checked.update(inputs)
 
     def _rotate(self, t: Tensor, angles: Tensor, scale: Tensor | float | None) -> Tensor:
         """Rows turned by their positions, with the function of this module, where users have always replaced it."""
         return apply_rotary_pos_emb(t, angles, scale)  # noqa: F405
 
-    def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
-        """The matrices that values and outputs are made with, and queries and keys if asked for."""
-        return weights_of((*((self.to_q, self.to_k) if queries_and_keys else ()), self.to_v, self.to_out))
-
-    def qk_clip_(self, pre_softmax_attn: Tensor | Intermediates, tau: float = 100) -> None:
-        """QK-clip: shrink queries and keys of heads with logits above `tau`, in place.  arXiv:2507.20534"""
-        qk_clip_(self, largest_logits(pre_softmax_attn), tau)
-
-    @staticmethod
-    def own_mask(attn_mask: Tensor) -> Tensor:
-        """The caller's `attn_mask`, boolean and with all four axes."""
-        if not 2 <= a_tensor(attn_mask, 'attn_mask').ndim <= 4:
-            raise ValueError(
-                f'`attn_mask` got shape {tuple(attn_mask.shape)}, it must be (i, j), (h, i, j) or (b, h, i, j)'
-            )
-        return to_4d(boolean_mask(attn_mask, 'attn_mask'))
-
 
 # feedforward
 
 
-class FeedForward(Configurable):
+class FeedForward(DerivedLinears, Configurable):
     """Two linear layers with an activation in between:  (b, n, dim) -> (b, n, dim_out).  arXiv:1706.03762"""
 
     catalogue = FEEDFORWARD
@@ -489,25 +443,6 @@ class FeedForward(Configurable):
     def _widen(self, activation: nn.Module) -> nn.Module:
         return nn.Sequential(nn.Linear(self.dim, self.dim_inner, bias=not self.no_bias), activation)
 
-    def outline(self) -> dict[str, str]:
-        return {'widen': f'(b n {self.dim}) -> (b n {self.dim_inner}), back to (b n {self.dim_out})'}
-
-    @property
-    def output_layer(self) -> nn.Module:
-        """The projection back; of experts, all of theirs."""
-        return self.output_layers[0]
-
-    @property
-    def output_layers(self) -> list[nn.Module]:
-        """All projections back."""
-        for module in self.children():
-            if outputs := getattr(module, 'output_layers', None):
-                return outputs
-        return [next(module for module in reversed(self.ff) if not isinstance(module, nn.Dropout))]
-
-    def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
-        return weights_of((self,))
-
     @checked
     def forward(
         self, x: Tensor, deep_embed: Tensor | None = None, *, stack_call: 'StackCall | None' = None, **inputs: Any
@@ -549,7 +484,7 @@ CHECKED_BY_STACK = {Attention.forward, FeedForward.forward}
 NOTHING: dict[str, Any] = {}
 
 
-class Layer(ModuleList):
+class Layer(RunsSubset, ModuleList):
     """One branch with its norms and its residual. Unpacks as (norms, branch, residual), each of which can be replaced.
 
     The norms are those before the branch, after the branch, and after the residual; an absent one is None.
@@ -627,34 +562,12 @@ class Layer(ModuleList):
             notify(self, intermediates, call)
         return out
 
-    def change(self, x: Tensor, call: 'StackCall', on: Features) -> Tensor:
-        """Run for the tokens of `call.of_tokens` alone. Attention reads the keys of all."""
-        norms, branch, residual = self
-        for own in (on, *(m.features for m in branch.modules() if isinstance(m, FeedForward))):
-            refuse_some(own)
-        refuse_kind(self.kind)
-        among, old = call.among(), call.some(x)
-        read, skip, extra = residual.prepare(x)
-        call.keep('hiddens', read, self.kind == 'a')
-        call.keep('layer_hiddens', read)
-        own, skip, extra = residual.prepare(old)
-        out = self.branch(read, call, on) if self.kind == 'a' else self.branch(own, among, on)
-        call.attended += self.kind == 'c'
-        return call.put(x, old, among.norm(norms[2], residual(out, skip, call=among, **extra)))
 
-    def fill(self, x: Tensor, call: 'StackCall', on: Features) -> None:
-        """Leave keys and values for the cache, and change no token."""
-        if attends(self.kind):
-            none = call.of_tokens(torch.zeros(x.shape[0], 0, dtype=torch.long, device=x.device))
-            self.change(x, none, on)
-            call.adopt(none)  # the next layer finds its own past
-
-
-class LayerParts(Parts):
+class LayerParts(RunsSubset, Parts):
     """A layer that a user has put into a stack as a plain list of its parts."""
 
     forward = __call__ = Layer.forward
-    branch, attention, change, fill = Layer.branch, Layer.attention, Layer.change, Layer.fill
+    branch, attention = Layer.branch, Layer.attention
 
 
 # the stack
@@ -754,11 +667,6 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
     # whether each call has a mask of pairs of tokens
     masks_pairs = False
 
-    @property
-    def sees_future(self) -> bool:
-        """Whether a token may depend on any later one."""
-        return not self.causal
-
     # construction
 
     def lay_out(self, cross_attend: bool, only_cross: bool, depth: int | None) -> None:
@@ -811,30 +719,6 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
             branch.layer_number = number
         check_branch(self, branch, kind)
         return branch
-
-    def outline(self) -> dict[str, str]:
-        order = ' '.join(f'{index}{self.layer_types[index]}' for index in self.layers_execute_order)
-        order += ''.join(
-            f', {kind} is {type(self.layers[self.layer_types.index(kind)][1]).__name__}'
-            for kind in dict.fromkeys(self.layer_types)
-            if kind not in self.branches
-        )
-        place = 'before each branch' if self.norm_before else 'after each branch'
-        norm = 'after each residual' if self.norm_outside and not self.norm_before else place
-        return {'order': f'layers {order}', 'norm': f'{type(self.new_norm()).__name__} {norm}'}
-
-    @property
-    def dim_context(self) -> int:
-        return self.branch_flags['c'].get('dim_context') or self.dim
-
-    @property
-    def attn_dim_head(self) -> int:
-        width = self.branch_flags['a'].get('dim_head', 64)
-        if not isinstance(width, int):
-            raise ConfigError(
-                f'`attn_dim_head` got {width!r}, it must be one width for all layers: they share their positions'
-            )
-        return width
 
     # running
 
@@ -949,25 +833,6 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
                 call.keep('block_hiddens', x)
         return x
 
-    def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
-        return muon_parameters(self, queries_and_keys)
-
-    def attn_qk_clip_(self, intermediates: LayerIntermediates, tau: float = 100.0) -> None:
-        """Apply `qk_clip_` to every attention layer, with the intermediates of a forward pass."""
-        stack_qk_clip_(self, intermediates, tau)
-
-    def order_of(self, given: Sequence[int] | None, repeats: Any) -> tuple[int, ...]:
-        """The indices of the layers of this call, in the order in which they run."""
-        if given is not None and repeats is not None:
-            raise ValueError('`repeat_blocks` does not go with `layers_execute_order`: both say which layers run')
-        if repeats is not None:
-            if self.has_custom_layer_types:
-                raise ValueError('`repeat_blocks` needs the ordinary order of layers, this stack has another order')
-            return repeated(repeats, len(self.layers) // self.len_default_block, self.len_default_block)
-        order = self.layers_execute_order if given is None else checked_order(given, len(self.layers))
-        check_places(order, len(self.layers), len(self.layer_types))
-        return order
-
     def current_layers(self) -> tuple[Any, ...]:
         """Return what runs at each place of `layers`, which others may have replaced or assigned."""
         self.check_assigned()
@@ -1036,10 +901,9 @@ class PrefixDecoder(AttentionLayers):
             check_prefix(prefix_attn_len, 'prefix_attn_len', x.shape[0], x.shape[1])
         place = torch.arange(x.shape[1], device=x.device)
         seen = place.unsqueeze(-1) >= place
-        if torch.is_tensor(prefix_attn_len) and prefix_attn_len.ndim:
-            seen = seen | (place < prefix_attn_len[:, None, None, None])
-        elif prefix_attn_len is not None:
-            seen = seen | (place < prefix_attn_len)
+        if prefix_attn_len is not None:
+            prefix = torch.as_tensor(prefix_attn_len, device=x.device)
+            seen = seen | (place < (prefix[:, None, None, None] if prefix.ndim else prefix))
         if attn_mask is not None:
             attn_mask, n = Attention.own_mask(attn_mask), x.shape[1]
             if any(length not in (1, n) for length in attn_mask.shape[-2:]):
@@ -1081,7 +945,7 @@ class AttentionPool(Pool):
     attention, blocks = Attention, CrossAttender
 
 
-class Wrapper(Abilities, UpdatesStack, Configurable):
+class Wrapper(Abilities, GivesOutputs, UpdatesStack, Configurable):
     """Base class of models around a stack: prefix tokens, Transformer-XL memories and return values."""
 
     catalogue = MODEL
@@ -1154,48 +1018,6 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
         trace.last_layer_hiddens = x
         return x
 
-    def shifted(self, mems: Maybe[Sequence[Tensor | None]]) -> Sequence[Tensor | None] | None:
-        """Memories in the order of the layers that read them, `shift_mem_down` below those that left them."""
-        return [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]] if a_list(mems, 'mems') else mems
-
-    def new_mems(
-        self, trace: LayerIntermediates, mems: Sequence[Tensor | None] | None, detach: bool, call: Any = None
-    ) -> list[Tensor]:
-        """What is kept of a segment and earlier memories: the last `max_mem_len` hidden states of each self-attention,
-        or as a feature chooses. Without a `call` the segment was read in several."""
-        refuse_own_stack(self.attn_layers, 'return_mems', 'which of its hidden states are memories is not known')
-        refuse_memories('max_mem_len', known_stack(self.attn_layers).layer_types if self.max_mem_len else ())
-        call = call or ModelCall.after(trace, self.features)
-        kept = self.features.pick('remember', self.last_hiddens)(mems, trace.hiddens, call)
-        return tree_map_only(Tensor, Tensor.detach, kept) if detach else kept
-
-    def last_hiddens(self, mems: Sequence[Tensor | None] | None, hiddens: list[Tensor], call: Any) -> list[Tensor]:
-        if mems:
-            pairs = itertools.zip_longest(mems[: len(hiddens)], hiddens)
-            hiddens = [new if old is None else torch.cat((old, new), dim=1) for old, new in pairs]
-        return [t[:, max(t.shape[1] - self.max_mem_len, 0) :] for t in hiddens]
-
-    def returned(self, out: Any, wants: Wants, call: ModelCall, mems: Any, logits: Any, x: Tensor) -> Any:
-        """The output, with what was asked for beside it: of `mems` before, the logits, and hidden states `x`."""
-        trace = call.trace
-        if wants.maps or wants.z_loss:
-            asked = 'return_attn' if wants.maps else 'return_attn_z_loss'
-            refuse_own_stack(self.attn_layers, asked, 'it gives no maps')
-        if wants.entropies:
-            trace.logit_entropies = each_head(entropy, logits)
-        if wants.z_loss:
-            weight = self.attn_z_loss_weight if wants.z_loss_weight is None else wants.z_loss_weight
-            trace.attn_z_loss = attn_z_loss(trace, weight, x, call, known_stack(self.attn_layers))
-        if wants.mems:
-            trace.mems = self.new_mems(trace, mems, wants.detach_mems, call)
-        for transform in call.on.answer:
-            out = transform(out, x, call)
-        if wants.trace:
-            return out, trace
-        if wants.mems:
-            return out, trace.mems
-        return (out, [inter.post_softmax_attn for inter in trace.attn_intermediates]) if wants.maps else out
-
 
 class TransformerWrapper(Wrapper):
     """A model of tokens around a stack: embeddings, stack and output head.  ids (b, n) -> logits (b, n, l)."""
@@ -1254,13 +1076,13 @@ class TransformerWrapper(Wrapper):
         self.max_mem_len, self.shift_mem_down, self.attn_z_loss_weight = max_mem_len, shift_mem_down, attn_z_loss_weight
         self.input_not_include_cache = input_not_include_cache
         self.attn_layers = attn_layers
-        self.token_emb = self._build_token_emb(token_emb)
-        self.refuse_stack_flags(flags)
+        self.token_emb = build_token_embedding(self, token_emb)
+        self.check_no_stack_flags(flags)
         self.features = self._compose(features, flags).setup()
         keep_none(self, OF_MODEL)
         self.emb_dropout = nn.Dropout(emb_dropout)
         self.project_emb = projection_of(self, project_emb, bool(project_emb_bias))
-        self.to_logits: Any = self._build_head(to_logits)
+        self.to_logits: Any = build_head(self, to_logits)
         sort_members(self, MEMBERS_OF_MODEL)
         if type(self).init_ is not TransformerWrapper.init_:
             self.init_()  # of a subclass; our tables are drawn when they are made
@@ -1280,43 +1102,6 @@ class TransformerWrapper(Wrapper):
 
     # whether the logits are log probabilities already, which objectives ask; a feature says so
     output_is_log_prob = False
-
-    def _build_token_emb(self, given: nn.Module | None) -> nn.Module:
-        """The user's token embedding, its weights untouched, or a new one."""
-        if given is None:
-            new = TokenEmbedding(self.emb_dim, self.num_tokens, self.l2norm_embed)
-            new.init_()
-            return new
-        width = getattr(getattr(given, 'emb', given), 'embedding_dim', self.emb_dim)
-        if width != self.emb_dim:
-            raise ConfigError(f'`token_emb` got vectors of width {width}, they must have width {self.emb_dim}')
-        if self.l2norm_embed and not getattr(given, 'l2norm_embed', False):
-            warn_once('`l2norm_embed` has no effect on a custom `token_emb`')
-        return given
-
-    def _build_head(self, given: nn.Module | None) -> nn.Module | None:
-        """From hidden states to logits, or None for a model of embeddings."""
-        heads = self.features.at.get('readout', ())
-        own = (('to_logits', given), ('logits_dim', self.logits_dim), ('logits_bias', self.logits_bias or None))
-        wished = [name for name, wish in own if wish is not None]
-        wished += [next(iter(feature.flags)) for feature in heads]
-        if self.return_only_embed:
-            if wished:
-                warn_once(f'`{wished[0]}` has no effect beside `return_only_embed`: there is no head')
-            return None
-        if given is not None and len(wished) > 1:
-            raise ConfigError(f'`to_logits` and `{wished[1]}` both make the head, set only one')
-        if given is not None:
-            return given
-        return self.features.pick('readout', self._new_head)()
-
-    def refuse_stack_flags(self, flags: Mapping[str, Any]) -> None:
-        for name in flags:
-            if name in known_stack(self.attn_layers).accepted() and name not in self.accepted():
-                kind = type(self.attn_layers).__name__
-                raise ConfigError(
-                    f'unknown keyword `{name}` of {type(self).__name__}: it belongs to the stack, {kind}({name}=...)'
-                )
 
     def _new_head(self) -> nn.Module:
         return linear_head(self.dim_readout or self.dim, self.logits_dim or self.num_tokens, self.logits_bias)
@@ -1428,12 +1213,6 @@ class TransformerWrapper(Wrapper):
     @property
     def can_return_readout(self) -> bool:
         return may_read_later(self, TransformerWrapper)
-
-    def outline(self) -> dict[str, str]:
-        none = self.pos_emb in (None, no_positions)
-        places = 'no absolute positions' if none else type(self.pos_emb).__name__
-        head = 'embeddings' if self.to_logits is None else f'logits, {type(self.to_logits).__name__}'
-        return {'embed': f'ids (b n) -> (b n {self.emb_dim}), {places}', 'readout': f'(b n {self.dim}) -> {head}'}
 
     @property
     def can_keep_logits(self) -> bool:

@@ -14,6 +14,10 @@ BUGS = {
         ('parameters stay in the order in which they were made', '= (module._parameters, module._buffers, module._modules)', '= (module._modules,)', 'test_parity.py test_names.py', 'test_names.py'),
     ]),
     'features/abilities.py': ('test_universal.py test_compat.py', [
+        ('memories keep their graph', 'return tree_map_only(Tensor, Tensor.detach, kept) if detach else kept', 'return kept', 'test_xl_autoregressive_wrapper.py test_model_features.py test_regressions.py'),
+        ('memories stay at their layer', 'return [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]] if', 'return list(mems) if', 'test_multi_input.py test_xl_autoregressive_wrapper.py'),
+        ('memories of a segment are the first ones', 'return [t[:, max(t.shape[1] - self.max_mem_len, 0) :] for t in hiddens]', 'return [t[:, : self.max_mem_len] for t in hiddens]', 'test_xl_autoregressive_wrapper.py'),
+        ('memories of memories are lost', 'new if old is None else torch.cat((old, new), dim=1) for old, new in pairs', 'new for old, new in pairs', 'test_xl_autoregressive_wrapper.py test_model_features.py'),
         ('a model without positions is said to have them', 'if self.pos_emb is not None and self.pos_emb is not no_positions:', 'if self.pos_emb is not None:'),
     ]),
     'features/pooling.py': ('test_model_features.py test_known_defects_of_wrappers.py', [

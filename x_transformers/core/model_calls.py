@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -101,7 +100,7 @@ class ModelCall(AddsLosses, HasStates):
     continues: bool = False
     hides: bool = False
     returns_readout: bool = False
-    losses: AuxLosses = field(default_factory=functools.partial(AuxLosses, joins=True))
+    losses: AuxLosses = field(default_factory=lambda: AuxLosses(joins=True))
     on: Any = None
     new_states: dict[str, CachedState] = field(default_factory=dict)
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
-from x_transformers.cache import Cache
-from x_transformers.core.own_modules import has_own_forward, known_stack, reads_whole
+from x_transformers.cache import Cache, LayerIntermediates
+from x_transformers.core.branches import refuse_memories
+from x_transformers.core.checks import a_list
+from x_transformers.core.model_calls import ModelCall, Wants
+from x_transformers.core.own_modules import has_own_forward, known_stack, reads_whole, refuse_own_stack
 from x_transformers.features.positions import no_positions
-from x_transformers.flags import Features
+from x_transformers.flags import ConfigError, Features
+from x_transformers.flags.checks import Maybe
+from x_transformers.training.losses import attn_z_loss, each_head, entropy
 
 
 class overridable:
@@ -87,3 +95,72 @@ class Abilities:
     def can_pad_left(self) -> bool:
         """Whether rows may have padding on the left, `seq_start_pos`."""
         return not any(feature.reason('left padding') for feature in self.features.active)
+
+    def outline(self) -> dict[str, str]:
+        model: Any = self
+        none = self.pos_emb in (None, no_positions)
+        places = 'no absolute positions' if none else type(self.pos_emb).__name__
+        head = 'embeddings' if model.to_logits is None else f'logits, {type(model.to_logits).__name__}'
+        return {'embed': f'ids (b n) -> (b n {model.emb_dim}), {places}', 'readout': f'(b n {model.dim}) -> {head}'}
+
+    def check_no_stack_flags(self, flags: Mapping[str, Any]) -> None:
+        """Raise ConfigError for a keyword of the model that belongs to its stack."""
+        model: Any = self
+        for name in flags:
+            if name in known_stack(self.attn_layers).accepted() and name not in model.accepted():
+                kind = type(self.attn_layers).__name__
+                raise ConfigError(
+                    f'unknown keyword `{name}` of {type(self).__name__}: it belongs to the stack, {kind}({name}=...)'
+                )
+
+
+class GivesOutputs:
+    """What a model around a stack returns beside its main output: memories, maps, entropies, losses."""
+
+    attn_layers: Any
+    attn_z_loss_weight: float
+    features: Features
+    max_mem_len: int
+    shift_mem_down: int
+
+    def shifted(self, mems: Maybe[Sequence[Tensor | None]]) -> Sequence[Tensor | None] | None:
+        """Memories in the order of the layers that read them, `shift_mem_down` below those that left them."""
+        return [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]] if a_list(mems, 'mems') else mems
+
+    def new_mems(
+        self, trace: LayerIntermediates, mems: Sequence[Tensor | None] | None, detach: bool, call: Any = None
+    ) -> list[Tensor]:
+        """What is kept of a segment and earlier memories: the last `max_mem_len` hidden states of each self-attention,
+        or as a feature chooses. Without a `call` the segment was read in several."""
+        refuse_own_stack(self.attn_layers, 'return_mems', 'which of its hidden states are memories is not known')
+        refuse_memories('max_mem_len', known_stack(self.attn_layers).layer_types if self.max_mem_len else ())
+        call = call or ModelCall.after(trace, self.features)
+        kept = self.features.pick('remember', self.last_hiddens)(mems, trace.hiddens, call)
+        return tree_map_only(Tensor, Tensor.detach, kept) if detach else kept
+
+    def last_hiddens(self, mems: Sequence[Tensor | None] | None, hiddens: list[Tensor], call: Any) -> list[Tensor]:
+        if mems:
+            pairs = itertools.zip_longest(mems[: len(hiddens)], hiddens)
+            hiddens = [new if old is None else torch.cat((old, new), dim=1) for old, new in pairs]
+        return [t[:, max(t.shape[1] - self.max_mem_len, 0) :] for t in hiddens]
+
+    def returned(self, out: Any, wants: Wants, call: ModelCall, mems: Any, logits: Any, x: Tensor) -> Any:
+        """The output, with what was asked for beside it: of `mems` before, the logits, and hidden states `x`."""
+        trace = call.trace
+        if wants.maps or wants.z_loss:
+            asked = 'return_attn' if wants.maps else 'return_attn_z_loss'
+            refuse_own_stack(self.attn_layers, asked, 'it gives no maps')
+        if wants.entropies:
+            trace.logit_entropies = each_head(entropy, logits)
+        if wants.z_loss:
+            weight = self.attn_z_loss_weight if wants.z_loss_weight is None else wants.z_loss_weight
+            trace.attn_z_loss = attn_z_loss(trace, weight, x, call, known_stack(self.attn_layers))
+        if wants.mems:
+            trace.mems = self.new_mems(trace, mems, wants.detach_mems, call)
+        for transform in call.on.answer:
+            out = transform(out, x, call)
+        if wants.trace:
+            return out, trace
+        if wants.mems:
+            return out, trace.mems
+        return (out, [inter.post_softmax_attn for inter in trace.attn_intermediates]) if wants.maps else out

@@ -7,15 +7,25 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.nn.functional as F
 from einops.layers.torch import Rearrange
 from torch import Tensor, nn
 
+from x_transformers.cache import LayerIntermediates
+from x_transformers.core.branches import attends
+from x_transformers.core.checks import a_tensor, boolean_mask
+from x_transformers.core.intermediates import Intermediates
+from x_transformers.core.own_modules import check_places
+from x_transformers.core.rows import to_4d
+from x_transformers.core.token_subset import refuse_kind, refuse_some
+from x_transformers.features.layouts import checked_order, repeated
 from x_transformers.features.norms import Identity
 from x_transformers.features.residuals import LayerDropout, ResidualScale
-from x_transformers.flags import ConfigError, is_number, shown
+from x_transformers.flags import ConfigError, Features, is_number, shown
+from x_transformers.training.optim import largest_logits, muon_parameters, qk_clip_, stack_qk_clip_, weights_of
 
 # names under which the original keeps modules and parameters, None where their feature is off
 OF_ATTENTION = (
@@ -104,6 +114,10 @@ class DerivedAttributes:
     dim: int
     depth: Any  # a number of layers, once they are laid out
 
+    if TYPE_CHECKING:
+        # what else the class that derives from this one has
+        def __getattr__(self, name: str) -> Any: ...
+
     def keep_derived(self) -> None:
         """Settle these attributes, once the features of the stack are set up."""
         keep_none(self, OF_STACK)
@@ -163,6 +177,56 @@ class DerivedAttributes:
             self.features = self.features.joined_by(LayerDropout(stack, {'layer_dropout': 0.0}))
             self.can_cache_kv_in_training = False
 
+    @property
+    def sees_future(self) -> bool:
+        """Whether a token may depend on any later one."""
+        return not self.causal
+
+    def outline(self) -> dict[str, str]:
+        order = ' '.join(f'{index}{self.layer_types[index]}' for index in self.layers_execute_order)
+        order += ''.join(
+            f', {kind} is {type(self.layers[self.layer_types.index(kind)][1]).__name__}'
+            for kind in dict.fromkeys(self.layer_types)
+            if kind not in self.branches
+        )
+        place = 'before each branch' if self.norm_before else 'after each branch'
+        norm = 'after each residual' if self.norm_outside and not self.norm_before else place
+        return {'order': f'layers {order}', 'norm': f'{type(self.new_norm()).__name__} {norm}'}
+
+    @property
+    def dim_context(self) -> int:
+        return self.branch_flags['c'].get('dim_context') or self.dim
+
+    @property
+    def attn_dim_head(self) -> int:
+        width = self.branch_flags['a'].get('dim_head', 64)
+        if not isinstance(width, int):
+            raise ConfigError(
+                f'`attn_dim_head` got {width!r}, it must be one width for all layers: they share their positions'
+            )
+        return width
+
+    def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
+        stack: Any = self
+        return muon_parameters(stack, queries_and_keys)
+
+    def attn_qk_clip_(self, intermediates: LayerIntermediates, tau: float = 100.0) -> None:
+        """Apply `qk_clip_` to every attention layer, with the intermediates of a forward pass."""
+        stack: Any = self
+        stack_qk_clip_(stack, intermediates, tau)
+
+    def order_of(self, given: Sequence[int] | None, repeats: Any) -> tuple[int, ...]:
+        """The indices of the layers of this call, in the order in which they run."""
+        if given is not None and repeats is not None:
+            raise ValueError('`repeat_blocks` does not go with `layers_execute_order`: both say which layers run')
+        if repeats is not None:
+            if self.has_custom_layer_types:
+                raise ValueError('`repeat_blocks` needs the ordinary order of layers, this stack has another order')
+            return repeated(repeats, len(self.layers) // self.len_default_block, self.len_default_block)
+        order = self.layers_execute_order if given is None else checked_order(given, len(self.layers))
+        check_places(order, len(self.layers), len(self.layer_types))
+        return order
+
 
 # attention layers
 
@@ -211,6 +275,10 @@ class DerivedHeads:
     split_v_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', d=own.shape.dim_value))
     merge_heads = MadeWhenRead(lambda own: Rearrange('b h n d -> b n (h d)'))
 
+    if TYPE_CHECKING:
+        # what else the class that derives from this one has
+        def __getattr__(self, name: str) -> Any: ...
+
     def keep_derived(self) -> None:
         """Settle further attributes, once the features of the layer are set up."""
         keep_none(self, OF_ATTENTION)
@@ -232,3 +300,114 @@ class DerivedHeads:
             k.view(*k.shape[:2], k.shape[-1] // width, width).transpose(1, 2) if to_k is None else to_k(k),
             v.view(*v.shape[:2], v.shape[-1] // wide, wide).transpose(1, 2) if to_v is None else to_v(v),
         )
+
+    @property
+    def groups(self) -> int:
+        """How many query heads share a key head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def can_cache_kv(self) -> bool:
+        return not any(feature.reason('cache') for feature in self.features.active)
+
+    def outline(self) -> dict[str, str]:
+        s = self.shape
+        keys = f'k (b {s.kv_heads} j {s.dim_head}), v (b {s.kv_heads} j {s.dim_value})'
+        return {
+            'heads': f'x (b n {self.dim}) -> q (b {s.heads} n {s.dim_head}), {keys}',
+            'place': 'new keys and values are appended to those of the cache',
+            'enter': 'causal: queries attend to themselves and earlier tokens'
+            if self.causal
+            else 'queries attend to all keys',
+            'attend': f'{self.kernel_words}; scores times {self.logit_scale:.4g}',
+            'result': f'(b n {self.dim_merged}) -> (b n {s.dim_out}), {type(self.to_out).__name__}',
+        }
+
+    def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
+        """The matrices that values and outputs are made with, and queries and keys if asked for."""
+        return weights_of((*((self.to_q, self.to_k) if queries_and_keys else ()), self.to_v, self.to_out))
+
+    def qk_clip_(self, pre_softmax_attn: Tensor | Intermediates, tau: float = 100) -> None:
+        """QK-clip: shrink queries and keys of heads with logits above `tau`, in place.  arXiv:2507.20534"""
+        layer: Any = self
+        qk_clip_(layer, largest_logits(pre_softmax_attn), tau)
+
+    @staticmethod
+    def own_mask(attn_mask: Tensor) -> Tensor:
+        """The caller's `attn_mask`, boolean and with all four axes."""
+        if not 2 <= a_tensor(attn_mask, 'attn_mask').ndim <= 4:
+            raise ValueError(
+                f'`attn_mask` got shape {tuple(attn_mask.shape)}, it must be (i, j), (h, i, j) or (b, h, i, j)'
+            )
+        return to_4d(boolean_mask(attn_mask, 'attn_mask'))
+
+
+# feedforwards
+
+
+class DerivedLinears:
+    """What a feedforward keeps for optimizers and for code that edits its projections."""
+
+    dim: int
+    dim_inner: int
+    dim_out: int
+    features: Any
+    ff: Any
+
+    if TYPE_CHECKING:
+        # what else the class that derives from this one has
+        def __getattr__(self, name: str) -> Any: ...
+
+    def outline(self) -> dict[str, str]:
+        return {'widen': f'(b n {self.dim}) -> (b n {self.dim_inner}), back to (b n {self.dim_out})'}
+
+    @property
+    def output_layer(self) -> nn.Module:
+        """The projection back; of experts, all of theirs."""
+        return self.output_layers[0]
+
+    @property
+    def output_layers(self) -> list[nn.Module]:
+        """All projections back."""
+        for module in self.children():
+            if outputs := getattr(module, 'output_layers', None):
+                return outputs
+        return [next(module for module in reversed(self.ff) if not isinstance(module, nn.Dropout))]
+
+    def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
+        module: Any = self
+        return weights_of((module,))
+
+
+# layers
+
+
+class RunsSubset:
+    """How a layer runs for some of the tokens of a stream."""
+
+    index: int
+    kind: str
+    branch: Callable[..., Tensor]
+
+    def change(self, x: Tensor, call: Any, features: Features) -> Tensor:
+        """Run for the tokens of `call.of_tokens` alone. Attention reads the keys of all."""
+        parts: Any = self
+        norms, branch, residual = parts
+        for own in (features, *(m.features for m in branch.modules() if isinstance(m, DerivedLinears))):
+            refuse_some(own)
+        refuse_kind(self.kind)
+        among, old = call.among(), call.some(x)
+        read, skip, extra = residual.prepare(x)
+        call.keep('hiddens', read, self.kind == 'a')
+        call.keep('layer_hiddens', read)
+        own, skip, extra = residual.prepare(old)
+        out = self.branch(read, call, features) if self.kind == 'a' else self.branch(own, among, features)
+        call.attended += self.kind == 'c'
+        return call.put(x, old, among.norm(norms[2], residual(out, skip, call=among, **extra)))
+
+    def fill(self, x: Tensor, call: Any, features: Features) -> None:
+        """Write keys and values to the cache without changing the hidden states."""
+        if attends(self.kind):
+            none = call.of_tokens(torch.zeros(x.shape[0], 0, dtype=torch.long, device=x.device))
+            self.change(x, none, features)
+            call.adopt(none)  # The next layer finds its own past.

@@ -112,6 +112,20 @@ class TokenEmbedding(nn.Module):
         return l2norm(embedded) if self.l2norm_embed else embedded
 
 
+def build_token_embedding(model: Any, given: nn.Module | None) -> nn.Module:
+    """Return the token embedding of a model: the given one with its weights untouched, or a new one."""
+    if given is None:
+        new = TokenEmbedding(model.emb_dim, model.num_tokens, model.l2norm_embed)
+        new.init_()
+        return new
+    width = getattr(getattr(given, 'emb', given), 'embedding_dim', model.emb_dim)
+    if width != model.emb_dim:
+        raise ConfigError(f'`token_emb` got vectors of width {width}, they must have width {model.emb_dim}')
+    if model.l2norm_embed and not getattr(given, 'l2norm_embed', False):
+        warn_once('`l2norm_embed` has no effect on a custom `token_emb`')
+    return given
+
+
 class EmbScale(ModelFeature):
     """Multiply the token embeddings by a constant before positions are added.
 

@@ -106,7 +106,7 @@ class LayerPositionsInModel(ModelFeature):
 
     def setup(self, host: Any) -> None:
         tables = known_stack(host.attn_layers).features.find(LayerPositions)
-        self.most = None if tables is None else tables.per_layer_abs_pos_emb
+        self.most: int = 0 if tables is None else tables.per_layer_abs_pos_emb
         self.bounded = tables is not None
         if self.bounded and getattr(host, 'max_mem_len', 0):
             raise ConfigError(

@@ -51,6 +51,22 @@ def linear_head(dim: int, classes: int, bias: bool) -> nn.Linear:
     return head
 
 
+def build_head(model: Any, given: nn.Module | None) -> nn.Module | None:
+    """Return the output head of a model, from hidden states to logits, or None for a model of embeddings."""
+    own = (('to_logits', given), ('logits_dim', model.logits_dim), ('logits_bias', model.logits_bias or None))
+    requested = [name for name, value in own if value is not None]
+    requested += [next(iter(feature.flags)) for feature in model.features.at.get('readout', ())]
+    if model.return_only_embed:
+        if requested:
+            warn_once(f'`{requested[0]}` has no effect beside `return_only_embed`: there is no head')
+        return None
+    if given is not None and len(requested) > 1:
+        raise ConfigError(f'`to_logits` and `{requested[1]}` both make the head, set only one')
+    if given is not None:
+        return given
+    return model.features.pick('readout', model._new_head)()
+
+
 class TiedReadout(nn.Module):
     """Logits from the token table:  x T^t * scale + bias.  The table stays the embedding's."""
 
