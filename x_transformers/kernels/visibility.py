@@ -14,7 +14,7 @@ from x_transformers.core.modes import HALF, transformed
 from x_transformers.core.rows import Rows, is_large
 from x_transformers.flags import Features
 from x_transformers.flags.contracts import BareKeys
-from x_transformers.kernels.dense import Sight, sight_of, tile_heads
+from x_transformers.kernels.dense import SdpaMask, sight_of, tile_heads
 
 # of the tokens, of a context, and of scores
 Masks = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -65,7 +65,7 @@ class Visibility:
     call: Call
     given: tuple[Any, ...]
     inputs: dict[str, Any]
-    sight: Sight
+    sight: SdpaMask
     dtype: torch.dtype
 
     def fits(self, call: Call, on: Features, q: Tensor, masks: Masks) -> bool:
