@@ -7,9 +7,10 @@ import torch
 from oracles import assert_close, randomised
 from torch import nn
 
-from x_transformers import Attention, Decoder, Encoder, TransformerWrapper, attend, x_transformers as core
+from x_transformers import Attention, Decoder, Encoder, TransformerWrapper, x_transformers as core
 from x_transformers.features import ATTENTION, AttentionFeature
 from x_transformers.flags import flag
+from x_transformers.kernels import visibility
 
 N = 7
 PADDED = torch.arange(N) < torch.tensor([[N], [4]])
@@ -32,8 +33,8 @@ def tokens():
 @pytest.fixture
 def told(monkeypatch):
     """Counts the layers that take over what the stack has settled."""
-    seen, own = [], attend.Visibility.apply_to
-    monkeypatch.setattr(attend.Visibility, 'apply_to', lambda self, call: seen.append(1) or own(self, call))
+    seen, own = [], visibility.Visibility.apply_to
+    monkeypatch.setattr(visibility.Visibility, 'apply_to', lambda self, call: seen.append(1) or own(self, call))
     return seen
 
 
