@@ -92,12 +92,6 @@ def check_causal(net: Any, **inputs: Any) -> None:
     assert_close(net(X, **inputs)[:, :-1], net(other, **inputs)[:, :-1])
 
 
-def check_padding(net: Any, **inputs: Any) -> None:
-    """What stands in masked tokens does not reach the others."""
-    other = torch.where(HOLES.unsqueeze(-1), X, randn(2, 6, 24, seed=2))
-    assert_close(net(X, mask=HOLES, **inputs)[HOLES], net(other, mask=HOLES, **inputs)[HOLES])
-
-
 def check_rows(net: Any, **inputs: Any) -> None:
     """A row of the batch gives the same alone."""
     alone = {name: t[1:] if torch.is_tensor(t) else t for name, t in inputs.items()}
@@ -124,12 +118,6 @@ def check_decoding(net: Any, **inputs: Any) -> None:
     assert net.can_cache_kv
     given = {name: value(6) if callable(value) else value for name, value in inputs.items()}
     assert_close(decoded(net, **inputs), net(X, **given))
-
-
-def check_segments(net: Any, **inputs: Any) -> None:
-    """Memories of the first half stand in for it."""
-    _, trace = net(X[:, :3], return_hiddens=True)
-    assert_close(net(X[:, 3:], mems=trace.hiddens, **inputs), net(X)[:, 3:])
 
 
 def refused(call: Callable, *words: str) -> None:
