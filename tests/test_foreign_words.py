@@ -262,7 +262,9 @@ def test_words_of_subclasses_are_theirs():
 
 # laws
 
-CLASSES = [cls for cls in KINDS.values() if cls.__module__.startswith('x_transformers.') and cls.__name__ != 'FlagRouting']
+CLASSES = [
+    cls for cls in KINDS.values() if cls.__module__.startswith('x_transformers.') and cls.__name__ != 'FlagRouting'
+]
 
 
 FUNCTIONS = (PagedEngine, schedules.warmup, param_groups, train_bpe, train_wordpiece, ByteTokenizer.encode)
