@@ -33,30 +33,28 @@ TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
     'positions': (
         'Position biases and relative positions',
         (
-            'biases', 'data_positions', 'relative', 'xl', 'untied', 'disentangled', 'rescaled', 'layer_positions',
-            'contextual',
+            'biases', 'data_positions', 'relative', 'untied', 'disentangled', 'layer_positions', 'contextual',
         ),
     ),
     'queries-keys-values': (
         'Attention: queries, keys and values',
-        ('sources', 'latents', 'projections', 'early', 'two_streams'),
+        ('sources', 'latents', 'two_streams'),
     ),
     'heads': ('Attention: heads', ('heads', 'head_dims', 'operands')),
-    'scores': ('Attention: scores', ('scores', 'differential', 'positions')),
+    'scores': ('Attention: scores', ('scores', 'windows')),
     'outputs': ('Attention: outputs', ('outputs', 'hybrid')),
     'sub-quadratic': (
         'Sub-quadratic attention and recurrent layers',
         (
-            'clusters.clusters', 'clusters.lsh', 'linear.attention', 'sparse.pattern', 'aft', 'linformer', 'spans',
-            'recurrent',
+            'clusters.clusters', 'clusters.lsh', 'linear.attention', 'linear.aft', 'patterns', 'linformer', 'spans',
         ),
     ),
-    'feedforwards': ('Feedforwards', ('feedforward', 'experts', 'chunks')),
+    'feedforwards': ('Feedforwards', ('feedforward', 'experts')),
     'norms': ('Norms', ('norms',)),
     'residuals': ('Residuals', ('residuals', 'gates', 'streams', 'integrators')),
-    'layouts': ('Layouts and depth', ('layouts', 'convolutions', 'universal', 'halting', 'recompute', 'reversible')),
+    'layouts': ('Layouts and depth', ('layouts', 'convolutions', 'universal', 'halting', 'recompute', 'exits')),
     'embeddings': ('Embeddings and passes of models', ('embeddings', 'passes')),
-    'models': ('Memories and heads of models', ('segments', 'memory.compressive', 'memory.knn', 'readouts')),
+    'models': ('Memories and heads of models', ('documents', 'memory.compressive', 'memory.knn', 'readouts')),
 }  # fmt: skip
 LEVELS = {
     Attention: 'Attention layers. On a stack, the prefix `attn_` sets a flag for all attention layers, '
