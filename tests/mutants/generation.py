@@ -41,6 +41,7 @@ BUGS = {
     'generation/step.py': ('test_step.py', [
         ('a norm loses its bias', "own['gamma'], own.get('beta')", "own['gamma'], None"),
         ('the scale of a norm with eps counts twice', 'return F.rms_norm(x, x.shape[-1:], eps=eps) * gain', 'return F.rms_norm(x, x.shape[-1:], eps=eps) * (scale * gain)'),
+        ('the gain of a norm of heads has no offset', "gain = own['gamma'] + offset if offset else own['gamma']", "gain = own['gamma']"),
         ('the gain of a gated unit is left out', 'return out if gain is None else out * gain', 'return out'),
         ('a final norm inside a layer is left out', 'return x if self.outside is None else self.outside(x)', 'return x'),
         ('heads that are not rotated are', 'torch.cat((t[:, : self.still], ', 'torch.cat((t[:, : 0], '),

@@ -449,7 +449,7 @@ def check_past(new: Sequence[Tensor | None], past: Sequence[Maybe[Buffer]]) -> N
                 f'`cache` holds {None if kept is None else tuple(kept.tensor.shape)}, '
                 f'the layer adds {None if t is None else tuple(t.shape)}: it is of another model, or batch'
             )
-        if t is None:
+        if t is None or held is None:
             continue
         if held.device != t.device:
             raise ValueError(f'`cache` is on {held.device}, it must be on {t.device}, where the input is')

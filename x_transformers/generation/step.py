@@ -20,7 +20,7 @@ from torch.nn.modules import module as of_all_modules
 
 from x_transformers.attend import Attend
 from x_transformers.cache import Cache
-from x_transformers.core.modes import transformed
+from x_transformers.core.modes import accurate, transformed
 from x_transformers.features import biases, embeddings, feedforward, heads, norms, outputs, positions, readouts, rotary
 from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.layouts import ParallelBlock
@@ -40,12 +40,12 @@ OF_CORE = {'TransformerWrapper', 'AttentionLayers', 'Encoder', 'Decoder', 'Trans
 # Further modules of which a model may consist. Those without a function in `FUNCTIONS` are called.
 MODULES = {
     Attend, Residual, norms.Identity, norms.SimpleRMSNorm, norms.DynamicTanh, norms.Derf, norms.MultiheadRMSNorm,
-    heads.HeadNorm, feedforward.ReluSquared, feedforward.SoLU, feedforward.Softclamp, feedforward.QuickGELU,
+    feedforward.ReluSquared, feedforward.SoLU, feedforward.Softclamp, feedforward.QuickGELU,
     feedforward.BoundedSwiGLU, biases.AlibiPositionalBias, biases.RelativePositionBias, biases.DynamicPositionBias,
     rotary.RotaryEmbedding, positions.AbsolutePositionalEmbedding, positions.ScaledSinusoidalEmbedding,
     embeddings.TokenEmbedding, outputs.LowRank, readouts.TiedReadout, readouts.Heads, readouts.Transform,
     nn.ModuleList, nn.Sequential, nn.Dropout, nn.Identity, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Sigmoid, nn.ELU,
-    nn.LeakyReLU, nn.ReLU6, nn.Mish, nn.Softplus, nn.Hardswish,
+    nn.GLU, nn.LeakyReLU, nn.ReLU6, nn.Mish, nn.Softplus, nn.Hardswish,
 }  # fmt: skip
 # Features that may act in a step: it does what they do, or calls them. Others may act at construction alone.
 FEATURES = {
@@ -97,6 +97,19 @@ def rms_norm(module: norms.RMSNorm) -> Function:
     return norm
 
 
+def head_norm(module: heads.HeadNorm) -> Function:
+    if module.kind != 'rms' or module.beta is not None:
+        return module
+    own: Any = module._parameters
+    offset, eps = module.unit_offset, module.eps
+
+    def norm(x: Tensor) -> Tensor:
+        gain = own['gamma'] + offset if offset else own['gamma']
+        return (F.rms_norm(accurate(x), x.shape[-1:], eps=eps) * gain).to(x.dtype)
+
+    return norm
+
+
 def gated_unit(module: feedforward.GLU) -> Function:
     if module.softclamps is not None:
         return module
@@ -116,6 +129,7 @@ FUNCTIONS: dict[type, Callable[[Any], Function]] = {
     norms.BiasedLayerNorm: layer_norm,
     norms.RMSNorm: rms_norm,
     norms.ScaleNorm: rms_norm,
+    heads.HeadNorm: head_norm,
     feedforward.GLU: gated_unit,
     nn.GELU: lambda module: lambda x: F.gelu(x, approximate=module.approximate),
     nn.SiLU: lambda module: F.silu,
@@ -130,12 +144,22 @@ PARAMETERS: dict[type, set[str]] = {
     norms.BiasedLayerNorm: {'gamma', 'beta'},
     norms.RMSNorm: {'g'},
     norms.ScaleNorm: {'g'},
+    heads.HeadNorm: {'gamma'},
 }
 
 
 def function_of(module: Any) -> Any:
     """Return what a module computes, without the way through its call if that is known; None for None."""
     return FUNCTIONS.get(type(module), lambda module: module)(module)
+
+
+def on_heads(transform: Callable[..., Any], attn: Any) -> Callable[..., Any]:
+    """Return what a feature does to heads (q, k, v), with norms of queries and keys written out."""
+    feature = attn.features.find(heads.QKHeadNorm)
+    if feature is None or transform != feature.heads:
+        return transform
+    q_norm, k_norm = function_of(feature.q_norm), function_of(feature.k_norm)
+    return lambda qkv, call: (q_norm(qkv[0]), k_norm(qkv[1]), qkv[2])
 
 
 # layers
@@ -189,7 +213,8 @@ class AttentionStep(BranchStep):
         self.heads, self.kv_heads = attn.shape.heads, attn.shape.kv_heads
         self.dim_head, self.dim_value = attn.shape.dim_head, attn.shape.dim_value
         self.groups = self.heads // self.kv_heads
-        self.scale, self.normed = attn.logit_scale, attn.features.acting(INPUTS).heads
+        self.scale = attn.logit_scale
+        self.normed = [on_heads(transform, attn) for transform in attn.features.acting(INPUTS).heads]
         self.still = attn.heads - attn.rotate_num_heads  # heads in front that are not rotated
         self.factor = attn.features.find(rotary.Rotary).rotary_factor
 
@@ -243,7 +268,7 @@ class EmbeddingStep:
             x = function(x)
         return x
 
-    def summed(self, ids: Tensor, at: int | Tensor) -> Tensor:
+    def summed(self, ids: Tensor, at: Any) -> Tensor:
         """Sum the embeddings of the tokens and of their positions."""
         several, scale, table = torch.is_tensor(at), self.scale, self.table
         if self.tables is None or several or at >= self.net.max_seq_len > 0:  # which the table refuses
@@ -290,7 +315,7 @@ class Step:
         self.readout = function_of(self.head) if type(self.head) is nn.Linear else None
 
     @classmethod
-    def of(cls, net: Any, inputs: Mapping[str, Any]) -> Step | None:
+    def of(cls, net: Any, inputs: Mapping[str, Any]) -> Any:
         """Return the step of a net that is called with further `inputs`, or None if it takes the ordinary way."""
         if any(value is not None for value in inputs.values()) or not is_known_net(net) or is_in_mode(net):
             return None
@@ -444,7 +469,7 @@ def is_known_layer(layer: Any, kind: str, index: int, stack: Any) -> bool:
 def is_known_net(net: Any) -> bool:
     """Return True if a net consists of known modules, and its features act in known ways in a step."""
     core = sys.modules.get(CORE)
-    stack = getattr(net, 'attn_layers', None)
+    stack: Any = getattr(net, 'attn_layers', None)
     if core is None or type(net) is not core.TransformerWrapper or not are_plain_modules(net.modules()):
         return False
     if not hasattr(stack, 'layers_execute_order') or core.apply_rotary_pos_emb is not rotary.apply_rotary_pos_emb:
