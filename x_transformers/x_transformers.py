@@ -384,7 +384,9 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         if not inputs.keys() <= self.input_names:
             check_inputs(inputs, self.features, self.own_inputs, self)
         if not torch.compiler.is_compiling():
-            check_given({name: value for name, value in inputs.items() if checked.get(name) is not value}, self.features)
+            check_given(
+                {name: value for name, value in inputs.items() if checked.get(name) is not value}, self.features
+            )
             checked.update(inputs)
 
     def _rotate(self, t: Tensor, angles: Tensor, scale: Tensor | float | None) -> Tensor:
