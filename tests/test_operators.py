@@ -14,8 +14,8 @@ from x_transformers import Attention, Decoder, Encoder
 from x_transformers.attend import Attend
 from x_transformers.core.merging import merged
 from x_transformers.features import AttentionFeature, Input, flag
-from x_transformers.features.levels import HANDLED
 from x_transformers.flags import ConfigError, none, size
+from x_transformers.kernels.operators import HANDLED
 
 SIZES = dict(dim=16, heads=4, attn_dim_head=8, verbose=False)
 B, N = 2, 11

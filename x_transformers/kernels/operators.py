@@ -14,6 +14,7 @@ against a call runs it; what it says against one is the refusal where it is dema
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -133,6 +134,54 @@ class Operator:
     @property
     def name(self) -> str:
         return type(self).__name__
+
+
+# What a feature at `attend` may list in `handles`.
+HANDLED = {
+    'causal': 'causal masks',
+    'masks': 'masks of keys, by `call.mask_entry()`',
+    'padding': 'masks that are equal for all heads and queries; included in `masks`',
+    'documents': 'masks of documents, by `document_ids`; included in `masks`',
+    'biases': 'biases of scores, by `call.bias_entry()`',
+    'rows': 'masks and biases that are only available per block, by `of(rows, keys)`',
+    'keys': 'prepended keys that every query attends to, the first `call.total_keys - call.keys` ones',
+    'past': 'more keys than queries, which are the last tokens: a cache or memories',
+    'context': 'keys of a context (cross-attention)',
+    'elsewhere': 'queries at the indices `call.places`',
+    'dropout': 'dropout of weights, with probability `call.dropout`',
+    'groups': 'fewer key heads than query heads: query head h uses key head h mod k; otherwise they are repeated',
+}
+
+
+def needs_of(call: Any, feature: Any) -> Iterator[tuple[str, str]]:
+    """Yield what a call needs from a feature at `attend`, each with the words of a refusal."""
+    if call.causal:
+        yield 'causal', '`causal`: its queries see later keys'
+    for term in call.masks:
+        kind = 'padding' if term.of_keys else 'documents' if term.name == 'document_ids' else 'masks'
+        if kind != 'masks' and kind in feature.handles:
+            continue
+        alike = ' but from all queries alike' if 'padding' in feature.handles else ''
+        given = 'mask' if term.of_keys else 'attn_mask'
+        yield 'masks', f'`{term.name or given}`: it hides no keys{alike}'
+        if not term.by_entry:
+            yield 'rows', f'`{term.name}`, which has no form for one query and one key'
+    for term in call.biases:
+        yield 'biases', f'`{term.name or "attn_bias"}`: it forms no scores to add to'
+        if not term.by_entry:
+            yield 'rows', f'`{term.name}`, which has no form for one query and one key'
+    if call.total_keys is not call.keys and call.total_keys != call.keys:
+        yield 'keys', 'keys that other flags put in front'
+    if call.past is not None or call.memories:
+        yield 'past', '`mems`: its keys are those of its queries' if call.past is None else '`cache`'
+    if call.context is not None:
+        yield 'context', '`context`: its keys are those of its queries'
+    if call.places is not None:
+        yield 'elsewhere', 'queries that `views` puts elsewhere'
+    if call.dropout:
+        yield 'dropout', '`dropout`: it forms no attention weights'
+    if call.inputs.get('keep_maps') and feature.maps is None:
+        yield 'maps', '`return_attn` or others that ask for its scores: it keeps none'
 
 
 class Own(Operator):
