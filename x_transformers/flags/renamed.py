@@ -56,11 +56,15 @@ def translate_declarations(cls: Any) -> None:
 
 def rename_members(cls: Any) -> None:
     """Give stages and declarations with names of earlier versions those of today, with one warning."""
-    stages = {old: new for old, new in cls.renamed_stages.items() if callable(vars(cls).get(old))}
+    own = dict(vars(cls))
+    for base in cls.__mro__[1:]:  # mixins
+        own = own if hasattr(base, 'renamed_stages') else {**vars(base), **own}
+    stages = {old: new for old, new in cls.renamed_stages.items() if callable(getattr(cls, old, None)) and old in own}
     found = stages | {old: new for old, new in RENAMED.items() if old in vars(cls)}
     for old, new in found.items():
-        setattr(cls, new, vars(cls)[old])
-        delattr(cls, old)
+        setattr(cls, new, own[old])
+        if old in vars(cls):
+            delattr(cls, old)
     if found:
         warn_once(f'{cls.__name__} has {", ".join(f"`{old}`, which is now `{new}`" for old, new in found.items())}')
 
