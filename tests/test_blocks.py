@@ -242,7 +242,7 @@ def test_memories_are_normed_like_the_tokens():
         (dict(norm_affine=False, norm_bias=True), '`norm_affine` does not go with `norm_bias`'),
         (dict(norm_affine=False, use_scalenorm=True), '`norm_affine` does not go with `use_scalenorm`'),
         (dict(branch_post_norm=True, pre_norm=False), '`branch_post_norm` needs `pre_norm`'),
-        (dict(branch_post_norm=True, sandwich_norm=True), '`branch_post_norm` and `sandwich_norm` both choose'),
+        (dict(branch_post_norm=True, sandwich_norm=True), '`branch_post_norm` does not go with `sandwich_norm`'),
         (dict(branch_post_norm=True, resi_dual=True), '`branch_post_norm` does not go with `resi_dual`'),
         (dict(branch_post_norm=True, pre_and_post_norm=True), '`branch_post_norm` does not go with `pre_and_post'),
         (dict(first_attn_norm=False, pre_norm=False), '`first_attn_norm=False` needs `pre_norm`'),

@@ -560,7 +560,8 @@ class BranchPostNorm(StackFeature):
     settles = ('norm_before',)
     clashes = {
         **dict.fromkeys(
-            ('pre_and_post_norm', 'resi_dual', 'gated_multi_residual'), 'both set the positions of the norms'
+            ('pre_and_post_norm', 'resi_dual', 'gated_multi_residual', 'sandwich_norm'),
+            'both set the positions of the norms',
         ),
         'use_rezero': 'it removes all norms',
         'use_dynamic_tanh': 'it needs dynamic tanh before each branch',
