@@ -17,7 +17,7 @@ from test_kernels import blocked
 from torch import nn
 
 from x_transformers import Attention, Decoder, TransformerWrapper
-from x_transformers.core.intermediates import maps_apart
+from x_transformers.core.modes import maps_apart
 from x_transformers.core.recompute import ModuleSnapshot, Surroundings
 from x_transformers.features import ATTENTION, AttentionFeature
 from x_transformers.features.scores import GumbelSoftmax

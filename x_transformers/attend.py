@@ -25,14 +25,15 @@ from x_transformers.compat.helpers import (
     pack_one as pack_one,
     unpack_one as unpack_one,
 )
-from x_transformers.core.calls import Call, StackCall
+from x_transformers.core.calls import Call, is_large
 from x_transformers.core.checks import a_tensor, as_mask, boolean_mask
 from x_transformers.core.intermediates import (
     Intermediates as Intermediates,
     log_prob_from_hard_attend as log_prob_from_hard_attend,
 )
 from x_transformers.core.modes import HALF, OF_ALL, is_plainly, transformed
-from x_transformers.core.rows import Rows, is_large, to_4d
+from x_transformers.core.rows import Rows, to_4d
+from x_transformers.core.stack_calls import StackCall
 from x_transformers.features.catalogue import ATTEND
 from x_transformers.features.contextual import UseCoPE
 from x_transformers.features.derived import keep_none

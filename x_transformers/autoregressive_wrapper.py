@@ -33,7 +33,7 @@ from x_transformers.core.checks import (
     checked,
     within,
 )
-from x_transformers.core.intermediates import maps_apart
+from x_transformers.core.modes import maps_apart
 from x_transformers.core.nets import SET_BY_LOSS, check_net, is_prefix, refuse_own
 from x_transformers.features.documents import begins
 from x_transformers.flags import (

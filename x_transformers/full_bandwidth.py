@@ -15,7 +15,7 @@ from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.cache import LayerIntermediates as LayerIntermediates
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids, checked, within
-from x_transformers.core.intermediates import maps_apart
+from x_transformers.core.modes import maps_apart
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.features.norms import RMSNorm as RMSNorm
 from x_transformers.flags import (

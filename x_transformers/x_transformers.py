@@ -41,18 +41,7 @@ from x_transformers.core.branches import (
     remembered_with,
 )
 from x_transformers.core.buffers import Buffer
-from x_transformers.core.calls import (
-    Call,
-    StackCall,
-    Views,
-    check_attention_inputs,
-    check_cache,
-    check_context,
-    check_stack_inputs,
-    open_stack,
-    placed,
-    queries_among,
-)
+from x_transformers.core.calls import Call, Views, check_attention_inputs, placed, queries_among
 from x_transformers.core.checks import (
     a_list,
     a_tensor,
@@ -75,9 +64,9 @@ from x_transformers.core.checks import (
     width_read,
 )
 from x_transformers.core.feedforward_calls import FeedForwardCall
-from x_transformers.core.intermediates import Intermediates as Intermediates, are_maps_apart, maps_apart, parts_kept
+from x_transformers.core.intermediates import Intermediates as Intermediates, parts_kept
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
-from x_transformers.core.modes import is_hooked, is_watched
+from x_transformers.core.modes import are_maps_apart, is_hooked, is_watched, maps_apart
 from x_transformers.core.own_modules import (
     Parts,
     a_stack,
@@ -99,6 +88,7 @@ from x_transformers.core.routing import (
     split_model_flags,
 )
 from x_transformers.core.rows import taken, to_4d
+from x_transformers.core.stack_calls import StackCall, check_cache, check_context, check_stack_inputs, open_stack
 from x_transformers.core.token_subset import refuse_kind, refuse_some
 from x_transformers.core.window import WindowLimits
 from x_transformers.features.abilities import Abilities, GivesOutputs

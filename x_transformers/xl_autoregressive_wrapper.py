@@ -18,7 +18,7 @@ from torch import Generator, Tensor, nn
 from x_transformers.cache import LayerIntermediates
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_number, check_ids, checked
-from x_transformers.core.intermediates import maps_apart
+from x_transformers.core.modes import maps_apart
 from x_transformers.core.nets import check_net, counts_tokens, refuse_own
 from x_transformers.core.own_modules import known_stack
 from x_transformers.flags import (

@@ -1,12 +1,7 @@
-"""What a pass through a stack or a layer keeps track of: what is new, masks and positions.
-
-StackCall   a stack: cached and new tokens, memories, what each layer is called with
-Call        one attention layer: its keys, its mask and bias
-"""
+"""`Call`, the state of one call of an attention layer: keys, masks and biases, the past and the intermediates."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -14,393 +9,38 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch import Tensor
 
-from x_transformers.cache import Cache, LayerIntermediates, cache_of, check_maker
 from x_transformers.core.aux_losses import AddsLosses
-from x_transformers.core.branches import KINDS, attends, refuse_memories
 from x_transformers.core.buffers import CachedState, KeysValues
 from x_transformers.core.checks import (
-    STACK_INPUTS,
-    HasChecked,
     a_tensor,
     as_mask,
-    as_precise,
     boolean_mask,
+    check_covers,
     check_device,
     check_digits,
-    check_inputs,
-    check_lengths,
-    check_memories,
-    check_offset,
     check_past,
     check_range,
     check_vectors,
     check_weight,
     cleared,
-    for_each_row,
-    positions_from,
     width_read,
-    with_front,
     with_past,
 )
-from x_transformers.core.intermediates import Intermediates, log_prob_from_hard_attend
-from x_transformers.core.modes import without_autocast
-from x_transformers.core.notes import Opaque
-from x_transformers.core.rows import InBlocks, height_of, is_large, spans_of, taken
+from x_transformers.core.intermediates import Intermediates
+from x_transformers.core.modes import is_exporting, transformed, without_autocast
+from x_transformers.core.rows import COMPILED_ROWS, LARGE, InBlocks, height_of, spans_of, taken
 from x_transformers.core.state import HasStates
-from x_transformers.core.token_subset import TokenSubset, refuse_some
+from x_transformers.core.token_subset import refuse_some
 from x_transformers.core.window import AttentionWindow, in_sight
-from x_transformers.flags import Feature, Features, Remembered, is_int, shown
+from x_transformers.flags import Feature, Features, Remembered
 from x_transformers.flags.checks import Maybe
 
 if TYPE_CHECKING:
-    from x_transformers.x_transformers import AttentionLayers as Stack, Layer
+    pass
 
 Views = tuple[Tensor, Tensor, Tensor]
-# where a call keeps what its layers read beside x. An object with `beside() -> tensors` and `with_beside({id: tensor})`
-# may stand there too
-BESIDE = ('inputs', 'shared', 'norm_inputs', 'condition', 'mems', 'mem_masks', 'start', 'real', 'notes')
-
-
-@dataclass
-class StackCall(AddsLosses, HasStates, TokenSubset, HasChecked):
-    """One pass through a stack: the past, the masks, and what its layers are called with.
-
-    The keys of self-attention are `memories` hidden states of an earlier segment, `held` cached tokens, and the `new`
-    ones, in this order; `seen` tokens were processed before, of which the first ones may have been dropped, and `given`
-    ones came with the call, cached ones among them unless the caller left them out. `documents` says which document
-    each token is of, (1 or b, n), None if a row is one.
-
-    `shared` holds what all layers of a kind are called with, `real` which tokens are real (b n), None for all, `start`
-    the padding on the left of each row (b). Of the layers in `order`, of `kinds`, the one at `step` runs; `attended`
-    of them were attention so far, `self_attended` self-attention, which is how each finds its own past. `maps_apart`
-    says that nobody reads the attention maps. `visibility` is what the queries of all self-attention layers see, if it
-    was settled once for them, and `checked` what layers were given that one of them has checked. `keeps` says what the
-    trace holds: 'all' that layers leave behind, 'past' for what the cache needs, or None for nothing.
-    """
-
-    trace: LayerIntermediates
-    inputs: dict[str, Any]
-    cache: Maybe[Cache]
-    held: int
-    seen: int | Tensor
-    new: int
-    given: int
-    mems: Sequence[Maybe[Tensor]]
-    mem_masks: Sequence[Tensor | None]
-    context_length: int = 0
-    start: Maybe[Tensor] = None
-    real: Maybe[Tensor] = None
-    shared: dict[str, dict[str, Any]] = field(default_factory=dict)
-    norm_inputs: dict[str, Tensor] = field(default_factory=dict)
-    condition: Maybe[Tensor] = None
-    keeps: str | None = None
-    order: Sequence[int] = ()
-    kinds: Sequence[str] = ()
-    step: int = 0
-    left_out: bool = False
-    attended: int = 0
-    self_attended: int = 0
-    declared: Mapping[str, Remembered] = field(default_factory=dict)
-    batch: int | None = None
-    documents: Maybe[Tensor] = None
-    maps_apart: bool = False
-    visibility: Any = None
-    checked: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def memories(self) -> int:
-        known = [check_vectors(mem, 'mems', 'b', 'l', 'd').shape[1] for mem in self.mems if mem is not None]
-        return known[0] if known else 0
-
-    @property
-    def tokens(self) -> int:
-        """Cached and new."""
-        return self.held + self.new
-
-    def only_new(self, t: Tensor, name: str) -> Tensor:
-        """The rows of `t` (b n d) that belong to new tokens, hidden ones finite."""
-        length = t.shape[1]
-        if length == 1 < self.new:
-            return t
-        if length == self.new or length == self.tokens or length == self.given:  # dynamo finds no symbol in a tuple
-            return cleared(t[:, length - self.new :], self.real)
-        if t.shape[1] == 1:
-            return t
-        raise ValueError(f'`{name}` got {t.shape[1]} tokens, it must have {self.new}, or 1 for all of them')
-
-    def keep(self, name: str, value: Any, when: bool = True) -> None:
-        """Add to a list of the trace, if the caller wants to see it."""
-        if when and (self.keeps == 'all' or (self.keeps and name == 'attn_intermediates')):
-            getattr(self.trace, name).append(value)
-
-    def how_many(self, kind: str, first: int | None = None) -> int:
-        """Layers of a kind that this pass runs, among its first ones or all. (Early dynamo knows no `count`.)"""
-        return len([own for own in self.kinds[:first] if own == kind])
-
-    def check_past(self, x: Tensor) -> None:
-        """Refuse a cache or memories of another model or batch."""
-        if self.mems != () or self.mem_masks != ():
-            check_memories(self.mems, self.mem_masks, x.shape[0], x.shape[-1], self.how_many('a'))
-            refuse_memories('mems', self.kinds if self.mems else ())
-        for at, mem in enumerate(self.mems):
-            if mem is not None:
-                check_digits(mem, f'mems[{at}]', x)
-        if self.cache is not None:
-            check_maker(self.cache, [kind for kind in self.kinds if attends(kind)], self.trace.made_by)
-        for layer in self.cache.layers if self.cache else ():
-            if layer is not None and layer.buffers[0].batch != x.shape[0]:
-                raise ValueError(f'`cache` holds {layer.buffers[0].batch} rows, the input has {x.shape[0]}')
-        if self.cache is not None:
-            self.cache.check_lengths()
-
-    def norm(self, norm: nn.Module | None, x: Tensor) -> Tensor:
-        if norm is None:
-            return x
-        if not self.norm_inputs or type(norm) is nn.Identity:
-            return norm(x)
-        rows = x.shape[-3]  # more than those of a condition, if the stream is several
-        return norm(x, **{n: t if t.shape[0] in (1, rows) else t.repeat_interleave(rows // t.shape[0], 0)
-                          for n, t in self.norm_inputs.items()})  # fmt: skip
-
-    def finished(self, x: Tensor, log_probs: bool) -> LayerIntermediates:
-        """What the pass leaves behind, once its output is known."""
-        self.trace.last_hidden = x
-        self.trace.cache_length = self.seen + self.new
-        if self.trace.block_hiddens:
-            self.trace.block_hiddens[-1] = x
-        for intermediates in self.trace.attn_intermediates if log_probs else ():
-            intermediates.log_probs = log_prob_from_hard_attend(intermediates)
-        return self.trace
-
-    def row_positions(self) -> Tensor:
-        """Positions of the keys in rows with padding on the left, memories at negative ones:  b j."""
-        places = torch.arange(self.tokens, device=self.start.device) - self.start.unsqueeze(-1)
-        memories = torch.arange(-self.memories, 0, device=self.start.device)
-        return torch.cat((memories.expand(self.start.shape[0], -1), places), dim=-1)
-
-    def key_positions(self, x: Tensor) -> Tensor:
-        """Positions of all keys of self-attention, memories at negative ones:  j, or with rows b j."""
-        pos = self.shared['a'].get('pos')
-        if pos is not None and pos.ndim == 3:
-            raise ValueError('`pos` got positions per head, (b, h, n), which only a bias of distances can take')
-        if pos is not None:
-            return pos
-        if self.start is not None:
-            return self.row_positions()
-        return positions_from(self.seen, self.new, x.device, before=self.held + self.memories)
-
-    def user_positions(self, pos: Tensor, x: Tensor) -> Tensor:
-        """Positions given by the user, for all cached and new tokens, with those of memories in front. They may be
-        times, and lie between whole numbers; one head's are those of all."""
-        check_device(a_tensor(pos, 'pos'), 'pos', x)
-        if pos.ndim in (2, 3) and pos.shape[0] not in (1, x.shape[0]):
-            raise ValueError(f'`pos` got {pos.shape[0]} rows, the input has {x.shape[0]}')
-        if pos.is_complex() or pos.dtype == torch.bool or pos.ndim not in (1, 2, 3) or pos.shape[-1] != self.tokens:
-            raise ValueError(
-                f'`pos` got {pos.dtype} of shape {tuple(pos.shape)}, '
-                f'it must be numbers, ({self.tokens},) or (b, {self.tokens})'
-            )
-        pos = pos.squeeze(1) if pos.ndim == 3 and pos.shape[1] == 1 else pos
-        # what can hold places in half precision cannot hold distances, nor short integers angles
-        pos = pos.to(torch.promote_types(pos.dtype, torch.float32)) if pos.is_floating_point() else pos.long()
-        return with_front(pos, self.memories, self.real)
-
-    def branch_inputs(self, layer: Layer, norm: nn.Module | None) -> dict[str, Any]:
-        """What a branch is called with: shared masks and positions, and its own past."""
-        kind = KINDS[layer.kind]
-        inputs = dict(self.shared.get(layer.kind, ()))
-        if kind.inputs is not None:
-            inputs.update(kind.inputs(self))
-        if not kind.attends:
-            _, branch, _ = layer._modules.values()
-            does = getattr(branch, '__dict__', {}).get('acts')
-            return {**inputs, **self.place_of(layer)} if (acts(branch) if does is None else does) else inputs
-        if self.only is not None:
-            inputs.update(self.asked(inputs))
-        if self.cache is not None and self.attended < len(self.cache.layers):
-            inputs['cache'] = self.cache.intermediates(self.attended)
-        self.attended += 1
-        if layer.kind == 'a':
-            at = self.self_attended
-            self.self_attended += 1
-            if at < len(self.mems) and self.mems[at] is not None:
-                mask = self.mem_masks[at] if at < len(self.mem_masks) else None
-                inputs['mem'] = self.norm(norm, cleared(self.mems[at], mask))
-                if mask is not None:
-                    inputs['mem_mask'] = mask
-        return inputs
-
-    def place_of(self, layer: Layer) -> dict[str, Any]:
-        """What features of a feedforward are told: which tokens are real, and which layer it is."""
-        place = {'layer': layer.index, 'kind': layer.kind, 'stack': (self, self.step)}
-        return place if self.real is None else {**place, 'mask': self.real[:, self.real.shape[1] - self.new :]}
-
-    def over_keys(self, t: Any, filler: float) -> Any:
-        """A mask or bias of all tokens, (... i j): its rows for the new ones, its columns for memories in front too."""
-        if not torch.is_tensor(t) or t.ndim < 2:
-            return t
-        if t.shape[-2] == self.tokens > self.new:
-            t = t[..., self.held :, :]
-        padded = self.memories and t.shape[-1] == self.tokens
-        return F.pad(t, (self.memories, 0), value=filler) if padded else t
-
-    def leave_out(self, layer: Layer, x: Tensor) -> None:
-        """Count a layer that is left out, so that the next ones still find their own past."""
-        self.attended += attends(layer.kind)
-        if layer.kind == 'a':
-            self.self_attended += 1
-            read = layer[2].prepare(x)[0]
-            self.keep('hiddens', read if read.ndim == 3 else read[1])
-
-    def fork(self) -> StackCall:
-        """A call that goes on from here by itself: what it leaves behind is no part of this one."""
-        notes = {kind: own.fork() for kind, own in self.notes.items()}
-        return self.with_values(trace=self.trace.fork(), notes=notes)
-
-    def beside(self) -> list[Tensor]:
-        """What layers read beside x: conditions, contexts, biases, masks, memories, and what features noted."""
-        leaves = tree_leaves([getattr(self, name) for name in BESIDE])
-        found = (leaf.beside() if hasattr(leaf, 'beside') else [leaf] for leaf in leaves)
-        return list({id(t): t for several in found for t in several if torch.is_tensor(t)}.values())
-
-    def with_beside(self, tensors: Sequence[Tensor]) -> StackCall:
-        """The same call, whose layers read these in place of what `beside` gives: to compute again with."""
-        known = self.beside()
-        if len(tensors) != len(known):
-            raise ValueError(f'`tensors` got {len(tensors)}, it must be one for each of the {len(known)} of `beside`')
-        swapped = {id(old): new for old, new in zip(known, tensors, strict=True)}
-
-        def other(leaf: Any) -> Any:
-            return leaf.with_beside(swapped) if hasattr(leaf, 'with_beside') else swapped.get(id(leaf), leaf)
-
-        return self.fork().with_values(**{name: tree_map(other, getattr(self, name)) for name in BESIDE})
-
-    def at_step(self, step: int) -> StackCall:
-        """The call as it is before a step, to run one layer by itself; what that layer keeps for the cache is lost."""
-        own = self.fork()
-        own.step, own.attended = step, len([kind for kind in self.kinds[:step] if attends(kind)])
-        own.self_attended = self.how_many('a', step)
-        return own
-
-    def adopt(self, other: StackCall) -> None:
-        """Go on from where a fork has come to."""
-        self.trace, self.notes = other.trace, other.notes
-        self.step, self.attended, self.self_attended = other.step, other.attended, other.self_attended
-
-    @property
-    def old_states(self) -> Mapping[str, CachedState] | None:
-        return None if self.cache is None else self.cache.states
-
-    @property
-    def new_states(self) -> dict[str, CachedState]:
-        return self.trace.states
-
-    @property
-    def continues(self) -> bool:
-        return self.cache is not None
-
-    @property
-    def count(self) -> int:
-        return self.new
-
-    def share_masks(
-        self,
-        x: Tensor,
-        mask: Tensor | None,
-        context_mask: Tensor | None,
-        attn_mask: Tensor | None,
-        kv_mask: Tensor | None,
-        start: Tensor | None,
-        causal: bool | None,
-    ) -> None:
-        """Share out masks and positions between self- and cross-attention."""
-        said = kv_mask is not None or start is not None  # which of the cached tokens are real
-        mask = with_past(mask, 'mask', x.shape[0], self.new, self.held, may_hide=said)
-        mask = self.real = as_mask(mask, 'mask', x.shape[0], 'n', like=x)
-        if mask is not None:
-            check_covers(mask, self.new, self.held > 0)
-        self.start = start
-        # what all queries and keys leave out is cleared once, where it comes in
-        clean = kv_mask is None and attn_mask is None
-        kv_mask = as_mask(kv_mask, 'self_attn_kv_mask', x.shape[0], 'j', like=x)
-        if kv_mask is not None and kv_mask.shape[1] not in (self.tokens, self.memories + self.tokens):
-            raise ValueError(f'`self_attn_kv_mask` got {kv_mask.shape[1]} keys, it must cover all {self.tokens}')
-        if start is not None:
-            # what is kept may go on: a first part may be padding only
-            ends = self.cache is None and not self.keeps
-            check_lengths(start, 'seq_start_pos', x.shape[0], self.tokens if ends else None)
-            check_device(start, 'seq_start_pos', x)
-            begun = torch.arange(self.tokens, device=x.device) >= start.unsqueeze(-1)
-            self.real = begun if self.real is None else begun & self.real
-            kv_mask = self.real if kv_mask is None else begun & kv_mask
-        own: dict[str, Any] = dict(mask=mask, context_mask=kv_mask, attn_mask=self.over_keys(attn_mask, True))
-        if start is not None and self.memories:
-            own['index'] = self.row_positions()
-        own['attn_bias'], own['causal'] = self.over_keys(self.inputs.get('attn_bias'), 0.0), causal
-        own['clean'] = True if clean and self.real is not None else None
-        if self.inputs.get('pos') is not None:
-            own['pos'] = self.user_positions(self.inputs['pos'], x)
-        self.shared['a'].update({name: value for name, value in own.items() if value is not None})
-        hides = self.real is not None or context_mask is not None
-        across: dict[str, Any] = dict(mask=self.real, context_mask=context_mask, clean=True if hides else None)
-        self.shared['c'].update({name: value for name, value in across.items() if value is not None})
-
-
-setattr(StackCall, '__dataclass_fields__', Opaque())  # noqa: B010  what a checker takes for settled
-
-
-def acts(branch: Any) -> bool:
-    """Whether a feedforward, inside of what is around it, has features that act at each call."""
-    while isinstance(branch, nn.Module) and branch._modules.get('fn') is not None:
-        branch = branch._modules['fn']
-    if hasattr(branch, 'acts') or not isinstance(branch, nn.Module):
-        return bool(getattr(branch, 'acts', False))
-    inside = any(getattr(module, 'acts', False) for module in branch.modules())  # of a module of others
-    return inside and any(p.kind is p.VAR_KEYWORD for p in inspect.signature(branch.forward).parameters.values())
-
-
-def check_stack_inputs(stack: Stack, x: Tensor, inputs: dict[str, Any]) -> Tensor:
-    """Check the input of a stack, and return it in the precision of the weights."""
-    if inputs:
-        check_inputs(inputs, stack.features, STACK_INPUTS, stack)
-    check_vectors(x, 'x', 'b', 'n', stack.dim)
-    return as_precise(x, stack)
-
-
-def check_context(
-    stack: Stack, x: Tensor, context: Maybe[Tensor], context_mask: Tensor | None
-) -> tuple[Tensor | None, Tensor | None]:
-    """Check a context (1 or b, j, d) and its mask (1 or b, j), and return them expanded to the batch of `x`."""
-    if context is not None and stack.cross_attend:
-        context, context_mask = for_each_row(context, x.shape[0]), for_each_row(context_mask, x.shape[0])
-        width = stack.dim_context
-        if torch.is_tensor(context) and context.shape[-1:] != (width,):
-            width = width_read(context, width, *(getattr(m, 'to_k', None) for m in stack.modules()))
-        check_vectors(context, 'context', x.shape[0], 'j', width, like=x)
-        check_digits(context, 'context', x)
-        as_mask(context_mask, 'context_mask', x.shape[0], context.shape[1], like=x)
-    if stack.cross_attend and context is None:
-        raise ValueError('`context` is missing: the stack has cross-attention')
-    if not stack.cross_attend and context is not None:
-        raise ValueError('`context` was given, but the stack has no cross-attention: build it with `cross_attend=True`')
-    if not stack.cross_attend and context_mask is not None:
-        raise ValueError('`context_mask` was given, but the stack has no cross-attention: keys are hidden by `mask`')
-    return context, context_mask
-
-
-def check_cache(stack: Stack, attn_mask: Tensor | None) -> None:
-    """Raise ValueError if a stack cannot be called with a cache, or not beside `attn_mask`."""
-    if not stack.causal:
-        raise ValueError('`cache` needs a causal stack: later tokens would change the cached ones')
-    if attn_mask is not None:
-        raise ValueError('`attn_mask` does not go with `cache`: it would have to cover the cached tokens')
-    if not stack.can_cache_kv:
-        raise ValueError('`cache` was given, but a feature of this stack cannot be cached')
-    if stack.training and not stack.can_cache_kv_in_training:
-        raise ValueError('`cache` does not go with training this stack: layers that are left out keep no past')
 
 
 def check_attention_inputs(
@@ -428,68 +68,11 @@ def check_attention_inputs(
     return queries_among(real, places, n)
 
 
-def check_covers(mask: Tensor, new: int, has_past: bool) -> None:
-    """Raise ValueError if a mask (b n) is not one of the new tokens, or of them and those before."""
-    if mask.shape[1] < new:
-        raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must cover all {new} tokens')
-    if mask.shape[1] != new and not has_past:
-        raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {(len(mask), new)}: True is a real token')
-
-
 def queries_among(real: Tensor | None, places: Tensor | None, new: int) -> Tensor | None:
     """Which queries are real, of all tokens or of those at `places` of the `new` ones."""
     if real is None or places is None:
         return real
     return taken(real[:, real.shape[1] - new :], places, -1)
-
-
-def open_stack(
-    x: Tensor,
-    given_cache: Any,
-    only_new: bool,
-    cache_age: int | None,
-    offset: int | Tensor | None,
-    mems: Sequence[Tensor | None] | None,
-    mem_masks: Sequence[Tensor | None] | None,
-    inputs: dict[str, Any],
-) -> StackCall:
-    """Make the call of a stack, with the number of new tokens.
-
-    `x` holds the cached tokens too, unless `only_new` is set. A shorter one ends with the new ones: `cache_age` tokens,
-    1 if that is None, all if it is 0.
-    """
-    given = new = x.shape[1]
-    cache, held, seen = None, 0, 0
-    if given_cache is not None or cache_age is not None:
-        cache, held, seen, new = new_tokens(given_cache, only_new, cache_age, given)
-    if offset is not None:
-        check_offset(offset, 'seq_pos_offset')
-        seen = offset
-    elif torch.is_tensor(seen):
-        check_offset(seen, 'cache_length')
-    trace = LayerIntermediates(hiddens=[], attn_intermediates=[], layer_hiddens=[], block_hiddens=[])
-    past = () if mems is None else mems, () if mem_masks is None else mem_masks
-    shared: dict[str, dict[str, Any]] = {'a': {}, 'c': {}, 'f': {}}
-    return StackCall(trace, inputs, cache, held, seen, new, given, *past, shared=shared, batch=x.shape[0])
-
-
-def new_tokens(
-    given_cache: Any, only_new: bool, cache_age: int | None, given: int
-) -> tuple[Cache | None, int, int | Tensor, int]:
-    """Return the cache, how many tokens it holds and has seen, and how many of the `given` ones are new."""
-    if cache_age is not None and not is_int(cache_age):
-        raise TypeError(f'`cache_age` got {shown(cache_age)}, it must be an integer or None')
-    cache = cache_of(given_cache)
-    if cache is None:
-        if cache_age not in (None, 0, 1):
-            raise ValueError(f'`cache_age` got {cache_age}, but there is no `cache`')
-        return None, 0, 0, given
-    new = given - cache.length
-    if only_new or new <= 0:
-        new = given if only_new or cache_age == 0 else min(1 if cache_age is None else cache_age, given)
-    if cache_age not in (None, 0, new):
-        raise ValueError(f'`cache_age` got {cache_age}, but {new} of {given} tokens are not in the cache')
-    return cache, cache.length, cache.seen, new
 
 
 def placed(views: Any, x: Tensor, on: Features, at: Tensor | None = None) -> tuple[Views, Tensor | None]:
@@ -523,6 +106,13 @@ def placed(views: Any, x: Tensor, on: Features, at: Tensor | None = None) -> tup
     check_range(places, 'views', 0, n - 1, 'places')
     check_device(places, 'views', three[0])
     return tuple(three), places.long()
+
+
+def is_large(like: Tensor, batch: int, heads: int, rows: int, keys: int) -> bool:
+    """Whether the scores of a call are too many to be held at once. An exported graph has one way for all lengths."""
+    if rows == 1 or (is_exporting() or rows <= COMPILED_ROWS if torch.compiler.is_compiling() else transformed()):
+        return False
+    return batch * heads * rows * keys > LARGE.get(like.device.type, LARGE['cuda'])
 
 
 @dataclass

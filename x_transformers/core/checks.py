@@ -634,3 +634,11 @@ def checked(method: Method) -> Method:
             raise
 
     return cast('Method', wrapped)
+
+
+def check_covers(mask: Tensor, new: int, has_past: bool) -> None:
+    """Raise ValueError if a mask (b n) is not one of the new tokens, or of them and those before."""
+    if mask.shape[1] < new:
+        raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must cover all {new} tokens')
+    if mask.shape[1] != new and not has_past:
+        raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {(len(mask), new)}: True is a real token')

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from x_transformers.core.aux_losses import AddsLosses
 from x_transformers.core.buffers import CachedState
-from x_transformers.core.calls import StackCall
 from x_transformers.core.checks import a_tensor, boolean_mask, check_device
+from x_transformers.core.stack_calls import StackCall
 from x_transformers.core.state import HasStates
 from x_transformers.flags import Remembered
 

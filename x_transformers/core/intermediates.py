@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from x_transformers.core.aux_losses import Unheard
@@ -20,28 +18,6 @@ def parts_kept(asked: Any) -> str | None:
     if isinstance(asked, str) and asked == 'past':
         return 'past'
     return 'all' if asked else None
-
-
-APART: ContextVar[bool] = ContextVar('apart', default=False)
-
-
-class maps_apart:
-    """Stacks inside keep fused kernels although intermediates are asked for: the caller reads no attention maps."""
-
-    def __init__(self, apart: bool = True) -> None:
-        self.apart = apart
-
-    def __enter__(self) -> None:
-        self.token = APART.set(True) if self.apart and not torch.compiler.is_compiling() else None
-
-    def __exit__(self, *error: Any) -> None:
-        if self.token is not None:
-            APART.reset(self.token)
-
-
-def are_maps_apart() -> bool:
-    """Whether the caller of a stack reads no attention maps."""
-    return not torch.compiler.is_compiling() and APART.get()
 
 
 def log_prob_from_hard_attend(intermeds: Intermediates) -> Tensor:

@@ -9,6 +9,7 @@ import functools
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -177,3 +178,27 @@ def draw_index(count: int, generator: Generator | None = None) -> int:
     """Draw one of the numbers from 0 to `count` - 1, by the default generator on the CPU or a given one."""
     device = 'cpu' if generator is None else generator.device
     return int(torch.randint(count, (), device=device, generator=generator).item())
+
+
+# who reads what a pass leaves behind
+
+APART: ContextVar[bool] = ContextVar('apart', default=False)
+
+
+class maps_apart:
+    """Stacks inside keep fused kernels although intermediates are asked for: the caller reads no attention maps."""
+
+    def __init__(self, apart: bool = True) -> None:
+        self.apart = apart
+
+    def __enter__(self) -> None:
+        self.token = APART.set(True) if self.apart and not torch.compiler.is_compiling() else None
+
+    def __exit__(self, *error: Any) -> None:
+        if self.token is not None:
+            APART.reset(self.token)
+
+
+def are_maps_apart() -> bool:
+    """Whether the caller of a stack reads no attention maps."""
+    return not torch.compiler.is_compiling() and APART.get()

@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.core.checks import check_scores
-from x_transformers.core.modes import is_exporting, transformed
 from x_transformers.core.notes import Notes
 from x_transformers.flags.checks import Maybe
 
@@ -34,13 +33,6 @@ COMPILED_ROWS = 512
 
 # (b, h, i, j) -> the value for one query and one key, from tensors that count them
 Pointwise = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-
-
-def is_large(like: Tensor, batch: int, heads: int, rows: int, keys: int) -> bool:
-    """Whether the scores of a call are too many to be held at once. An exported graph has one way for all lengths."""
-    if rows == 1 or (is_exporting() or rows <= COMPILED_ROWS if torch.compiler.is_compiling() else transformed()):
-        return False
-    return batch * heads * rows * keys > LARGE.get(like.device.type, LARGE['cuda'])
 
 
 def holds_maps(scores: int) -> bool:

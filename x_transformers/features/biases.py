@@ -15,9 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.core.calls import is_large
 from x_transformers.core.checks import a_tensor, first_of, overridden_together, weights_in
 from x_transformers.core.recompute import ModuleSnapshot
-from x_transformers.core.rows import Diagonals, Pointwise, Rows, is_large, of_each, summable
+from x_transformers.core.rows import Diagonals, Pointwise, Rows, of_each, summable
 from x_transformers.features.levels import AttentionFeature, StackFeature, uses
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.positions import KeepsPrecision, Placed, constant, is_traced

@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.core.calls import is_large
 from x_transformers.core.model_calls import take_rows
 from x_transformers.core.modes import product
 from x_transformers.core.own_modules import known_stack
-from x_transformers.core.rows import Pointwise, Rows, is_large, summable
+from x_transformers.core.rows import Pointwise, Rows, summable
 from x_transformers.features.embeddings import adds_positions
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.features.positions import positions_of

@@ -20,7 +20,7 @@ from torch import Generator, Tensor, nn
 
 from x_transformers.compat.helpers import cast_tuple, identity
 from x_transformers.core.checks import Method, as_mask, as_number, check_ids, checked, numbers_of
-from x_transformers.core.intermediates import maps_apart
+from x_transformers.core.modes import maps_apart
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
 from x_transformers.flags import is_int, is_number, shown, warn_once
 from x_transformers.flags.unexpected import answering_steps

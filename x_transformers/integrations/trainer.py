@@ -12,7 +12,7 @@ from torch import Tensor
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.core.checks import check_ids, checked
-from x_transformers.core.intermediates import maps_apart
+from x_transformers.core.modes import maps_apart
 from x_transformers.flags import shown, warn_once
 from x_transformers.flags.configurable import Config, DerivedConfig
 

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.calls import Call
-from x_transformers.core.rows import Rows, is_large
+from x_transformers.core.calls import Call, is_large
+from x_transformers.core.rows import Rows
 from x_transformers.flags import Feature, Features
 from x_transformers.kernels.dense import (
     EAGER_STAGES,

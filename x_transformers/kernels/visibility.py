@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.calls import Call, StackCall
+from x_transformers.core.calls import Call, is_large
 from x_transformers.core.modes import HALF, transformed
-from x_transformers.core.rows import Rows, is_large
+from x_transformers.core.rows import Rows
+from x_transformers.core.stack_calls import StackCall
 from x_transformers.flags import Features
 from x_transformers.flags.contracts import BareKeys
 from x_transformers.kernels.dense import SdpaMask, sight_of, tile_heads

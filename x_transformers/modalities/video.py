@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
 from x_transformers.core.checks import as_precise, checked
-from x_transformers.core.intermediates import maps_apart
+from x_transformers.core.modes import maps_apart
 from x_transformers.features.hybrid import folded, unfolded
 from x_transformers.flags import Check, ConfigError, Configurable, a_mapping, none, size
 from x_transformers.flags.checks import Maybe
