@@ -48,7 +48,8 @@ def check_given(inputs: dict[str, Any], features: Features) -> None:
         return
     for name, value in inputs.items():
         judge = None if value is None else features.judges.get(name)
-        if judge is not None and (reason := refused(judge.takes[name].check, name, value)):
+        check = None if judge is None else judge.takes[name].check
+        if check is not None and (reason := refused(check, name, value)):
             raise (ValueError if torch.is_tensor(value) else TypeError)(reason)
 
 

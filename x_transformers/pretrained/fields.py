@@ -51,7 +51,7 @@ def back(
         inverse: Function from the value to that of the fields.
         if_set: True to write nothing for None.
     """
-    way = fields[0]
+    way: Any = fields[0]
     if not callable(way):
         names: Any = fields
 
