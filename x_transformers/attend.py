@@ -528,13 +528,17 @@ def attended(layer: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Featur
     takes_calls = type(attend).forward is WRITTEN and 'forward' not in own and own.get('layer') is not None
     if takes_calls and not (attend._forward_pre_hooks_with_kwargs or attend._forward_hooks_with_kwargs):
         answer = attend(q, k, v, call=call, on=on)
-    else:
-        arguments = plain_arguments(call)
-        token = handed.set(Handed(call, on, arguments, sizes_of(q, k, v)))
-        try:
-            answer = attend(q, k, v, **arguments)
-        finally:
-            handed.reset(token)
+        return answer[0] if type(answer) is tuple and answer[1] is None else output_of(answer, call)
+    arguments = plain_arguments(call)
+    token = handed.set(Handed(call, on, arguments, sizes_of(q, k, v)))
+    try:
+        return output_of(attend(q, k, v, **arguments), call)
+    finally:
+        handed.reset(token)
+
+
+def output_of(answer: Any, call: Call) -> Tensor:
+    """Return the output of what an operator returned, and give the call the maps that it left."""
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise TypeError(f'`attend` gave {type(answer).__name__}, it must give a pair: the output and Intermediates')
     out, left = answer

@@ -41,7 +41,7 @@ from x_transformers.core.branches import (
     remembered_with,
 )
 from x_transformers.core.buffers import Buffer
-from x_transformers.core.calls import Call, Views, check_attention_inputs, placed, queries_among
+from x_transformers.core.calls import Call, Views, check_attention_inputs, placed, prefix_mask, queries_among
 from x_transformers.core.checks import (
     a_list,
     a_tensor,
@@ -61,10 +61,11 @@ from x_transformers.core.checks import (
     cleared,
     first_of,
     input_names,
+    parts_kept,
     width_read,
 )
 from x_transformers.core.feedforward_calls import FeedForwardCall
-from x_transformers.core.intermediates import Intermediates as Intermediates, parts_kept
+from x_transformers.core.intermediates import Intermediates as Intermediates
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.modes import are_maps_apart, is_hooked, is_watched, maps_apart
 from x_transformers.core.own_modules import (
@@ -102,9 +103,11 @@ from x_transformers.features.derived import (
     ORDER_OF_ATTENTION,
     ORDER_OF_FEEDFORWARD,
     ORDER_OF_STACK,
+    REMOVED_FROM_STACK,
     DerivedAttributes,
     DerivedHeads,
     DerivedLinears,
+    ReadsTokens,
     RunsSubset,
     keep_none,
     sort_members,
@@ -240,20 +243,9 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         self.choose_kernel()
 
     @property
-    def projects(self) -> bool:
-        """Whether there is a projection out: always, but for one head that already has the width of the input."""
-        shape = self.shape
-        if self.project is not None:
-            return self.project
-        return self.settles_projection or shape.heads > 1 or not self.dim == shape.dim_out == self.dim_merged
-
-    @property
     def settles_projection(self) -> bool:
         """Return True if a feature builds `to_out`, at `initialise`."""
         return any('to_out' in feature.settles for feature in self.features.active)
-
-    def _build_projection(self) -> nn.Module:
-        return nn.Linear(self.dim_merged, self.shape.dim_out, bias=False)
 
     if TYPE_CHECKING:
         __call__: kw.AttentionCall
@@ -452,13 +444,6 @@ class FeedForward(DerivedLinears, Configurable):
             return self._modules['ff'](x)
         return self.in_stages(x, inputs)
 
-    def check_input(self, x: Tensor) -> None:
-        if x.ndim == 0 or (x.shape[-1] != self.dim and x.shape[-1] != width_read(x, self.dim, self.ff)):
-            raise ValueError(f'`x` got shape {tuple(x.shape)}, its last axis must be {self.dim}')
-        if not x.is_floating_point():
-            raise TypeError(f'`x` got {x.dtype}, it must be floating point')
-        check_weight(x, first_of(self.ff.parameters()))
-
     def in_stages(self, x: Tensor, inputs: dict[str, Any]) -> Tensor:
         """A pass in which features act."""
         check_inputs(inputs, self.features, self.own_inputs, self)
@@ -538,11 +523,18 @@ class Layer(RunsSubset, ModuleList):
         return out
 
     def attention(self, branch: Any, x: Tensor, inputs: dict[str, Any], call: 'StackCall', features: Features) -> Any:
-        """Call a branch that attends, and keep its intermediates if somebody reads them."""
+        """Call a branch that attends, and keep its intermediates if they are requested or a hook reads them."""
         ours = 'stack_call' in inputs
         wanted = call.keeps == 'all' or (is_hooked(branch) if ours else is_watched(branch, Attention))
         if not (wanted or call.keeps or features.attended):
             return branch(x, **inputs)
+        return self.attention_with_intermediates(branch, x, inputs, call, features, wanted)
+
+    def attention_with_intermediates(
+        self, branch: Any, x: Tensor, inputs: dict[str, Any], call: 'StackCall', features: Features, wanted: bool
+    ) -> Any:
+        """Call a branch that attends. The call keeps its intermediates, complete ones if they are `wanted`."""
+        ours = 'stack_call' in inputs
         users = wanted or features.attended or not ours or branch.features.has_user_features
         if (call.maps_apart or not wanted) and (ours or not is_of_others(branch)):
             inputs = {'keep_maps': False, **inputs}  # nobody reads the maps
@@ -574,14 +566,7 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
 
     catalogue = STACK
     branches = {'a': Attention, 'c': Attention, 'f': FeedForward}  # noqa: RUF012
-    positional = ORDER_OF_STACK
-    removed = {  # noqa: RUF012
-        'dropout': 'write `attn_dropout`, `ff_dropout` or `layer_dropout`',
-        'flash_attn': 'write `attn_flash`',
-        'norm_type': 'write `use_rmsnorm=True`, `use_scalenorm=True`, ..., one flag for each norm',
-        'has_pos_emb': 'write `disable_abs_pos_emb`, which says the opposite',
-        'use_pos_emb': 'it belongs to the wrapper, TransformerWrapper(use_abs_pos_emb=...)',
-    }
+    positional, removed = ORDER_OF_STACK, REMOVED_FROM_STACK
     layers: Any  # a `ModuleList` of `Layer`, or what a user has put in its place
 
     def __init__(
@@ -617,14 +602,10 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
     ) -> None:
         super().__init__()
         self.dim, self.depth, self.attn_heads, self.causal = dim, depth, heads, bool(causal)
-        self.cross_attend, self.pre_norm, self.norm_add_unit_offset = (
-            cross_attend,
-            bool(pre_norm),
-            bool(norm_add_unit_offset),
-        )
+        self.cross_attend, self.pre_norm = cross_attend, bool(pre_norm)
+        self.norm_add_unit_offset = bool(norm_add_unit_offset)
         self.rel_pos_kwargs, self.residual_fn_kwargs = rel_pos_kwargs or {}, residual_fn_kwargs or {}
-        self.verbose = verbose
-        self.given_features = features
+        self.verbose, self.given_features = verbose, features
         self.norm_before, self.norm_outside = bool(pre_norm), not pre_norm
         self.norm_at_end = bool(pre_norm and pre_norm_has_final_norm)
         # Features may change these in `setup`: functions of each new norm, and arguments of the residuals.
@@ -777,7 +758,11 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
         if context is not None:
             call.context_length = context.shape[1]
             call.shared['c']['context'] = cleared(context, context_mask) if call.cache is None else context[:, :0]
-        order = self.order_of(layers_execute_order, repeat_blocks)
+        order = self.layers_execute_order
+        if layers_execute_order is not None or repeat_blocks is not None:
+            order = self.order_of(layers_execute_order, repeat_blocks)
+        if order and max(order) >= len(self.layers):
+            check_places(order, len(self.layers), len(self.layer_types))
         call.order, call.kinds = order, [self.layer_types[index] for index in order]
         if call.real is not None or call.new != x.shape[1]:
             x = call.only_new(x, 'x')
@@ -891,16 +876,8 @@ class PrefixDecoder(AttentionLayers):
         check_vectors(x, 'x', 'b', 'n', self.dim)
         if prefix_attn_len is not None:
             check_prefix(prefix_attn_len, 'prefix_attn_len', x.shape[0], x.shape[1])
-        place = torch.arange(x.shape[1], device=x.device)
-        seen = place.unsqueeze(-1) >= place
-        if prefix_attn_len is not None:
-            prefix = torch.as_tensor(prefix_attn_len, device=x.device)
-            seen = seen | (place < (prefix[:, None, None, None] if prefix.ndim else prefix))
-        if attn_mask is not None:
-            attn_mask, n = Attention.own_mask(attn_mask), x.shape[1]
-            if any(length not in (1, n) for length in attn_mask.shape[-2:]):
-                raise ValueError(f'`attn_mask` got shape {tuple(attn_mask.shape)}, its last axes must be {n} and {n}')
-            seen = to_4d(seen) & attn_mask
+        attn_mask = None if attn_mask is None else Attention.own_mask(attn_mask)
+        seen = prefix_mask(x, prefix_attn_len, attn_mask)
         return super().forward(x, context, mask, context_mask, seen, *args, **kwargs)
 
 
@@ -1011,7 +988,7 @@ class Wrapper(Abilities, GivesOutputs, UpdatesStack, Configurable):
         return x
 
 
-class TransformerWrapper(Wrapper):
+class TransformerWrapper(ReadsTokens, Wrapper):
     """A model of tokens around a stack: embeddings, stack and output head.  ids (b, n) -> logits (b, n, l)."""
 
     renamed = {'use_pos_emb': 'use_abs_pos_emb'}  # noqa: RUF012
@@ -1205,33 +1182,6 @@ class TransformerWrapper(Wrapper):
     @property
     def can_return_readout(self) -> bool:
         return may_read_later(self, TransformerWrapper)
-
-    @property
-    def can_keep_logits(self) -> bool:
-        """Whether logits of the last tokens alone can be asked for, as `logits_to_keep`."""
-        return not self.features.at.get('pool')
-
-    def _check_ids(
-        self, x: Tensor | None, kwargs: dict[str, Any], wants_logits: bool, logits_to_keep: int | None
-    ) -> Tensor:
-        """Check ids; None stands for no tokens after prepended embeddings."""
-        if logits_to_keep is not None and not (is_int(logits_to_keep) and logits_to_keep >= 1):
-            raise ValueError(f'`logits_to_keep` got {shown(logits_to_keep)}, it must be an integer of at least 1')
-        if logits_to_keep is not None and not self.can_keep_logits:
-            raise ValueError('`logits_to_keep` does not go with a model that pools its tokens')
-        if wants_logits and self.to_logits is None:
-            raise ValueError(
-                'logits were asked for, but the model has no head: it was built with `return_only_embed=True`'
-            )
-        if x is None:
-            prefix = kwargs.get('prepend_embeds')
-            if prefix is None:
-                raise ValueError('`x` got None: without tokens there must be `prepend_embeds`')
-            return prefix.new_empty(prefix.shape[0], 0, dtype=torch.long)
-        if isinstance(self.token_emb, TokenEmbedding):
-            # a table that stands for it, as one with an adapter, may not say how long it is
-            x = check_ids(x, num_tokens=getattr(self.token_emb.emb, 'num_embeddings', self.num_tokens))
-        return x
 
     def _embed(self, ids: Tensor, call: ModelCall, token_emb_kwargs: dict[str, Any]) -> Tensor:
         """Sum the embeddings of ids, positions and further inputs, and bring them to the width of the stack."""

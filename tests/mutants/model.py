@@ -120,7 +120,6 @@ BUGS = {
         ('heads are merged by no module of others', 'if merge is None else merge(out)', '', 'test_contract.py'),
         ('what a residual prepares is passed over', "if getattr(type(residual), 'prepare', None) is not Residual.prepare:", 'if False:', 'test_contract.py'),
         ('inputs that no feature reads are taken', 'if not inputs.keys() <= self.input_names:', 'if False:', 'test_own_features.py'),
-        ('a prefix of two tokens lets all tokens see one another', '(place < (prefix[:, None, None, None] if', '(place - 1 < (prefix[:, None, None, None] if', 'test_layouts.py test_stack.py test_known_defects.py test_original_readme.py test_known_defects_of_layers.py'),
         ('masked queries give an output', 'out = out.masked_fill(~call.query_mask[:, -call.rows :, None], 0.0)', 'out = out + 0.0', 'test_attention.py test_known_defects.py'),
         ('the prefix is not excised', 'hidden: Any = x[:, prefix:] if excise_prepend_embeds and pooled is x else pooled', 'hidden = pooled'),
         ('a dropout of embeddings before their projection is left out', 'return self.project_emb(self.emb_dropout(x))', 'return self.project_emb(x)', 'test_laws.py::test_dropouts_make_a_difference_in_training -kemb_dropout'),

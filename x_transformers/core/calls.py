@@ -30,7 +30,7 @@ from x_transformers.core.checks import (
 )
 from x_transformers.core.intermediates import Intermediates
 from x_transformers.core.modes import is_exporting, transformed, without_autocast
-from x_transformers.core.rows import COMPILED_ROWS, LARGE, InBlocks, height_of, spans_of, taken
+from x_transformers.core.rows import COMPILED_ROWS, LARGE, InBlocks, height_of, spans_of, taken, to_4d
 from x_transformers.core.state import HasStates
 from x_transformers.core.token_subset import refuse_some
 from x_transformers.core.window import AttentionWindow, in_sight
@@ -353,3 +353,18 @@ class Call(AddsLosses, HasStates, InBlocks):
     def keep_maps(self, maps: tuple[Tensor, Tensor, Tensor]) -> None:
         if self.inputs.get('keep_maps'):
             self.trace.maps, self.trace.compute_maps = list(maps), None
+
+
+def prefix_mask(x: Tensor, prefix_len: int | Tensor | None, attn_mask: Tensor | None) -> Tensor:
+    """Return the causal mask in which the first `prefix_len` tokens attend to each other, within `attn_mask`."""
+    n = x.shape[1]
+    place = torch.arange(n, device=x.device)
+    seen = place.unsqueeze(-1) >= place
+    if prefix_len is not None:
+        prefix = torch.as_tensor(prefix_len, device=x.device)
+        seen = seen | (place < (prefix[:, None, None, None] if prefix.ndim else prefix))
+    if attn_mask is None:
+        return seen
+    if any(length not in (1, n) for length in attn_mask.shape[-2:]):
+        raise ValueError(f'`attn_mask` got shape {tuple(attn_mask.shape)}, its last axes must be {n} and {n}')
+    return to_4d(seen) & attn_mask

@@ -643,3 +643,10 @@ def check_covers(mask: Tensor, new: int, has_past: bool) -> None:
         raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must cover all {new} tokens')
     if mask.shape[1] != new and not has_past:
         raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {(len(mask), new)}: True is a real token')
+
+
+def parts_kept(asked: Any) -> str | None:
+    """Return what a call keeps of what it leaves behind: 'past' for the cache alone, 'all' if all is asked for."""
+    if isinstance(asked, str) and asked == 'past':
+        return 'past'
+    return 'all' if asked else None

@@ -13,13 +13,6 @@ from x_transformers.core.buffers import CachedState, KeysValues
 from x_transformers.core.state import Sum
 
 
-def parts_kept(asked: Any) -> str | None:
-    """Return what a call keeps of what it leaves behind: 'past' for the cache alone, 'all' if all is asked for."""
-    if isinstance(asked, str) and asked == 'past':
-        return 'past'
-    return 'all' if asked else None
-
-
 def log_prob_from_hard_attend(intermeds: Intermediates) -> Tensor:
     """The log probability, under the softmax, of the key that each query chose:  b h i."""
     chosen = intermeds.post_softmax_attn.argmax(dim=-1, keepdim=True)

@@ -22,10 +22,10 @@ from x_transformers.core.checks import (
     check_given,
     check_lengths,
     cleared,
+    parts_kept,
     with_front,
     with_past,
 )
-from x_transformers.core.intermediates import parts_kept
 from x_transformers.core.own_modules import is_of_others, overrides_forward, reads_whole, refuse_own_stack
 from x_transformers.core.state import HasStates
 from x_transformers.flags import Remembered, warn_once
@@ -335,8 +335,14 @@ def model_call(
         check_lengths(inputs['seq_start_pos'], 'seq_start_pos', batch)
     of_model: dict[str, Any] = dict(training=model.training, on=model.features.acting(inputs))
     if cache is None:
-        sizes = (given, given, given, 0)
-        return ModelCall(LayerIntermediates(), inputs, None, *sizes, **of_model)
+        return ModelCall(LayerIntermediates(), inputs, None, given, given, given, 0, **of_model)
+    return call_with_cache(inputs, given, cache, only_new, of_model)
+
+
+def call_with_cache(
+    inputs: dict[str, Any], given: int, cache: Cache, only_new: bool, of_model: dict[str, Any]
+) -> ModelCall:
+    """Return the call of a model beside a cache."""
     held = cache.length - cache.leading
     sizes = (given, given, given - held, held)
     if only_new or given <= held:

@@ -221,6 +221,13 @@ def run_stack(
         asked = 'past' if keeps == 'past' and not has_own_forward(module) else bool(keeps)
         out = module(x, return_hiddens=asked, **inputs)
         return out if keeps else (out, LayerIntermediates())
+    return run_other_stack(module, x, keeps, inputs)
+
+
+def run_other_stack(
+    module: Any, x: Tensor, keeps: str | None, inputs: Mapping[str, Any]
+) -> tuple[Tensor, LayerIntermediates]:
+    """Call a stack that is no `AttentionLayers`, with those keywords that it takes."""
     inputs = {**inputs, 'return_hiddens': bool(keeps)}
     if is_own(module):
         inputs |= dict(cache=None, input_not_include_cache=False)
@@ -305,6 +312,8 @@ def layers_of(given: Sequence[Any], kinds: Sequence[str], layer: type, parts: ty
     Place and kind follow the lists that were assigned: a layer that stands elsewhere than it was built for is one of
     the same modules there. A module that wraps a whole layer stays as it is.
     """
+    if len(given) != len(kinds):
+        check_places((), len(given), len(kinds))
     return tuple([
         one
         if (type(one) is layer and one.kind == kind and one.index == index)

@@ -215,11 +215,14 @@ class StackCall(AddsLosses, HasStates, TokenSubset, HasChecked):
             at = self.self_attended
             self.self_attended += 1
             if at < len(self.mems) and self.mems[at] is not None:
-                mask = self.mem_masks[at] if at < len(self.mem_masks) else None
-                inputs['mem'] = self.norm(norm, cleared(self.mems[at], mask))
-                if mask is not None:
-                    inputs['mem_mask'] = mask
+                inputs.update(self.memory_of(at, norm))
         return inputs
+
+    def memory_of(self, at: int, norm: nn.Module | None) -> dict[str, Tensor]:
+        """Return the memory of a layer of self-attention, normalized as its input is, and the mask of it."""
+        mask = self.mem_masks[at] if at < len(self.mem_masks) else None
+        mem = self.norm(norm, cleared(self.mems[at], mask))
+        return {'mem': mem} if mask is None else {'mem': mem, 'mem_mask': mask}
 
     def place_of(self, layer: Layer) -> dict[str, Any]:
         """What features of a feedforward are told: which tokens are real, and which layer it is."""

@@ -16,15 +16,15 @@ from torch import Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
 from x_transformers.core.branches import attends
-from x_transformers.core.checks import a_tensor, boolean_mask
+from x_transformers.core.checks import a_tensor, boolean_mask, check_ids, check_weight, first_of, width_read
 from x_transformers.core.intermediates import Intermediates
-from x_transformers.core.own_modules import check_places
 from x_transformers.core.rows import to_4d
 from x_transformers.core.token_subset import refuse_kind, refuse_some
+from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.layouts import checked_order, repeated
 from x_transformers.features.norms import Identity
 from x_transformers.features.residuals import LayerDropout, ResidualScale
-from x_transformers.flags import ConfigError, Features, is_number, shown
+from x_transformers.flags import ConfigError, Features, is_int, is_number, shown
 from x_transformers.training.optim import largest_logits, muon_parameters, qk_clip_, stack_qk_clip_, weights_of
 
 # names under which the original keeps modules and parameters, None where their feature is off
@@ -49,6 +49,15 @@ ORDER_OF_STACK = ('cross_attend', 'only_cross', 'only_attn', 'use_scalenorm', 'u
 OF_MODEL = (
     'attn_pool', 'cls_token', 'combine_mixture', 'embeds', 'exit_gate', 'ff_deep_embed', 'recycled_proj', 'to_mixture',
 )  # fmt: skip
+
+# keywords of old versions of the original, and what to write in their place
+REMOVED_FROM_STACK = {
+    'dropout': 'write `attn_dropout`, `ff_dropout` or `layer_dropout`',
+    'flash_attn': 'write `attn_flash`',
+    'norm_type': 'write `use_rmsnorm=True`, `use_scalenorm=True`, ..., one flag for each norm',
+    'has_pos_emb': 'write `disable_abs_pos_emb`, which says the opposite',
+    'use_pos_emb': 'it belongs to the wrapper, TransformerWrapper(use_abs_pos_emb=...)',
+}
 
 # modules for each layer, and the flag without which nothing runs them
 FOR_EACH_LAYER = {'skip_combines': '`unet_skips`', 'layer_integrators': '`integrate_layers`'}
@@ -215,17 +224,15 @@ class DerivedAttributes:
         stack: Any = self
         stack_qk_clip_(stack, intermediates, tau)
 
-    def order_of(self, given: Sequence[int] | None, repeats: Any) -> tuple[int, ...]:
+    def order_of(self, given: Any, repeats: Any) -> tuple[int, ...]:
         """The indices of the layers of this call, in the order in which they run."""
-        if given is not None and repeats is not None:
+        if repeats is not None and given is not None:
             raise ValueError('`repeat_blocks` does not go with `layers_execute_order`: both say which layers run')
         if repeats is not None:
             if self.has_custom_layer_types:
                 raise ValueError('`repeat_blocks` needs the ordinary order of layers, this stack has another order')
             return repeated(repeats, len(self.layers) // self.len_default_block, self.len_default_block)
-        order = self.layers_execute_order if given is None else checked_order(given, len(self.layers))
-        check_places(order, len(self.layers), len(self.layer_types))
-        return order
+        return checked_order(given, len(self.layers))
 
 
 # attention layers
@@ -341,6 +348,17 @@ class DerivedHeads:
             )
         return to_4d(boolean_mask(attn_mask, 'attn_mask'))
 
+    @property
+    def projects(self) -> bool:
+        """Whether there is a projection out: always, but for one head that already has the width of the input."""
+        shape = self.shape
+        if self.project is not None:
+            return self.project
+        return self.settles_projection or shape.heads > 1 or not self.dim == shape.dim_out == self.dim_merged
+
+    def _build_projection(self) -> nn.Module:
+        return nn.Linear(self.dim_merged, self.shape.dim_out, bias=False)
+
 
 # feedforwards
 
@@ -378,6 +396,13 @@ class DerivedLinears:
         module: Any = self
         return weights_of((module,))
 
+    def check_input(self, x: Tensor) -> None:
+        if x.ndim == 0 or (x.shape[-1] != self.dim and x.shape[-1] != width_read(x, self.dim, self.ff)):
+            raise ValueError(f'`x` got shape {tuple(x.shape)}, its last axis must be {self.dim}')
+        if not x.is_floating_point():
+            raise TypeError(f'`x` got {x.dtype}, it must be floating point')
+        check_weight(x, first_of(self.ff.parameters()))
+
 
 # layers
 
@@ -411,3 +436,51 @@ class RunsSubset:
             none = call.of_tokens(torch.zeros(x.shape[0], 0, dtype=torch.long, device=x.device))
             self.change(x, none, features)
             call.adopt(none)  # The next layer finds its own past.
+
+
+# models
+
+
+class ReadsTokens:
+    """Checks of the ids that a model is called with, and of the logits that are requested."""
+
+    features: Features
+    num_tokens: int
+    to_logits: Any
+    token_emb: Any
+
+    @property
+    def can_keep_logits(self) -> bool:
+        """Whether logits of the last tokens alone can be asked for, as `logits_to_keep`."""
+        return not self.features.at.get('pool')
+
+    def _check_ids(
+        self, x: Tensor | None, kwargs: dict[str, Any], wants_logits: bool, logits_to_keep: int | None
+    ) -> Tensor:
+        """Check ids; None stands for no tokens after prepended embeddings."""
+        if logits_to_keep is not None or wants_logits:
+            self.check_requested_logits(wants_logits, logits_to_keep)
+        if x is None:
+            return no_ids(kwargs.get('prepend_embeds'))
+        if isinstance(self.token_emb, TokenEmbedding):
+            # a table that stands for it, as one with an adapter, may not say how long it is
+            x = check_ids(x, num_tokens=getattr(self.token_emb.emb, 'num_embeddings', self.num_tokens))
+        return x
+
+    def check_requested_logits(self, wants_logits: bool, logits_to_keep: int | None) -> None:
+        """Raise ValueError if the model cannot give the logits that are requested."""
+        if logits_to_keep is not None and not (is_int(logits_to_keep) and logits_to_keep >= 1):
+            raise ValueError(f'`logits_to_keep` got {shown(logits_to_keep)}, it must be an integer of at least 1')
+        if logits_to_keep is not None and not self.can_keep_logits:
+            raise ValueError('`logits_to_keep` does not go with a model that pools its tokens')
+        if wants_logits and self.to_logits is None:
+            raise ValueError(
+                'logits were asked for, but the model has no head: it was built with `return_only_embed=True`'
+            )
+
+
+def no_ids(prefix: Tensor | None) -> Tensor:
+    """Return ids of no tokens, (b, 0), for a call with `prepend_embeds` alone."""
+    if prefix is None:
+        raise ValueError('`x` got None: without tokens there must be `prepend_embeds`')
+    return prefix.new_empty(prefix.shape[0], 0, dtype=torch.long)

@@ -209,8 +209,13 @@ class AbsolutePositions(ModelFeature):
     def embed(self, call: Any) -> Tensor | None:
         return None if hands_on_positions(self.host) else self.vectors(call)
 
+    def vectors_of_others(self, call: Any, inputs: dict[str, Any]) -> Tensor | None:
+        """Return the vectors of a module of the user, which may count in another way."""
+        tokens = call.like_tokens if call.ids is None else call.ids
+        return self.host.pos_emb(tokens, **taken_by(self.host.pos_emb, inputs, idle=(None, 0)))
+
     def vectors(self, call: Any) -> Tensor | None:
-        """Those of the new tokens:  n e or b n e"""
+        """Return the position embeddings of the new tokens, (n, e) or (b, n, e)."""
         pos, module = call.inputs.get('pos'), self.host.pos_emb
         others = type(module) not in TABLES and is_of_others(module)
         if torch.is_tensor(pos) and pos.is_floating_point() and not (others and pos.shape[-1] != self.host.emb_dim):
@@ -219,9 +224,8 @@ class AbsolutePositions(ModelFeature):
                 raise ValueError(f'`pos` got {pos.dtype} of shape {tuple(pos.shape)}, it must be {wanted}')
             return call.only_new(pos, 'pos')
         inputs = dict(seq_start_pos=call.inputs.get('seq_start_pos'), offset=call.offset)
-        if others:  # of a user, who may count in another way
-            tokens = call.like_tokens if call.ids is None else call.ids
-            return module(tokens, **taken_by(module, {'pos': pos, **inputs}, idle=(None, 0)))
+        if others:
+            return self.vectors_of_others(call, {'pos': pos, **inputs})
         if module is None or module is no_positions:
             return None
         if pos is not None:

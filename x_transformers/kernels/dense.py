@@ -223,6 +223,11 @@ def sight_of(call: Call, q: Tensor) -> SdpaMask:
         triangle = call.triangle
         if not triangle or call.rows == call.keys == call.total_keys:
             return CAUSAL if triangle else ALL
+    return masked_sight(call, q)
+
+
+def masked_sight(call: Call, q: Tensor) -> SdpaMask:
+    """Return the mask or bias of a call that torch's kernel is given."""
     seen = call.visible()
     if seen is None:
         return SdpaMask(bias_of(call, q))
@@ -285,9 +290,7 @@ def grouped_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Cal
     heads, kv_heads, rows = q.shape[1], k.shape[1], q.shape[-2]
     options: dict[str, Any] = dict(dropout_p=call.dropout, scale=call.scale)
     if kv_heads == v.shape[1] < heads and rows == 1 and (mask is None or mask.shape[1] == 1):
-        folded = q.unflatten(1, (heads // kv_heads, kv_heads)).squeeze(-2).transpose(1, 2)
-        out = sdpa(call, folded, k, v, attn_mask=mask, **options)
-        return out.transpose(1, 2).flatten(1, 2).unsqueeze(-2)
+        return grouped_row(q, k, v, mask, call, options)
     if mask is not None:
         mask = mask.expand(-1, -1, rows, -1)
     if not kv_heads == v.shape[1] == heads:
@@ -295,6 +298,13 @@ def grouped_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Cal
     if call.backends is None:
         return differentiable_sdpa(q, k, v, attn_mask=mask, is_causal=is_causal, **options)
     return sdpa(call, q, k, v, attn_mask=mask, is_causal=is_causal, **options)
+
+
+def grouped_row(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Call, options: dict[str, Any]) -> Tensor:
+    """SDPA of one query per head, where those that share keys are the queries of one head."""
+    folded = q.unflatten(1, (q.shape[1] // k.shape[1], k.shape[1])).squeeze(-2).transpose(1, 2)
+    out = sdpa(call, folded, k, v, attn_mask=mask, **options)
+    return out.transpose(1, 2).flatten(1, 2).unsqueeze(-2)
 
 
 def sdpa(call: Call, *qkv: Tensor, **options: Any) -> Tensor:

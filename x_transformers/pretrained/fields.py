@@ -51,15 +51,13 @@ def back(
         inverse: Function from the value to that of the fields.
         if_set: True to write nothing for None.
     """
-    way: Any = fields[0]
-    if not callable(way):
-        names: Any = fields
+    names: Any = fields
 
-        def way(value: Any, keywords: dict[str, Any]) -> dict[str, Any]:
-            return {} if if_set and value is None else {name: inverse(value) for name in names}
+    def each(value: Any, keywords: dict[str, Any]) -> dict[str, Any]:
+        return {} if if_set and value is None else {name: inverse(value) for name in names}
 
     def mark(function: Any) -> Any:
-        function.back = way
+        function.back = fields[0] if callable(fields[0]) else each
         return function
 
     return mark

@@ -26,7 +26,9 @@ def count_items(valid: Tensor, num_items: Any = None) -> Any:
     if num_items is None:
         return valid.sum().clamp(min=1)
     if not is_item_count(num_items):
-        raise TypeError(f'`num_items_in_batch` got {shown(num_items)}, it must be {NAMED["num_items_in_batch"].allowed.words}')
+        raise TypeError(
+            f'`num_items_in_batch` got {shown(num_items)}, it must be {NAMED["num_items_in_batch"].allowed.words}'
+        )
     # A tensor may say that no batch has a target: then no loss does.
     return num_items.to(valid.device).reshape(()).clamp(min=1) if torch.is_tensor(num_items) else num_items
 
