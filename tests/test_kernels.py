@@ -29,7 +29,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from x_transformers import Attention, Decoder, Encoder, TransformerWrapper
-from x_transformers.core import rows
+from x_transformers.core import calls, rows
 from x_transformers.features import ATTENTION, AttentionFeature
 from x_transformers.flags import flag
 from x_transformers.kernels import dense
@@ -745,9 +745,9 @@ def test_a_bias_is_computed_once_for_all_layers(in_blocks, monkeypatch):
 def test_large_calls_are_cut_by_default():
     """Nothing has to be switched on, and small calls stay whole."""
     x = torch.zeros(1, 1, 1)
-    assert rows.is_large(x, 1, 8, 1024, 1024)
-    assert not rows.is_large(x, 4, 8, 256, 256)
-    assert not rows.is_large(x, 64, 64, 1, 10**6)
+    assert calls.is_large(x, 1, 8, 1024, 1024)
+    assert not calls.is_large(x, 4, 8, 256, 256)
+    assert not calls.is_large(x, 64, 64, 1, 10**6)
 
 
 @pytest.mark.costly

@@ -139,7 +139,7 @@ def test_otherwise_it_changes_nothing(mode, monkeypatch):
     """Outside of training, and where no gradient is wanted, nothing is set up for a second run."""
     net = Decoder(dim=16, depth=2, heads=2, attn_dim_head=8, checkpoint_layers=True, verbose=False)
     net.train(mode != 'evaluating')
-    monkeypatch.setattr(recompute, 'again', None)
+    monkeypatch.setattr(recompute, 'recompute', None)
     with torch.set_grad_enabled(mode == 'evaluating'):
         net(torch.randn(2, 5, 16))
     with pytest.raises(TypeError):

@@ -551,7 +551,7 @@ class LayerParts(RunsSubset, Parts):
     """A layer that a user has put into a stack as a plain list of its parts."""
 
     forward = __call__ = Layer.forward
-    branch, attention = Layer.branch, Layer.attention
+    branch, attention, attention_with_intermediates = Layer.branch, Layer.attention, Layer.attention_with_intermediates
 
 
 # the stack

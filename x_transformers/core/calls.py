@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from x_transformers.core import rows as blocks
 from x_transformers.core.aux_losses import AddsLosses
 from x_transformers.core.buffers import CachedState, KeysValues
 from x_transformers.core.checks import (
@@ -30,7 +31,7 @@ from x_transformers.core.checks import (
 )
 from x_transformers.core.intermediates import Intermediates
 from x_transformers.core.modes import is_exporting, transformed, without_autocast
-from x_transformers.core.rows import COMPILED_ROWS, LARGE, InBlocks, height_of, spans_of, taken, to_4d
+from x_transformers.core.rows import InBlocks, height_of, spans_of, taken, to_4d
 from x_transformers.core.state import HasStates
 from x_transformers.core.token_subset import refuse_some
 from x_transformers.core.window import AttentionWindow, in_sight
@@ -110,9 +111,11 @@ def placed(views: Any, x: Tensor, on: Features, at: Tensor | None = None) -> tup
 
 def is_large(like: Tensor, batch: int, heads: int, rows: int, keys: int) -> bool:
     """Whether the scores of a call are too many to be held at once. An exported graph has one way for all lengths."""
-    if rows == 1 or (is_exporting() or rows <= COMPILED_ROWS if torch.compiler.is_compiling() else transformed()):
+    if rows == 1 or (
+        is_exporting() or rows <= blocks.COMPILED_ROWS if torch.compiler.is_compiling() else transformed()
+    ):
         return False
-    return batch * heads * rows * keys > LARGE.get(like.device.type, LARGE['cuda'])
+    return batch * heads * rows * keys > blocks.LARGE.get(like.device.type, blocks.LARGE['cuda'])
 
 
 @dataclass

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.modes import accurate, at_least_float, is_exporting, is_plainly
+from x_transformers.core.own_modules import is_of_others
 from x_transformers.core.rows import taken
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.linear.kernel import in_chunks
@@ -128,7 +129,7 @@ class Slots(AttentionFeature):
             return False
         made = host.to_k.out_features + host.to_v.out_features
         pays = n * k * 2 * width + k * width * made < n * width * made + n * k * made
-        return pays and n <= self.linformer_max_len and vars(type(host)).get('plain') is True
+        return pays and n <= self.linformer_max_len and not is_of_others(host)
 
     def others(self, call: Any) -> bool:
         """Whether other features of the attention act in a call."""
