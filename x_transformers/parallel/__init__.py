@@ -1,4 +1,4 @@
-"""Models on several devices, by torch's own engines.
+"""Models on several devices, by the engines of PyTorch.
 
     parallelize(model, mesh)     tensor parallel: the devices share the work of every layer; `plan` says how
     shard(model, mesh)           FSDP2: the devices share parameters, gradients and moments

@@ -1,4 +1,4 @@
-"""Which part of a model gets which style, and which flags keep a model on one device."""
+"""Plans: the style of each part of a model, and the flags that prevent sharding."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ BY_TOKEN += (nn.RMSNorm,) if hasattr(nn, 'RMSNorm') else ()
 
 
 def plan(model: nn.Module, sequence: bool = False) -> dict[str, ParallelStyle]:
-    """What `torch.distributed.tensor.parallel.parallelize_module` takes: a style for each part of a model that several
-    devices share, by its path. What has no style of its own is the same on all of them.
+    """Return the plan for `torch.distributed.tensor.parallel.parallelize_module`: a style for each sharded part of a
+    model, by its path. Parts without a style are replicated.
 
     sequence   cut the stream between branches along the sequence: norms and residuals are shared too
 
@@ -90,7 +90,7 @@ def named(model: nn.Module, kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def parallelize(model: nn.Module, mesh: DeviceMesh, sequence: bool = False) -> nn.Module:
-    """A model whose work the devices of a mesh share: `parallelize_module` by `plan`, in place.
+    """Shard a model over the devices of a mesh: `parallelize_module` by `plan`, in place.
 
     mesh     of one axis, such as `mesh['heads']`
 
@@ -108,7 +108,7 @@ def parallelize(model: nn.Module, mesh: DeviceMesh, sequence: bool = False) -> n
 
 
 def refuse_shared(model: nn.Module) -> None:
-    """A parameter in two places would become two."""
+    """Refuse a parameter that is registered twice, since sharding would make two of it."""
     owners = Counter(id(t) for m in model.modules() for t in m._parameters.values() if t is not None)
     for name, parameter in model.named_parameters():
         if owners[id(parameter)] > 1:
@@ -129,7 +129,7 @@ def check(features: Any, level: str, sequence: bool = False) -> None:
 
 
 def unknown(feature: Feature, level: str, sequence: bool) -> str:
-    """Why a feature that says nothing of itself is refused; '' if it is not."""
+    """Return why a feature without a sharding declaration is refused, or '' if it is not."""
     if level != 'stack':
         return UNKNOWN
     if feature.is_own and 'attended' in feature.runs_at():
@@ -140,7 +140,7 @@ def unknown(feature: Feature, level: str, sequence: bool) -> str:
 
 
 def is_known(module: nn.Module) -> bool:
-    """Whether a module is of a class of the library, or of one that says that it can be cut."""
+    """Return True if the class of a module belongs to the library, or declares how it is sharded."""
     kind = type(module)
     return kind.__module__.partition('.')[0] == PACKAGE or 'cuts' in vars(kind)
 
@@ -191,7 +191,7 @@ def check_feedforward(ff: Any) -> None:
 
 
 def of_vocabulary(net: TransformerWrapper) -> dict[str, ParallelStyle]:
-    """Token table and head, where they are ours or torch's own."""
+    """Return the styles of the token table and the head, if they are classes of the library or PyTorch."""
     styles: dict[str, ParallelStyle] = {}
     table = net.token_emb.emb if type(net.token_emb) is TokenEmbedding else None
     plain = type(table) is nn.Embedding and table.max_norm is None and table.padding_idx is None and not table.sparse
@@ -207,14 +207,14 @@ def of_vocabulary(net: TransformerWrapper) -> dict[str, ParallelStyle]:
 
 
 def of_tied(model: nn.Module, styles: dict[str, ParallelStyle]) -> dict[str, ParallelStyle]:
-    """Heads that read a table which is cut, wherever they stand."""
+    """Return the styles of heads that read a sharded table, wherever they are."""
     cut = {id(module) for name, module in model.named_modules() if isinstance(styles.get(name), Vocabulary)}
     tied = ((name, module) for name, module in named(model, TiedReadout) if name not in styles)
     return {name: Logits() for name, module in tied if id(getattr(module.shared[0], 'emb', None)) in cut}
 
 
 def of_bias(stack: Any) -> dict[str, ParallelStyle]:
-    """The position bias that all self-attention layers add."""
+    """Return the style of the position bias shared by all self-attention layers."""
     bias = getattr(stack, 'rel_pos', None)
     if bias is None:
         return {}
@@ -233,7 +233,7 @@ def of_bias(stack: Any) -> dict[str, ParallelStyle]:
 
 
 def shard(model: nn.Module, mesh: DeviceMesh | None = None, **options: Any) -> nn.Module:
-    """`fully_shard` (FSDP2) for each branch of each layer, and for what is around them, in place.
+    """Apply `fully_shard` (FSDP2) to each branch of each layer and to the rest of the model, in place.
 
     options   those of `fully_shard`. Of a `mp_policy` only the outermost modules cast what they get: angles and
               positions, which layers get beside the stream, stay precise. `reshard_after_forward` is True, so that an

@@ -1,4 +1,4 @@
-"""What a model and its optimizer hold, by the names and shapes that they have on one device.
+"""Checkpoints of sharded models and optimizers, by the names and shapes of one device.
 
 `torch.distributed.checkpoint` then writes and reads it on any number of devices, laid out in any way.
 """
@@ -26,7 +26,7 @@ FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 class Joined(Tensor):
-    """A tensor that is kept as several, side by side along an axis: one to a checkpoint of torch, and no more."""
+    """Tensor stored as several tensors along an axis, which a checkpoint of PyTorch treats as one."""
 
     parts: list[Tensor]
     axis: int
@@ -49,7 +49,7 @@ class Joined(Tensor):
         return f'Joined({self.parts}, axis={self.axis})'
 
     def pieces(self) -> Iterator[tuple[tuple[int, ...], Tensor]]:
-        """What this device has of it: where each piece begins, and the piece."""
+        """Yield the local pieces: where each begins, and the piece."""
         for number, part in enumerate(self.parts):
             offsets, piece = here(part)
             if piece.numel():
@@ -86,7 +86,7 @@ class Joined(Tensor):
 
 
 def here(t: Tensor) -> tuple[tuple[int, ...], Tensor]:
-    """Where the part of a tensor that this device has begins, and the part."""
+    """Return where the local part of a tensor begins, and the part."""
     if not isinstance(t, DTensor):
         return (0,) * t.ndim, t.detach()
     piece = t.to_local().detach()
@@ -96,12 +96,12 @@ def here(t: Tensor) -> tuple[tuple[int, ...], Tensor]:
 
 
 def full(t: Any) -> Any:
-    """All of a tensor, on every device."""
+    """Return the whole of a tensor, on every device."""
     return t.full_tensor() if isinstance(t, (DTensor, Joined)) else t
 
 
 def put(target: Any, whole: Tensor) -> None:
-    """Write into a tensor this device's part of a whole one, in place."""
+    """Write the local part of a whole tensor into a tensor, in place."""
     pieces = target.pieces() if isinstance(target, Joined) else [here(target)]
     for begin, piece in pieces:
         own = tuple(slice(start, start + length) for start, length in zip(begin, piece.shape, strict=True))
@@ -109,7 +109,7 @@ def put(target: Any, whole: Tensor) -> None:
 
 
 class State:
-    """The state of a model, and of an optimizer, for `torch.distributed.checkpoint`:
+    """State of a model, and of an optimizer, for `torch.distributed.checkpoint`:
 
         dcp.save({'app': State(model, optimizer)}, checkpoint_id=folder)
         dcp.load({'app': State(model, optimizer)}, checkpoint_id=folder)
@@ -136,7 +136,7 @@ class State:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what a checkpoint was read into; tensors of `state_dict` have their new values already."""
+        """Load a checkpoint. Tensors of `state_dict` already have their new values."""
         set_model_state_dict(self.model, self.parted(state['model'], get_model_state_dict(self.model)))
         if self.optimizer is not None:
             moments = self.parted(state['optimizer'], self.moments())
@@ -146,11 +146,11 @@ class State:
         return get_optimizer_state_dict(self.model, self.optimizer, options=FLAT)
 
     def whole(self) -> dict[str, dict[str, Any]]:
-        """The same as whole tensors on every device, such as one device has: all of them have to ask."""
+        """Return the state as whole tensors on every device. All devices must call it."""
         return {level: {n: full(t) for n, t in own.items()} for level, own in self.state_dict().items()}
 
     def put(self, wholes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take what `whole` gave, here or on any other number of devices; what is no tensor may be left out."""
+        """Write the local part of a whole tensor into a tensor, in place."""
         state = self.state_dict()
         for level, own in state.items():
             for name, target in own.items():
@@ -163,7 +163,7 @@ class State:
     # names
 
     def of_whole(self, name: str) -> tuple[str, int, int] | None:
-        """The name on one device of what a part holds, or an optimizer for it: which part, along which axis."""
+        """Return the single-device name of a part or its optimizer state, the part, and the axis."""
         lead = next((lead for lead in ('state.', 'param_groups.') if name.startswith(lead)), '')
         path = name.removeprefix(lead)
         for part, end in ((path, ''), (path.rpartition('.')[0], f'.{path.rpartition(".")[2]}')):

@@ -1,4 +1,4 @@
-"""What `parallelize_module` does to each part of a model, so that several devices share its work.
+"""Styles for `parallelize_module`: how each part of a model is sharded.
 
 Attention is dealt out by heads, feedforwards by inner features, token table and head by tokens of the vocabulary. Each
 device then runs the ordinary code of the module on fewer of them; what the branches add is summed. Megatron-LM,
@@ -32,7 +32,7 @@ from x_transformers.x_transformers import Attention
 
 
 def laid_out(module: nn.Module) -> Iterator[tuple[nn.Module, str]]:
-    """The parameters below a module that are still on each device alone, by owner and name."""
+    """Return the parameters below a module that are not distributed yet, by owner and name."""
     for owner in module.modules():
         for name, parameter in list(owner._parameters.items()):
             if parameter is not None and not isinstance(parameter, DTensor):
@@ -40,7 +40,9 @@ def laid_out(module: nn.Module) -> Iterator[tuple[nn.Module, str]]:
 
 
 class Style(ParallelStyle):
-    """A style of ours. `source` is the rank whose values count, as `parallelize_module` says."""
+    """Base of the parallel styles of this library. `source` is the rank whose values are used, as in
+    `parallelize_module`.
+    """
 
     @property
     def source(self) -> int | None:
@@ -51,7 +53,7 @@ class Style(ParallelStyle):
 
 
 class Alike(Style):
-    """Every device has all of what no other style has taken, and does the same with it; `own` is one of the module."""
+    """Replicate the parameters that no other style has sharded. `own` is the style of the module itself, if any."""
 
     def __init__(self, own: Style | None = None) -> None:
         super().__init__()
@@ -70,12 +72,12 @@ class Alike(Style):
 
 
 def cuts_of(feature: Feature) -> dict[str, tuple[int, str]] | None:
-    """What a feature says of itself: exactly its class, since another may do otherwise."""
+    """Return the sharding that a feature declares itself: exactly its class, since a subclass may differ."""
     return feature.cuts if 'cuts' in vars(type(feature)) else None
 
 
 def held(feature: Feature, path: str) -> tuple[nn.Module, str] | None:
-    """The module that holds a tensor of a feature, and its name there; None if the feature has none."""
+    """Return the module that holds a tensor of a feature, and its name there; None if the feature has none."""
     first, _, rest = path.partition('.')
     inside = feature.stored_as.get(first, first)
     *outer, name = (f'{inside}.{rest}' if rest else inside).split('.')
@@ -86,7 +88,7 @@ def held(feature: Feature, path: str) -> tuple[nn.Module, str] | None:
 
 
 class ShardedHeads(Style):
-    """The heads of an attention layer, dealt out with their keys; those of few keys share them.
+    """Shard the heads of an attention layer with their keys. Few key heads are replicated instead.
 
     Query head h reads key head h mod k, so that each group of k query heads is cut like the keys.
     """
@@ -145,7 +147,7 @@ MASKS = ('mask', 'context_mask', 'attn_mask')  # what attention may be given by 
 
 
 def refuse_losses(losses: AuxLosses, share: str) -> None:
-    """What features add to the loss is formed of what one device sees."""
+    """Refuse features that add a loss computed from local values."""
     for name in losses.by_name:
         raise ConfigError(f'the loss `{name}` cannot be shared by several devices: each would form it of {share}')
 
@@ -159,7 +161,7 @@ class Dealt:
     mesh: DeviceMesh
 
     def of_device(self, rank: int, letter: str = 'h') -> list[int]:
-        """Which query heads ('h') or key heads ('k') a device has, in its own order."""
+        """Return the indices of local query heads ('h') or key heads ('k'), in their local order."""
         groups, count = dealt(self.heads, self.kv_heads, self.mesh.size()), self.mesh.size()
         if letter == 'h':
             return torch.arange(self.heads).view(groups or 1, -1).chunk(count, dim=1)[rank].flatten().tolist()
@@ -170,7 +172,7 @@ class Dealt:
         return self.of_device(self.mesh.get_local_rank())
 
     def part(self, value: Any, axes: Maybe[str | tuple[str | None, ...]]) -> Any:
-        """An input of the layer as this device reads it: its gradients are summed, and what counts heads is cut."""
+        """Return an input of the layer as this device reads it: gradients are summed, and head axes are sharded."""
         if isinstance(axes, tuple) and isinstance(value, (tuple, list)):
             return tuple(self.part(one, own) for one, own in zip(value, axes, strict=True))
         if axes == '':
@@ -187,8 +189,9 @@ class Dealt:
         return tree_map(own, value)
 
     def cut(self, t: Tensor, axes: str) -> Tensor:
-        """The part of a tensor with axes such as '... h i j' or 'b n (h d)' that belongs to the heads here. Of fewer
-        heads, which each stand for several, those that these read; one for all stays."""
+        """Return the part of a tensor with axes such as '... h i j' or 'b n (h d)' that belongs to the local heads. If
+        each head stands for several, it selects those that are read; a single one is kept.
+        """
         names = re.findall(r'\(.*?\)|\S+', axes)
         axis = next(at for at, name in enumerate(names) if 'h' in name or 'k' in name) - len(names)
         letter = 'h' if 'h' in names[axis] else 'k'
@@ -205,7 +208,7 @@ class Dealt:
         return t.index_select(axis, index)
 
     def join_maps(self, trace: Any) -> None:
-        """Let who reads the maps of a call find those of all heads. All devices have to ask."""
+        """Gather the attention maps of all heads for readers of a call's intermediates. All devices must call it."""
         compute, known = trace.compute_maps, trace.maps
         each = [head for rank in range(self.mesh.size()) for head in self.of_device(rank)]
 
@@ -221,7 +224,7 @@ class Dealt:
 
 
 def dealt(heads: int, kv_heads: int, devices: int) -> int:
-    """Of how many groups the query heads are, if each device gets some of the keys; 0 if all get all of them."""
+    """Return the number of groups of query heads if key heads are sharded, or 0 if they are replicated."""
     if kv_heads % devices == 0:
         return heads // kv_heads
     if heads // kv_heads % devices == 0:
@@ -231,7 +234,7 @@ def dealt(heads: int, kv_heads: int, devices: int) -> int:
 
 
 def count_heads(attn: Any, heads: int, kv_heads: int) -> None:
-    """Say how many heads an attention layer has on this device."""
+    """Set the number of local heads of an attention layer."""
     all_turn = attn.rotate_num_heads == attn.heads
     attn.shape = replace(attn.shape, heads=heads, kv_heads=kv_heads)
     attn.dim_merged = attn.dim_merged * heads // attn.heads
@@ -353,7 +356,7 @@ class Sequence(Style):
         taken = {name for m in stack.modules() if isinstance(m, Attention) for name in m.features.takes}
 
         def reads_whole(call: Any) -> bool:
-            """Whether a pass keeps what whole layers leave, or what layers read beside the stream counts tokens."""
+            """Return True if a call keeps results of whole layers, or reads inputs that count tokens."""
             if call.keeps or call.cache is not None or call.mems or call.norm_inputs:
                 return True
             return any(value is not None and name not in taken for name, value in call.inputs.items())
@@ -362,7 +365,7 @@ class Sequence(Style):
             see(owner, name, View(device_mesh, lane=lane), self.source)
 
         def run_layers(self: Any, on: Any, transform: Any, x: Tensor, call: Any, steps: Any) -> Tensor:
-            """As on one device; what is kept of layers, in a cache too, is whole."""
+            """Run the layers as on one device. What is kept of them, in a cache too, is whole."""
             length = x.shape[-2]
             if lane.length is not None or transform is not None or length < device_mesh.size() or reads_whole(call):
                 return kind.run_layers(self, on, transform, x, call, steps)

@@ -1,4 +1,4 @@
-"""How one device of several sees a tensor that lies on all of them: its part of it, as a plain tensor.
+"""Views of distributed tensors: the local part of a tensor as a plain one.
 
 Modules compute with plain tensors, as on one device, only with fewer heads or features. What belongs here: the view
 that a module gets of its parameters, which are `DTensor`s, and what goes between devices where a branch begins and
@@ -33,7 +33,7 @@ def moved(
     grads: Placement | None = None,
     size: int | None = None,
 ) -> Tensor:
-    """This device's part of a tensor, laid out as `now`, after it is laid out as `then`.
+    """Return the local part of a tensor with placement `now`, after one with placement `then`.
 
     grads   how the gradient arrives, if not as `then`
     size    of the axis that `now` cuts, all parts together
@@ -47,22 +47,22 @@ def moved(
 
 
 def spread(x: Tensor, mesh: DeviceMesh) -> Tensor:
-    """What every device has, to be used by each for its part: gradients are summed."""
+    """Return a replicated tensor for local use. Its gradients are summed."""
     return moved(x, mesh, Replicate(), Replicate(), grads=Partial())
 
 
 def summed(x: Tensor, mesh: DeviceMesh) -> Tensor:
-    """The sum of what the devices have, on all of them."""
+    """Return the sum over devices, on all of them."""
     return moved(x, mesh, Partial(), Replicate())
 
 
 def joined(x: Tensor, mesh: DeviceMesh, axis: int, size: int) -> Tensor:
-    """The parts of all devices along an axis, side by side, on all of them."""
+    """Return the parts of all devices concatenated along an axis, on all of them."""
     return moved(x, mesh, Shard(axis % x.ndim), Replicate(), size=size)
 
 
 class Lane:
-    """How the stream of a stack lies: whole on every device, or each with some of the tokens.
+    """Placement of the stream of a stack: replicated, or sharded along tokens.
 
     length   of the whole sequence, while it is cut; None while it is whole
     """
@@ -71,17 +71,17 @@ class Lane:
         self.length: int | None = None
 
     def enter(self, x: Tensor, mesh: DeviceMesh) -> Tensor:
-        """The stream (b n d) as a branch reads it: whole."""
+        """Return the whole stream (b, n, d) for a branch."""
         if self.length is None:
             return spread(x, mesh)
         return moved(x, mesh, Shard(LENGTH), Replicate(), grads=Partial(), size=self.length)
 
     def leave(self, x: Tensor, mesh: DeviceMesh) -> Tensor:
-        """What a branch adds to the stream, of which each device has a summand."""
+        """Return the sum over devices of a branch's output, with the placement of the stream."""
         return summed(x, mesh) if self.length is None else moved(x, mesh, Partial(), Shard(LENGTH))
 
 
-WHOLE = Lane()  # of what never cuts the sequence; never written to
+WHOLE = Lane()  # The lane of models that do not shard the sequence. It is never written to.
 
 
 # parameters
@@ -89,7 +89,7 @@ WHOLE = Lane()  # of what never cuts the sequence; never written to
 
 @dataclass(frozen=True)
 class View:
-    """How a module sees one of its parameters.
+    """Local view that a module has of one of its parameters.
 
     axis      along which it is cut; None if every device has all of it
     parts     how many parts it has, each of which is cut by itself
@@ -124,7 +124,7 @@ class View:
 
 @functools.cache
 def seen_through(kind: type[nn.Module], names: tuple[str, ...]) -> type[nn.Module]:
-    """A class of modules whose parameters of these names are seen through the module's views."""
+    """Return a class of modules that read the given parameters through the module's views."""
 
     def read(name: str) -> property:
         return property(lambda self: self.parallel_views[name].of(self, name))
@@ -135,7 +135,7 @@ def seen_through(kind: type[nn.Module], names: tuple[str, ...]) -> type[nn.Modul
 
 
 def see(module: nn.Module, name: str, view: View, source: int | None) -> None:
-    """Lay a parameter of a module out over the devices, and let the module see it through a view."""
+    """Distribute a parameter of a module over the devices, and let the module read it through a view."""
     whole: Any = module._parameters.pop(name)
     if view.axis is not None and whole.shape[view.axis] % view.parts:
         raise ConfigError(f'`{name}` of shape {tuple(whole.shape)} cannot be cut into {view.parts} parts')
@@ -151,11 +151,11 @@ def see(module: nn.Module, name: str, view: View, source: int | None) -> None:
 
 
 def from_device(source: int | None) -> dict[str, Any]:
-    """The keyword of `distribute_tensor` that says whose values count, where torch has it."""
+    """Return the keyword of `distribute_tensor` that selects the source rank, if PyTorch has it."""
     return {'src_data_rank': source} if 'src_data_rank' in distribute_tensor.__code__.co_varnames else {}
 
 
 def overridden(module: nn.Module, **methods: Any) -> None:
-    """Give a module a class of its own, with other methods. Each calls what it overrides by the class before."""
+    """Give a module its own class with other methods. Each can call the method that it overrides."""
     kind = type(module)
     module.__class__ = type(f'Parallel{kind.__name__}', (kind,), {**methods, '__module__': __name__})
