@@ -1,1 +1,1 @@
-"""Ways to train, one module each."""
+"""Training objectives, one module each."""

@@ -1,4 +1,4 @@
-"""Masked language models: some tokens are hidden, and an encoder says what they were."""
+"""Masked language modeling: some tokens are hidden, and an encoder predicts them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ several_ids = Check(
 
 
 class HiddenTokens(NamedTuple):
-    """Rows of which some tokens were hidden.
+    """Sequences with some tokens hidden.
 
     ids      b n   as the net reads them
     chosen   b n   True for tokens that are to be found
@@ -55,7 +55,7 @@ class HiddenTokens(NamedTuple):
     labels: Tensor
 
     def of(self, outputs: Any) -> Any:
-        """Those outputs (b n ...) of a model that stand at `places`: logits, several of them, or a `Readout`."""
+        """Return the outputs (b, n, ...) of a model at `places`: logits, a tuple of them, or a `Readout`."""
         if isinstance(outputs, tuple):
             return tuple(map(self.of, outputs))
         return outputs[torch.arange(len(self.places), device=self.places.device).unsqueeze(-1), self.places]
@@ -70,7 +70,7 @@ SET_BY_LOSS = {
 
 @dataclass(frozen=True)
 class Hiding:
-    """How tokens are chosen, and what is read in their place; as `MLMWrapper` says.  `vocabulary`: ids of the net"""
+    """Choice of the tokens to hide, and of their replacements, as in `MLMWrapper`.  `vocabulary`: ids of the net"""
 
     mask_token_id: int
     pad_token_id: int | None
@@ -128,7 +128,7 @@ class Hiding:
         return chosen_tokens(maskable, self.mask_prob, generator)
 
     def corrupted(self, x: Tensor, chosen: Tensor, generator: Generator | None) -> Tensor:
-        """`x` with chosen tokens as they are read."""
+        """Return `x` with the chosen tokens replaced."""
         kind = drawn(x, generator)
         if self.random_token_prob > 0:
             classes: Any = self.num_tokens

@@ -1,4 +1,4 @@
-"""Permutation language models: the tokens of a row are told in a random order, each from those told before it."""
+"""Permutation language modeling: tokens are predicted in random order, each from the earlier ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PER_TOKEN = ('pos', 'self_attn_kv_mask')  # inputs of the net with a value for e
 
 
 class PredictionOrder(NamedTuple):
-    """In which order tokens of rows are predicted.
+    """Order in which the tokens of each sequence are predicted.
 
     ranks    b n   the place of each token in the order; -1 for those that are known from the start
     places   b k   which tokens are predicted, in the order of their rows; k is as many as there may be, others follow
@@ -139,7 +139,7 @@ class PermutationLMWrapper(Configurable):
     def order(
         self, x: Tensor, real: Tensor | None = None, ranks: Tensor | None = None, generator: Generator | None = None
     ) -> PredictionOrder:
-        """The order in which tokens of `x` (b n) are predicted, drawn unless `ranks` gives it."""
+        """Return the order in which tokens of `x` (b, n) are predicted, drawn unless `ranks` gives it."""
         real = torch.ones_like(x, dtype=torch.bool) if real is None else real
         if ranks is None:
             ranks = self.drawn(real, generator)
@@ -160,12 +160,12 @@ class PermutationLMWrapper(Configurable):
         return [min(size, n - start) for start in range(0, n, size)]
 
     def count(self, n: int) -> int:
-        """How many tokens of a row of n are predicted, if none is padding."""
+        """Return the number of predicted tokens of a sequence of n without padding."""
         total: Any = sum(share_of(piece, self.predict_frac) for piece in self.pieces(n))
         return total
 
     def drawn(self, real: Tensor, generator: Generator | None) -> Tensor:
-        """A rank for each token (b n), -1 for those that are not predicted."""
+        """Return a random rank for each token (b, n), -1 for those that are not predicted."""
         b, n = real.shape
         size = self.pieces(n)[0]
         whole = n + -n % size
@@ -176,7 +176,7 @@ class PermutationLMWrapper(Configurable):
         return (inside + place - place % size).masked_fill(~chosen.view(b, whole), -1)[:, :n]
 
     def predict(self, x: Tensor, order: PredictionOrder, real: Tensor | None = None, **inputs: Any) -> Any:
-        """What the net says of the tokens at `places`, (b k l)."""
+        """Return the predictions of the net for the tokens at `places`, (b, k, l)."""
         places = order.places
         ids = F.pad(x, (0, places.shape[1]))  # what is asked for is not shown
         for name in PER_TOKEN:
@@ -206,7 +206,7 @@ class PermutationLMWrapper(Configurable):
         generator: Generator | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """`x` with its missing tokens filled in one after another, each in sight of all others that are there.
+        """Return `x` with its missing tokens filled in one after another, each given all tokens known so far.
 
         x                  b n   ids; those of missing tokens are not read
         missing            b n   True for tokens to fill in
@@ -253,7 +253,7 @@ CHOOSING = (
 
 
 def of_both(t: Tensor, name: str, places: Tensor) -> Tensor:
-    """What belongs to tokens, (n ...) or (b n ...), with a copy for their queries behind it."""
+    """Return values of tokens, (n, ...) or (b, n, ...), with a copy for the query stream appended."""
     t = a_tensor(t, name)
     t = t.expand(places.shape[0], *t.shape[-1:]) if t.ndim == 1 else t
     index = places.view(*places.shape, *[1] * (t.ndim - 2)).expand(*places.shape, *t.shape[2:])

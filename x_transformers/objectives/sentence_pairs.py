@@ -1,4 +1,4 @@
-"""Pairs of sentences: the next one or another, in order or not; and the model of BERT that learns from them."""
+"""Pairs of sentences: next-sentence and sentence-order prediction, and the pretraining of BERT."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SentencePair(NamedTuple):
 
 
 class PairBatch(NamedTuple):
-    """Pairs as a model reads them:  [CLS] first [SEP] second [SEP], and padding.
+    """Batch of pairs as a model reads them:  [CLS] first [SEP] second [SEP], and padding.
 
     ids           b n
     token_types   b n   0 up to the first [SEP], then 1; padding has 0
@@ -49,7 +49,7 @@ class PairBatch(NamedTuple):
 
 
 def usable(docs: Documents) -> list[list[tuple[int, ...]]]:
-    """The documents of two sentences and more."""
+    """Return the documents of at least two sentences."""
     found = [[tuple(sentence) for sentence in doc] for doc in docs]
     found = [doc for doc in found if len(doc) >= 2]
     if not found:
@@ -58,7 +58,7 @@ def usable(docs: Documents) -> list[list[tuple[int, ...]]]:
 
 
 def make_nsp_pairs(docs: Documents, rng: Random) -> list[SentencePair]:
-    """Every sentence with the one that follows it, or, every second time, with one of another document.
+    """Yield every sentence with the next one, or, every second time, with one of another document.
 
         docs      documents, as lists of sentences, as lists of ids; those with less than two sentences are passed over
         returns   one pair for each sentence that has a next one
@@ -78,7 +78,7 @@ def make_nsp_pairs(docs: Documents, rng: Random) -> list[SentencePair]:
 
 
 def another(docs: list[list[tuple[int, ...]]], number: int, but: tuple[int, ...], rng: Random) -> tuple[int, ...]:
-    """A sentence of another document, if there are several, that differs from `but`."""
+    """Return a sentence of another document, if there are several, that differs from `but`."""
     others = [at for at in range(len(docs)) if at != number] or [number]
     for _ in range(TRIES):
         found = rng.choice(docs[rng.choice(others)])
@@ -91,7 +91,7 @@ def another(docs: list[list[tuple[int, ...]]], number: int, but: tuple[int, ...]
 
 
 def make_sop_pairs(docs: Documents, rng: Random) -> list[SentencePair]:
-    """Every sentence with the one that follows it, every second time the other way round: `label` is then 1.
+    """Yield every sentence with the next one, swapped every second time: `label` is then 1.
 
     Two equal sentences have no order, and are passed over. ALBERT: Lan et al. 2019, arXiv:1909.11942
     """
@@ -107,7 +107,7 @@ def make_sop_pairs(docs: Documents, rng: Random) -> list[SentencePair]:
 def pack_pairs(
     pairs: Sequence[SentencePair], cls_id: int, sep_id: int, pad_id: int, max_len: int | None = None
 ) -> PairBatch:
-    """Pairs as rows of equal length; of one that is too long, the longer sentence loses tokens at its end.
+    """Return pairs as sequences of equal length. If a pair is too long, its longer sentence is cut at the end.
 
     raises   ValueError without pairs, or if `max_len` has no room for a token of each sentence
     """
@@ -129,7 +129,7 @@ def pack_pairs(
 
 
 def cut(first: Sequence[int], second: Sequence[int], room: int | None) -> tuple[Sequence[int], Sequence[int]]:
-    """Two sentences, of which the longer one is cut until both fit; the first one, if they are equally long."""
+    """Return two sentences, with the longer one cut until both fit; the first, if they are equally long."""
     over = 0 if room is None else max(len(first) + len(second) - room, 0)
     for _ in range(over):
         if len(first) >= len(second):
@@ -186,7 +186,7 @@ class BertPretrainWrapper(Configurable):
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """The sum of both losses.
+        """Return the sum of both losses.
 
         x               b n   ids,  [CLS] A [SEP] B [SEP]
         labels          b     0 if B follows A, 1 if not, -100 if unknown; None without `nsp`
@@ -222,7 +222,7 @@ class BertPretrainWrapper(Configurable):
         self.hiding = resized(self.hiding, old, new)
 
     def pair_logits(self, beside: Any, ids: Tensor, mask: Tensor | None) -> Tensor:
-        """Logits (b 2) of what the net gave beside its own: pooled vectors (b d), or hidden states (b n d)."""
+        """Return logits (b, 2) from the further output of the net: pooled vectors (b, d) or hidden states (b, n, d)."""
         if not self.net_pools:
             first = place_of('first', ids, mask, None)
             beside = self.pooler(beside[torch.arange(len(first), device=first.device), first]).tanh()

@@ -1,4 +1,4 @@
-"""Texts of which spans are taken out, for an encoder that reads the rest and a decoder that says what is missing."""
+"""Span corruption: spans are removed from a text, and an encoder-decoder predicts them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ length = Check('a number of at least 1', lambda value: is_number(value) and valu
 
 
 class Denoiser(NamedTuple):
-    """One task of a mixture: the token of its mode, and which spans are taken out, all in one at the end if None."""
+    """Task of a mixture: the token of its mode, and the spans that are removed; one at the end if None."""
 
     mode_id: int
     mean_span: float | None
@@ -41,7 +41,7 @@ class Denoiser(NamedTuple):
 
 
 def spans_of(lens: Tensor, density: Tensor, mean_span: Tensor) -> tuple[Tensor, Tensor]:
-    """How many tokens of each row are taken out, and in how many spans; a `mean_span` of 0 is one span for all."""
+    """Return how many tokens of each sequence are removed, and in how many spans. A `mean_span` of 0 means one span."""
     noise = torch.minimum((lens * density).round().long().clamp(min=1), lens - 1)
     spans = (noise / mean_span.clamp(min=1)).round().long().clamp(min=1)
     spans = torch.minimum(torch.minimum(spans, noise), lens - noise)
@@ -49,7 +49,9 @@ def spans_of(lens: Tensor, density: Tensor, mean_span: Tensor) -> tuple[Tensor, 
 
 
 def composition(total: Tensor, parts: Tensor, generator: Generator | None) -> Tensor:
-    """Random sizes (b p) of at least 1, so many `parts` (b) with so great a sum (b), all alike; 0 for those beyond."""
+    """Return uniformly random compositions of the sums (b,) into `parts` (b,) sizes of at least 1, as (b, p); 0
+    beyond.
+    """
     width = int(total.max())
     place = torch.arange(width, device=total.device)
     drawn = torch.rand(len(total), width, dtype=torch.float32, device=total.device, generator=generator)
@@ -62,7 +64,7 @@ def composition(total: Tensor, parts: Tensor, generator: Generator | None) -> Te
 
 
 def noise_spans(lens: Tensor, noise: Tensor, spans: Tensor, width: int, generator: Generator | None) -> Tensor:
-    """Of which span (b n) each token is, counted from 1; 0 for tokens that are kept. Rows begin with a kept one."""
+    """Return the span (b, n) of each token, counted from 1, or 0 if it is kept. Sequences begin with a kept token."""
     kept = composition(lens - noise, spans, generator)
     taken = composition(noise, spans, generator)
     ends = torch.stack((kept, taken), dim=-1).flatten(1).cumsum(dim=-1)
@@ -72,7 +74,7 @@ def noise_spans(lens: Tensor, noise: Tensor, spans: Tensor, width: int, generato
 
 
 def placed(rows: int, lens: Tensor, fill: int, *values: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """Rows as long as the longest, with values (b n) where a mask (b n) says so, at places (b n)."""
+    """Return sequences padded to the longest, with values (b, n) from a mask (b, n) at the given positions (b, n)."""
     width = int(lens.max())
     out = torch.full((rows, width + 1), fill, dtype=torch.long, device=lens.device)
     for value, real, place in values:
@@ -81,7 +83,7 @@ def placed(rows: int, lens: Tensor, fill: int, *values: tuple[Tensor, Tensor, Te
 
 
 class Corruption(Configurable):
-    """What ways to take out spans share. They have no parameters.
+    """Base class of ways to remove spans. They have no parameters.
 
     sentinel_start   id of the first sentinel; the next one has one less, and so on
     eos_id           at the end of inputs and targets
@@ -107,7 +109,7 @@ class Corruption(Configurable):
         self.pad_id, self.num_sentinels = pad_id, num_sentinels
 
     def lengths(self, noise: Tensor, spans: Tensor, lens: Tensor, modes: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Of inputs and of targets."""
+        """Return the lengths of inputs and targets."""
         return lens - noise + spans + 1 + (modes is not None), noise + spans + 1 + self.final_sentinel
 
     def corrupted(
@@ -119,7 +121,7 @@ class Corruption(Configurable):
         modes: Tensor | None,
         generator: Generator | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs, their lengths and targets of rows (b n), whose tasks (b) may differ."""
+        """Return inputs, their lengths, and targets of sequences (b, n), whose tasks (b,) may differ."""
         tokens = check_ids(tokens, 'tokens', 2)
         b, n = tokens.shape
         if lens is None:
@@ -168,13 +170,13 @@ class Corruption(Configurable):
             )
 
     def tasks(self, rows: int, generator: Generator | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The share of tokens that are taken out, the mean length of spans and the mode token, of each row."""
+        """Return the share of removed tokens, the mean length of spans, and the mode token of each sequence."""
         raise NotImplementedError
 
     def with_lengths(
         self, tokens: Tensor, lens: Tensor | None = None, generator: Generator | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs, how many tokens of each row of them are real (b), and targets."""
+        """Return inputs, their numbers of real tokens (b,), and targets."""
         rows = tokens.shape[0] if torch.is_tensor(tokens) and tokens.ndim else 0
         density, mean_span, modes = self.tasks(rows, generator)
         return self.corrupted(tokens, lens, density, mean_span, modes, generator)
@@ -183,7 +185,7 @@ class Corruption(Configurable):
     def forward(
         self, tokens: Tensor, lens: Tensor | None = None, generator: Generator | None = None
     ) -> tuple[Tensor, Tensor]:
-        """What is read, and what is to be said.
+        """Return inputs and targets.
 
         tokens      b n   ids, n of at least 2
         lens        b     number of tokens of each sequence, without padding, at least 2; all if None
@@ -336,7 +338,7 @@ class T5PretrainWrapper(Configurable):
         generator: Generator | None = None,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
-        """Return the mean loss of the targets, in nats.
+        """Return inputs and targets.
 
         tokens      b n   ids
         lens        b     number of tokens of each sequence, without padding

@@ -1,4 +1,4 @@
-"""Models that learn while they read: parameters of each row of a batch are updated after every segment.
+"""Test-time training: the parameters of each sequence are updated after every segment.
 
 What belongs here: modules with parameters per row, the inner losses, and the inner step. The segments themselves are
 the business of `xl_autoregressive_wrapper.py`.  Tandon et al. 2025, arXiv:2512.23675
@@ -44,7 +44,7 @@ LEARNING = threading.RLock()
 
 
 class TTTModuleWrapper(nn.Module):
-    """A module whose parameters may differ between the rows of a batch.
+    """Wrapper of a module whose parameters may differ between the sequences of a batch.
 
     `init(b)` gives every row its own copy, `batch_params`, by name and with a leading axis b; `reset` takes them away.
     Tensors that come in have the batch as their first axis, or 1 there; so have those that go out.
@@ -59,7 +59,7 @@ class TTTModuleWrapper(nn.Module):
         self.take({name: p.expand(batch, *p.shape) for name, p in self.module.named_parameters()})
 
     def take(self, params: dict[str, Tensor]) -> None:
-        """Go on with other parameters. They can be learned, whether or not a graph leads to them."""
+        """Replace the parameters. They can be trained, whether or not a graph leads to them."""
         joined = torch.is_grad_enabled()  # without, a view of a parameter still says that it requires gradients
         self.batch_params = {
             name: p if joined and p.requires_grad else p.detach().requires_grad_() for name, p in params.items()
@@ -73,7 +73,7 @@ class TTTModuleWrapper(nn.Module):
 
     @staticmethod
     def reset_all(module: nn.Module) -> None:
-        """`reset` for all wrappers inside of `module`."""
+        """Call `reset` for all wrappers inside of `module`."""
         for wrapper in module.modules():
             if isinstance(wrapper, TTTModuleWrapper):
                 wrapper.reset()
@@ -103,7 +103,7 @@ class TTTModuleWrapper(nn.Module):
 
 
 class LowRankLinear(nn.Module):
-    """A linear layer whose weight is a product of rank r, in place of another:  ... i -> ... o
+    """Linear layer whose weight is a product of rank r, in place of another one:  (..., i) -> (..., o)
 
     y = x (A B)^T + bias        A o r, at random;  B r i, zero at first;  the bias is copied
     """
@@ -199,14 +199,16 @@ class TTTMetaLearningTargetKLLoss(Configurable):
 def newtonschulz5(
     t: Tensor, steps: int = 5, eps: float = 1e-7, coefs: tuple[float, float, float] = MUON
 ) -> tuple[Tensor, bool]:  # fmt: skip
-    """The matrices of a batch (b ... i j) made orthogonal, and True; what has fewer axes as it is, and False."""
+    """Orthogonalize the matrices of a batch (b, ..., i, j) and return True; return tensors with fewer axes unchanged,
+    and False.
+    """
     return (orthogonal(t, steps, eps, coefs), True) if t.ndim > 2 else (t, False)
 
 
 def orthogonal(
     t: Tensor, steps: int = 5, eps: float = 1e-7, coefs: tuple[float, float, float] = MUON
 ) -> Tensor:  # fmt: skip
-    """Bring the singular values of matrices (... i j) near to 1, by a quintic iteration.
+    """Move the singular values of matrices (..., i, j) near to 1, by a quintic iteration.
 
     X = T / |T|;  X <- a X + (b A + c A^2) X,  A = X X^T       Jordan et al. 2024, kellerjordan.github.io/posts/muon
     """
@@ -222,7 +224,7 @@ def orthogonal(
 
 
 def row_means(losses: Tensor, mask: Tensor) -> Tensor:
-    """The mean over real tokens of losses (b n), or losses of whole rows (b,) as they are."""
+    """Return the mean over real tokens of losses (b, n). Losses of whole sequences (b,) are returned unchanged."""
     if losses.shape == mask.shape[:1]:
         return losses
     if losses.shape != mask.shape:
@@ -234,7 +236,9 @@ def row_means(losses: Tensor, mask: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class InnerStep:
-    """theta <- theta - lr g - lr wd theta; with Muon, matrices take orthogonalised gradients and `muon_lr`."""
+    """Inner update theta <- theta - lr g - lr wd theta. With Muon, matrices take orthogonalized gradients and
+    `muon_lr`.
+    """
 
     lr: float
     wd: float
@@ -249,7 +253,7 @@ class InnerStep:
 
 
 def root_of(path: Any, roots: Sequence[nn.Module]) -> Any:
-    """The first of `roots` that has a module at a dotted path."""
+    """Return the first of `roots` that has a module at a dotted path."""
     for root in roots:
         with suppress(AttributeError):
             if isinstance(path, str) and path and root.get_submodule(path) is not None:
@@ -258,7 +262,7 @@ def root_of(path: Any, roots: Sequence[nn.Module]) -> Any:
 
 
 def find(path: Any, roots: Sequence[nn.Module], name: str) -> Any:
-    """The module at a dotted path, as far as it can learn at test time."""
+    """Return the module at a dotted path, if it can learn at test time."""
     root = root_of(path, roots)
     if root is None:
         raise ConfigError(f'`{name}` got {path!r}, there is no such module in {type(roots[0]).__name__}')
@@ -279,7 +283,7 @@ def put(path: str, roots: Sequence[nn.Module], module: nn.Module) -> None:
 
 
 class TestTimeTraining:
-    """The inner loop: which modules learn, from which gradients, by which step.
+    """Inner loop of test-time training: the modules that learn, their gradients, and their update.
 
     roots      modules in which paths are looked up, in this order
     paths      module paths; of a pair, the second learns from the gradient of the first
@@ -316,7 +320,7 @@ class TestTimeTraining:
 
     @contextmanager
     def rows(self, batch: int) -> Iterator[None]:
-        """Inside, every row has parameters of its own, which start as those of the model. Other threads wait."""
+        """Context in which every sequence has its own parameters, initialized from the model. Other threads wait."""
         with LEARNING:
             try:
                 for wrapper in self.wrappers.values():
@@ -331,7 +335,7 @@ class TestTimeTraining:
             wrapper.detach()
 
     def update(self, loss: Tensor, *, create_graph: bool, keep: bool) -> None:
-        """One step down the loss, a sum over rows. `keep` leaves its graph for another backward pass."""
+        """Take one step on the loss, a sum over sequences. `keep` retains its graph for another backward pass."""
         sources = {source: self.wrappers[source].batch_params for source, _ in self.pairs}
         wanted = [p for params in sources.values() for p in params.values()]
         if not loss.requires_grad:
