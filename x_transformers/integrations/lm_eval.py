@@ -1,4 +1,4 @@
-"""Language models under the evaluation harness of EleutherAI, `lm-eval`: one class, which needs that package."""
+"""Language models for the EleutherAI evaluation harness (`lm-eval`). Requires that package."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Scored = tuple[float, bool]
 
 
 class Bytes:
-    """A byte is a token."""
+    """Tokenizer with one token per byte."""
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode('utf-8'))
@@ -35,7 +35,7 @@ class Bytes:
 
 
 class LM(TemplateLM):
-    """A language model with its tokenizer, as `lm_eval.simple_evaluate(model=LM(...), tasks=[...])` asks it.
+    """Language model with its tokenizer for `lm_eval.simple_evaluate(model=LM(...), tasks=[...])`.
 
     model        `AutoregressiveWrapper`, or a model that it takes
     tokenizer    with `encode(text)` and `decode(ids)`, of `tokenizers`, `transformers` or sentencepiece; None for bytes
@@ -75,7 +75,7 @@ class LM(TemplateLM):
         return self.start
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        """The ids of a text, without tokens that stand for no text."""
+        """Return the ids of a text, without special tokens."""
         tokenizer: Any = self.tokenizer
         try:
             found = tokenizer.encode(string, add_special_tokens=False)
@@ -88,7 +88,7 @@ class LM(TemplateLM):
     def _loglikelihood_tokens(
         self, requests: list[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **kwargs: Any
     ) -> list[Scored]:
-        """Of each continuation after its context: its log probability, and whether it is the likeliest one."""
+        """Return for each continuation its log probability, and whether greedy decoding gives it."""
         for _, context, continuation in requests:
             if len(continuation) > self.max_length or not context:
                 what = f'{len(continuation)} tokens after {len(context)}'
@@ -107,7 +107,7 @@ class LM(TemplateLM):
 
     @torch.no_grad()
     def scores(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[Scored]:
-        """The same for one batch of contexts and continuations, ids; contexts lose what is too long at the front."""
+        """Return log probabilities for a batch of contexts and continuations. Long contexts lose their beginning."""
         rows = [torch.tensor((context + more)[-self.max_length - 1 :]) for context, more in pairs]
         lengths = torch.tensor([len(row) - 1 for row in rows])
         ids = pad_sequence([row[:-1] for row in rows], batch_first=True).to(self._device)
@@ -126,7 +126,7 @@ class LM(TemplateLM):
             yield each.sum().item(), bool((log_probs.argmax(dim=-1) == wanted).all())
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """The log probability of each whole text, in windows of `max_length` tokens."""
+        """Return the log probability of each whole text, in windows of `max_length` tokens."""
         windows = [self.windows(request.args[0]) for request in requests]
         pairs = [(None, *pair) for window in windows for pair in window]
         scores = iter(self._loglikelihood_tokens(pairs, disable_tqdm=disable_tqdm))
@@ -136,14 +136,14 @@ class LM(TemplateLM):
         return sums
 
     def windows(self, text: str) -> list[tuple[list[int], list[int]]]:
-        """A text as continuations of contexts, so that every token is predicted once."""
+        """Return a text as contexts and continuations, so that every token is predicted once."""
         rolled = get_rolling_token_windows(self.tok_encode(text), self.start, self.max_length, 1)
         return [make_disjoint_window(pair) for pair in rolled]
 
     # text
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Each context continued, up to the first of the texts that end it."""
+        """Return the continuation of each context, up to the first of the texts that end it."""
         found: dict[int, str] = {}
         alike: dict[str, list[int]] = {}
         for at, request in enumerate(requests):
@@ -181,7 +181,7 @@ class LM(TemplateLM):
         return [text[: min((text.find(stop) for stop in until if stop in text), default=len(text))] for text in whole]
 
     def options(self, wishes: dict[str, Any]) -> tuple[list[str], int, dict[str, Any]]:
-        """What a task wishes of generation: texts that end it, a length, and keywords of `generate`."""
+        """Return the settings of a task for generation: texts that end it, a length, and keywords of `generate`."""
         until = wishes.pop('until', None) or []
         until = [stop for stop in ([until] if isinstance(until, str) else until) if stop]
         lengths = [wishes.pop(name, None) for name in LENGTHS]

@@ -1,4 +1,4 @@
-"""Language models as `transformers.Trainer` and PEFT call them: batches by name in, an output with names out.
+"""Language models with the call of `transformers.Trainer` and PEFT: keyword batches in, named outputs out.
 
 Neither package is imported here.
 """
@@ -27,7 +27,9 @@ LABELS_TAKEN = (
 
 
 class Output(dict):
-    """A dict whose entries are attributes too, and by number:  `output.loss`, `output['loss']`, `output[0]`."""
+    """Dict whose entries are also attributes, and available by number:  `output.loss`, `output['loss']`,
+    `output[0]`.
+    """
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -40,7 +42,7 @@ class Output(dict):
 
 
 class NamedConfig(Config):
-    """A configuration that tells what kind of model it is of, which is none of its entries."""
+    """Configuration with the type of its model, which is not one of its entries."""
 
     model_type = 'x-transformers'
 
@@ -80,7 +82,7 @@ class CausalLM(AutoregressiveWrapper):
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Logits, and the mean loss of predicting each label from the tokens before it, in nats.
+        """Return logits, and the mean loss of predicting each label from the tokens before it, in nats.
 
         input_ids           b n     token ids
         attention_mask      b n     1 for what is read, 0 for padding, which neither is a target nor has one
@@ -116,5 +118,5 @@ class CausalLM(AutoregressiveWrapper):
         return tuple(output.values()) if return_dict is False else output
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
-        """The inputs of a call. PEFT asks for this method, generation does without it."""
+        """Return the inputs of a call. PEFT requires this method; generation does not use it."""
         return {'input_ids': input_ids, **kwargs}
