@@ -1,1 +1,1 @@
-"""Front ends for what is no sequence of ids, one module each."""
+"""Front ends for inputs other than sequences of ids, one module each."""

@@ -1,4 +1,4 @@
-"""Conformers: spectrograms to vectors, by attention and convolutions in turn."""
+"""Conformers: encoders of spectrograms that alternate attention and convolutions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions in front of a stack: frames of sound, or other vectors in time, as fewer tokens."""
+"""Convolutional stems: audio frames or other vectors in time, as fewer tokens."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class ConvStem(nn.ModuleList):
 
     @property
     def shortest(self) -> int:
-        """The least number of vectors that give a token."""
+        """Smallest number of vectors that give a token."""
         count = 1
         for span, stride in reversed(self.spans):
             count = (count - 1) * stride + span
         return count
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Tokens, and which of them are real: those that stand for real vectors only, as `mask` (b n) says."""
+        """Return tokens, and a mask of the real ones, which stand for real vectors only by `mask` (b, n)."""
         if mask is not None:
             check_real_first(mask, 'mask', 'convolutions count from the first one')
         if x.shape[1] < self.shortest:
@@ -68,7 +68,7 @@ class ConvStem(nn.ModuleList):
         return x, mask
 
     def real(self, mask: Tensor) -> Tensor:
-        """Which tokens are real (b m), of vectors that are, as `mask` (b n) says.  Raises ValueError as a call does."""
+        """Return a mask (b, m) of real tokens, for a mask (b, n) of vectors.  Raises ValueError as a call does."""
         check_real_first(mask, 'mask', 'convolutions count from the first one')
         for span, stride in self.spans:
             mask = spanned(mask, span, stride)
@@ -76,5 +76,5 @@ class ConvStem(nn.ModuleList):
 
 
 def spanned(mask: Tensor, span: int, stride: int) -> Tensor:
-    """Which tokens stand for real vectors only:  b n -> b m."""
+    """Return a mask of tokens that stand for real vectors only:  (b, n) -> (b, m)."""
     return mask.unfold(1, span, stride).all(dim=-1)

@@ -1,4 +1,4 @@
-"""Images as words that follow a text: one causal model of both."""
+"""DALL-E: one causal model of a text and the tokens of an image."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = ['DALLE', 'DALLELosses', 'ImageTokenizer', 'best_of', 'dalle_patterns'
 
 
 class ImageTokenizer(Protocol):
-    """Images as ids, and back:  b c h w -> b n,  b n -> b c h w"""
+    """Tokenizer of images:  (b, c, h, w) -> (b, n),  (b, n) -> (b, c, h, w)"""
 
     def encode(self, images: Tensor) -> Tensor: ...
 
@@ -55,7 +55,7 @@ a_tokenizer = Check(
 
 
 class DALLELosses(NamedTuple):
-    """The weighted mean, and the mean cross entropies of words and of tokens of the image."""
+    """Weighted mean, and the mean cross entropies of words and of image tokens."""
 
     loss: Tensor
     text: Tensor
@@ -72,7 +72,7 @@ def dalle_patterns(depth: int, text_seq_len: int, grid: int, kernel: int = 11) -
 
 
 def best_of(images: Tensor, rerank: Callable[[Tensor], Tensor] | None) -> Tensor:
-    """Of several images for each text (b k n), that with the largest score, of `rerank`, which gives (b k)."""
+    """Return the image with the largest score of several for each text (b, k, n). `rerank` returns scores (b, k)."""
     if rerank is None:
         return images
     scores = rerank(images)
@@ -90,7 +90,7 @@ def check_samples(num_samples: Any, rerank: Any) -> None:
 
 
 def checked_prime(prime: Tensor | None, batch: int, most: int, num_tokens: int, device: torch.device) -> Tensor:
-    """The tokens (b k) that an image begins with, perhaps none."""
+    """Return the tokens (b, k) that an image begins with, perhaps none."""
     if prime is None:
         return torch.zeros(batch, 0, dtype=torch.long, device=device)
     prime = check_ids(prime, 'prime', 0, num_tokens).to(device)
@@ -198,7 +198,7 @@ class DALLE(Configurable):
     # what it reads
 
     def padded(self, text: Tensor, text_mask: Tensor | None = None) -> Tensor:
-        """Ids of a text (b m) and what fills it up, behind the one that begins:  b 1 + text_seq_len"""
+        """Return ids of a text (b, m) with padding, after the start token:  (b, 1 + text_seq_len)"""
         text = check_ids(text, 'text', 0, self.num_text_tokens).long()
         b, m = text.shape
         if m > self.text_seq_len:
@@ -210,11 +210,11 @@ class DALLE(Configurable):
         return F.pad(torch.cat((text, fill[:, m:]), dim=1), (1, 0), value=self.text_ids)
 
     def no_text(self, b: int, device: torch.device) -> Tensor:
-        """An empty text, as `padded` gives it."""
+        """Return an empty text, as `padded` does."""
         return self.padded(torch.zeros(b, 0, dtype=torch.long, device=device))
 
     def image_ids(self, image: Tensor) -> Tensor:
-        """Tokens (b n) of images, which come as such or, if there is a tokenizer, as they are (b c h w)."""
+        """Return tokens (b, n) of images, given as such or, with a tokenizer, as pixels (b, c, h, w)."""
         if torch.is_tensor(image) and image.is_floating_point():
             if self.tokenizer is None:
                 raise ValueError('`image` got floating point numbers, and the model has no `tokenizer`: give ids')
@@ -228,7 +228,7 @@ class DALLE(Configurable):
         return image
 
     def embedded(self, ids: Tensor, start: int = 0) -> Tensor:
-        """Vectors of the ids (b n) of places from `start` on: first those of the text, then those of the image."""
+        """Return embeddings of the ids (b, n) of positions from `start` on: first text, then image."""
         first = self.text_seq_len + 1
         stop = start + ids.shape[1]
         parts = []
@@ -246,7 +246,7 @@ class DALLE(Configurable):
     # what it is called with
 
     def scores(self, text: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of words (b t w) and of tokens of the image (b n i), of a text as `padded` gives it."""
+        """Return logits of words (b, t, w) and of image tokens (b, n, i), of a text from `padded`."""
         x = self.embedded(torch.cat((text, image[:, :-1]), dim=1))
         logits = self.to_logits(self.attn_layers(x))
         return logits[:, : self.text_seq_len, : self.text_ids], logits[:, self.text_seq_len :, self.text_ids :]
@@ -284,7 +284,7 @@ class DALLE(Configurable):
 
     @checked
     def logits(self, text: Tensor, image: Tensor, text_mask: Tensor | None = None) -> Tensor:
-        """Logits of what each place is followed by, -inf where that cannot be:  b (t + n) (words, fillers, tokens)"""
+        """Return next-token logits of each position, -inf for impossible ones:  (b, t + n) (words, padding, tokens)"""
         words, tokens = self.scores(self.padded(text, text_mask), self.image_ids(image))
         never = -torch.inf
         words = F.pad(words, (0, self.num_image_tokens), value=never)
@@ -354,7 +354,7 @@ class DALLE(Configurable):
             return best_of(images.view(b, -1, self.image_len), rerank)
 
     def against(self, scale: float, negative: Tensor | None, b: int, device: torch.device) -> Tensor | None:
-        """The text that guidance leads away from, or None without guidance."""
+        """Return the text that guidance leads away from, or None without guidance."""
         if negative is not None:
             negative = self.padded(negative)
             if len(negative) != b:
@@ -367,7 +367,7 @@ class DALLE(Configurable):
 
     @torch.no_grad()
     def decode(self, ids: Tensor) -> Tensor:
-        """Images (b c h w) from their tokens (b n), by the tokenizer."""
+        """Return images (b, c, h, w) for their tokens (b, n), by the tokenizer."""
         if self.tokenizer is None:
             raise ValueError('`decode` needs a model with a `tokenizer`')
         return self.tokenizer.decode(self.image_ids(ids))

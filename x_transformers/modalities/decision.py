@@ -1,4 +1,4 @@
-"""Decisions as a sequence: a model of returns, states and actions, that is asked for actions of a return to come."""
+"""Decision Transformer: a causal model of returns, states and actions."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ an_observation = Check(
 
 
 def returns_to_go(rewards: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The sum of the rewards from each step on (... t), of steps that are real, in float32 at least."""
+    """Return the sum of the rewards from each real step on (..., t), in float32 at least."""
     rewards = accurate(rewards)
     rewards = rewards if mask is None else rewards.masked_fill(~mask, 0.0)
     return rewards.flip(-1).cumsum(dim=-1).flip(-1)
 
 
 class Episode:
-    """What has happened so far, in b environments side by side: `observe` a state, `act`, `receive` its reward.
+    """Episode so far, in b parallel environments: `observe` a state, `act`, `receive` its reward.
 
     states    list of (b s), or (b c h w) for images
     actions   list of (b) or (b a), which `DecisionTransformer.act` chose
@@ -72,7 +72,7 @@ class Episode:
 
 
 class Steps(NamedTuple):
-    """Steps as the model reads them: those that are padding hold zeros.
+    """Steps as the model reads them. Padding steps hold zeros.
 
     states, actions   b k ..., as they were given
     rtg               b k 1
@@ -178,13 +178,13 @@ class DecisionTransformer(Configurable):
         return Steps(as_precise(states, self), actions, self.scaled(rtg), timesteps, start)
 
     def scaled(self, rtg: Tensor) -> Tensor:
-        """Returns as they are read, divided by `return_scale` before they lose digits or range to half precision."""
+        """Return returns divided by `return_scale`, before they lose precision or range in half precision."""
         weight = self.embed_return.weight
         rtg = accurate(rtg) if weight.dtype in HALF else as_precise(rtg, self)
         return clamped_to(rtg / self.return_scale, dtype_of_products(weight)).to(weight.dtype)
 
     def tokens(self, steps: Steps) -> Tensor:
-        """Three for each step:  b (k 3) d"""
+        """Return three tokens for each step:  (b, 3 k, d)"""
         time = self.embed_timestep(steps.timesteps)
         given = self.embed_return(steps.rtg), self.embed_state_of(steps.states), self.embed_action(steps.actions)
         return self.embed_norm(torch.stack([one + time for one in given], dim=2).flatten(1, 2))
@@ -252,7 +252,7 @@ class DecisionTransformer(Configurable):
 
     @torch.no_grad()
     def act(self, history: Episode, target_return: Tensor | float, temperature: float = 0.0) -> Tensor:
-        """The action for the last state of an episode, which joins its actions:  (b a), or (b) of discrete ones
+        """Return the action for the last state of an episode, and record it:  (b, a), or (b,) of discrete ones
 
         target_return   what the whole episode should return, one number or (b); rewards so far are taken off it
         temperature     of discrete actions: 0 for the most probable one
@@ -272,7 +272,7 @@ class DecisionTransformer(Configurable):
         return action
 
     def of_last(self, history: Episode, target_return: Tensor | float) -> Tensor:
-        """The output for the last state (b d)."""
+        """Return the output for the last state (b, d)."""
         place = self.embed_norm.weight
         steps, first = len(history.states), max(len(history.states) - self.context_len, 0)
         b = history.states[-1].shape[0]
@@ -301,7 +301,7 @@ class DecisionTransformer(Configurable):
         return out[:, -1]
 
     def none(self, b: int) -> Tensor:
-        """An action that nothing reads."""
+        """Return a placeholder action that nothing reads."""
         like = self.embed_norm.weight
         if self.discrete:
             return torch.zeros(b, dtype=torch.long, device=like.device)
@@ -309,7 +309,7 @@ class DecisionTransformer(Configurable):
 
 
 def of_images(shape: tuple[int, int, int], dim: int) -> nn.Sequential:
-    """Two convolutions that halve an image, and a projection."""
+    """Return an encoder of images: two convolutions that halve the size, and a projection."""
     channels, height, width = shape
     left = -(-height // 4) * -(-width // 4)
     return nn.Sequential(

@@ -1,4 +1,4 @@
-"""A head for pixels: a discretised mixture of logistics, in place of one logit for each of 256 values."""
+"""Discretized mixture of logistics: an output head for pixels."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class DMOLHead(Configurable):
         return params.unflatten(-1, (self.components, sum(self.parts))).split(self.parts, dim=-1)
 
     def shifted(self, means: Tensor, coefficients: Tensor, before: Tensor) -> Tensor:
-        """The mean of the next channel, ... k, from the values of those before, ... c"""
+        """Return the mean of the next channel, (..., k), from the values of the previous ones, (..., c)."""
         at = before.shape[-1]
         own = coefficients[..., at * (at - 1) // 2 : at * (at + 1) // 2].tanh()
         return means[..., at] + (own * before.unsqueeze(-2)).sum(dim=-1)
@@ -71,7 +71,7 @@ class DMOLHead(Configurable):
 
     @checked
     def log_prob(self, params: Tensor, pixels: Tensor) -> Tensor:
-        """The logarithm of the probability of pixels (... channels), of all channels together:  ...
+        """Return the log probability of pixels (..., channels), over all channels together:  (...)
 
         raises    TypeError or ValueError for other shapes, and for values outside of 0 .. levels - 1
         """
@@ -93,7 +93,9 @@ class DMOLHead(Configurable):
         return found.logsumexp(dim=-1)
 
     def of_bin(self, centred: Tensor, scale: Tensor, value: Tensor) -> Tensor:
-        """log(s(above) - s(below)) = log s(above) + log s(-below) + log(1 - e^(below - above)), whatever is small"""
+        """Return log(s(above) - s(below)) = log s(above) + log s(-below) + log(1 - e^(below - above)), which is
+        stable.
+        """
         narrow = (-scale).exp()
         half = narrow / (self.levels - 1)
         # of a small half, log(2 half) - half: the logarithm stays finite, however wide a logistic is
@@ -107,7 +109,7 @@ class DMOLHead(Configurable):
     @torch.no_grad()
     @checked
     def sample(self, params: Tensor, generator: Generator | None = None) -> Tensor:
-        """Pixels, ... channels, drawn one channel after the other."""
+        """Return pixels, (..., channels), drawn one channel after the other."""
         self.check(params)
         weights, means, scales, coefficients = self.split(accurate(params))
         noise = torch.rand(weights.shape[:-1], generator=generator, device=params.device, dtype=weights.dtype)

@@ -1,4 +1,4 @@
-"""Attention of two kinds of tokens to one another, each with weights of its own."""
+"""Joint attention of two sequences with separate weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Perceivers: a few latent vectors read any array, whatever its axes, and are all that later layers compute with."""
+"""Perceivers: latent vectors that read any array by cross-attention."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Reading(nn.Module):
 
 
 class Reads:
-    """What perceivers share: how an array comes in, and latents that read it."""
+    """Base of perceivers: input of an array, and latents that read it."""
 
     def open(
         self,
@@ -76,13 +76,13 @@ class Reads:
     def stacks(
         self, count: int, depth: int, heads: int, dim_head: int, flags: Mapping[str, Any] | None
     ) -> nn.ModuleList:
-        """Stacks of latents."""
+        """Return the stacks of latents."""
         own: dict[str, Any] = {'dim': self.dim, 'depth': depth, 'heads': heads, 'attn_dim_head': dim_head}
         own |= {'pre_norm_has_final_norm': False, 'verbose': False, **(flags or {})}
         return nn.ModuleList(Encoder(**own) for _ in range(count))
 
     def entries(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The array as rows with their positions, and which of these are real:  b m c, b m"""
+        """Return the array as vectors with their positions, and a mask of the real ones:  (b, m, c), (b, m)"""
         wanted = ', '.join(('b', *(f'n{at + 1}' for at in range(self.input_axis)), str(self.input_channels)))
         if not torch.is_tensor(x) or x.ndim != self.input_axis + 2 or x.shape[-1] != self.input_channels:
             got = tuple(x.shape) if torch.is_tensor(x) else type(x).__name__
@@ -152,7 +152,7 @@ class Perceiver(Reads, Configurable):
 
     @checked
     def forward(self, x: Tensor, mask: Tensor | None = None, return_embeddings: bool = False) -> Tensor:
-        """Logits (b num_classes), or latents (b num_latents dim) if there are no classes or `return_embeddings`.
+        """Return logits (b, num_classes), or latents (b, num_latents, dim) without classes or with `return_embeddings`.
 
         x      b n1 ... c   an array
         mask   b n1 ...     True except for padding
@@ -214,7 +214,7 @@ class PerceiverIO(Reads, Configurable):
 
     @checked
     def forward(self, x: Tensor, queries: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """Return outputs (b, o, logits_dim), or latents (b, num_latents, dim) without queries.
+        """Return logits (b, num_classes), or latents (b, num_latents, dim) without classes or with `return_embeddings`.
 
         x         b n1 ... c        an array
         queries   [b] o queries_dim   queries, for all batch entries if there is no batch axis

@@ -110,19 +110,21 @@ class TwoTowers(Configurable):
 
     @checked
     def of_images(self, images: Tensor, **inputs: Any) -> Tensor:
-        """Vectors of length 1, b d."""
+        """Return vectors of length 1, (b, d)."""
         return l2norm(self.to_image(pooled(self.image(images, **inputs), 'image')))
 
     @checked
     def of_texts(self, texts: Tensor, mask: Tensor | None = None, **inputs: Any) -> Tensor:
-        """Vectors of length 1, b d; `mask` (b n) is True for real tokens."""
+        """Return vectors of length 1, (b, d). `mask` (b, n) is True for real tokens."""
         real = real_tokens(texts, mask, start=inputs.get('seq_start_pos'))
         inputs = inputs if real is None else {**inputs, 'mask': real}
         x = self.text(texts, **inputs)
         return l2norm(self.to_text(pooled(self.token_of(x, texts, real), 'text')))
 
     def token_of(self, x: Tensor, texts: Tensor, mask: Tensor | None) -> Tensor:
-        """What stands for each text: a token of it, or their mean, b n d -> b d; or what the model has pooled."""
+        """Return the pooled vector of each text: one token, their mean, or the pooler of the model, (b, n, d) -> (b,
+        d).
+        """
         if self.text_pool is None:
             return x
         if x.ndim != 3:
@@ -133,7 +135,7 @@ class TwoTowers(Configurable):
         return x[torch.arange(x.shape[0], device=x.device), places]
 
     def factor(self) -> Tensor:
-        """The learned factor of similarities, bounded where the loss is."""
+        """Return the learned factor of similarities, bounded in the loss."""
         scale = self.logit_scale
         if self.loss != 'softmax':
             return scale.exp()

@@ -1,4 +1,4 @@
-"""Videos in front of a stack: each frame by itself, then each place through time."""
+"""Video encoders: attention within each frame, then along time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ three_sizes = Check(
 
 
 class VideoCache(NamedTuple):
-    """What was read: keys and values of the stack of time, and how many token frames."""
+    """Cache of the temporal stack: keys and values, and the number of token frames."""
 
     temporal: LayerIntermediates
     frames: int
@@ -82,11 +82,11 @@ class FactorizedVideoEncoder(Configurable):
 
     @property
     def places(self) -> int:
-        """Tokens of a frame."""
+        """Number of tokens of a frame."""
         return self.grid[0] * self.grid[1]
 
     def check(self, video: Tensor, cache: Maybe[VideoCache]) -> Tensor:
-        """A video (b c T H W), of frames that fill patches."""
+        """Check a video (b, c, T, H, W), whose frames must fill patches."""
         video = video.unsqueeze(2) if video.ndim == 4 else video
         if video.ndim != 5 or video.shape[1] != self.channels or video.shape[3:] != self.image_size:
             wanted = ', '.join(map(str, ('b', self.channels, 'T', *self.image_size)))
@@ -101,7 +101,7 @@ class FactorizedVideoEncoder(Configurable):
         return as_precise(video, self, 'video')
 
     def patches(self, video: Tensor, first: bool) -> Tensor:
-        """Vectors of patches (b t (h w) d), the first frame apart, if it is there."""
+        """Return vectors of patches (b, t, h w, d), the first frame separately, if it is given."""
         p, h, w = self.patch
         axes = 'b c (t p) (h y) (w x) -> b t (h w) (c p y x)'
         parts = []

@@ -1,4 +1,4 @@
-"""Images in front of a stack: patches as tokens."""
+"""Vision transformers: patches of images as tokens."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def sides(length: Any) -> tuple[int, int]:
 
 
 def by(lengths: tuple[int, int], always: bool = False) -> str:
-    """Say a height and a width, by default once if they are equal."""
+    """Return a height and a width as text, once if they are equal."""
     return f'{lengths[0]} x {lengths[1]}' if always or lengths[0] != lengths[1] else str(lengths[0])
 
 
@@ -228,7 +228,7 @@ class ViTransformerWrapper(Configurable):
             raise ValueError(f'`img` got {height} x {width} pixels, at most {most} have positions')
 
     def _crop(self, img: Tensor) -> Tensor:
-        """Images without the pixels on the right and below that fill no patch."""
+        """Return images without the pixels on the right and at the bottom that do not fill a patch."""
         if not self.crop_to_patches:
             return img
         height, width = (length - length % part for length, part in zip(img.shape[-2:], self.patch, strict=True))
@@ -238,7 +238,7 @@ class ViTransformerWrapper(Configurable):
         return img.shape[-2] // self.patch[0], img.shape[-1] // self.patch[1]
 
     def _embed_patches(self, img: Tensor, hidden_patches: Tensor | None) -> Tensor:
-        """What the stack sees of images:  b c height width -> b n d."""
+        """Return the patch embeddings of images:  (b, c, height, width) -> (b, n, d)."""
         down, across = self.patch
         x = self.patch_to_embedding(rearrange(img, 'b c (h p1) (w p2) -> b (h w) (p1 p2 c)', p1=down, p2=across))
         if hidden_patches is not None:
@@ -253,7 +253,7 @@ class ViTransformerWrapper(Configurable):
         return x if self.register_tokens is None else self._with_registers(x, self.register_tokens)
 
     def _with_registers(self, x: Tensor, registers: Tensor) -> Tensor:
-        """Rows of prefix tokens and patches, b n d, with those of registers, r d, where these stand."""
+        """Return prefix tokens and patches, (b, n, d), with registers, (r, d), inserted at their place."""
         at = self.num_prefix if self.registers_first else x.shape[1]
         return torch.cat((x[:, :at], registers.expand(x.shape[0], -1, -1), x[:, at:]), dim=1)
 
@@ -283,7 +283,7 @@ class ViTransformerWrapper(Configurable):
         return dict(pos_vectors=vectors, pos_known=known[..., 0])
 
     def _is_hidden(self, given: Tensor, patches: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Which patches (b n d) are hidden, b n; `given` as that, or b h w in the rows and columns of the grid."""
+        """Return a mask (b, n) of hidden patches (b, n, d); `given` as that, or (b, h, w) in the grid."""
         if self.mask_token is None:
             raise ValueError('`hidden_patches` was given, but the model has no `mask_token` to stand in for them')
         flat = given.flatten(1) if given.ndim == 3 else given
@@ -316,7 +316,7 @@ class ViTransformerWrapper(Configurable):
         return torch.cat((x[:, :at], x[:, at + count :]), dim=1) if self.registers_first else x[:, :at]
 
     def _pool(self, x: Tensor) -> Tensor:
-        """From prefix tokens and patches, b n d, to what the head reads.
+        """Return the input of the head from prefix tokens and patches, (b, n, d).
 
         mean         the mean of patches,  b d
         first        the first prefix token,  b d
@@ -335,7 +335,7 @@ class ViTransformerWrapper(Configurable):
 
 
 class TokenPool(nn.Module):
-    """What one learned query reads in all tokens:  b n d -> b d.
+    """Pooling of all tokens by one learned query:  (b, n, d) -> (b, d).
 
         p = attention(query, x),  p + ff(norm(p))
 
@@ -363,7 +363,7 @@ class TokenPool(nn.Module):
 
 
 class HeadPerToken(nn.ModuleList):
-    """The mean of the logits that each token's own head gives:  b p d -> b classes."""
+    """Mean of the logits of one head per token:  (b, p, d) -> (b, classes)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.stack([head(x[:, at]) for at, head in enumerate(self)]).mean(dim=0)
