@@ -1,4 +1,4 @@
-"""Stores of what was read, beside the weights: keys and tokens on the disk, their search, and models that look them up.
+"""Datastores of keys and tokens on the disk, their search, and models that retrieve from them.
 
 `python -m x_transformers.memory build CHECKPOINT STORE --text FILE` builds one.
 """

@@ -49,7 +49,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def checkpoint_in(folder: Path) -> Path:
-    """A folder with a model, or the newest one in the folder of a run."""
+    """Return a folder with a model, or the newest one in the folder of a run."""
     steps = {path.parent for path in folder.glob('step_*/config.json') if path.parent.name[5:].isdigit()}
     if (Present(folder) / 'config.json').is_file() or not steps:
         return folder
@@ -57,7 +57,7 @@ def checkpoint_in(folder: Path) -> Path:
 
 
 def loaded(options: argparse.Namespace) -> tuple[TransformerWrapper, Iterator[dict[str, torch.Tensor]]]:
-    """The model, and the text as it reads it."""
+    """Return the model, and the text as its token ids."""
     folder = checkpoint_in(options.checkpoint)
     net = TransformerWrapper.from_pretrained(folder).to(options.device).eval()
     length = options.length or net.max_seq_len

@@ -57,7 +57,7 @@ def sum_bytes(data: memoryview) -> str:
 
 
 def write_block(path: Path, keys: Tensor, values: Tensor) -> None:
-    """Write keys (n d) and values (n), atomically: it is on the disk when this returns."""
+    """Write keys (n, d) and values (n,) atomically. They are on the disk when this returns."""
     # whole numbers stand first, so that both begin at a multiple of their width
     parts = {'values': values, 'keys': keys}
     data, header, at = {name: bytes_of(t) for name, t in parts.items()}, {}, 0
@@ -75,7 +75,7 @@ def write_block(path: Path, keys: Tensor, values: Tensor) -> None:
 
 
 class Block:
-    """A block on the disk, memory-mapped: `keys` n d, `values` n.
+    """Block on the disk, memory-mapped: `keys` (n, d), `values` (n,).
 
     Raises ValueError if the file is damaged, or is of another width or type. `verify` looks at every byte.
     """
@@ -125,7 +125,7 @@ class Block:
             raise self.damaged('its checksum does not agree')
 
     def release(self) -> None:
-        """Let go of the memory that was read; what is asked for again is read again."""
+        """Release the memory of pages that were read. Later reads load them again."""
         with contextlib.suppress(AttributeError, OSError, ValueError):  # not on every system
             self.map.madvise(mmap.MADV_DONTNEED)
 
@@ -182,7 +182,7 @@ class KNNDatastore:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], backend: str = 'exact') -> KNNDatastore:
-        """The store of a folder.  Raises ValueError if there is none, or it is damaged."""
+        """Open the store of a folder.  Raises ValueError if there is none, or it is damaged."""
         about = Path(path) / 'store.json'
         if not about.is_file():
             raise ValueError(f'`path` got {str(path)!r}, where there is no datastore: it has no store.json')
@@ -191,7 +191,7 @@ class KNNDatastore:
         return cls(path=path, backend=backend, **sizes)
 
     def open_folder(self, folder: Path) -> None:
-        """Make the folder of a store, or go on with what one holds."""
+        """Create the folder of a store, or continue with an existing one."""
         folder.mkdir(parents=True, exist_ok=True)
         about = folder / 'store.json'
         if not about.exists():
@@ -232,13 +232,13 @@ class KNNDatastore:
         return self.full + len(self.tail[1])
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle and deepcopy, which map the files again."""
+        """Return the state for pickle and deepcopy, which map the files again."""
         return self.__dict__ | {'mapped': OrderedDict()}
 
     # reading
 
     def read_block(self, number: int) -> tuple[Tensor, Tensor]:
-        """The keys (n d) and values (n) of a block."""
+        """Return the keys (n, d) and values (n,) of a block."""
         if number * self.block == self.full:
             return self.tail
         if self.path is None:
@@ -260,7 +260,7 @@ class KNNDatastore:
             self.mapped[number].release()
 
     def blocks(self) -> Iterator[tuple[int, Tensor]]:
-        """The first entry of each block and its keys, which leave memory afterwards."""
+        """Yield the first entry of each block and its keys, which are released afterwards."""
         for number in range(-(-len(self) // self.block)):
             yield number * self.block, self.read_block(number)[0]
             self.release(number)
@@ -272,7 +272,7 @@ class KNNDatastore:
             self.release(number)
 
     def read(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys (... d) and values (...) of entries, on the CPU."""
+        """Return keys (..., d) and values (...) of entries, on the CPU."""
         wanted, order = index.detach().cpu().flatten().sort()
         keys = torch.empty(len(wanted), self.dim, dtype=DTYPES[self.dtype])
         values = torch.empty(len(wanted), dtype=torch.long)
@@ -298,7 +298,7 @@ class KNNDatastore:
     # writing
 
     def add(self, keys: Tensor, values: Tensor) -> None:
-        """Add entries, keys (n d) and values (n).
+        """Add entries, keys (n, d) and values (n,).
 
         raises   ValueError for other shapes, values outside of 0 .. 2**31 - 1, keys that are not finite in the dtype
                  of the store, and more than `size` entries
@@ -327,7 +327,7 @@ class KNNDatastore:
         self.tail = keys.clone(), values.clone()
 
     def store(self, keys: Tensor, values: Tensor) -> None:
-        """Write the block after the full ones."""
+        """Write the next block."""
         if self.path is None:
             self.kept.append((keys.clone(), values.clone()))
         else:
@@ -387,7 +387,7 @@ class KNNDatastore:
         return self
 
     def own(self, net: nn.Module, key_layer: int, key_at: str) -> None:
-        """Note whose keys these are, once."""
+        """Record which model the keys belong to, once."""
         owner = dict(fingerprint=fingerprint(net), key_layer=key_layer, key_at=key_at)
         if len(self) and self.owner != owner:
             changed = next(name for name in OWNER if self.owner[name] != owner[name])

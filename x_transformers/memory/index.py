@@ -1,4 +1,4 @@
-"""Approximate search by faiss, which is optional: clusters of keys whose numbers are rounded to 8 bits.
+"""Approximate search by faiss (optional): clusters of keys rounded to 8 bits.
 
     index/index.json            which entries are in it, how many clusters a query looks into, checksums of the files
     index/trained.faiss         the clusters
@@ -33,18 +33,18 @@ Blocks = Callable[[int, int], Iterator[Tensor]]  # the keys of entries from one 
 
 
 def engine() -> ModuleType:
-    """The package.  Raises ImportError that says what to install."""
+    """Return the faiss package.  Raises ImportError that says what to install."""
     return needed('faiss', "`backend='faiss'`", 'faiss')
 
 
 def clusters_for(entries: int) -> int:
-    """A power of two near the square root, with enough keys for each."""
+    """Return a power of two near the square root of the number of keys, with enough keys for each cluster."""
     wanted = 2 ** round(math.log2(max(entries, 1)) / 2)
     return max(min(wanted, MOST_CLUSTERS, entries // PER_CLUSTER), 1)
 
 
 class Index:
-    """The index in a folder, of a store that gives its keys by `blocks`."""
+    """Index in the folder of a store, which provides its keys by `blocks`."""
 
     def __init__(self, folder: Path, dim: int, blocks: Blocks) -> None:
         self.folder, self.dim, self.blocks = folder, dim, blocks
@@ -80,7 +80,7 @@ class Index:
         self.notes['files'][name] = sum_file(self.folder / name)
 
     def build(self, entries: int, sample: Callable[[int], Tensor]) -> None:
-        """Cover so many entries; `sample` gives keys to learn the clusters from."""
+        """Index the given number of entries. `sample` provides keys to train the clusters."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if 'trained.faiss' not in self.notes['files']:
             clusters = clusters_for(entries)
@@ -111,7 +111,7 @@ class Index:
                     file.unlink(missing_ok=True)
 
     def files_of(self, number: int) -> list[str]:
-        """The names of a shard: one, if it has been written."""
+        """Return the file names of a shard: one, if it has been written."""
         return [name for name in self.notes['files'] if name.startswith(f'shard-{number:05d}')]
 
     def shard(self, number: int) -> Any:
@@ -125,7 +125,7 @@ class Index:
         return self.shard(0).nlist
 
     def candidates(self, queries: Tensor, count: int, probes: int | None = None) -> Tensor:
-        """Entries (q c), the nearest `count` and some more by rounded keys; -1 for none."""
+        """Return entries (q, c): the nearest `count` and some more by rounded keys; -1 for none."""
         own, wanted = queries.detach().float().cpu().contiguous().numpy(), math.ceil(count * CANDIDATES) + 8
         found = []
         for number in range(-(-self.entries // SHARD)):

@@ -1,4 +1,4 @@
-"""What stands for a context in a datastore: hidden states of a causal model, each with the token that follows."""
+"""Keys of a datastore: hidden states of a causal model, each with the token that follows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEYS = ('ff_input', 'output')
 
 
 class KeyReader:
-    """Runs a net, and gives one hidden state for each token beside what it gave.
+    """Runner of a net that returns a hidden state for each token in addition to its output.
 
     key_layer   which feedforward that runs, from the last one, -1, or the first one, 0
     key_at      'ff_input', what that reads after its norm; or 'output', what heads read
@@ -43,7 +43,8 @@ class KeyReader:
         return self.net.attn_layers.dim
 
     def __call__(self, x: Tensor, headless: bool = False, **kwargs: Any) -> tuple[Tensor, Any, Tensor]:
-        """What the net gives for tokens (b n): its logits, its intermediates, and a hidden state for each token read.
+        """Return the output of the net for tokens (b, n): logits, intermediates, and a hidden state for each token
+        read.
 
         headless   what heads would read, in place of logits
 
@@ -76,7 +77,7 @@ class KeyReader:
         return bool(getattr(self.net, 'input_not_include_cache', False) if given is None else given)
 
     def keys(self, inputs: dict[str, Any]) -> Tensor:
-        """Hidden states (b n d) of a batch, in eval mode and without gradients."""
+        """Return hidden states (b, n, d) of a batch, in eval mode and without gradients."""
         with evaluating(list(self.net.modules())):
             place = next(self.net.parameters()).device
             moved: dict[str, Any] = {name: t.to(place) if torch.is_tensor(t) else t for name, t in inputs.items()}
@@ -93,7 +94,7 @@ class Entries(NamedTuple):
 
 
 def entries_of(inputs: dict[str, Any], ignore_index: int) -> Entries:
-    """The entries of a batch: every token with a next one that is real, in the same document, and to be predicted."""
+    """Return the entries of a batch: every token whose next token is real, in the same document, and a target."""
     if not torch.is_tensor(inputs.get('x')):
         raise ValueError('`loader` must give ids (b n), or dicts with these as `x`')
     inputs = dict(inputs)
@@ -114,7 +115,7 @@ def entries_of(inputs: dict[str, Any], ignore_index: int) -> Entries:
 
 
 def real_tokens(x: Tensor, count: int, kwargs: dict[str, Any]) -> Tensor:
-    """True (b count) for the last tokens that are no padding, by the masks that a net is called with."""
+    """Return a mask (b, count) of the last tokens, True if not padding, by the masks of the call."""
     real = torch.ones(x.shape[0], count, dtype=torch.bool, device=x.device)
     mask, start = kwargs.get('mask'), kwargs.get('seq_start_pos')
     if mask is not None:

@@ -1,4 +1,4 @@
-"""Language models that also say what followed similar contexts, of a text that they never learned."""
+"""kNN-LM: language models that interpolate with tokens that followed similar contexts in a datastore."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def log_share(share: float) -> float:
 
 
 def kernel_log_probs(found: Neighbours, temperature: float, vocabulary: int) -> Tensor:
-    """log p(y) of the tokens of neighbours (... k) by their distances (... V); -inf for tokens that none has.
+    """Return log p(y) of the tokens of neighbors (..., k) by their distances, (..., V); -inf for all other tokens.
 
         p(y)  ~  sum over neighbours of y  exp(-distance / temperature)
 
@@ -48,14 +48,14 @@ def kernel_log_probs(found: Neighbours, temperature: float, vocabulary: int) -> 
 
 
 def mixed(log_knn: Tensor, log_lm: Tensor, lam: float) -> Tensor:
-    """log(lam p_knn + (1 - lam) p_lm); where there is no p_knn, log p_lm."""
+    """Return log(lam p_knn + (1 - lam) p_lm), or log p_lm where there is no p_knn."""
     if lam == 0:
         return log_lm
     return torch.logaddexp(log_share(lam) + log_knn, log_share(1 - lam) + log_lm)
 
 
 def golden_section(loss: Callable[[float], float], tolerance: float = 1e-4) -> float:
-    """Where from 0 to 1 a loss is least that first falls and then rises."""
+    """Return the minimizer in [0, 1] of a unimodal loss."""
     low, high = 0.0, 1.0
     left, right = 1 - GOLDEN, GOLDEN
     at_left, at_right = loss(left), loss(right)
@@ -72,7 +72,7 @@ def golden_section(loss: Callable[[float], float], tolerance: float = 1e-4) -> f
 
 
 class Tuned(NamedTuple):
-    """The best share, and the mean loss in nats with it, and of the net alone."""
+    """Best share, and the mean loss in nats with it and of the net alone."""
 
     lam: float
     mixed: float
@@ -135,7 +135,9 @@ class KNNLMWrapper(WithDatastore):
     def both(
         self, x: Tensor, exclude: Tensor | None, keep: int | None, kwargs: dict[str, Any]
     ) -> tuple[Tensor, Tensor | None, Any]:
-        """Log probabilities (b n l) of the net and of neighbours, and intermediates. Without weight none are sought."""
+        """Return log probabilities (b, n, l) of the net and of neighbors, and intermediates. A weight of 0 skips the
+        search.
+        """
         refuse_returns(kwargs)
         self.check_owner(self.net)
         kept = {} if keep is None else {'logits_to_keep': keep}
@@ -154,19 +156,19 @@ class KNNLMWrapper(WithDatastore):
         return lm, kernel_log_probs(found, self.temperature, lm.shape[-1]).to(lm.dtype), intermediates
 
     def log_probs(self, x: Tensor, exclude: Tensor | None = None, **kwargs: Any) -> Tensor:
-        """Log probabilities of the next tokens (b n l), in eval mode and without gradients. See `forward`."""
+        """Return log probabilities of the next tokens (b, n, l), in eval mode and without gradients. See `forward`."""
         with evaluating(list(self.modules())):
             return self(check_ids(x, 'x', 1, self.net.num_tokens), exclude, **kwargs)
 
     def tune_lambda(self, loader: Iterable[Tensor | Mapping[str, Any]], *, ignore_index: int = -100) -> float:
-        """Set `lam` to what makes a held-out text the most probable, by golden-section search, and return it.
+        """Set `lam` to maximize the probability of a held-out text, by golden-section search, and return it.
 
         loader   batches as for `KNNDatastore.build`, of text that neither the net nor the datastore knows
         """
         return self.tuned(loader, ignore_index=ignore_index).lam
 
     def tuned(self, loader: Iterable[Tensor | Mapping[str, Any]], *, ignore_index: int = -100) -> Tuned:
-        """`tune_lambda`, with the mean loss that it comes to."""
+        """Run `tune_lambda` and return its mean loss too."""
         before, self.lam = self.lam, 0.5  # look up, whatever it was
         try:
             pairs = [self.of_targets(batch, ignore_index) for batch in loader]
@@ -183,7 +185,7 @@ class KNNLMWrapper(WithDatastore):
         return Tuned(self.lam, loss(self.lam), loss(0.0))
 
     def of_targets(self, batch: Tensor | Mapping[str, Any], ignore_index: int) -> tuple[Tensor, Tensor]:
-        """Log probabilities of neighbours and of the net for the tokens to be predicted, each (e)."""
+        """Return log probabilities of neighbors and of the net for the targets, each (e,)."""
         entries = entries_of(dict(batch) if isinstance(batch, Mapping) else {'x': batch}, ignore_index)
         with evaluating(list(self.modules())):
             place = next(self.net.parameters()).device

@@ -1,4 +1,4 @@
-"""What wrappers around a model of tokens and a datastore share: whose keys those are, and the search for each token."""
+"""Base of models with a datastore: ownership of the keys, and the search for each token."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ ASKED = ('max_seq_len', 'num_tokens', 'logits_dim', 'can_cache_kv', 'can_cache_k
 
 
 def opened(datastore: Any) -> KNNDatastore:
-    """A datastore, or that of a folder."""
+    """Return a datastore, or open that of a folder."""
     if isinstance(datastore, (str, os.PathLike)):
         return KNNDatastore.open(datastore)
     return datastore
 
 
 def state_of(net: nn.Module) -> tuple[tuple[int, int], ...]:
-    """Numbers that change when weights are replaced or written to, in hardly any time."""
+    """Return a cheap fingerprint that changes when weights are replaced or written to."""
     tensors = [t for t in (*net.parameters(), *net.buffers()) if t is not None]
     return tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
 
 
 class WithDatastore(Configurable):
-    """A net of tokens that looks up its hidden states in a datastore, and is read as a net itself."""
+    """Wrapper of a token model that looks up its hidden states in a datastore, and is called like the model."""
 
     def attach(self, net: nn.Module, datastore: Any, k: int, key_layer: int, key_at: str) -> None:
-        """Keep the parts, once it is sure that they fit."""
+        """Store the parts, after checking that they fit."""
         store = opened(datastore)
         if not len(store):
             raise ConfigError('`datastore` holds no entries: build it first')
@@ -55,7 +55,7 @@ class WithDatastore(Configurable):
 
     @property
     def owner_net(self) -> nn.Module:
-        """The model whose hidden states are the keys."""
+        """Return the model whose hidden states are the keys."""
         return self.net
 
     def __getattr__(self, name: str) -> Any:
@@ -67,19 +67,19 @@ class WithDatastore(Configurable):
             return getattr(self.net, name)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """`AutoregressiveWrapper.generate` of this model."""
+        """Call `AutoregressiveWrapper.generate` on this model."""
         return AutoregressiveWrapper(self).generate(*args, **kwargs)
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[Tensor]:
-        """`AutoregressiveWrapper.stream` of this model."""
+        """Call `AutoregressiveWrapper.stream` on this model."""
         return AutoregressiveWrapper(self).stream(*args, **kwargs)
 
     def beam_search(self, *args: Any, **kwargs: Any) -> Any:
-        """`AutoregressiveWrapper.beam_search` of this model."""
+        """Call `AutoregressiveWrapper.beam_search` on this model."""
         return AutoregressiveWrapper(self).beam_search(*args, **kwargs)
 
     def score(self, *args: Any, **kwargs: Any) -> Tensor:
-        """`AutoregressiveWrapper.score` of this model."""
+        """Call `AutoregressiveWrapper.score` on this model."""
         return AutoregressiveWrapper(self).score(*args, **kwargs)
 
     @eager_only
@@ -101,12 +101,12 @@ class WithDatastore(Configurable):
         self.__dict__['known_state'] = state
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle and deepcopy, whose weights lie elsewhere."""
+        """Return the state for pickle and deepcopy, which store the weights elsewhere."""
         return {name: value for name, value in self.__dict__.items() if name != 'known_state'}
 
     @eager_only
     def look_up(self, hidden: Tensor, real: Tensor, exclude: Tensor | None) -> Neighbours:
-        """The neighbours of hidden states (b n d); of what is not real (b n), none."""
+        """Return the neighbors of hidden states (b, n, d), none for padding (b, n)."""
         found = self.datastore.search(hidden[real], self.k, None if exclude is None else exclude[real])
         blank = (torch.inf, 0, -1)
         full = [t.new_full((*real.shape, self.k), fill) for t, fill in zip(found, blank, strict=True)]
@@ -116,7 +116,7 @@ class WithDatastore(Configurable):
 
 
 def tokens_read(x: Tensor, out: Tensor, hidden: Tensor, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Hidden states, and which are of real tokens, for the last tokens whose output (b m ...) is there."""
+    """Return hidden states, and a mask of real tokens, for the last tokens with an output (b, m, ...)."""
     real = real_tokens(x, hidden.shape[1], kwargs)
     return hidden[:, -out.shape[1] :], real[:, -out.shape[1] :]
 
@@ -129,7 +129,7 @@ def refuse_returns(kwargs: dict[str, Any]) -> None:
 
 
 def answer(out: Tensor, intermediates: Any, wanted: bool, kwargs: dict[str, Any]) -> Any:
-    """The output, with what was asked for beside it."""
+    """Return the output, with the requested extras."""
     if wanted:
         return out, intermediates
     return (out, intermediates.mems) if kwargs.get('return_mems') else out

@@ -1,4 +1,4 @@
-"""The nearest keys of queries: exact, over any number of blocks, and without all distances at once."""
+"""Exact search for the nearest keys, over any number of blocks, without the full distance matrix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GATHERED = 2**24  # numbers of stored keys in memory at once
 
 
 class Neighbours(NamedTuple):
-    """The nearest entries, the nearest first.
+    """Nearest entries, the nearest first.
 
     distances   ... k   squared Euclidean distances, infinite where there is no entry
     values      ... k   what the entries stand for; 0 where there is none
@@ -27,7 +27,7 @@ class Neighbours(NamedTuple):
 
 
 def without(distances: Tensor, index: Tensor, exclude: Tensor | None) -> Tensor:
-    """Distances (q k) with infinity for entries (q k) that are excluded (q e)."""
+    """Return distances (q, k) with infinity for entries (q, k) that are excluded (q, e)."""
     if exclude is None:
         return distances
     for one in exclude.unbind(dim=-1):
@@ -36,14 +36,14 @@ def without(distances: Tensor, index: Tensor, exclude: Tensor | None) -> Tensor:
 
 
 def scores(queries: Tensor, keys: Tensor) -> Tensor:
-    """Squared distances (q n) up to a term of the query alone: -2 q k + k^2."""
+    """Return squared distances (q, n) up to a term of the query alone: -2 q k + k^2."""
     return torch.addmm(keys.square().sum(dim=-1), queries, keys.mT, alpha=-2.0)
 
 
 def nearest(
     queries: Tensor, blocks: Iterable[tuple[int, Tensor]], count: int, exclude: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Scores and entries (q count) of the nearest keys in blocks `(first entry, keys n d)`, a running choice."""
+    """Return scores and entries (q, count) of the nearest keys in blocks `(first entry, keys n d)`, block by block."""
     best = queries.new_full((len(queries), 0), torch.inf)
     index = torch.zeros((len(queries), 0), dtype=torch.long, device=queries.device)
     rows = max(SCORES // max(len(queries), 1), 1)
@@ -65,7 +65,7 @@ def nearest(
 
 
 def hide(found: Tensor, start: int, exclude: Tensor) -> Tensor:
-    """Scores (q n) of entries from `start` on, infinite for those that are excluded (q e)."""
+    """Return scores (q, n) of entries from `start` on, infinite for those that are excluded (q, e)."""
     place = exclude - start
     inside = (place >= 0) & (place < found.shape[-1])
     if not inside.any():
@@ -78,7 +78,7 @@ def hide(found: Tensor, start: int, exclude: Tensor) -> Tensor:
 def exact(
     queries: Tensor, index: Tensor, count: int, exclude: Tensor | None, read: Callable[[Tensor], tuple[Tensor, Tensor]]
 ) -> Neighbours:
-    """The `count` nearest of candidates (q c), by distances computed from stored keys, which `read` gives with values.
+    """Return the `count` nearest of candidates (q, c), by distances from stored keys, which `read` returns with values.
 
     A candidate of -1 is none.
     """
@@ -99,6 +99,6 @@ def exact(
 
 
 def pieces(queries: Tensor, exclude: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Queries (q d) with what they exclude (q e), some at a time."""
+    """Yield parts of the queries (q, d) with their exclusions (q, e)."""
     for at in range(0, max(len(queries), 1), QUERIES):
         yield queries[at : at + QUERIES], None if exclude is None else exclude[at : at + QUERIES]

@@ -1,4 +1,4 @@
-"""Language models that learn, token by token, how far to trust what a datastore has found."""
+"""SPALM: language models with a learned gate between their output and a datastore."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class SPALMWrapper(WithDatastore):
 
     @staticmethod
     def of_last(t: Tensor | None, x: Tensor, name: str, count: int) -> Tensor | None:
-        """The part of a tensor (b n ...) for the last tokens."""
+        """Return the part of a tensor (b, n, ...) for the last tokens."""
         if t is None:
             return None
         if a_tensor(t, name).ndim != 3 or t.shape[:2] != x.shape or t.is_floating_point():
@@ -132,7 +132,7 @@ class SPALMWrapper(WithDatastore):
         return t[:, -count:]
 
     def joined(self, h: Tensor, neighbours: Any) -> Tensor:
-        """z (b n d) from the output of the net, and tokens that were found (b m k) for the last m of them."""
+        """Return z (b, n, d) from the output of the net, and the retrieved tokens (b, m, k) of the last m tokens."""
         head: Any = self.net.to_logits
         if neighbours.shape[1] < h.shape[1]:  # what stands in front of the tokens has none
             neighbours = F.pad(neighbours, (0, 0, h.shape[1] - neighbours.shape[1], 0), value=-1)
@@ -146,7 +146,7 @@ class SPALMWrapper(WithDatastore):
         return torch.where(none, h, (1 - gate) * m + gate * h)
 
     def retrieve(self, x: Tensor, exclude: Tensor | None = None, **kwargs: Any) -> Tensor:
-        """The tokens of the neighbours of each token (b n k), -1 for none, as the frozen model reads it.
+        """Return the tokens of the neighbors of each token (b, n, k), -1 for none, by the frozen model.
 
         **kwargs   to that model; of those for the net, what concerns its own past is left out
         """

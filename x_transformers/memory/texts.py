@@ -1,4 +1,4 @@
-"""Texts for a datastore: the tokens of files, in overlapping windows."""
+"""Texts for a datastore: tokens of files, in overlapping windows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PIECE = 2**20  # bytes of a file that are read at once
 
 
 def tokenizer_of(folder: Path, num_tokens: int) -> Callable[[bytes], Sequence[int]]:
-    """From bytes to ids, as the tokenizer.json of a checkpoint says; without one, a byte is an id.
+    """Return a function from bytes to ids, by the tokenizer.json of a checkpoint; without one, bytes are ids.
 
     raises   ValueError for a model of other ids, ImportError that says what to install
     """
@@ -38,7 +38,7 @@ def tokenizer_of(folder: Path, num_tokens: int) -> Callable[[bytes], Sequence[in
 
 
 def lines(paths: Iterable[Path]) -> Iterator[bytes]:
-    """The files, some whole lines at a time; a part of one that is too long."""
+    """Yield the files, some whole lines at a time, or parts of lines that are too long."""
     for path in paths:
         with open(path, 'rb') as file:
             while piece := file.read(PIECE):
@@ -46,7 +46,7 @@ def lines(paths: Iterable[Path]) -> Iterator[bytes]:
 
 
 def windows(pieces: Iterable[Sequence[int]], length: int, overlap: int) -> Iterator[tuple[list[int], int]]:
-    """Rows of `length` ids, and how many of them are there as context only, having been in the row before.
+    """Yield sequences of `length` ids, and how many of them are only context from the previous one.
 
     The last row is shorter.
     """
@@ -65,7 +65,7 @@ def windows(pieces: Iterable[Sequence[int]], length: int, overlap: int) -> Itera
 
 
 def batches(rows: Iterable[tuple[list[int], int]], size: int) -> Iterator[dict[str, Tensor]]:
-    """Rows of one length, `size` at a time, as `KNNDatastore.build` takes them."""
+    """Yield sequences of equal length, `size` at a time, as `KNNDatastore.build` takes them."""
     held: list[tuple[list[int], int]] = []
     for row in rows:
         if held and (len(held) == size or len(row[0]) != len(held[0][0])):
