@@ -691,7 +691,7 @@ def stack_inputs(stack, inputs):
     known = ('condition', 'context', 'context_mask', 'context_pos', 'attn_bias', 'rotary_pos_emb', 'pos')
     known += ('in_attn_cond', 'deep_embeds_and_ids', 'polar_pos_emb', 'self_attn_kv_residuals')
     known += ('cross_attn_kv_residuals', 'self_attn_additional_kv', 'additional_kv_mask', 'route_additional_kv_to_top')
-    places = {'pos_vectors': vectors.flip(1)} if any(f.reads_positions for f in stack.features.active) else {}
+    places = {'pos_vectors': vectors.flip(1)} if any(f.gives_positions is None for f in stack.features.active) else {}
     return {'sum_embeds': vectors, **places, **{name: value for name, value in inputs.items() if name in known}}
 
 

@@ -90,7 +90,9 @@ class ChoosesKernel:
         self.operators: tuple[Operator, ...] = tuple([o for o in OPERATORS if reasons[o] is None])[
             : 1 if always else None
         ]
-        self.eager_inputs = {name: f.falls_back for f in scoring(on) if not f.fuses and not f.flags for name in f.takes}
+        self.eager_inputs = {
+            name: f.fuses is None for f in scoring(on) if not f.fuses and not f.flags for name in f.takes
+        }
         self.kernel = eager if reasons[FUSED] is not None else fused
 
     @property

@@ -619,7 +619,8 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
         self.num_attn_layers, self.num_cross_attn_layers, self.num_ff_layers = map(self.layer_types.count, 'acf')
         if self.rel_pos_kwargs and getattr(self, 'rel_pos', None) is None:
             warn_once('`rel_pos_kwargs` has no effect unless a position bias is set')
-        own_positions = any(f.gives_positions for f in on.active) and not any(f.reads_positions for f in on.active)
+        positions = {f.gives_positions for f in on.active}  # None: by the vectors of the model
+        own_positions = True in positions and None not in positions
         self.disable_abs_pos_emb = own_positions if disable_abs_pos_emb is None else disable_abs_pos_emb
         with building_twins():
             self.layers = ModuleList(self.build_layer(index, kind) for index, kind in enumerate(self.layer_types))

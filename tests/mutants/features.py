@@ -340,7 +340,7 @@ BUGS = {
     'features/universal.py': ('test_universal.py', [
         ('runs count from zero', 'return x if inside else self.signalled(x, call, run + 1)', 'return x if inside else self.signalled(x, call, run)'),
         ('the first of two branches alone', 'run, inside = divmod(call.step, self.host.len_default_block)', 'run, inside = divmod(call.step, 1)'),
-        ('positions go on in a window', 'gives_positions = begins_anew = True', 'gives_positions = True'),
+        ('positions go on in a window', "gives_positions, counts_from = True, 'segment'", 'gives_positions = True'),
         ('positions count padding', 'pos = call.key_positions(x)[..., -call.new :]', 'pos = torch.arange(call.new, device=x.device)'),
         ('a convolution looks ahead', 'F.pad(known, (0, 0, missing, 0) if self.causal', 'F.pad(known, (0, 0, missing - 1, 1) if self.causal'),
         ('the past of a convolution is forgotten', 'known = x if recall is None else recall(x)', 'known = x', 'test_laws.py::test_cache -kut_transition'),
@@ -377,7 +377,7 @@ BUGS = {
         ('cached keys lose their positions', 'rows = rows if begins else held', 'rows = rows', 'test_laws.py::test_cache -ktupe'),
         ('padding counts in positions', 'pos = pos if start is None else pos - start.unsqueeze(-1)', 'pos = pos + 0'),
         ('tokens in front have one', 'known = (at >= 0) &', 'known = (at >= -1) &'),
-        ('sums of positions and contents too', 'reads_positions = True', 'reads_positions = False'),
+        ('sums of positions and contents too', 'gives_positions = None', 'gives_positions = False'),
     ]),
     'features/relative.py': ('test_xl.py', [
         ('distances count ahead', 'of_cosines * sin - of_sines * cos', 'of_cosines * sin + of_sines * cos'),

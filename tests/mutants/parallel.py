@@ -7,7 +7,7 @@ BUGS = {
         ('what joins tokens may stand where the sequence is cut', '    if not sequence:  # it acts', '    if True:  # it acts'),
         ('features without flags are not asked', 'if not (on or feature.is_own) and (feature.flags or', 'if not on and (True or', 'ecosystem/test_distributed.py -kfeatures_of_users'),
         ('modules of users are taken for ours', "return kind.__module__.partition('.')[0] == PACKAGE or 'cuts' in vars(kind)", 'return True', 'ecosystem/test_distributed.py -kfeatures_of_users'),
-        ('what a feature says against it is not heard', 'reason = feature.uncut or (', "reason = '' or ("),
+        ('what a feature says against it is not heard', "reason = feature.reason('several devices') or (", "reason = '' or ("),
         ('tables that are read elsewhere are not', "if id(getattr(module.shared[0], 'emb', None)) in cut}", 'if False}', 'ecosystem/test_distributed.py -mslow -ktied_heads_inside_of_others'),
         ('some of the heads turn', 'if attn.rotate_num_heads != attn.heads:', 'if False:'),
         ('projections of users are cut', 'refuse_unknown([attn.to_q, attn.to_k, attn.to_v], (nn.Linear, nn.Identity), UNKNOWN)', 'pass'),

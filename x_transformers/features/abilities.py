@@ -57,15 +57,15 @@ class Abilities:
     @overridable
     def can_cache_kv_outside_max_seq_len(self) -> bool:
         of_stack = known_stack(self.attn_layers).features.active
-        return not (self.has_absolute_positions or any(feature.from_first for feature in of_stack))
+        return not (self.has_absolute_positions or any(feature.counts_from == 'call' for feature in of_stack))
 
     @overridable
     def has_absolute_positions(self) -> bool:
         """Whether positions begin anew in every segment, unless the caller says where it stands."""
         if self.pos_emb is not None and self.pos_emb is not no_positions:
             return True
-        of_stack = any(feature.begins_anew for feature in known_stack(self.attn_layers).features.active)
-        return of_stack or any(feature.bounded for feature in self.features.active)
+        features = (*known_stack(self.attn_layers).features.active, *self.features.active)
+        return any(feature.counts_from == 'segment' for feature in features)
 
     @overridable
     def follows_length(self) -> bool:

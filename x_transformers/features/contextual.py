@@ -118,11 +118,9 @@ class UseCoPE(AttentionFeature):
     row_wise = True
     cuts = {}
 
-    @property
-    def uncut(self) -> str:
-        return 'it mixes heads' if self.cope_talking_heads else ''
-
     def setup(self, host: Any) -> None:
+        if self.cope_talking_heads:
+            self.refuse({'several devices': 'it mixes heads'})
         if not host.causal:
             raise ConfigError(f'`use_cope` needs `causal`: {self.reason("cross-attention")}')
         self.positions = ContextualPositions(
@@ -183,13 +181,13 @@ class Selective(AttentionFeature):
     paper = 'Selective Attention Improves Transformer, arXiv:2410.02703'
     selective = flag(False, 'let tokens mask earlier tokens for later queries')
     refuses = {
+        'several devices': 'the first head masks keys for all heads',
         'cross-attention': 'a token masks others for later queries of the same sequence',
         'some tokens': 'queries mask keys for later queries',
         'cache': 'later queries need the masks of all earlier ones',
     }
     row_wise = True
     carries = ('votes',)
-    uncut = 'the first head masks keys for all heads'
 
     def setup(self, host: Any) -> None:
         if not host.causal:

@@ -160,7 +160,7 @@ def adds_positions(host: Any) -> bool:
 def hands_on_positions(host: Any) -> bool:
     """Whether the stack of a model reads the vectors of positions apart from the tokens."""
     for feature in known_stack(host.attn_layers).features.active:
-        if feature.reads_positions:
+        if feature.gives_positions is None:
             return True
     return False
 
@@ -299,7 +299,7 @@ class AxialPositions(ModelFeature):
         'abs_pos_emb_scale': 'axial positions have no such table to scale',
     }
     stored_as = {'tables': 'axial_pos'}
-    bounded = True
+    counts_from = 'segment'
 
     def setup(self, host: Any) -> None:
         self.lengths = tuple(map(int, self.axial_abs_pos_emb))

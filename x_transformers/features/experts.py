@@ -236,7 +236,7 @@ class MixtureOfExperts(FeedForwardFeature):
         return self.moe_balance_loss > 0
 
     in_slices = True
-    uncut = 'experts are not sharded by channels'
+    refuses = {'several devices': 'experts are not sharded by channels'}
 
     def setup(self, host: Any) -> None:
         experts, sigmoid = self.moe_experts, self.moe_kind == 'sigmoid'

@@ -143,7 +143,7 @@ class CustomActivation(FeedForwardFeature):
         Check('a torch module', lambda value: isinstance(value, nn.Module), 'nn.Module') | none,
         example=nn.Tanh(),
     )
-    uncut = 'it may combine all inner channels'
+    refuses = {'several devices': 'it may combine all inner channels'}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -171,7 +171,7 @@ class UseSoLU(FeedForwardFeature):
     paper = 'Softmax Linear Units, transformer-circuits.pub/2022/solu'
     solu = flag(False, 'softmax linear unit with a norm, instead of GELU')
     yields_to = ('custom_activation',)
-    uncut = 'its softmax is over all inner channels'
+    refuses = {'several devices': 'its softmax is over all inner channels'}
 
     def activation(self) -> nn.Module:
         return SoLU(self.host.dim_inner)
@@ -242,7 +242,7 @@ class PostActivationNorm(FeedForwardFeature):
 
     paper = 'NormFormer, arXiv:2110.09456'
     post_act_ln = flag(False, 'layer norm after the activation')
-    uncut = 'it normalizes all inner channels together'
+    refuses = {'several devices': 'it normalizes all inner channels together'}
 
     def layers(self, modules: list[nn.Module]) -> list[nn.Module]:
         return [modules[0], LayerNorm(self.host.dim_inner), *modules[1:]]
@@ -268,7 +268,7 @@ class DepthScaledFeedForward(FeedForwardFeature):
         size | none,
         example=3,
     )
-    idle_beside = {'output_proj_depth': 'zero_init_output'}
+    options = {'output_proj_depth': 'not zero_init_output'}
     cuts = {}
 
     def initialise(self) -> None:
@@ -325,7 +325,7 @@ class ChunkedFeedForward(FeedForwardFeature):
         example=3,
     )
     chunk_checkpoint = flag(False, 'recompute each chunk in the backward pass, to save memory in training')
-    uncut = 'each slice would wait for the other devices'
+    refuses = {'several devices': 'each slice would wait for the other devices'}
 
     def initialise(self) -> None:
         """Refuse what would not be the same slice by slice."""

@@ -47,9 +47,8 @@ class HeadDims(AttentionFeature):
         **dict.fromkeys(('gate_values', 'output_gate'), EQUAL),
         **dict.fromkeys(('orthog_projected_values', 'orthog_projected_values_per_head'), EQUAL),
     }
-    refuses = {'polar_pos_emb': EQUAL}
+    refuses = {'several devices': 'its heads differ in width', 'polar_pos_emb': EQUAL}
     settles = ('shape', 'dim_merged', 'head_widths')
-    uncut = 'its heads differ in width'
 
     def widths(self, widths: Any) -> Any:
         host, dims = self.host, tuple(self.head_dims)

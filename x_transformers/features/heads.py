@@ -26,7 +26,7 @@ class QKNorm(AttentionFeature):
     qk_norm_scale = flag(10, 'fixed factor of the cosines', positive, example=4)
     qk_norm_dim_scale = flag(False, 'learn a scale per head and channel instead of the fixed factor')
     stored_as = {'q_scale': 'qk_norm_q_scale', 'k_scale': 'qk_norm_k_scale'}
-    idle_beside = {'qk_norm_scale': 'qk_norm_dim_scale'}
+    options = {'qk_norm_scale': 'not qk_norm_dim_scale'}
     keys_may_leave = True
     settles = ('logit_scale',)
     cuts = {'q_scale': (0, 'heads'), 'k_scale': (0, 'kv_heads')}
@@ -268,7 +268,7 @@ class ProjectionNorm(AttentionFeature):
     )
     clashes = {'latent_rope_subheads': 'some of its key heads come from another projection'}
     stored_as = {'q_norm': 'q_proj_norm', 'k_norm': 'k_proj_norm'}
-    uncut = 'it normalizes all heads together'
+    refuses = {'several devices': 'it normalizes all heads together'}
 
     def setup(self, host: Any) -> None:
         options = dict(eps=self.qk_proj_norm_eps, unit_offset=self.qk_proj_norm_unit_offset)

@@ -95,6 +95,7 @@ class Hybrid(AttentionFeature):
 
     paper = 'Hymba, arXiv:2411.13676'
     refuses = {
+        'several devices': 'a custom module may combine all heads',
         'some tokens': 'it processes the tokens in order',
         'documents': 'its module runs across documents',
         'cross-attention': 'it runs along one sequence, in parallel with self-attention',
@@ -117,7 +118,6 @@ class Hybrid(AttentionFeature):
     hybrid_learned_mix = flag(False, 'compute the mix per token and head from the input, instead of one half')
     stored_as = {'module': 'hybrid_module', 'norms': 'hybrid_norms', 'to_mix': 'hybrid_mix'}
     remembers = {'hybrid_hidden': Running(batch_first=False), 'hybrid inputs': PerToken()}
-    uncut = 'a custom module may combine all heads'
 
     @classmethod
     def is_on(cls, values: Any) -> bool:

@@ -25,7 +25,7 @@ class RopeSubheads(AttentionFeature):
     needs = {'use_latent_kv': 'these key heads bypass the latents'}
     clashes = {'rotate_num_heads': 'both set the number of rotated heads'}
     stored_as = {'to_keys': 'to_rotateable_k'}
-    uncut = 'some heads are not like the others'
+    refuses = {'several devices': 'some heads are not like the others'}
 
     def widths(self, widths: Any) -> Any:
         shape, own = self.host.shape, self.latent_rope_subheads

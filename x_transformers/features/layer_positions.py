@@ -107,8 +107,8 @@ class LayerPositionsInModel(ModelFeature):
     def setup(self, host: Any) -> None:
         tables = known_stack(host.attn_layers).features.find(LayerPositions)
         self.most: int = 0 if tables is None else tables.per_layer_abs_pos_emb
-        self.bounded = tables is not None
-        if self.bounded and getattr(host, 'max_mem_len', 0):
+        self.counts_from = None if tables is None else 'segment'
+        if tables is not None and getattr(host, 'max_mem_len', 0):
             raise ConfigError(
                 '`per_layer_abs_pos_emb` does not go with `max_mem_len`: memories have no position in a table'
             )

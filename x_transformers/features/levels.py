@@ -297,20 +297,18 @@ class StackFeature(Feature):
     streams are part of the batch axis of x, (b s, n, d).
 
     A state in `remembers` belongs to the whole stack; `call.state(name, call.step)` is a separate one per layer.
-    `gives_positions`: models add no absolute positions. `reads_positions`: models pass their position embeddings as
-    `pos_vectors` instead. `needs_no_depth`: the feature sets the number of layers.
-    `from_first`: its result for a token depends on the index after the first token of the call, or the first memory;
-    `begins_anew`: on the index in the segment, independent of memories.
+    `gives_positions`: True if models add no absolute positions, None if they pass theirs as `pos_vectors` instead.
+    `needs_no_depth`: the feature sets the number of layers.
+    `counts_from`: 'call' if its result for a token depends on the index after the first token of the call, or the first
+    memory; 'segment' if on the index in the segment, independent of memories.
     `per_head`: it passes values per head to the layers.
     `keeps_blocks`: False if layers no longer form equal blocks.
     `follows_length`: its result for a token depends on the number of tokens in the call, which excludes drafted tokens.
     `starts_over(cache, count, pads)`: True if cached tokens must be recomputed once there are `count` more tokens.
     """
 
-    gives_positions: ClassVar[bool] = False
-    reads_positions: ClassVar[bool] = False
-    from_first: ClassVar[bool] = False
-    begins_anew: ClassVar[bool] = False
+    gives_positions: ClassVar[bool | None] = False
+    counts_from: ClassVar[str | None] = None
     per_head: ClassVar[bool] = False
     needs_no_depth: ClassVar[bool] = False
     keeps_blocks: ClassVar[bool] = True
@@ -345,14 +343,12 @@ class ModelFeature(Feature):
     (None if there are none) and the inputs of these layers in this one. If generation ran a segment in several calls,
     `call` has only their `trace` and `new_states`, and no inputs.
 
-    `gives_log_probs`: the logits are log probabilities.
     `by_token`: losses may be computed for some tokens at a time: `spread` and `logits` treat each token separately, and
     `answer` returns the output unchanged.
-    `bounded`: positions have a maximum.
+    `counts_from`: 'segment' if positions have a maximum, so that each segment begins at the first one.
     """
 
-    bounded: bool = False
-    gives_log_probs: ClassVar[bool] = False
+    counts_from: str | None = None
     by_token: ClassVar[bool] = False
 
 

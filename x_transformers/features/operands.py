@@ -88,7 +88,7 @@ class CollabHeads(AttentionFeature):
             'dim_latent_rope',
         )
     }
-    uncut = 'heads share one projection'
+    refuses = {'several devices': 'heads share one projection'}
 
     def widths(self, widths: Any) -> Any:
         shape = self.host.shape

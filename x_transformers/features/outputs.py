@@ -107,6 +107,7 @@ class GateValues(AttentionFeature):
         if self.gate_values:
             self.from_input = self.gate('gate_values', host.dim)
         if self.output_gate:
+            self.refuse({'several devices': 'its gates depend on all heads'})
             self.from_values = self.gate('output_gate', host.shape.dim_inner)
         if not self.low_rank_silu_gates and not (self.gate_values_rank or self.output_gate_rank):
             warn_once('`low_rank_silu_gates` has no effect unless `gate_values_rank` or `output_gate_rank` is set')
@@ -130,10 +131,6 @@ class GateValues(AttentionFeature):
     def cuts(self) -> dict[str, tuple[int, str]]:
         names = ('from_input.weight', 'from_input.bias') if self.gate_values_rank is None else ('from_input.up.weight',)
         return dict.fromkeys(names, (0, 'heads'))
-
-    @property
-    def uncut(self) -> str:
-        return 'its gates depend on all heads' if self.output_gate else ''
 
     def output(self, out: Tensor, call: Any) -> Tensor:
         heads, logits = self.host.shape.heads, []
@@ -221,7 +218,7 @@ class AttentionOnAttention(AttentionFeature):
     paper = 'Attention on Attention, arXiv:1908.06954'
     on_attn = flag(False, 'use a gated linear unit as the output projection')
     settles = ('to_out',)
-    uncut = 'it gates the sum over all heads'
+    refuses = {'several devices': 'it gates the sum over all heads'}
 
     def initialise(self) -> None:
         host = self.host
@@ -249,7 +246,7 @@ class OutputProjDepth(AttentionFeature):
         size | none,
         example=3,
     )
-    idle_beside = {'output_proj_depth': 'zero_init_output'}
+    options = {'output_proj_depth': 'not zero_init_output'}
     cuts = {}
 
     def initialise(self) -> None:

@@ -159,7 +159,7 @@ class PolarPositions(StackFeature):
     }
     stored_as = {'module': 'polar_pos_emb'}
     gives_positions = True
-    uncut = 'its angle shifts are per head'
+    refuses = {'several devices': 'its angle shifts are per head'}
 
     def setup(self, host: Any) -> None:
         self.module = PolarEmbedding(host.attn_dim_head, host.attn_heads, bool(self.polar_bias_uniform_init))
@@ -179,7 +179,7 @@ class PositionInfused(StackFeature):
     paper = 'Shortformer, arXiv:2012.15832'
     position_infused_attn = flag(False, 'add sinusoidal positions to the inputs of queries and keys')
     stored_as = {'module': 'pia_pos_emb'}
-    gives_positions = from_first = True
+    gives_positions, counts_from = True, 'call'
 
     def setup(self, host: Any) -> None:
         if uses(host, 'use_latent_kv'):

@@ -282,7 +282,6 @@ class MixtureOfSoftmax(ModelFeature):
     clashes = {'num_output_heads': 'a mixture needs a single output head'}
     stored_as = {'expand': 'to_mixture', 'combine': 'combine_mixture'}
     settles = ('output_is_log_prob',)
-    gives_log_probs = True
     by_token = True
 
     def setup(self, host: Any) -> None:

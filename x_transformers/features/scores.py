@@ -140,7 +140,7 @@ class PreScalePostTalkingHeads(AttentionFeature):
     row_wise = True
     pre_scale_post_talking_heads = flag(False, 'multiply the attention weights by scores that are mixed over heads')
     stored_as = {'mixer': 'attend.pre_scale_post_talking_heads'}
-    uncut = 'it mixes heads'
+    refuses = {'several devices': 'it mixes heads'}
 
     def setup(self, host: Any) -> None:
         self.mixer = head_mixer(host.query_heads)
@@ -163,7 +163,7 @@ class PreTalkingHeads(AttentionFeature):
     row_wise = True
     pre_talking_heads = flag(False, 'add logits mixed over heads, before the softmax')
     stored_as = {'mixer': 'attend.pre_softmax_talking_heads'}
-    uncut = 'it mixes heads'
+    refuses = {'several devices': 'it mixes heads'}
 
     def setup(self, host: Any) -> None:
         self.mixer = head_mixer(host.query_heads)
@@ -180,7 +180,7 @@ class PostTalkingHeads(AttentionFeature):
     row_wise = True
     post_talking_heads = flag(False, 'mix attention weights over heads, after the softmax')
     stored_as = {'mixer': 'attend.post_softmax_talking_heads'}
-    uncut = 'it mixes heads'
+    refuses = {'several devices': 'it mixes heads'}
 
     def setup(self, host: Any) -> None:
         self.mixer = head_mixer(host.query_heads)
@@ -202,7 +202,7 @@ class TalkingHeads(AttentionFeature):
     row_wise = True
     talking_heads = flag(False, 'replace attention logits and weights by learned mixes over heads')
     stored_as = {'pre': 'pre_softmax_proj', 'post': 'post_softmax_proj'}
-    uncut = 'it mixes heads'
+    refuses = {'several devices': 'it mixes heads'}
 
     def setup(self, host: Any) -> None:
         heads = host.query_heads
@@ -311,7 +311,7 @@ class GumbelSoftmax(AttentionFeature):
     gumbel_softmax_hard = flag(
         True, 'attend only to the key with the largest noisy logit, with the gradient of the softmax'
     )
-    uncut = 'every head draws separate noise'
+    refuses = {'several devices': 'every head draws separate noise'}
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
         noise = self.noise(sim, call)
@@ -373,7 +373,7 @@ class CustomNormaliser(AttentionFeature):
         a_callable | none,
         example=torch.sigmoid,
     )
-    uncut = 'a custom function may combine all heads'
+    refuses = {'several devices': 'a custom function may combine all heads'}
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
         return self.custom_attn_fn(sim)
@@ -392,7 +392,7 @@ class LearnedSink(AttentionFeature):
     row_wise = True
     head_learned_sink = flag(False, 'add a learned sink logit per head to the softmax')
     stored_as = {'sink': 'attend.head_attn_sink'}
-    idle_beside = {'head_learned_sink': 'sigmoid'}
+    options = {'head_learned_sink': 'not sigmoid'}
     cuts = {'sink': (0, 'heads')}
 
     def setup(self, host: Any) -> None:
@@ -450,7 +450,7 @@ class AttnDelta(AttentionFeature):
     }
     cuts = {}
     input_cuts = {'attn_delta': '... h i j'}
-    falls_back = True
+    fuses = None
 
     def weights(self, attn: Tensor, call: Any) -> Tensor:
         delta, whole = call.inputs.get('attn_delta'), call.whole
@@ -589,7 +589,7 @@ class Differential(AttentionFeature):
         'latent_rope_subheads': 'both maps of a head need the same rotation',
     }
     row_wise = True
-    uncut = 'it has two query heads for each head'
+    refuses = {'several devices': 'it has two query heads for each head'}
 
     def widths(self, widths: Any) -> Any:
         widths.query_heads *= 2

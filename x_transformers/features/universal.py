@@ -37,7 +37,7 @@ class CoordinatePositions(StackFeature):
         example='learned',
     )
     stored_as = {'table': 'step_emb'}
-    gives_positions = begins_anew = True
+    gives_positions, counts_from = True, 'segment'
     clashes = {
         'reversible': 'it changes the residual stream between layers, which the backward pass cannot invert',
         'per_layer_abs_pos_emb': 'both add positions before every block',

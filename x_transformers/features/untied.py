@@ -103,7 +103,7 @@ class UntiedPositionsInStack(StackFeature):
     stored_as = {'to_queries': 'tupe_q', 'to_keys': 'tupe_k', 'without': 'tupe_cls'}
     options = {'tupe_cls_first': 'tupe_pos'}
     remembers = {'tupe_k': PerToken()}
-    reads_positions = True
+    gives_positions = None
     clashes = dict.fromkeys(OTHERS, 'only one position scheme is possible')
 
     def setup(self, host: Any) -> None:

@@ -143,22 +143,22 @@ class Feature:
         yields_to  flags of the same level that override this feature if they are also set, with a warning
         switches   flags that switch the feature on, if not only the first one
         settles    attributes of the host that `setup` writes; no two features may write the same one
-        options    flag -> flag: the first has no effect unless the second is set
-        idle_beside   flag -> flag: the first has no effect if the second is set
+        options    flag -> flag: the first has no effect unless the second is set; or if it is set, as 'not flag'
         serves   flags of branches, any of which enables this feature of a stack, which has no flags itself
         refuses    situation -> reason: where the feature raises an error. `setup` may add some by `self.refuse`:
                    'cache': later tokens change earlier results, or the past cannot be stored; 'cache in training';
                    'left padding'; 'cross-attention'; 'causal': tokens depend on later ones, or a pair of the reason and
                    the flag that causes it; 'documents': tokens are mixed other than by attention; 'some tokens': layers
-                   must run on all tokens. Without these two ('' for no reason) a Running or Ring state is the reason.
+                   must run on all tokens. Without these two ('' for no reason) a Running or Ring state is the reason;
+                   'several devices': it cannot be sharded (`parallel`).
                    In features of attention also a flag of the stack
         counts_tokens   True if the result for a token, or a loss, depends on the number of tokens that are not padding,
                    later ones included: then losses pass the padding to the model
         takes      name -> Input(axes, check): inputs of the forward call that the feature uses (`flags.checks` has some
                    checks). Features without flags act only in calls with one of them
         always     True if such a feature acts in all calls; False if a feature with flags needs one of its inputs too
-        fuses      True if the fused kernel implements the feature
-        falls_back   for features without flags: with its inputs the eager kernel is used even if `flash=True`
+        fuses      True if the fused kernel implements the feature; None, for features without flags, if with its inputs
+                   the eager kernel is used even if `flash=True`
         remembers  name -> PerToken(), Running(), Ring(w): states that the cache stores, accessed by
                    `call.state(name)`; an instance may set its own in `setup`. See the subclasses of `Remembered`
         only_trains   True if in evaluation it changes only speed and initial values
@@ -168,7 +168,6 @@ class Feature:
         input_cuts   name -> axes, such as '... h i j' or 'b n (h d)': inputs of which each device uses the part of its
                    heads (h) or key heads (k); a tuple for a pair; '' for an input that is already sharded by heads.
                    All others are equal on all devices
-        uncut      the reason why it cannot be sharded, if there is one
         same_in_layers   True if its masks and biases follow from its inputs alone, so that a stack computes them once
 
     To pass a value to a later stage of the same call, set it as an attribute of `call.own(self)`, never on `self`.
@@ -194,20 +193,17 @@ class Feature:
     switches: ClassVar[tuple[str, ...]] = ()
     settles: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[dict[str, str]] = {}
-    idle_beside: ClassVar[dict[str, str]] = {}
     serves: ClassVar[tuple[str, ...]] = ()
     refuses: dict[str, str | tuple[str, str]] = {}  # noqa: RUF012  an instance may have its own
     counts_tokens: ClassVar[bool] = False
     takes: ClassVar[dict[str, Input]] = {}
     always: ClassVar[bool | None] = None
     stored_as: ClassVar[dict[str, str]] = {}
-    fuses: ClassVar[bool] = False
-    falls_back: ClassVar[bool] = False
+    fuses: ClassVar[bool | None] = False
     remembers: dict[str, Remembered] = {}  # noqa: RUF012  an instance may have its own
     only_trains: ClassVar[bool] = False
     cuts: ClassVar[dict[str, tuple[int, str]] | None] = None
     input_cuts: ClassVar[dict[str, str | tuple[str | None, ...]]] = {}
-    uncut: ClassVar[str] = ''
     same_in_layers: ClassVar[bool] = False
     stepped: ClassVar[Callable[..., None] | None] = None
 

@@ -24,14 +24,23 @@ IN_REFUSES: dict[str, Callable[[Any], tuple[str, dict[str, Any]]]] = {
     'looks_ahead': situation('causal'),
     'joins_tokens': situation('documents'),
     'needs_all': situation('some tokens'),
+    'uncut': situation('several devices'),
     'can_cache': ability('cache', 'it cannot be cached'),
     'can_cache_in_training': ability('cache in training', 'it cannot be cached in training'),
     'can_pad_left': ability('left padding', 'its sequences cannot be padded on the left'),
     'not_in_stack': lambda value: ('`refuses = {flag: reason}`', dict(value)),
 }
+# Old name -> a declaration of today, and its value where the old one was True.
+AS_VALUES: dict[str, tuple[str, Any]] = {
+    'begins_anew': ('counts_from', 'segment'),
+    'bounded': ('counts_from', 'segment'),
+    'falls_back': ('fuses', None),
+    'from_first': ('counts_from', 'call'),
+    'reads_positions': ('gives_positions', None),
+}
 # Old name -> new name, of declarations whose values are the same.
 RENAMED: dict[str, str] = {}
-OLD_DECLARATIONS = {*IN_REFUSES, 'must_be', 'waits', 'looks_ahead_by'}
+OLD_DECLARATIONS = {*IN_REFUSES, *AS_VALUES, 'idle_beside', 'must_be', 'waits', 'looks_ahead_by'}
 
 
 def translate_declarations(cls: Any) -> None:
@@ -46,6 +55,14 @@ def translate_declarations(cls: Any) -> None:
     old = [name for name in own if name in OLD_DECLARATIONS and not callable(own[name])]
     spelled = [translate_one(cls, name) for name in old if name in IN_REFUSES]
     translate_inputs(cls, old, spelled)
+    for name in old:
+        if name in AS_VALUES and own[name] is True:
+            new, value = AS_VALUES[name]
+            setattr(cls, new, value)
+            spelled.append(f'`{name}`, which is now `{new} = {value!r}`')
+    if others := own.get('idle_beside'):
+        cls.options = {**cls.options, **{name: f'not {other}' for name, other in others.items()}}
+        spelled.append("`idle_beside`, which is now `options = {flag: 'not other'}`")
     if by := own.get('looks_ahead_by'):
         cls.refuses = {**cls.refuses, 'causal': (cls.refuses.get('causal', ''), by)}
     for name in old:
@@ -99,6 +116,12 @@ def translate_inputs(cls: Any, old: list[str], spelled: list[str]) -> None:
 
 def translate_of_instance(feature: Any, name: str, value: Any) -> None:
     """Set an earlier declaration of one feature, in `setup`."""
+    if name in AS_VALUES:
+        new, renamed = AS_VALUES[name]
+        warn_once(f'{type(feature).__name__} sets `{name}`, which is now `{new} = {renamed!r}`')
+        if value:
+            setattr(feature, new, renamed)
+        return
     if name not in IN_REFUSES:
         raise TypeError(f'{type(feature).__name__} sets `{name}` in `setup`: declare `takes` and `always` in the class')
     spelling, reasons = IN_REFUSES[name](value)

@@ -237,10 +237,12 @@ def warn_of_idle(cls: type[Feature], runs: bool, values: Mapping[str, Any], give
     for name in wished:
         if not runs and name not in switches:
             warn_once(f'`{name}` has no effect unless {" or ".join(f"`{s}`" for s in switches)} is set')
+        elif cls.options.get(name, '').startswith('not '):
+            other = cls.options[name].removeprefix('not ')
+            if values[other]:
+                warn_once(f'`{name}` has no effect beside `{other}`')
         elif name in cls.options and not values[cls.options[name]]:
             warn_once(f'`{name}` has no effect unless `{cls.options[name]}` is set')
-        elif name in cls.idle_beside and values[cls.idle_beside[name]]:
-            warn_once(f'`{name}` has no effect beside `{cls.idle_beside[name]}`')
     return None
 
 

@@ -122,7 +122,9 @@ def check(features: Any, level: str, sequence: bool = False) -> None:
         on = [prefix + name for name, flag in feature.flags.items() if getattr(feature, name) != flag.default]
         if not (on or feature.is_own) and (feature.flags or level == 'stack'):
             continue  # off, or what only hands on what the caller gives
-        reason = feature.uncut or ('' if cuts_of(feature) is not None else unknown(feature, level, sequence))
+        reason = feature.reason('several devices') or (
+            '' if cuts_of(feature) is not None else unknown(feature, level, sequence)
+        )
         if reason:
             name = next(iter((*on, type(feature).__name__)))
             raise ConfigError(f'`{name}` cannot be shared by several devices: {reason}')

@@ -174,6 +174,8 @@ class LinearAttention(AttentionFeature):
 
     def setup(self, host: Any) -> None:
         self.refuse({'some tokens': 'its sums are those of the tokens in their order' if host.causal else ''})
+        if self.kernel in OF_HEADS:
+            self.refuse({'several devices': 'heads have random vectors of their own, which are no parameters'})
         self.settle(host.causal)
         for name, maps in ONLY_WITH.items():
             if getattr(self, name) != self.flags[name].default and self.kernel not in maps:
@@ -219,10 +221,6 @@ class LinearAttention(AttentionFeature):
     @property
     def cuts(self) -> dict[str, tuple[int, str]]:
         return dict.fromkeys(['gate.weight', 'gate.bias'] if self.gated else [], (0, 'kv_heads'))
-
-    @property
-    def uncut(self) -> str:
-        return 'heads have random vectors of their own, which are no parameters' if self.kernel in OF_HEADS else ''
 
     @property
     def gated(self) -> bool:
