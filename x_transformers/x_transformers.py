@@ -650,7 +650,7 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
             warn_once('`only_cross` has no effect unless `cross_attend` is set')
         block = [*('a' if not (only_cross and cross_attend) else ''), *('c' if cross_attend else ''), 'f']
         block = on.chain('block', block)
-        if depth is None and not any(getattr(f, 'needs_no_depth', False) for f in on.active):
+        if depth is None and not any(getattr(f, 'keeps_blocks', True) is None for f in on.active):
             raise ConfigError('`depth` is missing: it must be the number of blocks')
         kinds = on.pick('layout', lambda block, depth: block * depth)(block, depth)
         check_kinds(kinds)

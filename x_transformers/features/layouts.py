@@ -72,7 +72,6 @@ class OnlyAttention(StackFeature):
 class CustomLayers(StackFeature):
     """A custom sequence of layers, by their kinds."""
 
-    needs_no_depth = True
     custom_layers = flag(
         None,
         "kinds of all layers, such as ('a', 'f', 'a', 'f'); possible kinds are the keys of `KINDS`",
@@ -80,7 +79,7 @@ class CustomLayers(StackFeature):
         example=('a', 'f', 'a', 'f'),
     )
 
-    keeps_blocks = False
+    keeps_blocks = None
     cuts = {}
 
     def layout(self, block: list[str], depth: int | None) -> list[str]:
@@ -93,7 +92,7 @@ class ParRatio(StackFeature):
     paper = 'PAR Transformer, arXiv:2009.04534'
     par_ratio = flag(None, 'number of layers per attention layer', at_least(2) | none, example=3)
 
-    keeps_blocks = False
+    keeps_blocks = None
     cuts = {}
 
     def layout(self, block: list[str], depth: int) -> list[str]:

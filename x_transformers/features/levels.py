@@ -298,11 +298,10 @@ class StackFeature(Feature):
 
     A state in `remembers` belongs to the whole stack; `call.state(name, call.step)` is a separate one per layer.
     `gives_positions`: True if models add no absolute positions, None if they pass theirs as `pos_vectors` instead.
-    `needs_no_depth`: the feature sets the number of layers.
     `counts_from`: 'call' if its result for a token depends on the index after the first token of the call, or the first
     memory; 'segment' if on the index in the segment, independent of memories.
     `per_head`: it passes values per head to the layers.
-    `keeps_blocks`: False if layers no longer form equal blocks.
+    `keeps_blocks`: False if layers no longer form equal blocks, None if the feature also sets their number.
     `follows_length`: its result for a token depends on the number of tokens in the call, which excludes drafted tokens.
     `starts_over(cache, count, pads)`: True if cached tokens must be recomputed once there are `count` more tokens.
     """
@@ -310,8 +309,7 @@ class StackFeature(Feature):
     gives_positions: ClassVar[bool | None] = False
     counts_from: ClassVar[str | None] = None
     per_head: ClassVar[bool] = False
-    needs_no_depth: ClassVar[bool] = False
-    keeps_blocks: ClassVar[bool] = True
+    keeps_blocks: ClassVar[bool | None] = True
     follows_length: ClassVar[bool] = False
     starts_over: ClassVar[Any] = None
 

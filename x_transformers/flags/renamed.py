@@ -36,6 +36,7 @@ AS_VALUES: dict[str, tuple[str, Any]] = {
     'bounded': ('counts_from', 'segment'),
     'falls_back': ('fuses', None),
     'from_first': ('counts_from', 'call'),
+    'needs_no_depth': ('keeps_blocks', None),
     'reads_positions': ('gives_positions', None),
 }
 # Old name -> new name, of declarations whose values are the same.
