@@ -92,7 +92,7 @@ class ParRatio(StackFeature):
     paper = 'PAR Transformer, arXiv:2009.04534'
     par_ratio = flag(None, 'number of layers per attention layer', at_least(2) | none, example=3)
 
-    keeps_blocks = None
+    keeps_blocks = False
     cuts = {}
 
     def layout(self, block: list[str], depth: int) -> list[str]:
