@@ -218,12 +218,12 @@ def keyword_of(variant: str, baseline: str, sizes: Sizes) -> tuple[str | None, s
 def owner_of(name: str) -> tuple[str, str]:
     """A keyword as its class declares it, and that class."""
     from x_transformers import Attention, AttentionLayers, AutoregressiveWrapper, FeedForward, TransformerWrapper
-    from x_transformers.flags import flags_of
+    from x_transformers.flags import get_flags
 
     part, _, own = name.rpartition('.')
     if part:
         return own, {'model': TransformerWrapper, 'train': AutoregressiveWrapper}[part].__name__
-    if own in {**AttentionLayers.arguments(), **flags_of(AttentionLayers.catalogue)}:
+    if own in {**AttentionLayers.arguments(), **get_flags(AttentionLayers.catalogue)}:
         return own, AttentionLayers.__name__
     prefix, inner = ('attn_', Attention) if own.startswith('attn_') else ('ff_', FeedForward)
     return own.removeprefix(prefix), inner.__name__

@@ -15,7 +15,7 @@ import x_transformers.flags.explain as results
 from x_transformers import Attention, AttentionLayers, FeedForward, TransformerWrapper
 from x_transformers.flags import Configurable, Feature
 from x_transformers.flags.foreign_words import BUILD, CALL, GENERATE, LOAD, SAVE, WORDS, Word
-from x_transformers.generation.choice import ENDS, Choice
+from x_transformers.generation.choice import ENDS, TokenSampler
 from x_transformers.nonautoregressive_wrapper import MASKED_OPTIONS
 from x_transformers.objectives.permutation import CHOOSING
 
@@ -134,10 +134,10 @@ GENERATORS: dict[str, tuple[str, dict[str, str]]] = {
     '`MultiInputAutoregressiveWrapper`': ('each option for all streams, or as a dict by stream', {}),
     '`BeliefStateWrapper`, `FreeTransformer`, `SyntheticDataGenerator`': ('prompts of one length', {}),
     '`Parti`, `DALLE`': ('', dict.fromkeys(ENDS, IMAGES)),
-    '`PermutationLMWrapper.infill`': ('', {n: ORDER for n in Choice.own_names() - {*CHOOSING, 'generator'}}),
+    '`PermutationLMWrapper.infill`': ('', {n: ORDER for n in TokenSampler.own_names() - {*CHOOSING, 'generator'}}),
     '`NonAutoregressiveWrapper`, `Muse`': (
         'for the temperature and the filter there are `start_temperature` and `filter_thres`',
-        {n: ORDER for n in Choice.own_names() - {*MASKED_OPTIONS, 'generator'}},
+        {n: ORDER for n in TokenSampler.own_names() - {*MASKED_OPTIONS, 'generator'}},
     ),
 }  # fmt: skip
 MEANINGS = {
@@ -161,7 +161,7 @@ MEANINGS = {
 
 def options_page() -> str:
     """Return the page of the options of generation, by wrapper."""
-    assert set(MEANINGS) == Choice.own_names(), 'a new option of generation needs its meaning'
+    assert set(MEANINGS) == TokenSampler.own_names(), 'a new option of generation needs its meaning'
     lines = [
         '# Options of generation', '', '<!-- written by docs/generate.py -->', '',
         'The options that choose a token and that end a row are the same in every wrapper that draws tokens. '

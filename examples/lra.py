@@ -32,7 +32,7 @@ with packages():
     from torch import Tensor, nn
 
     from x_transformers import Encoder, TransformerWrapper
-    from x_transformers.core.files import replacing
+    from x_transformers.core.files import replace_file
 
 
 class Rows(NamedTuple):
@@ -120,7 +120,7 @@ def cached_listops(folder: Path, n: int, seed: int = 0, **options: int) -> Rows:
     path = Path(folder) / ('-'.join(['listops', f'n_{n}', f'seed_{seed}', *words]) + '.safetensors')
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
+        with replace_file(path) as file:
             file.write(save(listops(n, seed=seed, **options)._asdict()))
     return Rows(**load_file(path))
 

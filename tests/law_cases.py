@@ -802,7 +802,7 @@ def inputs_for(net: Wrapper, case: Case, batch: int = 3, length: int = 7, seed: 
     vectors = not isinstance(net, TransformerWrapper)
     width_in = getattr(getattr(net, 'project_in', None), 'in_features', stack.dim)
     inputs = {'x': normal(batch, length, width_in) if vectors else ids(batch, length, generator)}
-    takes = {name for host in (net, stack) for feature in host.features.active for name in feature.takes}
+    takes = {name for host in (net, stack) for feature in host.features.active for name in feature.call_inputs}
     width = case.stack.get('cross_attn_dim_context') or stack.dim
     builders: dict[str, Callable[[], Any]] = {
         'condition': lambda: normal(batch, length, case.stack.get('dim_condition', stack.dim)),
@@ -842,7 +842,7 @@ def inputs_for(net: Wrapper, case: Case, batch: int = 3, length: int = 7, seed: 
             torch.randint(0, 9, (batch, length), generator=generator),
         ),
     }
-    stores = next((f for f in stack.features.active if 'knn_mems' in f.takes), None)
+    stores = next((f for f in stack.features.active if 'knn_mems' in f.call_inputs), None)
     counts = torch.tensor([6, 0, 4]).repeat(batch)[:batch]
     builders['knn_mems'] = lambda: tuple(
         (normal(batch, shape.kv_heads, 6, shape.dim_head), normal(batch, shape.kv_heads, 6, shape.dim_value), counts)
@@ -975,7 +975,7 @@ def padded(net: Wrapper, inputs: Values, left: int, right: int, seed: int = 5) -
 
 def is_pooled(net: Wrapper) -> bool:
     """Whether the output is read from the whole sequence, and has no axis of tokens."""
-    pools = net.features.at.get('pool', ())
+    pools = net.features.by_stage.get('pool', ())
     by_attention = net.attn_layers.sees_future and getattr(net, 'to_logits', None) is not None  # else beside the output
     return any(by_attention or 'attn_pool' not in feature.flags for feature in pools)
 

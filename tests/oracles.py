@@ -890,7 +890,7 @@ def in_rounds(q: Tensor, k: Tensor, v: Tensor, rounds: list[list[set[int]]], pen
     their log-sums over rounds:  n e -> n e"""
     out = torch.zeros(len(q), v.shape[-1], dtype=v.dtype)
     for i in range(len(q)):
-        outs, log_sums = [], []
+        outs, lse = [], []
         for seen in rounds:
             keys = sorted(seen[i])
             if not keys:
@@ -899,9 +899,9 @@ def in_rounds(q: Tensor, k: Tensor, v: Tensor, rounds: list[list[set[int]]], pen
             own = torch.tensor([float(j == i) for j in keys], dtype=q.dtype)
             logits = k[keys] @ q[i] - times.log() + penalty * own
             outs.append(logits.softmax(dim=0) @ v[keys])
-            log_sums.append(logits.logsumexp(dim=0))
+            lse.append(logits.logsumexp(dim=0))
         if outs:
-            out[i] = torch.stack(log_sums).softmax(dim=0) @ torch.stack(outs)
+            out[i] = torch.stack(lse).softmax(dim=0) @ torch.stack(outs)
     return out
 
 

@@ -88,15 +88,15 @@ def of_kind(attn, kind, k, x, causal):
     """The sums of a layer for keys (b n d), the values being as many features of its input."""
     k, v = k[:, None], x[:, None, :, : k.shape[-1]]
     if kind == 'simple':
-        return sums.simple(k, v, None) if causal else sums.everything(k, v)
+        return sums.sum_simple(k, v, None) if causal else sums.sum_everything(k, v)
     if kind == 'conv':
         table = attn.aft_w.to(k.dtype)
         k, v = (t.squeeze(1).unflatten(-1, (2, -1)).transpose(1, 2) for t in (k, v))
-        return sums.local(k, v, sums.by_distance(table, 3), 3, causal, None)
+        return sums.local(k, v, sums.sum_by_distance(table, 3), 3, causal, None)
     places = [t[None, : k.shape[-2]].to(k.dtype) for t in (attn.aft_u, attn.aft_v)]
     if kind == 'full':
         return sums.full(k, v, *places, causal, MOST)
-    return sums.local(k, v, sums.by_products(*places, 3), 3, causal, None)
+    return sums.local(k, v, sums.sum_by_products(*places, 3), 3, causal, None)
 
 
 @EACH
@@ -153,7 +153,7 @@ def test_costs(kind, causal, monkeypatch):
     monkeypatch.setattr(sums, 'SCORES', 2**12)
     attn = layer(kind, causal)
     attn.aft_u, attn.aft_v = (torch.nn.Parameter(torch.randn(2048, 4).double()) for _ in 'uv')
-    attn.features.at['attend'][0].aft_max_len = 2048
+    attn.features.by_stage['attend'][0].aft_max_len = 2048
     n = 192 if kind == 'full' else 96 if causal else 256
     grows(lambda n: attn(randn(1, n, 8)), n, 2.0, 4.0 if kind == 'full' else None)
 
@@ -194,7 +194,10 @@ BUILT = {
         dict(attn_aft='conv', cross_attend=True),
         '`attn_aft` does not go with `cross_attend`: its positions are',
     ),
-    'keys': (dict(attn_num_mem_kv=2), '`attn_aft` does not go with `attn_num_mem_kv`: its keys must be the tokens'),
+    'prepend_kv': (
+        dict(attn_num_mem_kv=2),
+        '`attn_aft` does not go with `attn_num_mem_kv`: its keys must be the tokens',
+    ),
 }
 
 

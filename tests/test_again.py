@@ -18,7 +18,7 @@ from torch import nn
 
 from x_transformers import Attention, Decoder, TransformerWrapper
 from x_transformers.core.modes import maps_apart
-from x_transformers.core.recompute import ModuleSnapshot, Surroundings
+from x_transformers.core.recompute import GradAndCastMode, ModuleSnapshot
 from x_transformers.features import ATTENTION, AttentionFeature
 from x_transformers.features.scores import GumbelSoftmax
 from x_transformers.flags import flag
@@ -122,7 +122,7 @@ def test_modules_compute_again_themselves(way, case, monkeypatch):
     """Nothing is copied where nothing has changed; with a graph, gradients are the same."""
     net, inputs, again = computed_again(way, case)
     learned = list(net.parameters())
-    monkeypatch.setattr(ModuleSnapshot, 'copied', None)
+    monkeypatch.setattr(ModuleSnapshot, 'copy_modules', None)
     torch.manual_seed(1)
     wanted = gradients_of(run(net, inputs), learned)
     with again:
@@ -495,18 +495,18 @@ def test_copies_hold_maps_without_a_graph():
 def test_threads_that_compute_in_the_same_surroundings():
     """Each comes out in the mode in which it came in, whichever leaves first."""
     with torch.inference_mode():
-        kept = Surroundings('cpu')
+        kept = GradAndCastMode('cpu')
     inside, left, modes = threading.Event(), threading.Event(), {}
 
     def second():
         with torch.no_grad():
-            with kept.back():
+            with kept.restore():
                 inside.set()
                 left.wait(10)
             modes['second'] = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
     thread = threading.Thread(target=second)
-    with kept.back():
+    with kept.restore():
         thread.start()
         assert inside.wait(10) and torch.is_inference_mode_enabled()
     modes['first'] = torch.is_grad_enabled(), torch.is_inference_mode_enabled()

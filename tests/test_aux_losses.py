@@ -60,7 +60,7 @@ class InAttention(AttentionFeature):
     def setup(self, host):
         self.price = nn.Parameter(torch.linspace(0.1, 0.4, host.dim))
 
-    def result(self, out, call):
+    def layer_output(self, out, call):
         call.add_loss('price', self.price.sum().square())
         return out
 
@@ -71,7 +71,7 @@ class InStack(StackFeature):
     def setup(self, host):
         self.price = nn.Parameter(torch.linspace(0.2, 0.3, host.dim))
 
-    def open(self, x, call):
+    def stack_input(self, x, call):
         call.add_loss('price', self.price.sum().square())
         return x
 
@@ -301,7 +301,7 @@ class Balance(AttentionFeature):
     def setup(self, host):
         self.worth = nn.Parameter(torch.ones(()))
 
-    def heads(self, qkv, call):
+    def qkv_heads(self, qkv, call):
         call.add_loss('balance', 0.1 * self.worth * call.x.square().mean())
         return qkv
 
@@ -334,7 +334,7 @@ class InFeedForward(FeedForwardFeature):
     def setup(self, host):
         self.price = nn.Parameter(torch.linspace(0.1, 0.4, host.dim))
 
-    def result(self, out, call):
+    def layer_output(self, out, call):
         call.add_loss('of feedforwards', self.price.sum().square())
         return out
 
@@ -433,7 +433,7 @@ def test_a_loss_of_a_part_is_refused(monkeypatch):
 )
 def test_what_is_no_loss(loss, error, message):
     class Wrong(AttentionFeature):
-        def leave(self, out, call):
+        def post_attention(self, out, call):
             call.add_loss(*loss)
             return out
 

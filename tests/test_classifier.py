@@ -16,8 +16,8 @@ from x_transformers import (
     ViTransformerWrapper,
     XTransformer,
 )
-from x_transformers.core.nets import sees_later
-from x_transformers.features.readouts import token_of
+from x_transformers.core.nets import attends_to_later
+from x_transformers.features.readouts import get_token
 from x_transformers.flags import ConfigError
 from x_transformers.training import NamedLosses
 
@@ -73,12 +73,12 @@ def test_where_the_first_token_has_seen_nothing(kind, flags, later):
     if kind is not PrefixDecoder:  # whose prefix is all that its first token sees
         (found,) = torch.autograd.grad(stack(x, **given)[0, 0].sin().sum(), x)
         assert bool((found[0, 1:] != 0).any()) == later
-    assert sees_later(stack) == later
+    assert attends_to_later(stack) == later
     if later or stack.cross_attend or kind is PrefixDecoder:
-        assert token_of('first', stack) == ('first', 'first' if later else 'last')
+        assert get_token('first', stack) == ('first', 'first' if later else 'last')
     else:
         with pytest.raises(ConfigError, match="`token='first'` reads tokens in front, which see nothing behind them"):
-            token_of('first', stack)
+            get_token('first', stack)
 
 
 def test_the_mean_and_all_tokens_and_the_layer_before():

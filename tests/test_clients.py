@@ -1476,7 +1476,7 @@ def test_a_name_that_is_taken_is_refused():
     for name, value in (
         ('explain', nn.Linear(2, 2)),
         ('run_stack', nn.Linear(2, 2)),
-        ('outline', nn.Parameter(torch.ones(2))),
+        ('describe', nn.Parameter(torch.ones(2))),
     ):
         with pytest.raises(AttributeError, match=f'`{name}` is an attribute of the class .*: use another name'):
             setattr(net, name, value)

@@ -14,7 +14,7 @@ from toy_tasks import SEEDS, learned, net_for, recall
 
 from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, PrefixDecoder, TransformerWrapper
 from x_transformers.features.clusters import clusters as all_clusters, kernel as clusters
-from x_transformers.features.clusters.kernel import SELF, attend, by_chunk, by_formula, by_rank
+from x_transformers.features.clusters.kernel import SELF, attend, attend_by_formula, sort_by_chunk, sort_by_rank
 from x_transformers.flags import ConfigError
 from x_transformers.patterns import BigBird, Global, Mix, Sliding
 
@@ -65,8 +65,8 @@ def merged(attn, out):
 def orders(name, ids, hidden):
     documents = DOCUMENTS.clamp(max=2).repeat_interleave(HEADS, dim=0) if 'documents' in name else None
     if name.startswith('rank'):
-        return [by_rank(one, hidden, 3, 'causal' in name) for one in ids]
-    return [by_chunk(one, hidden, documents, 3, 'across' in name) for one in ids]
+        return [sort_by_rank(one, hidden, 3, 'causal' in name) for one in ids]
+    return [sort_by_chunk(one, hidden, documents, 3, 'across' in name) for one in ids]
 
 
 def sets(name, ids, hidden):
@@ -90,7 +90,7 @@ def blocks_of(how, monkeypatch):
         for name, value in dict(WHOLE=4, GRAIN=2, PIECE={'cpu': 64, 'cuda': 64}).items():
             monkeypatch.setattr(clusters, name, value)
     if how == 'grid':
-        monkeypatch.setattr(clusters, 'can_look', lambda t: False)
+        monkeypatch.setattr(clusters, 'can_read_values', lambda t: False)
 
 
 @pytest.mark.costly
@@ -105,11 +105,11 @@ def test_the_union_of_rounds(name, how, monkeypatch):
         own, seen = orders(name, ids, hidden), sets(name, ids, hidden)
         rows = [t.flatten(0, 1) for t in (q, k, v)]
         wanted = torch.stack([in_rounds(*(t[row] for t in rows), seen[row], SELF) for row in range(B * HEADS)])
-        out, log_sums = attend(q, k, v, own, True)
-        formula, others = by_formula(*rows, own, True)
+        out, lse = attend(q, k, v, own, True)
+        formula, others = attend_by_formula(*rows, own, True)
         assert_close(out.flatten(0, 1), wanted)
         assert_close(formula, wanted)
-        assert torch.equal(log_sums == -torch.inf, (others == -torch.inf).view(log_sums.shape))
+        assert torch.equal(lse == -torch.inf, (others == -torch.inf).view(lse.shape))
         grads = [torch.autograd.grad(t.flatten().sin().sum(), (q, k, v)) for t in (out, formula, wanted)]
         for found in grads[:2]:
             for one, other in zip(found, grads[2], strict=True):
@@ -119,22 +119,22 @@ def test_the_union_of_rounds(name, how, monkeypatch):
 @pytest.mark.parametrize('again', [(0, 0, 1), (0, 1, 0), (1, 0, 0, 1)], ids=str)
 def test_a_round_twice_counts_once(again):
     q, k, v = (randn(1, 1, N, E, seed=s) for s in range(3))
-    both = [by_rank(drawn(1, N, high=4, seed=s), None, 3, True) for s in range(2)]
+    both = [sort_by_rank(drawn(1, N, high=4, seed=s), None, 3, True) for s in range(2)]
     assert_close(attend(q, k, v, [both[a] for a in again], True)[0], attend(q, k, v, both, True)[0], tolerance=1e-14)
 
 
 def test_log_sums_and_derivatives(monkeypatch):
     monkeypatch.setattr(clusters, 'PIECE', {'cpu': 1, 'cuda': 1})
     q, k, v = (randn(1, 1, 7, 2, seed=s).requires_grad_() for s in range(3))
-    own = [by_rank(drawn(1, 7, high=2, seed=s), torch.arange(7)[None] == 6, 2, True) for s in range(2)]
+    own = [sort_by_rank(drawn(1, 7, high=2, seed=s), torch.arange(7)[None] == 6, 2, True) for s in range(2)]
 
     def both(*qkv):
-        out, log_sums = attend(*qkv, own)
-        return out, log_sums[..., :-1]
+        out, lse = attend(*qkv, own)
+        return out, lse[..., :-1]
 
     assert torch.autograd.gradcheck(both, (q, k, v), fast_mode=True)
     assert torch.autograd.gradgradcheck(both, (q, k, v), fast_mode=True)
-    formula = by_formula(*(t.flatten(0, 1) for t in (q, k, v)), own, False)
+    formula = attend_by_formula(*(t.flatten(0, 1) for t in (q, k, v)), own, False)
     for one, other in zip(both(q, k, v), (formula[0], formula[1][..., :-1]), strict=True):
         assert_close(one[0], other)
 
@@ -143,7 +143,7 @@ def test_log_sums_and_derivatives(monkeypatch):
 
 
 def buckets_of(attn, x):
-    (feature,) = attn.features.at['attend']
+    (feature,) = attn.features.by_stage['attend']
     return feature.hashes(heads_of(attn.to_q(x)), x.shape[1])
 
 
@@ -181,7 +181,7 @@ def test_one_bucket_is_dense_attention_with_shared_keys():
         assert 'to_k.weight' not in state and not state.pop('lsh_seed').is_floating_point()
         dense.load_state_dict(state)
         if causal:
-            attn.features.at['attend'][0].hashes = lambda q, n: torch.zeros(*q.shape[:3], 1, dtype=torch.long)
+            attn.features.by_stage['attend'][0].hashes = lambda q, n: torch.zeros(*q.shape[:3], 1, dtype=torch.long)
         assert_close(attn(x), dense(x))
         q, v = heads_of(dense.to_q(x)), heads_of(dense.to_v(x))
         logits = q @ F.normalize(q, dim=-1).mT - 1e5 * torch.eye(N)
@@ -192,7 +192,7 @@ def test_one_bucket_is_dense_attention_with_shared_keys():
 def test_near_vectors_collide_more_often():
     torch.manual_seed(0)
     attn = Attention(16, heads=1, dim_head=16, causal=True, cluster='lsh', lsh_rounds=400, lsh_buckets=8)
-    (feature,) = attn.features.at['attend']
+    (feature,) = attn.features.by_stage['attend']
     angles = torch.tensor([0.05, 0.4, 0.8, 1.6, 3.0])
     x = torch.zeros(1, 1, 6, 16)
     x[..., 0, 0] = 1.0
@@ -210,20 +210,20 @@ def test_a_planted_pair_sees_each_other():
         attn = Attention(16, heads=1, dim_head=16, causal=True, cluster='lsh', lsh_rounds=8, cluster_size=16)
         x = torch.randn(1, 1, 128, 16)
         x[..., 100, :] = x[..., 36, :] * 1.3 + 0.01
-        ids = attn.features.at['attend'][0].hashes(x, 128)[0]
+        ids = attn.features.by_stage['attend'][0].hashes(x, 128)[0]
         found += any(36 in seen_by_rank(own.tolist(), 16, True)[100] for own in ids[0].unbind(-1))
     assert found >= 19
 
 
 def test_buckets_of_two_hashes():
     attn = lsh(lsh_buckets=200)
-    (feature,) = attn.features.at['attend']
+    (feature,) = attn.features.by_stage['attend']
     one, other = feature.buckets(None)
     assert one % 2 == other % 2 == 0 and 200 <= one * other <= 230
     ids = feature.hashes(randn(1, HEADS, 500, E), 500)
     assert ids.max() < one * other and len(ids.unique()) > 100
     free = lsh(lsh_buckets=None, cluster_size=8)
-    assert free.features.at['attend'][0].buckets(100) == (26, 1) and not free.can_cache_kv
+    assert free.features.by_stage['attend'][0].buckets(100) == (26, 1) and not free.can_cache_kv
 
 
 def test_hashes_of_many_buckets_do_not_depend_on_padding():
@@ -449,7 +449,7 @@ def test_replicas_move_their_centroids_together(monkeypatch):
     whole.stepped(0.5)
     for part, rows in zip(parts, x.split(2), strict=True):
         part(rows)
-    tallies = [part.features.at['attend'][0].tally[0].clone() for part in parts]
+    tallies = [part.features.by_stage['attend'][0].tally[0].clone() for part in parts]
     assert 'tally' not in dict(attn.named_buffers())  # which replicas get from the first one
     monkeypatch.setattr(torch.distributed, 'is_initialized', lambda: True)
     monkeypatch.setattr(torch.distributed, 'all_reduce', lambda t: t.copy_(sum(tallies)))

@@ -29,7 +29,7 @@ def run(level, stage, method):
 
 
 WRONG = {
-    'heads': [
+    'qkv_heads': [
         (lambda self, qkv, call: None, TypeError, 'gave None.*return'),
         (lambda self, qkv, call: qkv[0], TypeError, 'a tensor of shape .*a tuple of 3'),
         (lambda self, qkv, call: qkv[:2], TypeError, 'a tuple of 2, it must give a tuple of 3'),
@@ -42,7 +42,7 @@ WRONG = {
         (lambda self, s, call: s[:, :, 1:], ValueError, 'b and i must'),
     ],
     'weights': [(lambda self, w, call: w[0], ValueError, r'\(2, 5, 5\) for')],
-    'result': [(lambda self, x, call: x[:, :2], ValueError, r'\(2, 2, 16\) for')],
+    'layer_output': [(lambda self, x, call: x[:, :2], ValueError, r'\(2, 2, 16\) for')],
     'mask': [
         (lambda self, call: torch.ones(5, 5), TypeError, 'gave torch.float32, it must give bool'),
         (lambda self, call: torch.ones(3, 3) > 0, ValueError, 'of `Mine` got shape'),
@@ -51,16 +51,16 @@ WRONG = {
         (lambda self, call: 3, TypeError, 'gave int, it must give a tensor: float'),
         (lambda self, call: torch.ones(5, 5) > 0, TypeError, 'gave torch.bool'),
     ],
-    'keys': [(lambda self, call: torch.ones(2, 2, 1, 8), TypeError, r'it must give \(k, v\)')],
-    'past': [(lambda self, k, v, call: k, TypeError, r'it must give \(k, v\)')],
-    'views': [(lambda self, x: x, TypeError, 'x_q, x_k, x_v')],
-    'sight': [(lambda self, call: 3, TypeError, 'gave int')],
-    'gathered': [(lambda self, out, weights, call: None, TypeError, 'gave None')],
+    'prepend_kv': [(lambda self, call: torch.ones(2, 2, 1, 8), TypeError, r'it must give \(k, v\)')],
+    'update_cache': [(lambda self, k, v, call: k, TypeError, r'it must give \(k, v\)')],
+    'select_inputs': [(lambda self, x: x, TypeError, 'x_q, x_k, x_v')],
+    'score_mask': [(lambda self, call: 3, TypeError, 'gave int')],
+    'weighted_values': [(lambda self, out, weights, call: None, TypeError, 'gave None')],
 }
 WRONG_IN_STACKS = {
-    'arrive': (lambda self, x, layer, call: None, 'gave None'),
+    'layer_input': (lambda self, x, layer, call: None, 'gave None'),
     'inputs': (lambda self, keywords, layer, call: None, 'gave None'),
-    'through': (lambda self, run, x, call: None, 'must give a tensor'),
+    'execute_layers': (lambda self, run, x, call: None, 'must give a tensor'),
     'finish': (lambda self, x, call: None, 'must give a tensor'),
     'norm': (lambda self: None, 'must give a module'),
 }
@@ -96,8 +96,8 @@ def test_stages_of_earlier_releases(level, stage):
 
 
 def test_feedforward_and_model():
-    with pytest.raises(ValueError, match='`result` of Mine gave shape'):
-        run(FeedForwardFeature, 'result', lambda self, x, call: x[:, 1:])
+    with pytest.raises(ValueError, match='`layer_output` of Mine gave shape'):
+        run(FeedForwardFeature, 'layer_output', lambda self, x, call: x[:, 1:])
     with pytest.raises(TypeError, match='`run` of Mine gave None'):
         run(FeedForwardFeature, 'run', lambda self, x, call: None)
     with pytest.raises(TypeError, match='`embed` of Mine gave int'):
@@ -105,12 +105,12 @@ def test_feedforward_and_model():
 
 
 ALLOWED = {
-    'heads': lambda self, qkv, call: [*qkv],
-    'sources': lambda self, views, call: tuple(t * 2 for t in views),
+    'qkv_heads': lambda self, qkv, call: [*qkv],
+    'qkv_inputs': lambda self, views, call: tuple(t * 2 for t in views),
     'scores': lambda self, s, call: s * 0,
     'mask': lambda self, call: None,
     'bias': lambda self, call: torch.zeros(1, 1, 1, 5),
-    'keys': lambda self, call: (torch.zeros(2, 1, 3, 8),) * 2,
+    'prepend_kv': lambda self, call: (torch.zeros(2, 1, 3, 8),) * 2,
 }
 
 
@@ -121,7 +121,9 @@ def test_what_is_allowed_runs(stage):
 
 def test_features_of_the_library_are_not_asked():
     """They pay nothing: a subclass of one does, outside of it."""
-    assert not any(feature.is_own for feature in ATTENTION) and type('Mine', (ATTENTION[0],), {}).is_own
+    assert (
+        not any(feature.is_user_defined for feature in ATTENTION) and type('Mine', (ATTENTION[0],), {}).is_user_defined
+    )
 
 
 def test_what_queries_see_is_known_where_scores_are():
@@ -152,17 +154,17 @@ def test_declarations_of_earlier_releases(logged):
 
     class Earlier(AttentionFeature):
         earlier = flag(False, 'does it')
-        takes = {'tilt': 'b n d', 'turn': 'b n'}  # noqa: RUF012
+        call_inputs = {'tilt': 'b n d', 'turn': 'b n'}  # noqa: RUF012
         must_be = {'tilt': check_of('a tilt')}  # noqa: RUF012
         waits = True
         not_across, joins_tokens, needs_all = 'one sequence', '', 'all of them'
         looks_ahead, looks_ahead_by = 'it sees later ones', 'earlier'
         can_cache, can_cache_in_training, can_pad_left = False, True, False
         not_in_stack = {'alibi_pos_bias': 'one of them'}  # noqa: RUF012
-        uncut, falls_back = 'all heads are one', True
-        idle_beside = {'second': 'third'}  # noqa: RUF012
+        tp_unsupported, allows_eager = 'all heads are one', True
+        ignored_with = {'second': 'third'}  # noqa: RUF012
 
-    assert [(own.axes, own.check and own.check.words) for own in Earlier.takes.values()] == [
+    assert [(own.axes, own.check and own.check.words) for own in Earlier.call_inputs.values()] == [
         ('b n d', 'a tilt'),
         ('b n', None),
     ]
@@ -189,7 +191,7 @@ def test_declarations_of_earlier_releases_in_setup(logged):
 
         def setup(self, host):
             self.can_cache = False
-            self.falls_back = True
+            self.allows_eager = True
 
     net = Decoder(dim=16, depth=1, heads=2, features=[Forgets], attn_forgets=True)
     assert not net.can_cache_kv and any('Forgets sets `can_cache`' in line for line in logged)
@@ -208,7 +210,7 @@ def test_declarations_of_earlier_releases_in_setup(logged):
 
 def test_names_of_earlier_releases(logged, monkeypatch):
     """A stage or a declaration that has another name today is found by the one that it had."""
-    monkeypatch.setattr(AttentionFeature, 'renamed_stages', {'final': 'result'})
+    monkeypatch.setattr(AttentionFeature, 'renamed_stages', {'final': 'layer_output'})
     monkeypatch.setitem(RENAMED, 'unneeded', 'row_wise')
 
     class Renamed(AttentionFeature):
@@ -221,8 +223,10 @@ def test_names_of_earlier_releases(logged, monkeypatch):
         def final(self, out, call):
             return 2 * out
 
-    assert Renamed.runs_at() == ('result',) and Renamed.row_wise is True and not hasattr(Renamed, 'final')
+    assert Renamed.runs_at() == ('layer_output',) and Renamed.row_wise is True and not hasattr(Renamed, 'final')
     net = Decoder(dim=16, depth=1, heads=2, features=[Renamed], attn_renamed=True)
     found = net.layers[0][1].features.find(Renamed)
     assert found.row_wise == found.unneeded == 3
-    assert any('Renamed has `final`, which is now `result`, `unneeded`, which is now `row_wise`' in t for t in logged)
+    assert any(
+        'Renamed has `final`, which is now `layer_output`, `unneeded`, which is now `row_wise`' in t for t in logged
+    )

@@ -261,7 +261,7 @@ def test_keywords_of_branches_reach_them_through_the_stack():
 )
 def test_inputs(cls, names):
     declared = {name for name, p in inspect.signature(cls.forward).parameters.items() if p.kind is not p.VAR_KEYWORD}
-    taken = {name for feature in cls.catalogue for name in feature.takes} | {'pos', 'attn_bias'}
+    taken = {name for feature in cls.catalogue for name in feature.call_inputs} | {'pos', 'attn_bias'}
     assert not [name for name in names if name not in declared | taken]
 
 

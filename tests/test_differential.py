@@ -110,7 +110,7 @@ def test_layers_know_their_number():
     ]
     assert found == [0.8 - 0.6 * math.exp(-0.3 * n) for n in range(3)]
     own = Attention(16, differential=True, differential_init=0.3)
-    assert own.features.at['leave'][-1].least == 0.3
+    assert own.features.by_stage['post_attention'][-1].least == 0.3
     assert own.differential_lambda.std() < 0.2 and (own.differential_norm == 1).all()
 
 

@@ -25,7 +25,7 @@ from x_transformers.early_exit import (
     token_f1_distance,
 )
 from x_transformers.flags import ConfigError
-from x_transformers.generation.exits import ByDepth, decayed, gap_of
+from x_transformers.generation.exits import ByDepth, decay_threshold, get_gap
 
 N, BLOCKS = 7, 3
 IDS = ids_of(2, N)
@@ -407,12 +407,12 @@ def test_thresholds():
 
 def test_the_threshold_falls():
     t = torch.arange(11)
-    found = decayed(0.8, t, 10, 4.0)
+    found = decay_threshold(0.8, t, 10, 4.0)
     assert found[0] == pytest.approx(0.9 * 0.8 + 0.1) and found[-1] == pytest.approx(0.72 + 0.1 * math.exp(-4))
-    assert (found.diff() < 0).all() and decayed(0.8, torch.tensor([-3]), 10, 4.0) == found[0]
-    assert decayed(0.5, t, 10, 0.0).tolist() == pytest.approx([0.55] * 11)
+    assert (found.diff() < 0).all() and decay_threshold(0.8, torch.tensor([-3]), 10, 4.0) == found[0]
+    assert decay_threshold(0.5, t, 10, 0.0).tolist() == pytest.approx([0.55] * 11)
     assert_close(
-        gap_of(torch.tensor([[0.5, 0.2, 0.3]], dtype=torch.float64).log()), torch.tensor([0.2], dtype=torch.float64)
+        get_gap(torch.tensor([[0.5, 0.2, 0.3]], dtype=torch.float64).log()), torch.tensor([0.2], dtype=torch.float64)
     )
 
 

@@ -8,7 +8,7 @@ from oracles import randomised
 from training_laws import fit
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
-from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer, get_accumulated_threshold_mask, start_of
+from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer, get_accumulated_threshold_mask, get_start
 from x_transformers.flags import ConfigError, warn_once
 
 V, N = 7, 40
@@ -105,7 +105,7 @@ def test_sums_that_start_again(n):
 
 def test_starts_of_tokens():
     ends = torch.tensor([[False, True, False, False, True, True, False]])
-    assert start_of(ends).tolist() == [[0, 0, 2, 2, 2, 5, 6]]
+    assert get_start(ends).tolist() == [[0, 0, 2, 2, 2, 5, 6]]
 
 
 def test_b14_every_training_flag_comes_back():

@@ -39,7 +39,7 @@ def test_those_that_go_on_and_all(case, monkeypatch):
     """Rows and tokens that have left are not computed: the same output and gradients, whatever else is on."""
     (net, inputs), found = with_exits(case), []
     for whole in (False, True):
-        monkeypatch.setattr(room, 'transformed', lambda whole=whole: whole)
+        monkeypatch.setattr(room, 'is_transformed', lambda whole=whole: whole)
         torch.manual_seed(0)
         out = net(**inputs)
         loss = sum(weighted(t) for t in (out if isinstance(out, tuple) else (out,)))
@@ -89,7 +89,7 @@ def test_masks_of_pairs_are_no_rows(shape, monkeypatch):
     net, ids, found = small(), torch.randint(0, 20, (3, 3)), []
     mask = torch.rand(shape) < 0.7
     for whole in (False, True):
-        monkeypatch.setattr(room, 'transformed', lambda whole=whole: whole)
+        monkeypatch.setattr(room, 'is_transformed', lambda whole=whole: whole)
         found.append(net(ids, attn_mask=mask, exits=ByDepth(DEPTHS[:, :3])))
     assert_close(*found)
 

@@ -103,7 +103,7 @@ def activation_of(flags):
 @pytest.fixture(params=['slices', 'blocks'])
 def way(request, monkeypatch):
     if request.param == 'blocks':
-        monkeypatch.setattr(grouped, 'can_look', lambda t: False)
+        monkeypatch.setattr(grouped, 'can_read_values', lambda t: False)
 
 
 @pytest.mark.parametrize('n', [1, 7])

@@ -172,4 +172,4 @@ def test_refusals(flags, message):
 
 def test_layers_of_their_own():
     net = Decoder(dim=16, depth=2, heads=2, attn_dim_head=8, ff_chunks=(1, 3))
-    assert ['enter' in layer[1].features.at for layer in net.layers] == [False, False, False, True]
+    assert ['ff_input' in layer[1].features.by_stage for layer in net.layers] == [False, False, False, True]

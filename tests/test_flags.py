@@ -50,11 +50,11 @@ from x_transformers.flags import (
     ConfigError,
     Configurable,
     Feature,
-    accepted,
+    accepted_keywords,
     did_you_mean,
     explain,
     flag,
-    flags_of,
+    get_flags,
     positive,
     warn_once,
 )
@@ -198,17 +198,17 @@ TOGETHER = [
     (
         attention,
         dict(sigmoid=True, sparse_topk=2),
-        '`sparse_topk` and `sigmoid` both choose the normaliser, set only one',
+        '`sparse_topk` and `sigmoid` both choose the normalizer, set only one',
     ),
     (
         stack,
         dict(attn_sigmoid=True, attn_sparse_topk=2),
-        '`attn_sparse_topk` and `attn_sigmoid` both choose the normaliser, set only one',
+        '`attn_sparse_topk` and `attn_sigmoid` both choose the normalizer, set only one',
     ),
     (
         stack,
         dict(cross_attend=True, cross_attn_sparse_topk=2, attn_sigmoid=True),
-        '`cross_attn_sparse_topk` and `attn_sigmoid` both choose the normaliser, set only one',
+        '`cross_attn_sparse_topk` and `attn_sigmoid` both choose the normalizer, set only one',
     ),
     (
         stack,
@@ -368,7 +368,7 @@ class Needy(AttentionFeature):
     needs = {'qk_norm': 'it reads cosines'}  # noqa: RUF012
     clashes = {'gate_values': 'both gate'}  # noqa: RUF012
 
-    def attended(self, out, call):
+    def head_outputs(self, out, call):
         return out * 2
 
 
@@ -413,7 +413,7 @@ def test_unexpected_input():
 def idle_options():
     """Options that do nothing by themselves, with their level's prefix and the class that takes them."""
     for prefix, name, cls in ALL_FLAGS:
-        values = {**{n: f.default for n, f in flags_of(FEATURES).items()}, name: cls.flags[name].example}
+        values = {**{n: f.default for n, f in get_flags(FEATURES).items()}, name: cls.flags[name].example}
         if name != next(iter(cls.flags)) and not cls.is_on(values):
             yield pytest.param(prefix, name, cls, id=prefix + name)
 
@@ -427,12 +427,12 @@ def test_an_option_without_its_switch_warns_once(prefix, name, cls, warnings):
     assert len(warnings) == 1
     said, switch = warnings[0].split(' has no effect unless ')
     assert said == f'`{written}`'
-    switches = [f'`{prefix}{n}`' for n, f in flags_of(FEATURES).items() if switches_on(cls, n, f)]
+    switches = [f'`{prefix}{n}`' for n, f in get_flags(FEATURES).items() if switches_on(cls, n, f)]
     assert any(name in switch for name in switches), warnings
 
 
 def switches_on(cls, name, declared):
-    values = {n: f.default for n, f in flags_of(FEATURES).items()}
+    values = {n: f.default for n, f in get_flags(FEATURES).items()}
     return cls.is_on({**values, name: declared.example})
 
 
@@ -498,7 +498,7 @@ PUBLIC = [
 @pytest.mark.parametrize('cls', PUBLIC, ids=lambda cls: cls.__name__)
 def test_signature_and_help_hold_every_flag(cls):
     signature = inspect.signature(cls)
-    known = accepted(cls)
+    known = accepted_keywords(cls)
     assert set(known) <= set(signature.parameters)
     helped = pydoc.render_doc(cls, renderer=pydoc.plaintext)
     for name, declared in known.items():
@@ -509,11 +509,11 @@ def test_signature_and_help_hold_every_flag(cls):
 
 
 def test_stacks_accept_the_flags_of_their_branches():
-    known = accepted(Decoder)
+    known = accepted_keywords(Decoder)
     assert {'attn_qk_norm', 'cross_attn_qk_norm', 'ff_glu', 'rotary_pos_emb', 'attn_dim_head', 'ff_mult'} <= set(known)
     assert {'causal', 'attn_heads', 'qk_norm', 'glu', 'attn_dim_context', 'ff_dim_out'}.isdisjoint(known)
     assert 'cross_attn_dim_context' in known
-    assert known['attn_qk_norm'] is accepted(Attention)['qk_norm']
+    assert known['attn_qk_norm'] is accepted_keywords(Attention)['qk_norm']
 
 
 @pytest.mark.parametrize('where', dict.fromkeys(where for where, _, _ in table()))
@@ -532,9 +532,9 @@ def test_declarations_are_complete(where):
 def test_features_are_documented_and_plug_in_somewhere(cls):
     assert inspect.getdoc(cls) and inspect.getdoc(cls) != inspect.getdoc(Feature)
     assert cls.runs_at() or cls.setup is not Feature.setup
-    assert cls.flags or cls.takes or cls.serves, 'nothing switches it on'
-    known = flags_of(FEATURES)
-    assert set(cls.needs) | set(cls.clashes) | set(cls.yields_to) <= set(known)
+    assert cls.flags or cls.call_inputs or cls.enabled_by, 'nothing switches it on'
+    known = get_flags(FEATURES)
+    assert set(cls.needs) | set(cls.clashes) | set(cls.overridden_by) <= set(known)
 
 
 def test_no_two_features_of_a_level_share_a_flag():
@@ -636,7 +636,7 @@ def test_measured_effects_are_told(capsys, monkeypatch):
 def test_what_is_measured_exists():
     """Every flag that the file of measured effects names is one of its class, which has the value."""
     hosts = (*HOSTS, AutoregressiveWrapper)
-    known = {(cls.__name__, n): f for cls in hosts for n, f in {**cls.arguments(), **flags_of(cls.catalogue)}.items()}
+    known = {(cls.__name__, n): f for cls in hosts for n, f in {**cls.arguments(), **get_flags(cls.catalogue)}.items()}
     for one in explain.table():
         for name, value in {one.flag: one.value, **(one.others or {})}.items() if one.flag else ():
             assert known[one.host, name].refusal(value) is None, one
@@ -674,8 +674,8 @@ def test_explain_follows_the_running_order():
     places = [text.index(name) for name in order]
     assert places == sorted(places)
     first_words = [line.split()[0] for line in text.splitlines()]
-    stages = [word for word in first_words if word in ('heads', 'scores', 'logits', 'attended', 'result')]
-    assert stages == ['heads', 'heads', 'scores', 'logits', 'attended', 'result']
+    stages = [word for word in first_words if word in ('qkv_heads', 'scores', 'logits', 'head_outputs', 'layer_output')]
+    assert stages == ['qkv_heads', 'qkv_heads', 'scores', 'logits', 'head_outputs', 'layer_output']
     assert 'softclamp_logits=True' in text and 'num_memory_tokens=2' in text
     assert text.startswith('TransformerWrapper num_tokens=7') and 'attn_layers: Decoder dim=16' in text
 
@@ -700,7 +700,7 @@ KNOWN_TO_THE_CORE = {
 
 def test_core_names_no_flag_of_a_paper():
     tree = ast.parse((ROOT / 'x_transformers' / 'x_transformers.py').read_text(encoding='utf-8'))
-    flags, classes = set(flags_of(FEATURES)), {cls.__name__ for cls in FEATURES}
+    flags, classes = set(get_flags(FEATURES)), {cls.__name__ for cls in FEATURES}
     found = {}
     for node in ast.walk(tree):
         said = {
@@ -732,7 +732,7 @@ class Damped(AttentionFeature):
     def setup(self, host):
         self.rate = nn.Parameter(torch.full((host.shape.kv_heads, 1, 1), float(self.damping)))
 
-    def attended(self, out, call):
+    def head_outputs(self, out, call):
         return out * torch.exp(-self.rate)
 
 
@@ -750,7 +750,7 @@ class Squared(StackFeature):
 
     squared = flag(False, 'square the stream')
 
-    def close(self, x, call):
+    def stack_output(self, x, call):
         return x.square()
 
 
@@ -863,7 +863,7 @@ def test_own_choice_takes_part_in_computed_conflicts():
 
         uniform = flag(False, 'equal weights')
 
-        def normaliser(self, sim, call):
+        def normalizer(self, sim, call):
             seen = (sim > torch.finfo(sim.dtype).min).to(sim.dtype)
             return seen / seen.sum(dim=-1, keepdim=True)
 
@@ -872,7 +872,7 @@ def test_own_choice_takes_part_in_computed_conflicts():
     x = randn(1, 4, 16)
     _, trace = net(x, return_intermediates=True)
     assert_close(trace.post_softmax_attn[0, 0, 2], torch.tensor([1.0, 1.0, 1.0, 0.0]).double() / 3)
-    with pytest.raises(ConfigError, match='`sigmoid` and `uniform` both choose the normaliser, set only one'):
+    with pytest.raises(ConfigError, match='`sigmoid` and `uniform` both choose the normalizer, set only one'):
         attention(**own, sigmoid=True)
     with pytest.raises(ConfigError, match='`flash=True` does not go with `uniform`'):
         attention(**own, flash=True)
@@ -958,14 +958,14 @@ def test_a_feature_that_waits_is_left_out_of_calls_without_its_inputs():
     """Input-only features do nothing unless one of their inputs is given, so calls without them skip them."""
     attn = Attention(16, heads=2, dim_head=8)
     waiting = [feature for feature in attn.features.active if feature.waits]
-    assert waiting and not any(feature in attn.features.acting({}).active for feature in waiting)
-    found = attn.features.acting({'attn_bias': torch.zeros(1), 'mem': None})
+    assert waiting and not any(feature in attn.features.active_for({}).active for feature in waiting)
+    found = attn.features.active_for({'attn_bias': torch.zeros(1), 'mem': None})
     assert [type(f).__name__ for f in found.active if f.waits] == ['AttnBias']
-    assert found is attn.features.acting({'attn_bias': torch.ones(1)})
+    assert found is attn.features.active_for({'attn_bias': torch.ones(1)})
 
 
 def test_features_without_flags_wait_for_their_inputs():
-    quiet = [cls for cls in (*ATTENTION, *STACK, *MODEL) if cls.takes and not (cls.flags or cls.serves)]
+    quiet = [cls for cls in (*ATTENTION, *STACK, *MODEL) if cls.call_inputs and not (cls.flags or cls.enabled_by)]
     assert len(quiet) > 10 and all(cls.waits for cls in quiet)
 
 
@@ -981,12 +981,16 @@ def test_layers_of_a_stack_are_what_they_are_alone():
         causal = {'causal': True, 'heads': 2} if layer.kind == 'a' else {}
         alone = type(branch)(16, **causal, **flags)
         on, twin = branch.features, alone.features
-        assert {s: [type(f) for f in at] for s, at in on.at.items()} == {
-            s: [type(f) for f in at] for s, at in twin.at.items()
+        assert {s: [type(f) for f in at] for s, at in on.by_stage.items()} == {
+            s: [type(f) for f in at] for s, at in twin.by_stage.items()
         }
-        assert all(f.host is branch and f in on.active for at in on.at.values() for f in at)
-        assert (on.takes, on.awaited, [*on.judges]) == (twin.takes, twin.awaited, [*twin.judges])
-        assert all(f.host is branch for f in on.judges.values())
+        assert all(f.host is branch and f in on.active for at in on.by_stage.values() for f in at)
+        assert (on.call_inputs, on.optional_inputs, [*on.input_checkers]) == (
+            twin.call_inputs,
+            twin.optional_inputs,
+            [*twin.input_checkers],
+        )
+        assert all(f.host is branch for f in on.input_checkers.values())
         plain = {k: v for k, v in vars(alone).items() if isinstance(v, (bool, int, float, str))}
         assert {k: (type(vars(branch)[k]), vars(branch)[k]) for k in plain} == {
             k: (type(v), v) for k, v in plain.items() if k != 'layer_number'

@@ -85,10 +85,10 @@ def written_out(q, k, v, score_mod, block_mask, scale, enable_gqa, return_aux=No
     if block_mask is not None:
         assert block_mask.shape[-2:] == scores.shape[-2:]
         scores = scores.masked_fill(~for_all(block_mask.mask_mod)(*where), -torch.inf)
-    log_sums = scores.logsumexp(dim=-1)
-    weights = (scores - log_sums.unsqueeze(-1)).exp()
-    out = weights.masked_fill((log_sums == -torch.inf).unsqueeze(-1), 0.0).to(v.dtype) @ v
-    return out if return_aux is None else (out, types.SimpleNamespace(lse=log_sums))
+    lse = scores.logsumexp(dim=-1)
+    weights = (scores - lse.unsqueeze(-1)).exp()
+    out = weights.masked_fill((lse == -torch.inf).unsqueeze(-1), 0.0).to(v.dtype) @ v
+    return out if return_aux is None else (out, types.SimpleNamespace(lse=lse))
 
 
 class Flexing:
@@ -99,11 +99,11 @@ class Flexing:
 
     def __init__(self, by_torch=True):
         self.patch, self.calls, self.said = pytest.MonkeyPatch(), 0, []
-        self.flexed, self.by_torch = flex.flexed, by_torch
+        self.flexed, self.by_torch = flex.run_flex, by_torch
         self.values = dict(
             DEVICES=('cpu',), LEARNED=True, DTYPES=(*flex.DTYPES, torch.float64), LEAST_WIDTH=1,
             first_sizes={}, works={}, known_masks={},
-            try_out=lambda *_: None, compiled=lambda function, *_, **__: function, flexed=self.counted,
+            try_out=lambda *_: None, compile_flex=lambda function, *_, **__: function, run_flex=self.counted,
             warn_once=self.said.append,
         )  # fmt: skip
 
@@ -115,7 +115,7 @@ class Flexing:
         for name, value in self.values.items():
             self.patch.setattr(flex, name, value)
         # all tests share what torch makes of the definition: the sizes of one are not those of another
-        self.static = torch._dynamo.config.patch(automatic_dynamic_shapes='compiled' not in self.values)
+        self.static = torch._dynamo.config.patch(automatic_dynamic_shapes='compile_flex' not in self.values)
         self.static.__enter__()
         # there it refuses gradients, although the definition has them
         self.patch.setattr(flex.load_flex(), '_validate_device', lambda *_: None, raising=False)
@@ -422,7 +422,9 @@ def test_a_pattern_that_spreads_over_all_blocks_is_gathered(flexing):
 def test_patterns_that_are_alike_are_known_by_what_they_are(flexing):
     """Nothing is compiled anew for another layer, or another length."""
     kinds = []
-    flexing.values['compiled'] = lambda function, kind, *_, **__: kinds.append((function.__name__, kind)) or function
+    flexing.values['compile_flex'] = lambda function, kind, *_, **__: (
+        kinds.append((function.__name__, kind)) or function
+    )
     with flexing:
         for n in (N, N + 3):
             layer(causal=True, sparse_pattern=copy.deepcopy(PATTERNS['heads differ']))(randn(2, n, 12))
@@ -578,11 +580,11 @@ def test_what_fails_goes_another_way(flexing, logged, backwards):
         tries.append(1)
         if not backwards:
             raise RuntimeError('no kernel\nfor this')
-        return Fails.apply(dense.eager(q, k, v, call.combine(), on))
+        return Fails.apply(dense.run_eager(q, k, v, call.combine(), on))
 
     with flexing:
         flexing.patch.setattr(flex, 'warn_once', warn_once)
-        flexing.patch.setattr(flex, 'flexed', broken)
+        flexing.patch.setattr(flex, 'run_flex', broken)
         flexing.patch.setattr(flex, 'try_out', try_out)
         found = [layer_outcome(module, x) for _ in range(2)]
     assert len(tries) == 1
@@ -615,7 +617,7 @@ def not_a_number(out):
 @pytest.mark.parametrize('learns', [True, False])
 def test_other_numbers_are_not_trusted(flexing, monkeypatch, flags, wrong, learns):
     """A kernel that is wrong, in its outputs or its gradients alone, is compared once, and left; a right one stays."""
-    module, x, own = layer(causal=True, **flags), randn(2, N, 12), flex.flexed
+    module, x, own = layer(causal=True, **flags), randn(2, N, 12), flex.run_flex
     bias = {} if flags is BOTH or 'softclamp_logits' in flags else dict(attn_bias=randn(N, N))
 
     def kernel(*args):
@@ -626,7 +628,7 @@ def test_other_numbers_are_not_trusted(flexing, monkeypatch, flags, wrong, learn
     bad = wrong.__name__ != '<lambda>' and (learns or wrong is not wrong_gradient)
     wanted, grads = layer_outcome(by_formula(copy.deepcopy(module)), x, **bias)
     with flexing, torch.set_grad_enabled(learns):
-        flexing.patch.setattr(flex, 'flexed', kernel)
+        flexing.patch.setattr(flex, 'run_flex', kernel)
         flexing.patch.setattr(flex, 'try_out', try_out)
         for calls in (1, 0) if bad else (2, 1):
             flexing.calls = 0
@@ -650,7 +652,7 @@ def test_without_room_it_may_try_again(flexing):
         raise torch.OutOfMemoryError('full')
 
     with flexing:
-        flexing.patch.setattr(flex, 'flexed', full)
+        flexing.patch.setattr(flex, 'run_flex', full)
         for _ in range(2):
             out = module(x)
     assert len(tries) == 2 and not flexing.said
@@ -697,9 +699,9 @@ def test_in_a_checkpoint(flexing, flags):
 
     def counted(q, k, v, call, on, forms):  # in place of FlexAttention: uncompiled, that saves what its compiler traces
         flexing.calls += 1
-        return dense.fused(q, k, v, call.combine(), on)
+        return dense.run_fused(q, k, v, call.combine(), on)
 
-    flexing.values |= dict(flexed=counted, try_out=try_out)
+    flexing.values |= dict(run_flex=counted, try_out=try_out)
     compare(flexing, outcome, module, randn(2, N, 12))
     assert flexing.calls == 3
 
@@ -714,11 +716,11 @@ def test_masks_are_kept(flexing):
         Decoder(dim=12, depth=2, heads=2, attn_dim_head=6, attn_max_attend_past=4, attn_num_mem_kv=1).double(),
         randn(2, N, 12),
     )
-    built, create = [], flex.blocks_seen
+    built, create = [], flex.count_visible_blocks
     mask = PADDED['right'].clone()
     attn_mask = randn(N, N) > -1
     with flexing:
-        flexing.patch.setattr(flex, 'blocks_seen', lambda *args: built.append(args) or create(*args))
+        flexing.patch.setattr(flex, 'count_visible_blocks', lambda *args: built.append(args) or create(*args))
 
         def count(**inputs):
             before = len(built)
@@ -775,7 +777,7 @@ def test_compiled_forwards(flexing_by_torch, name, lengths):
     """For the first length, then for all others, each of which counts for a limit of its own."""
     (kind, flags), programs, flexing = COMPILED[name], {}, flexing_by_torch
     net = randomise(kind(dim=32, depth=2, heads=4, attn_dim_head=16, **flags)).float().eval()
-    del flexing.values['compiled']
+    del flexing.values['compile_flex']
     flexing.values |= dict(compiled_functions=programs, kinds={})
     with torch._dynamo.config.patch(recompile_limit=2):
         for length in lengths:
@@ -798,8 +800,8 @@ def test_on_a_gpu(monkeypatch, logged, name, dtype):
     """Outputs and gradients of the formula, which runs in float32."""
     kind, flags = COMPILED[name]
     net = randomise(kind(dim=64, depth=2, heads=4, attn_dim_head=32, **flags)).float().cuda()
-    calls, run_flexed = [], flex.flexed
-    monkeypatch.setattr(flex, 'flexed', lambda *args: calls.append(1) or run_flexed(*args))
+    calls, run_flexed = [], flex.run_flex
+    monkeypatch.setattr(flex, 'run_flex', lambda *args: calls.append(1) or run_flexed(*args))
     bound = 1e-3 if dtype == torch.float32 else 0.1
     for length in (256, 333, 400):
         x = randn(2, length, 64).float().cuda()

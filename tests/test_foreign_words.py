@@ -34,7 +34,7 @@ from x_transformers import (
 )
 from x_transformers.flags import ConfigError, advice
 from x_transformers.flags.config import KINDS
-from x_transformers.flags.foreign import BUILDERS, Callee, at_callee, keywords_of, rows_for, written
+from x_transformers.flags.foreign import BUILDERS, Callee, find_callee_words, format_call, get_keywords, rows_for
 from x_transformers.flags.foreign_words import BUILD, CALL, GENERATE, LOAD, SAVE, WORDS
 from x_transformers.tokenizers import ByteTokenizer, train_bpe, train_wordpiece
 
@@ -216,7 +216,7 @@ def test_what_is_advised_computes_what_was_meant():
     added = nn.Transformer.generate_square_subsequent_mask(9)
     theirs = {'src_key_padding_mask': padding, 'src_mask': added, 'tgt_mask': added < 0}
     for word, given in (*theirs.items(), ('key_padding_mask', torch.zeros(2, 9).masked_fill(padding, -torch.inf))):
-        text = advice(word, keywords_of(stack, 'forward'), given, Encoder, 'forward', stack, KINDS)
+        text = advice(word, get_keywords(stack, 'forward'), given, Encoder, 'forward', stack, KINDS)
         code = re.search(r'write `([^`]*)`', text)[1]
         out = stack(x, **eval(f'dict({code})', {word: given}))
         wanted = stack(x, mask=~padding) if 'padding' in word else stack(x, causal=True)
@@ -226,7 +226,7 @@ def test_what_is_advised_computes_what_was_meant():
 def test_lengths_of_flash_attention_are_documents():
     torch.manual_seed(0)
     stack, x, ends = Decoder(**SMALL).double().eval(), torch.randn(1, 9, 16).double(), torch.tensor([0, 4, 9])
-    text = advice('cu_seqlens', keywords_of(stack, 'forward'), ends, Decoder, 'forward', stack, KINDS)
+    text = advice('cu_seqlens', get_keywords(stack, 'forward'), ends, Decoder, 'forward', stack, KINDS)
     code = re.search(r'write `([^`]*)`', text)[1]
     out = stack(x, **eval(f'dict({code})', {'cu_seqlens': ends, 'torch': torch}))
     assert torch.allclose(out, torch.cat((stack(x[:, :4]), stack(x[:, 4:])), dim=1), atol=1e-12)
@@ -278,8 +278,8 @@ def taken_somewhere(kind):
         return {name for cls in CLASSES for name in cls.accepted()} | {*finetuned} | named
     if kind in (LOAD, SAVE):
         return set(inspect.signature(pretrained.load if kind == LOAD else pretrained.save).parameters) | {'attn_flash'}
-    named = {name for cls in CLASSES for method in METHODS for name in keywords_of(cls, method)}
-    inputs = {name for cls in CLASSES for feature in cls.catalogue for name in feature.takes}
+    named = {name for cls in CLASSES for method in METHODS for name in get_keywords(cls, method)}
+    inputs = {name for cls in CLASSES for feature in cls.catalogue for name in feature.call_inputs}
     return named | inputs | {'pos', 'attn_bias', 'cache_kv', 'prompt_cache', 'prompt_lens', 'prompt'}
 
 
@@ -291,7 +291,7 @@ def codes(row):
         for one in ours.split(' | '):
             text = re.sub(r'^(@\w+ |!)', '', one.strip())
             if not text.startswith(':'):
-                yield KEYWORD.findall(written(text, 'word', 1))
+                yield KEYWORD.findall(format_call(text, 'word', 1))
 
 
 @pytest.mark.parametrize('kind', [BUILD, CALL, GENERATE, LOAD, SAVE])
@@ -345,7 +345,9 @@ def test_values_that_are_advised_are_allowed(cls):
     for row in WORDS:
         for value, ours in [*row.values.items(), *[(value, row.ours) for value in (1, 0.5, True, 'gelu')]]:
             for one in ours.split(' | ') if row.kind == BUILD else ():
-                text = at_callee(row, one.strip(), 'word', value, '', Callee(KINDS[cls], '', flags, None, KINDS))
+                text = find_callee_words(
+                    row, one.strip(), 'word', value, '', Callee(KINDS[cls], '', flags, None, KINDS)
+                )
                 if (found := re.search(r'write `([^`]*)`', text)) and '...' not in text:
                     given = eval(f'dict({found[1]})')
                     if '{value}' not in one or '{{' not in one:
@@ -372,7 +374,7 @@ def test_words_of_torch_are_answered(theirs):
     callees = [(Decoder, model.attn_layers), (TransformerWrapper, model), (Attention, layer)]
     for cls, module in callees:
         for function, method in ((theirs.__init__, ''), (theirs.forward, 'forward')):
-            names = keywords_of(module, method) if method else cls.accepted()
+            names = get_keywords(module, method) if method else cls.accepted()
             for word in [*inspect.signature(function).parameters][1:]:
                 if word not in names:
                     text = advice(word, names, 1, cls, method, module if method else None, KINDS)
@@ -386,11 +388,11 @@ def test_words_of_transformers_are_answered():
     model = wrapper()
     fields = [name for name in vars(transformers.GenerationConfig()) if not name.startswith('_')]
     for method in ('generate', 'stream', 'beam_search', 'speculative'):
-        names = keywords_of(model, method)
+        names = get_keywords(model, method)
         for word in set(fields) - names - {'transformers_version'}:
             text = advice(word, names, 1, AutoregressiveWrapper, method, model, KINDS)
             assert text.startswith(': '), (method, word, text)
-    names = keywords_of(model.net, 'forward')
+    names = get_keywords(model.net, 'forward')
     for kind in ('LlamaForCausalLM', 'BertForMaskedLM', 'T5ForConditionalGeneration', 'BertForQuestionAnswering'):
         inputs = list(inspect.signature(getattr(transformers, kind).forward).parameters)[1:]
         for word in set(inputs) - names - {'kwargs'}:
@@ -407,7 +409,7 @@ def refused_keywords(name, method):
     subject = SUBJECTS[name]
     model = subject.build()
     function = inspect.signature(getattr(type(model), method)).parameters
-    names = keywords_of(model, method)
+    names = get_keywords(model, method)
     must = [p for p in list(function.values())[1:] if p.default is p.empty]
     required = [p.name for p in must if p.kind is p.POSITIONAL_OR_KEYWORD]
     inputs = iter(copy.copy(subject.inputs).values())

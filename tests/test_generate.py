@@ -33,7 +33,7 @@ from toy_nets import (
 from x_transformers import PrefixDecoder, TransformerWrapper, autoregressive_wrapper
 from x_transformers.autoregressive_wrapper import FILTER_LOGITS_FN, AutoregressiveWrapper, contrastive_decode_fn, top_k
 from x_transformers.flags import warn_once
-from x_transformers.generation.engine import HELD, evaluating
+from x_transformers.generation.engine import HELD, eval_modules
 from x_transformers.x_transformers import no_positions
 
 models = pytest.mark.parametrize('keywords', MODELS.values(), ids=MODELS)
@@ -726,12 +726,12 @@ def test_threads_that_generate_keep_a_model_in_eval_mode_together():
     net, inside, leave = nn.Sequential(nn.Linear(1, 1), nn.Dropout().eval()), threading.Event(), threading.Event()
 
     def other():
-        with evaluating(list(net.modules())):
+        with eval_modules(list(net.modules())):
             inside.set()
             leave.wait()
 
     thread = threading.Thread(target=other)
-    with evaluating(list(net.modules())):
+    with eval_modules(list(net.modules())):
         thread.start()
         inside.wait()
     assert not any(module.training for module in net.modules())

@@ -11,7 +11,7 @@ import torch
 from toy_nets import MODELS, VOCAB, Fixed, History, brute_force, diverse, ids_of, language_model, vectors_of, wrapped
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, Generated, min_p, top_k
-from x_transformers.generation.choice import REASONS, Choice, Endings, vocabulary_of
+from x_transformers.generation.choice import REASONS, StoppingCriteria, TokenSampler, get_vocabulary
 from x_transformers.generation.sampling import epsilon, filter_with, typical
 
 
@@ -101,7 +101,7 @@ def test_processors_see_all_tokens_so_far_and_decide():
 def test_what_is_not_used_costs_nothing():
     decoding = wrapped().decoding(ids_of(2, 3), 2)
     assert decoding.weigh is None and not decoding.endings and decoding.samples == 1
-    assert Choice().steps == []
+    assert TokenSampler().steps == []
 
 
 # filters
@@ -186,7 +186,7 @@ def test_stop_sequences_do_not_begin_in_the_prompt():
 
 
 def test_an_end_token_that_completes_a_sequence_is_the_reason():
-    endings = Endings(eos_token=[3, 4], stop_sequences=[(1, 3), (5,)])
+    endings = StoppingCriteria(eos_token=[3, 4], stop_sequences=[(1, 3), (5,)])
     tails = torch.tensor([[1, 3], [2, 3], [3, 5], [4, 1], [1, 5]])
     assert [REASONS[code] for code in endings.reasons(tails)] == ['eos', 'eos', 'stop', 'length', 'stop']
 
@@ -316,7 +316,7 @@ BAD = [
 @pytest.mark.parametrize('keywords, words', BAD, ids=[next(iter(k)) + str(i) for i, (k, _) in enumerate(BAD)])
 def test_bad_arguments_are_refused_by_name_before_computing(keywords, words, monkeypatch):
     model = language_model()
-    assert vocabulary_of(model.net) == 11
+    assert get_vocabulary(model.net) == 11
     monkeypatch.setattr(type(model.net), 'forward', lambda *a, **k: pytest.fail('it computed'))
     with pytest.raises(ValueError, match=words):
         model.generate(ids_of(1, 2), 2, **keywords)

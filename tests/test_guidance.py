@@ -6,7 +6,7 @@ from oracles import assert_close, randn, randomised
 from toy_nets import ids_of, wrapped
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
-from x_transformers.generation.engine import Beside
+from x_transformers.generation.engine import AuxiliaryLogits
 from x_transformers.generation.guidance import Guidance
 
 STEPS = 7
@@ -139,7 +139,7 @@ def test_refusals():
     assert torch.equal(
         model.speculative(ids, 2, temperature=0.0, cond_scale=1.0), model.generate(ids, 2, temperature=0.0)
     )
-    assert Guidance().is_on is False and Beside(None, None).seen(ids) is ids
+    assert Guidance().is_on is False and AuxiliaryLogits(None, None).seen(ids) is ids
 
 
 def paged():

@@ -29,14 +29,14 @@ from x_transformers.autoregressive_wrapper import contrastive_decode_fn
 from x_transformers.compat import helpers
 from x_transformers.continuous_autoencoder import ContinuousTransformerAutoencoder, gaussian_divergence
 from x_transformers.core import rows as blocks
-from x_transformers.core.modes import clamped_to, product
+from x_transformers.core.modes import clamp_to_dtype, precise_matmul
 from x_transformers.discover_wrapper import TPREncoder
 from x_transformers.features.contextual import HeadMixer
 from x_transformers.features.convolutions import BatchNorm
 from x_transformers.features.embeddings import mean_of_real
 from x_transformers.features.memory.compression import Mean
 from x_transformers.generation.exits import mean_context
-from x_transformers.generation.sampling import guided
+from x_transformers.generation.sampling import guide_logits
 from x_transformers.modalities.decision import DecisionTransformer, returns_to_go
 from x_transformers.next_latent_wrapper import MSECosineSimLoss
 from x_transformers.objectives.test_time_training import orthogonal
@@ -194,7 +194,7 @@ def test_hidden_keys_weigh_nothing_among_low_scores(causal, monkeypatch):
 
 
 def test_biases_beyond_the_range_are_cut():
-    found = clamped_to(torch.tensor([1e6, -1e6, -torch.inf, 3.0]), torch.float16)
+    found = clamp_to_dtype(torch.tensor([1e6, -1e6, -torch.inf, 3.0]), torch.float16)
     assert found.tolist() == [65504.0, -65504.0, -torch.inf, 3.0]
 
 
@@ -221,11 +221,11 @@ def test_scores_beyond_the_range(flag):
 
 def test_products_that_float16_does_not_hold():
     one = torch.full((2, 4), 300.0)
-    assert product(one.half(), one.half().mT).dtype == torch.float32
-    near(product(one.half(), one.half().mT), one @ one.mT)
-    assert product(one.bfloat16(), one.bfloat16().mT).dtype == torch.bfloat16
+    assert precise_matmul(one.half(), one.half().mT).dtype == torch.float32
+    near(precise_matmul(one.half(), one.half().mT), one @ one.mT)
+    assert precise_matmul(one.bfloat16(), one.bfloat16().mT).dtype == torch.bfloat16
     with torch.autocast('cpu', dtype=torch.float16):
-        assert torch.equal(product(one, one.mT), torch.full((2, 2), 36e4))
+        assert torch.equal(precise_matmul(one, one.mT), torch.full((2, 2), 36e4))
 
 
 def test_mixed_heads_stay_what_they_are():
@@ -258,7 +258,7 @@ def test_options_of_choosing_beyond_the_range(options):
 
 def test_guidance_and_contrast_beyond_the_range():
     logits, others = torch.tensor([40000.0, -40000.0, 1.0]), torch.tensor([-40000.0, 40000.0, 2.0])
-    near(guided(logits.half(), others.half(), 3.0), guided(logits, others, 3.0))
+    near(guide_logits(logits.half(), others.half(), 3.0), guide_logits(logits, others, 3.0))
     found = contrastive_decode_fn(logits.half(), others.half(), beta=2.0)
     assert found.dtype == torch.float16 and found.isfinite().all() and found.argmax() == 0
 

@@ -427,7 +427,7 @@ def test_a_compiled_layer_has_no_blocks(in_blocks, monkeypatch):
     wanted = module(x)
     in_blocks(2)
     torch._dynamo.reset()
-    monkeypatch.setattr(dense, 'additive', None)  # that of blocks
+    monkeypatch.setattr(dense, 'run_additive', None)  # that of blocks
     assert_close(torch.compile(module, fullgraph=True, backend='eager')(x), wanted)
 
 
@@ -531,7 +531,7 @@ def spied(own, ran, *args, **options):
 def kernel_names(module, x, monkeypatch, **inputs):
     """The kernels that a call ran."""
     ran = []
-    for name in ('eager', 'fused', 'additive', 'folded', 'by_rows', 'grouped_sdpa'):
+    for name in ('run_eager', 'run_fused', 'run_additive', 'fold_heads', 'run_in_blocks', 'grouped_sdpa'):
         monkeypatch.setattr(dense, name, functools.partial(spied, getattr(dense, name), ran))
     module(x, **inputs)
     monkeypatch.undo()
@@ -541,29 +541,33 @@ def kernel_names(module, x, monkeypatch, **inputs):
 @pytest.mark.parametrize(
     ('flags', 'inputs', 'kernel'),
     [
-        ({}, {}, 'folded'),
-        ({}, dict(mask=torch.ones(1, N, dtype=torch.bool)), 'folded'),
-        (dict(max_attend_past=2), {}, 'additive'),
-        (dict(num_mem_kv=2), {}, 'additive'),
-        ({}, dict(attn_bias=torch.zeros(N, N, dtype=torch.float64)), 'additive'),
-        ({}, dict(attn_bias=torch.zeros(N, N, dtype=torch.float64, requires_grad=True)), 'by_rows'),
-        (dict(data_dependent_alibi=True), {}, 'by_rows'),
-        (dict(pre_talking_heads=True), {}, 'by_rows'),
-        (dict(selective=True), {}, 'by_rows'),
+        ({}, {}, 'fold_heads'),
+        ({}, dict(mask=torch.ones(1, N, dtype=torch.bool)), 'fold_heads'),
+        (dict(max_attend_past=2), {}, 'run_additive'),
+        (dict(num_mem_kv=2), {}, 'run_additive'),
+        ({}, dict(attn_bias=torch.zeros(N, N, dtype=torch.float64)), 'run_additive'),
+        ({}, dict(attn_bias=torch.zeros(N, N, dtype=torch.float64, requires_grad=True)), 'run_in_blocks'),
+        (dict(data_dependent_alibi=True), {}, 'run_in_blocks'),
+        (dict(pre_talking_heads=True), {}, 'run_in_blocks'),
+        (dict(selective=True), {}, 'run_in_blocks'),
     ],
 )
 def test_kernel_of_a_large_call(flags, inputs, kernel, monkeypatch):
     module = layer(causal=True, **flags)
     with blocked(3):
         assert kernel in kernel_names(module, randn(1, N, 12), monkeypatch, **inputs)
-    assert not {'folded', 'additive', 'by_rows'} & {*kernel_names(module, randn(1, N, 12), monkeypatch, **inputs)}
+    assert not {'fold_heads', 'run_additive', 'run_in_blocks'} & {
+        *kernel_names(module, randn(1, N, 12), monkeypatch, **inputs)
+    }
 
 
 def test_one_query_is_never_cut(in_blocks, monkeypatch):
     module, x = layer(causal=True, max_attend_past=2), randn(1, N, 12)
     _, cache = module(x, return_intermediates=True)
     in_blocks(2)
-    assert not {'folded', 'additive', 'by_rows'} & {*kernel_names(module, x[:, :1], monkeypatch, cache=cache)}
+    assert not {'fold_heads', 'run_additive', 'run_in_blocks'} & {
+        *kernel_names(module, x[:, :1], monkeypatch, cache=cache)
+    }
 
 
 class Nosy(AttentionFeature):
@@ -579,7 +583,7 @@ class Modest(AttentionFeature):
     """The mean over the keys."""
 
     modest = flag(False, 'look at one row')
-    row_wise = counts_hidden = True
+    row_wise = needs_masked_keys = True
     heights = ()
 
     def scores(self, sim, call):
@@ -662,7 +666,7 @@ def check_no_tensor_grows(case, mask=None):
     assert record.bytes < LONG * LONG, f'{record.by} returned {record.bytes} bytes'
 
 
-OF_SCORES = {*dense.EAGER_STAGES, 'keys', 'attend', 'enter', 'bias', 'mask'}
+OF_SCORES = {*dense.EAGER_STAGES, 'prepend_kv', 'attend', 'pre_attention', 'bias', 'mask'}
 
 
 def beside_scores_nightly(cases):

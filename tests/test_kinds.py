@@ -44,7 +44,7 @@ class RememberingConvolution(Convolution):
 
 
 def ring_of(call):
-    return {'mask': call.real, 'window': call.state('window', call.step)}
+    return {'mask': call.token_mask, 'window': call.state('window', call.step)}
 
 
 class Gate(nn.Module):
@@ -60,7 +60,9 @@ class Gate(nn.Module):
 
 @pytest.fixture(autouse=True)
 def _kinds(monkeypatch):
-    monkeypatch.setitem(KINDS, 'conv', Kind(lambda stack, _: Convolution(stack.dim), lambda call: {'mask': call.real}))
+    monkeypatch.setitem(
+        KINDS, 'conv', Kind(lambda stack, _: Convolution(stack.dim), lambda call: {'mask': call.token_mask})
+    )
     monkeypatch.setitem(KINDS, 'gate', Kind(lambda stack, _: Gate(stack.dim), remembers={}))
 
     kept = Kind(lambda stack, _: RememberingConvolution(stack.dim), ring_of, remembers={'window': Ring(2)})

@@ -13,7 +13,7 @@ from training_laws import DIM, VOCAB, ids_of, net_of
 
 from x_transformers import AutoregressiveWrapper, Decoder, Encoder, KNNDatastore, KNNLMWrapper
 from x_transformers.flags import ConfigError
-from x_transformers.memory.knn_lm import golden_section, kernel_log_probs, mixed
+from x_transformers.memory.knn_lm import golden_section, kernel_log_probs, mix_log_probs
 from x_transformers.memory.search import Neighbours
 
 
@@ -312,6 +312,6 @@ def test_a_text_that_was_never_learned_is_known_from_the_datastore():
 
 def test_mixture_at_the_ends():
     knn, lm = torch.tensor([0.5, 0.5, 0.0]).log(), torch.tensor([0.2, 0.3, 0.5]).log()
-    assert torch.equal(mixed(knn, lm, 0.0), lm) and torch.equal(mixed(knn, lm, 1.0), knn)
-    assert_close(mixed(knn, lm, 0.25).exp(), torch.tensor([0.275, 0.35, 0.375]), tolerance=1e-6)
+    assert torch.equal(mix_log_probs(knn, lm, 0.0), lm) and torch.equal(mix_log_probs(knn, lm, 1.0), knn)
+    assert_close(mix_log_probs(knn, lm, 0.25).exp(), torch.tensor([0.275, 0.35, 0.375]), tolerance=1e-6)
     assert VOCAB == 11

@@ -54,7 +54,7 @@ from torch.utils._pytree import tree_leaves
 from x_transformers import Attention, Decoder, Encoder, PrefixDecoder, TransformerWrapper
 from x_transformers.cache import Cache
 from x_transformers.continuous import CONTINUOUS
-from x_transformers.core.intermediates import NoMaps
+from x_transformers.core.intermediates import MissingMaps
 from x_transformers.features import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.sources import ValueResidual
 from x_transformers.flags import ConfigError, PerLayer
@@ -127,7 +127,7 @@ def test_every_input_has_a_case():
     tried = {name.removesuffix('_per_row') for case in ALL for name in inputs_for(model_of(case), case)}
     features = (*ATTENTION, *FEEDFORWARD, *STACK, *MODEL, *CONTINUOUS)
     tried |= {'global_mask', 'pos_vectors', 'pos_known'}  # in test_global_tokens.py, test_untied.py
-    assert {name for feature in features for name in feature.takes} <= tried | GIVEN_BY_THE_STACK
+    assert {name for feature in features for name in feature.call_inputs} <= tried | GIVEN_BY_THE_STACK
 
 
 # 1 off is free
@@ -740,7 +740,7 @@ def with_kernel(case, flash):
 
 def attends_itself(trace):
     """Whether a feature attended in its own way, and left no maps."""
-    return isinstance(trace.compute_maps, NoMaps)
+    return isinstance(trace.compute_maps, MissingMaps)
 
 
 def kernels_law(case, demanded=True):
@@ -816,19 +816,19 @@ def test_rows_that_see_nothing_give_zeros(case, causal):
         layer, inputs = built
         layer.to_out = torch.nn.Identity()
         inputs['x'].requires_grad_()
-        if any('masks' not in f.handles for f in layer.features.at.get('attend', ())):
+        if any('masks' not in f.handles for f in layer.features.by_stage.get('attend', ())):
             with pytest.raises(ValueError, match='`attn_mask`: it hides no keys but from all queries alike'):
                 layer(**inputs, attn_mask=seen)
             continue
         out, trace = layer(**inputs, attn_mask=seen, return_intermediates=True)
         (grad,) = torch.autograd.grad(weighted(out), inputs['x'])
-        if not switched_on(layer, 'keys'):
+        if not switched_on(layer, 'prepend_kv'):
             heads = out.unflatten(-1, (4, 8)).transpose(1, 2)
             blind = ~(seen & torch.ones(6, 6, dtype=torch.bool).tril() if causal else seen).any(dim=-1)
             assert blind.sum() > 10
             if case.flag not in MIXES_HEADS and 'hybrid' not in case.flag:  # a module beside attention sees
                 assert (heads[blind] == 0).all()
-            if all(f.maps is not None for f in layer.features.at.get('attend', ())):
+            if all(f.maps is not None for f in layer.features.by_stage.get('attend', ())):
                 maps = trace.post_softmax_attn.unflatten(1, (-1, 4)).movedim(1, -1)
                 assert (maps[blind] == 0).all()
         assert grad.isfinite().all()
@@ -840,11 +840,11 @@ def test_rows_that_see_nothing_give_zeros(case, causal):
 
 def switched_on(layer, *stages):
     """Whether a flag has put a feature at one of the stages."""
-    return any(feature.flags for stage in stages for feature in layer.features.at.get(stage, ()))
+    return any(feature.flags for stage in stages for feature in layer.features.by_stage.get(stage, ()))
 
 
 def changes_the_sum(layer):
-    return switched_on(layer, 'keys', 'mix', 'gathered', 'leave', 'attended', 'output', 'past')
+    return switched_on(layer, 'prepend_kv', 'mixed_weights', 'gathered', 'leave', 'attended', 'output', 'past')
 
 
 @each(LAYER_CASES)
@@ -864,7 +864,7 @@ def test_maps_times_values_are_the_output(case, flash):
         6,
     )
     assert (weights[..., -6:].triu(1) == 0).all()
-    if not layer.features.at.get('normaliser'):
+    if not layer.features.by_stage.get('normaliser'):
         assert_close(weights.abs(), logits.softmax(dim=-1))  # some give them a sign
     if not changes_the_sum(layer):
         heads = weights[..., -6:] @ values

@@ -8,7 +8,7 @@ import x_transformers
 from x_transformers import CrossAttender, Decoder, Encoder, TransformerBlock, layer_schedule
 from x_transformers.flags import ConfigError
 from x_transformers.training.losses import dropout_seq, kept_tokens
-from x_transformers.x_transformers import AttentionLayers, ConcatCombine, calc_z_loss, repeated
+from x_transformers.x_transformers import AttentionLayers, ConcatCombine, calc_z_loss, repeat_layers
 
 SIZES = dict(dim=6, depth=3, heads=2, attn_dim_head=4, ff_mult=1)
 
@@ -144,7 +144,7 @@ def test_unet_skips_need_the_mirrored_block():
 )
 def test_repeated_blocks(spec, blocks):
     wanted = tuple(2 * block + at for block in blocks for at in range(2))
-    assert repeated(spec, 4, 2) == wanted
+    assert repeat_layers(spec, 4, 2) == wanted
     net, x = built(depth=4), randn(2, 5, 6)
     assert torch.equal(net(x, repeat_blocks=spec), net(x, layers_execute_order=wanted))
 

@@ -42,7 +42,7 @@ def layer(causal=True, scale=0.4, **flags):
 def features_of(attn, t, root):
     if attn.kernel_features is None and not hasattr(attn, 'features_w'):
         return F.elu(t * root) + 1
-    feature = attn.features.at['attend'][0]
+    feature = attn.features.by_stage['attend'][0]
     if feature.kernel == 'relu':
         return relu_features(t * root, attn.features_w)
     return exponentials(t * root, attn.features_w, feature.kernel_hyperbolic)

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from toy_tasks import SEEDS, latest, learned, net_for, overwrite, recall
 
 from x_transformers import Attention, Decoder, Encoder
-from x_transformers.features.linear.delta import corrected
+from x_transformers.features.linear.delta import correct_values
 from x_transformers.features.linear.kernel import FeatureMap, LinearTokens, causal
-from x_transformers.features.linear.maps import dpfp, of_unit_length, orthogonal_normals, waves
+from x_transformers.features.linear.maps import dpfp, orthogonal_normals, scale_to_unit_length, waves
 from x_transformers.flags import ConfigError
 
 UPDATES = ('sum', 'gate', 'delta')
@@ -44,7 +44,7 @@ def layer(chunk=4, **flags):
 
 def features_of(attn, x, head, root):
     """Of the vectors of a head, (n e)."""
-    feature, w = attn.features.at['attend'][0], getattr(attn, 'features_w', None)
+    feature, w = attn.features.by_stage['attend'][0], getattr(attn, 'features_w', None)
     kernel = feature.kernel
     w = w[head % 2].mT if w is not None and w.ndim == 3 else w
     length = kernel in ('rff', 'arccos') if feature.kernel_l2norm is None else feature.kernel_l2norm
@@ -63,7 +63,7 @@ def features_of(attn, x, head, root):
 
 
 def token_by_token(attn, x, mask=None, document_ids=None):
-    feature = attn.features.at['attend'][0]
+    feature = attn.features.by_stage['attend'][0]
     q, k, v = (t(x).unflatten(-1, (-1, w)).transpose(1, 2) for t, w in ((attn.to_q, 6), (attn.to_k, 6), (attn.to_v, 5)))
     gates = attn.write_gate(x).sigmoid() if hasattr(attn, 'write_gate') else None
     heads = torch.zeros(*q.shape[:3], 5, dtype=x.dtype)
@@ -110,7 +110,7 @@ def test_token_by_token(kernel, update, option):
 
 
 def features(t):
-    return of_unit_length(F.elu(t) + 1), None
+    return scale_to_unit_length(F.elu(t) + 1), None
 
 
 @pytest.mark.parametrize('update', ['gate', 'delta'])
@@ -126,7 +126,7 @@ def test_gradients_are_those_of_the_recurrence(update, monkeypatch):
         rate = logits.sigmoid()
         tokens = LinearTokens(k, v, rate=rate, document=document)
         tokens = tokens._replace(rate=1 - rate, fade=rate.log()) if update == 'gate' else tokens
-        run = causal if update == 'gate' else corrected
+        run = causal if update == 'gate' else correct_values
         out = run(q.unsqueeze(2), tokens, phi, chunk)[0]
         return out.value[:, :, 0] if update == 'gate' else out[:, :, 0]
 
@@ -169,7 +169,7 @@ def recurrent(update, k, v, rate):
     phi = FeatureMap(lambda t: t, lambda t: (t, None), weighs=False)
     k, v, rate = (t[None, None] for t in (k, v, rate))
     if update == 'delta':
-        out, state = corrected(k.unsqueeze(2), LinearTokens(k, v, rate=rate), phi, 2)
+        out, state = correct_values(k.unsqueeze(2), LinearTokens(k, v, rate=rate), phi, 2)
         return out[0, 0, 0], state[0, 0]
     tokens = LinearTokens(k, v, rate=1 - rate, fade=rate.log().clamp(min=-1e9))
     out, state = causal(k.unsqueeze(2), tokens, phi, 2)

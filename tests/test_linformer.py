@@ -101,7 +101,7 @@ def test_a_context_is_projected_once(proj, monkeypatch):
     whole = attn(x, context=context, **inputs)
     out, trace = attn(x[:, :3], context=context, return_intermediates=True, **inputs)
     assert trace.past.length == 9 and trace.past.buffers[0].tensor.numel() == 0
-    monkeypatch.setattr(type(attn.features.at['attend'][0]), 'slots', None)
+    monkeypatch.setattr(type(attn.features.by_stage['attend'][0]), 'slots', None)
     rest = attn(x[:, 3:], context=context[:, :0], cache=trace, **inputs)
     assert_close(torch.cat((out, rest), dim=1), whole, tolerance=1e-12)
 

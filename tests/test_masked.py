@@ -12,7 +12,7 @@ from toy_tasks import SEEDS, markov, taught
 
 from x_transformers import Decoder, Encoder, MLMWrapper, PrefixDecoder, TransformerWrapper
 from x_transformers.flags import ConfigError
-from x_transformers.training.masking import chosen_spans, chosen_tokens, chosen_words, share_of
+from x_transformers.training.masking import chosen_spans, chosen_tokens, chosen_words, get_share
 
 V, PAD, CLS, MASK = 13, 0, 1, 12
 SIZES = dict(dim=16, depth=2, heads=2, attn_dim_head=8)
@@ -37,7 +37,7 @@ def texts(*lengths, n=20, seed=0):
     [(20, 0.15, 3), (21, 0.15, 4), (40, 0.15, 6), (1, 0.15, 1), (0, 0.15, 0), (10, 0.1, 1), (7, 1.0, 7), (9, 1 / 3, 3)],
 )
 def test_shares_are_rounded_up_in_whole_numbers(count, share, wanted):
-    assert share_of(count, share) == share_of(torch.tensor(count), share) == wanted
+    assert get_share(count, share) == get_share(torch.tensor(count), share) == wanted
 
 
 @pytest.mark.parametrize('max_span', [1, 4])
@@ -86,7 +86,7 @@ def test_whole_words():
     for seed in range(60):
         chosen = chosen_words(mask, words, 0.3, torch.Generator().manual_seed(seed))
         for row, (hidden, real, names) in enumerate(zip(chosen, mask, words, strict=True)):
-            left, at = int(share_of(int(real.sum()), 0.3)) - int(hidden.sum()), 0
+            left, at = int(get_share(int(real.sum()), 0.3)) - int(hidden.sum()), 0
             assert left >= 0
             for _, group in itertools.groupby(names.tolist()):
                 size = len(list(group))
@@ -114,7 +114,7 @@ def test_spans_against_a_loop():
     orders = torch.rand(3, 30, generator=generator).masked_fill(~mask, 2.0).argsort(dim=-1)
     draws = torch.rand(3, 30, generator=generator).double()
     for row in range(3):
-        wanted, found = int(share_of(int(mask[row].sum()), 0.3)), set()
+        wanted, found = int(get_share(int(mask[row].sum()), 0.3)), set()
         for start in orders[row].tolist():
             length = 1
             while length < 4 and draws[row, start] <= 0.7**length:

@@ -21,7 +21,7 @@ from x_transformers import (
     ViTransformerWrapper,
     XTransformer,
 )
-from x_transformers.core.notes import TakesNotes
+from x_transformers.core.notes import HasContexts
 from x_transformers.flags import ConfigError
 from x_transformers.x_transformers import TokenEmbedding, calc_z_loss
 
@@ -767,9 +767,9 @@ def test_class_and_memory_tokens_are_taken_off():
 
 def test_a_mixture_has_the_digits_of_single_precision():
     net = model(mixture_of_softmax=True, mixture_of_softmax_k=2).bfloat16()
-    (feature,) = net.features.at['spread']
-    call = TakesNotes()
-    call.own(feature).mixture = vectors(2, 3, 2).float().log_softmax(dim=-1)
+    (feature,) = net.features.by_stage['head_input']
+    call = HasContexts()
+    call.ctx(feature).mixture = vectors(2, 3, 2).float().log_softmax(dim=-1)
     logits = (8 * vectors(2, 3, 2, 500, seed=2)).bfloat16()
-    wanted = (call.own(feature).mixture.unsqueeze(-1) + logits.float().log_softmax(dim=-1)).logsumexp(dim=-2)
+    wanted = (call.ctx(feature).mixture.unsqueeze(-1) + logits.float().log_softmax(dim=-1)).logsumexp(dim=-2)
     assert torch.equal(feature.logits(logits, call), wanted.clamp(min=math.log(1e-20)).bfloat16())

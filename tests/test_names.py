@@ -241,12 +241,12 @@ def test_none_for_an_input_that_is_off_is_no_input():
     x, ids = torch.randn(1, 4, 16), torch.arange(4)[None]
     for kind in (Encoder, Decoder):
         stack = kind(dim=16, depth=1, heads=2).eval()
-        names = {name for feature in stack.features.catalogue for name in feature.takes}
+        names = {name for feature in stack.features.catalogue for name in feature.call_inputs}
         assert {'condition', 'deep_embeds', 'in_attn_cond'} & names
         for name in names:
             torch.testing.assert_close(stack(x, **{name: None}), stack(x))
         net = TransformerWrapper(num_tokens=9, max_seq_len=8, attn_layers=stack).eval()
-        for name in names | {name for feature in net.features.catalogue for name in feature.takes}:
+        for name in names | {name for feature in net.features.catalogue for name in feature.call_inputs}:
             torch.testing.assert_close(net(ids, **{name: None}), net(ids))
         with pytest.raises(TypeError, match='conditoin'):
             stack(x, conditoin=None)

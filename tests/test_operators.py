@@ -12,7 +12,7 @@ from oracles import assert_close
 
 from x_transformers import Attention, Decoder, Encoder
 from x_transformers.attend import Attend
-from x_transformers.core.merging import merged
+from x_transformers.core.merging import merge_outputs
 from x_transformers.features import AttentionFeature, Input, flag
 from x_transformers.flags import ConfigError, none, size
 from x_transformers.kernels.operators import HANDLED
@@ -39,10 +39,10 @@ class Nearby(AttentionFeature):
         cut = F.pad(q, (0, 0, 0, chunks * w - rows)).unflatten(2, (-1, w))
         logits = (cut * call.scale) @ k[:, :, at[3][:, 0]].mT + (0 if bias is None else bias(*at))
         logits = logits.masked_fill(~visible, -torch.inf)
-        log_sums = logits.logsumexp(dim=-1)
-        weights = (logits - log_sums.masked_fill(log_sums == -torch.inf, 0.0)[..., None]).exp()
+        lse = logits.logsumexp(dim=-1)
+        weights = (logits - lse.masked_fill(lse == -torch.inf, 0.0)[..., None]).exp()
         out = weights @ v[:, :, at[3][:, 0]]
-        return out.flatten(2, 3)[:, :, :rows], log_sums.flatten(2, 3)[..., :rows]
+        return out.flatten(2, 3)[:, :, :rows], lse.flatten(2, 3)[..., :rows]
 
 
 class Bare(AttentionFeature):
@@ -55,7 +55,7 @@ class Bare(AttentionFeature):
 
 
 class Weighed(AttentionFeature):
-    takes: ClassVar = {'weighed': Input('b h i j')}
+    call_inputs: ClassVar = {'weighed': Input('b h i j')}
 
     def weights(self, attn, call):
         return attn * call.inputs['weighed']
@@ -115,12 +115,12 @@ def test_log_sums_are_those_of_the_twin():
     attn = Attention(16, heads=2, dim_head=8, causal=True, features=(Nearby,), nearby=2).double()
     found = {}
 
-    def spying(q, k, v, call, attend=attn.features.at['attend'][0].attend):
+    def spying(q, k, v, call, attend=attn.features.by_stage['attend'][0].attend):
         found['out'], found['log_sums'] = attend(q, k, v, call)
         found['q'], found['k'] = q, k
         return found['out'], found['log_sums']
 
-    attn.features.at['attend'][0].__dict__['attend'] = spying
+    attn.features.by_stage['attend'][0].__dict__['attend'] = spying
     attn(vectors(B, N, 16), mask=HOLES)
     i, j = torch.arange(N)[:, None], torch.arange(N)
     seen = ((i >= j) & (i - j <= 2)) & HOLES[:, None, None]
@@ -265,18 +265,18 @@ def test_disjoint_keys_put_together(seed):
         own = logits[..., chosen]
         return own.softmax(dim=-1).nan_to_num() @ v[:, :, chosen], own.logsumexp(dim=-1)
 
-    out, log_sums = merged([attention(part == n) for n in range(4)])  # the last one has no key
+    out, lse = merge_outputs([attention(part == n) for n in range(4)])  # the last one has no key
     whole, sums = attention(part >= 0)
     assert_close(out, whole)
-    assert torch.equal(log_sums == -torch.inf, sums == -torch.inf) and (out[0, 0, :2] == 0).all()
-    assert_close(log_sums.exp(), sums.exp())
-    assert_close(merged([attention(part >= 0)])[0], whole)
+    assert torch.equal(lse == -torch.inf, sums == -torch.inf) and (out[0, 0, :2] == 0).all()
+    assert_close(lse.exp(), sums.exp())
+    assert_close(merge_outputs([attention(part >= 0)])[0], whole)
 
 
 def test_gradients_of_what_is_put_together():
     outs, sums = vectors(3, 2, 4, 5).requires_grad_(), vectors(3, 2, 4).requires_grad_()
-    assert torch.autograd.gradcheck(lambda o, z: merged(list(zip(o, z, strict=True))), (outs, sums))
+    assert torch.autograd.gradcheck(lambda o, z: merge_outputs(list(zip(o, z, strict=True))), (outs, sums))
     blind = torch.full((2, 4), -torch.inf, dtype=torch.float64)
-    out, _ = merged([(outs[0], sums[0]), (outs[1], blind)])
+    out, _ = merge_outputs([(outs[0], sums[0]), (outs[1], blind)])
     out.sum().backward()
     assert outs.grad.isfinite().all() and sums.grad.isfinite().all() and (outs.grad[1] == 0).all()

@@ -60,14 +60,14 @@ class Louder(AttentionFeature):
 
     louder = flag(1.0, 'by how much', example=2.0)
 
-    def result(self, out, call):
+    def layer_output(self, out, call):
         return out * self.louder
 
 
 class Shifted(StackFeature):
     shifted = flag(0.0, 'by how much', example=2.0)
 
-    def open(self, x, call):
+    def stack_input(self, x, call):
         return x + self.shifted
 
 
@@ -234,15 +234,15 @@ def adding(name, sign=1):
 class Tilted(StackFeature):
     """The stream plus an input."""
 
-    takes: ClassVar = {'tilt': Input('b n d')}
-    open, close = adding('tilt'), adding('tilt', -1)
+    call_inputs: ClassVar = {'tilt': Input('b n d')}
+    stack_input, stack_output = adding('tilt'), adding('tilt', -1)
 
 
 class Painted(ModelFeature):
     """Embeddings plus an input."""
 
-    takes: ClassVar = {'paint': Input('b n d')}
-    embedded, shorten = adding('paint'), adding('paint', -1)
+    call_inputs: ClassVar = {'paint': Input('b n d')}
+    embedded, strip_prefix = adding('paint'), adding('paint', -1)
 
 
 def test_features_of_stacks_and_models_wait():
@@ -267,17 +267,17 @@ class Leaning(AttentionFeature):
 
     row_wise = True
 
-    def enter(self, qkv, call):
-        call.own(self).queries = qkv[0]
+    def pre_attention(self, qkv, call):
+        call.ctx(self).queries = qkv[0]
         return qkv
 
-    def rows(self, sim, call):
-        own = call.own(self)
+    def masked_scores(self, sim, call):
+        own = call.ctx(self)
         own.queries = call.cut_rows(own.queries)
         return sim + own.queries.mean(dim=-1, keepdim=True) * sim.isfinite()
 
     def weights(self, attn, call):
-        return attn * (1 + call.own(self).queries[..., :1].tanh())
+        return attn * (1 + call.ctx(self).queries[..., :1].tanh())
 
 
 class LeaningTwice(Leaning):
@@ -288,24 +288,24 @@ class LeaningTwice(Leaning):
 class Overheard(AttentionFeature):
     """Notes under the same name, and reads what another has left."""
 
-    def enter(self, qkv, call):
-        call.own(self).queries = 3 * qkv[0]
+    def pre_attention(self, qkv, call):
+        call.ctx(self).queries = 3 * qkv[0]
         return qkv
 
-    def leave(self, out, call):
-        other = getattr(call.own(Leaning), 'queries', torch.zeros(()))
-        return out + call.own(self).queries * other
+    def post_attention(self, out, call):
+        other = getattr(call.ctx(Leaning), 'queries', torch.zeros(()))
+        return out + call.ctx(self).queries * other
 
 
 class Average(StackFeature):
     """Branches read the mean of the stream so far."""
 
-    def open(self, x, call):
-        call.own(self).seen = []
+    def stack_input(self, x, call):
+        call.ctx(self).seen = []
         return x
 
-    def read(self, x, layer, call):
-        seen = call.own(self).seen
+    def branch_input(self, x, layer, call):
+        seen = call.ctx(self).seen
         seen.append(x)
         return sum(seen) / len(seen)
 
@@ -364,7 +364,7 @@ class Compressed(ModelFeature):
 
     compressed = flag(False, 'older memories are means of pairs')
 
-    def remember(self, mems, hiddens, call):
+    def update_memories(self, mems, hiddens, call):
         return compressed(mems, hiddens)
 
 
@@ -425,7 +425,7 @@ class Warmed(AttentionFeature):
     def setup(self, host):
         self.share = torch.zeros(())
 
-    def result(self, out, call):
+    def layer_output(self, out, call):
         return out * self.share
 
     def stepped(self, progress):
@@ -454,7 +454,7 @@ def test_features_hear_of_steps():
 
 class Scaled(AttentionFeature):
     scaled = flag(0.0, 'the factor of logits', example=0.5)
-    settles = ('logit_scale',)
+    sets_on_module = ('logit_scale',)
 
     def setup(self, host):
         host.logit_scale = self.scaled
@@ -477,7 +477,7 @@ def test_attributes_of_hosts_are_declared(room):
             and ast.unparse(node.value) in ('host', 'self.host')
         }  # fmt: skip
         module = importlib.import_module(f'x_transformers.features.{room.stem}')
-        assert written <= set(getattr(getattr(module, kind.name), 'settles', ())), kind.name
+        assert written <= set(getattr(getattr(module, kind.name), 'sets_on_module', ())), kind.name
 
 
 # words
@@ -487,7 +487,7 @@ def test_a_feature_without_a_docstring_has_none():
     assert not Shifted.__doc__ and not inspect.getdoc(Shifted)
     net = Decoder(**SIZES, depth=1, features=(Shifted, Louder), shifted=2.0, louder=2.0)
     lines = [line.strip() for line in net.explain().splitlines()]
-    assert 'open         Shifted (shifted=2.0)' in lines
+    assert 'stack_input  Shifted (shifted=2.0)' in lines
     assert any(line.endswith('Louder (louder=2.0): The output times a number.') for line in lines)
 
 
@@ -519,12 +519,12 @@ def test_a_feature_without_flags_acts_on_scores(flash):
 class Doubled(AttentionFeature):
     """Two query heads of each head, the difference of their weights."""
 
-    def widths(self, widths):
+    def resolve_sizes(self, widths):
         widths.query_heads *= 2
         widths.key_heads *= 2
         return widths
 
-    def mix(self, attn, call):
+    def mixed_weights(self, attn, call):
         first, second = attn.chunk(2, dim=1)
         return first - second / 2
 
@@ -580,16 +580,16 @@ class Parts(FeedForwardFeature):
 class Told(FeedForwardFeature):
     """Keeps what it is told, and adds an input."""
 
-    takes: ClassVar = {'boost': Input('to b n d')}
+    call_inputs: ClassVar = {'boost': Input('to b n d')}
     always = True
     calls: ClassVar = []
 
-    def enter(self, x, call):
+    def ff_input(self, x, call):
         self.calls.append(call)
         return x + call.inputs['boost'] if 'boost' in call.inputs else x
 
-    def result(self, out, call):
-        call.add_loss('size', call.real(out).square().mean())
+    def layer_output(self, out, call):
+        call.add_loss('size', call.zero_padding(out).square().mean())
         return out * 2
 
 
@@ -651,9 +651,9 @@ class Answered(ModelFeature):
 
     answered = flag(False, 'say it')
 
-    def answer(self, out, x, call):
+    def model_output(self, out, x, call):
         assert x.shape[:2] == (2, 5)
-        return out, len(call.trace.mems)
+        return out, len(call.intermediates.mems)
 
 
 IDS = torch.arange(10).reshape(2, 5) % 7
@@ -707,12 +707,13 @@ def test_help_lists_every_stage(kind):
 @pytest.mark.parametrize(
     ('level', 'body', 'message'),
     [
-        (AttentionFeature, {'result': lambda self, out: out},
-         r'`result\(self, out\)`, which its stage calls as \(value, call\) -> value, b i d'),
-        (AttentionFeature, {'heads': lambda self, q, k, v, call: (q, k, v)},
-         r'`heads\(self, q, k, v, call\)`, which its stage calls as \(\(q, k, v\), call\) -> \(q, k, v\)'),
-        (AttentionFeature, {'rows': lambda self, sim, call, *, scale: sim}, r'`rows\(self, sim, call, \*, scale\)`'),
-        (AttentionFeature, {'result': staticmethod(lambda out: out)}, r'`result\(out\)`, which'),
+        (AttentionFeature, {'layer_output': lambda self, out: out},
+         r'`layer_output\(self, out\)`, which its stage calls as \(value, call\) -> value, b i d'),
+        (AttentionFeature, {'qkv_heads': lambda self, q, k, v, call: (q, k, v)},
+         r'`qkv_heads\(self, q, k, v, call\)`, which its stage calls as \(\(q, k, v\), call\) -> \(q, k, v\)'),
+        (AttentionFeature, {'masked_scores': lambda self, sim, call, *, scale: sim},
+        r'`rows\(self, sim, call, \*, scale\)`'),
+        (AttentionFeature, {'layer_output': staticmethod(lambda out: out)}, r'`layer_output\(out\)`, which'),
         (FeedForwardFeature, {'run': lambda self, x: x}, r'`run\(self, x\)`, .* calls as \(x, call\) -> out'),
         (StackFeature, {'norm': lambda self, dim: dim}, r'`norm\(self, dim\)`, .* calls as \(\) -> Module'),
         (ModelFeature, {'embed': lambda self: None}, r'`embed\(self\)`, which its stage calls as \(call\) -> b n e'),
@@ -728,9 +729,12 @@ def test_methods_that_do_not_fit_their_stage(level, body, message):
 @pytest.mark.parametrize(
     ('level', 'body'),
     [
-        (AttentionFeature, {'result': lambda self, *both: both[0], 'heads': lambda self, qkv, call, more=1: qkv}),
-        (AttentionFeature, {'result': staticmethod(lambda out, call: out), 'rows': None}),
-        (AttentionFeature, {'normaliser': classmethod(lambda cls, logits, call: logits.softmax(dim=-1))}),
+        (
+            AttentionFeature,
+            {'layer_output': lambda self, *both: both[0], 'qkv_heads': lambda self, qkv, call, more=1: qkv},
+        ),
+        (AttentionFeature, {'layer_output': staticmethod(lambda out, call: out), 'masked_scores': None}),
+        (AttentionFeature, {'normalizer': classmethod(lambda cls, logits, call: logits.softmax(dim=-1))}),
         (StackFeature, {'residual': lambda self, dim, **sizes: None}),
     ],
 )
@@ -769,8 +773,11 @@ class AtOnce(StackFeature):
 
     at_once = flag(False, 'layers side by side')
 
-    def through(self, run, x, call):
-        on, own = self.host.features.acting(call.inputs), call.with_beside([t.detach() for t in call.beside()])
+    def execute_layers(self, run, x, call):
+        on, own = (
+            self.host.features.active_for(call.inputs),
+            call.replace_side_inputs([t.detach() for t in call.side_inputs()]),
+        )
         total = x
         for own.step, index in enumerate(call.order):
             total = total + self.host.layers[index].branch(x, own, on)
@@ -800,8 +807,8 @@ def test_layers_side_by_side():
         class Wrong(AtOnce):
             """Gives nothing."""
 
-            def through(self, run, x, call):
-                return run(x, call.with_beside([]), range(2))
+            def execute_layers(self, run, x, call):
+                return run(x, call.replace_side_inputs([]), range(2))
 
         seeded(features=(Wrong,), at_once=True, **flags)(x, context=context)
 
@@ -814,9 +821,9 @@ class EverySecond(StackFeature):
 
     every_second = flag('', "how: 'some' computes these alone, 'all' computes all and takes these")
 
-    def through(self, run, x, call):
+    def execute_layers(self, run, x, call):
         steps = range(len(call.order))
-        half, places = len(steps) // 2, torch.arange(call.seen, call.seen + x.shape[1]) % 2 == 0
+        half, places = len(steps) // 2, torch.arange(call.past_len, call.past_len + x.shape[1]) % 2 == 0
         second = places.expand(x.shape[0], -1)
         x = run(x, call, steps[:half])
         if self.every_second == 'some':
@@ -873,7 +880,7 @@ def test_tokens_that_there_are_not(index, message):
     class Wrong(EverySecond):
         """Names wrong tokens."""
 
-        def through(self, run, x, call):
+        def execute_layers(self, run, x, call):
             return run(x, call.of_tokens(index), range(2))
 
     with pytest.raises((ValueError, TypeError), match=message):
@@ -895,9 +902,9 @@ class SumOfAttended(AttentionFeature):
     """The sum of all tokens so far, beside what attention gives."""
 
     of_attended = flag(False, 'add the sum of all tokens so far')
-    remembers: ClassVar = {'sums': Running()}
+    states: ClassVar = {'sums': Running()}
 
-    def result(self, out, call):
+    def layer_output(self, out, call):
         sums = call.x.cumsum(dim=1) + (0 if call.state('sums').value is None else call.state('sums').value)
         call.state('sums').keep(sums[:, -1:])
         return out + sums
@@ -907,9 +914,9 @@ class LastOfFed(FeedForwardFeature):
     """The sum of the last tokens, in the feedforward."""
 
     of_fed = flag(False, 'add the token before')
-    remembers: ClassVar = {'last': Ring(1)}
+    states: ClassVar = {'last': Ring(1)}
 
-    def enter(self, x, call):
+    def ff_input(self, x, call):
         return x + torch.nn.functional.pad(call.state('last').append(x), (0, 0, 1, 0))[:, -x.shape[1] - 1 : -1]
 
 
@@ -957,7 +964,7 @@ def test_layers_that_a_feature_runs_one_by_one_find_their_own_past():
     class OneByOne(StackFeature):
         one_by_one = flag(False, 'run layers by what they add')
 
-        def through(self, run, x, call):
+        def execute_layers(self, run, x, call):
             for step, index in enumerate(call.order):
                 call.step = step
                 x = x + self.host.layers[index].branch(x, call, self.host.features)
@@ -965,9 +972,9 @@ def test_layers_that_a_feature_runs_one_by_one_find_their_own_past():
 
     class Sums(AttentionFeature):
         sums = flag(False, 'add the sum of all tokens')
-        remembers: ClassVar = {'sums': Running()}
+        states: ClassVar = {'sums': Running()}
 
-        def result(self, out, call):
+        def layer_output(self, out, call):
             state = call.state('sums')
             sums = call.x.cumsum(dim=1) + (0 if state.value is None else state.value)
             state.keep(sums[:, -1:])

@@ -342,8 +342,8 @@ def test_windows(name, monkeypatch):
     net = randomise(kind(**flags, attn_max_attend_past=3).double())
     x, ids = vectors(2, 30, 8).requires_grad_(), torch.arange(30).expand(2, -1) // 13
     calls = [{}, dict(mask=some(2, 30)), dict(document_ids=ids), dict(mask=some(2, 30), document_ids=ids)]
-    ran, in_band = [], operators.in_band
-    monkeypatch.setattr('x_transformers.kernels.operators.in_band', lambda *a: ran.append(1) or in_band(*a))
+    ran, in_band = [], operators.attend_in_band
+    monkeypatch.setattr('x_transformers.kernels.operators.attend_in_band', lambda *a: ran.append(1) or in_band(*a))
     for inputs in calls:
         monkeypatch.setattr(operators, 'LEAST', 0)
         out = net(x, **inputs)
@@ -383,7 +383,7 @@ def test_forms(name):
         assert period is None or (seen[period:, period:] == seen[: 20 - period, : 20 - period]).all()
     net = Decoder(dim=8, depth=1, heads=HEADS, attn_sparse_pattern=pattern)
     again = type(net).from_config(net.config)
-    assert again.layers[0][1].features.at['attend'][0].pattern == pattern and again.config == net.config
+    assert again.layers[0][1].features.by_stage['attend'][0].pattern == pattern and again.config == net.config
 
 
 def test_a_class_of_ones_own():
@@ -399,7 +399,7 @@ def test_a_class_of_ones_own():
     named = pattern_of('farther')(Farther)
     try:
         net = Decoder(dim=8, depth=1, heads=2, attn_sparse_pattern=named(3) | Global(1))
-        again = type(net).from_config(net.config).layers[0][1].features.at['attend'][0].pattern
+        again = type(net).from_config(net.config).layers[0][1].features.by_stage['attend'][0].pattern
         assert type(again.patterns[0]) is named
     finally:
         del KNOWN['farther']
@@ -416,13 +416,13 @@ def test_integers_of_calculations_and_names_on_both_sides():
 def test_layers_take_turns(logged):
     pattern = Mix((Sliding(1), Strided(3)), how='interleave')
     net = Decoder(dim=8, depth=3, heads=2, attn_sparse_pattern=pattern)
-    own = [layer[1].features.at['attend'][0].of_heads(2, 9)[0] for layer in net.layers if layer.kind == 'a']
+    own = [layer[1].features.by_stage['attend'][0].of_heads(2, 9)[0] for layer in net.layers if layer.kind == 'a']
     assert own == [Sliding(1), Strided(3), Sliding(1)]
     assert not logged
     Decoder(dim=8, depth=1, heads=2, attn_sparse_pattern=pattern)
     assert len(logged) == 1 and "2 patterns by how='interleave', for 1 layers" in logged[0]
     net = Decoder(dim=8, depth=2, heads=2, attn_sparse_pattern=(Sliding(2), None))
-    assert ['attend' in layer[1].features.at for layer in net.layers if layer.kind == 'a'] == [True, False]
+    assert ['attend' in layer[1].features.by_stage for layer in net.layers if layer.kind == 'a'] == [True, False]
 
 
 def test_two_hops():

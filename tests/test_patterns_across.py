@@ -149,7 +149,7 @@ def test_stacks():
     """Forms, and flags that it starts from."""
     pattern = Global(positions=(2,))
     stack = Decoder(dim=8, depth=1, heads=2, cross_attend=True, attn_sparse_pattern=pattern)
-    own = [layer[1].features.at['attend'][0].pattern for layer in stack.layers if layer.kind != 'f']
+    own = [layer[1].features.by_stage['attend'][0].pattern for layer in stack.layers if layer.kind != 'f']
     assert own == [pattern, pattern] and Decoder.from_config(stack.config).config == stack.config
     reader = CrossAttender(dim=8, depth=1, heads=2, attn_sparse_pattern=pattern, cross_attn_dim_context=6)
     x, context = torch.randn(1, 5, 8), torch.randn(1, 6, 6, requires_grad=True)

@@ -190,7 +190,9 @@ def test_windows_in_blocks(monkeypatch):
     wanted = whole(x)
     monkeypatch.setitem(rows.LARGE, 'cpu', 1)
     monkeypatch.setitem(rows.BLOCK, 'cpu', 1)
-    monkeypatch.setattr(rows, 'pieces', lambda keys, added, own=rows.pieces: spans.append(keys) or own(keys, added))
+    monkeypatch.setattr(
+        rows, 'key_slices', lambda keys, added, own=rows.key_slices: spans.append(keys) or own(keys, added)
+    )
     assert_close(whole(x), wanted)
     assert {(keys.start, keys.stop) for keys in spans} == {(0, 66), (61, 130), (125, 194), (189, 200)}
 

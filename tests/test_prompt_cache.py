@@ -18,7 +18,7 @@ from x_transformers import PromptCache, cache
 from x_transformers.cache import Buffer, Cache, KeysValues
 from x_transformers.core import files
 from x_transformers.core.files import write_content
-from x_transformers.core.state import Sum
+from x_transformers.core.state import RecurrentValue
 from x_transformers.generation import prompt_cache
 from x_transformers.generation.prompt_cache import checksum, fingerprint
 from x_transformers.generation.step import Step
@@ -308,14 +308,14 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch, room):
     cache.save(path)
     before = path.read_bytes()
     assert len(before) > 5000 and path.stat().st_mode & 0o777 == 0o666 & ~umask()
-    replacing = files.replacing
+    replacing = files.replace_file
 
     @contextmanager
     def full(path):
         with replacing(path) as file:
             yield FullDisk(file, room)
 
-    monkeypatch.setattr(files, 'replacing', full)
+    monkeypatch.setattr(files, 'replace_file', full)
     with pytest.raises(OSError, match='No space left'):
         cache.save(path)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
@@ -419,7 +419,7 @@ def test_gradients_reach_the_past_through_what_is_appended():
 
 def test_files_hold_the_states_of_recurrent_modules(tmp_path):
     cache = cache_by_hand()
-    cache.layers[0].states['gru'] = Sum((vectors_of(1, 2, 3), [vectors_of(1, 2, 4)]), 4, batch_first=False)
+    cache.layers[0].states['gru'] = RecurrentValue((vectors_of(1, 2, 3), [vectors_of(1, 2, 4)]), 4, batch_first=False)
     cache.save(tmp_path / 'cache')
     (one, (two,)), (again, (too,)) = (c.layers[0].states['gru'].value for c in (cache, Cache.load(tmp_path / 'cache')))
     assert torch.equal(one, again) and torch.equal(two, too)
@@ -427,7 +427,9 @@ def test_files_hold_the_states_of_recurrent_modules(tmp_path):
 
 def test_recurrent_states_lose_their_graph():
     cache = cache_by_hand()
-    cache.layers[0].states['gru'] = Sum(vectors_of(1, 2, 3).requires_grad_() * 2, 4, (vectors_of(1, 2, 3), 3))
+    cache.layers[0].states['gru'] = RecurrentValue(
+        vectors_of(1, 2, 3).requires_grad_() * 2, 4, (vectors_of(1, 2, 3), 3)
+    )
     assert not cache.detach().layers[0].states['gru'].value.requires_grad
 
 

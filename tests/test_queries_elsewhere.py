@@ -35,7 +35,7 @@ class Elsewhere(AttentionFeature):
 
     elsewhere = flag(None, 'which tokens ask', one_of(*CHOICES) | none, example='reversed')
 
-    def views(self, x):
+    def select_inputs(self, x):
         places = CHOICES[self.elsewhere](*x.shape[:2])
         return chosen(x, places), x, x, places
 
@@ -302,7 +302,7 @@ class Wrong(AttentionFeature):
 
     wrong = flag(None, 'what it gives', example=tuple)
 
-    def views(self, x):
+    def select_inputs(self, x):
         return self.wrong(x)
 
 

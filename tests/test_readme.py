@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import x_transformers
-from x_transformers.flags import accepted
+from x_transformers.flags import accepted_keywords
 from x_transformers.flags.__main__ import refusals
 
 try:
@@ -177,7 +177,7 @@ def test_tables_are_rectangular():
 def test_tables_name_keywords_that_exist():
     checked = 0
     for match, cells in column(r'`(\w+)` keywords?'):
-        known = accepted(getattr(x_transformers, match[1]))
+        known = accepted_keywords(getattr(x_transformers, match[1]))
         for name in (name for cell in cells for name in names(cell)):
             assert name in known, f'{match[1]} takes no {name}'
             checked += 1

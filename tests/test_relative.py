@@ -122,7 +122,7 @@ OPERATORS = {
 @pytest.mark.parametrize('name', OPERATORS)
 def test_operators_take_no_values_of_distances_and_few_their_keys(name):
     """They form no weights; a pattern of positions forms scores."""
-    with pytest.raises(ConfigError, match='does not go with `shaw_rel_values`: it takes the place of gathered'):
+    with pytest.raises(ConfigError, match='does not go with `shaw_rel_values`: it takes the place of weighted_values'):
         layer(**OPERATORS[name])
     if name == 'pattern':
         assert layer(**OPERATORS[name], shaw_rel_values=False)(vectors(1, N, 16)).isfinite().all()
@@ -173,7 +173,7 @@ class Counted(AttentionFeature):
 
     row_wise = True
 
-    def gathered(self, out, weights, call):
+    def weighted_values(self, out, weights, call):
         self.host.__dict__.setdefault('used', []).append(weights.detach().sum(dim=-2))
         return out + weights.amax(dim=-1, keepdim=True)
 

@@ -11,7 +11,7 @@ from toy_tasks import SEEDS, latest, learned, net_for
 
 from x_transformers import Attention, Decoder, Encoder
 from x_transformers.core import rows
-from x_transformers.features.relative import factor_of
+from x_transformers.features.relative import get_factor
 from x_transformers.flags import ConfigError
 
 N, B, DIM, HEAD = 7, 2, 16, 6
@@ -69,17 +69,17 @@ def test_without_slopes_scores_only_lose_their_sign():
 def test_the_function_of_the_distance():
     b = torch.tensor([-2.0, 0.0, 1.3]).double().view(-1, 1)
     r = torch.linspace(-40, 40, 201, dtype=torch.float64).expand(3, -1)
-    f = factor_of(r, b)
+    f = get_factor(r, b)
     assert_close(f, (1 + b.exp()) / (1 + (b - r).exp()))
     assert (f.diff(dim=-1)[:, 50:150] > 0).all()
     assert_close(f[:, 100], torch.ones(3).double())  # 1 at a distance of 0
     assert_close(f[:, -1:], 1 + b.exp())
     assert f[:, 0].max() < 1e-12
-    assert abs(factor_of(torch.tensor(1e9), torch.tensor(1.3)).item() - 4.669) < 1e-3
-    assert factor_of(torch.tensor(-1e9), torch.tensor(1.3)).item() == 0.0
+    assert abs(get_factor(torch.tensor(1e9), torch.tensor(1.3)).item() - 4.669) < 1e-3
+    assert get_factor(torch.tensor(-1e9), torch.tensor(1.3)).item() == 0.0
     distance = torch.arange(4).double()
     a, b = (torch.tensor(t, dtype=torch.float64, requires_grad=True) for t in (-0.3, 0.7))
-    assert torch.autograd.gradcheck(lambda a, b: factor_of(a * distance, b), (a, b))
+    assert torch.autograd.gradcheck(lambda a, b: get_factor(a * distance, b), (a, b))
 
 
 def test_initial_values_and_names():

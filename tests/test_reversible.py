@@ -165,7 +165,7 @@ def test_memory_is_constant_in_depth(flags):
 class Penalty(AttentionFeature):
     penalised = flag(False, 'a loss of each layer')
 
-    def result(self, out, call):
+    def layer_output(self, out, call):
         if self.penalised:
             call.add_loss('penalty', out.square().mean())
         return out
@@ -287,8 +287,8 @@ class Counting(StackFeature):
 
     counts = flag(False, 'count layers')
 
-    def read(self, x, layer, call):
-        call.own(self).layers = getattr(call.own(self), 'layers', 0) + 1
+    def branch_input(self, x, layer, call):
+        call.ctx(self).layers = getattr(call.ctx(self), 'layers', 0) + 1
         return x
 
 

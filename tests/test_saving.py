@@ -186,7 +186,7 @@ def test_a_single_file_names_its_path(tmp_path, monkeypatch):
     path = tmp_path / 'file'
     path.write_text('old')
     with pytest.raises(OSError, match=str(path)):
-        with files.replacing(path) as file:
+        with files.replace_file(path) as file:
             file.write(b'new')
             raise OSError(28, 'No space left on device')
     assert path.read_text() == 'old' and [*tmp_path.iterdir()] == [path]

@@ -11,7 +11,7 @@ from x_transformers import Attention, CrossAttender, Decoder, Encoder, PrefixDec
 from x_transformers.attend import softmax
 from x_transformers.features.scores import entmax15, entmax15_by_sorting
 from x_transformers.flags import ConfigError, warn_once
-from x_transformers.kernels.dense import lowest
+from x_transformers.kernels.dense import lowest_value
 
 SHAPE = dict(dim=10, heads=4, dim_head=6)
 STACK = dict(dim=16, depth=2, heads=4, attn_dim_head=8, ff_mult=2, verbose=False)
@@ -169,7 +169,7 @@ def test_entmax_gives_hidden_keys_nothing(dtype):
     sim = randn(4, 9).to(dtype)
     hidden = bools(4, 9, keep=0.4)
     hidden[:, 0], hidden[3] = False, True
-    logits = sim.masked_fill(hidden, lowest(sim)).requires_grad_()
+    logits = sim.masked_fill(hidden, lowest_value(sim)).requires_grad_()
     weights = entmax15(logits)
     assert (weights[:3][hidden[:3]] == 0).all() and weights.isfinite().all()
     for row in range(3):
@@ -205,7 +205,7 @@ NORMALISERS = ('hard', 'gumbel_softmax', 'use_entmax15')
 )
 def test_one_normaliser_at_a_time(first, second):
     values = {'sparse_topk': 2, 'custom_attn_fn': torch.sigmoid}
-    with pytest.raises(ConfigError, match='both choose the normaliser'):
+    with pytest.raises(ConfigError, match='both choose the normalizer'):
         layer(**{first: values.get(first, True), second: True})
 
 
@@ -442,7 +442,7 @@ def test_residual_logits_come_without_the_sink():
     module, x = net.layers[2][1], net.layers[2][0][0](trace.layer_hiddens[2])
     q, k = (split_heads(t, 4) for t in (module.to_q(x), module.to_k(x)))
     own = F.pad(q @ k.transpose(-1, -2) / math.sqrt(8), (1, 0))
-    assert_close(second.qk_similarities, own + handed.masked_fill(handed <= lowest(handed), 0))
+    assert_close(second.qk_similarities, own + handed.masked_fill(handed <= lowest_value(handed), 0))
 
 
 @pytest.mark.parametrize('flags', [dict(attn_pre_scale_post_talking_heads=True), dict(attn_gumbel_softmax=True)])

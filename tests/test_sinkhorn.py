@@ -11,7 +11,7 @@ from toy_tasks import SEEDS, copy as copying, learned, net_for
 
 from x_transformers import Attention, Decoder, Encoder, TransformerWrapper
 from x_transformers.features.clusters import Sinkhorn
-from x_transformers.features.clusters.sinkhorn import balanced
+from x_transformers.features.clusters.sinkhorn import balance_scores
 from x_transformers.features.recompute import Reversible
 from x_transformers.flags import ConfigError
 
@@ -70,19 +70,19 @@ def test_what_follows_changes_no_row():
     logits = randn(1, 2, 6, 6)
     other = logits.clone()
     other[:, :, 5] = randn(2, 6) * 2 + 1
-    s, _ = balanced(logits, BELOW, 8, True)
-    t, _ = balanced(other, BELOW, 8, True)
+    s, _ = balance_scores(logits, BELOW, 8, True)
+    t, _ = balance_scores(other, BELOW, 8, True)
     assert torch.equal(s[:, :, :5], t[:, :, :5]) and not torch.allclose(s[:, :, 5], t[:, :, 5])
     assert_close(s.sum(dim=-1)[:, :, 1:], torch.ones(1, 2, 5, dtype=s.dtype), tolerance=TIGHT)
     assert (s[:, :, ~BELOW] == 0).all()
     for h in range(2):
         assert_close(s[0, h], sinkhorn(logits[0, h], 8, True), tolerance=TIGHT)
     far = logits.float() * 60  # products of these would be none
-    assert balanced(far, BELOW, 8, True)[0].isfinite().all()
+    assert balance_scores(far, BELOW, 8, True)[0].isfinite().all()
 
 
 def test_doubly_stochastic():
-    s, _ = balanced(randn(1, 2, 6, 6), None, 8, False)
+    s, _ = balance_scores(randn(1, 2, 6, 6), None, 8, False)
     for axis in (-1, -2):
         assert_close(s.sum(dim=axis), torch.ones(1, 2, 6, dtype=s.dtype), tolerance=1e-3)
     assert_close(s[0, 1], sinkhorn(randn(1, 2, 6, 6)[0, 1], 8, False), tolerance=TIGHT)

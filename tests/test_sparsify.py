@@ -28,7 +28,7 @@ def test_wide_windows_change_nothing(kind):
     assert sparsify_(net, Sliding(16)) is net and torch.equal(torch.get_rng_state(), state)
     assert_close(net(IDS), expected, tolerance=1e-12)
     assert calls == [1] and all(p is held[name] for name, p in net.named_parameters())
-    (feature,) = net.attn_layers.layers[0][1].features.at['attend']
+    (feature,) = net.attn_layers.layers[0][1].features.by_stage['attend']
     assert feature.pattern == Sliding(16)
     for other in (type(net).from_config(net.config).double(), copy.deepcopy(net)):
         other.load_state_dict(net.state_dict())

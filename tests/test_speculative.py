@@ -12,7 +12,7 @@ from toy_tasks import learned, markov, net_for
 
 from x_transformers import Decoder, Encoder, TransformerWrapper
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.generation.speculative import looked_up, shifted
+from x_transformers.generation.speculative import find_match, shift_cache
 
 GREEDY = dict(temperature=0.0)
 
@@ -202,17 +202,17 @@ def test_look_up_finds_the_latest_longest_run():
         ([6, 7, 8, 9, 0, 1, 2, 4, 4, 4, 4], 0, [4]),  # as far as there are tokens
     ]
     ids, pads = torch.tensor([row for row, _, _ in rows]), torch.tensor([pad for _, pad, _ in rows])
-    guesses, real = looked_up(ids, pads, 3, 3)
+    guesses, real = find_match(ids, pads, 3, 3)
     for (_, _, expected), guess, count in zip(rows, guesses.tolist(), real.tolist(), strict=True):
         assert guess[:count] == expected
-    assert looked_up(ids[:, :1], None, 3, 3)[1].tolist() == [0] * len(rows)
+    assert find_match(ids[:, :1], None, 3, 3)[1].tolist() == [0] * len(rows)
 
 
 def test_a_cache_whose_rows_moved_is_that_of_padded_rows():
     model, prompts = language_model(**ROTARY), ids_of(3, 6, vocab=11)
     cache = model.net(prompts, return_intermediates=True)[1].cache
     places = torch.tensor([0, 2, 1])
-    moved, new = shifted(cache, places, 2), ids_of(3, 1, vocab=11, seed=4)
+    moved, new = shift_cache(cache, places, 2), ids_of(3, 1, vocab=11, seed=4)
     logits = model.net(new, cache=moved, input_not_include_cache=True, seq_start_pos=places)
     for row, pad in enumerate(places.tolist()):
         whole = torch.cat((prompts[row, : 6 - pad], new[row]))
@@ -452,4 +452,6 @@ def test_every_flag_in_every_kind_of_generation(case):
 
 
 def takes_condition(net):
-    return any('condition' in feature.takes for host in (net, net.attn_layers) for feature in host.features.active)
+    return any(
+        'condition' in feature.call_inputs for host in (net, net.attn_layers) for feature in host.features.active
+    )

@@ -8,7 +8,7 @@ from test_laws import all_laws, cache_law, steps
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 from x_transformers.cache import Buffer, Cache
-from x_transformers.core.state import LastRows
+from x_transformers.core.state import RecentVectors
 from x_transformers.features import (
     AttentionFeature,
     FeedForwardFeature,
@@ -37,28 +37,28 @@ class Averaged(AttentionFeature):
     """The moving average of the tokens, beside what attention gives."""
 
     averaged = flag(0.0, 'how much of it stays with each token', example=0.8)
-    remembers = {'mean': Running()}  # noqa: RUF012
+    states = {'mean': Running()}  # noqa: RUF012
 
-    def result(self, out, call):
-        return out + averaged(call.x, self.averaged, call.state('mean'), call.real)
+    def layer_output(self, out, call):
+        return out + averaged(call.x, self.averaged, call.state('mean'), call.key_mask)
 
 
 class AveragedStack(StackFeature):
     averaged_stack = flag(0.0, 'the same for what the layers read', example=0.8)
-    remembers = {'mean': Running()}  # noqa: RUF012
+    states = {'mean': Running()}  # noqa: RUF012
 
-    def read(self, x, layer, call):
-        real = None if call.real is None else call.real[:, -x.shape[1] :]
+    def branch_input(self, x, layer, call):
+        real = None if call.token_mask is None else call.token_mask[:, -x.shape[1] :]
         x = x if real is None else x.masked_fill(~real.unsqueeze(-1), 0.0)
         return x + averaged(x, self.averaged_stack, call.state('mean', call.step), real)
 
 
 class AveragedModel(ModelFeature):
     averaged_model = flag(0.0, 'the same for what the stack gives', example=0.8)
-    remembers = {'mean': Running()}  # noqa: RUF012
+    states = {'mean': Running()}  # noqa: RUF012
 
-    def shorten(self, x, call):
-        return x + averaged(x, self.averaged_model, call.state('mean'), call.tokens_mask(x))
+    def strip_prefix(self, x, call):
+        return x + averaged(x, self.averaged_model, call.state('mean'), call.make_token_mask(x))
 
 
 class Recent(AttentionFeature):
@@ -67,29 +67,29 @@ class Recent(AttentionFeature):
     recent = flag(0, 'how many', example=3)
 
     def setup(self, host):
-        self.remembers = {'recent': Ring(self.recent - 1)}
+        self.states = {'recent': Ring(self.recent - 1)}
 
-    def result(self, out, call):
-        real = None if call.real is None else call.real[:, -call.rows :, None]
+    def layer_output(self, out, call):
+        real = None if call.key_mask is None else call.key_mask[:, -call.q_len :, None]
         x = call.x if real is None else call.x.masked_fill(~real, 0.0)
         rows = call.state('recent').append(x)
-        rows = torch.nn.functional.pad(rows, (0, 0, call.rows + self.recent - 1 - rows.shape[1], 0))
+        rows = torch.nn.functional.pad(rows, (0, 0, call.q_len + self.recent - 1 - rows.shape[1], 0))
         return out + rows.unfold(1, self.recent, 1).sum(-1)
 
 
 class AveragedHidden(FeedForwardFeature):
     averaged_hidden = flag(0.0, 'the same for what the feedforward reads', example=0.8)
-    remembers = {'mean': Running()}  # noqa: RUF012
+    states = {'mean': Running()}  # noqa: RUF012
 
-    def result(self, out, call):
-        return out + averaged(call.real(call.x), self.averaged_hidden, call.state('mean'), call.mask)
+    def layer_output(self, out, call):
+        return out + averaged(call.zero_padding(call.x), self.averaged_hidden, call.state('mean'), call.mask)
 
 
 class Counted(StackFeature):
     counted = flag(False, 'how many tokens there were, as all of them tell')
-    remembers = {'ones': PerToken()}  # noqa: RUF012
+    states = {'ones': PerToken()}  # noqa: RUF012
 
-    def close(self, x, call):
+    def stack_output(self, x, call):
         ones = call.state('ones').append(torch.ones_like(x[..., :1])).cumsum(1)
         return x + ones[:, -x.shape[1] :]
 
@@ -144,10 +144,10 @@ def test_a_ring_holds_the_last_rows(width):
     """Whatever comes at once, and is taken back: as far as it still holds what must be left."""
     x = torch.arange(1.0, 41.0).view(1, 40, 1)
     for sizes in ((1,) * 20, (3, 2, 1, 9, 5), (40,), (11, 1, 1, 1)):
-        ring, seen = LastRows(Buffer(x[:, :0]), width, 0), 0
+        ring, seen = RecentVectors(Buffer(x[:, :0]), width, 0), 0
         for size in sizes:
             ring, seen = ring.append(x[:, seen : seen + size]), seen + size
-            assert torch.equal(ring.rows, x[:, max(seen - width, 0) : seen])
+            assert torch.equal(ring.vectors, x[:, max(seen - width, 0) : seen])
             assert ring.held.length <= 2 * width and ring.held.storage.tensor.shape[-2] <= 8 * width
             for back in range(seen + 1):
                 left = seen - back
@@ -155,7 +155,7 @@ def test_a_ring_holds_the_last_rows(width):
                 assert exact == (ring.cannot('crop', back) is None) and (exact or back > min(width, seen))
                 if exact:
                     cropped, end = ring.crop(back).append(x[:, left : left + 2]), min(left + 2, 40)
-                    assert torch.equal(cropped.rows, x[:, max(end - width, 0) : end])
+                    assert torch.equal(cropped.vectors, x[:, max(end - width, 0) : end])
 
 
 def test_a_value_is_known_where_calls_have_ended():
@@ -203,16 +203,16 @@ def test_generation_asks_what_the_cache_can(name):
 
 class Twice(AttentionFeature):
     twice = flag(False, 'another one')
-    remembers = {'mean': PerToken()}  # noqa: RUF012
+    states = {'mean': PerToken()}  # noqa: RUF012
 
 
 class Wishes(AttentionFeature):
     """Does with a state what it is told."""
 
     wishes = flag(None, 'a function of the call')
-    remembers = {'sums': Running(), 'ring': Ring(2)}  # noqa: RUF012
+    states = {'sums': Running(), 'ring': Ring(2)}  # noqa: RUF012
 
-    def result(self, out, call):
+    def layer_output(self, out, call):
         self.wishes(call)
         return out
 
@@ -224,7 +224,7 @@ def test_two_features_do_not_write_one_state():
 
     class Real(ModelFeature):
         real = flag(False, 'takes the name of what the model remembers')
-        remembers = {'real': PerToken()}  # noqa: RUF012
+        states = {'real': PerToken()}  # noqa: RUF012
 
     with pytest.raises(ConfigError, match='`real` and its host both remember `real`'):
         TransformerWrapper(num_tokens=5, max_seq_len=5, attn_layers=stack_of(), features=(Real,), real=True)

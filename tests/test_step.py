@@ -16,7 +16,7 @@ from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerW
 from x_transformers.attend import Intermediates
 from x_transformers.features import ATTENTION, STACK, AttentionFeature, StackFeature
 from x_transformers.flags import flag
-from x_transformers.generation.engine import Reader
+from x_transformers.generation.engine import IncrementalModel
 from x_transformers.generation.step import Step
 
 
@@ -137,7 +137,7 @@ def test_greedy_tokens_are_those_of_the_ordinary_way(flags, steps):
 class Louder(StackFeature):
     louder = flag(False, 'twice the stream before a branch')
 
-    def read(self, x, layer, call):
+    def branch_input(self, x, layer, call):
         return 2 * x
 
 
@@ -364,7 +364,7 @@ def test_other_ways_to_generate_take_the_step(flags, steps, monkeypatch):
         steps.clear()
         found.append(way())
         assert steps
-    monkeypatch.setattr(Reader, 'takes_step', lambda *_: False)
+    monkeypatch.setattr(IncrementalModel, 'takes_step', lambda *_: False)
     for way, tokens in zip(ways, found, strict=True):
         assert torch.equal(tokens, way())
 
@@ -408,8 +408,8 @@ class Sees(AttentionFeature):
         super().__init__(host, values)
         self.left = []
 
-    def attended(self, out, call):
-        self.left.append(call.trace)
+    def head_outputs(self, out, call):
+        self.left.append(call.intermediates)
         return out
 
 
@@ -483,21 +483,21 @@ def test_who_watches_a_decode_step_gets_maps(watcher):
     net, left = model(attn_pre_talking_heads=True), []
     WATCHERS[watcher](net, hooked(net, left))
     with torch.no_grad():
-        maps_are_those_of_the_call(net, left, stepper(net, Reader(net, {})))
+        maps_are_those_of_the_call(net, left, stepper(net, IncrementalModel(net, {})))
 
 
 def test_a_feature_of_a_user_gets_maps_of_a_decode_step():
     net = model(attn_pre_talking_heads=True, features=(*ATTENTION, Sees))
     left = net.attn_layers.layers[0][1].features.find(Sees).left
     with torch.no_grad():
-        maps_are_those_of_the_call(net, left, stepper(net, Reader(net, {})))
+        maps_are_those_of_the_call(net, left, stepper(net, IncrementalModel(net, {})))
 
 
 @pytest.mark.parametrize('keeps', ['past', 'all'])
 def test_a_prompt_leaves_what_its_cache_needs(keeps):
     net, x = model(), torch.arange(7).remainder(5)[None]
     with torch.no_grad():
-        reader = Reader(net, {}, keeps=keeps)
+        reader = IncrementalModel(net, {}, keeps=keeps)
         reader.read(x)
         left = reader.intermediates
         whole = net(x, return_intermediates=True)[1]
@@ -511,11 +511,11 @@ def test_nobody_else_pays_for_maps(flag):
     """What nobody can read is not kept; who asks for intermediates has them."""
     net = model(**{flag: True, 'depth': 2})
     with torch.no_grad():
-        step = stepper(net, reader := Reader(net, {}))
+        step = stepper(net, reader := IncrementalModel(net, {}))
         brief = step(0)
         left = reader.intermediates.attn_intermediates
         assert all(one.compute_maps is None for one in left)
-        step = stepper(net, reader := Reader(net, {}, keeps='all'))
+        step = stepper(net, reader := IncrementalModel(net, {}, keeps='all'))
         assert torch.equal(step(0), brief)
         assert all(one.post_softmax_attn is not None for one in reader.intermediates.attn_intermediates)
 

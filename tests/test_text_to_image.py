@@ -9,7 +9,7 @@ from toy_tasks import taught
 
 from x_transformers import DALLE, Decoder, Encoder, Parti
 from x_transformers.flags import ConfigError
-from x_transformers.modalities.dalle import best_of, dalle_patterns
+from x_transformers.modalities.dalle import dalle_patterns, get_best
 from x_transformers.patterns import as_pattern
 
 WORDS, LONG, TOKENS, GRID = 10, 5, 7, 3
@@ -169,7 +169,7 @@ def check_samples_and_their_order(model):
 def test_samples():
     check_samples_and_their_order(one_stream(cond_drop_prob=0.1))
     check_samples_and_their_order(two_stacks())
-    assert best_of(IMAGE, None) is IMAGE
+    assert get_best(IMAGE, None) is IMAGE
 
 
 @pytest.mark.costly

@@ -11,7 +11,7 @@ import torch
 
 from x_transformers.core import files
 from x_transformers.core.plain_text import PlainText
-from x_transformers.memory.texts import tokenizer_of
+from x_transformers.memory.texts import get_tokenizer
 from x_transformers.tokenizers import ByteTokenizer, Tokenizer, train_bpe, train_unigram, train_wordpiece, wordpiece_of
 
 STORY = [
@@ -181,7 +181,7 @@ def pads_and_cuts(inner):
 
 def frames(inner):
     """[EOS] behind each text, as the files of many models say."""
-    processors = files.needed('tokenizers', '', '').processors
+    processors = files.import_optional('tokenizers', '', '').processors
     inner.post_processor = processors.TemplateProcessing(single='$A [EOS]', special_tokens=[('[EOS]', 3)])
 
 
@@ -237,7 +237,7 @@ def test_only_a_special_token_can_say_it():
     inner = bytes_pair().inner
     inner.add_special_tokens(['\N{SNOWMAN}'])
     assert Tokenizer(inner).decode(Tokenizer(inner).encode('\N{SNOWMAN}')) == '\N{SNOWMAN}'  # bytes can
-    models = files.needed('tokenizers', '', '').models
+    models = files.import_optional('tokenizers', '', '').models
     inner = type(inner)(models.WordLevel({'a': 0, '[PAD]': 1, '[BOS]': 2, '[EOS]': 3, 'x': 4}, unk_token='x'))
     for name in ('a', '[PAD]', '[BOS]', '[EOS]'):
         inner.add_special_tokens([name])
@@ -261,7 +261,7 @@ def test_texts_around_which_a_file_puts_special_tokens():
 @needs_package
 def test_a_datastore_reads_them_as_text(tmp_path):
     made = as_file(train_unigram(LETTERS, 40), tmp_path, pads_and_cuts)
-    assert tokenizer_of(tmp_path, made.num_tokens)(b'a [EOS] cat') == made.encode('a [EOS] cat')
+    assert get_tokenizer(tmp_path, made.num_tokens)(b'a [EOS] cat') == made.encode('a [EOS] cat')
 
 
 def test_batches_of_nothing():

@@ -23,7 +23,7 @@ from x_transformers import (
     TwoTowers,
     ViTransformerWrapper,
 )
-from x_transformers.core.nets import sees_later
+from x_transformers.core.nets import attends_to_later
 from x_transformers.finetuning import finetune
 from x_transformers.flags import ConfigError
 
@@ -208,7 +208,7 @@ EXTRA = (
 
 
 def sight_law(case):
-    """What `sees_later` says is so: the first token changes with the last of three, or does not."""
+    """What `attends_to_later` says is so: the first token changes with the last of three, or does not."""
     try:
         net = model_of(case)
     except ConfigError:
@@ -219,7 +219,7 @@ def sight_law(case):
         change = (per_token(net, others) - per_token(net, inputs))[:, 0].abs().max()
     except ValueError:  # more tokens are needed
         return
-    assert sees_later(net.attn_layers) == bool(change > 1e-9)
+    assert attends_to_later(net.attn_layers) == bool(change > 1e-9)
 
 
 @pytest.mark.parametrize('case', EXTRA, ids=str)

@@ -288,7 +288,7 @@ def arguments_of(obj, method, valid):
     names = [p.name for p in declared if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     if any(p.kind is p.VAR_KEYWORD for p in declared):
         held = [module.features for module in obj.modules() if hasattr(module, 'features')]
-        names += [*BESIDE.split(), *sorted({name for features in held for name in features.takes})]
+        names += [*BESIDE.split(), *sorted({name for features in held for name in features.call_inputs})]
     return [name for name in dict.fromkeys((*names, *valid)) if name not in OPAQUE]
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import is_tracing
 
-from x_transformers.core.modes import transformed
+from x_transformers.core.modes import is_transformed
 from x_transformers.features.halting import Halting
-from x_transformers.flags import ConfigError, is_number, shown
+from x_transformers.flags import ConfigError, format_value, is_number
 
 State = Tensor | tuple[Tensor, ...]
 
@@ -72,14 +72,16 @@ class ACT(nn.Module):
     ) -> None:
         super().__init__()
         if not callable(transition):
-            raise ConfigError(f'`transition` got {shown(transition)}, it must be a function of a state, or of x and it')
+            raise ConfigError(
+                f'`transition` got {format_value(transition)}, it must be a function of a state, or of x and it'
+            )
         for name, count in (('dim', dim), ('max_steps', max_steps)):
             if type(count) is not int or count < 1:
-                raise ConfigError(f'`{name}` got {shown(count)}, it must be a whole number of at least 1')
+                raise ConfigError(f'`{name}` got {format_value(count)}, it must be a whole number of at least 1')
         if not (is_number(eps) and 0 < eps < 0.5):
-            raise ConfigError(f'`eps` got {shown(eps)}, it must be a number between 0 and 0.5')
+            raise ConfigError(f'`eps` got {format_value(eps)}, it must be a number between 0 and 0.5')
         if not (is_number(ponder_weight) and ponder_weight >= 0):
-            raise ConfigError(f'`ponder_weight` got {shown(ponder_weight)}, it must be a number of at least 0')
+            raise ConfigError(f'`ponder_weight` got {format_value(ponder_weight)}, it must be a number of at least 0')
         self.transition, self.dim, self.eps, self.max_steps = transition, dim, eps, max_steps
         self.ponder_weight, self.dense = ponder_weight, dense
         self.halt = nn.Linear(dim, 1)
@@ -90,7 +92,7 @@ class ACT(nn.Module):
         parts = state if isinstance(state, tuple) else (state,)
         self.check(parts, x, mask)
         widths = [part.shape[-1] for part in parts]
-        whole = self.dense or torch.compiler.is_compiling() or is_tracing() or transformed()
+        whole = self.dense or torch.compiler.is_compiling() or is_tracing() or is_transformed()
 
         def step(s: Tensor, given: Tensor | None, number: int) -> Tensor:
             own = s.split(widths, dim=-1) if isinstance(state, tuple) else s

@@ -26,13 +26,13 @@ from x_transformers.compat.helpers import (
     unpack_one as unpack_one,
 )
 from x_transformers.core.calls import Call, is_large
-from x_transformers.core.checks import a_tensor, as_mask, boolean_mask
+from x_transformers.core.checks import as_mask, boolean_mask, check_tensor
 from x_transformers.core.intermediates import (
     Intermediates as Intermediates,
     log_prob_from_hard_attend as log_prob_from_hard_attend,
 )
-from x_transformers.core.modes import HALF, OF_ALL, is_plainly, transformed
-from x_transformers.core.rows import Rows, to_4d
+from x_transformers.core.modes import HALF, OF_ALL, is_plainly, is_transformed
+from x_transformers.core.rows import BlockwiseTerm, to_4d
 from x_transformers.core.stack_calls import StackCall
 from x_transformers.features.catalogue import ATTEND
 from x_transformers.features.contextual import UseCoPE
@@ -44,12 +44,12 @@ from x_transformers.flags import (
     Configurable,
     Feature,
     Features,
-    a_mapping,
     boolean,
+    format_value,
     is_number,
+    mapping,
     none,
     number,
-    shown,
     size,
 )
 from x_transformers.flags.checks import Maybe
@@ -57,16 +57,16 @@ from x_transformers.kernels.dense import (
     EAGER_STAGES,
     SdpaMask,
     carries_gradients,
-    eager,
-    fused,
-    maps_later,
-    sight_of,
+    make_lazy_maps,
+    make_sdpa_mask,
+    run_eager,
+    run_fused,
     softmax,
     tile_heads,
     wants_maps,
 )
-from x_transformers.kernels.operators import FUSED, OPERATORS, Operator, attend_by, scoring
-from x_transformers.kernels.visibility import Masks, in_front, settle_given, settle_terms
+from x_transformers.kernels.operators import FUSED, OPERATORS, Operator, attend_by, list_score_stages
+from x_transformers.kernels.visibility import Masks, combine_terms, prepend_kv, settle_given
 from x_transformers.keywords import AttendKeywords, Unpack
 
 
@@ -79,21 +79,24 @@ class ChoosesKernel:
 
     def choose_kernel(self) -> None:
         """The operators that may run, in order of preference, and what stands against the others."""
-        on, formula = self.features, self.flash is False
-        reasons = {operator: operator.unsupported(None, on) for operator in OPERATORS}
+        features, formula = self.features, self.flash is False
+        reasons = {operator: operator.unsupported(None, features) for operator in OPERATORS}
         if self.flash and reasons[FUSED] is not None:
             raise ConfigError(f'`flash=True` does not go with {reasons[FUSED]}')
         if formula:
             reasons |= dict.fromkeys([o for o in OPERATORS if not o.by_formula], '`flash=False`: the formula is wanted')
         self.against = {operator.name: reason for operator, reason in reasons.items() if reason is not None}
-        always = any(f.flags or not f.takes for f in on.at.get('attend', ()))
+        always = any(f.flags or not f.call_inputs for f in features.by_stage.get('attend', ()))
         self.operators: tuple[Operator, ...] = tuple([o for o in OPERATORS if reasons[o] is None])[
             : 1 if always else None
         ]
         self.eager_inputs = {
-            name: f.fuses is None for f in scoring(on) if not f.fuses and not f.flags for name in f.takes
+            name: f.runs_fused is None
+            for f in list_score_stages(features)
+            if not f.runs_fused and not f.flags
+            for name in f.call_inputs
         }
-        self.kernel = eager if reasons[FUSED] is not None else fused
+        self.kernel = run_eager if reasons[FUSED] is not None else run_fused
 
     @property
     def kernel_words(self) -> str:
@@ -124,8 +127,8 @@ class ChoosesKernel:
 # what queries see
 
 
-def settle(
-    on: Features, call: Call, qkv: tuple[Tensor, ...], given: Masks, stack_call: StackCall | None = None
+def resolve_terms(
+    features: Features, call: Call, qkv: tuple[Tensor, ...], given: Masks, stack_call: StackCall | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Resolve the masks and biases of all queries, and prepend the keys that features add.
 
@@ -135,12 +138,12 @@ def settle(
     q, k, v = qkv
     call.keys = call.total_keys = k.shape[-2]
     shared = None if stack_call is None else stack_call.visibility
-    if shared is not None and shared.fits(call, on, q, given):
+    if shared is not None and shared.fits(call, features, q, given):
         shared.apply_to(call)
         return q, k, v
-    if not call.unmasked or on.settles or call.places is not None or 'mem_mask' in call.inputs:
-        return settle_given(on, call, (q, k, v), given)
-    call.may_be_blind = call.keys < call.rows and call.triangle
+    if not call.unmasked or features.settles or call.token_idx is not None or 'mem_mask' in call.inputs:
+        return settle_given(features, call, (q, k, v), given)
+    call.may_have_fully_masked = call.keys < call.q_len and call.needs_causal_mask
     return q, k, v
 
 
@@ -148,18 +151,18 @@ def settle(
 
 
 @dataclass
-class Handed:
+class TensorCall:
     """A call that goes to `Attend` by way of plain arguments: whoever stands between may change them."""
 
     call: Call
-    on: Features
+    features: Features
     arguments: dict[str, Any]
     sizes: tuple[Any, ...]
 
 
 # what `Attend` is called with by other code, beside queries, keys and values
 ARGUMENTS = ('mask', 'attn_bias', 'prev_attn', 'attn_delta', 'row_mask', 'flash_pack_seq_kwargs', 'causal')
-handed: ContextVar[Handed | None] = ContextVar('handed', default=None)
+handed: ContextVar[TensorCall | None] = ContextVar('handed', default=None)
 
 
 @dataclass(frozen=True)
@@ -199,7 +202,7 @@ OF_LAYER = {'scale': 'logit_scale', **{name: name for name in (
 def clamp_logits(host: Any, name: str, value: Any) -> None:
     """Change a flag of the clamp of logits, or switch it on, in an operator or a layer that is built."""
     if name == 'logit_softclamp_value' and not (is_number(value) and value > 0):
-        raise ConfigError(f'`{name}` got {shown(value)}, it must be positive')
+        raise ConfigError(f'`{name}` got {format_value(value)}, it must be positive')
     values = {flag: getattr(host, flag) for flag in SoftclampLogits.flags} | {name: value}
     for flag, one in values.items():
         vars(host)[flag] = one
@@ -207,7 +210,7 @@ def clamp_logits(host: Any, name: str, value: Any) -> None:
     if feature is not None:
         vars(feature).update(values)
     elif value is True:
-        host.features = host.features.joined_by(SoftclampLogits(host, values))
+        host.features = host.features.add_feature(SoftclampLogits(host, values))
         host.choose_kernel()
 
 
@@ -241,7 +244,7 @@ class Attend(Configurable, ChoosesKernel):
         qk_norm: Annotated[
             bool, 'accepted without effect: the softmax is exact for normalized queries and keys as well', boolean
         ] = False,
-        sdp_kwargs: Annotated[dict, 'allowed backends of the fused kernel', a_mapping] = ALL_BACKENDS,
+        sdp_kwargs: Annotated[dict, 'allowed backends of the fused kernel', mapping] = ALL_BACKENDS,
         features: Sequence[type[Feature]] | None = None,
         **flags: Unpack[AttendKeywords],
     ) -> None:
@@ -306,13 +309,13 @@ class Attend(Configurable, ChoosesKernel):
         """What makes weights of logits, over the last axis. What is assigned takes its place, except in the fused
         kernel that `flash=True` demands."""
         given = self.assigned_attn_fn
-        on = (self.layer or self).features
-        return functools.partial(on.pick('normaliser', softmax), call=None) if given is None else given
+        features = (self.layer or self).features
+        return functools.partial(features.select('normalizer', softmax), call=None) if given is None else given
 
     @attn_fn.setter
     def attn_fn(self, function: Callable[[Tensor], Tensor]) -> None:
         if not callable(function):
-            raise TypeError(f'`attn_fn` got {shown(function)}, it must be a function of the logits')
+            raise TypeError(f'`attn_fn` got {format_value(function)}, it must be a function of the logits')
         self.__dict__['own_attn_fn'] = function
 
     @property
@@ -372,39 +375,39 @@ class Attend(Configurable, ChoosesKernel):
         causal: bool | None = None,
         *,
         call: Maybe[Call] = None,
-        on: Maybe[Features] = None,
+        features: Maybe[Features] = None,
     ) -> tuple[Tensor, Intermediates | None]:
         """Attend.
 
         `mask` is (b, j), or broadcasts to (b, h, i, j), True may be attended; `row_mask` is the mask of the queries,
-        (b, i). `call` and `on` come from the layer around, which gets None as intermediates if nobody reads them.
+        (b, i). `call` and `features` come from the layer around, which gets None as intermediates if nobody reads them.
         """
         plain = call is None
         patched = plain and self.is_patched()
         if call is None:
             given = (mask, attn_bias, prev_attn, attn_delta, row_mask, flash_pack_seq_kwargs, causal)
-            q, k, v, call, on = self.opened(q, k, v, dict(zip(ARGUMENTS, given, strict=True)))
+            q, k, v, call, features = self.open_call(q, k, v, dict(zip(ARGUMENTS, given, strict=True)))
         if call.bare_keys:
-            k, v = in_front(call.bare_keys, k, v)
-        for transform in on.meet:
+            k, v = prepend_kv(call.bare_keys, k, v)
+        for transform in features.pre_kernel:
             q, k = transform((q, k), call)
         host, by_formula = self.__dict__.get('layer') or self, False
         module = self._modules.get('attn_dropout')
         if type(module) is not nn.Dropout or (module.p and module.training) or self.is_changed(module):
-            on, by_formula = self.drops(call, on, host)
+            features, by_formula = self.drops(call, features, host)
         seen = call.keeps or self._forward_hooks or self._backward_hooks or self._backward_pre_hooks or any(OF_ALL)
         if (patched or seen) and wants_maps(self, call, patched):
-            by_formula = by_formula or (not host.flash and carries_gradients(q, k, call, on))
+            by_formula = by_formula or (not host.flash and carries_gradients(q, k, call, features))
             if not by_formula:
-                call.trace.compute_maps = maps_later(q, k, call, on)
+                call.intermediates.compute_maps = make_lazy_maps(q, k, call, features)
         if by_formula:
             call.inputs = {**call.inputs, 'keep_maps': True}
         if call.full_precision:
             with call.precision():
-                out = attend_by(host, q, k, v, call, on)
+                out = attend_by(host, q, k, v, call, features)
         else:
-            out = attend_by(host, q, k, v, call, on)
-        return out, call.trace if seen or plain else None
+            out = attend_by(host, q, k, v, call, features)
+        return out, call.intermediates if seen or plain else None
 
     def is_changed(self, module: nn.Module) -> bool:
         """Whether somebody looks at the dropout of weights, or has put something in the place of softmax."""
@@ -419,7 +422,7 @@ class Attend(Configurable, ChoosesKernel):
             or (self.layer is not None and self.layer.attend is not self)
         )
 
-    def drops(self, call: Call, on: Features, host: Any) -> tuple[Features, bool]:
+    def drops(self, call: Call, features: Features, host: Any) -> tuple[Features, bool]:
         """Tell a call which weights are dropped, and the function that users have assigned in the place of softmax.
 
         Returns:
@@ -430,44 +433,47 @@ class Attend(Configurable, ChoosesKernel):
         call.dropout = module.p if isinstance(module, nn.Dropout) and module.training else 0.0
         replaced = module is not None and not is_plainly(module, nn.Dropout) and not is_plainly(module, nn.Identity)
         by_formula = (replaced or assigned is not None) and not host.flash
-        if by_formula and 'attend' in on.at:
+        if by_formula and 'attend' in features.by_stage:
             if assigned is not None or not isinstance(module, nn.Dropout):
-                title, name = on.at['attend'][0].title, 'attn_dropout' if assigned is None else 'attn_fn'
+                title, name = (
+                    features.by_stage['attend'][0].display_name,
+                    'attn_dropout' if assigned is None else 'attn_fn',
+                )
                 raise ValueError(f'`{name}` was assigned, but `{title}` attends in its own way')
             by_formula = False
         if by_formula:
             call.drop, call.attn_fn = module if replaced else None, assigned
-        if (by_formula or call.dropout) and on.find(AttentionDropout) is None:
-            on = on.joined_by(AttentionDropout(host, {'dropout': 0.0}))
-        return on, by_formula
+        if (by_formula or call.dropout) and features.find(AttentionDropout) is None:
+            features = features.add_feature(AttentionDropout(host, {'dropout': 0.0}))
+        return features, by_formula
 
-    def opened(self, q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any]) -> tuple[Any, ...]:
+    def open_call(self, q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any]) -> tuple[Any, ...]:
         """The call for plain arguments: that of the layer, with what was changed on the way here, or a new one."""
         known = handed.get()
         if known is None or self.layer is None or known.sizes != sizes_of(q, k, v):
-            q, k, v, call, on = self.anew(q, k, v, arguments)
-            return q, k, v, call, self.mine(on)
+            q, k, v, call, features = self.make_call(q, k, v, arguments)
+            return q, k, v, call, self.own_features(features)
         changed = [name for name, value in arguments.items() if value is not known.arguments[name]]
         call = known.call
         if changed:
             call = copy.copy(call)
-            amend(call, k, arguments)
-        return q, k, v, call, self.mine(known.on)
+            apply_arguments(call, k, arguments)
+        return q, k, v, call, self.own_features(known.features)
 
-    def mine(self, on: Features) -> Features:
+    def own_features(self, features: Features) -> Features:
         """The features of the layer, reading the parameters kept here, if this is inside of what took its place."""
         inside = self.layer is not None and self.layer.attend is not self
-        return on.rebound(Host(self.layer, self)) if inside else on
+        return features.rebind(Host(self.layer, self)) if inside else features
 
-    def anew(self, q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any]) -> tuple[Any, ...]:
+    def make_call(self, q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any]) -> tuple[Any, ...]:
         """A call that no layer made."""
         host = self.layer or self
-        k, v = (t.unsqueeze(1) if a_tensor(t, name).ndim == 3 else t for t, name in ((k, 'k'), (v, 'v')))
+        k, v = (t.unsqueeze(1) if check_tensor(t, name).ndim == 3 else t for t, name in ((k, 'k'), (v, 'v')))
         check_operands(q, k, v)
         inputs = {name: arguments[name] for name in ('attn_bias', 'prev_attn', 'attn_delta', 'flash_pack_seq_kwargs')}
         inputs = {name: value for name, value in inputs.items() if value is not None}
-        on = of_scores(host.features.acting(inputs))
-        unread = inputs.keys() - on.takes
+        features = attend_scores(host.features.active_for(inputs))
+        unread = inputs.keys() - features.call_inputs
         if unread:
             raise ValueError(
                 f'`{min(unread)}` was given, but nothing reads it: see the keywords of {type(self).__name__}'
@@ -475,19 +481,19 @@ class Attend(Configurable, ChoosesKernel):
         host.refuse_unfused(inputs)
         causal = host.causal if arguments['causal'] is None else bool(arguments['causal'])
         scale = q.shape[-1] ** -0.5 if host.logit_scale is None else host.logit_scale
-        real = as_mask(arguments['row_mask'], 'row_mask', q.shape[0], q.shape[-2], like=q)
-        call = Call(q[:, 0], q.shape[1], None, real, causal, scale, inputs, keeps='all')
-        call.backends, call.keys, call.batch, call.rows = host.sdp_backends, k.shape[-2], q.shape[0], q.shape[2]
+        token_mask = as_mask(arguments['row_mask'], 'row_mask', q.shape[0], q.shape[-2], like=q)
+        call = Call(q[:, 0], q.shape[1], None, token_mask, causal, scale, inputs, keeps='all')
+        call.backends, call.keys, call.batch, call.q_len = host.sdp_backends, k.shape[-2], q.shape[0], q.shape[2]
         masks = [] if arguments['mask'] is None else [key_mask(arguments['mask'])]
-        q, k, v = settle_terms(on, call, (q, k, v), masks)
-        return q, k, v, call, on
+        q, k, v = combine_terms(features, call, (q, k, v), masks)
+        return q, k, v, call, features
 
 
-def of_scores(on: Features) -> Features:
+def attend_scores(features: Features) -> Features:
     """The features of a layer that act in its operator."""
-    new = copy.copy(on)
+    new = copy.copy(features)
     own, stages = (*ATTEND, UseCoPE), {*EAGER_STAGES, 'attend'}
-    new.active = tuple(f for f in on.active if isinstance(f, own) or stages & set(f.runs_at()))
+    new.active = tuple(f for f in features.active if isinstance(f, own) or stages & set(f.runs_at()))
     new.arrange()
     return new
 
@@ -503,7 +509,7 @@ def key_mask(mask: Tensor) -> Tensor:
 def check_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Refuse queries, keys and values that do not go together."""
     for t, name in ((q, 'q'), (k, 'k'), (v, 'v')):
-        if a_tensor(t, name).ndim != 4 or not t.is_floating_point() or t.shape[0] != q.shape[0]:
+        if check_tensor(t, name).ndim != 4 or not t.is_floating_point() or t.shape[0] != q.shape[0]:
             raise ValueError(f'`{name}` got {t.dtype} of shape {tuple(t.shape)}, it must be numbers, (b, h, n, d)')
     if k.shape[-1] != q.shape[-1]:
         raise ValueError(f'`k` got heads of width {k.shape[-1]}, they must have that of `q`, {q.shape[-1]}')
@@ -521,7 +527,7 @@ def sizes_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
     return q.shape[:-1], k.shape[:-1], v.shape[:-1]
 
 
-def attended(layer: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+def attend_with(layer: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
     """What the operator of a layer makes of queries, keys and values; what it leaves behind goes to the call."""
     attend = layer._modules['attend']
     own = getattr(attend, '__dict__', {})
@@ -529,10 +535,10 @@ def attended(layer: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Featur
         own['layer'] = layer  # a replica of the layer has replicas of its modules
     takes_calls = type(attend).forward is WRITTEN and 'forward' not in own and own.get('layer') is not None
     if takes_calls and not (attend._forward_pre_hooks_with_kwargs or attend._forward_hooks_with_kwargs):
-        answer = attend(q, k, v, call=call, on=on)
+        answer = attend(q, k, v, call=call, features=features)
         return answer[0] if type(answer) is tuple and answer[1] is None else output_of(answer, call)
-    arguments = plain_arguments(call)
-    token = handed.set(Handed(call, on, arguments, sizes_of(q, k, v)))
+    arguments = tensor_arguments(call)
+    token = handed.set(TensorCall(call, features, arguments, sizes_of(q, k, v)))
     try:
         return output_of(attend(q, k, v, **arguments), call)
     finally:
@@ -544,19 +550,19 @@ def output_of(answer: Any, call: Call) -> Tensor:
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise TypeError(f'`attend` gave {type(answer).__name__}, it must give a pair: the output and Intermediates')
     out, left = answer
-    if left is not None and left is not call.trace:
-        take_maps(call.trace, left)
+    if left is not None and left is not call.intermediates:
+        take_maps(call.intermediates, left)
     return out
 
 
-def plain_arguments(call: Call) -> dict[str, Any]:
+def tensor_arguments(call: Call) -> dict[str, Any]:
     """Masks and biases in one piece, without the keys that `Attend` adds itself."""
     bare = sum(k.shape[-2] for k, _ in call.bare_keys)
     added = call.total_keys - call.keys - bare
     call.combine()
     # behind keys that every query sees, a triangle of few keys is no longer one
-    crooked = call.triangle and added > 0 and call.keys < call.rows
-    mask, inputs = call.visible() if crooked else call.mask, call.inputs
+    needs_dense_causal_mask = call.needs_causal_mask and added > 0 and call.keys < call.q_len
+    mask, inputs = call.visible() if needs_dense_causal_mask else call.mask, call.inputs
     mask, bias = (t if t is None or t.shape[-1] == 1 else t[..., bare:] for t in (mask, call.bias))
     delta = inputs.get('attn_delta')
     if delta is not None and added and delta.shape[-1] == call.keys:
@@ -566,31 +572,37 @@ def plain_arguments(call: Call) -> dict[str, Any]:
         attn_bias=bias,
         prev_attn=inputs.get('prev_attn'),
         attn_delta=delta,
-        row_mask=call.real_queries,
+        row_mask=call.query_mask,
         flash_pack_seq_kwargs=inputs.get('flash_pack_seq_kwargs'),
-        causal=call.causal and call.places is None and not crooked,
+        causal=call.causal and call.token_idx is None and not needs_dense_causal_mask,
     )
 
 
-def amend(call: Call, k: Tensor, arguments: dict[str, Any]) -> None:
+def apply_arguments(call: Call, k: Tensor, arguments: dict[str, Any]) -> None:
     """Let a call be as plain arguments say."""
     call.inputs = {**call.inputs, **{name: arguments[name] for name in ('prev_attn', 'attn_delta')}}
-    call.query_mask = arguments['row_mask']
+    call.token_mask = arguments['row_mask']
     call.causal = bool(arguments['causal'])
     call.keys, call.total_keys = k.shape[-2], k.shape[-2] + sum(k.shape[-2] for k, _ in call.bare_keys)
     call.positions = {}
     mask, bias = arguments['mask'], arguments['attn_bias']
     call.masks = [] if mask is None else [call.term(key_mask(mask), 'mask')]
     call.biases = [] if bias is None else [call.term(bias, 'attn_bias')]
-    call.may_be_blind = not call.bare_keys and (mask is not None or (call.triangle and call.keys < call.rows))
+    call.may_have_fully_masked = not call.bare_keys and (
+        mask is not None or (call.needs_causal_mask and call.keys < call.q_len)
+    )
 
 
-def take_maps(trace: Intermediates, left: Any) -> None:
+def take_maps(intermediates: Intermediates, left: Any) -> None:
     """Take over the maps that another operator than ours has left behind."""
     if isinstance(left, Intermediates):
-        trace.maps, trace.compute_maps, trace.assigned = left.maps, left.compute_maps, left.assigned
+        intermediates.maps, intermediates.compute_maps, intermediates.assigned = (
+            left.maps,
+            left.compute_maps,
+            left.assigned,
+        )
     elif left is not None:
-        trace.maps = [
+        intermediates.maps = [
             getattr(left, name, None) for name in ('qk_similarities', 'pre_softmax_attn', 'post_softmax_attn')
         ]
 

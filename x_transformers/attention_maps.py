@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.checks import as_mask, check_ids
-from x_transformers.core.files import needed
-from x_transformers.core.modes import widened, widest
-from x_transformers.flags import is_int, shown
-from x_transformers.generation.engine import evaluating
+from x_transformers.core.files import import_optional
+from x_transformers.core.modes import promote_dtypes, widen_dtype
+from x_transformers.flags import format_value, is_int
+from x_transformers.generation.engine import eval_modules
 
 __all__ = ['HeadReport', 'head_report', 'maps_of', 'picture', 'rollout']
 
@@ -68,7 +68,7 @@ def maps_of(net: nn.Module, ids: Tensor, **inputs: Any) -> Iterator[tuple[str, T
 
     raises   ValueError for attention that forms no weights
     """
-    with evaluating(list(net.modules())):
+    with eval_modules(list(net.modules())):
         _, trace = net(ids, return_intermediates=True, **inputs)
         for attention in trace.attn_intermediates:
             yield attention.layer_type, attention.post_softmax_attn
@@ -93,22 +93,22 @@ def head_report(
     """
     ids = check_ids(ids, 'ids', least=1)
     if separator is not None and not is_int(separator):
-        raise TypeError(f'`separator` got {shown(separator)}, it must be a token id or None')
-    real = as_mask(mask, 'mask', *ids.shape, like=ids)
-    given = {} if real is None else {'mask': real}
-    real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+        raise TypeError(f'`separator` got {format_value(separator)}, it must be a token id or None')
+    token_mask = as_mask(mask, 'mask', *ids.shape, like=ids)
+    given = {} if token_mask is None else {'mask': token_mask}
+    token_mask = torch.ones_like(ids, dtype=torch.bool) if token_mask is None else token_mask
     kinds, rows = [], []
     for kind, weights in maps_of(net, ids, **given, **inputs):
         kinds.append(kind)
-        rows.append(measured(weights, kind, ids, real, separator))
+        rows.append(measure_heads(weights, kind, ids, token_mask, separator))
     tables = {name: torch.stack([row[name] for row in rows]) for name in MEASURES}
     return HeadReport(tuple(kinds), **tables)
 
 
-def measured(weights: Tensor, kind: str, ids: Tensor, real: Tensor, separator: int | None) -> dict[str, Tensor]:
+def measure_heads(weights: Tensor, kind: str, ids: Tensor, real: Tensor, separator: int | None) -> dict[str, Tensor]:
     """The measures of one attention, each (h)."""
     n = ids.shape[1]
-    weights = widened(weights[..., weights.shape[-2] - n :, :])
+    weights = widen_dtype(weights[..., weights.shape[-2] - n :, :])
     entropy = -torch.special.xlogy(weights, weights).sum(dim=-1)
     found = {'entropy': mean_over(entropy, real)}
     nothing = torch.full_like(found['entropy'], torch.nan)
@@ -122,7 +122,7 @@ def measured(weights: Tensor, kind: str, ids: Tensor, real: Tensor, separator: i
     found['front'] = mean_over(weights[..., :ahead].sum(dim=-1), real)
     found['distance'] = mean_over((own * apart).sum(dim=-1), real)
     found['itself'] = mean_over(own.diagonal(dim1=-2, dim2=-1), real)
-    found['first'] = mean_over((own * first_of(real).unsqueeze(1).unsqueeze(1)).sum(dim=-1), real)
+    found['first'] = mean_over((own * first_tokens(real).unsqueeze(1).unsqueeze(1)).sum(dim=-1), real)
     neighbours = real[:, 1:] & real[:, :-1]
     if n > 1:
         found['previous'] = mean_over(own.diagonal(-1, -2, -1), neighbours)
@@ -134,7 +134,7 @@ def measured(weights: Tensor, kind: str, ids: Tensor, real: Tensor, separator: i
     return found
 
 
-def first_of(real: Tensor) -> Tensor:
+def first_tokens(real: Tensor) -> Tensor:
     """The first real token of each row (b n)."""
     return real & (real.long().cumsum(dim=-1) == 1)
 
@@ -152,18 +152,18 @@ def rollout(net: nn.Module, ids: Tensor, mask: Tensor | None = None, **inputs: A
     Abnar & Zuidema 2020, arXiv:2005.00928
     """
     ids = check_ids(ids, 'ids', least=1)
-    real = as_mask(mask, 'mask', *ids.shape, like=ids)
-    given = {} if real is None else {'mask': real}
+    token_mask = as_mask(mask, 'mask', *ids.shape, like=ids)
+    given = {} if token_mask is None else {'mask': token_mask}
     n = ids.shape[1]
-    total = torch.eye(n, device=ids.device, dtype=widest(ids.device)).expand(ids.shape[0], -1, -1)
-    shown_of = total if real is None else total * real.unsqueeze(-1)
+    total = torch.eye(n, device=ids.device, dtype=promote_dtypes(ids.device)).expand(ids.shape[0], -1, -1)
+    shown_of = total if token_mask is None else total * token_mask.unsqueeze(-1)
     total = shown_of
     for kind, weights in maps_of(net, ids, **given, **inputs):
         if kind != 'a':
             raise ValueError('`rollout` is of one sequence, the net has cross-attention')
-        mean = widened(weights).mean(dim=1)[:, -n:, -n:]
-        if real is not None:
-            mean = mean * (real.unsqueeze(-1) & real.unsqueeze(-2))
+        mean = widen_dtype(weights).mean(dim=1)[:, -n:, -n:]
+        if token_mask is not None:
+            mean = mean * (token_mask.unsqueeze(-1) & token_mask.unsqueeze(-2))
         step = mean / mean.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(mean.dtype).tiny)
         # a query that sees nothing of the sequence keeps what it has
         step = torch.where(mean.sum(dim=-1, keepdim=True) > 0, (step + shown_of) / 2, shown_of)
@@ -182,10 +182,10 @@ def picture(
     """
     ids = check_ids(ids, 'ids', least=1)
     if not is_int(row) or not 0 <= row < len(ids):
-        raise ValueError(f'`row` got {shown(row)}, it must be one of the {len(ids)} rows')
+        raise ValueError(f'`row` got {format_value(row)}, it must be one of the {len(ids)} rows')
     if words is not None and len(words) != ids.shape[1]:
         raise ValueError(f'`words` got {len(words)}, there are {ids.shape[1]} tokens')
-    figure_of = needed('matplotlib.figure', 'a picture of attention', 'plot').Figure
+    figure_of = import_optional('matplotlib.figure', 'a picture of attention', 'plot').Figure
     several = [('all layers', [rollout(net, ids, **inputs)[row]])] if rolled else [
         (f'{kind} {at}', [*weights[row]]) for at, (kind, weights) in enumerate(maps_of(net, ids, **inputs))
     ]  # fmt: skip
@@ -199,11 +199,11 @@ def picture(
                 continue
             axis.imshow(maps[at].cpu().float().numpy(), vmin=0.0, vmax=1.0, cmap='viridis', aspect='auto')
             axis.set_title(title if rolled else f'{title}, head {at}', fontsize=7)
-            labelled(axis, words, maps[at].shape)
+            label_axes(axis, words, maps[at].shape)
     return figure
 
 
-def labelled(axis: Any, words: Sequence[str] | None, shape: Sequence[int]) -> None:
+def label_axes(axis: Any, words: Sequence[str] | None, shape: Sequence[int]) -> None:
     if words is None or shape[0] != len(words):
         axis.set_xticks([]), axis.set_yticks([])
         return

@@ -25,13 +25,13 @@ from x_transformers.compat.helpers import (
 )
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import (
-    can_look,
+    can_read_values,
     check_documents,
     check_ids,
     check_lengths,
     check_prefix,
     checked,
-    within,
+    mask_from_lengths,
 )
 from x_transformers.core.modes import maps_apart
 from x_transformers.core.nets import SET_BY_LOSS, check_net, is_prefix, refuse_own
@@ -39,26 +39,26 @@ from x_transformers.features.documents import begins
 from x_transformers.flags import (
     ConfigError,
     Configurable,
-    an_instance,
     boolean,
+    instance_of,
     integer,
     not_negative,
     number,
     positive,
     probability,
 )
-from x_transformers.generation.choice import vocabulary_of
+from x_transformers.generation.choice import get_vocabulary
 from x_transformers.generation.engine import Generated
 from x_transformers.generation.methods import GeneratesText
 from x_transformers.generation.prompt_cache import PromptCache
 from x_transformers.generation.sampling import (
     FILTER_LOGITS_FN,
-    accurate,
     align_right,
     contrastive_decode_fn,
     gumbel_noise as gumbel_noise,
     gumbel_sample as gumbel_sample,
     min_p,
+    to_float,
     top_a,
     top_k,
     top_p,
@@ -67,8 +67,8 @@ from x_transformers.generation.speculative import SpeculativeStats
 from x_transformers.keywords import AutoregressiveWrapperCall
 from x_transformers.training.items import count_items, share_of_items
 from x_transformers.training.layer_losses import AuxiliaryLosses, Targets, a_schedule, weights
-from x_transformers.training.losses import before_padding, readable, real_tokens, tell_padding
-from x_transformers.training.token_loss import Terms, later, mean_token_loss, next_token_loss, token_losses
+from x_transformers.training.losses import mask_before_padding, readable, real_tokens, tell_padding
+from x_transformers.training.token_loss import Terms, mean_token_loss, next_token_loss, read_logits_later, token_losses
 
 __all__ = [
     'FILTER_LOGITS_FN',
@@ -136,7 +136,7 @@ def looped_loss(
 
     Both are means over targets that are not ignored.  arXiv:2510.25741
     """
-    gate = accurate(torch.cat(list(gates), dim=-1)).movedim(-1, 0)
+    gate = to_float(torch.cat(list(gates), dim=-1)).movedim(-1, 0)
     valid = (targets != ignore_index).to(losses.dtype)
     count = count_items(valid, num_items)
     stay = F.logsigmoid(-gate[:-1]).cumsum(dim=0)
@@ -154,7 +154,7 @@ def next_embed_loss(pred: Tensor, embeds: Tensor, real: Tensor, num_items: Any =
     """Mean absolute error of predicted embeddings of the next tokens (b n e), where those are real (b n)."""
     real = real[:, :-1]
     # What does not count is left out before it is subtracted, so that its gradient is 0, and not 0 times NaN.
-    errors = (accurate(pred[:, :-1]) - accurate(embeds[:, 1:].detach())).masked_fill(~real.unsqueeze(-1), 0.0)
+    errors = (to_float(pred[:, :-1]) - to_float(embeds[:, 1:].detach())).masked_fill(~real.unsqueeze(-1), 0.0)
     return errors.abs().mean(dim=-1).sum() / count_items(real, num_items)
 
 
@@ -183,7 +183,7 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', instance_of(nn.Module)],
         ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
         pad_value: Annotated[
             int,
@@ -291,7 +291,7 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
         targets = self.targets_of(x, labels)
         if prefix_attn_len is not None:
             targets = self.suffix_of(x, targets, lens, prefix_attn_len, kwargs)
-        ids, tokens, real = self._split(x, targets, lens, kwargs)
+        ids, tokens, token_mask = self._split(x, targets, lens, kwargs)
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds
         looped, predicts = (getattr(self.net, name, False) for name in ('looped', 'add_continuous_pred_head'))
@@ -300,7 +300,7 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
         asked = dict(return_attn_z_loss=self.add_attn_z_loss, looped_pred_all_logits=looped)
         asked |= dict(return_next_embed_pred=predicts, return_block_readouts=bool(extra and extra.layers))
         kwargs.update({name: True for name, ask in asked.items() if ask})
-        kwargs.update({} if return_outputs else later(self.net))
+        kwargs.update({} if return_outputs else read_logits_later(self.net))
         with AuxLosses() as aux, maps_apart(not (return_outputs or self.add_attn_z_loss)):
             out = self.net(ids, return_intermediates=wanted, **kwargs)
         intermediates: Any = None
@@ -312,13 +312,13 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
 
         heads = out if isinstance(out, tuple) else (out,)
         lead = heads[0].shape[1] - ids.shape[1]
-        targets = Targets(tokens, self.ignore_index, real, lead=lead).of()
+        targets = Targets(tokens, self.ignore_index, token_mask, lead=lead).of()
         is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
         terms = Terms(self.ignore_index, self.label_smoothing, self.z_loss_weight, is_log_prob, num_items_in_batch)
         if extra is not None:
             documents = kwargs.get('document_ids')
             documents = None if documents is None else begins(documents).cumsum(dim=-1)
-            to_come = Targets(tokens, self.ignore_index, real, documents, lead)
+            to_come = Targets(tokens, self.ignore_index, token_mask, documents, lead)
             loss = extra.loss(out, to_come, terms, intermediates.block_readouts if extra.layers else ())
         elif not looped:
             loss = mean_token_loss(out, targets, terms)
@@ -342,7 +342,7 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
     def targets_of(self, x: Tensor, labels: Tensor | None) -> Tensor:
         if labels is None:
             return x
-        labels = check_ids(labels, 'labels', 2, vocabulary_of(self.net), besides=self.ignore_index)
+        labels = check_ids(labels, 'labels', 2, get_vocabulary(self.net), besides=self.ignore_index)
         if labels.shape != x.shape:
             raise ValueError(f'`labels` got shape {tuple(labels.shape)}, it must be that of `x`, {tuple(x.shape)}')
         return labels
@@ -366,10 +366,10 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
             prefix = 1 + (torch.rand(b, dtype=torch.float32, device=x.device) * (ends - 1)).long()
         check_prefix(prefix, 'prefix_attn_len', b, n)
         own = torch.as_tensor(prefix, device=x.device).expand(b)
-        if can_look(own) and bool((own >= ends).any()):
+        if can_read_values(own) and bool((own >= ends).any()):
             raise ValueError('`prefix_attn_len` leaves a row without a token behind the prefix, there is no loss of it')
         kwargs['prefix_attn_len'] = own
-        return targets.masked_fill(within(own, n), self.ignore_index)
+        return targets.masked_fill(mask_from_lengths(own, n), self.ignore_index)
 
     def _split(
         self, x: Tensor, targets: Tensor, lens: Tensor | None, kwargs: dict[str, Any]
@@ -378,12 +378,12 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
 
         Forgetful masks join `kwargs`, and one of padding where it changes what the net gives.
         """
-        real = real_tokens(x, kwargs.get('mask'), lens, kwargs.get('seq_start_pos'))
-        if real is not None:
-            x, targets = (t.masked_fill(~real, self.ignore_index) for t in (x, targets))
+        token_mask = real_tokens(x, kwargs.get('mask'), lens, kwargs.get('seq_start_pos'))
+        if token_mask is not None:
+            x, targets = (t.masked_fill(~token_mask, self.ignore_index) for t in (x, targets))
         if lens is not None and kwargs.get('mask') is not None:
-            kwargs['mask'] = real
-        tell_padding(self.net, kwargs, lambda: before_padding(x, self.ignore_index), self.add_attn_z_loss)
+            kwargs['mask'] = token_mask
+        tell_padding(self.net, kwargs, lambda: mask_before_padding(x, self.ignore_index), self.add_attn_z_loss)
         ids = readable(x, self.ignore_index, self.pad_value)
         documents = kwargs.get('document_ids')
         first = None if documents is None else begins(check_documents(documents, x))
@@ -393,7 +393,7 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
             kept, own = hidden_keys(x, self.mask_prob), kwargs.get('self_attn_kv_mask')
             kept = kept if first is None else kept | first
             kwargs['self_attn_kv_mask'] = kept if own is None else kept & own
-        return ids, targets, real
+        return ids, targets, token_mask
 
     def loss_of_passes(self, intermediates: LayerIntermediates, targets: Tensor, terms: Terms) -> Tensor:
         """Return the loss of a looped net, the mean over its heads."""

@@ -13,8 +13,8 @@ from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_number, check_ids, check_lengths, checked, within
-from x_transformers.core.modes import accurate, draw_number
+from x_transformers.core.checks import as_number, check_ids, check_lengths, checked, mask_from_lengths
+from x_transformers.core.modes import draw_number, to_float
 from x_transformers.core.nets import HEADLESS
 from x_transformers.core.own_modules import known_stack
 from x_transformers.core.recompute import identity
@@ -23,8 +23,8 @@ from x_transformers.flags import (
     Check,
     ConfigError,
     Configurable,
-    an_instance,
     boolean,
+    instance_of,
     is_int,
     is_number,
     none,
@@ -32,21 +32,21 @@ from x_transformers.flags import (
     probability,
     size,
 )
-from x_transformers.generation.choice import Choice
-from x_transformers.generation.engine import Decoding, Reader, evaluating
+from x_transformers.generation.choice import TokenSampler
+from x_transformers.generation.engine import Decoding, IncrementalModel, eval_modules
 from x_transformers.generation.methods import Prompts
-from x_transformers.generation.sampling import even_prompts, ids_of, min_p as min_p, require
+from x_transformers.generation.sampling import even_prompts, get_ids, min_p as min_p, require
 from x_transformers.training.items import share_of_items
 from x_transformers.training.losses import mean_or_zero, tell_padding
 from x_transformers.training.token_loss import (
     Linear,
     Readout,
     Terms,
-    by_chunks,
     cross_entropies,
     reads_whole,
-    shared,
+    share_weight,
     split_head,
+    sum_by_chunks,
 )
 from x_transformers.x_transformers import TransformerWrapper as TransformerWrapper
 
@@ -88,19 +88,19 @@ class BeliefStateWrapper(Configurable):
     def __init__(
         self,
         forward_decoder: Annotated[
-            TransformerWrapper, 'causal model of the prefix, read forwards', an_instance(TransformerWrapper)
+            TransformerWrapper, 'causal model of the prefix, read forwards', instance_of(TransformerWrapper)
         ],
         backward_decoder: Annotated[
             TransformerWrapper | None,
             'causal model of the suffix, read backwards; the same model if None',
-            an_instance(TransformerWrapper) | none
+            instance_of(TransformerWrapper) | none
         ] = None,
         train_frac_forward_backward_pairs: Annotated[
             float, 'fraction of the (prefix, suffix) pairs that are sampled for training', a_part
         ] = 1.0,
         text_head: Annotated[
             nn.Module | None, 'head from both embeddings (..., 2 d) to the logits of both directions (..., 2 l)',
-            an_instance(nn.Module) | none,
+            instance_of(nn.Module) | none,
         ] = None,
         backward_ar_loss_weight: Annotated[float, 'weight of the loss of the backward direction', number] = 1.0,
         pred_distance: Annotated[bool, 'also predict the distance to the suffix', boolean] = False,
@@ -189,7 +189,7 @@ class BeliefStateWrapper(Configurable):
         backwards = flip(backwards, lens=None if lens is None else lens + 1)
         pairs = self.pairs(n, seq.device)
         front, behind = pairs.unbind(dim=-1)
-        real = None if lens is None else behind <= lens.unsqueeze(-1)
+        token_mask = None if lens is None else behind <= lens.unsqueeze(-1)
         belief = torch.cat((forwards[:, front], backwards[:, behind]), dim=-1)
         distance = behind - front
         told = self.to_distance_cond is not None and self.training and draw_number() < self.cond_on_distance_prob
@@ -203,13 +203,13 @@ class BeliefStateWrapper(Configurable):
             weights = weights * self.pair_weights(loss_weight_by_fb_indices, pairs)
         share: Any = 1
         if num_items_in_batch is not None:
-            share = share_of_items(targets[..., 0] >= 0 if real is None else real, num_items_in_batch)
-        loss = aux.added_to(self.text_loss(belief, targets, weights.expand(pairs.shape[0], 2), real)) * share
+            share = share_of_items(targets[..., 0] >= 0 if token_mask is None else token_mask, num_items_in_batch)
+        loss = aux.added_to(self.text_loss(belief, targets, weights.expand(pairs.shape[0], 2), token_mask)) * share
         if self.to_distance_logits is None or told:
             return loss
         distance = distance.clamp(max=self.max_pred_distance - 1).expand(b, -1)
         far = self.losses(self.to_distance_logits(belief), distance)
-        return loss + self.pred_distance_loss_weight * self.mean(far, real) * share
+        return loss + self.pred_distance_loss_weight * self.mean(far, token_mask) * share
 
     @staticmethod
     def beyond(seq: Any, lens: Tensor | None) -> Tensor:
@@ -219,7 +219,7 @@ class BeliefStateWrapper(Configurable):
         if lens is None:
             return seq.new_zeros((), dtype=torch.bool)
         check_lengths(lens, 'lens', *seq.shape)
-        return ~within(lens, seq.shape[1])
+        return ~mask_from_lengths(lens, seq.shape[1])
 
     def read_forwards(self, seq: Tensor, real: Tensor | None = None) -> Tensor:
         return self.forward_decoder(seq, return_embeddings=True, **self.told(self.forward_decoder, real))
@@ -271,13 +271,13 @@ class BeliefStateWrapper(Configurable):
         if reads_whole(self.text_head):
             (losses,) = of(identity, *flat)
         else:
-            (losses,) = by_chunks(of, flat, 2 * self.num_tokens, (self.text_head,))
-        return shared(losses.view(targets.shape), weights) / (2 * count)
+            (losses,) = sum_by_chunks(of, flat, 2 * self.num_tokens, (self.text_head,))
+        return share_weight(losses.view(targets.shape), weights) / (2 * count)
 
     @staticmethod
     def losses(logits: Tensor, targets: Tensor) -> Tensor:
         flat = rearrange(logits, 'b p l -> (b p) l'), rearrange(targets, 'b p -> (b p)')
-        return accurate(F.cross_entropy(*flat, reduction='none').view(targets.shape))
+        return to_float(F.cross_entropy(*flat, reduction='none').view(targets.shape))
 
     @staticmethod
     def pair_weights(function: Callable[[Tensor], Tensor], pairs: Tensor) -> Tensor:
@@ -338,13 +338,13 @@ class BeliefStateWrapper(Configurable):
             raise ValueError('`prefix` needs `decode_backwards`: else the prompts begin the text')
         device = next(self.parameters()).device
         ids, leading = even_prompts(prompts, 'prompts', 0, device)
-        ends: Any = ids_of(suffix, 'suffix', device)
-        begins: Any = ids_of(prefix, 'prefix', device)
+        ends: Any = get_ids(suffix, 'suffix', device)
+        begins: Any = get_ids(prefix, 'prefix', device)
         own: Any = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
         own |= dict(generator=generator, eos_token=eos_token, **options)
-        choice = Choice.from_all(own, '`generate_with_suffix_cond`', vocabulary=self.num_tokens)
+        choice = TokenSampler.from_all(own, '`generate_with_suffix_cond`', vocabulary=self.num_tokens)
         modules = list(self.modules())
-        with evaluating(modules):
+        with eval_modules(modules):
             goal = self.beginning(begins, ids, generator) if decode_backwards else self.ending(ends, ids)
             decoding = Decoding(
                 expert=Believer(self, goal, decode_backwards, cache_kv),
@@ -395,7 +395,7 @@ class Believer:
         if self.backwards:
             inputs['prepend_embeds'] = self.wrapper.suffix_token.expand(self.goal.shape[0], 1, -1)
         net = self.wrapper.backward_decoder if self.backwards else self.wrapper.forward_decoder
-        self.reader = Reader(net, inputs, cache_kv=self.cache_kv)
+        self.reader = IncrementalModel(net, inputs, cache_kv=self.cache_kv)
         self.inputs: dict[str, Any] = {}  # No input says which tokens of the prompts are real.
 
     def read(self, sequence: Tensor, pads: None = None) -> Tensor:

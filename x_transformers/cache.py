@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.buffers import Buffer, CachedState, KeysValues, Tail, lasting
-from x_transformers.core.checks import a_tensor, check_range
+from x_transformers.core.buffers import Buffer, CachedState, EvictingBuffer, KeysValues, drop_derived
+from x_transformers.core.checks import check_range, check_tensor
 from x_transformers.core.files import all_are, check_fields, is_count, read_content, write_content
 from x_transformers.core.intermediates import Intermediates
-from x_transformers.core.notes import own_copy
-from x_transformers.core.state import is_content, is_rows, state_of
+from x_transformers.core.notes import copy_container
+from x_transformers.core.state import get_state, is_content, is_rows
 from x_transformers.core.window import AttentionWindow
 from x_transformers.flags.checks import Maybe
 
@@ -87,7 +87,7 @@ class Cache:
 
     def trimmed(self) -> Cache:
         """Without keys and values that no later token can see, in layers whose reach is bounded."""
-        if not [layer for layer in self.layers if layer is not None and isinstance(layer.buffers[0], Tail)]:
+        if not [layer for layer in self.layers if layer is not None and isinstance(layer.buffers[0], EvictingBuffer)]:
             return self
         return replace(self, layers=[None if layer is None else layer.trimmed() for layer in self.layers])
 
@@ -95,9 +95,9 @@ class Cache:
         """Refuse layers that were cut by hand where some have let go of keys, which those that are left cannot tell."""
         own = [layer.buffers[0] for layer, kind in zip(self.layers, self.kinds, strict=True)
                if kind == 'a' and layer is not None]  # fmt: skip
-        if not [keys for keys in own if keys.gone]:
+        if not [keys for keys in own if keys.num_evicted]:
             return
-        lengths = sorted({keys.gone + keys.length for keys in own})
+        lengths = sorted({keys.num_evicted + keys.length for keys in own})
         if len(lengths) > 1:
             raise ValueError(
                 f'`cache` has layers of {lengths} tokens: those whose reach is bounded '
@@ -138,18 +138,18 @@ class Cache:
         last = parts[-1]
         return cls(layers, kinds, states, last.seen, last.leading, made_by=last.made_by)
 
-    def caught_up(self, other: Cache, new: int) -> Cache:
+    def append_from(self, other: Cache, new: int) -> Cache:
         """This cache with the last `new` tokens of another."""
         self.refuse('caught_up')
 
         def extended(own: dict[str, CachedState], others: dict[str, CachedState]) -> dict[str, CachedState]:
-            return {name: state.caught_up(others[name], new) for name, state in own.items()}
+            return {name: state.append_from(others[name], new) for name, state in own.items()}
 
         layers = []
         every: Any = zip(self.layers, other.layers, self.kinds, strict=True)  # `refuse` has found all layers filled
         for own, others, kind in every:
             pairs = zip(own.buffers, others.buffers, strict=True)
-            buffers = own.buffers if kind == 'c' else [b if b is None else b.caught_up(o, new) for b, o in pairs]
+            buffers = own.buffers if kind == 'c' else [b if b is None else b.append_from(o, new) for b, o in pairs]
             layers.append(KeysValues(tuple(buffers), extended(own.states, others.states), own.changed_by))
         states = extended(self.states, other.states)
         return replace(self, layers=layers, kinds=list(self.kinds), states=states, seen=other.seen,
@@ -180,7 +180,7 @@ class Cache:
 
         Raises TypeError or ValueError for what is no tensor of row numbers, or where there is no such row.
         """
-        if a_tensor(rows, 'rows').ndim != 1 or rows.dtype not in (torch.int32, torch.int64):
+        if check_tensor(rows, 'rows').ndim != 1 or rows.dtype not in (torch.int32, torch.int64):
             raise ValueError(
                 f'`rows` got {rows.dtype} of shape {tuple(rows.shape)}, it must be a list of row numbers (k,)'
             )
@@ -223,7 +223,7 @@ class Cache:
     def plain(self) -> Cache:
         """With keys as they were before features changed them by their positions, and without what is derived."""
         layers = [None if layer is None else layer.plain() for layer in self.layers]
-        return replace(self, layers=layers, kinds=list(self.kinds), states=lasting(self.states))
+        return replace(self, layers=layers, kinds=list(self.kinds), states=drop_derived(self.states))
 
     def cannot(self, operation: str, count: int = 0) -> str | None:
         """Which state cannot do an operation exactly, and why; None if all can. Of `crop` and `keep_last`, `count` is
@@ -273,13 +273,14 @@ class Cache:
         check_content(content)
 
         def states_of(contents: dict[str, Any]) -> dict[str, CachedState]:
-            return {name: state_of(one) for name, one in contents.items()}
+            return {name: get_state(one) for name, one in contents.items()}
 
         layers: Any = [None if pair is None else KeysValues.of(pair) for pair in content['layers']]
         for at, (tail, remembered) in enumerate(zip(content['tails'], content['remembered'], strict=True)):
             if layers[at] is not None and tail is not None:
                 buffers = [
-                    None if b is None else Tail.of(b, tail[0], AttentionWindow(*tail[1:])) for b in layers[at].buffers
+                    None if b is None else EvictingBuffer.of(b, tail[0], AttentionWindow(*tail[1:]))
+                    for b in layers[at].buffers
                 ]
                 layers[at] = KeysValues(tuple(buffers))
             if layers[at] is not None:
@@ -312,7 +313,7 @@ def is_pair(value: Any) -> bool:
 def tail_of(layer: KeysValues) -> list[Any] | None:
     """What tells how many tokens have left a layer, and what must be left in it."""
     keys = layer.buffers[0]
-    return [keys.gone, *keys.sight] if isinstance(keys, Tail) else None
+    return [keys.num_evicted, *keys.window] if isinstance(keys, EvictingBuffer) else None
 
 
 def is_tail(value: Any) -> bool:
@@ -421,7 +422,7 @@ class LayerIntermediates:
 
     def fork(self) -> LayerIntermediates:
         """The same, with lists and tables that may grow apart."""
-        return replace(self, **{one.name: own_copy(getattr(self, one.name)) for one in fields(self)})
+        return replace(self, **{one.name: copy_container(getattr(self, one.name)) for one in fields(self)})
 
     def __copy__(self) -> LayerIntermediates:
         new = object.__new__(type(self))

@@ -447,7 +447,7 @@ def scale_norms(old: Old) -> None:
                 old.state[name] = old.state[name] * dim**-0.5
 
 
-def interleaved(old: Old) -> None:
+def interleave_channels(old: Old) -> None:
     """Rotary pairs are neighbours: feature k was paired with k + rotary_dim / 2, now 2 k is with 2 k + 1."""
     for stack in old.stacks():
         rotary_dim: Any = old.rotary(stack)
@@ -467,10 +467,10 @@ def interleaved(old: Old) -> None:
             for name, axis in axes.items():
                 t = old.state.get(attention + name)
                 if t is not None:
-                    old.state[attention + name] = reordered(t, order, axis)
+                    old.state[attention + name] = reorder_channels(t, order, axis)
 
 
-def reordered(t: Tensor, order: Tensor, axis: int) -> Tensor:
+def reorder_channels(t: Tensor, order: Tensor, axis: int) -> Tensor:
     """Reorder an axis in blocks of the length of `order`: the heads that it holds."""
     blocks = rearrange(torch.arange(0, t.shape[axis], len(order)), 'heads -> heads 1')
     return t.index_select(axis, rearrange(blocks + order, 'heads d -> (heads d)').to(t.device))
@@ -548,7 +548,7 @@ STEPS: tuple[tuple[str, str, Callable[[Old], None]], ...] = (
     ('0', '1.27', logits_biases),
     ('0', '1.27.3', continuous_biases),
     ('0.33.1', '1.27.20', scale_norms),
-    ('0', '1.30.1', interleaved),
+    ('0', '1.30.1', interleave_channels),
     ('0', '1.31.2', offsets_of_gains),
     ('0', '1.31.8', offsets_of_layer_scales),
     ('0', '1.40.11', class_tokens),

@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import a_tensor, checked
+from x_transformers.core.checks import check_tensor, checked
 from x_transformers.features.embeddings import mean_of_real
-from x_transformers.features.readouts import linear_head, place_of, token_of, transform_options, transform_to
+from x_transformers.features.readouts import get_place, get_token, linear_head, transform_options, transform_to
 from x_transformers.flags import (
     ConfigError,
     Configurable,
-    an_instance,
     boolean,
+    instance_of,
     integer,
     none,
     one_of,
@@ -59,7 +59,7 @@ class Classifier(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'model with hidden states, such as TransformerWrapper', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'model with hidden states, such as TransformerWrapper', instance_of(nn.Module)],
         *,
         num_classes: Annotated[int, 'number of classes', size],
         token: Annotated[
@@ -108,7 +108,7 @@ class Classifier(Configurable):
             raise ConfigError(f'`net` got {type(net).__name__}, it must be {kind}')
         self.net, self.num_classes, self.problem_type = net, num_classes, problem_type
         # The decoder of an encoder-decoder has seen the whole sequence, as its context, at its first token.
-        self.token, self.instead = token_of(token, stack) if start_id is None else (token or 'first', 'first')
+        self.token, self.instead = get_token(token, stack) if start_id is None else (token or 'first', 'first')
         self.pad_id, self.eos_id, self.start_id = pad_id, eos_id, start_id
         own = None if head_transform is None else dict(head_transform)
         self.head_transform = nn.Identity() if own is None else transform_to(stack.dim, own)
@@ -138,7 +138,7 @@ class Classifier(Configurable):
         raises    ValueError or TypeError for inputs of another shape or kind, and labels that are no classes
         """
         check_items_of_labels(labels, num_items_in_batch)
-        mask = real_tokens(a_tensor(x, 'x'), self.real_of(x, mask), start=inputs.get('seq_start_pos'))
+        mask = real_tokens(check_tensor(x, 'x'), self.real_of(x, mask), start=inputs.get('seq_start_pos'))
         with AuxLosses() as aux:
             hidden = self.hidden(x, mask, inputs)
         logits = self.to_classes(self.dropout(self.head_transform(self.read(hidden, x, mask))))
@@ -177,7 +177,7 @@ class Classifier(Configurable):
 
     def place(self, x: Tensor, real: Tensor | None) -> Tensor:
         """Return which token of each row is read, (b)."""
-        return place_of(self.token, x, real, self.eos_id, self.instead)
+        return get_place(self.token, x, real, self.eos_id, self.instead)
 
     def loss(
         self, logits: Tensor, labels: Tensor, mask: Tensor | None = None, num_items_in_batch: Tensor | int | None = None
@@ -188,6 +188,6 @@ class Classifier(Configurable):
         """
         if self.token == 'span':
             return span_loss(logits, labels, mask, num_items_in_batch)
-        real = mask if mask is None or logits.ndim == 3 else mask.any(dim=-1)
+        token_mask = mask if mask is None or logits.ndim == 3 else mask.any(dim=-1)
         check_one_class(self.problem_type, self.num_classes, 'num_classes')
-        return label_loss(logits, labels, real, self.problem_type, num_items_in_batch, 'classes', self.terms)
+        return label_loss(logits, labels, token_mask, self.problem_type, num_items_in_batch, 'classes', self.terms)

@@ -13,9 +13,17 @@ from torch import Generator, Tensor, nn
 
 from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_lengths, check_vectors, checked, within
-from x_transformers.core.model_calls import ModelCall, Wants, open_model
-from x_transformers.core.modes import accurate, clamped_to
+from x_transformers.core.checks import (
+    as_mask,
+    check_lengths,
+    check_tensor,
+    check_vectors,
+    checked,
+    mask_from_lengths,
+    match_precision,
+)
+from x_transformers.core.model_calls import ModelCall, OutputRequest, open_model
+from x_transformers.core.modes import clamp_to_dtype, to_float
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
 from x_transformers.core.own_modules import a_stack, known_stack
 from x_transformers.features.derived import MEMBERS_OF_MODEL, sort_members
@@ -41,15 +49,15 @@ from x_transformers.flags import (
     Configurable,
     Feature,
     a_callable,
-    an_instance,
     boolean,
     count,
+    instance_of,
     is_int,
     none,
     size,
     warn_once,
 )
-from x_transformers.generation.engine import Reader, evaluating
+from x_transformers.generation.engine import IncrementalModel, eval_modules
 from x_transformers.generation.sampling import (
     align_right as align_right,
     check_temperature,
@@ -182,27 +190,27 @@ class ContinuousTransformerWrapper(Wrapper):
         **kwargs          inputs of the stack and of features: `context`, `condition`, ...; `explain()` lists them
         returns  b n d    with `return_embeddings` hidden states, before the output projection
         """
-        x = as_precise(check_vectors(x, 'x', 'b', 'n', self.width_in), self)
+        x = match_precision(check_vectors(x, 'x', 'b', 'n', self.width_in), self)
         if lens is not None:
             if mask is not None:
                 raise ValueError('`mask` and `lens` both say which tokens are real, give only one')
             check_lengths(lens, 'lens', *x.shape[:2])
-            mask = within(lens, x.shape[1])
+            mask = mask_from_lengths(lens, x.shape[1])
         if self.conv_stem is not None:
             x, mask = self.through_stem(x, mask, cache, kwargs)
-        wants = Wants(return_intermediates, return_mems, return_attn, detach_mems)
+        request = OutputRequest(return_intermediates, return_mems, return_attn, detach_mems)
         call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
-        x = call.embedded(self, x, lambda x: self._embed(x, call))
-        call.maps_apart = wants.mems_alone
-        x = call.on.chain('pool', self.run_stack(x, call, mask, mems, wants.keeps, kwargs), call)
+        x = call.embed_whole(self, x, lambda x: self._embed(x, call))
+        call.maps_apart = request.mems_alone
+        x = call.features.apply('pool', self.run_stack(x, call, mask, mems, request.keeps, kwargs), call)
         out = x if return_embeddings else self._read_output(x)
-        return self.returned(out, wants, call, mems, None, x)
+        return self.returned(out, request, call, mems, None, x)
 
     def _embed(self, x: Tensor, call: ModelCall) -> Tensor:
         """Bring vectors to the width of the stack, and add positions and further inputs."""
-        call.like_tokens = self.project_in(call.cleared(x))
-        x = call.cleared(sum(call.on.collect('embed', call), call.like_tokens))
-        return call.on.chain('embedded', x, call)
+        call.like_tokens = self.project_in(call.zero_hidden_tokens(x))
+        x = call.zero_hidden_tokens(sum(call.features.collect('embed', call), call.like_tokens))
+        return call.features.apply('embedded', x, call)
 
     @property
     def width_in(self) -> int | str:
@@ -231,7 +239,7 @@ class ContinuousTransformerWrapper(Wrapper):
         if not self.probabilistic:
             return out
         mean, log_var = rearrange(out, '... (d two) -> two ... d', two=2).unbind()
-        return torch.stack((mean, clamped_to(accurate(log_var).exp(), log_var.dtype)))
+        return torch.stack((mean, clamp_to_dtype(to_float(log_var).exp(), log_var.dtype)))
 
 
 # training and roll-out
@@ -273,7 +281,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
     def __init__(
         self,
         net: Annotated[
-            nn.Module, 'causal model of vectors, such as ContinuousTransformerWrapper', an_instance(nn.Module)
+            nn.Module, 'causal model of vectors, such as ContinuousTransformerWrapper', instance_of(nn.Module)
         ],
         loss_fn: Annotated[
             Callable[[Tensor, Tensor], Tensor] | None,
@@ -335,18 +343,18 @@ class ContinuousAutoregressiveWrapper(Configurable):
             )
         if lens is not None and mask is not None:
             raise ValueError('`lens` and `mask` cannot both be given: they say the same')
-        real: Any = real_tokens(x, mask, lens, kwargs.get('seq_start_pos'))
-        x = x if real is None else x.masked_fill(~real.unsqueeze(-1), 0.0)
+        token_mask: Any = real_tokens(x, mask, lens, kwargs.get('seq_start_pos'))
+        x = x if token_mask is None else x.masked_fill(~token_mask.unsqueeze(-1), 0.0)
         if rollout_steps > 1:
             if mask is not None:
                 raise ValueError('`mask` cannot be given with `rollout_steps`, give `lens`')
             return self._roll_out(x, rollout_steps, lens, num_items_in_batch, kwargs)
 
-        shown: Any = real
+        shown: Any = token_mask
         inputs = kwargs if mask is None and lens is None else kwargs | {'mask': read_of(shown)}
         with AuxLosses() as aux:
             prediction = self.net(x[:, :-1], **inputs)
-        counts = None if real is None else predictable(real)
+        counts = None if token_mask is None else predictable(token_mask)
         return self._added_loss_of(prediction, x[:, 1:], counts, aux, num_items_in_batch)
 
     def forward_rollout(self, x: Tensor, rollout_steps: int = 2, **inputs: Any) -> Tensor:
@@ -367,7 +375,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
         pads = n - steps - known
         sequence = shift_right(x[:, : n - steps], pads)
         caches = not self.net.training or getattr(self.net, 'can_cache_kv_in_training', True)
-        reader, predictions = Reader(self.net, inputs, restrict=False, cache_kv=caches), []
+        reader, predictions = IncrementalModel(self.net, inputs, restrict=False, cache_kv=caches), []
         aux = AuxLosses()
         for _ in range(steps):
             with AuxLosses() as of_step:
@@ -399,7 +407,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
             target = target.masked_fill(hidden, 0.0)
             if torch.is_tensor(prediction) and prediction.shape[-3:-1] == mask.shape:
                 prediction = prediction.masked_fill(hidden, 0.0)
-        losses = self.loss_fn(accurate(prediction), accurate(target))
+        losses = self.loss_fn(to_float(prediction), to_float(target))
         if mask is None:
             return mean_or_zero(losses)
         if losses.shape[:2] != mask.shape:
@@ -447,15 +455,18 @@ class ContinuousAutoregressiveWrapper(Configurable):
         refuse_own(kwargs, 'generate', SET_BY_GENERATION)
         *leading, n, d = start_tokens.shape
         batch = math.prod(leading)
-        real, start = as_mask(kwargs.get('mask'), 'mask', batch, n, like=start_tokens), start_tokens.reshape(-1, n, d)
+        token_mask, start = (
+            as_mask(kwargs.get('mask'), 'mask', batch, n, like=start_tokens),
+            start_tokens.reshape(-1, n, d),
+        )
         if seq_start_pos is not None:
-            check_lengths(a_tensor(seq_start_pos, 'seq_start_pos').reshape(-1), 'seq_start_pos', batch, n)
-        elif (lens := lens_of_real(real)) is not None:
+            check_lengths(check_tensor(seq_start_pos, 'seq_start_pos').reshape(-1), 'seq_start_pos', batch, n)
+        elif (lens := lens_of_real(token_mask)) is not None:
             start, seq_start_pos = align_right(start, lens, 0.0), n - lens
             del kwargs['mask']
         sequence = F.pad(start, (0, 0, 0, seq_len))
-        reader = Reader(self.net, kwargs, cache_kv=cache_kv, slides=slide_cache)
-        with evaluating(list(self.modules())):
+        reader = IncrementalModel(self.net, kwargs, cache_kv=cache_kv, slides=slide_cache)
+        with eval_modules(list(self.modules())):
             for place in range(n, n + seq_len):
                 new = self._draw(reader.read(sequence[:, :place], seq_start_pos), temperature, generator)
                 check_width(new, start_tokens)
@@ -470,7 +481,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
         if temperature == 0:
             return mean
         noise = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
-        return mean + (accurate(variance).clamp(min=1e-5).sqrt() * temperature * noise).to(mean.dtype)
+        return mean + (to_float(variance).clamp(min=1e-5).sqrt() * temperature * noise).to(mean.dtype)
 
 
 def check_width(new: Tensor, x: Tensor) -> None:

@@ -11,19 +11,19 @@ from torch import Tensor, nn
 
 from x_transformers.continuous import ContinuousTransformerWrapper as ContinuousTransformerWrapper
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_lengths, check_vectors, checked, within
-from x_transformers.core.modes import accurate
+from x_transformers.core.checks import check_lengths, check_vectors, checked, mask_from_lengths
+from x_transformers.core.modes import to_float
 from x_transformers.flags import (
     Configurable,
-    a_mapping,
-    an_instance,
+    instance_of,
     is_int,
+    mapping,
     none,
     one_of,
     probability,
     size,
 )
-from x_transformers.generation.engine import Reader, evaluating
+from x_transformers.generation.engine import IncrementalModel, eval_modules
 from x_transformers.generation.sampling import require
 from x_transformers.keywords import ContinuousTransformerAutoencoderKeywords, Unpack
 from x_transformers.training.items import mean_of_items, share_of_items
@@ -35,7 +35,7 @@ __all__ = ['ContinuousTransformerAutoencoder', 'DeterministicLatentBottleneck', 
 
 def gaussian_divergence(mean: Tensor, log_var: Tensor, floor: float = 0.0) -> Tensor:
     """sum_d relu(KL(N(mean, var) || N(0, 1)) - floor), in nats:  ... d -> ..."""
-    mean, log_var = accurate(mean), accurate(log_var)
+    mean, log_var = to_float(mean), to_float(log_var)
     each = 0.5 * (log_var.exp() + mean.square() - log_var - 1)
     return (each - floor).relu().sum(dim=-1)
 
@@ -99,7 +99,7 @@ class ContinuousTransformerAutoencoder(Configurable):
         dim_latent: Annotated[int | None, 'width of the latent, `dim` if None', size | none] = None,
         bottleneck: Annotated[
             nn.Module | None, 'custom bottleneck, from (x, return_unreduced_loss) to (latents, loss or None)',
-            an_instance(nn.Module) | none,
+            instance_of(nn.Module) | none,
         ] = None,
         bottleneck_type: Annotated[
             str,
@@ -107,16 +107,16 @@ class ContinuousTransformerAutoencoder(Configurable):
             'variational')
         ] = 'deterministic',
         deterministic_bottleneck_kwargs: Annotated[
-            dict | None, 'arguments of the deterministic bottleneck', a_mapping | none
+            dict | None, 'arguments of the deterministic bottleneck', mapping | none
         ] = None,
         variational_bottleneck_kwargs: Annotated[
-            dict | None, 'arguments of the variational bottleneck', a_mapping | none
+            dict | None, 'arguments of the variational bottleneck', mapping | none
         ] = None,
         loss_type: Annotated[str, 'reconstruction loss: squared or absolute error', one_of('l2', 'l1')] = 'l2',
         attn_dim_head: Annotated[int, 'width of each attention head', size] = 64,
         heads: Annotated[int, 'number of attention heads of both stacks', size] = 8,
-        enc_kwargs: Annotated[dict | None, 'additional arguments of the encoder', a_mapping | none] = None,
-        dec_kwargs: Annotated[dict | None, 'additional arguments of the decoder', a_mapping | none] = None,
+        enc_kwargs: Annotated[dict | None, 'additional arguments of the encoder', mapping | none] = None,
+        dec_kwargs: Annotated[dict | None, 'additional arguments of the decoder', mapping | none] = None,
         latents_dropout_prob: Annotated[
             float, 'fraction of sequences that are trained without their latent', probability
         ] = 0.5,
@@ -159,7 +159,7 @@ class ContinuousTransformerAutoencoder(Configurable):
         if lens is None:
             return torch.ones(seq.shape[:2], dtype=torch.bool, device=seq.device)
         check_lengths(lens, 'lens', *seq.shape[:2])
-        return within(lens, seq.shape[1])
+        return mask_from_lengths(lens, seq.shape[1])
 
     @checked
     def encode(
@@ -170,13 +170,17 @@ class ContinuousTransformerAutoencoder(Configurable):
         return_unreduced_loss: bool = False,
     ) -> Any:
         """Latents (b l) of sequences (b n d) with `lens` (b) real vectors; and the loss of the bottleneck."""
-        real = self.real(seq, lens)
-        embeds = self.encoder(only_real(seq, real), mask=None if lens is None else real)
-        total = reduce(accurate(only_real(embeds, real)), 'b n d -> b d', 'sum')
-        pooled = (total / real.sum(dim=1, keepdim=True).clamp(min=1)).to(embeds.dtype)
+        token_mask = self.real(seq, lens)
+        embeds = self.encoder(only_real(seq, token_mask), mask=None if lens is None else token_mask)
+        total = reduce(to_float(only_real(embeds, token_mask)), 'b n d -> b d', 'sum')
+        pooled = (total / token_mask.sum(dim=1, keepdim=True).clamp(min=1)).to(embeds.dtype)
         latents, loss = self.bottleneck(pooled, return_unreduced_loss=return_unreduced_loss or lens is not None)
         if loss is not None and loss.ndim:  # of each row: one without a real vector has none
-            loss = loss.masked_fill(~real.any(dim=-1), 0.0) if return_unreduced_loss else mean_of_rows(loss, real)
+            loss = (
+                loss.masked_fill(~token_mask.any(dim=-1), 0.0)
+                if return_unreduced_loss
+                else mean_of_rows(loss, token_mask)
+            )
         return (latents, loss) if return_aux_loss else latents
 
     @checked
@@ -199,10 +203,10 @@ class ContinuousTransformerAutoencoder(Configurable):
         """
         if return_unreduced_loss and num_items_in_batch is not None:
             raise ValueError('`num_items_in_batch` does not go with `return_unreduced_loss`, the losses of rows')
-        real = self.real(seq, lens)
+        token_mask = self.real(seq, lens)
         with AuxLosses() as added:
             latents, aux = self.encode(seq, lens, return_aux_loss=True, return_unreduced_loss=return_unreduced_loss)
-        seq = only_real(seq, real)
+        seq = only_real(seq, token_mask)
         dropped = self.latents_dropout_prob if self.training else 0.0
         kept = torch.rand(seq.shape[0], 1, dtype=torch.float32, device=seq.device) >= dropped
         token = self.from_latent_to_prepend_token(latents)
@@ -211,14 +215,14 @@ class ContinuousTransformerAutoencoder(Configurable):
         with AuxLosses() as of_decoder:
             out = self.decoder(seq[:, :-1], prepend_embeds=token, prepend_mask=kept)
         added.take(of_decoder)
-        apart = only_real(accurate(out) - accurate(seq), real)
+        apart = only_real(to_float(out) - to_float(seq), token_mask)
         differences = apart.square() if self.loss_type == 'l2' else apart.abs()
         each = differences.mean(dim=-1)
         if return_unreduced_loss:
-            loss = each.sum(dim=1) / real.sum(dim=1).clamp(min=1)
+            loss = each.sum(dim=1) / token_mask.sum(dim=1).clamp(min=1)
         else:
-            loss = mean_of_items(each, real, num_items_in_batch)
-        share = share_of_items(real, num_items_in_batch)
+            loss = mean_of_items(each, token_mask, num_items_in_batch)
+        share = share_of_items(token_mask, num_items_in_batch)
         total = added.added_to(loss if aux is None else loss + aux * share, share)
         return (total, (loss, aux)) if return_all_losses else total
 
@@ -229,9 +233,9 @@ class ContinuousTransformerAutoencoder(Configurable):
         longest = self.max_seq_len
         require(is_int(seq_len) and 0 <= seq_len and (longest is None or seq_len <= longest), 'seq_len', seq_len,
                 'an integer of at least 0' if longest is None else f'an integer from 0 to {longest}')  # fmt: skip
-        with evaluating(list(self.modules())):
+        with eval_modules(list(self.modules())):
             token = self.from_latent_to_prepend_token(latents)
-            reader = Reader(self.decoder, dict(prepend_embeds=token), cache_kv=cache_kv, restrict=False)
+            reader = IncrementalModel(self.decoder, dict(prepend_embeds=token), cache_kv=cache_kv, restrict=False)
             sequence = latents.new_zeros(latents.shape[0], seq_len, self.dim_input)
             for place in range(seq_len):
                 sequence[:, place] = reader.read(sequence[:, :place])

@@ -11,14 +11,14 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
-from x_transformers.core.checks import as_mask, check_ids, checked, within
-from x_transformers.core.modes import accurate
+from x_transformers.core.checks import as_mask, check_ids, checked, mask_from_lengths
+from x_transformers.core.modes import to_float
 from x_transformers.core.nets import check_net
 from x_transformers.flags import (
     ConfigError,
     Configurable,
-    an_instance,
     count,
+    instance_of,
     integer,
     is_int,
     is_number,
@@ -68,7 +68,7 @@ def role_ids_for_tokens(tokens: Tensor, lengths: Tensor, scheme: str, *, max_seq
         raise ValueError(f'`tokens` got {n} tokens, more than `max_seq_len`, {max_seq_len}')
     lengths = rearrange(lengths, 'b -> b 1')
     place = torch.arange(n, device=tokens.device).expand(tokens.shape)
-    real = place < lengths
+    token_mask = place < lengths
     if scheme == 'left_to_right':
         roles = place
     elif scheme == 'right_to_left':
@@ -76,12 +76,12 @@ def role_ids_for_tokens(tokens: Tensor, lengths: Tensor, scheme: str, *, max_seq
     elif scheme == 'bidirectional':
         roles = (lengths - 1) * lengths // 2 + place
     elif scheme == 'wickel':
-        fillers = tokens.masked_fill(~real, num_fillers)
+        fillers = tokens.masked_fill(~token_mask, num_fillers)
         edge = F.pad(fillers, (1, 1), value=num_fillers)
         roles = edge[:, :-2] * (num_fillers + 1) + edge[:, 2:]
     else:
         roles = torch.zeros_like(place)
-    return roles.masked_fill(~real, 0)
+    return roles.masked_fill(~token_mask, 0)
 
 
 class TPREncoder(Configurable):
@@ -168,7 +168,7 @@ class TPREncoder(Configurable):
             for _ in range(steps):
                 rows = torch.randint(len(tokens), (min(batch_size, len(tokens)),), device=tokens.device)
                 found = self(tokens[rows], role_ids[rows], None if mask is None else mask[rows])
-                loss = F.mse_loss(accurate(found), accurate(targets[rows]))
+                loss = F.mse_loss(to_float(found), to_float(targets[rows]))
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -187,7 +187,7 @@ class DiscoverDecoder(Configurable):
     def __init__(
         self,
         *,
-        decoder: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
+        decoder: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', instance_of(nn.Module)],
         num_fillers: Annotated[int, 'number of content tokens: ids below this', size],
         bos_id: Annotated[int, 'id of the begin-of-sequence token for decoding', integer],
         pad_id: Annotated[int, 'id of the padding token', integer],
@@ -237,14 +237,14 @@ class DiscoverDecoder(Configurable):
         mask     b n   True for real tokens; those that are not `pad_id` if None
         """
         tokens = self.check(tokens, 'tokens')
-        real: Any = tokens != self.pad_id if mask is None else as_mask(mask, 'mask', *tokens.shape, like=tokens)
-        hidden = self.decoder(tokens, mask=real, return_embeddings=True)
+        token_mask: Any = tokens != self.pad_id if mask is None else as_mask(mask, 'mask', *tokens.shape, like=tokens)
+        hidden = self.decoder(tokens, mask=token_mask, return_embeddings=True)
         if self.enc_pos != 'last':
             if self.enc_pos >= tokens.shape[1]:
                 raise ValueError(f'`tokens` got {tokens.shape[1]} tokens, there is none at `enc_pos`, {self.enc_pos}')
             return hidden[:, self.enc_pos]
         place = torch.arange(tokens.shape[1], device=tokens.device)
-        last = (place * real).amax(dim=-1)
+        last = (place * token_mask).amax(dim=-1)
         return hidden[torch.arange(len(tokens), device=tokens.device), last]
 
     @checked
@@ -279,7 +279,7 @@ class DiscoverDecoder(Configurable):
         )
         if lengths is None:
             return tokens
-        return tokens.masked_fill(~within(lengths, tokens.shape[1]), self.pad_id)
+        return tokens.masked_fill(~mask_from_lengths(lengths, tokens.shape[1]), self.pad_id)
 
     @checked
     def surgery(
@@ -307,6 +307,6 @@ class DiscoverDecoder(Configurable):
             raise ValueError(f'`targets` got {len(targets)} rows, `tokens` has {len(tokens)}')
         inputs = F.pad(targets[:, :-1], (1, 0), value=self.bos_id)
         latent, told = rearrange(encodings, 'b d -> b 1 d'), {}
-        real = targets != self.pad_id
-        tell_padding(self.decoder, told, lambda: F.pad(not_last(real) & real, (1, 0), value=True)[:, :-1])
+        token_mask = targets != self.pad_id
+        tell_padding(self.decoder, told, lambda: F.pad(not_last(token_mask) & token_mask, (1, 0), value=True)[:, :-1])
         return self.decoder(inputs, prepend_embeds=latent, excise_prepend_embeds=True, **told)

@@ -14,11 +14,11 @@ from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_device, check_ids, checked
 from x_transformers.core.nets import check_net
-from x_transformers.features.resizing import by_tokens
-from x_transformers.flags import Configurable, an_instance, boolean, integer, none, positive
+from x_transformers.features.resizing import is_by_tokens
+from x_transformers.flags import Configurable, boolean, instance_of, integer, none, positive
 from x_transformers.training.items import mean_of_items, share_of_items
 from x_transformers.training.losses import read_of
-from x_transformers.training.token_loss import Terms, later, single_losses
+from x_transformers.training.token_loss import Terms, read_logits_later, single_losses
 
 __all__ = ['DPO']
 
@@ -39,7 +39,7 @@ class DPO(Configurable):
 
     def __init__(
         self,
-        model: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
+        model: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', instance_of(nn.Module)],
         *,
         beta: Annotated[float, 'beta: strength of the penalty for deviations from the frozen copy', positive] = 0.1,
         pad_id: Annotated[
@@ -104,11 +104,11 @@ class DPO(Configurable):
         # both in one pass
         seq = torch.cat((preferred_seq, unpreferred_seq))
         masks = zip(names, (preferred_seq_mask, unpreferred_seq_mask), (preferred_seq, unpreferred_seq), strict=True)
-        real = [self.real_tokens(mask, f'{name}_mask', seq) for name, mask, seq in masks]
-        if all(mask is None for mask in real):
+        token_mask = [self.real_tokens(mask, f'{name}_mask', seq) for name, mask, seq in masks]
+        if all(mask is None for mask in token_mask):
             mask = None
         else:
-            mask = torch.cat([torch.ones_like(prompt) if m is None else m for m in real])
+            mask = torch.cat([torch.ones_like(prompt) if m is None else m for m in token_mask])
         answer = ~torch.cat((prompt, prompt)) if mask is None else ~torch.cat((prompt, prompt)) & mask
         with torch.no_grad():
             before = self.scores(self.ref_model, seq, mask, answer)
@@ -135,7 +135,7 @@ class DPO(Configurable):
         """Give the reference the new rows of the policy."""
         if self.ref_model.num_tokens != self.policy_model.num_tokens:
             return  # one of both was first
-        for (_, ours), (_, theirs) in zip(by_tokens(self.ref_model), by_tokens(self.policy_model), strict=True):
+        for (_, ours), (_, theirs) in zip(is_by_tokens(self.ref_model), is_by_tokens(self.policy_model), strict=True):
             for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
                 one.data[old:] = other.data[old:]
 
@@ -144,7 +144,7 @@ class DPO(Configurable):
         # what is not real may be any number
         seq = seq if mask is None else seq.masked_fill(~mask, 0)
         inputs: dict[str, Any] = {} if mask is None else {'mask': read_of(mask)}
-        logits = model(seq[:, :-1], **inputs, **later(model))
+        logits = model(seq[:, :-1], **inputs, **read_logits_later(model))
         log_probs = -single_losses(logits, seq[:, 1:], Terms(), 'model')
         # the token at i + 1 is predicted at i
         counts = self.predicted(answer, mask)

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_documents, check_ids, checked
-from x_transformers.core.model_calls import model_call
-from x_transformers.core.modes import accurate, at_least_float
+from x_transformers.core.model_calls import make_model_call
+from x_transformers.core.modes import at_least_float, to_float
 from x_transformers.core.nets import SET_BY_LOSS, refuse_own
 from x_transformers.core.own_modules import known_stack
 from x_transformers.features.embeddings import MemoryTokens
@@ -31,8 +31,8 @@ from x_transformers.features.resizing import grow
 from x_transformers.flags import (
     Check,
     ConfigError,
-    an_instance,
     boolean,
+    instance_of,
     integer,
     is_int,
     is_number,
@@ -59,17 +59,17 @@ from x_transformers.generation.exits import (
     BySequence,
     ExitStats,
     Watched,
-    blocks_of,
     blocks_of_draft,
     check_threshold,
     confidence_by,
     first_blocks,
+    get_blocks,
     mean_context,
 )
 from x_transformers.generation.sampling import require
 from x_transformers.training.items import share_of_items
 from x_transformers.training.layer_losses import Targets
-from x_transformers.training.token_loss import Terms, later, single_losses
+from x_transformers.training.token_loss import Terms, read_logits_later, single_losses
 
 __all__ = [
     'EarlyExitWrapper',
@@ -134,7 +134,7 @@ def stick_breaking(logits: Tensor) -> Tensor:
     return stays + F.pad(F.logsigmoid(logits), (0, 1))
 
 
-def balanced(losses: Tensor, positive: Tensor, real: Tensor) -> Tensor:
+def balance_targets(losses: Tensor, positive: Tensor, real: Tensor) -> Tensor:
     """The mean over the classes that there are of their mean losses (b n)."""
     means, there = [], []
     for own in (real & positive, real & ~positive):
@@ -175,7 +175,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', instance_of(nn.Module)],
         exit_heads: Annotated[
             str, 'output heads: one shared head, or one per block', one_of('shared', 'per_layer')
         ] = 'shared',
@@ -262,7 +262,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
     def checked_blocks(net: Any, exit_heads: str) -> int:
         """How many blocks a net has, of which tokens may leave each; or a refusal."""
         try:
-            blocks = blocks_of(net)
+            blocks = get_blocks(net)
         except ValueError as error:
             raise ConfigError(str(error)) from None
         if blocks < 2:
@@ -271,8 +271,8 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         if feature is None or (reason := feature.refusal()):
             why = '`features`, which leaves out ExitsInStack' if feature is None else reason
             raise ConfigError(f'early exits do not go with {why}')
-        if net.features.at.get('spread') and exit_heads == 'per_layer':
-            name = net.features.at['spread'][0].title
+        if net.features.by_stage.get('head_input') and exit_heads == 'per_layer':
+            name = net.features.by_stage['head_input'][0].display_name
             raise ConfigError(f"`exit_heads='per_layer'` does not go with `{name}`: it belongs to the head of the net")
         if net.features.find(OutputHeads) is not None:
             raise ConfigError('early exits do not go with `num_output_heads`: a token is said by one head')
@@ -297,9 +297,9 @@ class EarlyExitWrapper(AutoregressiveWrapper):
 
     def reading(self, state: Tensor, block: int, later: bool = True) -> Any:
         """What the loss of states (b n d) behind a block is computed of: logits, or a `Readout`."""
-        call = model_call(self.net, {}, state.shape[-2], None, False)
+        call = make_model_call(self.net, {}, state.shape[-2], None, False)
         if self.exit_heads is not None and block < self.blocks:
-            return call.on.chain('logits', self.exit_heads[block - 1](state), call)
+            return call.features.apply('logits', self.exit_heads[block - 1](state), call)
         call.returns_readout = later and bool(getattr(self.net, 'can_return_readout', False))
         return self.net.read_later(state, call, {}) if later else self.net.read_out(state, call, {})
 
@@ -357,9 +357,9 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         """
         x = check_ids(x, 'x', 2)
         refuse_own({n: v for n, v in kwargs.items() if n != 'document_ids'}, 'the loss', SET_BY_EXITS)
-        ids, tokens, real = self._split(x, self.targets_of(x, labels), lens, kwargs)
+        ids, tokens, token_mask = self._split(x, self.targets_of(x, labels), lens, kwargs)
         kwargs |= {} if prepend_embeds is None else {'prepend_embeds': prepend_embeds}
-        targets = Targets(tokens, self.ignore_index, real).of()
+        targets = Targets(tokens, self.ignore_index, token_mask).of()
         aligned = not self.mixed or self.kind is not None or return_outputs
         out: Any = None
         aux = AuxLosses()
@@ -399,7 +399,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         """The mean loss where each token leaves after a block that is drawn."""
         terms, total = Terms(self.ignore_index, is_log_prob=bool(self.net.output_is_log_prob)), 0.0
         count = (targets != self.ignore_index).sum().clamp(min=1)
-        asked = later(self.net) if self.exit_heads is None else {}
+        asked = read_logits_later(self.net) if self.exit_heads is None else {}
         for _ in range(self.mixed_samples):
             exits = ByDepth(torch.randint(1, self.blocks + 1, ids.shape, device=ids.device))
             exits.heads = self.exit_heads
@@ -411,18 +411,19 @@ class EarlyExitWrapper(AutoregressiveWrapper):
 
     def classifier_loss(self, states: Sequence[Tensor], targets: Tensor, inputs: dict[str, Any]) -> Tensor:
         """Minus the log probability of what the oracle says, summed, for each target."""
-        real = targets != self.ignore_index
+        token_mask = targets != self.ignore_index
         with torch.no_grad():
             scores = self.scores_of(states, targets)
             documents = inputs.get('document_ids')
             best = exit_oracle(
-                scores, real, penalty=self.exit_penalty, sigma=self.exit_rbf_sigma, sequence=self.kind == 'sequence',
+                scores, token_mask, penalty=self.exit_penalty, sigma=self.exit_rbf_sigma,
+                sequence=self.kind == 'sequence',
                 document_ids=None if documents is None else check_documents(documents, targets),
             )  # fmt: skip
         log_q = self.exit_log_probs(states, inputs)
         losses = -log_q.gather(-1, (best - 1).unsqueeze(-1)).squeeze(-1)
-        counts = real.any(dim=1) if self.kind == 'sequence' else real
-        return (losses * counts).sum() / real.sum().clamp(min=1)
+        counts = token_mask.any(dim=1) if self.kind == 'sequence' else token_mask
+        return (losses * counts).sum() / token_mask.sum().clamp(min=1)
 
     def scores_of(self, states: Sequence[Tensor], targets: Tensor) -> Tensor:
         """What each block gets right (b n N): the log likelihood of targets, or whether they are the first choice."""
@@ -437,14 +438,14 @@ class EarlyExitWrapper(AutoregressiveWrapper):
             context = inputs['context']
             context = context.detach() if self.exit_detach else context
             mean = mean_context(context, inputs.get('context_mask'))
-            return accurate(self.exit_classifier(mean)).log_softmax(dim=-1)
+            return to_float(self.exit_classifier(mean)).log_softmax(dim=-1)
         if self.exit_detach:
             states = [state.detach() for state in states]
         if self.kind == 'multinomial':
-            return accurate(self.exit_classifier(states[0])).log_softmax(dim=-1)
+            return to_float(self.exit_classifier(states[0])).log_softmax(dim=-1)
         rows = zip(states[:-1], self.exit_classifier.weight, self.exit_classifier.bias, strict=True)
         logits = [F.linear(state, weight[None], bias[None])[..., 0] for state, weight, bias in rows]
-        return stick_breaking(accurate(torch.stack(logits, dim=-1)))
+        return stick_breaking(to_float(torch.stack(logits, dim=-1)))
 
     @checked
     def confidence_loss(self, x: Tensor, lens: Tensor | None = None, **kwargs: Any) -> Tensor:
@@ -462,16 +463,16 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         x = check_ids(x, 'x', 2)
         refuse_own({n: v for n, v in kwargs.items() if n != 'document_ids'}, 'the loss', SET_BY_EXITS)
         ids, tokens, _ = self._split(x, x, lens, kwargs)
-        real = tokens != self.ignore_index
+        token_mask = tokens != self.ignore_index
         with torch.no_grad():
             states, _ = self.states_of(ids, kwargs)
             said = [self.reading(s, n, later=False).argmax(dim=-1) for n, s in enumerate(states, 1)]
         losses = []
         for state, token in zip(states[:-1], said[:-1], strict=True):
             same = token == said[-1]
-            logits = accurate(self.exit_confidence(state)[..., 0])
+            logits = to_float(self.exit_confidence(state)[..., 0])
             each = F.binary_cross_entropy_with_logits(logits, same.to(logits.dtype), reduction='none')
-            losses.append(balanced(each, same, real))
+            losses.append(balance_targets(each, same, token_mask))
         return torch.stack(losses).mean()
 
     # generation

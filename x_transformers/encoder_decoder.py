@@ -12,8 +12,8 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids, checked
 from x_transformers.core.own_modules import is_of_others
 from x_transformers.core.routing import flags_of_strangers, hidden_targets, model_flags, renamed_mask, split_model_flags
-from x_transformers.flags import ConfigError, Configurable, advice, an_instance, boolean, probability, size
-from x_transformers.generation.engine import evaluating
+from x_transformers.flags import ConfigError, Configurable, advice, boolean, instance_of, probability, size
+from x_transformers.generation.engine import eval_modules
 from x_transformers.generation.methods import Prompts, first_device
 from x_transformers.generation.sampling import padded_rows
 from x_transformers.keywords import Unpack, XTransformerKeywords
@@ -30,9 +30,9 @@ def check_source(encoder: Any, ids: Any, name: str) -> Any:
 
 def source_rows(source: Any, mask: Any, name: str, decoder: AutoregressiveWrapper) -> tuple[Any, Any]:
     """Return a source and its mask from what Python has: lists of ids of unequal length, or those of one row."""
-    source, real = padded_rows(source, name, decoder.pad_value, first_device(decoder))
+    source, token_mask = padded_rows(source, name, decoder.pad_value, first_device(decoder))
     alone = source.ndim == 1 and not source.is_floating_point()
-    mask = real if mask is None else mask
+    mask = token_mask if mask is None else mask
     return (source.unsqueeze(0), None if mask is None else mask.reshape(1, -1)) if alone else (source, mask)
 
 
@@ -225,7 +225,7 @@ class XTransformer(Configurable):
         prefix, mask = kwargs.pop('src_prepend_embeds', None), renamed_mask(mask, kwargs.pop('src_mask', None))
         src, mask = source_rows(src, mask, 'seq_in', self.decoder)
         src = check_source(self.encoder, src, 'seq_in')
-        with evaluating(list(self.modules())):
+        with eval_modules(list(self.modules())):
             context, mask = self.encode(src, mask, attn_mask, prefix)
         return dict(context=context, context_mask=mask)
 
@@ -241,12 +241,12 @@ class EncoderDecoder(Configurable):
     def __init__(
         self,
         encoder: Annotated[
-            nn.Module, 'model of the source, such as ContinuousTransformerWrapper', an_instance(nn.Module)
+            nn.Module, 'model of the source, such as ContinuousTransformerWrapper', instance_of(nn.Module)
         ],
         decoder: Annotated[
             AutoregressiveWrapper,
             'AutoregressiveWrapper around a model of tokens with `cross_attend`',
-            an_instance(AutoregressiveWrapper),
+            instance_of(AutoregressiveWrapper),
         ],
     ) -> None:
         super().__init__()
@@ -347,7 +347,7 @@ class EncoderDecoder(Configurable):
         """Return the context of the decoder and its mask."""
         refuse_context(kwargs)
         source, mask = source_rows(source, mask, 'source', self.decoder)
-        with evaluating(list(self.modules())):
+        with eval_modules(list(self.modules())):
             context, mask = self.encode(source, mask, **(inputs or {}))
         return dict(context=context, context_mask=mask)
 

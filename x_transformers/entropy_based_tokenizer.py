@@ -11,22 +11,22 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.core.checks import check_ids, check_lengths, checked, within
-from x_transformers.core.modes import widest
+from x_transformers.core.checks import check_ids, check_lengths, checked, mask_from_lengths
+from x_transformers.core.modes import promote_dtypes
 from x_transformers.core.nets import check_net, refuse_own
 from x_transformers.flags import (
     ConfigError,
     Configurable,
-    an_instance,
     boolean,
+    instance_of,
     none,
     number,
     positive,
     size,
     warn_once,
 )
-from x_transformers.generation.engine import evaluating
-from x_transformers.generation.sampling import accurate
+from x_transformers.generation.engine import eval_modules
+from x_transformers.generation.sampling import to_float
 from x_transformers.training.losses import entropy, tell_padding
 
 __all__ = ['EntropyBasedTokenizer']
@@ -45,7 +45,7 @@ class EntropyBasedTokenizer(Configurable):
     def __init__(
         self,
         decoder: Annotated[
-            nn.Module, 'causal model of the sequence, such as TransformerWrapper', an_instance(nn.Module)
+            nn.Module, 'causal model of the sequence, such as TransformerWrapper', instance_of(nn.Module)
         ],
         entropy_threshold: Annotated[float, 'entropy threshold that ends a token, in nats', positive],
         accumulate_entropy: Annotated[
@@ -97,16 +97,16 @@ class EntropyBasedTokenizer(Configurable):
         refuse_own(inputs, 'the tokenizer', {})
         if lens is not None:
             counts: Tensor = lens
-            tell_padding(self.decoder, inputs, lambda: within(counts, rows.shape[1]))
-        with evaluating(list(self.decoder.modules())):
-            entropies = entropy(accurate(self.decoder(ids, **inputs)))
+            tell_padding(self.decoder, inputs, lambda: mask_from_lengths(counts, rows.shape[1]))
+        with eval_modules(list(self.decoder.modules())):
+            entropies = entropy(to_float(self.decoder(ids, **inputs)))
         place = torch.arange(rows.shape[1], device=rows.device)
         lens = rows.new_full((len(rows),), rows.shape[1], dtype=torch.long) if lens is None else lens.to(rows.device)
-        real, last = within(lens, rows.shape[1]), rearrange(lens - 1, 'b -> b 1')
-        ends = self.ends(entropies) & real | (place == last)
+        token_mask, last = mask_from_lengths(lens, rows.shape[1]), rearrange(lens - 1, 'b -> b 1')
+        ends = self.ends(entropies) & token_mask | (place == last)
         if self.max_token_size is not None:
-            ends = (ends | ((place - start_of(ends) + 1) % self.max_token_size == 0)) & real
-        sizes = (place - start_of(ends) + 1).masked_fill(~ends, 0)
+            ends = (ends | ((place - get_start(ends) + 1) % self.max_token_size == 0)) & token_mask
+        sizes = (place - get_start(ends) + 1).masked_fill(~ends, 0)
         # ends in front, in order
         order = (~ends).int().argsort(dim=-1, stable=True)
         longest = int(ends.sum(dim=-1).max()) if len(rows) else 0
@@ -123,7 +123,7 @@ class EntropyBasedTokenizer(Configurable):
         return get_accumulated_threshold_mask(entropies, self.entropy_threshold, self.ignore_entropy_below)
 
 
-def start_of(ends: Tensor) -> Tensor:
+def get_start(ends: Tensor) -> Tensor:
     """The place where the token of each entry starts, where tokens end at `ends`:  b n -> b n."""
     after = F.pad(ends, (1, -1), value=True)
     place = torch.arange(ends.shape[1], device=ends.device).expand_as(ends)
@@ -138,7 +138,7 @@ def get_accumulated_threshold_mask(entropies: Tensor, threshold: float, ignore_e
     """
     n = entropies.shape[1]
     counted = entropies.masked_fill(entropies < ignore_entropy_below, 0.0)
-    total = F.pad(counted.cumsum(dim=-1, dtype=widest(counted.device)), (1, 0))
+    total = F.pad(counted.cumsum(dim=-1, dtype=promote_dtypes(counted.device)), (1, 0))
     follows = torch.searchsorted(total, total + threshold).clamp(max=n + 1)  # n + 1: never
     jump = F.pad(follows, (0, 1), value=n + 1)
     starts = torch.zeros_like(jump, dtype=torch.bool)

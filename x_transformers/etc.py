@@ -10,28 +10,36 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.checks import as_mask, as_precise, check_device, check_range, check_vectors, checked, cleared
-from x_transformers.core.modes import accurate, without_autocast
+from x_transformers.core.checks import (
+    as_mask,
+    check_device,
+    check_range,
+    check_vectors,
+    checked,
+    match_precision,
+    zero_masked,
+)
+from x_transformers.core.modes import disable_autocast, to_float
 from x_transformers.features.norms import LayerNorm
 from x_transformers.flags import (
     ConfigError,
     Configurable,
-    a_mapping,
     boolean,
     count,
     did_you_mean,
+    format_value,
     is_int,
+    mapping,
     none,
     number,
     one_of,
     positive,
     probability,
-    shown,
     size,
 )
 from x_transformers.flags.checks import Maybe
 from x_transformers.kernels.dense import differentiable_sdpa
-from x_transformers.training.optim import weights_of
+from x_transformers.training.optim import get_weights
 from x_transformers.x_transformers import Encoder, FeedForward
 
 __all__ = ['CPCLoss', 'ETCAttention', 'ETCEncoder', 'ETCInputs', 'make_etc_inputs']
@@ -50,13 +58,13 @@ def distance_ids(offsets: Tensor, most: int) -> Tensor:
     return torch.where(offsets < 0, most - offsets, offsets)
 
 
-def extended(t: Tensor, before: int, behind: int, fill: Any) -> Tensor:
+def extend_keys(t: Tensor, before: int, behind: int, fill: Any) -> Tensor:
     """With so many rows of `fill` around axis 1. (`F.pad` of torch 2.9 refuses empty axes behind it.)"""
     front, back = (t.new_full((len(t), count, *t.shape[2:]), fill) for count in (before, behind))
     return torch.cat((front, t, back), dim=1)
 
 
-def slanted(t: Tensor, fill: Any) -> Tensor:
+def slant_scores(t: Tensor, fill: Any) -> Tensor:
     """From keys by their distance to keys by their place in three chunks:  ... c (2 c + 1) -> ... c (3 c)"""
     c = t.shape[-2]
     return F.pad(t, (0, c), value=fill).flatten(-2)[..., : 3 * c * c].unflatten(-1, (c, 3 * c))
@@ -78,12 +86,12 @@ class EtcChunks(NamedTuple):
 
     def cut(self, t: Tensor, fill: Any = 0) -> Tensor:
         """b n ... -> b chunks size ..."""
-        return extended(t, 0, self.count * self.size - self.n, fill).unflatten(1, (self.count, self.size))
+        return extend_keys(t, 0, self.count * self.size - self.n, fill).unflatten(1, (self.count, self.size))
 
     def around(self, t: Tensor, fill: Any = 0) -> list[Tensor]:
         """The chunks before, at and after each chunk:  b n ... -> three of b chunks size ..."""
         behind = (self.count + 1) * self.size - self.n
-        t = extended(t, self.size, behind, fill).unflatten(1, (-1, self.size))
+        t = extend_keys(t, self.size, behind, fill).unflatten(1, (-1, self.size))
         return [t[:, at : at + self.count] for at in range(3)]
 
     def by_distance(self, t: Tensor, own: int, fill: Any) -> Tensor:
@@ -111,7 +119,7 @@ class EtcMask(NamedTuple):
     of_global: Maybe[Tensor]
     of_long: Tensor
     labels: Labels
-    may_be_blind: bool
+    may_have_fully_masked: bool
 
 
 class ETCAttention(nn.Module):
@@ -148,7 +156,7 @@ class ETCAttention(nn.Module):
     def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
         """The matrices that values and outputs are made with, and queries and keys if asked for."""
         wanted = ('to_v', 'to_out', *(('to_q', 'to_k') if queries_and_keys else ()))
-        return weights_of([module for name, module in self.named_children() if name.startswith(wanted)])
+        return get_weights([module for name, module in self.named_children() if name.startswith(wanted)])
 
     def forward(self, long: Tensor, glob: Tensor, sight: EtcMask) -> tuple[Tensor, Tensor]:
         streams = {'long': long, 'global': glob}
@@ -173,7 +181,7 @@ class ETCAttention(nn.Module):
         k, v = (torch.cat(pair, dim=1).transpose(1, 2) for pair in zip(kv['g2g'], kv['g2l'], strict=True))
         q, labels = q.transpose(1, 2), sight.labels
         bias = self.bias(q, (labels['g2g'], kv['g2g'][0].shape[1]), (labels['g2l'], kv['g2l'][0].shape[1]))
-        return self.attend(q, k, v, sight.of_global, bias, sight.may_be_blind).transpose(1, 2)
+        return self.attend(q, k, v, sight.of_global, bias, sight.may_have_fully_masked).transpose(1, 2)
 
     def of_long(self, q: Tensor, kv: dict[str, list[Tensor]], sight: EtcMask) -> Tensor:
         """Long queries meet global tokens, and long ones around:  b n h e"""
@@ -185,7 +193,7 @@ class ETCAttention(nn.Module):
         if of_global is not None:
             of_global = chunks.cut(of_global.expand(batch, -1, -1)).flatten(0, 1)
         bias = self.bias(q, (of_global, front[0].shape[2]), (of_long, 3 * chunks.size), slants=True)
-        out = self.attend(q, k, v, sight.of_long, bias, sight.may_be_blind)
+        out = self.attend(q, k, v, sight.of_long, bias, sight.may_have_fully_masked)
         return out.transpose(1, 2).unflatten(0, (batch, chunks.count)).flatten(1, 2)[:, : chunks.n]
 
     def bias(self, q: Tensor, *pieces: tuple[Tensor | None, int], slants: bool = False) -> Tensor | None:
@@ -204,7 +212,7 @@ class ETCAttention(nn.Module):
                 ids = ids.unsqueeze(1).expand(*of_ids.shape[:-1], -1)
                 found.append(of_ids.gather(-1, ids))
             if slants and at == 1 and ids is not None:
-                found[-1] = slanted(found[-1], 0.0)
+                found[-1] = slant_scores(found[-1], 0.0)
         return torch.cat(found, dim=-1)
 
     def attend(
@@ -281,9 +289,7 @@ class ETCEncoder(Configurable):
         *,
         dim_head: Annotated[int, 'width of each attention head', size] = 64,
         attn_dropout: Annotated[float, 'dropout probability of the attention weights', probability] = 0.0,
-        ff_kwargs: Annotated[
-            Mapping[str, Any] | None, 'keyword arguments of the feedforwards', a_mapping | none
-        ] = None,
+        ff_kwargs: Annotated[Mapping[str, Any] | None, 'keyword arguments of the feedforwards', mapping | none] = None,
     ) -> None:
         super().__init__()
         distances = 2 * rel_max_distance + 1
@@ -312,7 +318,7 @@ class ETCEncoder(Configurable):
         raises    ValueError if the encoder has flags, layers or norms that this one does not have
         """
         if not isinstance(encoder, Encoder):
-            raise TypeError(f'`encoder` got {shown(encoder)}, it must be an Encoder')
+            raise TypeError(f'`encoder` got {format_value(encoder)}, it must be an Encoder')
         depth, layers = encoder.depth, encoder.layers
         attention = layers[0][1]
         same = ('dim', 'depth', 'heads', 'attn_dim_head', 'attn_dropout', 'ff_mult', 'ff_dropout', 'verbose')
@@ -342,7 +348,7 @@ class ETCEncoder(Configurable):
         asked = [m for m in self.modules() if isinstance(m, (ETCAttention, FeedForward))]
         return list(dict.fromkeys(p for m in asked for p in m.muon_parameters(queries_and_keys=queries_and_keys)))
 
-    def outline(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
         return {
             'global': f'(b g {self.dim}) attends to all tokens',
             'long': f'(b n {self.dim}) attends to global tokens, and to {self.local_radius} long ones on each side',
@@ -377,15 +383,15 @@ class ETCEncoder(Configurable):
         check_vectors(x_global, 'x_global', x_long.shape[0], 'g', self.dim, like=x_long)
         if x_global.shape[1] == 0:
             raise ValueError('`x_global` got no tokens, there must be at least one: an Encoder is without them')
-        xs = {'long': as_precise(x_long, self, 'x_long'), 'global': as_precise(x_global, self, 'x_global')}
-        real = {
+        xs = {'long': match_precision(x_long, self, 'x_long'), 'global': match_precision(x_global, self, 'x_global')}
+        token_mask = {
             stream: as_mask(mask, f'mask_{stream}', *xs[stream].shape[:2], like=x_long)
             for stream, mask in (('long', mask_long), ('global', mask_global))
         }
-        sight = self.sight(xs, real, dict(g2g=g2g, g2l=g2l, l2g=l2g, l2l=l2l), rel_ids or {})
-        long, glob = (cleared(xs[stream], real[stream]) for stream in STREAMS)
+        sight = self.sight(xs, token_mask, dict(g2g=g2g, g2l=g2l, l2g=l2g, l2l=l2l), rel_ids or {})
+        long, glob = (zero_masked(xs[stream], token_mask[stream]) for stream in STREAMS)
         for layer in self.layers:
-            long, glob = layer(long, glob, sight, real)
+            long, glob = layer(long, glob, sight, token_mask)
         ends = [''] * 2 if self.share_ff else ['_long', '_global']
         long, glob = (getattr(self, f'final_norm{end}')(x) for end, x in zip(ends, (long, glob), strict=True))
         return long, glob
@@ -402,19 +408,21 @@ class ETCEncoder(Configurable):
         masks = {piece: as_mask(mask, piece, batch, *sizes[piece], like=xs['long']) for piece, mask in masks.items()}
         blind = any(mask is not None for mask in (*masks.values(), *real.values()))
         of_keys = {stream: None if mask is None else mask.unsqueeze(1) for stream, mask in real.items()}
-        of_global = both(
-            [both_of(masks['g2g'], of_keys['global']), both_of(masks['g2l'], of_keys['long'])], (batch, g), (g, n)
+        of_global = concat_streams(
+            [map_streams(masks['g2g'], of_keys['global']), map_streams(masks['g2l'], of_keys['long'])],
+            (batch, g),
+            (g, n),
         )
-        front = both_of(masks['l2g'], of_keys['global'])
+        front = map_streams(masks['l2g'], of_keys['global'])
         if front is not None:
             front = chunks.cut(front.expand(-1, n, -1), False).flatten(0, 1)
         window = chunks.window(device)
         if masks['l2l'] is not None:
-            window = window & slanted(chunks.by_distance(masks['l2l'], self.local_radius, False), False)
+            window = window & slant_scores(chunks.by_distance(masks['l2l'], self.local_radius, False), False)
         if real['long'] is not None:
             window = window & torch.cat(chunks.around(real['long'], False), dim=-1).unsqueeze(2)
         window = window.expand(batch, -1, -1, -1).flatten(0, 1)
-        of_long = both([front, window], window.shape[:2], (g, 3 * chunks.size))
+        of_long = concat_streams([front, window], window.shape[:2], (g, 3 * chunks.size))
         assert of_long is not None
         labels = self.labels(chunks, g, sizes, batch, ids, xs['long'])
         return EtcMask(chunks, None if of_global is None else of_global[:, None], of_long[:, None], labels, blind)
@@ -427,7 +435,8 @@ class ETCEncoder(Configurable):
         for name in ids:
             if name not in PIECES:
                 raise ValueError(
-                    f'`rel_ids` got {shown(name)}, it must have some of {", ".join(PIECES)}{did_you_mean(name, PIECES)}'
+                    f'`rel_ids` got {format_value(name)}, it must have some of '
+                    f'{", ".join(PIECES)}{did_you_mean(name, PIECES)}'
                 )
         if not self.num_rel_ids:
             if any(t is not None for t in ids.values()):
@@ -454,11 +463,11 @@ class ETCEncoder(Configurable):
         return found
 
 
-def both_of(mask: Tensor | None, of_keys: Tensor | None) -> Tensor | None:
+def map_streams(mask: Tensor | None, of_keys: Tensor | None) -> Tensor | None:
     return mask if of_keys is None else of_keys if mask is None else mask & of_keys
 
 
-def both(parts: list[Tensor | None], rows: tuple[int, ...], keys: tuple[int, ...]) -> Tensor | None:
+def concat_streams(parts: list[Tensor | None], rows: tuple[int, ...], keys: tuple[int, ...]) -> Tensor | None:
     """Masks of keys side by side, (rows) j; None for one that hides nothing."""
     known = next((part for part in parts if part is not None), None)
     if known is None:
@@ -473,7 +482,9 @@ def both(parts: list[Tensor | None], rows: tuple[int, ...], keys: tuple[int, ...
 def check_labels(t: Any, piece: str, sizes: tuple[int, ...], count: int, like: Tensor) -> Tensor:
     name = f'rel_ids[{piece!r}]'
     if not torch.is_tensor(t) or t.is_floating_point() or t.is_complex() or t.dtype == torch.bool:
-        raise TypeError(f'`{name}` got {t.dtype if torch.is_tensor(t) else shown(t)}, it must be a tensor of integers')
+        raise TypeError(
+            f'`{name}` got {t.dtype if torch.is_tensor(t) else format_value(t)}, it must be a tensor of integers'
+        )
     if tuple(t.shape) != sizes:
         raise ValueError(f'`{name}` got shape {tuple(t.shape)}, it must be {sizes}')
     check_device(t, name, like)
@@ -521,11 +532,11 @@ def make_etc_inputs(
     raises             TypeError or ValueError for inputs of other kinds or sizes
     """
     if not torch.is_tensor(tokens):
-        raise TypeError(f'`tokens` got {shown(tokens)}, it must be a tensor')
+        raise TypeError(f'`tokens` got {format_value(tokens)}, it must be a tensor')
     segment_ids = check_segments(segment_ids, num_segments)
     for name, value in (('rel_max_distance', rel_max_distance), ('local_radius', local_radius)):
         if not (count.test(value) or (value is None and name == 'local_radius')):
-            raise ValueError(f'`{name}` got {shown(value)}, it must be {count.words}')
+            raise ValueError(f'`{name}` got {format_value(value)}, it must be {count.words}')
     if tuple(tokens.shape[:2]) != tuple(segment_ids.shape):
         raise ValueError(f'`tokens` got shape {tuple(tokens.shape)}, it must begin with {tuple(segment_ids.shape)}')
     if num_segments is None:
@@ -538,7 +549,7 @@ def make_etc_inputs(
     first, second = 2 * rel_max_distance + 1, 2 * rel_max_distance + 2
     reads = own
     if cls:
-        own, reads = (extended(own, 1, 0, value) for value in (False, not alone))
+        own, reads = (extend_keys(own, 1, 0, value) for value in (False, not alone))
         mask_global = F.pad(mask_global, (1, 0), value=True)
     g2l = torch.where(own, first, second)
     options: dict[str, Any] = dict(mask_long=mask_long, mask_global=mask_global)
@@ -563,7 +574,7 @@ def check_segments(ids: Tensor, num_segments: int | None) -> Tensor:
     if ids.ndim != 2 or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise ValueError(f'`segment_ids` got {ids.dtype} of shape {tuple(ids.shape)}, it must be integers (b, n)')
     if num_segments is not None and not (is_int(num_segments) and num_segments >= 1):
-        raise ValueError(f'`num_segments` got {shown(num_segments)}, it must be an integer of at least 1')
+        raise ValueError(f'`num_segments` got {format_value(num_segments)}, it must be an integer of at least 1')
     check_range(ids, 'segment_ids', -1, None if num_segments is None else num_segments - 1, 'segments')
     return ids
 
@@ -586,7 +597,7 @@ class CPCLoss(nn.Module):
         super().__init__()
         for name, value, check in (('temperature', temperature, positive), ('weight', weight, number)):
             if not check.test(value):
-                raise ConfigError(f'`{name}` got {shown(value)}, it must be {check.words}')
+                raise ConfigError(f'`{name}` got {format_value(value)}, it must be {check.words}')
         self.temperature, self.weight = temperature, weight
 
     @checked
@@ -600,8 +611,8 @@ class CPCLoss(nn.Module):
         chosen = as_mask(chosen, 'chosen', *predicted.shape[:-1], like=predicted)
         chosen = torch.ones_like(predicted[..., 0], dtype=torch.bool) if chosen is None else chosen
         u, t = (x.masked_fill(~chosen.unsqueeze(-1), 0.0).flatten(0, -2) for x in (predicted, target.detach()))
-        u, t = accurate(u), accurate(t)
-        with without_autocast(u):
+        u, t = to_float(u), to_float(t)
+        with disable_autocast(u):
             logits = u @ t.to(u.dtype).mT / self.temperature
         chosen = chosen.flatten()
         logits = logits.masked_fill(~chosen, torch.finfo(logits.dtype).min)

@@ -12,18 +12,18 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import checked
 from x_transformers.core.own_modules import known_stack
 from x_transformers.features.embeddings import mean_of_real
-from x_transformers.features.readouts import place_of, token_of
+from x_transformers.features.readouts import get_place, get_token
 from x_transformers.flags import (
     ConfigError,
     Configurable,
-    an_instance,
     did_you_mean,
+    format_value,
+    instance_of,
     is_int,
     is_number,
     none,
     one_of,
     probability,
-    shown,
     size,
 )
 from x_transformers.flags.unexpected import answering
@@ -49,7 +49,7 @@ INPUT = ('token_emb', 'embeds', 'project_emb', 'project_in', 'conv_stem', 'patch
 OUTPUT = ('to_logits', 'project_out', 'mlp_head', 'to_classes', 'head')
 
 
-def in_norms(net: nn.Module) -> set[str]:
+def is_in_norm(net: nn.Module) -> set[str]:
     return {
         f'{name}.{own}' if name else own
         for name, module in net.named_modules()
@@ -59,7 +59,7 @@ def in_norms(net: nn.Module) -> set[str]:
 
 
 KINDS: dict[str, Callable[[nn.Module], set[str]]] = {
-    'norm': in_norms,
+    'norm': is_in_norm,
     'input': lambda net: names_with(net, lambda part: part in INPUT),
     'output': lambda net: names_with(net, lambda part: part in OUTPUT),
     'pos': lambda net: names_with(net, lambda part: 'pos' in part.split('_') or part.endswith('pos_emb')),
@@ -88,18 +88,19 @@ def freeze_pretrained_(
     """
     for name, given in (('train', train), ('renew', renew)):
         if isinstance(given, str) or not isinstance(given, (list, tuple, set, frozenset)):
-            raise TypeError(f'`{name}` got {shown(given)}, it must be kinds of parameters: {", ".join(KINDS)}')
+            raise TypeError(f'`{name}` got {format_value(given)}, it must be kinds of parameters: {", ".join(KINDS)}')
         for kind in given:
             if kind not in KINDS:
                 raise ValueError(
-                    f'`{name}` got {shown(kind)}, it must be some of {", ".join(KINDS)}{did_you_mean(str(kind), KINDS)}'
+                    f'`{name}` got {format_value(kind)}, it must be some of '
+                    f'{", ".join(KINDS)}{did_you_mean(str(kind), KINDS)}'
                 )
     learning = set().union(*(KINDS[kind](net) for kind in train))
     if not learning:
         raise ValueError(
-            f'`train` got {shown(tuple(train))}, of which the model has no parameters: nothing would learn'
+            f'`train` got {format_value(tuple(train))}, of which the model has no parameters: nothing would learn'
         )
-    new = set().union(*(KINDS[kind](net) for kind in renew)) - in_norms(net)
+    new = set().union(*(KINDS[kind](net) for kind in renew)) - is_in_norm(net)
     for name, parameter in net.named_parameters():
         parameter.requires_grad_(name in learning)
         if name in new:
@@ -123,7 +124,7 @@ class FineTuned(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'model with hidden states, such as TransformerWrapper', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'model with hidden states, such as TransformerWrapper', instance_of(nn.Module)],
         head: Annotated[
             str, "type of the head: 'tokens', 'class' or 'span'", one_of('tokens', 'class', 'span')
         ] = 'class',
@@ -160,7 +161,7 @@ class FineTuned(Configurable):
         if head == 'span' and problem_type is not None:
             raise ConfigError(f"`problem_type` got {problem_type!r}, which does not go with `head='span'`")
         self.net, self.kind, self.num_labels, self.problem_type = net, head, num_labels, problem_type
-        self.read: Any = token_of(read, stack, "`read='first'`")[0] if head == 'class' else read
+        self.read: Any = get_token(read, stack, "`read='first'`")[0] if head == 'class' else read
         self.head = nn.Linear(stack.dim, num_labels)
         nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)
@@ -200,17 +201,17 @@ class FineTuned(Configurable):
         """Return the states that classes are read from, (b, d)."""
         if self.read == 'mean':
             return mean_of_real(hidden, mask)
-        return hidden[torch.arange(len(hidden), device=hidden.device), place_of(self.read, hidden, mask, None)]
+        return hidden[torch.arange(len(hidden), device=hidden.device), get_place(self.read, hidden, mask, None)]
 
     def loss(
         self, logits: Tensor, labels: Tensor, mask: Tensor | None = None, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         """Return the mean loss of labels. Those of padding, and of rows of padding alone, do not count."""
-        real = mask if mask is None or self.kind == 'tokens' else mask.any(dim=-1)
+        token_mask = mask if mask is None or self.kind == 'tokens' else mask.any(dim=-1)
         if self.kind == 'span':  # each end is one of the places
-            logits, real = logits.mT, None if real is None else real.unsqueeze(-1)
+            logits, token_mask = logits.mT, None if token_mask is None else token_mask.unsqueeze(-1)
         problem = SINGLE if self.kind == 'span' else self.problem_type
-        return label_loss(logits, labels, real, problem, num_items_in_batch, terms=self.terms)
+        return label_loss(logits, labels, token_mask, problem, num_items_in_batch, terms=self.terms)
 
 
 @answering
@@ -240,19 +241,21 @@ def finetune(
     Howard & Ruder 2018, arXiv:1801.06146 (rates of layers)
     """
     if not is_number(layer_lr_decay) or not 0 < layer_lr_decay <= 1:
-        raise ValueError(f'`layer_lr_decay` got {shown(layer_lr_decay)}, it must be above 0 and at most 1')
+        raise ValueError(f'`layer_lr_decay` got {format_value(layer_lr_decay)}, it must be above 0 and at most 1')
     if not is_number(lr) or lr <= 0:
-        raise ValueError(f'`lr` got {shown(lr)}, it must be a number above 0')
+        raise ValueError(f'`lr` got {format_value(lr)}, it must be a number above 0')
     names = [name for name, _ in net.named_parameters()]
     prefixes = (freeze,) if isinstance(freeze, str) else tuple(freeze)
     for prefix in prefixes:
         if not any(begins(name, prefix) for name in names):
-            raise ValueError(f'`freeze` got {shown(prefix)}, which begins no name{did_you_mean(str(prefix), names)}')
+            raise ValueError(
+                f'`freeze` got {format_value(prefix)}, which begins no name{did_you_mean(str(prefix), names)}'
+            )
     model = FineTuned(net, head, num_labels, read, problem_type, label_smoothing, class_weights)
     for name, parameter in net.named_parameters():
         if any(begins(name, prefix) for prefix in prefixes):
             parameter.requires_grad_(False)
-    depths = depths_of(net)
+    depths = get_depths(net)
     last = max(depths.values(), default=0)
     groups: dict[int, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
@@ -268,7 +271,7 @@ def begins(name: str, prefix: Any) -> bool:
     return isinstance(prefix, str) and (name == prefix or name.startswith(f'{prefix}.'))
 
 
-def depths_of(net: Any) -> dict[str, int]:
+def get_depths(net: Any) -> dict[str, int]:
     """In which block a parameter is, counted from 1: 0 for what is before them, the last one for what is behind."""
     stack = known_stack(net.attn_layers)
     last = -(-len(stack.layers) // max(stack.len_default_block, 1))
@@ -316,14 +319,16 @@ class TextToText:
             if not hasattr(tokenizer, name):
                 raise TypeError(f'`tokenizer` got {type(tokenizer).__name__}, which has no `{name}`')
         if not isinstance(tasks, Mapping) or not tasks or not all(isinstance(one, str) for one in tasks.values()):
-            raise ValueError(f'`tasks` got {shown(tasks)}, it must be a dict from names to texts, one at least')
+            raise ValueError(f'`tasks` got {format_value(tasks)}, it must be a dict from names to texts, one at least')
         if len(set(tasks.values())) < len(tasks):
             raise ValueError('`tasks` got two with the same text in front: nothing would tell them apart')
         self.tokenizer, self.tasks = tokenizer, dict(tasks)
 
     def source(self, task: str, text: str) -> str:
         if task not in self.tasks:
-            raise ValueError(f'`task` got {shown(task)}, which is none of them{did_you_mean(str(task), self.tasks)}')
+            raise ValueError(
+                f'`task` got {format_value(task)}, which is none of them{did_you_mean(str(task), self.tasks)}'
+            )
         return self.tasks[task] + text
 
     def batch(self, examples: Sequence[tuple[str, str, str]]) -> TextBatch:
@@ -331,13 +336,13 @@ class TextToText:
         if not examples:
             raise ValueError('`examples` got none, there must be one at least')
         inputs, mask = self.tokenizer.pad_batch([self.source(task, text) for task, text, _ in examples], eos=True)
-        targets, real = self.tokenizer.pad_batch([answer for *_, answer in examples], bos=True, eos=True)
-        return TextBatch(inputs, mask, targets.masked_fill(~real, IGNORED))
+        targets, token_mask = self.tokenizer.pad_batch([answer for *_, answer in examples], bos=True, eos=True)
+        return TextBatch(inputs, mask, targets.masked_fill(~token_mask, IGNORED))
 
     def answer(self, model: Any, task: str, texts: Sequence[str], seq_len: int, **options: Any) -> list[str]:
         """What a model answers, in at most `seq_len` tokens; options are those of `generate`."""
         if not is_int(seq_len) or seq_len < 1:
-            raise ValueError(f'`seq_len` got {shown(seq_len)}, it must be an integer of at least 1')
+            raise ValueError(f'`seq_len` got {format_value(seq_len)}, it must be an integer of at least 1')
         inputs, mask = self.tokenizer.pad_batch([self.source(task, text) for text in texts], eos=True)
         device = next(model.parameters()).device
         start = torch.full((len(texts), 1), self.tokenizer.bos_id, device=device)
@@ -345,8 +350,8 @@ class TextToText:
         found = model.generate(
             inputs.to(device), start, seq_len, mask=mask.to(device), eos_token=self.tokenizer.eos_id, **options
         )
-        return [self.tokenizer.decode(cut(row, self.tokenizer.eos_id)) for row in found.tolist()]
+        return [self.tokenizer.decode(cut_text(row, self.tokenizer.eos_id)) for row in found.tolist()]
 
 
-def cut(ids: list[int], end: int) -> list[int]:
+def cut_text(ids: list[int], end: int) -> list[int]:
     return ids[: ids.index(end)] if end in ids else ids

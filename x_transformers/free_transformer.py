@@ -12,26 +12,26 @@ from einops import rearrange
 from torch import Generator, Tensor, nn
 
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_number, check_ids, check_range, checked, numbers_of
-from x_transformers.core.modes import accurate
+from x_transformers.core.checks import as_number, check_ids, check_range, checked, values_of
+from x_transformers.core.modes import to_float
 from x_transformers.features.resizing import grow
 from x_transformers.flags import (
     Check,
     Configurable,
-    a_mapping,
     boolean,
     count,
+    format_value,
     integer,
     is_int,
+    mapping,
     none,
     number,
     probability,
-    shown,
     size,
     warn_once,
 )
-from x_transformers.generation.choice import Choice
-from x_transformers.generation.engine import Decoding, evaluating
+from x_transformers.generation.choice import TokenSampler
+from x_transformers.generation.engine import Decoding, eval_modules
 from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import even_prompts, filter_with, require, top_p as top_p
 from x_transformers.keywords import FreeTransformerKeywords, Unpack
@@ -85,18 +85,18 @@ class BinaryMapper(Configurable):
         powers = 2 ** torch.arange(self.bits, device=logits.device)
         one_hot = F.one_hot((drawn * powers).sum(dim=-1), self.num_codes).to(logits.dtype)
         wanted = self.training if calc_aux_loss is None else calc_aux_loss
-        loss = self.loss(logits, mask) if wanted else accurate(logits).new_zeros(())
+        loss = self.loss(logits, mask) if wanted else to_float(logits).new_zeros(())
         if not (self.training if straight_through is None else straight_through):
             return one_hot, loss
         # log p(code) = sum_j log s(-logit_j) + sum of logit_j over the bits that are set
         codes = torch.arange(self.num_codes, device=logits.device) // rearrange(powers, 'bits -> bits 1') % 2
-        exact = accurate(logits)
+        exact = to_float(logits)
         log_probs = F.logsigmoid(-exact).sum(dim=-1, keepdim=True) + exact @ codes.to(exact.dtype)
         soft = log_probs.exp().to(logits.dtype)
         return one_hot + (soft - soft.detach()), loss
 
     def loss(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
-        logits = accurate(logits)
+        logits = to_float(logits)
         entropy = F.softplus(logits) - logits * logits.sigmoid()
         told = (self.bits * math.log(2) - entropy.sum(dim=-1) - self.kl_loss_threshold).relu()
         if mask is None:
@@ -131,9 +131,9 @@ class FreeTransformer(Configurable):
         kl_loss_threshold: Annotated[
             float, 'KL divergence per code, in nats, that is not penalized', number
         ] = math.log(2),
-        binary_mapper_kwargs: Annotated[dict | None, 'additional arguments of `BinaryMapper`', a_mapping | none] = None,
-        enc_kwargs: Annotated[dict | None, 'additional arguments of the encoder', a_mapping | none] = None,
-        dec_kwargs: Annotated[dict | None, 'additional arguments of the decoders', a_mapping | none] = None,
+        binary_mapper_kwargs: Annotated[dict | None, 'additional arguments of `BinaryMapper`', mapping | none] = None,
+        enc_kwargs: Annotated[dict | None, 'additional arguments of the encoder', mapping | none] = None,
+        dec_kwargs: Annotated[dict | None, 'additional arguments of the decoders', mapping | none] = None,
         kl_loss_weight: Annotated[float, 'weight of the KL loss of the codes', number] = 1.0,
         latent_dropout_prob: Annotated[float, 'dropout probability of the codes', probability] = 0.0,
         pad_id: Annotated[int, 'id of the padding token, which is ignored by the loss', integer] = -1,
@@ -280,10 +280,10 @@ class FreeTransformer(Configurable):
         never = (self.pad_id,) if 0 <= self.pad_id < self.num_tokens else ()
         own: Any = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=logit_filter_kwargs)
         own |= dict(generator=generator, **options)
-        choice = Choice.from_all(own, '`generate`', never_chosen=never, vocabulary=self.num_tokens)
+        choice = TokenSampler.from_all(own, '`generate`', never_chosen=never, vocabulary=self.num_tokens)
         pad_value = self.pad_id if never else 0
         modules = list(self.modules())
-        with evaluating(modules):
+        with eval_modules(modules):
             condition = None if latents is None else self.condition_of(latents, ids.shape[0])
             decoding = Decoding(
                 expert=FreeReader(self, condition, use_kv_cache),
@@ -301,7 +301,7 @@ class FreeTransformer(Configurable):
     def condition_of(self, latents: Any, batch: int) -> Tensor:
         """What is added to keys and values (b 1 d)."""
         codes = self.binary_mapper.num_codes
-        latents = numbers_of(latents, 'latents').to(self.device)
+        latents = values_of(latents, 'latents').to(self.device)
         numbers = not latents.is_floating_point()
         if latents.ndim == (2 if numbers else 3) and latents.shape[1] == 1:
             latents = latents[:, 0]  # one code for all tokens of a row
@@ -312,7 +312,8 @@ class FreeTransformer(Configurable):
         latents = rearrange(latents, 'c -> 1 c') if latents.ndim == 1 else latents
         if latents.ndim != 2 or latents.shape[0] not in (1, batch) or latents.shape[1] != codes:
             raise ValueError(
-                f'`latents` got {shown(latents)}, they must be code numbers, one or {batch}, or weights of all {codes}'
+                f'`latents` got {format_value(latents)}, they must be code numbers, one or {batch}, or weights of '
+                f'all {codes}'
             )
         return rearrange(self.from_latent_to_condition(latents).expand(batch, -1), 'b d -> b 1 d')
 

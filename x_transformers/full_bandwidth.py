@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.cache import LayerIntermediates as LayerIntermediates
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, check_ids, checked, within
+from x_transformers.core.checks import as_mask, check_ids, checked, mask_from_lengths
 from x_transformers.core.modes import maps_apart
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.features.norms import RMSNorm as RMSNorm
@@ -23,26 +23,26 @@ from x_transformers.flags import (
     ConfigError,
     Configurable,
     a_callable,
-    a_mapping,
-    an_instance,
     boolean,
     each,
+    format_value,
+    instance_of,
     integer,
     is_int,
     is_number,
+    mapping,
     none,
     number,
     one_of,
-    shown,
     size,
 )
-from x_transformers.generation.engine import Reader
+from x_transformers.generation.engine import IncrementalModel
 from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import require, top_k as top_k
 from x_transformers.training.items import scale_of_fewer, share_of_items
 from x_transformers.training.layer_losses import Targets
-from x_transformers.training.losses import before_padding, read_of, readable, real_tokens, tell_padding
-from x_transformers.training.token_loss import Terms, later, mean_token_loss
+from x_transformers.training.losses import mask_before_padding, read_of, readable, real_tokens, tell_padding
+from x_transformers.training.token_loss import Terms, mean_token_loss, read_logits_later
 
 __all__ = [
     'RECIRC_SHORTCUTS',
@@ -165,7 +165,9 @@ def resolve_transition(spec: Any, dim: int) -> nn.Module:
         return TRANSITIONS[spec](dim)
     built = spec(dim)
     if not isinstance(built, nn.Module):
-        raise ConfigError(f'`transition` got {shown(spec)}, which gave {shown(built)}: it must give a module')
+        raise ConfigError(
+            f'`transition` got {format_value(spec)}, which gave {format_value(built)}: it must give a module'
+        )
     return built
 
 
@@ -199,10 +201,11 @@ def resolve_recirc_pairs(depth: int, recirc_pairs: Any) -> Pairs:
     for pair in pairs:
         if len(pair) != 2 or not all(is_int(block) and 1 <= block <= depth for block in pair):
             raise ConfigError(
-                f'`recirc_pairs` got {shown(recirc_pairs)}, it must be pairs (out, in) of blocks from 1 to {depth}'
+                f'`recirc_pairs` got {format_value(recirc_pairs)}, it must be pairs (out, in) of blocks from 1 to '
+                f'{depth}'
             )
     if len(set(pairs)) != len(pairs) or not pairs:
-        raise ConfigError(f'`recirc_pairs` got {shown(recirc_pairs)}, it must be at least one pair, each once')
+        raise ConfigError(f'`recirc_pairs` got {format_value(recirc_pairs)}, it must be at least one pair, each once')
     return pairs
 
 
@@ -259,7 +262,7 @@ class FullBandwidth(Configurable):
         self,
         net: Annotated[
             nn.Module, 'TransformerWrapper with `tie_embedding=True` and `post_emb_norm=True` around a Decoder with '
-            '`depth_scale_residual`', an_instance(nn.Module),
+            '`depth_scale_residual`', instance_of(nn.Module),
         ],
         temporal_parallel_passes: Annotated[int, 'number of passes', size] = 2,
         recirc_pairs: Annotated[
@@ -272,10 +275,10 @@ class FullBandwidth(Configurable):
         transition: Annotated[
             nn.Module | str | Callable | None,
             '`glu` (the default), `residual`, `gru`, `linear`, `residual_glu`, a module, or a function of the width '
-            'that builds one', one_of(*TRANSITIONS) | an_instance(nn.Module) | a_callable | none,
+            'that builds one', one_of(*TRANSITIONS) | instance_of(nn.Module) | a_callable | none,
         ] = None,
         transitions: Annotated[
-            dict | None, 'separate transitions, a dict from pairs (out, in)', a_mapping | none
+            dict | None, 'separate transitions, a dict from pairs (out, in)', mapping | none
         ] = None,
         feedback_pass_weight: Annotated[float, 'weight of the loss of the later passes', not_negative] = 1.0,
         ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
@@ -376,18 +379,20 @@ class FullBandwidth(Configurable):
         """Which tokens of `like` (b n) are real, by a mask (b n) and the padding in front (b)."""
         if start is None:
             return None if mask is None else mask.bool()
-        begun = ~within(start, like.shape[1])
+        begun = ~mask_from_lengths(start, like.shape[1])
         return begun if mask is None else begun & mask.bool()
 
     def passes(
         self, ids: Tensor, count: int, override: Transition | None, inputs: dict[str, Any]
     ) -> list[tuple[Tensor, LayerIntermediates]]:
         """The logits (b n l) of each pass, and what it left behind."""
-        real = self.real_tokens(ids, inputs.get('mask'), inputs.get('seq_start_pos'))
+        token_mask = self.real_tokens(ids, inputs.get('mask'), inputs.get('seq_start_pos'))
         done = [self.net(ids, return_intermediates=True, **inputs)]
         for _ in range(count - 1):
-            transforms = self.make_transforms(done[-1][1], self.training, override, real=real)
-            done.append(self.net(ids, transform_block_inputs=by_block(transforms), return_intermediates=True, **inputs))
+            transforms = self.make_transforms(done[-1][1], self.training, override, real=token_mask)
+            done.append(
+                self.net(ids, transform_block_inputs=index_by_block(transforms), return_intermediates=True, **inputs)
+            )
         return done
 
     def count_of(self, passes: int | None) -> int:
@@ -431,14 +436,14 @@ class FullBandwidth(Configurable):
         if mask is not None:  # one of the input says nothing of the last target
             mask = F.pad(mask, (0, max(seq.shape[1] - mask.shape[1], 0)), value=True)
             kwargs['mask'] = read_of(mask) if return_loss else mask
-        real = real_tokens(seq, mask, start=kwargs.get('seq_start_pos'))
-        if real is not None:
-            seq = seq.masked_fill(~real, self.ignore_index)
+        token_mask = real_tokens(seq, mask, start=kwargs.get('seq_start_pos'))
+        if token_mask is not None:
+            seq = seq.masked_fill(~token_mask, self.ignore_index)
             inputs = seq[:, : inputs.shape[1]]
-        begun = lambda: before_padding(seq, self.ignore_index)  # noqa: E731
+        begun = lambda: mask_before_padding(seq, self.ignore_index)  # noqa: E731
         tell_padding(self.net, kwargs, lambda: read_of(begun()) if return_loss else begun())
         if return_loss and not return_all_pass_logits:
-            kwargs.update(later(self.net))
+            kwargs.update(read_logits_later(self.net))
         with AuxLosses(joins=not return_loss):
             with maps_apart():
                 done = self.passes(readable(inputs, self.ignore_index), count, transition, kwargs)
@@ -446,9 +451,11 @@ class FullBandwidth(Configurable):
         logits = [out[:, out.shape[1] - inputs.shape[1] :] for out, _ in done]
         name, value, breakdown = 'logits', logits[-1], None
         if return_loss:
-            targets = Targets(seq, self.ignore_index, real).of()[:, :-1]
+            targets = Targets(seq, self.ignore_index, token_mask).of()[:, :-1]
             again = targets[:, 1:]  # A token without one before it has no latent to read.
-            again = again if real is None else again.masked_fill(~real[:, : again.shape[1]], self.ignore_index)
+            again = (
+                again if token_mask is None else again.masked_fill(~token_mask[:, : again.shape[1]], self.ignore_index)
+            )
             terms = Terms(self.ignore_index, num_items=num_items_in_batch)
             share = share_of_items(targets != self.ignore_index, num_items_in_batch)
             losses = [mean_token_loss(out[:, at > 0 :], again if at else targets, terms)
@@ -586,7 +593,7 @@ class FullBandwidth(Configurable):
             )
 
 
-def by_block(transforms: Mapping[int, Callable[[Tensor], Tensor]]) -> Callable[[int, Tensor], Tensor]:
+def index_by_block(transforms: Mapping[int, Callable[[Tensor], Tensor]]) -> Callable[[int, Tensor], Tensor]:
     """The same as one function, which compiles."""
     return lambda block, x: transforms[block](x) if block in transforms else x
 
@@ -594,7 +601,7 @@ def by_block(transforms: Mapping[int, Callable[[Tensor], Tensor]]) -> Callable[[
 OWN = {'transform_block_inputs': ': what is fed back comes in there'}
 
 
-class FeedbackReader(Reader):
+class FeedbackReader(IncrementalModel):
     """Reads a growing sequence, and gives each new token the latents of the one before it."""
 
     window: Any
@@ -602,7 +609,7 @@ class FeedbackReader(Reader):
     def __init__(
         self,
         model: FullBandwidth,
-        like: Reader,
+        like: IncrementalModel,
         passes: int,
         fuses: Callable[[int], bool] | None,
         transition: Transition | None,
@@ -625,10 +632,10 @@ class FeedbackReader(Reader):
         if cache is None:
             out, trace = self.model.passes(sequence[:, start:], self.first, self.transition, inputs)[-1]
         else:
-            real = None if inputs.get('mask') is None else inputs['mask'][:, -2:-1].bool()
+            token_mask = None if inputs.get('mask') is None else inputs['mask'][:, -2:-1].bool()
             if self.count > 1 and (self.fuses is None or self.fuses(self.step)):
                 inputs['transform_block_inputs'] = self.model.make_transforms(
-                    self.latents, override_transition=self.transition, generate=True, real=real
+                    self.latents, override_transition=self.transition, generate=True, real=token_mask
                 )
             self.step += 1
             inputs |= dict(cache=cache, input_not_include_cache=True, return_intermediates=True)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from x_transformers.compat.helpers import masked_mean as masked_mean
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids, checked
-from x_transformers.core.model_calls import model_call
-from x_transformers.core.modes import accurate
+from x_transformers.core.model_calls import make_model_call
+from x_transformers.core.modes import to_float
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.features.norms import RMSNorm as RMSNorm
 from x_transformers.features.resizing import grow
@@ -21,20 +21,20 @@ from x_transformers.flags import (
     Check,
     ConfigError,
     Configurable,
-    a_mapping,
-    an_instance,
     boolean,
     each,
+    instance_of,
     integer,
     is_number,
+    mapping,
     none,
     size,
 )
 from x_transformers.next_latent_wrapper import not_negative, sigreg_loss
 from x_transformers.training.items import mean_of_items, scale_of_fewer, share_of_items
 from x_transformers.training.layer_losses import Targets
-from x_transformers.training.losses import before_padding, each_head, readable, real_tokens, tell_padding
-from x_transformers.training.token_loss import Terms, later, mean_token_loss, readout_of
+from x_transformers.training.losses import each_head, mask_before_padding, readable, real_tokens, tell_padding
+from x_transformers.training.token_loss import Terms, get_readout, mean_token_loss, read_logits_later
 
 __all__ = ['LatentAutoregressive', 'Losses']
 
@@ -103,7 +103,7 @@ class LatentAutoregressive(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', instance_of(nn.Module)],
         *,
         dim: Annotated[int, 'width of the latents', size],
         sigreg_loss_weight: Annotated[
@@ -117,7 +117,7 @@ class LatentAutoregressive(Configurable):
             Sequence[float] | None, 'loss weights of the steps; equal if None', each(not_negative) | none
         ] = None,
         sigreg_loss_kwargs: Annotated[
-            dict, '`num_slices`, `domain` and `num_knots` of `sigreg_loss`', a_mapping
+            dict, '`num_slices`, `domain` and `num_knots` of `sigreg_loss`', mapping
         ] = SLICES,
         frac_gradient: Annotated[
             float, 'fraction of the gradient of the token loss that reaches the model', fraction
@@ -134,7 +134,7 @@ class LatentAutoregressive(Configurable):
         ] = False,
         detach_target: Annotated[bool, 'stop the gradient into the predicted targets', boolean] = True,
         ce_probe_module: Annotated[
-            nn.Module | None, 'module before the probe', an_instance(nn.Module) | none
+            nn.Module | None, 'module before the probe', instance_of(nn.Module) | none
         ] = None,
         ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
         pad_value: Annotated[int, 'input id that replaces `ignore_index`', integer] = 0,
@@ -196,16 +196,16 @@ class LatentAutoregressive(Configurable):
         """
         x = check_ids(x, 'x', self.num_rollouts + 1)
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | {'prepend_embeds': ': the latents of all tokens are foretold'})
-        real = real_tokens(x, kwargs.get('mask'), start=kwargs.get('seq_start_pos'))
-        x = x if real is None else x.masked_fill(~real, self.ignore_index)
-        tell_padding(self.net, kwargs, lambda: before_padding(x, self.ignore_index))
-        ids, to_come = readable(x, self.ignore_index, self.pad_value), Targets(x, self.ignore_index, real)
+        token_mask = real_tokens(x, kwargs.get('mask'), start=kwargs.get('seq_start_pos'))
+        x = x if token_mask is None else x.masked_fill(~token_mask, self.ignore_index)
+        tell_padding(self.net, kwargs, lambda: mask_before_padding(x, self.ignore_index))
+        ids, to_come = readable(x, self.ignore_index, self.pad_value), Targets(x, self.ignore_index, token_mask)
         with AuxLosses() as aux:
             hidden, trace = self.net(ids, return_embeddings_and_intermediates=True, **kwargs)
         index = self.predictor_input_hiddens_index
         source = hidden if index is None else trace.hiddens[index][:, -x.shape[1] :]  # memory tokens stand in front
         target = hidden.detach() if self.detach_target else hidden
-        zero = accurate(hidden).new_zeros(())
+        zero = to_float(hidden).new_zeros(())
         l2 = l2_no_action = sigreg = zero
         share = share_of_items(to_come.of() != self.ignore_index, num_items_in_batch)
         if self.to_next_embed_pred is not None:
@@ -228,11 +228,11 @@ class LatentAutoregressive(Configurable):
     def token_loss(self, hidden: Tensor, to_come: Targets, num_items: Any = None) -> Tensor:
         """The cross entropy of the probe."""
         hidden = scale_grad(hidden[:, :-1], self.frac_gradient)
-        call = model_call(self.net, {}, hidden.shape[1], None, False)
-        if later(self.net):
-            logits = readout_of(self.net, hidden, call, {})
+        call = make_model_call(self.net, {}, hidden.shape[1], None, False)
+        if read_logits_later(self.net):
+            logits = get_readout(self.net, hidden, call, {})
         else:
-            logits = each_head(lambda z: call.on.chain('logits', z, call), self.net.to_logits(hidden))
+            logits = each_head(lambda z: call.features.apply('logits', z, call), self.net.to_logits(hidden))
         terms = Terms(self.ignore_index, num_items=num_items)
         return mean_token_loss(logits, to_come.of()[:, :-1], terms)
 
@@ -246,11 +246,11 @@ class LatentAutoregressive(Configurable):
         num_items: Any = None,
     ) -> Tensor:
         """The weighted distance of all steps, from the states `source` to the states `target` (b n d)."""
-        total, state = accurate(source).new_zeros(()), source
+        total, state = to_float(source).new_zeros(()), source
         for step, weight in enumerate(self.rollout_loss_weights, start=1):
             state = state[:, :-1]
             state = predictor(state if actions is None else torch.cat((state, actions[:, step:]), dim=-1))
-            found, wanted = accurate(state), accurate(target[:, step:])
+            found, wanted = to_float(state), to_float(target[:, step:])
             if self.predict_next_cosine_sim:
                 found, wanted = F.normalize(found, dim=-1, eps=1e-6), F.normalize(wanted, dim=-1, eps=1e-6)
             errors = (found - wanted).square().mean(dim=-1)
@@ -264,7 +264,9 @@ class LatentAutoregressive(Configurable):
 
     def normality(self, hidden: Tensor, source: Tensor, to_come: Targets) -> Tensor:
         """The mean SIGReg of outputs and of what foretells, where they have a target."""
-        real = to_come.of()[:, :-1] != self.ignore_index
+        token_mask = to_come.of()[:, :-1] != self.ignore_index
         sets = (hidden,) if source is hidden else (hidden, source)
-        total: Any = sum(self.sigreg_loss(states[:, :-1], mask=real, **self.sigreg_loss_kwargs) for states in sets)
+        total: Any = sum(
+            self.sigreg_loss(states[:, :-1], mask=token_mask, **self.sigreg_loss_kwargs) for states in sets
+        )
         return total / len(sets)

@@ -12,19 +12,19 @@ from torch import Generator, Tensor, nn
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
 from x_transformers.continuous_autoencoder import gaussian_divergence
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_ids, checked, numbers_of
+from x_transformers.core.checks import check_ids, checked, values_of
 from x_transformers.flags import (
     Configurable,
-    a_mapping,
-    an_instance,
+    format_value,
+    instance_of,
     integer,
+    mapping,
     none,
     number,
     probability,
-    shown,
     size,
 )
-from x_transformers.generation.engine import evaluating
+from x_transformers.generation.engine import eval_modules
 from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import given_ids, padded_rows
 from x_transformers.keywords import GPTVAEKeywords, Unpack
@@ -59,8 +59,8 @@ class GPTVAE(Configurable):
         dim_latent: Annotated[int | None, 'width of the latent, `dim` if None', size | none] = None,
         attn_dim_head: Annotated[int, 'width of each attention head', size] = 64,
         heads: Annotated[int, 'number of attention heads of both stacks', size] = 8,
-        enc_kwargs: Annotated[dict | None, 'additional arguments of the encoder', a_mapping | none] = None,
-        dec_kwargs: Annotated[dict | None, 'additional arguments of the decoder', a_mapping | none] = None,
+        enc_kwargs: Annotated[dict | None, 'additional arguments of the encoder', mapping | none] = None,
+        dec_kwargs: Annotated[dict | None, 'additional arguments of the decoder', mapping | none] = None,
         vae_kl_loss_weight: Annotated[float, 'weight of the KL divergence', number] = 1.0,
         vae_kl_div_floor: Annotated[float, 'KL divergence per channel, in nats, that is not penalized', number] = 0.0,
         latents_dropout_prob: Annotated[
@@ -68,7 +68,7 @@ class GPTVAE(Configurable):
         ] = 0.5,
         pad_id: Annotated[int, 'id of the padding token, which is ignored by the loss', integer] = -1,
         encoder: Annotated[
-            nn.Module | None, 'custom encoder, from (ids, mask) to (b, dim)', an_instance(nn.Module) | none
+            nn.Module | None, 'custom encoder, from (ids, mask) to (b, dim)', instance_of(nn.Module) | none
         ] = None,
         **kwargs: Unpack[GPTVAEKeywords],
     ) -> None:
@@ -213,18 +213,18 @@ class GPTVAE(Configurable):
             raise ValueError('`latents` and `seq_for_latents` were both given, give only one')
         prompts = given_ids(prompts, 'prompts', self.device)
         batch = len(prompts) if isinstance(prompts, list) else prompts.shape[:-1].numel()
-        with evaluating(list(self.modules())):
+        with eval_modules(list(self.modules())):
             if seq_for_latents is not None:
                 texts, _ = padded_rows(seq_for_latents, 'seq_for_latents', self.pad_id, self.device)
                 texts = texts[None] if texts.ndim == 1 else texts
                 texts = check_ids(texts, 'seq_for_latents', 1)
                 latents = self.encode_to_latents(texts, generator=options.get('generator'))
             if latents is not None:
-                latents = numbers_of(latents, 'latents').to(self.device, next(self.parameters()).dtype)
+                latents = values_of(latents, 'latents').to(self.device, next(self.parameters()).dtype)
                 latents = latents[None] if latents.ndim == 1 else latents
                 if latents.ndim != 2 or latents.shape[0] not in (1, batch) or latents.shape[1] != self.dim_latent:
                     raise ValueError(
-                        f'`latents` got {shown(latents)}, they must be ({self.dim_latent},) or '
+                        f'`latents` got {format_value(latents)}, they must be ({self.dim_latent},) or '
                         f'({batch}, {self.dim_latent})'
                     )
                 token = self.from_latent_to_prepend_token(latents).expand(batch, -1, -1)

@@ -13,9 +13,9 @@ from torch import Generator, Tensor, nn
 from x_transformers.cache import Cache, LayerIntermediates as LayerIntermediates
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_number, check_ids, checked
-from x_transformers.core.model_calls import ModelCall, Wants, open_model
+from x_transformers.core.model_calls import ModelCall, OutputRequest, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
-from x_transformers.core.own_modules import a_stack, given_whole, known_stack
+from x_transformers.core.own_modules import a_stack, gets_whole_input, known_stack
 from x_transformers.features.derived import MEMBERS_OF_MODEL, sort_members
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -37,28 +37,28 @@ from x_transformers.flags import (
     ConfigError,
     Configurable,
     Feature,
-    an_instance,
     boolean,
     count,
+    format_value,
+    instance_of,
     integer,
     is_int,
     is_number,
     none,
     number,
     probability,
-    shown,
     size,
 )
-from x_transformers.generation.choice import Choice
-from x_transformers.generation.engine import Reader, evaluating
+from x_transformers.generation.choice import TokenSampler
+from x_transformers.generation.engine import IncrementalModel, eval_modules
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.rules import GenerationHistory
 from x_transformers.generation.sampling import padded_prompts, padded_rows, require, take_padding, top_k
 from x_transformers.keywords import MultiInputTransformerWrapperKeywords, Unpack
 from x_transformers.training.items import share_of_items
 from x_transformers.training.layer_losses import Targets
-from x_transformers.training.losses import before_padding, readable, real_tokens, tell_padding
-from x_transformers.training.token_loss import Readout, Terms, later, mean_token_loss, overheard
+from x_transformers.training.losses import mask_before_padding, readable, real_tokens, tell_padding
+from x_transformers.training.token_loss import Readout, Terms, mean_token_loss, overheard, read_logits_later
 from x_transformers.x_transformers import AttentionLayers as AttentionLayers, Wrapper
 
 __all__ = ['MultiInputAutoregressiveWrapper', 'MultiInputTransformerWrapper']
@@ -83,7 +83,7 @@ weights = Check(
 )
 
 
-def by_name(modules: Mapping[str, nn.Module]) -> nn.ModuleDict:
+def map_by_name(modules: Mapping[str, nn.Module]) -> nn.ModuleDict:
     try:
         return nn.ModuleDict(modules)
     except KeyError as error:
@@ -133,12 +133,14 @@ class MultiInputTransformerWrapper(Wrapper):
         self.l2norm_embed, self.return_only_embed = False, bool(return_only_embed)
         self.max_mem_len, self.shift_mem_down, self.attn_z_loss_weight = max_mem_len, shift_mem_down, attn_z_loss_weight
         self.attn_layers = attn_layers
-        self.embeds = by_name({f'{name}_embed': nn.Embedding(v, self.emb_dim) for name, v in self.num_tokens.items()})
+        self.embeds = map_by_name(
+            {f'{name}_embed': nn.Embedding(v, self.emb_dim) for name, v in self.num_tokens.items()}
+        )
         self.features = self._compose(features, flags).setup()
         self.emb_dropout = nn.Dropout(emb_dropout)
         self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
         heads = {name: nn.Linear(self.dim, v, bias=False) for name, v in self.num_tokens.items()}
-        self.to_logits: Any = None if return_only_embed else by_name(heads)
+        self.to_logits: Any = None if return_only_embed else map_by_name(heads)
         sort_members(self, MEMBERS_OF_MODEL)
 
     def by_tokens(self) -> Iterator[tuple[str, nn.Module]]:
@@ -181,41 +183,41 @@ class MultiInputTransformerWrapper(Wrapper):
         if wants_logits and self.to_logits is None:
             raise ValueError('logits were asked for, but the model was built with `return_only_embed=True`')
         asked = (return_logit_entropies, return_attn_z_loss, attn_z_loss_weight)
-        wants = Wants(return_intermediates, return_mems, return_attn, detach_mems, *asked)
+        request = OutputRequest(return_intermediates, return_mems, return_attn, detach_mems, *asked)
         if return_embeddings and return_logits_and_embeddings:
             raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
         call = open_model(self, next(iter(x.values())), mask, cache, input_not_include_cache, kwargs)
-        h = call.embedded(self, dict(x), lambda given: self._embed(given, call))
+        h = call.embed_whole(self, dict(x), lambda given: self._embed(given, call))
         mems = self.shifted(mems)
-        call.maps_apart = wants.mems_alone
-        h = call.on.chain('pool', self.run_stack(h, call, mask, mems, wants.keeps, kwargs), call)
+        call.maps_apart = request.mems_alone
+        h = call.features.apply('pool', self.run_stack(h, call, mask, mems, request.keeps, kwargs), call)
         logits = None
         if wants_logits or not (return_embeddings or self.return_only_embed):
             read = functools.partial(Readout.through, h) if return_readout else lambda head: head(h)
             logits = {name: read(head) for name, head in self.to_logits.items()}
-            call.trace.logits = None if return_readout else logits
+            call.intermediates.logits = None if return_readout else logits
         only_embed = return_embeddings or self.return_only_embed
         out = (logits, h) if return_logits_and_embeddings else h if only_embed else logits
-        return self.returned(out, wants, call, mems, logits, h)
+        return self.returned(out, request, call, mems, logits, h)
 
     @property
     def can_return_readout(self) -> bool:
         """Whether a loss may read the hidden states itself, with `return_readout`: nobody listens to the output."""
         own = type(self).forward is MultiInputTransformerWrapper.forward
-        own = own and all(feature.by_token for feature in self.features.at.get('answer', ()))
+        own = own and all(feature.by_token for feature in self.features.by_stage.get('model_output', ()))
         return own and self.to_logits is not None and not overheard(self)
 
     def _embed(self, x: dict[str, Tensor], call: ModelCall) -> Tensor:
         """Sum the embeddings of the streams, positions and further inputs, and bring them to the width of the stack."""
         call.like_tokens = next(iter(x.values()))
         streams = sum(self.embeds[f'{name}_embed'](x[name].long()) for name in self.num_tokens)
-        total: Any = sum(call.on.collect('embed', call), streams)
-        embeds = call.cleared(total)
-        h = call.on.chain('embedded', embeds, call)
-        call.trace.initial_embeds = h
+        total: Any = sum(call.features.collect('embed', call), streams)
+        embeds = call.zero_hidden_tokens(total)
+        h = call.features.apply('embedded', embeds, call)
+        call.intermediates.initial_embeds = h
         return self.project_emb(self.emb_dropout(h))
 
-    def outline(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
         names = ', '.join(self.num_tokens)
         heads = 'embeddings' if self.to_logits is None else f'logits of {names}'
         return {
@@ -226,7 +228,7 @@ class MultiInputTransformerWrapper(Wrapper):
 
 def check_names(x: Any, name: str, known: Mapping[str, int]) -> None:
     if not isinstance(x, Mapping):
-        raise TypeError(f'`{name}` got {shown(x)}, it must be a dict from names of streams to ids')
+        raise TypeError(f'`{name}` got {format_value(x)}, it must be a dict from names of streams to ids')
     if set(x) != set(known):
         raise ValueError(f'`{name}` got the streams {sorted(x)}, it must have {sorted(known)}')
 
@@ -255,21 +257,21 @@ class Outputs(NamedTuple):
 
 
 class Side:
-    """A model of streams as one of stacked ids, for `Reader`:  b n s -> b n (l1 + l2 + ...)"""
+    """A model of streams as one of stacked ids, for `IncrementalModel`:  b n s -> b n (l1 + l2 + ...)"""
 
     def __init__(self, net: Any) -> None:
         self.net, self.names = net, tuple(net.num_tokens)
         self.max_seq_len, self.can_cache_kv = net.max_seq_len, net.can_cache_kv
         self.can_cache_kv_outside_max_seq_len = net.can_cache_kv_outside_max_seq_len
-        self.reads_whole = given_whole(net)
+        self.reads_whole = gets_whole_input(net)
         self.can_pad_left = net.can_pad_left
 
     def __call__(self, ids: Tensor, return_intermediates: bool = False, **kwargs: Any) -> Any:
         x = dict(zip(self.names, ids.unbind(dim=-1), strict=True))
         out = self.net(x, return_intermediates=return_intermediates, **kwargs)
-        logits, trace = out if return_intermediates else (out, None)
+        logits, intermediates = out if return_intermediates else (out, None)
         joined = torch.cat([logits[name] for name in self.names], dim=-1)
-        return (joined, trace) if return_intermediates else joined
+        return (joined, intermediates) if return_intermediates else joined
 
 
 class MultiInputAutoregressiveWrapper(Configurable):
@@ -285,7 +287,7 @@ class MultiInputAutoregressiveWrapper(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'causal MultiInputTransformerWrapper', an_instance(MultiInputTransformerWrapper)],
+        net: Annotated[nn.Module, 'causal MultiInputTransformerWrapper', instance_of(MultiInputTransformerWrapper)],
         ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
         pad_value: Annotated[
             int, 'padding id, used as input for `ignore_index` and before shorter prompts', integer
@@ -335,27 +337,27 @@ class MultiInputAutoregressiveWrapper(Configurable):
             raise ValueError(f'`x` got streams of the shape {(b, n)}, n must be at least 2')
         refuse_own(kwargs, 'the loss', SET_BY_LOSS)
         x = {name: x[name].long() for name in self.net.num_tokens}
-        real = real_tokens(next(iter(x.values())), kwargs.get('mask'), lens, kwargs.get('seq_start_pos'))
-        if real is not None:
-            x = {name: ids.masked_fill(~real, self.ignore_index) for name, ids in x.items()}
+        token_mask = real_tokens(next(iter(x.values())), kwargs.get('mask'), lens, kwargs.get('seq_start_pos'))
+        if token_mask is not None:
+            x = {name: ids.masked_fill(~token_mask, self.ignore_index) for name, ids in x.items()}
         if lens is not None and kwargs.get('mask') is not None:
-            kwargs['mask'] = real
+            kwargs['mask'] = token_mask
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds
         wanted = return_outputs or self.add_attn_z_loss
-        begun = functools.partial(before_padding, ignore_index=self.ignore_index)
+        begun = functools.partial(mask_before_padding, ignore_index=self.ignore_index)
         some = lambda: functools.reduce(torch.logical_or, map(begun, x.values()))  # noqa: E731
         tell_padding(self.net, kwargs, some, self.add_attn_z_loss)
         ids = {name: readable(t, self.ignore_index, self.pad_value) for name, t in x.items()}
         asked = dict(return_intermediates=wanted, return_attn_z_loss=self.add_attn_z_loss)
         with AuxLosses() as aux:
-            out = self.net(ids, **asked, **kwargs, **({} if return_outputs else later(self.net)))
-        trace: Any = None
+            out = self.net(ids, **asked, **kwargs, **({} if return_outputs else read_logits_later(self.net)))
+        intermediates: Any = None
         if wanted:
-            out, trace = out
+            out, intermediates = out
         logits = out
         logits = {name: t[:, t.shape[1] - n : -1] for name, t in logits.items()}  # or readouts
-        targets = {name: Targets(x[name], self.ignore_index, real).of()[:, :-1] for name in logits}
+        targets = {name: Targets(x[name], self.ignore_index, token_mask).of()[:, :-1] for name in logits}
         terms = Terms(self.ignore_index, num_items=num_items_in_batch)
         losses = {name: mean_token_loss(t, targets[name], terms) for name, t in logits.items()}
         loss: Any = sum(self.loss_weights[name] * one for name, one in losses.items())
@@ -364,9 +366,9 @@ class MultiInputAutoregressiveWrapper(Configurable):
             steps = functools.reduce(torch.logical_or, [t != self.ignore_index for t in targets.values()])
             share = share_of_items(steps, num_items_in_batch)
         if self.add_attn_z_loss:
-            loss = loss + trace.attn_z_loss * share
+            loss = loss + intermediates.attn_z_loss * share
         loss = aux.added_to(loss, share)
-        return (loss, Outputs(losses, logits, trace)) if return_outputs else loss
+        return (loss, Outputs(losses, logits, intermediates)) if return_outputs else loss
 
     @checked
     def generate(
@@ -406,7 +408,7 @@ class MultiInputAutoregressiveWrapper(Configurable):
         seq_len = as_number(seq_len)
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
         own: Any = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
-        own |= {name: kwargs.pop(name) for name in list(kwargs) if name in Choice.own_names()}
+        own |= {name: kwargs.pop(name) for name in list(kwargs) if name in TokenSampler.own_names()}
         refuse_own(kwargs, 'generate', SET_BY_GENERATION)
         names = tuple(self.net.num_tokens)
         check_names(prompts, 'prompts', self.net.num_tokens)
@@ -424,16 +426,18 @@ class MultiInputAutoregressiveWrapper(Configurable):
         sequence = F.pad(sequence, (0, 0, 0, seq_len), value=self.pad_value)
         failed = {name: FailedRows(name=f'stream {name!r}, row') for name in names}
         widths = [self.net.num_tokens[name] for name in names]
-        reader = Reader(Side(self.net), kwargs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache)
+        reader = IncrementalModel(
+            Side(self.net), kwargs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache
+        )
         endings = [choice.endings.to(sequence.device) for choice in choices]
         ends, ended, place = any(endings), torch.zeros(len(sequence), dtype=torch.bool, device=sequence.device), start
-        with evaluating(list(self.modules())):
+        with eval_modules(list(self.modules())):
             while place < start + seq_len and not (ends and failed[names[0]].read(ended.all())):
                 logits = reader.read(sequence[:, :place], pads).split(widths, dim=-1)
                 before = ended
                 for at, (name, one, choice) in enumerate(zip(names, logits, choices, strict=True)):
                     history = GenerationHistory(sequence[:, :place, at], start, pads, kwargs.get('mask'), seq_len)
-                    tokens, largest = choice.draw(choice.weigh(one, history))
+                    tokens, largest = choice.draw(choice.process_logits(one, history))
                     failed[name].add(largest, before if ends else None)
                     sequence[:, place, at] = tokens.masked_fill(before, self.pad_value) if ends else tokens
                 place += 1
@@ -445,7 +449,7 @@ class MultiInputAutoregressiveWrapper(Configurable):
         new = dict(zip(names, sequence[:, start:place].unbind(dim=-1), strict=True))
         return {name: ids.squeeze(0) if alone else ids for name, ids in new.items()}
 
-    def choice_of(self, stream: str, options: dict[str, Any]) -> Choice:
+    def choice_of(self, stream: str, options: dict[str, Any]) -> TokenSampler:
         """Return how the tokens of a stream are chosen, from options for all streams or by name of a stream."""
         own = {}
         for name, value in options.items():
@@ -459,18 +463,18 @@ class MultiInputAutoregressiveWrapper(Configurable):
                 own[name] = value
         never = (self.ignore_index,) if self.ignore_index >= 0 else ()
         size = self.net.num_tokens[stream]
-        return Choice(**own, never_chosen=never, vocabulary=size, num_logits=size)
+        return TokenSampler(**own, never_chosen=never, vocabulary=size, num_logits=size)
 
     def rows_of(self, prompts: Mapping[str, Any], prompt_lens: Any) -> tuple[dict[str, Tensor], Any]:
         """Return ids by stream, padded on the right if they are lists of unequal length, and their lengths (b)."""
         device = next(self.net.parameters()).device
         padded = {name: padded_rows(prompts[name], name, self.pad_value, device) for name in self.net.num_tokens}
         rows = {name: ids for name, (ids, _) in padded.items()}
-        masks = [real for _, real in padded.values() if real is not None]
+        masks = [token_mask for _, token_mask in padded.values() if token_mask is not None]
         if not masks:
             return rows, prompt_lens
         if prompt_lens is not None:
             raise ValueError('`prompt_lens` cannot be given with lists of prompts, which have their own lengths')
-        if len(masks) < len(rows) or not all(torch.equal(masks[0], real) for real in masks):
+        if len(masks) < len(rows) or not all(torch.equal(masks[0], token_mask) for token_mask in masks):
             raise ValueError('`prompts` got lists of other lengths in some streams, each row needs one length')
         return rows, masks[0].sum(dim=-1)

@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from x_transformers.core.checks import as_mask, check_ids, check_vectors, checked
-from x_transformers.flags import ConfigError, Configurable, an_instance, none
+from x_transformers.flags import ConfigError, Configurable, instance_of, none
 from x_transformers.flags.checks import Maybe
 from x_transformers.nonautoregressive_wrapper import NonAutoregressiveWrapper
 
@@ -40,9 +40,9 @@ class Muse(Configurable):
 
     def __init__(
         self,
-        base: Annotated[nn.Module, 'model of the small image', an_instance(NonAutoregressiveWrapper)],
+        base: Annotated[nn.Module, 'model of the small image', instance_of(NonAutoregressiveWrapper)],
         superres: Annotated[
-            nn.Module | None, 'model of the large image', an_instance(NonAutoregressiveWrapper) | none
+            nn.Module | None, 'model of the large image', instance_of(NonAutoregressiveWrapper) | none
         ] = None,
     ) -> None:
         super().__init__()

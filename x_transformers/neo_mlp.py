@@ -11,7 +11,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_vectors, checked
-from x_transformers.flags import ConfigError, Configurable, a_mapping, count, none, size
+from x_transformers.flags import ConfigError, Configurable, count, mapping, none, size
 from x_transformers.x_transformers import Encoder as Encoder
 
 __all__ = ['NeoMLP']
@@ -55,7 +55,7 @@ class NeoMLP(Configurable):
         dim_model: Annotated[int, 'width of each node', size],
         depth: Annotated[int, 'number of blocks of the encoder', size],
         encoder_kwargs: Annotated[
-            Mapping[str, Any] | None, f'flags of the encoder, in place of {ENCODER_DEFAULTS}', a_mapping | none
+            Mapping[str, Any] | None, f'flags of the encoder, in place of {ENCODER_DEFAULTS}', mapping | none
         ] = None,
     ) -> None:
         super().__init__()

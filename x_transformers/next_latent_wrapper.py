@@ -19,8 +19,8 @@ from torch.func import functional_call
 from x_transformers.compat.helpers import masked_mean as masked_mean
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids, checked
-from x_transformers.core.model_calls import model_call
-from x_transformers.core.modes import accurate
+from x_transformers.core.model_calls import make_model_call
+from x_transformers.core.modes import to_float
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.core.own_modules import known_stack
 from x_transformers.core.recompute import ModuleSnapshot, identity
@@ -29,12 +29,12 @@ from x_transformers.flags import (
     Check,
     ConfigError,
     Configurable,
-    a_mapping,
-    an_instance,
     boolean,
     each,
+    instance_of,
     integer,
     is_number,
+    mapping,
     none,
     number,
     one_of,
@@ -42,8 +42,8 @@ from x_transformers.flags import (
 )
 from x_transformers.training.items import mean_of_items, scale_of_fewer, share_of_items
 from x_transformers.training.layer_losses import Targets
-from x_transformers.training.losses import before_padding, each_head, readable, real_tokens, tell_padding
-from x_transformers.training.token_loss import Terms, by_chunks, later, mean_token_loss, reads_whole
+from x_transformers.training.losses import each_head, mask_before_padding, readable, real_tokens, tell_padding
+from x_transformers.training.token_loss import Terms, mean_token_loss, read_logits_later, reads_whole, sum_by_chunks
 
 __all__ = ['Losses', 'MSECosineSimLoss', 'NextLatentWrapper', 'ResidualDynamics', 'RolloutGRU', 'sigreg_loss']
 
@@ -73,7 +73,7 @@ class MSECosineSimLoss(nn.Module):
         self.weight = weight
 
     def forward(self, pred: Tensor, target: Tensor) -> Tensor:
-        pred, target = accurate(pred), accurate(target)
+        pred, target = to_float(pred), to_float(target)
         turned = 1 - F.cosine_similarity(pred, target, dim=-1).unsqueeze(-1)
         return (1 - self.weight) * (pred - target).square() + self.weight * turned
 
@@ -95,7 +95,7 @@ def sigreg_loss(
 
     Balestriero and LeCun 2025, arXiv:2511.08544
     """
-    x = rearrange(accurate(x), '... d -> (...) d')
+    x = rearrange(to_float(x), '... d -> (...) d')
     directions = F.normalize(torch.randn(x.shape[-1], num_slices, device=x.device, dtype=x.dtype), dim=0)
     t = torch.linspace(*domain, num_knots, device=x.device, dtype=x.dtype)
     normal = (-t.square() / 2).exp()
@@ -156,14 +156,14 @@ def frozen_logits(net: Any, x: Tensor) -> tuple[Tensor, ...]:
     """The logits of each head of a model from its hidden states, which learn from them alone."""
     head: Any = net.to_logits
     if not torch.compiler.is_compiling():
-        logits = ModuleSnapshot(head, detached=True).now(head)(x)
+        logits = ModuleSnapshot(head, detached=True).restored(head)(x)
     elif isinstance(head, TiedReadout):
         bias = None if head.bias is None else head.bias.detach()
         logits = F.linear(x, head.table(x.device).detach() * head.scale, bias)
     else:
         logits = functional_call(head, {name: p.detach() for name, p in head.named_parameters()}, (x,))
-    call = replace(model_call(net, {}, x.shape[-2], None, False), training=False)
-    logits = each_head(lambda one: call.on.chain('logits', one, call), logits)
+    call = replace(make_model_call(net, {}, x.shape[-2], None, False), training=False)
+    logits = each_head(lambda one: call.features.apply('logits', one, call), logits)
     return logits if isinstance(logits, tuple) else (logits,)
 
 
@@ -184,13 +184,13 @@ class NextLatentWrapper(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', instance_of(nn.Module)],
         *,
         dim: Annotated[int, 'width of the hidden states', size],
         num_rollouts: Annotated[int, 'number of predicted steps', size] = 1,
         loss_type: Annotated[
             str | nn.Module, 'distance of latents; a module maps (prediction, target) to one loss per entry',
-            one_of('smooth_l1', 'mse', 'mse_and_cosine_sim') | an_instance(nn.Module),
+            one_of('smooth_l1', 'mse', 'mse_and_cosine_sim') | instance_of(nn.Module),
         ] = 'smooth_l1',
         dynamics_type: Annotated[
             str,
@@ -201,7 +201,7 @@ class NextLatentWrapper(Configurable):
             nn.Module | None,
             'custom dynamics network; residual: from [state ; token] to the change of the state; custom: '
             'from the tokens (r, b, n, e) and the states (b, n, d) to the states (r, b, n, d)',
-            an_instance(nn.Module) | none,
+            instance_of(nn.Module) | none,
         ] = None,
         dynamics_hidden_dim: Annotated[int | None, 'inner width, `dim` if None', size | none] = None,
         dynamics_num_layers: Annotated[int, 'number of linear layers of the residual network', size] = 3,
@@ -216,7 +216,7 @@ class NextLatentWrapper(Configurable):
             float, 'weight of the SIGReg loss, the distance from a normal distribution', not_negative
         ] = 0.0,
         sigreg_loss_kwargs: Annotated[
-            dict | None, '`num_slices`, `domain` and `num_knots` of `sigreg_loss`', a_mapping | none
+            dict | None, '`num_slices`, `domain` and `num_knots` of `sigreg_loss`', mapping | none
         ] = None,
         dynamic_rollout_loss_weight: Annotated[
             bool, 'reduce the weights of later steps after large losses of earlier steps', boolean
@@ -290,12 +290,12 @@ class NextLatentWrapper(Configurable):
         """
         x = check_ids(x, 'x', self.num_rollouts + 2)
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | {'prepend_embeds': ': the states of all tokens are foretold'})
-        real = real_tokens(x, kwargs.get('mask'), start=kwargs.get('seq_start_pos'))
-        x = x if real is None else x.masked_fill(~real, self.ignore_index)
-        tell_padding(self.net, kwargs, lambda: before_padding(x, self.ignore_index))
-        ids, to_come = readable(x, self.ignore_index, self.pad_value), Targets(x, self.ignore_index, real)
+        token_mask = real_tokens(x, kwargs.get('mask'), start=kwargs.get('seq_start_pos'))
+        x = x if token_mask is None else x.masked_fill(~token_mask, self.ignore_index)
+        tell_padding(self.net, kwargs, lambda: mask_before_padding(x, self.ignore_index))
+        ids, to_come = readable(x, self.ignore_index, self.pad_value), Targets(x, self.ignore_index, token_mask)
         with AuxLosses() as aux:
-            logits, hidden = self.net(ids, return_logits_and_embeddings=True, **kwargs, **later(self.net))
+            logits, hidden = self.net(ids, return_logits_and_embeddings=True, **kwargs, **read_logits_later(self.net))
         share = share_of_items(to_come.of() != self.ignore_index, num_items_in_batch)
         ce = self.token_loss(logits, to_come, num_items_in_batch)
         of_states = self.latent_losses(hidden, to_come, ids, num_items_in_batch)
@@ -315,7 +315,7 @@ class NextLatentWrapper(Configurable):
         self, hidden: Tensor, to_come: Targets, ids: Tensor, num_items: Any = None
     ) -> tuple[Tensor, Tensor]:
         """The distance and the divergence of all steps."""
-        zero = accurate(hidden).new_zeros(())
+        zero = to_float(hidden).new_zeros(())
         if self.next_latent_loss_weight == 0 and self.kl_loss_weight == 0:
             return zero, zero
         steps = range(1, self.num_rollouts + 1)
@@ -329,7 +329,7 @@ class NextLatentWrapper(Configurable):
             raise ValueError(
                 f'`dynamics_network` gave states of shape {tuple(states.shape)}, they must be {tuple(targets.shape)}'
             )
-        distances = self.loss_fn(accurate(states), accurate(targets))
+        distances = self.loss_fn(to_float(states), to_float(targets))
         if distances.shape[:3] != valid.shape:
             raise ValueError(
                 f'`loss_type` gave losses of shape {tuple(distances.shape)}, it must not reduce {tuple(states.shape)}'
@@ -366,20 +366,20 @@ class NextLatentWrapper(Configurable):
         def of(now: Any, states: Tensor, targets: Tensor) -> tuple[Tensor]:
             found, net = [], now(self.net)
             with torch.no_grad():
-                wanted = [accurate(logits).log_softmax(dim=-1) for logits in frozen_logits(net, targets)]
+                wanted = [to_float(logits).log_softmax(dim=-1) for logits in frozen_logits(net, targets)]
             for logits, goal in zip(frozen_logits(net, states), wanted, strict=True):
-                found.append((goal.exp() * (goal - accurate(logits).log_softmax(dim=-1))).sum(dim=-1))
+                found.append((goal.exp() * (goal - to_float(logits).log_softmax(dim=-1))).sum(dim=-1))
             total: Any = sum(found)
             return (total / len(found),)
 
-        if not later(self.net) or reads_whole(self.net.to_logits):
+        if not read_logits_later(self.net) or reads_whole(self.net.to_logits):
             return of(identity, states, targets)[0]
         classes, net = 4 * (self.net.logits_dim or self.net.num_tokens), self.net
         flat = rearrange(states, 'r b n d -> (r b n) d'), rearrange(targets, 'r b n d -> (r b n) d')
-        return by_chunks(of, flat, classes, (net,), (net.attn_layers,))[0].view(states.shape[:-1])
+        return sum_by_chunks(of, flat, classes, (net,), (net.attn_layers,))[0].view(states.shape[:-1])
 
     def normality(self, hidden: Tensor, to_come: Targets) -> Tensor:
         """SIGReg of the states that have a target."""
         if self.sigreg_loss_weight == 0:
-            return accurate(hidden).new_zeros(())
+            return to_float(hidden).new_zeros(())
         return sigreg_loss(hidden[:, :-1], mask=to_come.of()[:, :-1] != self.ignore_index, **self.sigreg_loss_kwargs)

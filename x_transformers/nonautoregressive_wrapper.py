@@ -11,17 +11,17 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_number, can_look, check_ids, checked
-from x_transformers.core.modes import draw_number, widest
+from x_transformers.core.checks import as_number, can_read_values, check_ids, checked
+from x_transformers.core.modes import draw_number, promote_dtypes
 from x_transformers.core.nets import check_every_place, check_sees_both_sides, refuse_own
 from x_transformers.core.own_modules import known_stack
 from x_transformers.flags import (
     Check,
     ConfigError,
     Configurable,
-    an_instance,
     boolean,
     count,
+    instance_of,
     is_int,
     is_number,
     none,
@@ -30,23 +30,23 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.flags.checks import Maybe
-from x_transformers.generation.choice import Choice, GenerationHistory
-from x_transformers.generation.engine import evaluating
+from x_transformers.generation.choice import GenerationHistory, TokenSampler
+from x_transformers.generation.engine import eval_modules
 from x_transformers.generation.failures import FailedRows
-from x_transformers.generation.guidance import unlearned
+from x_transformers.generation.guidance import is_unlearned
 from x_transformers.generation.sampling import (
-    accurate,
-    guided,
+    check_in_range,
+    guide_logits,
     gumbel_noise as gumbel_noise,
-    in_range,
+    mask_token,
     require,
+    to_float,
     top_k as keep_largest,
-    without_token,
 )
 from x_transformers.training.items import count_items, share_of_items
 from x_transformers.training.losses import mean_or_zero, real_tokens
 from x_transformers.training.masking import random_rank
-from x_transformers.training.token_loss import Terms, later, weighted_token_loss
+from x_transformers.training.token_loss import Terms, read_logits_later, weighted_token_loss
 
 __all__ = ['Losses', 'NonAutoregressiveWrapper', 'SelfCritic']
 
@@ -109,7 +109,7 @@ class SelfCritic(nn.Module):
         return self.to_logits(self.net(x, return_embeddings=True, **kwargs))
 
 
-MASKED_OPTIONS = 'logit_bias', 'banned_tokens', 'allowed_tokens'  # those of `Choice` that need no order of tokens
+MASKED_OPTIONS = 'logit_bias', 'banned_tokens', 'allowed_tokens'  # those of `TokenSampler` that need no order of tokens
 
 
 class NonAutoregressiveWrapper(Configurable):
@@ -132,7 +132,7 @@ class NonAutoregressiveWrapper(Configurable):
     def __init__(
         self,
         net: Annotated[
-            nn.Module, 'model of tokens, such as TransformerWrapper around an Encoder', an_instance(nn.Module)
+            nn.Module, 'model of tokens, such as TransformerWrapper around an Encoder', instance_of(nn.Module)
         ],
         *,
         mask_id: Annotated[int, 'id of the mask token, in the vocabulary', count],
@@ -156,7 +156,7 @@ class NonAutoregressiveWrapper(Configurable):
         token_critic: Annotated[
             nn.Module | None,
             'critic from ids (b, n) to scores (b, n, 1), larger for wrong tokens',
-            an_instance(nn.Module) | none,
+            instance_of(nn.Module) | none,
         ] = None,
         self_token_critic: Annotated[bool, 'use an additional head of the model as the critic', boolean] = False,
         critic_loss_weight: Annotated[float, 'weight of the loss of the critic', number] = 1.0,
@@ -238,10 +238,10 @@ class NonAutoregressiveWrapper(Configurable):
         if only_train_critic and self.token_critic is None:
             raise ValueError('`only_train_critic` needs a critic: set `token_critic` or `self_token_critic`')
         refuse_own(kwargs, 'the loss', SET_BY_WRAPPER)
-        real = real_tokens(x, kwargs.get('mask'), start=kwargs.get('seq_start_pos'))
-        self.check_data(x, real)
+        token_mask = real_tokens(x, kwargs.get('mask'), start=kwargs.get('seq_start_pos'))
+        self.check_data(x, token_mask)
         time = torch.rand(x.shape[0], dtype=torch.float32, device=x.device)
-        hidden = hidden_part(self.schedule_fn(time), real, tuple(x.shape), x.device)
+        hidden = hidden_part(self.schedule_fn(time), token_mask, tuple(x.shape), x.device)
         if self.training and self.cond_drop_prob > 0 and kwargs.get('context') is not None:
             gone = torch.rand(x.shape[0], dtype=torch.float32, device=x.device) < self.cond_drop_prob
             kwargs = self.without_context(kwargs, gone)
@@ -250,7 +250,7 @@ class NonAutoregressiveWrapper(Configurable):
             inputs['sum_embeds'] = self.to_self_cond(self.first_guess(shown, kwargs))
         alone = self.token_critic is None or only_train_generator
         with torch.set_grad_enabled(torch.is_grad_enabled() and not only_train_critic), AuxLosses() as aux:
-            logits = self.net(shown, **inputs, **(later(self.net) if alone else {}))
+            logits = self.net(shown, **inputs, **(read_logits_later(self.net) if alone else {}))
         count, share = count_items(hidden, num_items_in_batch), share_of_items(hidden, num_items_in_batch)
         loss = weighted_token_loss(logits, x, self.loss_weights(time, hidden), Terms()) / count
         if alone:
@@ -259,7 +259,7 @@ class NonAutoregressiveWrapper(Configurable):
         temperature = draw_number() if generator_sample_temperature is None else generator_sample_temperature
         guessed = gumbel_sample(self.without_mask(logits.detach()), temperature)
         with AuxLosses() as of_critic:
-            critic_loss = self.critic_loss(torch.where(hidden, guessed, x), x, real, kwargs) * share
+            critic_loss = self.critic_loss(torch.where(hidden, guessed, x), x, token_mask, kwargs) * share
         if only_train_critic:
             return NonAutoregressiveLosses(of_critic.added_to(critic_loss, share), None, critic_loss)
         aux.take(of_critic)
@@ -269,7 +269,7 @@ class NonAutoregressiveWrapper(Configurable):
 
     def check_data(self, x: Tensor, real: Tensor | None) -> None:
         """Refuse data with `mask_id` among its real tokens: the model would learn it as an answer."""
-        if not can_look(x):
+        if not can_read_values(x):
             return
         found = (x == self.mask_id) if real is None else (x == self.mask_id) & real
         if bool(found.any()):
@@ -281,7 +281,7 @@ class NonAutoregressiveWrapper(Configurable):
 
     def without_mask(self, logits: Tensor) -> Tensor:
         """Return logits (b, n, l) with -inf for `mask_id`, which is never an answer."""
-        return without_token(logits, self.mask_id)
+        return mask_token(logits, self.mask_id)
 
     def corrupted(self, x: Tensor, hidden: Tensor) -> Tensor:
         """`x` with most of its hidden tokens as `mask_id`, and some, now and then, as they are or as other ones."""
@@ -320,7 +320,7 @@ class NonAutoregressiveWrapper(Configurable):
         """How badly the critic tells which tokens are not those of the data."""
         wrong = filled != x
         filled = filled if real is None else filled.masked_fill(~real, self.mask_id)
-        scores = accurate(self.criticised(filled, kwargs))
+        scores = to_float(self.criticised(filled, kwargs))
         losses = F.binary_cross_entropy_with_logits(scores, wrong.to(scores.dtype), reduction='none')
         if real is None:
             return mean_or_zero(losses)
@@ -376,32 +376,34 @@ class NonAutoregressiveWrapper(Configurable):
         start_temperature, cond_scale = as_number(start_temperature), as_number(cond_scale)
         filter_thres, confidence_noise = as_number(filter_thres), as_number(confidence_noise)
         own = {name: kwargs.pop(name) for name in MASKED_OPTIONS if name in kwargs}
-        choice = Choice(**own, vocabulary=self.num_tokens) if own else None
+        choice = TokenSampler(**own, vocabulary=self.num_tokens) if own else None
         require(batch_size is None or (is_int(batch_size) and batch_size >= 1), 'batch_size', batch_size, 'at least 1')
-        require(in_range(start_temperature, 0.0), 'start_temperature', start_temperature, 'a number of at least 0')
-        kept = filter_thres is None or (in_range(filter_thres, 0.0, 1.0) and filter_thres < 1)
+        require(
+            check_in_range(start_temperature, 0.0), 'start_temperature', start_temperature, 'a number of at least 0'
+        )
+        kept = filter_thres is None or (check_in_range(filter_thres, 0.0, 1.0) and filter_thres < 1)
         require(kept, 'filter_thres', filter_thres, 'at least 0 and less than 1, or None')
         require(is_number(noise_level_scale), 'noise_level_scale', noise_level_scale, 'a number')
         refuse_own(kwargs, 'generate', SET_BY_WRAPPER)
         require(order in ORDERS, 'order', order, f'one of {", ".join(map(repr, ORDERS))}')
-        require(in_range(confidence_noise, 0.0), 'confidence_noise', confidence_noise, 'a number of at least 0')
-        require(in_range(cond_scale, 0.0), 'cond_scale', cond_scale, 'a number of at least 0')
+        require(check_in_range(confidence_noise, 0.0), 'confidence_noise', confidence_noise, 'a number of at least 0')
+        require(check_in_range(cond_scale, 0.0), 'cond_scale', cond_scale, 'a number of at least 0')
         against = self.against(kwargs, cond_scale, negative_context)
         seq = self.opening(batch_size, seq_len, given)
         hidden = wanted = seq == self.mask_id
         failed = FailedRows()
         last, counts = None, self.hidden_counts(wanted.sum(dim=-1))
-        with evaluating(list(self.modules())):
+        with eval_modules(list(self.modules())):
             for step, to_hide in enumerate(counts, start=1):
                 left = (self.steps - step) / self.steps
                 logits, new = self.guess(seq, last, kwargs)
                 if against is not None:
                     scale = 1 + (cond_scale - 1) * ((1 - left) if cond_scale_grows else 1.0)
-                    logits = guided(logits, self.guess(seq, last, against)[0], scale)
+                    logits = guide_logits(logits, self.guess(seq, last, against)[0], scale)
                 last = new
                 logits = self.without_mask(logits)
                 if choice is not None:
-                    logits = choice.weigh(logits, GenerationHistory(seq, 0))
+                    logits = choice.process_logits(logits, GenerationHistory(seq, 0))
                 logits = logits if filter_thres is None else top_k(logits, filter_thres)
                 heat = start_temperature * (left if anneal_temperature else 1.0)
                 guessed, largest = gumbel_draw(logits, max(heat, 1e-3), generator=generator)
@@ -410,7 +412,7 @@ class NonAutoregressiveWrapper(Configurable):
                 if order == 'random':
                     scores = torch.rand(seq.shape, dtype=torch.float32, device=seq.device, generator=generator)
                 elif self.token_critic is not None:
-                    scores = accurate(self.criticised(seq, kwargs))
+                    scores = to_float(self.criticised(seq, kwargs))
                     scores = scores + noise_level_scale * left * gumbel_noise(scores, generator)
                 else:
                     scores = self.doubts(logits, guessed, confidence_noise * left, generator)
@@ -451,7 +453,7 @@ class NonAutoregressiveWrapper(Configurable):
         if negative is not None:
             return {**{name: value for name, value in kwargs.items() if name != 'context_mask'}, 'context': negative}
         if self.cond_drop_prob == 0:
-            raise ValueError(unlearned(scale, 'context'))
+            raise ValueError(is_unlearned(scale, 'context'))
         return self.without_context(kwargs, torch.ones(context.shape[0], dtype=torch.bool, device=context.device))
 
     def without_context(self, kwargs: dict[str, Any], gone: Tensor) -> dict[str, Any]:
@@ -465,8 +467,8 @@ class NonAutoregressiveWrapper(Configurable):
     def doubts(logits: Tensor, guessed: Tensor, noise: float, generator: Generator | None) -> Tensor:
         """How improbable the guessed tokens (b n) are; with noise, by the logarithm."""
         if noise == 0:
-            return 1 - accurate(logits).softmax(dim=-1).gather(-1, guessed.unsqueeze(-1)).squeeze(-1)
-        known = accurate(logits).log_softmax(dim=-1).gather(-1, guessed.unsqueeze(-1)).squeeze(-1)
+            return 1 - to_float(logits).softmax(dim=-1).gather(-1, guessed.unsqueeze(-1)).squeeze(-1)
+        known = to_float(logits).log_softmax(dim=-1).gather(-1, guessed.unsqueeze(-1)).squeeze(-1)
         return -(known + noise * gumbel_noise(known, generator))
 
     def guess(self, seq: Tensor, last: Tensor | None, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -480,7 +482,7 @@ class NonAutoregressiveWrapper(Configurable):
     def hidden_counts(self, n: Any) -> Any:
         """How many tokens of n, or of (b), are still hidden after each step; none after the last."""
         device = torch.device('cpu') if is_int(n) else n.device
-        wide = widest(device) if self.ceil_counts else torch.float32
+        wide = promote_dtypes(device) if self.ceil_counts else torch.float32
         shares = self.schedule_fn(torch.linspace(0, 1, self.steps + 1, dtype=wide, device=device)[1:])
         if is_int(n):
             return [int(count) for count in self.counts_of(shares, torch.tensor(n, device=device))]
@@ -510,7 +512,7 @@ def gumbel_draw(
     t: Tensor, temperature: float = 1.0, dim: int = -1, generator: Generator | None = None
 ) -> tuple[Tensor, Tensor]:
     """Draw as `gumbel_sample` does, and return with the entries what is finite unless the logits allow none."""
-    logits = accurate(t)
+    logits = to_float(t)
     largest, entries = (logits / max(temperature, 1e-10) + gumbel_noise(logits, generator)).max(dim=dim)
     return entries, largest
 

@@ -14,10 +14,10 @@ from x_transformers.core.checks import as_mask, as_number, check_ids, checked
 from x_transformers.encoder_decoder import XTransformer, refuse_context
 from x_transformers.flags import ConfigError, Configurable, not_negative, probability, size
 from x_transformers.generation.choice import refuse_ends
-from x_transformers.generation.engine import evaluating
-from x_transformers.generation.guidance import unlearned
+from x_transformers.generation.engine import eval_modules
+from x_transformers.generation.guidance import is_unlearned
 from x_transformers.keywords import PartiKeywords, Unpack
-from x_transformers.modalities.dalle import best_of, check_samples, checked_prime
+from x_transformers.modalities.dalle import check_samples, checked_prime, get_best
 from x_transformers.training.items import share_of_items
 from x_transformers.training.token_loss import Terms, mean_token_loss
 
@@ -84,8 +84,8 @@ class Parti(Configurable):
         b, m = self.words(text, 'text').shape
         text_mask = as_mask(text_mask, 'text_mask', b, m, like=text)
         context = F.pad(self.encoder(text, mask=text_mask), (0, 0, 0, self.text_len - m))
-        real = torch.ones(b, m, dtype=torch.bool, device=text.device) if text_mask is None else text_mask
-        return dict(context=context, context_mask=F.pad(real, (0, self.text_len - m), value=False))
+        token_mask = torch.ones(b, m, dtype=torch.bool, device=text.device) if text_mask is None else text_mask
+        return dict(context=context, context_mask=F.pad(token_mask, (0, self.text_len - m), value=False))
 
     @checked
     def forward(
@@ -156,7 +156,7 @@ class Parti(Configurable):
         if num_samples is None:
             return torch.cat((begun, made), dim=1)
         whole = torch.cat((begun.unsqueeze(1).expand(-1, num_samples, -1), made), dim=-1)
-        return best_of(whole, rerank)
+        return get_best(whole, rerank)
 
     @checked
     @torch.no_grad()
@@ -201,7 +201,7 @@ class Parti(Configurable):
         refuse_context(options)
         refuse_ends(options)
         scale = self.guidance if cond_scale is None else as_number(cond_scale)
-        with evaluating(list(self.modules())):
+        with eval_modules(list(self.modules())):
             options |= self.encode(text, text_mask)
             b, device = len(options['context']), options['context'].device
             begun = checked_prime(prime, b, self.image_len, self.image_tokens, device)
@@ -213,5 +213,5 @@ class Parti(Configurable):
         if negative is not None:
             return self.encoder(self.words(negative, 'negative_text'))
         if self.cond_drop_prob == 0:
-            raise ValueError(unlearned(scale, 'text'))
+            raise ValueError(is_unlearned(scale, 'text'))
         return self.null_text.unsqueeze(0)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from x_transformers import encoder_decoder, pretrained  # noqa: F401  which a config can name then
 from x_transformers.features.norms import LayerNorm, RMSNorm
-from x_transformers.flags import ConfigError, Features, advice, did_you_mean, is_int, is_number, shown
+from x_transformers.flags import ConfigError, Features, advice, did_you_mean, format_value, is_int, is_number
 from x_transformers.flags.config import KINDS, decode
 from x_transformers.x_transformers import Attention, AttentionLayers, FeedForward
 
@@ -43,7 +43,7 @@ class Preset(dict[str, Any]):
         self.initial = None if initial is None else dict(initial)
 
 
-def changed(keywords: dict[str, Any], overrides: Mapping[str, Any], initial: Mapping[str, Any] | None) -> Preset:
+def change_preset(keywords: dict[str, Any], overrides: Mapping[str, Any], initial: Mapping[str, Any] | None) -> Preset:
     """The keywords with those of the user, each of the class or else of its stack.  Raises ConfigError for others."""
     own, stack = KINDS[keywords['class']].accepted(), dict(keywords.get('attn_layers', {}))
     inner = KINDS[stack['class']].accepted() if stack else {}
@@ -63,7 +63,7 @@ def vaswani(dim: int, heads: int, dropout: float, overrides: Mapping[str, Any]) 
     """The first transformers, in a size. Sizes that others decide follow them: a head has dim / heads features."""
     dim = overrides.get('dim', dim)
     if not (is_number(dim) and dim >= 1):
-        raise ConfigError(f'`dim` got {shown(dim)}, it must be an integer of at least 1')
+        raise ConfigError(f'`dim` got {format_value(dim)}, it must be an integer of at least 1')
     keywords: dict[str, Any] = {'class': 'XTransformer', 'dim': dim, 'tie_token_emb': True, 'label_smoothing': 0.1}
     for side in ('enc_', 'dec_'):
         own = {
@@ -85,7 +85,7 @@ def vaswani(dim: int, heads: int, dropout: float, overrides: Mapping[str, Any]) 
         }
         keywords |= {side + name: value for name, value in own.items()}
     keywords |= {'dec_tie_embedding': True, 'dec_tie_embedding_scale': 1.0}
-    return changed(keywords, overrides, dict(xavier=True))
+    return change_preset(keywords, overrides, dict(xavier=True))
 
 
 def vaswani_base(**overrides: Any) -> Preset:
@@ -123,7 +123,7 @@ class Published:
         """The config in other sizes: the inner width keeps its ratio to the width, heads share the width."""
         for name, value in (('dim', dim), ('depth', depth), ('heads', heads)):
             if value is not None and not (is_int(value) and value >= 1):
-                raise ConfigError(f'`{name}` got {shown(value)}, it must be an integer of at least 1')
+                raise ConfigError(f'`{name}` got {format_value(value)}, it must be an integer of at least 1')
         config = dict(self.config)
         config |= dict.fromkeys(self.depth, depth) if depth else {}
         config |= dict.fromkeys(self.heads, heads) if heads else {}
@@ -141,7 +141,7 @@ class Published:
         found = pretrained.keywords(
             {**self.sized(**sizes), **{name: value for name, value in config.items() if value is not None}}
         )
-        return changed(found, rest, initial)
+        return change_preset(found, rest, initial)
 
 
 GPT2 = Published(
@@ -203,7 +203,7 @@ def gpt1(**overrides: Any) -> Preset:
     found = gpt2(**{name: value for name, value in overrides.items() if name in ('dim', 'depth', 'heads')})
     stack = {**found.pop('attn_layers'), **own.pop('attn_layers')}
     rest = {name: value for name, value in overrides.items() if name not in ('dim', 'depth', 'heads')}
-    return changed({**found, **own, 'attn_layers': stack}, rest, {})
+    return change_preset({**found, **own, 'attn_layers': stack}, rest, {})
 
 
 def gpt2(**overrides: Any) -> Preset:
@@ -231,7 +231,7 @@ def t5_base(version: str = '1.0', **overrides: Any) -> Preset:
     overrides   `dim`, `depth` and `heads` of both sides, which determine other sizes, and keywords of XTransformer
     """
     if version not in ('1.0', '1.1'):
-        raise ConfigError(f"`version` got {shown(version)}, it must be '1.0' or '1.1'")
+        raise ConfigError(f"`version` got {format_value(version)}, it must be '1.0' or '1.1'")
     own = {'feed_forward_proj': 'gated-gelu', 'tie_word_embeddings': False, 'd_ff': 2048} if version == '1.1' else {}
     return replace(T5, config={**T5.config, **own}).preset(overrides, {})
 
@@ -281,7 +281,9 @@ def gtrxl(**overrides: Any) -> Preset:
         'ff_activation': 'relu',
         'verbose': False,
     }
-    return changed({'class': 'ContinuousTransformerWrapper', 'max_mem_len': 512, 'attn_layers': stack}, overrides, None)
+    return change_preset(
+        {'class': 'ContinuousTransformerWrapper', 'max_mem_len': 512, 'attn_layers': stack}, overrides, None
+    )
 
 
 # building
@@ -293,7 +295,9 @@ def build(keywords: Mapping[str, Any]) -> nn.Module:
     A preset is initialized as in its paper, with the default random generator of PyTorch.
     """
     if not isinstance(keywords, Mapping) or not isinstance(keywords.get('class'), str):
-        raise ConfigError(f'`keywords` got {shown(keywords)}, it must be a dict with the name of a class as `class`')
+        raise ConfigError(
+            f'`keywords` got {format_value(keywords)}, it must be a dict with the name of a class as `class`'
+        )
     model = decode(keywords)
     initial = keywords.initial if isinstance(keywords, Preset) else None
     return model if initial is None else initialise_(model, **initial)
@@ -314,12 +318,12 @@ def initialise_(
     What features of stacks and of their branches own keeps its values, as does what they set to zero on purpose.
     """
     if not is_number(std) or std <= 0:
-        raise ValueError(f'`std` got {shown(std)}, it must be a number above 0')
+        raise ValueError(f'`std` got {format_value(std)}, it must be a number above 0')
     if residual not in (None, 'depth'):
-        raise ValueError(f"`residual` got {shown(residual)}, it must be None or 'depth'")
+        raise ValueError(f"`residual` got {format_value(residual)}, it must be None or 'depth'")
     if not force and getattr(model, 'pretrained', None) is not None:
         raise ValueError('`model` has weights from a file, which would be lost: `force=True` draws them anew')
-    kept = {id(p) for p in of_features(model)}
+    kept = {id(p) for p in preset_of_features(model)}
 
     def drawn(weight: Tensor, scale: float | None) -> None:
         if id(weight) in kept:
@@ -342,12 +346,12 @@ def initialise_(
         for output in outputs(stack):
             output.weight.mul_(len(stack.layers_execute_order) ** -0.5)
     for branch in (m for m in model.modules() if isinstance(m, Attention | FeedForward)):
-        for feature in branch.features.at.get('initialise', ()):
-            feature.initialise()
+        for feature in branch.features.by_stage.get('initialize', ()):
+            feature.initialize()
     return model
 
 
-def of_features(model: nn.Module) -> Iterator[nn.Parameter]:
+def preset_of_features(model: nn.Module) -> Iterator[nn.Parameter]:
     """The parameters that features of stacks and branches own."""
     for host in model.modules():
         if not isinstance(host, AttentionLayers | Attention | FeedForward) or not isinstance(host.features, Features):
@@ -400,7 +404,7 @@ def xlnet_base(**overrides: Any) -> Preset:
     }
     tied = {'tie_embedding': True, 'tie_embedding_scale': 1.0, 'logits_bias': True}
     around = {'num_tokens': 32000, 'max_seq_len': 0, 'emb_dropout': 0.1, **tied}
-    return changed({'class': 'TransformerWrapper', **around, 'attn_layers': stack}, overrides, {})
+    return change_preset({'class': 'TransformerWrapper', **around, 'attn_layers': stack}, overrides, {})
 
 
 PRESETS: tuple[Callable[..., Preset], ...] = (

@@ -12,25 +12,25 @@ from torch import Tensor, nn
 from x_transformers.cache import Cache, LayerIntermediates as LayerIntermediates, cache_of
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids, check_lengths, checked
-from x_transformers.core.modes import accurate
+from x_transformers.core.modes import to_float
 from x_transformers.core.nets import check_net, refuse_own
 from x_transformers.flags import (
     ConfigError,
     Configurable,
-    an_instance,
     boolean,
     count,
     each,
+    format_value,
+    instance_of,
     is_int,
     none,
     number,
-    shown,
     size,
 )
-from x_transformers.generation.engine import in_eval_mode
+from x_transformers.generation.engine import run_in_eval_mode
 from x_transformers.generation.sampling import require
 from x_transformers.training.items import share_of_items
-from x_transformers.training.token_loss import Readout, Terms, later, mean_token_loss, overheard
+from x_transformers.training.token_loss import Readout, Terms, mean_token_loss, overheard, read_logits_later
 
 __all__ = ['Recirculation', 'RecirculationMixer', 'norm_matched']
 
@@ -51,7 +51,7 @@ def logit(p: float) -> float:
 
 def norm_matched(z_source: Tensor, z_dest: Tensor, eps: float = 1e-8) -> Tensor:
     """`z_source` (... d), as long as `z_dest`."""
-    source, dest = accurate(z_source), accurate(z_dest)
+    source, dest = to_float(z_source), to_float(z_dest)
     longer = dest.norm(dim=-1, keepdim=True) / source.norm(dim=-1, keepdim=True).clamp(min=eps)
     return (source * longer).to(z_source.dtype)
 
@@ -90,7 +90,7 @@ class Recirculation(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', instance_of(nn.Module)],
         source_layer: Annotated[
             int | Sequence[int], 'index of the source self-attention layer (deep), or several', count | each(count)
         ],
@@ -123,7 +123,7 @@ class Recirculation(Configurable):
         if len(set(order)) != len(order) or len({id(stack.layers[at][1]) for at in order}) != len(order):
             raise ConfigError('`net` runs a layer more than once, so that its residual is not one')
         self.attn_layer_indices = [index for index in order if stack.layer_types[index] == 'a']
-        self.source_layers, self.destination_layers = tupled(source_layer), tupled(destination_layer)
+        self.source_layers, self.destination_layers = to_tuples(source_layer), to_tuples(destination_layer)
         self.check_routes(len(self.attn_layer_indices))
         self.alphas, self.betas = self.weights('alpha', alpha), self.weights('beta', beta)
         self.net: Any = net
@@ -153,7 +153,7 @@ class Recirculation(Configurable):
         routes = len(self.source_layers)
         weights = tuple(value) if isinstance(value, (list, tuple)) else (value,) * routes
         if len(weights) != routes:
-            raise ConfigError(f'`{name}` got {shown(value)}, it must be one number, or {routes}')
+            raise ConfigError(f'`{name}` got {format_value(value)}, it must be one number, or {routes}')
         return weights
 
     # what an AutoregressiveWrapper asks for
@@ -183,7 +183,7 @@ class Recirculation(Configurable):
 
     @property
     def can_return_readout(self) -> bool:
-        return bool(later(self.net)) and type(self).forward is Recirculation.forward and not overheard(self)
+        return bool(read_logits_later(self.net)) and type(self).forward is Recirculation.forward and not overheard(self)
 
     # mixing
 
@@ -215,10 +215,10 @@ class Recirculation(Configurable):
     ) -> tuple[Any, LayerIntermediates]:
         """Read one token (b 1) twice: the logits of the first reading, and what the second leaves behind."""
         inputs |= dict(cache=cache, input_not_include_cache=True, return_intermediates=True)
-        no_logits = later(self.net)
+        no_logits = read_logits_later(self.net)
         residuals: dict[int, Tensor] = {}
         logits, first = self.net(x, transform_attn_inputs=lambda at, z: residuals.setdefault(at, z), **inputs)
-        take_back(cache_of(cache), first.cache)
+        take_back_tokens(cache_of(cache), first.cache)
         mixed = self.mix(residuals, step)
         _, trace = self.net(x, transform_attn_inputs=mixed.get, **(inputs | no_logits))
         trace.logits = None if isinstance(logits, Readout) else logits
@@ -306,7 +306,7 @@ class Recirculation(Configurable):
         parameters = list(self.learned_mixers.parameters())
         options = dict(lr=3e-4, weight_decay=1e-4) if optimizer_kwargs is None else optimizer_kwargs
         optimizer = optimizer_cls(parameters, **options)
-        with in_eval_mode(list(self.modules())), torch.enable_grad():
+        with run_in_eval_mode(list(self.modules())), torch.enable_grad():
             for _ in range(steps):
                 loss = self.loss(x[torch.randint(len(x), (batch_size,), device=x.device)])
                 grads = torch.autograd.grad(loss, parameters, allow_unused=True)
@@ -319,16 +319,16 @@ class Recirculation(Configurable):
     def loss(self, x: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """Return the next-token loss, every id being a target; or the sum of all over `num_items_in_batch`."""
         with AuxLosses() as aux:
-            logits = self(x[:, :-1], **later(self))
+            logits = self(x[:, :-1], **read_logits_later(self))
         terms = Terms(is_log_prob=self.output_is_log_prob, num_items=num_items_in_batch)
         return aux.added_to(mean_token_loss(logits, x[:, 1:], terms), share_of_items(x[:, 1:] >= 0, num_items_in_batch))
 
 
-def tupled(value: Any) -> tuple:
+def to_tuples(value: Any) -> tuple:
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
-def take_back(kept: Cache | None, read: Cache) -> None:
+def take_back_tokens(kept: Cache | None, read: Cache) -> None:
     """Free the room behind `kept` that `read` has taken there, and that nobody needs any more."""
     taken = {id(buffer.storage) for buffer in read.buffers()}
     for buffer in () if kept is None else kept.buffers():

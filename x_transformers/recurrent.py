@@ -19,10 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.checks import as_mask, as_precise, check_documents, check_vectors, checked, cleared
-from x_transformers.core.modes import accurate, without_autocast
-from x_transformers.core.rows import taken
-from x_transformers.flags import ConfigError, positive, shown, size
+from x_transformers.core.checks import as_mask, check_documents, check_vectors, checked, match_precision, zero_masked
+from x_transformers.core.modes import disable_autocast, to_float
+from x_transformers.core.rows import gather_along
+from x_transformers.flags import ConfigError, format_value, positive, size
 from x_transformers.kernels.recurrences import peaks, scan_from
 
 State = list[Tensor]
@@ -47,7 +47,7 @@ class Recurrent(nn.Module):
     def forward(
         self, x: Tensor, state: State | None = None, mask: Tensor | None = None, document_ids: Tensor | None = None
     ) -> tuple[Tensor, State]:
-        x = as_precise(check_vectors(x, 'x', 'b', 'n', self.dim), self)
+        x = match_precision(check_vectors(x, 'x', 'b', 'n', self.dim), self)
         mask = as_mask(mask, 'mask', *x.shape[:2], like=x)
         if document_ids is not None:
             check_documents(document_ids, x)
@@ -59,10 +59,10 @@ class Recurrent(nn.Module):
             return self.nothing(x), self.state_of(x) if state is None else state
         if mask is None and document_ids is None:
             return self.run(x, state, None, None)
-        x = cleared(x, mask)
+        x = zero_masked(x, mask)
         # documents side by side, padding behind them
-        real: Any = mask
-        order = (~real).to(torch.uint8) if document_ids is None else document_ids
+        token_mask: Any = mask
+        order = (~token_mask).to(torch.uint8) if document_ids is None else document_ids
         order, begins = order.argsort(dim=-1, stable=True), None
         if document_ids is not None:
             if mask is not None:
@@ -70,8 +70,8 @@ class Recurrent(nn.Module):
             ids = document_ids.gather(-1, order)
             begins = F.pad(ids[:, 1:] != ids[:, :-1], (1, 0), value=True)
         count = None if mask is None else mask.sum(dim=-1)
-        out, state = self.run(taken(x, order, -2), state, begins, count)
-        return taken(out, order.argsort(dim=-1), -2), state
+        out, state = self.run(gather_along(x, order, -2), state, begins, count)
+        return gather_along(out, order.argsort(dim=-1), -2), state
 
     def run(self, x: Tensor, state: State | None, begins: Tensor | None, count: Tensor | None) -> tuple[Tensor, State]:
         raise NotImplementedError
@@ -86,7 +86,8 @@ class Recurrent(nn.Module):
             given = [tuple(t.shape) if torch.is_tensor(t) and t.is_floating_point() else t for t in state]
         if torch.is_tensor(given) or given != wanted:
             raise ValueError(
-                f'`state` got {shown(given)}, it must be what the part before left, a list of tensors of {wanted}'
+                f'`state` got {format_value(given)}, it must be what the part before left, a list of tensors of '
+                f'{wanted}'
             )
 
     def nothing(self, x: Tensor) -> Tensor:
@@ -95,10 +96,10 @@ class Recurrent(nn.Module):
 
 def check_size(name: str, value: object) -> None:
     if not size.test(value):
-        raise ConfigError(f'`{name}` got {shown(value)}, it must be {size.words}')
+        raise ConfigError(f'`{name}` got {format_value(value)}, it must be {size.words}')
 
 
-def shifted(x: Tensor, last: Tensor, begins: Tensor | None) -> Tensor:
+def shift_tokens(x: Tensor, last: Tensor, begins: Tensor | None) -> Tensor:
     """The token before each, zeros where a document begins."""
     before = torch.cat((last.to(x.dtype).unsqueeze(1), x[:, :-1]), dim=1)
     return before if begins is None else before.masked_fill(begins.unsqueeze(-1), 0.0)
@@ -109,10 +110,10 @@ def last_real(x: Tensor, last: Tensor, count: Tensor | None) -> Tensor:
     if count is None:
         return x[:, -1].clone()
     every = torch.cat((last.to(x.dtype).unsqueeze(1), x), dim=1)
-    return taken(every, count.unsqueeze(-1), -2).squeeze(1)
+    return gather_along(every, count.unsqueeze(-1), -2).squeeze(1)
 
 
-def mixed(before: Tensor, new: Tensor, share: Tensor) -> Tensor:
+def mix_shifted(before: Tensor, new: Tensor, share: Tensor) -> Tensor:
     """Of the token before, and a share of what is new in each; made once, it is held once."""
     return torch.addcmul(before, share.to(new.dtype), new)
 
@@ -138,17 +139,17 @@ class RWKVTimeMix(Recurrent):
 
     def state_of(self, x: Tensor) -> State:
         """Sums (b 2 d) of values and weights, their level (b d), and the last token (b d)."""
-        b, like = x.shape[0], accurate(x[:, :0])
+        b, like = x.shape[0], to_float(x[:, :0])
         level = like.new_full((b, self.dim), torch.finfo(like.dtype).min / 8)
         return [like.new_zeros(b, 2, self.dim), level, x.new_zeros(b, self.dim)]
 
     def run(self, x: Tensor, state: State | None, begins: Tensor | None, count: Tensor | None) -> tuple[Tensor, State]:
         sums, level, last = self.state_of(x) if state is None else state
-        before = shifted(x, last, begins)
+        before = shift_tokens(x, last, begins)
         new = x - before
-        r, k, v = (getattr(self, f'to_{n}')(mixed(before, new, getattr(self, f'mix_{n}'))) for n in 'rkv')
-        k, v = accurate(k), accurate(v)
-        w = accurate(self.time_decay).exp().expand_as(k)
+        r, k, v = (getattr(self, f'to_{n}')(mix_shifted(before, new, getattr(self, f'mix_{n}'))) for n in 'rkv')
+        k, v = to_float(k), to_float(v)
+        w = to_float(self.time_decay).exp().expand_as(k)
         if count is not None:
             padding = (torch.arange(x.shape[1], device=x.device) >= count.unsqueeze(-1)).unsqueeze(-1)
             k, w = k.masked_fill(padding, torch.finfo(k.dtype).min / 8), w.masked_fill(padding, 0.0)
@@ -169,7 +170,7 @@ class RWKVTimeMix(Recurrent):
         decay = decay if begins is None else decay.masked_fill(begins, 0.0)
         e = (k - tops).exp()
         every = scan_from(sums, decay.unsqueeze(-2), torch.stack((e * v, e), dim=-2))
-        own = k + accurate(self.time_first)
+        own = k + to_float(self.time_first)
         top = torch.maximum(earlier, own.detach())
         kept = (earlier - top).exp()
         kept = kept if begins is None else kept.masked_fill(begins, 0.0)
@@ -184,7 +185,7 @@ class RWKVChannelMix(Recurrent):
     def __init__(self, dim: int, mult: float = 4) -> None:
         super().__init__(dim)
         if not positive.test(mult):
-            raise ConfigError(f'`mult` got {shown(mult)}, it must be {positive.words}')
+            raise ConfigError(f'`mult` got {format_value(mult)}, it must be {positive.words}')
         inner = max(int(dim * mult), 1)
         self.mix_r, self.mix_k = (nn.Parameter(torch.arange(dim) / dim) for _ in 'rk')
         self.to_r, self.to_k = nn.Linear(dim, dim, bias=False), nn.Linear(dim, inner, bias=False)
@@ -195,10 +196,10 @@ class RWKVChannelMix(Recurrent):
 
     def run(self, x: Tensor, state: State | None, begins: Tensor | None, count: Tensor | None) -> tuple[Tensor, State]:
         (last,) = self.state_of(x) if state is None else state
-        before = shifted(x, last, begins)
+        before = shift_tokens(x, last, begins)
         new = x - before
-        k = self.to_k(mixed(before, new, self.mix_k)).relu().square()
-        out = self.to_r(mixed(before, new, self.mix_r)).sigmoid() * self.to_v(k)
+        k = self.to_k(mix_shifted(before, new, self.mix_k)).relu().square()
+        out = self.to_r(mix_shifted(before, new, self.mix_r)).sigmoid() * self.to_v(k)
         return out, [last_real(x, last, count)]
 
 
@@ -228,35 +229,35 @@ class DiagonalSSM(Recurrent):
 
     def state_of(self, x: Tensor) -> State:
         """Real and imaginary parts, b d 2s."""
-        return [accurate(x[:, :0]).new_zeros(x.shape[0], self.dim, 2 * self.size)]
+        return [to_float(x[:, :0]).new_zeros(x.shape[0], self.dim, 2 * self.size)]
 
     def discrete(self) -> tuple[Tensor, Tensor, Tensor]:
         """log A', B' and C as complex numbers (d s)."""
-        real, imag, dt = (accurate(t) for t in (self.log_a_real, self.a_imag, self.log_dt))
-        a = torch.complex(-real.exp(), imag)
+        token_mask, imag, dt = (to_float(t) for t in (self.log_a_real, self.a_imag, self.log_dt))
+        a = torch.complex(-token_mask.exp(), imag)
         log_a = a * dt.exp().unsqueeze(-1)
-        b, c = (torch.view_as_complex(accurate(t).contiguous()) for t in (self.b, self.c))
+        b, c = (torch.view_as_complex(to_float(t).contiguous()) for t in (self.b, self.c))
         return log_a, expm1(log_a) / a * b, c
 
     def run(self, x: Tensor, state: State | None, begins: Tensor | None, count: Tensor | None) -> tuple[Tensor, State]:
-        with without_autocast(x):
-            y, left = self.outputs(accurate(x), self.state_of(x) if state is None else state, begins, count)
+        with disable_autocast(x):
+            y, left = self.outputs(to_float(x), self.state_of(x) if state is None else state, begins, count)
         return self.to_out(y.to(x.dtype)), [left]
 
     def outputs(self, u: Tensor, state: State, begins: Tensor | None, count: Tensor | None) -> tuple[Tensor, Tensor]:
         (held,) = state
         log_a, b, c = self.discrete()
         if count is not None:
-            real = torch.arange(u.shape[1], device=u.device) < count.unsqueeze(-1)
-            u = u.masked_fill(~real.unsqueeze(-1), 0.0)
+            token_mask = torch.arange(u.shape[1], device=u.device) < count.unsqueeze(-1)
+            u = u.masked_fill(~token_mask.unsqueeze(-1), 0.0)
         y, left = self.in_chunks(u, held, log_a, b, c, begins)
         if count is not None:
             # tokens that are passed over let nothing fade: those that are real end the row
             order = (torch.arange(u.shape[1], device=u.device) + count.unsqueeze(-1)) % u.shape[1]
-            _, left = self.in_chunks(taken(u, order, -2), torch.zeros_like(held), log_a, b, c, None)
+            _, left = self.in_chunks(gather_along(u, order, -2), torch.zeros_like(held), log_a, b, c, None)
             kept = exp(log_a * count.view(-1, 1, 1))
-            left = left + parts(kept * whole(held))
-        return y + accurate(self.d) * u, left.contiguous()  # steps that are compiled find one layout
+            left = left + parts(kept * concat_parts(held))
+        return y + to_float(self.d) * u, left.contiguous()  # steps that are compiled find one layout
 
     def in_chunks(
         self, u: Tensor, held: Tensor, log_a: Tensor, b: Tensor, c: Tensor, begins: Tensor | None
@@ -264,13 +265,13 @@ class DiagonalSSM(Recurrent):
         """Outputs without D (b n d), and what is left (b d 2s)."""
         n, compiled = u.shape[1], torch.compiler.is_compiling()
         if n == 1 and begins is None and not compiled:
-            state = exp(log_a) * whole(held) + b * u.mT
+            state = exp(log_a) * concat_parts(held) + b * u.mT
             return (c * state).real.sum(dim=-1).unsqueeze(1), parts(state)
-        size = 16 if compiled or begins is not None else min(size_of(n), self.chunk, n)
+        size = 16 if compiled or begins is not None else min(get_size(n), self.chunk, n)
         chunks = n // size + 2 if compiled else -(-n // size)  # a graph does not ask whether there are several
         rows = F.pad(u, (0, 0, 0, chunks * size - n)).unflatten(1, (chunks, size))  # b N c d
         at = torch.arange(size + 1, device=u.device)
-        powers = powers_of(log_a, size)  # d s 1+c
+        powers = get_powers(log_a, size)  # d s 1+c
         kernel = torch.einsum('ds,dsl->dl', b * c, powers[..., :-1]).real
         into = parts(b.unsqueeze(-1) * powers[..., :-1].flip(-1), 1)  # d 2s c
         out_of = c.unsqueeze(-1) * powers[..., 1:]
@@ -283,11 +284,11 @@ class DiagonalSSM(Recurrent):
             document = F.pad(begins.cumsum(dim=-1), (0, chunks * size - n)).unflatten(1, (chunks, size))
             ends = document[..., -1:]
             earlier = torch.cat((torch.zeros_like(ends[:, :1]), ends), dim=1).narrow(1, 0, chunks)
-            inside = in_documents(rows, kernel, document)
+            inside = run_in_documents(rows, kernel, document)
             own, reads = rows * (document == ends).unsqueeze(-1), (document == earlier).unsqueeze(-1)
             decay = decay * (ends == earlier).transpose(0, 1).unsqueeze(-1)
-        start = whole(held)
-        states = scan_from(start, decay, whole(torch.einsum('bnjd,dxj->nbdx', own, into)))
+        start = concat_parts(held)
+        states = scan_from(start, decay, concat_parts(torch.einsum('bnjd,dxj->nbdx', own, into)))
         known = states[:-1]
         found = torch.einsum('nbdx,dxi->bnid', parts(known), out_of)
         y = (inside + (found if reads is None else found * reads)).flatten(1, 2).narrow(1, 0, n)
@@ -302,12 +303,12 @@ class DiagonalSSM(Recurrent):
         return y, new + parts(known[last] * exp(log_a * count))
 
 
-def size_of(n: int) -> int:
+def get_size(n: int) -> int:
     """Tokens of a chunk: longer ones take longer tables, shorter ones more steps from chunk to chunk."""
     return max(1 << (math.isqrt(n) - 1).bit_length(), 16) if n else 1
 
 
-def powers_of(log: Tensor, most: int) -> Tensor:
+def get_powers(log: Tensor, most: int) -> Tensor:
     """e^(i log), i = 0 .. most:  ... -> ... 1+most. As products of few, since exponentials take time."""
     steps = math.isqrt(most) + 1
     at = torch.arange(steps, device=log.device)
@@ -327,7 +328,7 @@ def expm1(t: Tensor) -> Tensor:
     return torch.complex(torch.expm1(x) * y.cos() - 2 * (y / 2).sin().square(), x.exp() * y.sin())
 
 
-def in_documents(rows: Tensor, kernel: Tensor, document: Tensor) -> Tensor:
+def run_in_documents(rows: Tensor, kernel: Tensor, document: Tensor) -> Tensor:
     """Convolutions inside of chunks (b N c d) that end where a document (b N c) begins, by one distance each."""
     found, size = rows * kernel[:, 0], rows.shape[2]
     for by in range(1, size):
@@ -341,5 +342,5 @@ def parts(t: Tensor, dim: int = -1) -> Tensor:
     return torch.cat((t.real, t.imag), dim=dim)
 
 
-def whole(t: Tensor) -> Tensor:
+def concat_parts(t: Tensor) -> Tensor:
     return torch.complex(*t.chunk(2, dim=-1))

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from x_transformers.continuous import ContinuousTransformerWrapper
-from x_transformers.core.checks import a_tensor
-from x_transformers.core.modes import at_least_float, transformed
+from x_transformers.core.checks import check_tensor
+from x_transformers.core.modes import at_least_float, is_transformed
 from x_transformers.core.nets import check_sizes_or_stack
-from x_transformers.features.frequencies import numbers_of
-from x_transformers.flags import ConfigError, Configurable, an_instance, none, positive, size
+from x_transformers.features.frequencies import get_numbers
+from x_transformers.flags import ConfigError, Configurable, instance_of, none, positive, size
 from x_transformers.keywords import SpeechEncoderKeywords, Unpack
 from x_transformers.x_transformers import AttentionLayers, Encoder
 
@@ -87,7 +87,7 @@ class LogMelSpectrogram(Configurable):
             raise ConfigError(f'`n_fft` got {n_fft}, it must be even')
         self.sample_rate, self.n_fft, self.hop, self.n_mels, self.seconds = sample_rate, n_fft, hop, n_mels, seconds
         self.samples = None if seconds is None else round(seconds * sample_rate)
-        empty = numbers_of(lambda: mel_filters(*self.sizes).sum(dim=-1))
+        empty = get_numbers(lambda: mel_filters(*self.sizes).sum(dim=-1))
         if 0.0 in empty:
             raise ConfigError(
                 f'`n_mels` got {n_mels}, so many that pitch {empty.index(0.0)} has no frequency of its own'
@@ -107,7 +107,7 @@ class LogMelSpectrogram(Configurable):
 
     def tables(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Filters and the window. They are no buffers: a module without memory would have nothing to make them of."""
-        if torch.compiler.is_compiling() or transformed() or torch._C._len_torch_dispatch_stack():
+        if torch.compiler.is_compiling() or is_transformed() or torch._C._len_torch_dispatch_stack():
             return made_tables(self.sizes, device, dtype)
         return kept_tables(self.sizes, device, dtype)
 
@@ -121,7 +121,7 @@ class LogMelSpectrogram(Configurable):
             raise ValueError(
                 f'`sample_rate` got {sample_rate}, the spectrogram is of {self.sample_rate}: resample first'
             )
-        if not a_tensor(waves, 'waves').is_floating_point():
+        if not check_tensor(waves, 'waves').is_floating_point():
             raise TypeError(f'`waves` got {waves.dtype}, it must be floating point')
         waves = waves.unsqueeze(0) if waves.ndim == 1 else waves
         if waves.ndim != 2 or waves.shape[1] == 0:
@@ -145,7 +145,7 @@ class LogMelSpectrogram(Configurable):
         """A long sound (t) as rows of `seconds`, the last one padded with silence:  k samples"""
         if self.samples is None:
             raise ValueError('`chunks` needs `seconds`: without it rows have any length')
-        if a_tensor(wave, 'wave').ndim != 1:
+        if check_tensor(wave, 'wave').ndim != 1:
             raise ValueError(f'`wave` got shape {tuple(wave.shape)}, it must be samples (t)')
         return F.pad(wave, (0, -wave.shape[0] % self.samples)).view(-1, self.samples)
 
@@ -166,7 +166,7 @@ class SpeechEncoder(ContinuousTransformerWrapper):
         heads: Annotated[int | None, 'number of attention heads', size | none] = None,
         n_mels: Annotated[int, 'number of mel bands per frame', size] = 80,
         max_positions: Annotated[int, 'maximum number of output vectors, half the number of frames', size] = 1500,
-        attn_layers: Annotated[AttentionLayers | None, 'custom Encoder', an_instance(AttentionLayers) | none] = None,
+        attn_layers: Annotated[AttentionLayers | None, 'custom Encoder', instance_of(AttentionLayers) | none] = None,
         **flags: Unpack[SpeechEncoderKeywords],
     ) -> None:
         check_sizes_or_stack(attn_layers, dict(dim=dim, depth=depth, heads=heads))

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.files import needed, replacing
+from x_transformers.core.files import import_optional, replace_file
 from x_transformers.core.plain_text import PlainText
-from x_transformers.flags import is_int, shown
+from x_transformers.flags import format_value, is_int
 from x_transformers.flags.unexpected import answering
 
 __all__ = ['ByteTokenizer', 'Tokenizer', 'train_bpe', 'train_unigram', 'train_wordpiece', 'wordpiece_of']
@@ -38,7 +38,7 @@ SCORE_DIGITS, LETTER_STEP = 9, 1e-4  # digits behind the point that scores of un
 
 def package() -> ModuleType:
     """Raises ImportError that says what to install."""
-    return needed('tokenizers', 'a tokenizer of subwords', 'tokenizers')
+    return import_optional('tokenizers', 'a tokenizer of subwords', 'tokenizers')
 
 
 class Encodes:
@@ -85,11 +85,13 @@ class Encodes:
             ValueError: `text` cannot be written as UTF-8, or a name is no special token.
         """
         if not isinstance(text, str):
-            raise TypeError(f'`text` got {shown(text)}, it must be a text')
+            raise TypeError(f'`text` got {format_value(text)}, it must be a text')
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f'`text` got {shown(text)}, which cannot be written as UTF-8: {error.reason}') from None
+            raise ValueError(
+                f'`text` got {format_value(text)}, which cannot be written as UTF-8: {error.reason}'
+            ) from None
         names = self.names_to_find(special_tokens)
         ids = self.ids_of(text) if not names else self.ids_with(text, names)
         return [*([self.bos_id] if bos else ()), *ids, *([self.eos_id] if eos else ())]
@@ -99,12 +101,12 @@ class Encodes:
         if wanted is True or wanted is False:
             return dict(self.special_tokens) if wanted else {}
         if isinstance(wanted, str) or not isinstance(wanted, Iterable):
-            raise TypeError(f'`special_tokens` got {shown(wanted)}, it must be True, False, or a list of names')
+            raise TypeError(f'`special_tokens` got {format_value(wanted)}, it must be True, False, or a list of names')
         names = list(wanted)
         for name in names:
             if name not in self.special_tokens:
                 known = ', '.join(map(repr, self.special_tokens)) or 'there are none'
-                raise ValueError(f'`special_tokens` got {shown(name)}, which is no special token: {known}')
+                raise ValueError(f'`special_tokens` got {format_value(name)}, which is no special token: {known}')
         return {name: self.special_tokens[name] for name in names}
 
     def ids_with(self, text: str, names: Mapping[str, int]) -> list[int]:
@@ -145,7 +147,7 @@ class Encodes:
                 raise TypeError(f'`ids` got {ids.dtype} of shape {tuple(ids.shape)}, it must be whole numbers (n)')
             ids = ids.tolist()
         if isinstance(ids, str) or not isinstance(ids, Iterable):
-            raise TypeError(f'`ids` got {shown(ids)}, it must be ids: a list, a tensor (n) or an iterator')
+            raise TypeError(f'`ids` got {format_value(ids)}, it must be ids: a list, a tensor (n) or an iterator')
         own = map(self.checked_id, ids)
         return (one for one in own if one not in (self.pad_id, self.bos_id, self.eos_id))
 
@@ -153,7 +155,7 @@ class Encodes:
         if not is_int(one) and getattr(one, 'shape', None) in ((), (1,)):
             one = one.item()
         if not is_int(one):
-            raise TypeError(f'`ids` got {shown(one)}, it must hold whole numbers')
+            raise TypeError(f'`ids` got {format_value(one)}, it must hold whole numbers')
         if not 0 <= one < self.num_tokens:
             raise ValueError(f'`ids` got {one}, it must be from 0 to {self.num_tokens - 1}')
         return int(one)
@@ -193,9 +195,9 @@ class Encodes:
         raises    ValueError without texts, or for a `max_len` that leaves no room for a beginning and an end
         """
         if isinstance(texts, str) or not len(texts):
-            raise ValueError(f'`texts` got {shown(texts)}, it must be one text at least, in a list')
+            raise ValueError(f'`texts` got {format_value(texts)}, it must be one text at least, in a list')
         if max_len is not None and not (is_int(max_len) and max_len >= 1):
-            raise ValueError(f'`max_len` got {shown(max_len)}, it must be an integer of at least 1, or None')
+            raise ValueError(f'`max_len` got {format_value(max_len)}, it must be an integer of at least 1, or None')
         if max_len is not None and max_len < bool(bos) + bool(eos):
             raise ValueError(f'`max_len` got {max_len}, it must leave room for a beginning and an end, 2 tokens')
         names = [*self.names_to_find(special_tokens)]
@@ -235,7 +237,7 @@ class ByteTokenizer(Encodes):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON.  Raises OSError, and leaves what was there before."""
-        with replacing(path) as file:
+        with replace_file(path) as file:
             file.write(json.dumps({'type': 'bytes', 'special_tokens': [*self.special_tokens]}).encode())
 
     @classmethod
@@ -261,11 +263,11 @@ def check_special(names: Any) -> list[str]:
         ValueError: One is there twice, has a single letter, or is one of the special tokens of every tokenizer.
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
-        raise TypeError(f'`special_tokens` got {shown(names)}, it must be a list of names')
+        raise TypeError(f'`special_tokens` got {format_value(names)}, it must be a list of names')
     names = list(names)
     for at, name in enumerate(names):
         if not isinstance(name, str):
-            raise TypeError(f'`special_tokens` got {shown(name)}, it must hold texts')
+            raise TypeError(f'`special_tokens` got {format_value(name)}, it must hold texts')
         if len(name) < 2 or name != name.strip():
             words = 'names must have two letters or more, and no spaces around them'
             raise ValueError(f'`special_tokens` got {name!r}, {words}')
@@ -317,7 +319,7 @@ class Tokenizer(Encodes):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON, in the format of the package.  Raises OSError, and leaves what was there before."""
-        with replacing(path) as file:
+        with replace_file(path) as file:
             file.write(self.inner.to_str(pretty=True).encode())
 
     @classmethod
@@ -334,12 +336,12 @@ class Tokenizer(Encodes):
         return cls(inner)
 
 
-def trained(inner: Any, trainer: Any, texts: Iterable[str]) -> Tokenizer:
+def train_model(inner: Any, trainer: Any, texts: Iterable[str]) -> Tokenizer:
     inner.train_from_iterator(checked_texts(texts), trainer)
     return Tokenizer(inner)
 
 
-def ordered(made: ModuleType, model: Any, like: Any, own: Sequence[str] = ()) -> Tokenizer:
+def order_tokens(made: ModuleType, model: Any, like: Any, own: Sequence[str] = ()) -> Tokenizer:
     """A tokenizer of `model`, whose ids are in an order of ours, with all else as in `like`."""
     inner = made.Tokenizer(model)
     for part in ('normalizer', 'pre_tokenizer', 'decoder'):
@@ -357,7 +359,7 @@ def checked_texts(texts: Iterable[str]) -> Iterable[str]:
 
 def check_size(num_tokens: Any, least: int) -> None:
     if not is_int(num_tokens) or num_tokens < least:
-        raise ValueError(f'`num_tokens` got {shown(num_tokens)}, it must be an integer of at least {least}')
+        raise ValueError(f'`num_tokens` got {format_value(num_tokens)}, it must be an integer of at least {least}')
 
 
 @answering
@@ -399,7 +401,7 @@ def train_bpe(
         show_progress=False,
         **options,
     )
-    return trained(inner, trainer, texts)
+    return train_model(inner, trainer, texts)
 
 
 @answering
@@ -415,7 +417,7 @@ def train_wordpiece(
     check_size(num_tokens, len(SPECIAL) + len(own) + 1)
     made = package()
     inner = made.Tokenizer(made.models.WordPiece(unk_token=UNK))
-    around_words(made, inner, lowercase)
+    split_around_words(made, inner, lowercase)
     texts = checked_texts(texts)
     texts = [*texts] if iter(texts) is texts else texts  # they are read twice
 
@@ -431,7 +433,7 @@ def train_wordpiece(
     special = [*SPECIAL, *own]
     letters = sorted(pieces_of(1, special).keys() - {*special}, key=lambda piece: (piece.startswith('##'), piece))
     pieces = pieces_of(num_tokens, [*special, *letters])
-    return ordered(made, made.models.WordPiece(pieces, unk_token=UNK), inner, own)
+    return order_tokens(made, made.models.WordPiece(pieces, unk_token=UNK), inner, own)
 
 
 def wordpiece_of(
@@ -444,12 +446,12 @@ def wordpiece_of(
     own = check_special(special_tokens)
     made = package()
     inner = made.Tokenizer(made.models.WordPiece(dict(vocabulary), unk_token=UNK, max_input_chars_per_word=100))
-    around_words(made, inner, lowercase)
+    split_around_words(made, inner, lowercase)
     inner.add_special_tokens(own)
     return Tokenizer(inner)
 
 
-def around_words(made: ModuleType, inner: Any, lowercase: bool) -> None:
+def split_around_words(made: ModuleType, inner: Any, lowercase: bool) -> None:
     inner.normalizer = made.normalizers.BertNormalizer(lowercase=lowercase)
     inner.pre_tokenizer = made.pre_tokenizers.BertPreTokenizer()
     inner.decoder = made.decoders.WordPiece()
@@ -490,4 +492,4 @@ def train_unigram(texts: Iterable[str], num_tokens: int, *, special_tokens: Iter
     learned = json.loads(inner.to_str())['model']
     first = len(SPECIAL) + len(own)
     scores = [*learned['vocab'][:first], *reproducible(learned['vocab'][first:])]
-    return ordered(made, made.models.Unigram([*map(tuple, scores)], unk_id=learned['unk_id']), inner, own)
+    return order_tokens(made, made.models.Unigram([*map(tuple, scores)], unk_id=learned['unk_id']), inner, own)

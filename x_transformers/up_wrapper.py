@@ -13,22 +13,22 @@ from torch import Tensor, nn
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
 from x_transformers.compat.helpers import identity
 from x_transformers.core.checks import as_number, check_ids, checked
-from x_transformers.core.modes import without_autocast
+from x_transformers.core.modes import disable_autocast
 from x_transformers.flags import (
     Check,
     ConfigError,
     Configurable,
     a_callable,
-    an_instance,
     boolean,
     count,
+    instance_of,
     is_int,
     none,
     size,
 )
-from x_transformers.generation.choice import Choice
+from x_transformers.generation.choice import TokenSampler
 from x_transformers.generation.engine import Decoding
-from x_transformers.generation.sampling import ids_of, require
+from x_transformers.generation.sampling import get_ids, require
 
 __all__ = ['SyntheticDataGenerator', 'UniversalPretrainWrapper', 'random_sequences']
 
@@ -103,7 +103,7 @@ class SyntheticDataGenerator(Configurable):
     def forward(self, input: Tensor, hiddens: Any = None) -> tuple[Tensor, Any]:
         input = check_ids(input, 'input', 1, self.num_tokens)
         embeds = self.embed(input)
-        with without_autocast(embeds):  # The LSTM of torch does not run under autocast on every CPU.
+        with disable_autocast(embeds):  # The LSTM of torch does not run under autocast on every CPU.
             hidden, state = self.net(embeds, hiddens)
             return self.to_logits(hidden), state
 
@@ -131,7 +131,7 @@ class SyntheticDataGenerator(Configurable):
             raise ValueError('`seed` is missing: give it, or a `condition`')
         fronts = (('seed', seed), ('condition', condition))
         device = next(self.parameters()).device
-        given = ((name, ids_of(ids, name, device)) for name, ids in fronts if ids is not None)
+        given = ((name, get_ids(ids, name, device)) for name, ids in fronts if ids is not None)
         parts = [check_ids(ids, name, 1) for name, ids in given]
         if len({ids.shape[0] for ids in parts}) > 1:
             raise ValueError(f'`condition` got {parts[1].shape[0]} rows, `seed` has {parts[0].shape[0]}')
@@ -139,7 +139,7 @@ class SyntheticDataGenerator(Configurable):
         ids = torch.cat(parts, dim=1)
         decoding = Decoding(
             expert=StateReader(self),
-            choice=Choice.from_all(own, '`generate`', vocabulary=self.num_tokens),
+            choice=TokenSampler.from_all(own, '`generate`', vocabulary=self.num_tokens),
             modules=[],
             ids=F.pad(ids, (0, length)),
             pads=None,
@@ -175,11 +175,11 @@ class UniversalPretrainWrapper(Configurable):
 
     def __init__(
         self,
-        model: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
+        model: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', instance_of(nn.Module)],
         data_generator: Annotated[
             nn.Module | None,
             'module with `generate(length, condition=, seed=)`; a `SyntheticDataGenerator` if None',
-            an_instance(nn.Module) | none,
+            instance_of(nn.Module) | none,
         ] = None,
         buffer_size: Annotated[int | None, 'number of sequences in the buffer, 20 batches if None', size | none] = None,
         num_reset: Annotated[

@@ -15,14 +15,14 @@ from x_transformers.flags import (
     Check,
     ConfigError,
     Configurable,
-    an_instance,
     boolean,
     count,
+    format_value,
+    instance_of,
     integer,
     is_int,
     none,
     one_of,
-    shown,
 )
 from x_transformers.flags.checks import Maybe
 from x_transformers.generation.methods import Prompts
@@ -75,10 +75,10 @@ class VisionLanguageWrapper(Configurable):
     def __init__(
         self,
         vision: Annotated[
-            nn.Module, 'ViTransformerWrapper, or a module from images to vectors (b, p, d)', an_instance(nn.Module)
+            nn.Module, 'ViTransformerWrapper, or a module from images to vectors (b, p, d)', instance_of(nn.Module)
         ],
         decoder: Annotated[
-            nn.Module, 'AutoregressiveWrapper of the language model', an_instance(AutoregressiveWrapper)
+            nn.Module, 'AutoregressiveWrapper of the language model', instance_of(AutoregressiveWrapper)
         ],
         image_token_id: Annotated[int, 'id of the image placeholder', count],
         projector: Annotated[
@@ -126,7 +126,7 @@ class VisionLanguageWrapper(Configurable):
         """Let 'vision', 'decoder' or both learn.  Raises ValueError for another name."""
         for name in names:
             if name not in ('vision', 'decoder'):
-                raise ValueError(f"`names` got {shown(name)}, it must be 'vision' or 'decoder'")
+                raise ValueError(f"`names` got {format_value(name)}, it must be 'vision' or 'decoder'")
             getattr(self, name).requires_grad_(True)
         return self
 
@@ -148,19 +148,19 @@ class VisionLanguageWrapper(Configurable):
         raises   ValueError if there are not as many images as placeholders
         """
         ids = check_ids(ids, num_tokens=self.decoder.net.num_tokens, least=1)
-        real = as_mask(mask, 'mask', *ids.shape, like=ids)
-        real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+        token_mask = as_mask(mask, 'mask', *ids.shape, like=ids)
+        token_mask = torch.ones_like(ids, dtype=torch.bool) if token_mask is None else token_mask
         if labels is not None and labels.shape != ids.shape:
             raise ValueError(f'`labels` got shape {tuple(labels.shape)}, it must be {tuple(ids.shape)}')
         wanted = ids if labels is None else labels
-        here = (ids == self.image_token_id) & real
+        here = (ids == self.image_token_id) & token_mask
         given = 0 if images is None else len(images)
         if int(here.sum()) != given:
             raise ValueError(f'`images` got {given}, there are {int(here.sum())} placeholders ({self.image_token_id})')
         width: Any = self.decoder.net.emb_dim
         found = self.features(images) if given else self.decoder.net.token_emb(ids[:1, :1]).new_zeros(0, 1, width)
         p = found.shape[1]
-        times = torch.where(here, p, 1) * real
+        times = torch.where(here, p, 1) * token_mask
         n = int(times.sum(dim=-1).max()) if len(ids) else ids.shape[1]
         ignored: Any = self.decoder.ignore_index
         rows = []
@@ -273,8 +273,8 @@ class VisionLanguageWrapper(Configurable):
         """Return prompts with a place for each vector of their images, and the number of new tokens. What puts the
         vectors there joins `options`."""
         refuse_own({name: options[name] for name in options if name in SET_BY_WRAPPER}, 'generate', SET_BY_WRAPPER)
-        prompts, real = padded_rows(prompts, 'prompts', self.decoder.pad_value, next(self.parameters()).device)
-        mask, seq_len = real if mask is None else mask, as_number(seq_len)
+        prompts, token_mask = padded_rows(prompts, 'prompts', self.decoder.pad_value, next(self.parameters()).device)
+        mask, seq_len = token_mask if mask is None else mask, as_number(seq_len)
         with torch.no_grad():
             made = self.splice(prompts, images, mask)
         n, longest = made.ids.shape[1], self.decoder.net.max_seq_len

@@ -4,7 +4,7 @@ Axis letters, here and in the whole package: b batch, n i j positions, h heads, 
 Masks are boolean, True means attend. Each paper is a feature that plugs in at a stage, in the order of
 `features/catalogue.py`. `features/levels.py` lists the stages; `model.explain()` shows the features of a model.
 
-A module stores its features as `features`; `features.acting(inputs)` are those active in a pass. Each stage is an
+A module stores its features as `features`; `features.active_for(inputs)` are those active in a pass. Each stage is an
 attribute of these: a tuple of functions, empty where no feature acts, or one function that overrides the module's own.
 `chain(stage, value, call)` and `unwind` run a stage in one line, `collect` and `pick` do so for terms and choices.
 A stack checks the inputs of its layers, and settles what their queries see; `stack_call` tells them so.
@@ -24,7 +24,7 @@ from torch.nn import ModuleList
 from torch.utils._pytree import tree_map_only
 
 from x_transformers import keywords as kw
-from x_transformers.attend import Attend as Attend, ChoosesKernel, attended, settle
+from x_transformers.attend import Attend as Attend, ChoosesKernel, attend_with, resolve_terms
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
 from x_transformers.cache import Cache, LayerIntermediates as LayerIntermediates, cache_of
 from x_transformers.compat.names import *  # noqa: F403  names that other code imports from here
@@ -34,48 +34,48 @@ from x_transformers.core.branches import (
     Kind,
     Shape,
     Widths,
-    attends,
     check_branch,
     check_kinds,
-    refuse_memories,
-    remembered_with,
+    check_memories_allowed,
+    collect_states,
+    is_attention,
 )
 from x_transformers.core.buffers import Buffer
-from x_transformers.core.calls import Call, Views, check_attention_inputs, placed, prefix_mask, queries_among
+from x_transformers.core.calls import Call, Views, check_attention_inputs, prefix_mask, select_query_mask, split_views
 from x_transformers.core.checks import (
-    a_list,
-    a_tensor,
     as_mask,
-    as_precise,
     boolean_mask,
     check_digits,
     check_given,
     check_ids,
     check_inputs,
+    check_list,
     check_model_inputs,
     check_prefix,
     check_range,
+    check_tensor,
     check_vectors,
     check_weight,
     checked,
-    cleared,
-    first_of,
+    first_tensor,
     input_names,
+    input_width,
+    match_precision,
     parts_kept,
-    width_read,
+    zero_masked,
 )
 from x_transformers.core.feedforward_calls import FeedForwardCall
 from x_transformers.core.intermediates import Intermediates as Intermediates
-from x_transformers.core.model_calls import ModelCall, Wants, open_model
+from x_transformers.core.model_calls import ModelCall, OutputRequest, open_model
 from x_transformers.core.modes import are_maps_apart, is_hooked, is_watched, maps_apart
 from x_transformers.core.own_modules import (
-    Parts,
+    LayerSlots,
     a_stack,
     check_places,
-    for_branch,
+    filter_inputs,
+    get_layers,
     is_of_others,
     known_stack,
-    layers_of,
     reads_whole,
     refuse_own_stack,
     run_stack,
@@ -88,9 +88,9 @@ from x_transformers.core.routing import (
     renamed_mask,
     split_model_flags,
 )
-from x_transformers.core.rows import taken, to_4d
+from x_transformers.core.rows import gather_along, to_4d
 from x_transformers.core.stack_calls import StackCall, check_cache, check_context, check_stack_inputs, open_stack
-from x_transformers.core.token_subset import refuse_kind, refuse_some
+from x_transformers.core.token_subset import check_kind_for_subset, check_no_subset
 from x_transformers.core.window import WindowLimits
 from x_transformers.features.abilities import Abilities, GivesOutputs
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
@@ -112,10 +112,10 @@ from x_transformers.features.derived import (
     keep_none,
     sort_members,
 )
-from x_transformers.features.embeddings import TokenEmbedding as TokenEmbedding, build_token_embedding, projection_of
+from x_transformers.features.embeddings import TokenEmbedding as TokenEmbedding, build_token_embedding, get_projection
 from x_transformers.features.feedforward import ACTIVATIONS
 from x_transformers.features.heads import refuse_other_heads
-from x_transformers.features.layouts import checked_order, repeated, transformed
+from x_transformers.features.layouts import checked_order, repeat_layers, transform_layer
 from x_transformers.features.levels import IN_FEEDFORWARD
 from x_transformers.features.norms import Identity as Identity, LayerNorm as LayerNorm
 from x_transformers.features.pooling import Pool
@@ -127,39 +127,39 @@ from x_transformers.flags import (
     Configurable,
     Feature,
     Features,
-    a_mapping,
-    an_instance,
     boolean,
     building_twins,
     catalogue_for,
     count,
     did_you_mean,
-    flags_of,
+    format_value,
+    get_flags,
+    instance_of,
     integer,
     is_int,
+    mapping,
     naming,
     none,
     number,
     one_of,
     positive,
     probability,
-    shown,
     size,
     warn_once,
 )
 from x_transformers.flags.checks import Maybe
-from x_transformers.generation.engine import evaluating
+from x_transformers.generation.engine import eval_modules
 from x_transformers.kernels.visibility import shared_visibility
 from x_transformers.training.losses import attn_z_loss, dropout_seq as dropout_seq, each_head, entropy
 from x_transformers.training.optim import (
     UpdatesStack,
+    get_weights,
     largest_logits,
     muon_parameters,
     qk_clip_,
     stack_qk_clip_,
-    weights_of,
 )
-from x_transformers.training.token_loss import may_read_later, readout_of
+from x_transformers.training.token_loss import get_readout, may_read_later
 
 # attention
 
@@ -221,8 +221,8 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         self.max_attend_past, self.sdp_backends = None, None
         self.dim_merged, self.project = self.shape.dim_inner, project_out
         self.features = self._compose(features, flags)
-        self.input_names = frozenset((*self.own_inputs, *self.features.takes))
-        widths = self.features.chain('widths', Widths(dim, self.dim_kv_in, heads, kv_heads, dim_head))
+        self.input_names = frozenset((*self.own_inputs, *self.features.call_inputs))
+        widths = self.features.apply('resolve_sizes', Widths(dim, self.dim_kv_in, heads, kv_heads, dim_head))
         refuse_other_heads(self.features, widths.query_heads, heads)
         # projections may give fewer: one for all heads, or some from elsewhere
         self.query_heads, self.key_heads = max(widths.query_heads, heads), max(widths.key_heads, kv_heads)
@@ -233,11 +233,11 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         self.attend = Attend.of(self)
         self.features.setup()
         self.keep_derived()
-        self.limits = WindowLimits.of(self.features.active)
+        self.limits = WindowLimits.from_features(self.features.active)
         if not self.settles_projection:
             self.to_out = self._build_projection() if self.projects else nn.Identity()
-        for feature in self.features.at.get('initialise', ()):
-            feature.initialise()
+        for feature in self.features.by_stage.get('initialize', ()):
+            feature.initialize()
         sort_members(self, MEMBERS_OF_ATTENTION)
         sort_members(self.attend, MEMBERS_OF_ATTEND)
         self.choose_kernel()
@@ -245,7 +245,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
     @property
     def settles_projection(self) -> bool:
         """Return True if a feature builds `to_out`, at `initialise`."""
-        return any('to_out' in feature.settles for feature in self.features.active)
+        return any('to_out' in feature.sets_on_module for feature in self.features.active)
 
     if TYPE_CHECKING:
         __call__: kw.AttentionCall
@@ -279,19 +279,19 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         **inputs                                inputs of features; `explain()` lists them
         returns         b n d
         """
-        features = self.features.acting(inputs)
-        views, places = (x, x, x), None
-        if features.views is not None or 'at' in inputs:
-            chosen = views if features.views is None else features.views(x)
-            views, places = placed(chosen, x, features, inputs.get('at'))
-        call = self.open_call(views, places, context, mask, causal, cache, inputs, stack_call)
+        features = self.features.active_for(inputs)
+        views, token_idx = (x, x, x), None
+        if features.select_inputs is not None or 'at' in inputs:
+            chosen = views if features.select_inputs is None else features.select_inputs(x)
+            views, token_idx = split_views(chosen, x, features, inputs.get('at'))
+        call = self.open_call(views, token_idx, context, mask, causal, cache, inputs, stack_call)
         call.keeps = parts_kept(return_intermediates)
         views = views if context is None else (views[0], context, context)
         attn_mask = None if attn_mask is None else self.own_mask(attn_mask)
         call.unmasked = mask is context_mask is attn_mask is None
         if not call.unmasked and not inputs.get('clean'):
-            views = call.clear(views, mask if context_mask is context is None else context_mask, attn_mask)
-        for transform in features.sources:
+            views = call.zero_hidden_inputs(views, mask if context_mask is context is None else context_mask, attn_mask)
+        for transform in features.qkv_inputs:
             views = transform(views, call)
         modules = self._modules  # without the search that an attribute of a module takes
         q, k, v = modules['to_q'](views[0]), modules['to_k'](views[1]), modules['to_v'](views[2])
@@ -299,37 +299,37 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
             q, k, v = transform((q, k, v), call)
         q, k, v = self._split_heads(q, k, v)
         call.values = v
-        for transform in features.heads:
+        for transform in features.qkv_heads:
             q, k, v = transform((q, k, v), call)
-        for transform in features.turn:
+        for transform in features.rotate_new:
             q, k = transform((q, k), call)
-        if features.past is not None:
-            k, v = features.past(k, v, call)
+        if features.update_cache is not None:
+            k, v = features.update_cache(k, v, call)
         elif call.past is not None or return_intermediates:
-            k, v = call.with_past(k, v)
-        for transform in features.place:
+            k, v = call.append_past(k, v)
+        for transform in features.rotate:
             q, k = transform((q, k), call)
-        q, k, v = settle(features, call, (q, k, v), (mask, context_mask, attn_mask), stack_call)
-        out = attended(self, q, k, v, call, features)
-        for transform in features.leave:
+        q, k, v = resolve_terms(features, call, (q, k, v), (mask, context_mask, attn_mask), stack_call)
+        out = attend_with(self, q, k, v, call, features)
+        for transform in features.post_attention:
             out = transform(out, call)
-        for transform in features.attended:
+        for transform in features.head_outputs:
             out = transform(out, call)
         merge = modules.get('merge_heads')  # if somebody has asked for it or replaced it
         out = out.transpose(1, 2).flatten(2) if merge is None else merge(out)
-        for transform in features.output:
+        for transform in features.merged_heads:
             out = transform(out, call)
         out = modules['to_out'](out)
-        for transform in features.result:
+        for transform in features.layer_output:
             out = transform(out, call)
-        if call.query_mask is not None:
-            out = out.masked_fill(~call.query_mask[:, -call.rows :, None], 0.0)
-        return (out, call.finished()) if return_intermediates else out
+        if call.token_mask is not None:
+            out = out.masked_fill(~call.token_mask[:, -call.q_len :, None], 0.0)
+        return (out, call.finish()) if return_intermediates else out
 
     def open_call(
         self,
         views: Views,
-        places: Tensor | None,
+        token_idx: Tensor | None,
         context: Tensor | None,
         mask: Tensor | None,
         causal: bool | None,
@@ -341,24 +341,24 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         if stack_call is None:
             check_inputs(inputs, self.features, self.own_inputs, self)
             self.refuse_unfused(inputs)
-            query_mask = check_attention_inputs(self, views, places, context, mask, cache)
+            query_mask = check_attention_inputs(self, views, token_idx, context, mask, cache)
         else:
             checked_before = stack_call.checked
             for name, value in inputs.items():
                 if name not in self.input_names or checked_before.get(name) is not value:
                     self.check_inputs_once(inputs, checked_before)
                     break
-            query_mask = mask if places is None else queries_among(mask, places, views[1].shape[1])
+            query_mask = mask if token_idx is None else select_query_mask(mask, token_idx, views[1].shape[1])
         x, causal = views[0], self.causal if causal is None else causal
         call = Call(x, self.query_heads, context, query_mask, causal, self.logit_scale, inputs)
-        call.batch, call.rows, call.tokens = x.shape[0], x.shape[1], views[1]
-        call.places = places if context is None else None
+        call.batch, call.q_len, call.tokens = x.shape[0], x.shape[1], views[1]
+        call.token_idx = token_idx if context is None else None
         call.backends, call.training, call.maps = self.sdp_backends, self.training, self.query_heads // self.heads
-        call.declared = self.features.remembers
+        call.declared = self.features.states
         if cache is not None:
             call.past, call.old_states = cache.past, cache.states
         if self.limits is not None:
-            call.sight = self.limits.sight(call)
+            call.window = self.limits.window(call)
         return call
 
     def check_inputs_once(self, inputs: dict[str, Any], checked: dict[str, Any]) -> None:
@@ -407,20 +407,22 @@ class FeedForward(DerivedLinears, Configurable):
         if dim_inner is not None and mult != 4:
             warn_once('`mult` has no effect beside `dim_inner`')
         self.no_bias, self.dropout, self.activation = bool(no_bias), dropout, activation
-        on = self.features = self._compose(features, flags)
-        on.setup()
-        if activation is not None and (chosen := on.at.get('activation')):
-            raise ConfigError(f'`activation` does not go with `{chosen[0].title}`: both choose the activation')
-        self.ff = nn.Sequential(*on.chain('layers', self.build_layers()))
-        for feature in on.at.get('initialise', ()):
-            feature.initialise()
+        active = self.features = self._compose(features, flags)
+        active.setup()
+        if activation is not None and (chosen := active.by_stage.get('activation')):
+            raise ConfigError(f'`activation` does not go with `{chosen[0].display_name}`: both choose the activation')
+        self.ff = nn.Sequential(*active.apply('layers', self.build_layers()))
+        for feature in active.by_stage.get('initialize', ()):
+            feature.initialize()
         # whether features act at each call, beyond what they have built
-        self.acts = any(not feature.waits for stage in IN_FEEDFORWARD for feature in on.at.get(stage, ()))
+        self.acts = any(not feature.waits for stage in IN_FEEDFORWARD for feature in active.by_stage.get(stage, ()))
 
     def build_layers(self) -> list[nn.Module]:
         """Build the modules in running order: up projection with its activation, dropout, output projection."""
-        on = self.features
-        widened = on.pick('widen', self._widen)(on.pick('activation', ACTIVATIONS[self.activation or 'gelu'])())
+        features = self.features
+        widened = features.select('up_proj', self._widen)(
+            features.select('activation', ACTIVATIONS[self.activation or 'gelu'])()
+        )
         output = nn.Linear(self.dim_inner, self.dim_out, bias=not self.no_bias)
         return [widened, nn.Dropout(self.dropout), output]
 
@@ -447,11 +449,11 @@ class FeedForward(DerivedLinears, Configurable):
     def in_stages(self, x: Tensor, inputs: dict[str, Any]) -> Tensor:
         """A pass in which features act."""
         check_inputs(inputs, self.features, self.own_inputs, self)
-        on, call = self.features.acting(inputs), FeedForwardCall.of(x, inputs, self.training)
-        call.declared = self.features.remembers
-        x = on.chain('enter', x, call)
-        out = on.pick('run', lambda x, call: call.in_slices(self.ff)(x))(x, call)
-        return on.chain('result', out, call)
+        features, call = self.features.active_for(inputs), FeedForwardCall.of(x, inputs, self.training)
+        call.declared = self.features.states
+        x = features.apply('ff_input', x, call)
+        out = features.select('run', lambda x, call: call.in_slices(self.ff)(x))(x, call)
+        return features.apply('layer_output', out, call)
 
 
 # a layer
@@ -480,7 +482,7 @@ class Layer(RunsSubset, ModuleList):
         self.kind, self.index = kind, index
 
     def forward(self, x: Tensor, call: 'StackCall', features: Features) -> Tensor:
-        if call.only is not None:
+        if call.subset_idx is not None:
             return self.change(x, call, features)
         norms, _, residual = self._modules.values()
         skip, extra = x, NOTHING
@@ -500,18 +502,18 @@ class Layer(RunsSubset, ModuleList):
         """
         norms, branch, _ = self._modules.values()
         before, after, _ = norms._modules.values()
-        for transform in features.read:
+        for transform in features.branch_input:
             x = transform(x, self, call)
         if before is not None:
             x = call.norm(before, x) if call.norm_inputs else before(x)
         for transform in features.normed:
             x = transform(x, self, call)
         inputs = call.branch_inputs(self, before)
-        given = call if call.only is None else call.among()  # attention reads all tokens, and gives some
+        given = call if call.subset_idx is None else call.subset_call()  # attention reads all tokens, and gives some
         for transform in features.inputs:
             inputs = transform(inputs, self, given)
         ours = getattr(type(branch), 'forward', None) in CHECKED_BY_STACK and 'forward' not in branch.__dict__
-        inputs = {'stack_call': call, **inputs} if ours else for_branch(branch, inputs)
+        inputs = {'stack_call': call, **inputs} if ours else filter_inputs(branch, inputs)
         if KINDS[self.kind].attends:
             out = self.attention(branch, x, inputs, call, features)
         else:
@@ -526,7 +528,7 @@ class Layer(RunsSubset, ModuleList):
         """Call a branch that attends, and keep its intermediates if they are requested or a hook reads them."""
         ours = 'stack_call' in inputs
         wanted = call.keeps == 'all' or (is_hooked(branch) if ours else is_watched(branch, Attention))
-        if not (wanted or call.keeps or features.attended):
+        if not (wanted or call.keeps or features.on_attention):
             return branch(x, **inputs)
         return self.attention_with_intermediates(branch, x, inputs, call, features, wanted)
 
@@ -535,19 +537,19 @@ class Layer(RunsSubset, ModuleList):
     ) -> Any:
         """Call a branch that attends. The call keeps its intermediates, complete ones if they are `wanted`."""
         ours = 'stack_call' in inputs
-        users = wanted or features.attended or not ours or branch.features.has_user_features
+        users = wanted or features.on_attention or not ours or branch.features.has_user_features
         if (call.maps_apart or not wanted) and (ours or not is_of_others(branch)):
             inputs = {'keep_maps': False, **inputs}  # nobody reads the maps
         out, intermediates = branch(x, return_intermediates=True if users else 'past', **inputs)
         intermediates = Intermediates() if intermediates is None else intermediates
         intermediates.layer_type, intermediates.layer_index = self.kind, self.index
         call.keep('attn_intermediates', intermediates)
-        for notify in features.attended:
+        for notify in features.on_attention:
             notify(self, intermediates, call)
         return out
 
 
-class LayerParts(RunsSubset, Parts):
+class LayerParts(RunsSubset, LayerSlots):
     """A layer that a user has put into a stack as a plain list of its parts."""
 
     forward = __call__ = Layer.forward
@@ -592,9 +594,9 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
             'disable the absolute positions of the model; None: disable them if the stack has another position scheme',
             boolean | none,
         ] = None,
-        rel_pos_kwargs: Annotated[dict | None, 'additional arguments of the position bias', a_mapping | none] = None,
+        rel_pos_kwargs: Annotated[dict | None, 'additional arguments of the position bias', mapping | none] = None,
         residual_fn_kwargs: Annotated[
-            dict | None, 'additional arguments of the residual connections', a_mapping | none
+            dict | None, 'additional arguments of the residual connections', mapping | none
         ] = None,
         verbose: Annotated[bool, 'warn about settings that are known to perform poorly', boolean] = True,
         features: Sequence[type[Feature]] | None = None,
@@ -611,32 +613,36 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
         # Features may change these in `setup`: functions of each new norm, and arguments of the residuals.
         self.norm_changes, self.residual_options = (), dict(self.residual_fn_kwargs)
         own, self.branch_flags = self._route(flags)
-        on = self.features = self._compose(features, own)
+        active = self.features = self._compose(features, own)
         self.lay_out(cross_attend, only_cross, depth)
-        on.setup()
+        active.setup()
         if depth is None:
             self.depth = len(self.layers_execute_order)
         self.num_attn_layers, self.num_cross_attn_layers, self.num_ff_layers = map(self.layer_types.count, 'acf')
         if self.rel_pos_kwargs and getattr(self, 'rel_pos', None) is None:
             warn_once('`rel_pos_kwargs` has no effect unless a position bias is set')
-        positions = {f.gives_positions for f in on.active}  # None: by the vectors of the model
+        positions = {f.gives_positions for f in active.active}  # None: by the vectors of the model
         own_positions = True in positions and None not in positions
         self.disable_abs_pos_emb = own_positions if disable_abs_pos_emb is None else disable_abs_pos_emb
         with building_twins():
             self.layers = ModuleList(self.build_layer(index, kind) for index, kind in enumerate(self.layer_types))
         self.final_norm = Identity()
         if self.norm_at_end:
-            *_, self.final_norm = on.chain('norms', (None, None, self.new_norm()), 'end', len(self.layers))
+            *_, self.final_norm = active.apply('norms', (None, None, self.new_norm()), 'end', len(self.layers))
         self.keep_derived()
         sort_members(self, MEMBERS_OF_STACK)
         attention = [module for module in self.modules() if isinstance(module, Attention)]
         recalls = all(KINDS[kind].recalls for kind in self.layer_types)
-        self.remembers = remembered_with(on, self.layer_types, self)
-        cached = not any(f.reason('cache') for f in on.active) and all(a.can_cache_kv for a in attention)
+        self.remembers = collect_states(active, self.layer_types, self)
+        cached = not any(f.reason('cache') for f in active.active) and all(a.can_cache_kv for a in attention)
         self.can_cache_kv = recalls and cached
-        self.can_cache_kv_in_training = self.can_cache_kv and not any(f.reason('cache in training') for f in on.active)
+        self.can_cache_kv_in_training = self.can_cache_kv and not any(
+            f.reason('cache in training') for f in active.active
+        )
         self.input_names = input_names(self)
-        self.made_by = sorted({*on.switched(), *(n for layer in attention for n in layer.features.switched('attn_'))})
+        self.made_by = sorted(
+            {*active.list_switched(), *(n for layer in attention for n in layer.features.list_switched('attn_'))}
+        )
 
     # whether each call has a mask of pairs of tokens
     masks_pairs = False
@@ -645,16 +651,16 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
 
     def lay_out(self, cross_attend: bool, only_cross: bool, depth: int | None) -> None:
         """Settle which kind of branch stands where, and in which order the layers run."""
-        on = self.features
+        features = self.features
         if only_cross and not cross_attend:
             warn_once('`only_cross` has no effect unless `cross_attend` is set')
         block = [*('a' if not (only_cross and cross_attend) else ''), *('c' if cross_attend else ''), 'f']
-        block = on.chain('block', block)
-        if depth is None and not any(getattr(f, 'keeps_blocks', True) is None for f in on.active):
+        block = features.apply('block', block)
+        if depth is None and not any(getattr(f, 'keeps_blocks', True) is None for f in features.active):
             raise ConfigError('`depth` is missing: it must be the number of blocks')
-        kinds = on.pick('layout', lambda block, depth: block * depth)(block, depth)
+        kinds = features.select('layout', lambda block, depth: block * depth)(block, depth)
         check_kinds(kinds)
-        self.has_custom_layer_types = any(not f.keeps_blocks for f in on.active)
+        self.has_custom_layer_types = any(not f.keeps_blocks for f in features.active)
         self.len_default_block = 1 if self.has_custom_layer_types else len(block)
         if 'c' in kinds and not cross_attend:
             raise ConfigError("`custom_layers` has cross-attention ('c'), which needs `cross_attend=True`")
@@ -663,29 +669,29 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
         self.depth = depth or len(kinds)
 
     def new_norm(self) -> nn.Module:
-        norm = self.features.pick('norm', lambda: LayerNorm(self.dim, self.norm_add_unit_offset))()
+        norm = self.features.select('norm', lambda: LayerNorm(self.dim, self.norm_add_unit_offset))()
         for change in self.norm_changes:
             norm = change(norm)
         return norm
 
     def build_layer(self, index: int, kind: str) -> Layer:
-        on = self.features
-        branch = on.chain('wrap', KINDS[kind].build(self, index), kind, index)
-        build = on.pick('residual', Residual)
+        features = self.features
+        branch = features.apply('wrap', KINDS[kind].build(self, index), kind, index)
+        build = features.select('residual', Residual)
         try:
             residual = build(self.dim, layer_index=index, **self.residual_options)
         except TypeError as error:
-            raise ConfigError(f'`residual_fn_kwargs` got {shown(self.residual_fn_kwargs)}: {error}') from None
+            raise ConfigError(f'`residual_fn_kwargs` got {format_value(self.residual_fn_kwargs)}: {error}') from None
         before = self.new_norm() if self.norm_before else None
         outside = self.new_norm() if self.norm_outside else None
-        norms = on.chain('norms', (before, None, outside), kind, index)
+        norms = features.apply('norms', (before, None, outside), kind, index)
         return Layer(kind, index, norms, branch, residual)
 
     def build_branch(self, index: int) -> Attention | FeedForward:
         """The branch of a layer, of a kind of the library."""
         kind, number = self.layer_types[index], self.layer_types[:index].count(self.layer_types[index])
         with naming(functools.partial(self.all_written, kind)):
-            flags = self.features.chain('branch_flags', self.flags_for(kind, number), kind, number)
+            flags = self.features.apply('branch_flags', self.flags_for(kind, number), kind, number)
             if kind == 'f':
                 return FeedForward(self.dim, features=self.given_features, **flags)
             causal = self.causal and kind == 'a'
@@ -743,7 +749,7 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
         returns              b n d
         raises                                     ValueError or TypeError for inputs of another shape or kind
         """
-        on = self.features.acting(inputs)
+        features = self.features.active_for(inputs)
         x = check_stack_inputs(self, x, inputs)
         if context is not None or context_mask is not None or self.cross_attend:
             context, context_mask = check_context(self, x, context, context_mask)
@@ -751,47 +757,49 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
             check_cache(self, attn_mask)
         call = open_stack(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
         call.keeps = 'all' if return_gumbel_log_probs else parts_kept(return_hiddens)
-        call.trace.made_by = self.made_by
+        call.intermediates.made_by = self.made_by
         call.training, call.declared, call.maps_apart = self.training, self.remembers, are_maps_apart()
         nothing_given = mask is context is attn_mask is self_attn_kv_mask is seq_start_pos is causal is None
         if not nothing_given or inputs:
             call.share_masks(x, mask, context_mask, attn_mask, self_attn_kv_mask, seq_start_pos, causal)
         if context is not None:
             call.context_length = context.shape[1]
-            call.shared['c']['context'] = cleared(context, context_mask) if call.cache is None else context[:, :0]
+            call.shared['c']['context'] = zero_masked(context, context_mask) if call.cache is None else context[:, :0]
         order = self.layers_execute_order
         if layers_execute_order is not None or repeat_blocks is not None:
             order = self.order_of(layers_execute_order, repeat_blocks)
         if order and max(order) >= len(self.layers):
             check_places(order, len(self.layers), len(self.layer_types))
         call.order, call.kinds = order, [self.layer_types[index] for index in order]
-        if call.real is not None or call.new != x.shape[1]:
-            x = call.only_new(x, 'x')
+        if call.token_mask is not None or call.new_len != x.shape[1]:
+            x = call.select_new(x, 'x')
         if not cache is mems is mem_masks is None:
             call.check_past(x)
         if not call.keeps:
-            return self.run_stages(on, transform_block_inputs, x, call)
+            return self.run_stages(features, transform_block_inputs, x, call)
         with AuxLosses(joins=True) as losses:
-            x = self.run_stages(on, transform_block_inputs, x, call)
-        call.trace.aux_losses = losses.by_name
-        return x, call.finished(x, return_gumbel_log_probs)
+            x = self.run_stages(features, transform_block_inputs, x, call)
+        call.intermediates.aux_losses = losses.by_name
+        return x, call.finish(x, return_gumbel_log_probs)
 
-    def run_stages(self, on: Features, transform: Any, x: Tensor, call: StackCall) -> Tensor:
+    def run_stages(self, features: Features, transform: Any, x: Tensor, call: StackCall) -> Tensor:
         """Run the layers and the final norm, with what features do around them."""
-        run = functools.partial(self.run_layers, on, transform)
-        for open_stream in on.open:
+        run = functools.partial(self.run_layers, features, transform)
+        for open_stream in features.stack_input:
             x = open_stream(x, call)
         steps = range(len(call.order))
-        x = run(x, call, steps) if on.through is None else on.through(run, x, call)
+        x = run(x, call, steps) if features.execute_layers is None else features.execute_layers(run, x, call)
         if call.keeps == 'all':
             call.keep('layer_hiddens', x)
-        for close_stream in on.close:
+        for close_stream in features.stack_output:
             x = close_stream(x, call)
-        if on.finish is not None:
-            return on.finish(x, call)
+        if features.finish is not None:
+            return features.finish(x, call)
         return call.norm(self.final_norm, x) if call.norm_inputs else self.final_norm(x)
 
-    def run_layers(self, on: Features, transform: Any, x: Tensor, call: StackCall, steps: Sequence[int]) -> Tensor:
+    def run_layers(
+        self, features: Features, transform: Any, x: Tensor, call: StackCall, steps: Sequence[int]
+    ) -> Tensor:
         """Run those layers whose turn it is in `steps`."""
         layers, block = self.current_layers(), self.len_default_block
         if call.shared['a']:
@@ -799,14 +807,14 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
         for call.step in steps:
             layer = layers[call.order[call.step]]
             if transform is not None and call.step and call.step % block == 0:
-                x = transformed(transform, call.step // block + 1, x)
-            call.left_out = bool(on.skips and on.collect('skips', layer, call))
-            for arrive in on.arrive:
+                x = transform_layer(transform, call.step // block + 1, x)
+            call.left_out = bool(features.should_skip and features.collect('should_skip', layer, call))
+            for arrive in features.layer_input:
                 x = arrive(x, layer, call)
             if call.left_out:
-                call.leave_out(layer, x)
+                call.skip_layer(layer, x)
             else:
-                x = layer(x, call, on)
+                x = layer(x, call, features)
             if call.keeps == 'all' and ((call.step + 1) % block == 0 or call.step + 1 == len(layers)):
                 call.keep('block_hiddens', x)
         return x
@@ -814,7 +822,7 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
     def current_layers(self) -> tuple[Any, ...]:
         """Return what runs at each place of `layers`, which others may have replaced or assigned."""
         self.check_assigned()
-        return layers_of(self.layers, self.layer_types, Layer, LayerParts)
+        return get_layers(self.layers, self.layer_types, Layer, LayerParts)
 
 
 KINDS.update(dict.fromkeys('ac', Kind(AttentionLayers.build_branch, attends=True)))
@@ -926,11 +934,11 @@ class Wrapper(Abilities, GivesOutputs, UpdatesStack, Configurable):
     attention_pool = AttentionPool
 
     def _compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
-        on = super()._compose(features, flags)
+        active = super()._compose(features, flags)
         if getattr(self, 'max_mem_len', 0):
             refuse_own_stack(self.attn_layers, 'max_mem_len', 'which of its hidden states are memories is not known')
-        self.num_memory_tokens = next((f.num_memory_tokens for f in on.active if 'num_memory_tokens' in f.flags), 0)
-        return on
+        self.num_memory_tokens = next((f.num_memory_tokens for f in active.active if 'num_memory_tokens' in f.flags), 0)
+        return active
 
     def run_stack(
         self, x: Tensor, call: ModelCall, mask: Tensor | None, mems: Any, keeps: str | None, kwargs: dict[str, Any]
@@ -940,7 +948,7 @@ class Wrapper(Abilities, GivesOutputs, UpdatesStack, Configurable):
         `keeps` says what the call's trace holds of what the layers leave behind: 'all', which takes memory, 'past' for
         the cache, or None.
         """
-        on, real, start = call.on, None, call.inputs.get('seq_start_pos')
+        features, token_mask, start = call.features, None, call.inputs.get('seq_start_pos')
         if kwargs:
             check_model_inputs(self, known_stack(self.attn_layers), kwargs)
         if call.cache is not None or mems is not None:
@@ -948,26 +956,26 @@ class Wrapper(Abilities, GivesOutputs, UpdatesStack, Configurable):
         if start is not None and call.cache is None and not keeps:
             check_range(start, 'seq_start_pos', 0, call.tokens, 'numbers')
         keeps = call.keeps = 'all' if is_hooked(self.attn_layers) else call.keeps or keeps
-        for transform in on.lengthen:
+        for transform in features.prepend_prefix:
             x = transform(x, call)
         if call.cache is not None:
             call.check_front(self)
-        moves = call.leading > 0 and start is not None  # the padding, in front of the tokens in front
+        moves = call.num_prefix_tokens > 0 and start is not None  # the padding, in front of the tokens in front
         if moves and kwargs.get('attn_mask') is not None:
             raise ValueError(
                 '`attn_mask` does not go with `seq_start_pos` and tokens in front: they move behind the padding'
             )
-        if mask is not None or call.front or call.cache is not None:
-            call.mask = call.full_mask(mask, x.shape[0], x.device)
-            real = call.real_keys(mask)
-        if call.leading or call.inputs.get('pos') is not None:
-            kwargs = call.lengthened(self, kwargs, real)
+        if mask is not None or call.prefix_parts or call.cache is not None:
+            call.mask = call.make_full_mask(mask, x.shape[0], x.device)
+            token_mask = call.select_key_mask(mask)
+        if call.num_prefix_tokens or call.inputs.get('pos') is not None:
+            kwargs = call.extend_inputs(self, kwargs, token_mask)
         kwargs = {**kwargs, 'mems': mems}
-        for transform in on.stack_inputs:
+        for transform in features.stack_inputs:
             kwargs = transform(kwargs, call)
 
         def run(x: Tensor, cache: Any = call.cache) -> Any:
-            options = dict(mask=real, cache=cache, input_not_include_cache=call.before is None)
+            options = dict(mask=token_mask, cache=cache, input_not_include_cache=call.before is None)
             x = x if call.before is None else torch.cat((call.before, x), dim=1)
             if not keeps:
                 return run_stack(self.attn_layers, x, None, {**options, **kwargs})
@@ -975,17 +983,21 @@ class Wrapper(Abilities, GivesOutputs, UpdatesStack, Configurable):
                 return run_stack(self.attn_layers, x, keeps, {**options, **kwargs})
 
         moves = moves and not call.continues
-        x = call.behind_padding(x) if moves else x
-        x, trace = run(x) if on.passes is None else on.passes(run, x, call)
-        trace.aux_losses = call.losses.by_name
-        if real is not None:
-            call.new_states['real'] = Buffer(real.unsqueeze(-1))
-        trace.model_states = call.new_states
-        trace.leading, trace.initial_embeds, call.trace = call.leading, call.trace.initial_embeds, trace
-        x = call.before_padding(x) if moves else x
-        for transform in on.shorten:
+        x = call.move_after_padding(x) if moves else x
+        x, intermediates = run(x) if features.execute_stack is None else features.execute_stack(run, x, call)
+        intermediates.aux_losses = call.losses.by_name
+        if token_mask is not None:
+            call.new_states['real'] = Buffer(token_mask.unsqueeze(-1))
+        intermediates.model_states = call.new_states
+        intermediates.leading, intermediates.initial_embeds, call.intermediates = (
+            call.num_prefix_tokens,
+            call.intermediates.initial_embeds,
+            intermediates,
+        )
+        x = call.move_before_padding(x) if moves else x
+        for transform in features.strip_prefix:
             x = transform(x, call)
-        trace.last_layer_hiddens = x
+        intermediates.last_layer_hiddens = x
         return x
 
 
@@ -1025,8 +1037,8 @@ class TransformerWrapper(ReadsTokens, Wrapper):
         logits_dim: Annotated[int | None, 'width of the logits, `num_tokens` if None', size | none] = None,
         logits_bias: Annotated[bool, 'add a bias to the logits, also with `tie_embedding`', boolean] = False,
         return_only_embed: Annotated[bool, 'return embeddings, without an output head', boolean] = False,
-        token_emb: Annotated[nn.Module | None, 'custom token embedding', an_instance(nn.Module) | none] = None,
-        to_logits: Annotated[nn.Module | None, 'custom output head', an_instance(nn.Module) | none] = None,
+        token_emb: Annotated[nn.Module | None, 'custom token embedding', instance_of(nn.Module) | none] = None,
+        to_logits: Annotated[nn.Module | None, 'custom output head', instance_of(nn.Module) | none] = None,
         max_mem_len: Annotated[
             int, 'number of hidden states that are returned as memories (Transformer-XL)', count
         ] = 0,
@@ -1051,7 +1063,7 @@ class TransformerWrapper(ReadsTokens, Wrapper):
         self.features = self._compose(features, flags).setup()
         keep_none(self, OF_MODEL)
         self.emb_dropout = nn.Dropout(emb_dropout)
-        self.project_emb = projection_of(self, project_emb, bool(project_emb_bias))
+        self.project_emb = get_projection(self, project_emb, bool(project_emb_bias))
         self.to_logits: Any = build_head(self, to_logits)
         sort_members(self, MEMBERS_OF_MODEL)
         if type(self).init_ is not TransformerWrapper.init_:
@@ -1134,7 +1146,7 @@ class TransformerWrapper(ReadsTokens, Wrapper):
         x = self._check_ids(x, kwargs, (return_logits_and_embeddings or return_logit_entropies), logits_to_keep)
         intermediates = return_intermediates or return_embeddings_and_intermediates
         asked = (return_logit_entropies, return_attn_z_loss, attn_z_loss_weight)
-        wants = Wants(intermediates, return_mems, return_attn, detach_mems, *asked)
+        request = OutputRequest(intermediates, return_mems, return_attn, detach_mems, *asked)
         if return_embeddings and return_logits_and_embeddings:
             raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
         # how many tokens there are, a user's module says by what it makes of them
@@ -1145,14 +1157,14 @@ class TransformerWrapper(ReadsTokens, Wrapper):
             raise ValueError('`return_readout` does not go with `return_logit_entropies`: there are no logits')
         call.ids, call.returns_readout = x if others else None, return_readout
         options = {} if others else token_emb_kwargs or {}
-        x = call.embedded(self, embeds, functools.partial(self._embed, call=call, token_emb_kwargs=options))
+        x = call.embed_whole(self, embeds, functools.partial(self._embed, call=call, token_emb_kwargs=options))
         mems = None if mems is None else self.shifted(mems)
-        call.maps_apart = wants.mems_alone
-        x = self.run_stack(x, call, mask, mems, wants.keeps, kwargs)
+        call.maps_apart = request.mems_alone
+        x = self.run_stack(x, call, mask, mems, request.keeps, kwargs)
         front = None if call.continues else call.inputs.get('prepend_embeds')
         prefix = 0 if front is None else front.shape[1]
         pooled = x
-        for transform in call.on.pool:
+        for transform in call.features.pool:
             pooled = transform(pooled, call)
         # what is read from all tokens, or from others, has no prefix
         hidden: Any = x[:, prefix:] if excise_prepend_embeds and pooled is x else pooled
@@ -1161,22 +1173,22 @@ class TransformerWrapper(ReadsTokens, Wrapper):
         if not only_embed or return_logits_and_embeddings:
             kept = hidden if logits_to_keep is None else hidden[:, -logits_to_keep:]
             logits = self.read_later(kept, call, to_logits_kwargs or {})
-        call.trace.logits = None if return_readout else logits
+        call.intermediates.logits = None if return_readout else logits
         out = (logits, hidden) if return_logits_and_embeddings else hidden if only_embed else logits
-        if wants.keeps or call.on.answer:
-            return self.returned(out, wants, call, mems, logits, hidden)
+        if request.keeps or call.features.model_output:
+            return self.returned(out, request, call, mems, logits, hidden)
         return out
 
     def read_later(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
         """Return the logits, or with `return_readout` a `Readout` that computes them or their loss."""
-        return (readout_of if call.returns_readout else type(self).read_out)(self, x, call, to_logits_kwargs)
+        return (get_readout if call.returns_readout else type(self).read_out)(self, x, call, to_logits_kwargs)
 
     def read_out(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
         """Hidden states (... d) as logits (... l), a tuple if there are several heads."""
-        for transform in call.on.spread:
+        for transform in call.features.head_input:
             x = transform(x, call)
         logits = self.to_logits(x, **to_logits_kwargs)
-        for transform in call.on.logits:
+        for transform in call.features.logits:
             logits = each_head(lambda one, transform=transform: transform(one, call), logits)
         return logits
 
@@ -1189,14 +1201,14 @@ class TransformerWrapper(ReadsTokens, Wrapper):
         codes = call.ids is not None and call.ids.shape != ids.shape[:2]
         call.like_tokens = ids if codes or call.ids is None else call.ids
         embeds = ids if call.ids is not None else self.token_emb(ids, **token_emb_kwargs)
-        for transform in call.on.token_embeds:
+        for transform in call.features.token_embeds:
             embeds = transform(embeds, call)
         x: Any = embeds
-        for term in call.on.embed:
+        for term in call.features.embed:
             added = term(call)
             x = x if added is None else x + added
-        x = call.cleared(x) if call.hides else x
-        for transform in call.on.embedded:
+        x = call.zero_hidden_tokens(x) if call.hides else x
+        for transform in call.features.embedded:
             x = transform(x, call)
-        call.trace.initial_embeds = x
+        call.intermediates.initial_embeds = x
         return self.project_emb(self.emb_dropout(x))

@@ -26,9 +26,9 @@ from x_transformers.flags import (
     ConfigError,
     Configurable,
     Features,
-    an_instance,
     boolean,
     count,
+    instance_of,
     integer,
     is_int,
     none,
@@ -36,8 +36,8 @@ from x_transformers.flags import (
     positive,
     size,
 )
-from x_transformers.generation.choice import Choice
-from x_transformers.generation.engine import Decoding, evaluating
+from x_transformers.generation.choice import TokenSampler
+from x_transformers.generation.engine import Decoding, eval_modules
 from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import even_prompts, require, top_k as top_k
 from x_transformers.objectives.test_time_training import (
@@ -51,8 +51,8 @@ from x_transformers.objectives.test_time_training import (
     row_means,
 )
 from x_transformers.training.items import count_items
-from x_transformers.training.losses import before_padding, read_of, readable
-from x_transformers.training.token_loss import Terms, later, token_losses, weighted_token_loss
+from x_transformers.training.losses import mask_before_padding, read_of, readable
+from x_transformers.training.token_loss import Terms, read_logits_later, token_losses, weighted_token_loss
 from x_transformers.x_transformers import Attention
 
 __all__ = [
@@ -99,7 +99,7 @@ class EpisodicMemoryWrapper(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'model of tokens, such as TransformerWrapper', instance_of(nn.Module)],
         episodic_mem_len: Annotated[int, 'number of learned key/value pairs per self-attention layer', size],
     ) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class XLAutoregressiveWrapper(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'causal model of tokens with `max_mem_len`', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'causal model of tokens with `max_mem_len`', instance_of(nn.Module)],
         ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
         pad_value: Annotated[
             int, 'padding id, used as input for `ignore_index` and after the end of a sequence', integer
@@ -179,7 +179,7 @@ class XLAutoregressiveWrapper(Configurable):
         ttt_custom_loss_module: Annotated[
             nn.Module | None,
             'inner loss, from (intermediates, mask (b, n)) to (b, n) or (b,); the next-token loss if None',
-            an_instance(nn.Module) | none,
+            instance_of(nn.Module) | none,
         ] = None,
         ttt_next_latent_loss: Annotated[
             bool, 'use the prediction of the next hidden state as the inner loss', boolean
@@ -245,7 +245,7 @@ class XLAutoregressiveWrapper(Configurable):
         segments = list(zip(ids.split(self.max_seq_len, dim=1), targets.split(self.max_seq_len, dim=1), strict=True))
         masks: Sequence[Tensor] = ()
         if counts_tokens(self.net):
-            masks = read_of(before_padding(x, self.ignore_index)).split(self.max_seq_len, dim=1)
+            masks = read_of(mask_before_padding(x, self.ignore_index)).split(self.max_seq_len, dim=1)
         total, aux, inputs = 0.0, AuxLosses(), kwargs
         with self.rows(x.shape[0]):
             for number, (segment, target) in enumerate(segments, start=1):
@@ -298,7 +298,7 @@ class XLAutoregressiveWrapper(Configurable):
                     return_intermediates=True,
                     detach_mems=detach or not outer,
                     **inputs,
-                    **({} if self.has_ttt else later(self.net)),  # where rows learn, heads may be theirs
+                    **({} if self.has_ttt else read_logits_later(self.net)),  # where rows learn, heads may be theirs
                 )
             if not learns:
                 total = weighted_token_loss(logits, target, counts, self.terms)
@@ -367,7 +367,7 @@ class XLAutoregressiveWrapper(Configurable):
         ids, leading = even_prompts(start_tokens, 'start_tokens', self.pad_value, next(self.net.parameters()).device)
         own: Any = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
         kwargs |= own | dict(generator=generator, eos_token=eos_token)
-        choice = Choice.for_wrapper(self, kwargs)
+        choice = TokenSampler.for_wrapper(self, kwargs)
         self.check(F.pad(ids, (0, 1)), mems, kwargs)
         decoding = Decoding(
             expert=SegmentReader(self, kwargs, mems, cache_kv=cache_kv),
@@ -380,7 +380,7 @@ class XLAutoregressiveWrapper(Configurable):
             pad_value=self.pad_value,
         )
         start = decoding.length
-        with evaluating(decoding.modules), self.rows(ids.shape[0]):
+        with eval_modules(decoding.modules), self.rows(ids.shape[0]):
             decoding.finish()
         generated = decoding.ids[:, start : decoding.length]
         return generated.reshape(*leading, generated.shape[-1])
@@ -388,8 +388,8 @@ class XLAutoregressiveWrapper(Configurable):
 
 def carried_by(net: Any, trace: LayerIntermediates) -> dict[str, Any]:
     """What a segment leaves to the next beside `mems`, as inputs of the net."""
-    on = getattr(net, 'features', None)
-    found = on.collect('carry', trace) if isinstance(on, Features) else ()
+    features = getattr(net, 'features', None)
+    found = features.collect('next_segment_inputs', trace) if isinstance(features, Features) else ()
     return {name: value for own in found for name, value in own.items()}
 
 

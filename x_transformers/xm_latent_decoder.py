@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_ids, check_range, checked, numbers_of, within
+from x_transformers.core.checks import check_ids, check_range, checked, mask_from_lengths, values_of
 from x_transformers.core.modes import draw_index, draw_number
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.flags import (
@@ -19,22 +19,29 @@ from x_transformers.flags import (
     ConfigError,
     Configurable,
     a_callable,
-    an_instance,
     boolean,
     each,
+    format_value,
+    instance_of,
     integer,
     is_int,
     is_number,
     none,
-    shown,
     size,
 )
-from x_transformers.generation.engine import evaluating, rows_of
+from x_transformers.generation.engine import eval_modules, get_rows
 from x_transformers.generation.methods import Prompts
-from x_transformers.generation.sampling import accurate, given_ids, padded_prompts, padded_rows, require
+from x_transformers.generation.sampling import given_ids, padded_prompts, padded_rows, require, to_float
 from x_transformers.training.items import count_items, share_of_items
-from x_transformers.training.losses import before_padding, predictable, read_of, readable, real_tokens, tell_padding
-from x_transformers.training.token_loss import Readout, Terms, later, single_losses
+from x_transformers.training.losses import (
+    mask_before_padding,
+    predictable,
+    read_of,
+    readable,
+    real_tokens,
+    tell_padding,
+)
+from x_transformers.training.token_loss import Readout, Terms, read_logits_later, single_losses
 
 __all__ = ['XMLatentDecoder', 'lowest_loss_winner_fn']
 
@@ -60,14 +67,14 @@ def as_candidate(out: Tensor | Readout) -> Tensor | Readout:
     return out.of(one) if isinstance(out, Readout) else one
 
 
-def of_winners(t: Tensor, winners: Tensor) -> Tensor:
+def select_winners(t: Tensor, winners: Tensor) -> Tensor:
     """What belongs to the best candidate of each row:  b k ..., b -> b ..."""
     return t[torch.arange(t.shape[0], device=t.device), winners]
 
 
 def repulsion(logits: Any, valid: Tensor) -> Tensor:
     """How far candidates (b k n l) disagree: mean KL of each to their mean, in nats, at the valid places (b n)."""
-    log_probs = accurate(logits).log_softmax(dim=-1)
+    log_probs = to_float(logits).log_softmax(dim=-1)
     probs = log_probs.exp()
     mean = probs.mean(dim=1, keepdim=True).clamp(min=torch.finfo(probs.dtype).tiny).log()
     apart = (probs * (log_probs - mean)).sum(dim=-1).mean(dim=1)
@@ -89,7 +96,7 @@ class XMLatentDecoder(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', instance_of(nn.Module)],
         num_latents: Annotated[int, 'number of latents prepended to the tokens', size] = 4,
         dim: Annotated[int | None, 'width of the embeddings of `net`', size | none] = None,
         latent_dim: Annotated[int | None, 'width of each latent, that of the embeddings if None', size | none] = None,
@@ -131,7 +138,7 @@ class XMLatentDecoder(Configurable):
         """A rule for each latent."""
         rules = (rule,) * self.num_latents if callable(rule) else tuple(rule)
         if not all(map(callable, rules)):
-            raise TypeError(f'`winner_fn` got {shown(rules)}, it must be a callable, or one for each latent')
+            raise TypeError(f'`winner_fn` got {format_value(rules)}, it must be a callable, or one for each latent')
         if len(rules) != self.num_latents:
             raise ValueError(f'`winner_fns` got {len(rules)} functions, it must be {self.num_latents}, one per latent')
         return rules
@@ -161,7 +168,9 @@ class XMLatentDecoder(Configurable):
             if not isinstance(latents, (list, tuple)) or not all(
                 one is None or torch.is_tensor(one) for one in latents
             ):
-                raise TypeError(f'`latents` got {shown(latents)}, it must be a tensor, or a list of tensors and None')
+                raise TypeError(
+                    f'`latents` got {format_value(latents)}, it must be a tensor, or a list of tensors and None'
+                )
             if len(latents) != self.num_latents:
                 raise ValueError(f'`latents` got {len(latents)} entries, it must have {self.num_latents}, or None each')
             shapes = [(rows, self.latent_dim) for rows in (1, batch)] + [(self.latent_dim,)]
@@ -212,7 +221,7 @@ class XMLatentDecoder(Configurable):
         rows = rows.repeat_interleave(k)
         parts, aux = [], AuxLosses()
         for at in torch.arange(b * k, device=ids.device).split(most or max(b * k, 1)):
-            own = rows_of(inputs, rows[at], b)
+            own = get_rows(inputs, rows[at], b)
             options = dict(prepend_embeds=prefix[at], excise_prepend_embeds=True, return_intermediates=keeps)
             with AuxLosses() as of_part:
                 parts.append(self.net(ids[rows[at]], **options, **own))
@@ -259,15 +268,15 @@ class XMLatentDecoder(Configurable):
         """
         seq = check_ids(seq, 'seq', 2 if return_loss else 1)
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | SET_HERE)
-        real = real_tokens(seq, mask, start=kwargs.get('seq_start_pos'))
-        seq = seq if real is None else seq.masked_fill(~real, self.ignore_index)
+        token_mask = real_tokens(seq, mask, start=kwargs.get('seq_start_pos'))
+        seq = seq if token_mask is None else seq.masked_fill(~token_mask, self.ignore_index)
         chosen = winner_fn if winner_fns is None else winner_fns
         rules = self.winner_fns if chosen is None else self.one_each(chosen)
         inputs = seq[:, :-1] if return_loss else seq
         ids = readable(inputs, self.ignore_index)
         if mask is not None:
             kwargs['mask'] = read_of(mask) if return_loss else mask
-        begun = lambda: before_padding(seq, self.ignore_index)  # noqa: E731
+        begun = lambda: mask_before_padding(seq, self.ignore_index)  # noqa: E731
         tell_padding(self.net, kwargs, lambda: read_of(begun()) if return_loss else begun())
         check_unless_none(size, max_batch_size=max_batch_size)
         check_unless_none(not_negative, repulsive_loss_weight=repulsive_loss_weight)
@@ -278,7 +287,7 @@ class XMLatentDecoder(Configurable):
         slot = self.slot(active_latent_index)
         keeps = return_loss and rules[slot] is not lowest_loss_winner_fn and not dropped
         if return_loss and not keeps and (dropped or weight == 0):
-            kwargs.update(later(self.net))
+            kwargs.update(read_logits_later(self.net))
         with AuxLosses(joins=not return_loss) as aux:
             if dropped:
                 logits, latents, trace = as_candidate(self.net(ids, **kwargs)), None, None
@@ -287,12 +296,12 @@ class XMLatentDecoder(Configurable):
                 logits, trace = self.read(ids, latents, max_batch_size or self.max_batch_size, keeps, kwargs)
         if not return_loss:
             return logits, latents
-        losses, valid = self.losses(logits, seq[:, 1:], None if real is None else predictable(real))
+        losses, valid = self.losses(logits, seq[:, 1:], None if token_mask is None else predictable(token_mask))
         winners = torch.zeros_like(losses[:, 0]).long() if dropped else self.winners(rules[slot], losses, trace)
         # a mean over rows that have targets; without candidates over targets, as everywhere
         of_rows = valid.any(dim=-1) if num_items_in_batch is None and not dropped else valid.sum(dim=-1)
         share = share_of_items(valid, num_items_in_batch)
-        loss = (of_winners(losses, winners) * of_rows).sum() / count_items(of_rows, num_items_in_batch)
+        loss = (select_winners(losses, winners) * of_rows).sum() / count_items(of_rows, num_items_in_batch)
         if weight > 0 and not dropped:
             loss = loss - weight * repulsion(logits, valid) * share
         return aux.added_to(loss, share)
@@ -312,7 +321,8 @@ class XMLatentDecoder(Configurable):
         winners = rule(*told)
         if not torch.is_tensor(winners) or winners.shape != (batch,) or winners.is_floating_point():
             raise ValueError(
-                f'`winner_fn` gave {shown(winners)}, it must give ({batch},) candidates, numbers from 0 to {count - 1}'
+                f'`winner_fn` gave {format_value(winners)}, it must give ({batch},) candidates, numbers from 0 to '
+                f'{count - 1}'
             )
         check_range(winners, 'winner_fn', 0, count - 1, 'candidates')
         return winners.long()
@@ -357,7 +367,7 @@ class XMLatentDecoder(Configurable):
             check_ids(torch.atleast_2d(ids), 'start_tokens', 1)
         refuse_own(kwargs, 'generate', SET_HERE)
         batch = len(prompts) if isinstance(prompts, list) else prompts.shape[:-1].numel()
-        with evaluating(list(self.modules())):
+        with eval_modules(list(self.modules())):
             latents = self.init_latents(latents, batch, generator=kwargs.get('generator'))
             if latents.ndim != 3:
                 raise ValueError('`latents` got candidates, see `generate_with_candidate_latents`')
@@ -383,19 +393,19 @@ class XMLatentDecoder(Configurable):
                               if None, the constructor's rule chooses by the loss of the prompts
         return_best_latents   return `(tokens, (candidates (b k m d), winners (b)))`
         """
-        start_tokens, real = padded_rows(start_tokens, 'start_tokens', 0, next(self.net.parameters()).device)
-        kwargs |= {} if real is None else {'prompt_lens': real.sum(dim=-1)}
+        start_tokens, token_mask = padded_rows(start_tokens, 'start_tokens', 0, next(self.net.parameters()).device)
+        kwargs |= {} if token_mask is None else {'prompt_lens': token_mask.sum(dim=-1)}
         start_tokens = check_ids(start_tokens, 'start_tokens', 1)
         generator = kwargs.get('generator')
         chosen, slot = winner_fn if winner_fns is None else winner_fns, self.slot(active_latent_index, generator)
         rules = self.winner_fns if chosen is None else self.one_each(chosen)
-        with evaluating(list(self.modules())):
+        with eval_modules(list(self.modules())):
             latents = self.candidate_latents(latents, start_tokens.shape[0], candidates, slot, generator)
             mask, lens = kwargs.get('mask'), kwargs.get('prompt_lens')
             if lens is not None:
                 padded_prompts(start_tokens, lens, 0)
-                lens = numbers_of(lens, 'prompt_lens').to(start_tokens.device).flatten()
-                mask = within(lens, start_tokens.shape[1])
+                lens = values_of(lens, 'prompt_lens').to(start_tokens.device).flatten()
+                mask = mask_from_lengths(lens, start_tokens.shape[1])
             inputs = {} if mask is None else {'mask': mask}
             inputs |= {name: kwargs[name] for name in ('context', 'context_mask') if name in kwargs}
             logits, trace = self.read(start_tokens, latents, self.max_batch_size, chosen is None, inputs)
@@ -406,5 +416,5 @@ class XMLatentDecoder(Configurable):
                 )
                 told = losses, trace
             winners = self.winners(rules[slot], *told)
-        tokens = self.generate(start_tokens, seq_len, latents=of_winners(latents, winners), **kwargs)
+        tokens = self.generate(start_tokens, seq_len, latents=select_winners(latents, winners), **kwargs)
         return (tokens, (latents, winners)) if return_best_latents else tokens

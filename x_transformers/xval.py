@@ -15,19 +15,19 @@ from torch.nn.utils.rnn import pad_sequence
 from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import (
-    a_tensor,
     as_mask,
     as_number,
     check_device,
     check_ids,
+    check_tensor,
     checked,
-    numbers_of,
-    within,
+    mask_from_lengths,
+    values_of,
 )
-from x_transformers.core.model_calls import ModelCall, Wants, open_model
-from x_transformers.core.modes import accurate, at_least_float, clamped_to
+from x_transformers.core.model_calls import ModelCall, OutputRequest, open_model
+from x_transformers.core.modes import at_least_float, clamp_to_dtype, to_float
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
-from x_transformers.core.own_modules import a_stack, given_whole, known_stack
+from x_transformers.core.own_modules import a_stack, gets_whole_input, known_stack
 from x_transformers.features.derived import MEMBERS_OF_MODEL, sort_members
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -47,17 +47,17 @@ from x_transformers.flags import (
     ConfigError,
     Configurable,
     Feature,
-    an_instance,
     count,
+    instance_of,
     integer,
     is_int,
     none,
     number,
     size,
 )
-from x_transformers.generation.choice import Choice
-from x_transformers.generation.engine import Decoding, Reader
-from x_transformers.generation.exits import going
+from x_transformers.generation.choice import TokenSampler
+from x_transformers.generation.engine import Decoding, IncrementalModel
+from x_transformers.generation.exits import is_unfinished
 from x_transformers.generation.methods import Prompts
 from x_transformers.generation.sampling import (
     align_right,
@@ -69,12 +69,12 @@ from x_transformers.generation.sampling import (
 )
 from x_transformers.keywords import Unpack, XValTransformerWrapperKeywords
 from x_transformers.training.items import count_items, share_of_items
-from x_transformers.training.losses import before_padding, predictable, read_of, real_tokens, tell_padding
+from x_transformers.training.losses import mask_before_padding, predictable, read_of, real_tokens, tell_padding
 from x_transformers.training.token_loss import (
     Terms,
-    later,
+    get_readout,
     may_read_later,
-    readout_of,
+    read_logits_later,
     single_losses,
     weighted_token_loss,
 )
@@ -164,7 +164,7 @@ class XValTransformerWrapper(Wrapper):
         self.token_emb = TokenEmbedding(self.emb_dim, num_tokens)
         self.features = self._compose(features, flags).setup()
         self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
-        self.to_logits = self.features.pick('readout', self._new_head)()
+        self.to_logits = self.features.select('readout', self._new_head)()
         self.to_numerical_output = nn.Sequential(nn.Linear(self.dim, 1), Rearrange('... 1 -> ...'))
         sort_members(self, MEMBERS_OF_MODEL)
 
@@ -191,21 +191,21 @@ class XValTransformerWrapper(Wrapper):
     ) -> Any:
         x = check_ids(x, num_tokens=self.num_tokens)
         x_num = check_numbers(x_num, 'x_num', x)
-        wants = Wants(return_intermediates, return_mems, return_attn, detach_mems)
+        request = OutputRequest(return_intermediates, return_mems, return_attn, detach_mems)
         call: Any = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
-        h = call.embedded(self, (x, x_num), lambda given: self.embed_all(*given, call=call))
-        call.maps_apart = wants.mems_alone
-        h = self.run_stack(h, call, mask, mems, wants.keeps, kwargs)
-        h = call.on.chain('pool', h, call)
+        h = call.embed_whole(self, (x, x_num), lambda given: self.embed_all(*given, call=call))
+        call.maps_apart = request.mems_alone
+        h = self.run_stack(h, call, mask, mems, request.keeps, kwargs)
+        h = call.features.apply('pool', h, call)
         out = h
         if not return_embeddings:
-            logits = (readout_of if return_readout else type(self).read_out)(self, h, call, {})
+            logits = (get_readout if return_readout else type(self).read_out)(self, h, call, {})
             out = logits, self.to_numerical_output(h)
-            call.trace.logits = None if return_readout else logits
-        return self.returned(out, wants, call, mems, None, h)
+            call.intermediates.logits = None if return_readout else logits
+        return self.returned(out, request, call, mems, None, h)
 
     def read_out(self, h: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Tensor:
-        return call.on.chain('logits', self.to_logits(h, **to_logits_kwargs), call)
+        return call.features.apply('logits', self.to_logits(h, **to_logits_kwargs), call)
 
     @property
     def can_return_readout(self) -> bool:
@@ -213,19 +213,19 @@ class XValTransformerWrapper(Wrapper):
 
     def embed_all(self, x: Tensor, x_num: Tensor, call: ModelCall) -> Tensor:
         """Embed tokens and numbers, add positions and further inputs, and bring them to the width of the stack."""
-        numbers = call.cleared(x_num.unsqueeze(-1)).squeeze(-1)
+        numbers = call.zero_hidden_tokens(x_num.unsqueeze(-1)).squeeze(-1)
         call.like_tokens = self._embed(x, numbers)
-        h = call.cleared(sum(call.on.collect('embed', call), call.like_tokens))
-        call.trace.initial_embeds = h = self.project_emb(call.on.chain('embedded', h, call))
+        h = call.zero_hidden_tokens(sum(call.features.collect('embed', call), call.like_tokens))
+        call.intermediates.initial_embeds = h = self.project_emb(call.features.apply('embedded', h, call))
         return h
 
     def _embed(self, x: Tensor, x_num: Tensor) -> Tensor:
         scale = torch.where(x == self.numerical_token_id, x_num, 1.0)
         embedded = self.token_emb(x)
-        exact = accurate(embedded)  # numbers may be beyond the range of float16
-        return clamped_to(exact * rearrange(scale.to(exact.dtype), 'b n -> b n 1'), embedded.dtype)
+        exact = to_float(embedded)  # numbers may be beyond the range of float16
+        return clamp_to_dtype(exact * rearrange(scale.to(exact.dtype), 'b n -> b n 1'), embedded.dtype)
 
-    def outline(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
         return {
             'embed': f'ids and numbers, each (b n) -> (b n {self.emb_dim})',
             'readout': f'(b n {self.dim}) -> logits, {type(self.to_logits).__name__}, and numbers (b n)',
@@ -253,7 +253,7 @@ SET_BY_LOSS = {
 
 
 class Growing:
-    """A model of tokens and numbers as one of tokens, for `Reader`: the numbers so far are held here.
+    """A model of tokens and numbers as one of tokens, for `IncrementalModel`: the numbers so far are held here.
 
     b n -> b n (l + 1), the last entry being the number
     """
@@ -262,17 +262,17 @@ class Growing:
         self.net, self.numbers = net, numbers
         self.max_seq_len, self.can_cache_kv = net.max_seq_len, net.can_cache_kv
         self.can_cache_kv_outside_max_seq_len = net.can_cache_kv_outside_max_seq_len
-        self.reads_whole = given_whole(net)
+        self.reads_whole = gets_whole_input(net)
 
     def __call__(self, x: Tensor, return_intermediates: bool = False, **kwargs: Any) -> Any:
         numbers = self.numbers[:, self.numbers.shape[1] - x.shape[1] :]
         out = self.net(x, numbers, return_intermediates=return_intermediates, **kwargs)
-        (logits, number), trace = out if return_intermediates else (out, None)
+        (logits, number), intermediates = out if return_intermediates else (out, None)
         joined = torch.cat((logits, number.to(logits.dtype).unsqueeze(-1)), dim=-1)
-        return (joined, trace) if return_intermediates else joined
+        return (joined, intermediates) if return_intermediates else joined
 
 
-class NumberReader(Reader):
+class NumberReader(IncrementalModel):
     """Reads tokens and the `numbers` (b, t) so far, and notes the number that is predicted next."""
 
     numbers: Tensor
@@ -298,7 +298,7 @@ class XValAutoregressiveWrapper(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'causal XValTransformerWrapper', an_instance(XValTransformerWrapper)],
+        net: Annotated[nn.Module, 'causal XValTransformerWrapper', instance_of(XValTransformerWrapper)],
         ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
         pad_value: Annotated[
             int, 'padding id, used as input for `ignore_index` and before shorter prompts', integer
@@ -342,21 +342,21 @@ class XValAutoregressiveWrapper(Configurable):
         targets, target_numbers = x[:, 1:], x_num[:, 1:]
         counts, unread = ~ignored[:, 1:], ignored[:, :-1]
         if kwargs.get('mask') is not None:
-            mask = a_tensor(kwargs['mask'], 'mask')
+            mask = check_tensor(kwargs['mask'], 'mask')
             mask = as_mask(mask, 'mask', b, n - (mask.ndim == 2 and mask.shape[-1] == n - 1), like=x)
             kwargs['mask'] = mask if mask.shape[1] < n else read_of(mask)
             counts, unread = counts & mask[:, : n - 1] & mask[:, 1 - n :], unread | ~mask[:, : n - 1]
         if kwargs.get('seq_start_pos') is not None:
-            real: Any = real_tokens(x, start=kwargs['seq_start_pos'])
-            counts, unread = counts & predictable(real), unread | ~real[:, :-1]
-        tell_padding(self.net, kwargs, lambda: read_of(before_padding(x, self.ignore_index)))
+            token_mask: Any = real_tokens(x, start=kwargs['seq_start_pos'])
+            counts, unread = counts & predictable(token_mask), unread | ~token_mask[:, :-1]
+        tell_padding(self.net, kwargs, lambda: read_of(mask_before_padding(x, self.ignore_index)))
 
         ids, numbers = x[:, :-1].masked_fill(unread, self.pad_value), x_num[:, :-1].masked_fill(unread, 1.0)
         with AuxLosses() as aux:
-            logits, predicted = self.net(ids, numbers, **kwargs, **later(self.net))
+            logits, predicted = self.net(ids, numbers, **kwargs, **read_logits_later(self.net))
         # What is no number, or hidden, may be NaN: it is left out before it is squared.
         without = ~counts | (targets != self.net.numerical_token_id)
-        squares = accurate(predicted).masked_fill(without, 0.0) - accurate(target_numbers).masked_fill(without, 0.0)
+        squares = to_float(predicted).masked_fill(without, 0.0) - to_float(target_numbers).masked_fill(without, 0.0)
         squares = squares.square()
         entropies, terms = None, Terms(self.ignore_index)
         if return_loss_breakdown:
@@ -410,13 +410,13 @@ class XValAutoregressiveWrapper(Configurable):
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
         own: Any = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
         kwargs |= own | dict(generator=generator)
-        choice = Choice.for_wrapper(self, kwargs)
+        choice = TokenSampler.for_wrapper(self, kwargs)
         refuse_own(kwargs, 'generate', SET_BY_GENERATION)
         weight = next(self.net.parameters())
-        tokens, real = padded_rows(start_tokens, 'start_tokens', self.pad_value, weight.device)
-        if real is not None:
+        tokens, token_mask = padded_rows(start_tokens, 'start_tokens', self.pad_value, weight.device)
+        if token_mask is not None:
             require(prompt_lens is None, 'prompt_lens', prompt_lens, 'None for lists, which have their own lengths')
-            prompt_lens = real.sum(dim=-1)
+            prompt_lens = token_mask.sum(dim=-1)
         if not torch.is_tensor(start_numbers):
             start_numbers = padded_numbers(start_numbers, 'start_numbers').to(weight)
         prompt_lens, left_pad = take_padding(tokens, prompt_lens, kwargs)
@@ -425,7 +425,7 @@ class XValAutoregressiveWrapper(Configurable):
         start, numbers = ids.shape[1], start_numbers.reshape(ids.shape[0], start_numbers.shape[-1])[:, : ids.shape[1]]
         numbers = numbers if pads is None else align_right(numbers, start - pads, 1.0)
         if left_pad is not None:
-            pads, numbers = left_pad, numbers.masked_fill(within(left_pad, start), 1.0)
+            pads, numbers = left_pad, numbers.masked_fill(mask_from_lengths(left_pad, start), 1.0)
         reader = NumberReader(Growing(self.net, numbers), kwargs, cache_kv=cache_kv, slides=slide_cache)
         reader.numbers = F.pad(numbers, (0, seq_len))
         decoding = Decoding(
@@ -440,7 +440,7 @@ class XValAutoregressiveWrapper(Configurable):
         )
         decoding.finish()
         new = decoding.ids[:, start : decoding.length]
-        numeric = decoding.generated((new == self.net.numerical_token_id) & going(new, decoding.endings))
+        numeric = decoding.generated((new == self.net.numerical_token_id) & is_unfinished(new, decoding.endings))
         numbers = decoding.generated(reader.numbers[:, start:]).masked_fill(~numeric, torch.nan)
         return GenerateReturn(decoding.generated(new), numbers, numeric)
 
@@ -448,5 +448,5 @@ class XValAutoregressiveWrapper(Configurable):
 def padded_numbers(value: Any, name: str) -> Tensor:
     """Return numbers as a tensor, rows of unequal length (b, n) padded with 1."""
     if isinstance(value, (list, tuple)) and len({len(row) for row in value if hasattr(row, '__len__')}) > 1:
-        return pad_sequence([numbers_of(row, name).float() for row in value], batch_first=True, padding_value=1.0)
-    return numbers_of(value, name)
+        return pad_sequence([values_of(row, name).float() for row in value], batch_first=True, padding_value=1.0)
+    return values_of(value, name)

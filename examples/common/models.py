@@ -10,7 +10,7 @@ from common.folders import checkpoints
 from common.options import Stop
 from common.tokens import Bytes, Codec, tokenizer_in
 from x_transformers import TransformerWrapper, pretrained
-from x_transformers.core.files import Present
+from x_transformers.core.files import StampedFile
 
 
 def find(wanted: str | None, option: str) -> Path:
@@ -26,7 +26,7 @@ def find(wanted: str | None, option: str) -> Path:
         raise Stop(f'{option} {folder} {"is no folder" if folder.exists() else "does not exist"}')
     if checkpoints(folder):
         return checkpoints(folder)[-1]
-    if not (Present(folder) / 'config.json').is_file():
+    if not (StampedFile(folder) / 'config.json').is_file():
         raise Stop(f'{option} {folder} holds no checkpoint of train_lm.py and no config.json')
     return folder
 

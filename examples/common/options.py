@@ -109,10 +109,10 @@ def route_flags(flags: dict[str, str], models: tuple[type, ...], own: set[str]) 
     if not flags:
         return routed
     try:
-        from x_transformers.flags import accepted, did_you_mean
+        from x_transformers.flags import accepted_keywords, did_you_mean
     except ModuleNotFoundError:
         raise Stop('--set needs the flag table, x_transformers.flags, which this installation lacks') from None
-    tables = [accepted(model) for model in models]
+    tables = [accepted_keywords(model) for model in models]
     for name, text in flags.items():
         if name in own:
             raise Stop(f'--set {name}: this is not set by flag, see --help')

@@ -596,17 +596,17 @@ def features_of_users(pair: Pair) -> None:
     from x_transformers.features import AttentionFeature, StackFeature
 
     class OfHeads(AttentionFeature):
-        cuts: dict[str, Any] = {}  # noqa: RUF012
+        tp_shards: dict[str, Any] = {}  # noqa: RUF012
 
-        def result(self, out: Tensor, call: Any) -> Tensor:
+        def layer_output(self, out: Tensor, call: Any) -> Tensor:
             call.add_loss('size', out.square().mean())
             return out
 
     class OfTokens(StackFeature):
-        cuts: dict[str, Any] = {}  # noqa: RUF012
+        tp_shards: dict[str, Any] = {}  # noqa: RUF012
         refuses: dict[str, str] = {'documents': ''}  # noqa: RUF012
 
-        def arrive(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+        def layer_input(self, x: Tensor, layer: Any, call: Any) -> Tensor:
             call.add_loss('stream', x.square().mean())
             return x
 
@@ -755,12 +755,12 @@ def test_modules_and_features_of_users_are_refused_by_class() -> None:
     from x_transformers.x_transformers import Attention
 
     class Tanh(AttentionFeature):
-        def result(self, out: Tensor, call: Any) -> Tensor:
+        def layer_output(self, out: Tensor, call: Any) -> Tensor:
             return out.tanh()
 
     class Reader(StackFeature):
-        def attended(self, layer: Any, intermediates: Any, call: Any) -> None:
-            call.own(self).values = intermediates.values
+        def on_attention(self, layer: Any, intermediates: Any, call: Any) -> None:
+            call.ctx(self).values = intermediates.values
 
     class Own(Attention):
         def forward(self, *args: Any, **inputs: Any) -> Any:

@@ -67,7 +67,7 @@ BUGS = {
     ]),
     'pretrained/folders.py': ('test_pretrained_sources.py', [
         ('a file that is named stands for its folder', '    return ModelLocation(folder, name)\n\n\ndef', '    return ModelLocation(folder)\n\n\ndef'),
-        ('a set on its way is not seen', 'path = Present(folder) / CONFIG', 'path = folder / CONFIG', 'test_saving.py'),
+        ('a set on its way is not seen', 'path = StampedFile(folder) / CONFIG', 'path = folder / CONFIG', 'test_saving.py'),
     ]),
     'pretrained/foreign.py': ('test_pretrained_sources.py', [
         ('a file that is cut off is read', 'if size < wanted:', 'if False:'),

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from einops import pack, unpack
 from torch import Tensor
 
-from x_transformers.core.modes import accurate
+from x_transformers.core.modes import to_float
 
 T = TypeVar('T')
 
@@ -100,7 +100,7 @@ def in_dtype_of(t: Tensor, result: Tensor) -> Tensor:
 
 def log(t: Tensor, eps: float = 1e-20) -> Tensor:
     """Compute  log(max(t, eps))  in float32 at least."""
-    return in_dtype_of(t, accurate(t).clamp(min=eps).log())
+    return in_dtype_of(t, to_float(t).clamp(min=eps).log())
 
 
 def masked_mean(
@@ -112,7 +112,7 @@ def masked_mean(
     if mask is None:
         return t.mean(dim=axes, keepdim=keepdim)
     mask = mask[(...,) + (None,) * (t.ndim - mask.ndim)].expand_as(t)
-    exact = accurate(t)
+    exact = to_float(t)
     total = exact.masked_fill(~mask, 0.0).sum(dim=axes, keepdim=keepdim)
     return in_dtype_of(t, total / mask.to(exact.dtype).sum(dim=axes, keepdim=keepdim).clamp(min=eps))
 

@@ -19,13 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.modes import accurate
-from x_transformers.core.notes import TakesNotes
+from x_transformers.core.modes import to_float
+from x_transformers.core.notes import HasContexts
 
 __all__ = ['AuxLosses', 'NamedLosses']
 
 
-class Gathering(threading.local):
+class OpenLosses(threading.local):
     """Who gathers losses in this thread. The list stays and its entries change: early compilers follow that."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Gathering(threading.local):
         self.named: list[NamedLosses] = []
 
 
-gathering = Gathering()
+gathering = OpenLosses()
 
 
 @dataclass(eq=False)
@@ -43,7 +43,7 @@ class ByName:
     by_name: dict[str, Tensor] = field(default_factory=dict, init=False)
 
     def add(self, name: str, value: Tensor) -> None:
-        value = accurate(value)
+        value = to_float(value)
         self.by_name[name] = self.by_name[name] + value if name in self.by_name else value
 
 
@@ -78,7 +78,7 @@ class AuxLosses(ByName):
 
     def added_to(self, loss: Tensor, share: Any = 1) -> Tensor:
         """A loss with `share` times the sum of all, in float32 at least."""
-        loss = accurate(loss)
+        loss = to_float(loss)
         for name, value in self.by_name.items():
             added = value.to(loss.device) * share
             loss = loss + added
@@ -105,7 +105,7 @@ class NamedLosses(ByName):
         gathering.named.remove(self)
 
 
-class Unheard(AuxLosses):
+class IgnoredLosses(AuxLosses):
     """Around what is computed a second time, to be looked at: its losses were counted."""
 
     def __enter__(self) -> AuxLosses:
@@ -114,13 +114,13 @@ class Unheard(AuxLosses):
         return self
 
 
-def in_backward() -> bool:
+def is_in_backward() -> bool:
     """Whether this is run again by a backward pass, as checkpoints are: its losses were counted."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 @dataclass(kw_only=True)
-class AddsLosses(TakesNotes):
+class AddsLosses(HasContexts):
     """What the call of every level offers to features.
 
     `training` is that of the module that was called; `in_part` says that the call is one of several parts.
@@ -149,5 +149,5 @@ class AddsLosses(TakesNotes):
                 'must be neither `row_wise` nor `by_token`'
             )
         for around in gathering.open if self.training else ():
-            if around.again or not in_backward():
+            if around.again or not is_in_backward():
                 around.add(name, value)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from x_transformers.flags import Check, ConfigError, Features, Remembered, did_you_mean, warn_once
-from x_transformers.flags.declared import check_remembered
+from x_transformers.flags.declared import check_states
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Kind:
             if not callable(value) and (name == 'build' or value is not None):
                 raise ConfigError(f'`{name}` of a Kind got {value!r}, it must be a function')
         if self.remembers is not None and not callable(self.remembers):
-            check_remembered('a Kind', self.remembers)
+            check_states('a Kind', self.remembers)
 
     @property
     def joins_tokens(self) -> str:
@@ -60,14 +60,14 @@ KINDS: dict[str, Kind] = {}
 a_kind = Check('a kind of layer', lambda kind: isinstance(kind, str) and kind != '')
 
 
-def attends(kind: str) -> bool:
+def is_attention(kind: str) -> bool:
     return KINDS[kind].attends
 
 
-def remembered_with(features: Features, kinds: Iterable[str], stack: Any = None) -> dict[str, Remembered]:
+def collect_states(features: Features, kinds: Iterable[str], stack: Any = None) -> dict[str, Remembered]:
     """What the features of a stack and the kinds of its layers remember.  Raises ConfigError for a name used twice."""
-    owners = dict.fromkeys(features.remembers, 'a feature of the stack')
-    declared = dict(features.remembers)
+    owners = dict.fromkeys(features.states, 'a feature of the stack')
+    declared = dict(features.states)
     for kind in dict.fromkeys(kinds):
         own = KINDS[kind].remembers
         for name, state in ((own(stack) if callable(own) else own) or {}).items():
@@ -87,7 +87,7 @@ def check_kinds(kinds: list[str]) -> None:
             )
 
 
-def refuse_memories(name: str, kinds: Iterable[str]) -> None:
+def check_memories_allowed(name: str, kinds: Iterable[str]) -> None:
     """Refuse hidden states of earlier segments for kinds of layers that are no attention."""
     for kind in kinds:
         if KINDS[kind].joins_tokens:
@@ -139,16 +139,16 @@ def check_branch(stack: Any, attn: Any, kind: str) -> None:
     raises   ConfigError
     """
     if kind == 'c':
-        check_across(attn)
-    check_around(stack, attn, kind)
-    check_order(stack, attn, kind)
+        _check_across(attn)
+    _check_around(stack, attn, kind)
+    _check_order(stack, attn, kind)
     of_heads = next((f for f in stack.features.active if f.per_head), None)
     if of_heads is not None and attn.query_heads > attn.heads:
         name = next(iter(of_heads.flags))
         raise ConfigError(f'`{name}` does not go with {attn.query_heads} query heads of {attn.heads} heads')
 
 
-def check_across(attn: Any) -> None:
+def _check_across(attn: Any) -> None:
     """Refuse what has no meaning in cross-attention."""
     for feature in attn.features.active:
         if not (reason := feature.reason('cross-attention')):
@@ -161,7 +161,7 @@ def check_across(attn: Any) -> None:
         )
 
 
-def check_order(stack: Any, attn: Any, kind: str) -> None:
+def _check_order(stack: Any, attn: Any, kind: str) -> None:
     """Refuse what looks ahead where the stack must not; warn, if it was asked for in cross-attention alone."""
     for feature in () if stack.sees_future else attn.features.active:
         if not (reason := feature.reason('causal')):
@@ -169,7 +169,7 @@ def check_order(stack: Any, attn: Any, kind: str) -> None:
         own = [name for name, declared in feature.flags.items() if getattr(feature, name) != declared.default]
         found = feature.refuses['causal']
         by = own[-1] if isinstance(found, str) else found[1]
-        name, title = stack.written(kind, by), stack.written(kind, feature.title)
+        name, title = stack.written(kind, by), stack.written(kind, feature.display_name)
         given = f'`{name}`' if by in own else f'`{title}` with `{name}={getattr(feature, by)!r}`'
         words = f'{given} does not go with a causal stack: {reason}'
         if not name.startswith('cross_attn_'):
@@ -177,16 +177,16 @@ def check_order(stack: Any, attn: Any, kind: str) -> None:
         warn_once(f'{words}. Tokens depend on later ones')
 
 
-def check_around(stack: Any, attn: Any, kind: str) -> None:
+def _check_around(stack: Any, attn: Any, kind: str) -> None:
     """Refuse what does not go with flags of the stack, or with its masks."""
-    on = set(stack.features.switched()) if any(f.refuses for f in attn.features.active) else ()
+    features = set(stack.features.list_switched()) if any(f.refuses for f in attn.features.active) else ()
     for feature in attn.features.active:
         for name, reason in feature.refuses.items():
-            if name in on and (kind == 'a' or name.startswith('cross_')):
-                raise ConfigError(f'`{stack.written(kind, feature.title)}` does not go with `{name}`: {reason}')
-    for feature in attn.features.at.get('attend', ()) if kind == 'a' and stack.masks_pairs else ():
+            if name in features and (kind == 'a' or name.startswith('cross_')):
+                raise ConfigError(f'`{stack.written(kind, feature.display_name)}` does not go with `{name}`: {reason}')
+    for feature in attn.features.by_stage.get('attend', ()) if kind == 'a' and stack.masks_pairs else ():
         if 'masks' not in feature.handles:
             raise ConfigError(
-                f'`{stack.written(kind, feature.title)}` needs a stack that is causal, or sees all: '
+                f'`{stack.written(kind, feature.display_name)}` needs a stack that is causal, or sees all: '
                 f'it hides no keys from some queries only'
             )

@@ -31,12 +31,12 @@ class Storage:
     def takes(self, start: int, count: int) -> bool:
         """Whether `count` tokens may be written from `start` on: by one caller only, whatever other threads do."""
         if torch.compiler.is_compiling():
-            return self.claimed(start, start + count)
+            return self.claim(start, start + count)
         with CLAIMING:
-            return self.claimed(start, start + count)
+            return self.claim(start, start + count)
 
-    def claimed(self, start: int, end: int) -> bool:
-        free = self.filled == start and end <= self.tensor.shape[-2] and not is_frozen(self.tensor)
+    def claim(self, start: int, end: int) -> bool:
+        free = self.filled == start and end <= self.tensor.shape[-2] and not _is_frozen(self.tensor)
         if free:
             self.filled = end
         return free
@@ -75,7 +75,7 @@ class CachedState:
         """With the last `count` tokens alone."""
         raise NotImplementedError
 
-    def caught_up(self, other: CachedState, new: int) -> CachedState:
+    def append_from(self, other: CachedState, new: int) -> CachedState:
         """Followed by the last `new` tokens of another."""
         raise NotImplementedError
 
@@ -92,7 +92,7 @@ class Buffer(CachedState):
 
     __slots__ = ('length', 'start', 'storage')
     kind = 'rows'
-    gone: int = 0  # tokens in front whose rows have left
+    num_evicted: int = 0  # tokens in front whose rows have left
 
     def __init__(self, tensor: Tensor) -> None:
         self.storage, self.start, self.length = Storage(tensor, tensor.shape[-2]), 0, tensor.shape[-2]
@@ -115,7 +115,7 @@ class Buffer(CachedState):
         if is_exporting() or (torch.is_grad_enabled() and (new.requires_grad or old.requires_grad)):
             return self.like(torch.cat((self.tensor, new), dim=-2))
         fits = self.storage.takes(self.start + self.length, count)
-        grown = self.part(0, self.length) if fits else self.moved(2 * (self.length + count))
+        grown = self.part(0, self.length) if fits else self.copy_to_memory(2 * (self.length + count))
         end = grown.start + grown.length
         grown.storage.tensor.narrow(-2, end, count).copy_(new)
         grown.storage.filled = end + count
@@ -136,7 +136,7 @@ class Buffer(CachedState):
         """Other rows of this kind."""
         return Buffer(tensor)
 
-    def moved(self, capacity: int) -> Buffer:
+    def copy_to_memory(self, capacity: int) -> Buffer:
         """A copy in memory of its own, with room for `capacity` tokens."""
         *leading, _, width = self.storage.tensor.shape
         new = self.like(self.storage.tensor.new_empty(*leading, capacity, width))
@@ -157,15 +157,15 @@ class Buffer(CachedState):
         kept = min(count, self.length)
         return self.part(self.length - kept, kept)
 
-    def without_first(self, count: int) -> Buffer:
+    def skip_first(self, count: int) -> Buffer:
         """Without the first `count` tokens, so that the others are counted from there."""
         return self.part(count, self.length - count)
 
-    def out_of_sight(self, count: int) -> Buffer:
+    def evict_first(self, count: int) -> Buffer:
         """Where the first rows have left, without the first `count` of those that are held."""
         return self
 
-    def caught_up(self, other: Buffer, new: int) -> Buffer:
+    def append_from(self, other: Buffer, new: int) -> Buffer:
         return self.append(other.tensor[..., other.length - new :, :])
 
     def buffers(self) -> tuple[Buffer, ...]:
@@ -189,76 +189,83 @@ class Derived(Buffer):
         return new
 
 
-class Tail(Buffer):
+class EvictingBuffer(Buffer):
     """Rows of which later queries see none but the last ones, `sight`: the first `gone` tokens have left theirs."""
 
-    __slots__ = ('gone', 'sight')
+    __slots__ = ('num_evicted', 'window')
 
-    def __init__(self, tensor: Tensor, gone: int, sight: AttentionWindow) -> None:
+    def __init__(self, tensor: Tensor, num_evicted: int, window: AttentionWindow) -> None:
         super().__init__(tensor)
-        self.gone, self.sight = gone, sight
+        self.num_evicted, self.window = num_evicted, window
 
     @classmethod
-    def of(cls, rows: Buffer, gone: int, sight: AttentionWindow) -> Tail:
+    def of(cls, rows: Buffer, num_evicted: int, window: AttentionWindow) -> EvictingBuffer:
         """On the same memory."""
         new = object.__new__(cls)
-        new.storage, new.start, new.length, new.gone, new.sight = rows.storage, rows.start, rows.length, gone, sight
+        new.storage, new.start, new.length, new.num_evicted, new.window = (
+            rows.storage,
+            rows.start,
+            rows.length,
+            num_evicted,
+            window,
+        )
         return new
 
-    def like(self, tensor: Tensor) -> Tail:
-        return Tail(tensor, self.gone, self.sight)
+    def like(self, tensor: Tensor) -> EvictingBuffer:
+        return EvictingBuffer(tensor, self.num_evicted, self.window)
 
-    def part(self, start: int, length: int) -> Tail:
-        return Tail.of(super().part(start, length), self.gone, self.sight)
+    def part(self, start: int, length: int) -> EvictingBuffer:
+        return EvictingBuffer.of(super().part(start, length), self.num_evicted, self.window)
 
-    def trimmed(self) -> Tail:
+    def trimmed(self) -> EvictingBuffer:
         """Without what cannot be seen, but for some rows, so that tokens can be taken back."""
-        left = self.length - self.sight.kept
+        left = self.length - self.window.kept
         if left <= 0:
             return self
-        kept = self.out_of(left)
+        kept = self.drop_first(left)
         held = kept.storage.tensor
         if torch.compiler.is_compiling() or held.requires_grad or held.shape[-2] <= 4 * kept.length:
             return kept
-        return cast('Tail', kept.moved(2 * kept.length))  # lets go of memory that holds much else
+        return cast('EvictingBuffer', kept.copy_to_memory(2 * kept.length))  # lets go of memory that holds much else
 
-    def out_of(self, count: int) -> Tail:
+    def drop_first(self, count: int) -> EvictingBuffer:
         new = self.part(count, self.length - count)
-        new.gone += count
+        new.num_evicted += count
         return new
 
-    def out_of_sight(self, count: int) -> Tail:
-        return self.out_of(count) if self.gone else self
+    def evict_first(self, count: int) -> EvictingBuffer:
+        return self.drop_first(count) if self.num_evicted else self
 
-    def without_first(self, count: int) -> Tail:
-        new = self.part(max(count - self.gone, 0), self.length - max(count - self.gone, 0))
-        new.gone = max(self.gone - count, 0)
+    def skip_first(self, count: int) -> EvictingBuffer:
+        new = self.part(max(count - self.num_evicted, 0), self.length - max(count - self.num_evicted, 0))
+        new.num_evicted = max(self.num_evicted - count, 0)
         return new
 
     def cannot(self, operation: str, count: int = 0) -> str | None:
-        tokens = self.gone + self.length - (count if operation == 'crop' else 0)
-        if operation not in ('crop', 'shift') or self.gone == 0 or tokens == 0:
+        tokens = self.num_evicted + self.length - (count if operation == 'crop' else 0)
+        if operation not in ('crop', 'shift') or self.num_evicted == 0 or tokens == 0:
             return None
-        if self.length - count >= min(tokens, self.sight.rows):
+        if self.length - count >= min(tokens, self.window.size):
             return None
         return (
-            f'of which `{self.sight.name}` has left the last {self.length} of {self.gone + self.length} tokens: '
-            f'{min(tokens, self.sight.rows)} must stay for those that follow'
+            f'of which `{self.window.name}` has left the last {self.length} of {self.num_evicted + self.length} '
+            'tokens: '
+            f'{min(tokens, self.window.size)} must stay for those that follow'
         )
 
-    def crop(self, count: int) -> Tail:
+    def crop(self, count: int) -> EvictingBuffer:
         new = self.part(0, max(self.length - count, 0))
-        new.gone = self.gone if count < self.gone + self.length else 0
+        new.num_evicted = self.num_evicted if count < self.num_evicted + self.length else 0
         return new
 
-    def keep_last(self, count: int) -> Tail:
+    def keep_last(self, count: int) -> EvictingBuffer:
         kept = min(count, self.length)
         new = self.part(self.length - kept, kept)
-        new.gone = min(count, self.gone + self.length) - kept
+        new.num_evicted = min(count, self.num_evicted + self.length) - kept
         return new
 
 
-def is_frozen(t: Tensor) -> bool:
+def _is_frozen(t: Tensor) -> bool:
     """Whether a tensor cannot be written to, made in inference mode and met outside of it."""
     return not torch.compiler.is_compiling() and t.is_inference() and not torch.is_inference_mode_enabled()
 
@@ -298,28 +305,28 @@ class KeysValues:
 
     @property
     def length(self) -> int:
-        return self.buffers[0].length + self.buffers[0].gone
+        return self.buffers[0].length + self.buffers[0].num_evicted
 
     @property
-    def gone(self) -> int:
+    def num_evicted(self) -> int:
         """Of how many tokens keys and values have left."""
-        return self.buffers[0].gone
+        return self.buffers[0].num_evicted
 
-    def seen_by(self, sight: AttentionWindow | None) -> KeysValues:
+    def limit_window(self, window: AttentionWindow | None) -> KeysValues:
         """With keys and values that may leave where later queries have no more than this in sight."""
-        if sight is None and not isinstance(self.buffers[0], Tail):
+        if window is None and not isinstance(self.buffers[0], EvictingBuffer):
             return self
-        if sight is None:
+        if window is None:
             buffers = tuple(None if b is None else Buffer.part(b, 0, b.length) for b in self.buffers)
         else:
-            buffers = tuple(None if b is None else Tail.of(b, b.gone, sight) for b in self.buffers)
+            buffers = tuple(None if b is None else EvictingBuffer.of(b, b.num_evicted, window) for b in self.buffers)
         return KeysValues(buffers, self.states, self.changed_by)
 
     def trimmed(self) -> KeysValues:
         """Without what cannot be seen any more."""
-        if not isinstance(self.buffers[0], Tail):
+        if not isinstance(self.buffers[0], EvictingBuffer):
             return self
-        buffers = tuple(b.trimmed() if isinstance(b, Tail) else b for b in self.buffers)
+        buffers = tuple(b.trimmed() if isinstance(b, EvictingBuffer) else b for b in self.buffers)
         return KeysValues(buffers, self.states, self.changed_by)
 
     def append(self, k: Maybe[Tensor], v: Maybe[Tensor]) -> KeysValues:
@@ -338,9 +345,9 @@ class KeysValues:
         if self.changed_by is None:
             return self
         k = self.changed_by.restored(self.buffers[0].tensor, self.states)
-        return KeysValues((self.buffers[0].like(k), *self.buffers[1:]), lasting(self.states))
+        return KeysValues((self.buffers[0].like(k), *self.buffers[1:]), drop_derived(self.states))
 
 
-def lasting(states: Mapping[str, CachedState]) -> dict[str, CachedState]:
+def drop_derived(states: Mapping[str, CachedState]) -> dict[str, CachedState]:
     """Without those that are derived."""
     return {name: state for name, state in states.items() if not isinstance(state, Derived)}

@@ -15,26 +15,26 @@ from x_transformers.core import rows as blocks
 from x_transformers.core.aux_losses import AddsLosses
 from x_transformers.core.buffers import CachedState, KeysValues
 from x_transformers.core.checks import (
-    a_tensor,
     as_mask,
     boolean_mask,
-    check_covers,
     check_device,
     check_digits,
+    check_mask_covers,
     check_past,
     check_range,
+    check_tensor,
     check_vectors,
     check_weight,
-    cleared,
-    width_read,
-    with_past,
+    extend_mask,
+    input_width,
+    zero_masked,
 )
 from x_transformers.core.intermediates import Intermediates
-from x_transformers.core.modes import is_exporting, transformed, without_autocast
-from x_transformers.core.rows import InBlocks, height_of, spans_of, taken, to_4d
+from x_transformers.core.modes import disable_autocast, is_exporting, is_transformed
+from x_transformers.core.rows import BlockwiseCall, block_size, gather_along, split_queries, to_4d
 from x_transformers.core.state import HasStates
-from x_transformers.core.token_subset import refuse_some
-from x_transformers.core.window import AttentionWindow, in_sight
+from x_transformers.core.token_subset import check_no_subset
+from x_transformers.core.window import AttentionWindow, select_window
 from x_transformers.flags import Feature, Features, Remembered
 from x_transformers.flags.checks import Maybe
 
@@ -45,15 +45,15 @@ Views = tuple[Tensor, Tensor, Tensor]
 
 
 def check_attention_inputs(
-    attn: Any, views: Views, places: Tensor | None, context: Tensor | None, mask: Maybe[Tensor], cache: Any
+    attn: Any, views: Views, token_idx: Tensor | None, context: Tensor | None, mask: Maybe[Tensor], cache: Any
 ) -> Tensor | None:
-    """Which queries of an attention layer are real, of all tokens or of those at `places`; or a refusal."""
+    """Which queries of an attention layer are real, of all tokens or of those at `token_idx`; or a refusal."""
     x = views[0]
-    check_vectors(x, 'x', 'b', 'n', width_read(x, attn.dim, attn.to_q))
+    check_vectors(x, 'x', 'b', 'n', input_width(x, attn.dim, attn.to_q))
     n = views[1].shape[1]
     check_weight(x, getattr(attn.to_q, 'weight', None))
     if context is not None:
-        width = width_read(context, attn.dim_kv_in, attn.to_k)
+        width = input_width(context, attn.dim_kv_in, attn.to_k)
         check_vectors(context, 'context', x.shape[0], 'j', width, like=x)
         check_digits(context, 'context', x)
     if context is None and attn.dim_kv_in != attn.dim:
@@ -62,79 +62,80 @@ def check_attention_inputs(
         raise ValueError('`cache` was given, but a feature of this layer cannot be cached')
     if cache is not None and not isinstance(cache, Intermediates):
         raise TypeError(f'`cache` got {type(cache).__name__}, it must be the Intermediates of an earlier call')
-    real = as_mask(mask, 'mask', x.shape[0], 'n', like=x)
-    if real is None:
+    token_mask = as_mask(mask, 'mask', x.shape[0], 'n', like=x)
+    if token_mask is None:
         return None
-    check_covers(real, n, cache is not None and cache.past is not None)
-    return queries_among(real, places, n)
+    check_mask_covers(token_mask, n, cache is not None and cache.past is not None)
+    return select_query_mask(token_mask, token_idx, n)
 
 
-def queries_among(real: Tensor | None, places: Tensor | None, new: int) -> Tensor | None:
-    """Which queries are real, of all tokens or of those at `places` of the `new` ones."""
-    if real is None or places is None:
-        return real
-    return taken(real[:, real.shape[1] - new :], places, -1)
+def select_query_mask(token_mask: Tensor | None, token_idx: Tensor | None, new: int) -> Tensor | None:
+    """Which queries are real, of all tokens or of those at `token_idx` of the `new` ones."""
+    if token_mask is None or token_idx is None:
+        return token_mask
+    return gather_along(token_mask[:, token_mask.shape[1] - new :], token_idx, -1)
 
 
-def placed(views: Any, x: Tensor, on: Features, at: Tensor | None = None) -> tuple[Views, Tensor | None]:
+def split_views(views: Any, x: Tensor, features: Features, at: Tensor | None = None) -> tuple[Views, Tensor | None]:
     """Inputs of queries, keys and values, and at which tokens of `x` (... n d) the queries stand, if it is said.
 
     Of the queries only those `at` some tokens (b k) are wanted.
     """
-    *three, places = views if len(views) == 4 else (*views, None)
+    *three, token_idx = views if len(views) == 4 else (*views, None)
     if at is not None:
-        refuse_some(on)
-        if places is not None:
+        check_no_subset(features)
+        if token_idx is not None:
             raise ValueError('`views` puts queries elsewhere, but only those of some tokens are wanted')
-        return (taken(three[0], at, -2), *three[1:]), at
+        return (gather_along(three[0], at, -2), *three[1:]), at
     if any(not torch.is_tensor(t) or t.ndim != 3 for t in three):
         return tuple(three), None  # refused below
     counts, n = [t.shape[1] for t in three], x.shape[-2]
     if len(three) != 3 or counts[1:] != [n, n]:
         raise ValueError(f'`views` gave inputs of {counts} tokens, those of keys and values must have the {n} of `x`')
-    if places is None and counts[0] != n:
+    if token_idx is None and counts[0] != n:
         raise ValueError(
             f'`views` gave {counts[0]} queries for {n} tokens: a fourth value must say at which tokens they stand'
         )
-    if places is None:
+    if token_idx is None:
         return tuple(three), None
     wanted = ((counts[0],), (three[0].shape[0], counts[0]))
-    if a_tensor(places, 'views').shape not in wanted or places.dtype not in (torch.int32, torch.int64):
+    if check_tensor(token_idx, 'views').shape not in wanted or token_idx.dtype not in (torch.int32, torch.int64):
         raise ValueError(
-            f'`views` gave places of {places.dtype} and shape {tuple(places.shape)}, they must be whole numbers, '
+            f'`views` gave places of {token_idx.dtype} and shape {tuple(token_idx.shape)}, they must be whole numbers, '
             f'{wanted[0]} or {wanted[1]}'
         )
-    check_range(places, 'views', 0, n - 1, 'places')
-    check_device(places, 'views', three[0])
-    return tuple(three), places.long()
+    check_range(token_idx, 'views', 0, n - 1, 'places')
+    check_device(token_idx, 'views', three[0])
+    return tuple(three), token_idx.long()
 
 
 def is_large(like: Tensor, batch: int, heads: int, rows: int, keys: int) -> bool:
     """Whether the scores of a call are too many to be held at once. An exported graph has one way for all lengths."""
     if rows == 1 or (
-        is_exporting() or rows <= blocks.COMPILED_ROWS if torch.compiler.is_compiling() else transformed()
+        is_exporting() or rows <= blocks.COMPILED_ROWS if torch.compiler.is_compiling() else is_transformed()
     ):
         return False
     return batch * heads * rows * keys > blocks.LARGE.get(like.device.type, blocks.LARGE['cuda'])
 
 
 @dataclass
-class Call(AddsLosses, HasStates, InBlocks):
+class Call(AddsLosses, HasStates, BlockwiseCall):
     """One pass through an attention layer: what came in, and what its stages tell one another.
 
-    There are `rows` queries, of the tokens `x` or of some of them, `keys` keys, and `total_keys` with those that
-    features put in front. `real` says which of the keys are real tokens (b j), `query_mask` is the caller's mask of the
-    tokens (b n), None for all. `masks` and `biases` are what features and the caller gave; `combine` makes one `mask`
-    and one `bias` of them, when a kernel runs. `may_be_blind` says that some query may see no key.
+    There are `q_len` queries, of the tokens `x` or of some of them, `keys` keys, and `total_keys` with those that
+    features put in front. `key_mask` says which of the keys are real tokens (b j), `token_mask` is the caller's mask of
+    the tokens (b n), None for all. `masks` and `biases` are what features and the caller gave; `combine` makes one
+    `mask` and one `bias` of them, when a kernel runs. `may_have_fully_masked` says that some query may see no key.
 
     `keeps` says that the caller wants what the call leaves behind; `rebuilds_values` that the cache holds what keys and
     values are made from, so that those of all tokens are made again in every call; `unmasked` that the caller hides
     nothing; `hides_added` that keys which features put in front may be hidden; `changed_by` is the feature that changes
     keys before they are cached; `summed` how many earlier tokens are no keys any more, since a feature at `past` has
-    summed them up, or they are out of `sight`, which is None where all keys are needed; `all_real` which of these and
-    of the keys are real; `shown` says which of the new keys any query may see (b n); `tokens` is the input of the keys;
-    `many` that the scores are too many to be held at once; `maps` how many query heads there are for each head. `drop`
-    and `attn_fn` are what users have put in the place of dropout and softmax, None where they have not.
+    summed them up, or they are out of `window`, which is None where all keys are needed; `all_key_mask` which of these
+    and of the keys are real; `visible_keys` says which of the new keys any query may see (b n); `tokens` is the input
+    of the keys; `is_large` that the scores are too many to be held at once; `maps` how many query heads there are for
+    each head. `drop` and `attn_fn` are what users have put in the place of dropout and softmax, None where they have
+    not.
 
     A kernel may run the call in blocks of its queries: each is a call of its own, with fewer rows and keys.
     """
@@ -142,7 +143,7 @@ class Call(AddsLosses, HasStates, InBlocks):
     x: Tensor
     heads: int
     context: Maybe[Tensor]
-    query_mask: Maybe[Tensor]
+    token_mask: Maybe[Tensor]
     causal: bool
     scale: float
     inputs: dict[str, Any]
@@ -162,36 +163,36 @@ class Call(AddsLosses, HasStates, InBlocks):
     keys: int = 0
     total_keys: int = 0
     summed: int = 0
-    sight: Maybe[AttentionWindow] = None
-    shown: Maybe[Tensor] = None
-    real: Maybe[Tensor] = None
-    all_real: Maybe[Tensor] = None
+    window: Maybe[AttentionWindow] = None
+    visible_keys: Maybe[Tensor] = None
+    key_mask: Maybe[Tensor] = None
+    all_key_mask: Maybe[Tensor] = None
     mask: Maybe[Tensor] = None
     bias: Maybe[Tensor] = None
     bare_keys: Sequence[tuple[Tensor, Tensor]] = ()
     similarities: Maybe[Tensor] = None
-    may_be_blind: bool = False
-    many: bool = False
+    may_have_fully_masked: bool = False
+    is_large: bool = False
     maps: int = 1
     full_precision: bool = False
     backends: tuple[str, ...] | None = None
     drop: Any = None
     attn_fn: Any = None
     batch: int = 0
-    rows: int = 0
+    q_len: int = 0
 
     @property
-    def trace(self) -> Intermediates:
+    def intermediates(self) -> Intermediates:
         """The intermediates of this call, made when somebody first asks for them."""
         if self.made_trace is None:
             self.made_trace = Intermediates(values=self.values)
             self.made_trace.loose = self.new_states
         return self.made_trace
 
-    def finished(self) -> Intermediates:
+    def finish(self) -> Intermediates:
         """Return the intermediates, complete."""
-        self.trace.values = self.values
-        return self.trace
+        self.intermediates.values = self.values
+        return self.intermediates
 
     @property
     def memories(self) -> int:
@@ -200,7 +201,7 @@ class Call(AddsLosses, HasStates, InBlocks):
         return 0 if mem is None else mem.shape[1]
 
     @property
-    def in_front(self) -> int:
+    def num_memories(self) -> int:
         return self.memories
 
     @property
@@ -211,38 +212,38 @@ class Call(AddsLosses, HasStates, InBlocks):
     def count(self) -> int:
         return self.tokens.shape[1]
 
-    def clear(self, views: Views, key_mask: Tensor | None, attn_mask: Tensor | None) -> Views:
+    def zero_hidden_inputs(self, views: Views, key_mask: Tensor | None, attn_mask: Tensor | None) -> Views:
         """Inputs of queries, keys and values, finite where masks hide them; and the same for what features add."""
         q, k, v = views
         key_mask = as_mask(key_mask, 'context_mask', self.batch, None, like=self.x)
-        self.shown = key_mask
+        self.visible_keys = key_mask
         if attn_mask is not None and attn_mask.shape[-1] > 1:
             seen = attn_mask.any(dim=2).any(dim=1).expand(self.batch, -1)
-            self.shown = seen if key_mask is None or key_mask.shape != seen.shape else seen & key_mask
-        same = k is q and self.shown is self.query_mask
-        self.x = cleared(q, self.query_mask)
-        k = self.x if same else self.cleared(k)
-        return self.x, k, k if v is views[1] else self.cleared(v)
+            self.visible_keys = seen if key_mask is None or key_mask.shape != seen.shape else seen & key_mask
+        same = k is q and self.visible_keys is self.token_mask
+        self.x = zero_masked(q, self.token_mask)
+        k = self.x if same else self.zero_hidden_keys(k)
+        return self.x, k, k if v is views[1] else self.zero_hidden_keys(v)
 
-    def cleared(self, keys: Tensor) -> Tensor:
+    def zero_hidden_keys(self, keys: Tensor) -> Tensor:
         """Rows of keys (b ... j d), new ones last, finite where they are hidden."""
-        shown = self.shown
+        shown = self.visible_keys
         if shown is not None and shown.shape[1] < keys.shape[-2]:
             shown = F.pad(shown, (keys.shape[-2] - shown.shape[1], 0), value=True)
-        return cleared(keys, shown)
+        return zero_masked(keys, shown)
 
     @property
-    def triangle(self) -> bool:
+    def needs_causal_mask(self) -> bool:
         """Whether the causal triangle hides anything."""
-        hides = self.causal and self.places is None and (self.rows > 1 or self.later_keys > 0)
+        hides = self.causal and self.token_idx is None and (self.q_len > 1 or self.later_keys > 0)
         return True if hides else False  # a plain bool also where the length is symbolic
 
     @property
     def source(self) -> Tensor:
         """The new tokens: the input of queries, or of keys where queries stand elsewhere."""
-        return self.x if self.places is None else self.tokens
+        return self.x if self.token_idx is None else self.tokens
 
-    def with_past(self, *rows: Tensor | None) -> Any:
+    def append_past(self, *rows: Tensor | None) -> Any:
         """Memories, then cached, then new rows, such as keys and values; the cache keeps the last two."""
         if self.past is None and not self.keeps:
             return rows
@@ -252,35 +253,37 @@ class Call(AddsLosses, HasStates, InBlocks):
         if self.past is not None:
             check_past(new, self.past.buffers)
         past: Any = KeysValues.of(new) if self.past is None else self.past.append(*new)
-        past = past.seen_by(self.sight)
+        past = past.limit_window(self.window)
         past.states, past.changed_by = self.new_states, self.changed_by
-        self.trace.past = past
+        self.intermediates.past = past
         if self.past is None:
             return rows
-        if self.sight is not None or self.past.gone:
-            return in_sight(self, past, self.past)
+        if self.window is not None or self.past.num_evicted:
+            return select_window(self, past, self.past)
         if self.memories == 0:
             return past.pair
-        return tuple(None if t is None else self.behind(t, kept) for t, kept in zip(rows, past.pair, strict=True))
+        return tuple(
+            None if t is None else self.after_memories(t, kept) for t, kept in zip(rows, past.pair, strict=True)
+        )
 
     @staticmethod
-    def with_past_keys(k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor]:
-        return call.with_past(k, v)
+    def append_past_keys(k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+        return call.append_past(k, v)
 
-    def behind(self, rows: Tensor, kept: Tensor) -> Tensor:
+    def after_memories(self, rows: Tensor, kept: Tensor) -> Tensor:
         """What was kept, behind the rows of memories."""
         return kept if self.memories == 0 else torch.cat((rows[..., : self.memories, :], kept), dim=-2)
 
-    def key_mask(self, mask: Tensor | None, context_mask: Tensor | None) -> Tensor | None:
+    def make_key_mask(self, mask: Tensor | None, context_mask: Tensor | None) -> Tensor | None:
         """Which keys are real, (b j): the context's mask, else in self-attention that of the tokens."""
         own = self.context is None
         mem_mask: Any = self.inputs.get('mem_mask')
         name = 'context_mask' if context_mask is not None else 'mask'
         keep: Any = context_mask if context_mask is not None else mask if own else None
         if keep is not None:
-            boolean_mask(a_tensor(keep, name), name)
+            boolean_mask(check_tensor(keep, name), name)
         if own and self.past is not None:
-            keep = with_past(keep, name, self.batch, self.count, self.keys + self.summed - self.memories - self.count)
+            keep = extend_mask(keep, name, self.batch, self.count, self.keys + self.summed - self.memories - self.count)
         if keep is None and mem_mask is None:
             return None
         if keep is None:
@@ -293,24 +296,26 @@ class Call(AddsLosses, HasStates, InBlocks):
                 f'`{name}` got shape {tuple(keep.shape)}: '
                 f'with a cache it must cover all {self.keys + self.summed} keys, cached and new'
             )
-        self.all_real = as_mask(keep, name, self.batch, self.keys + self.summed)
+        self.all_key_mask = as_mask(keep, name, self.batch, self.keys + self.summed)
         if self.summed == 0:
-            return self.all_real
-        return torch.cat((self.all_real[:, : self.memories], self.all_real[:, self.memories + self.summed :]), dim=1)
+            return self.all_key_mask
+        return torch.cat(
+            (self.all_key_mask[:, : self.memories], self.all_key_mask[:, self.memories + self.summed :]), dim=1
+        )
 
     @property
-    def real_queries(self) -> Tensor | None:
+    def query_mask(self) -> Tensor | None:
         """Which of the queries are real tokens, (b i), from the masks of the call; None for all."""
-        real = None if self.query_mask is None else self.query_mask[:, -self.rows :]
-        if self.context is None and self.real is not None:
-            keys = self.of_queries(self.real)
+        real = None if self.token_mask is None else self.token_mask[:, -self.q_len :]
+        if self.context is None and self.key_mask is not None:
+            keys = self.of_queries(self.key_mask)
             real = keys if real is None else real & keys
         return real
 
     @property
-    def triangle_alone(self) -> bool:
+    def is_lower_triangular(self) -> bool:
         """Whether the causal triangle hides only what is to the right of the diagonal, in the last keys."""
-        return self.triangle and self.later_keys == 0 and self.keys >= self.rows
+        return self.needs_causal_mask and self.later_keys == 0 and self.keys >= self.q_len
 
     def visible(self) -> Tensor | None:
         """Which keys each query sees, broadcasting to b h i j; None for all. Known once `combine` has run.
@@ -319,43 +324,45 @@ class Call(AddsLosses, HasStates, InBlocks):
         """
         if not self.combined:
             raise ValueError('`visible` is known from `scores` to `gathered` only, where masks have been put together')
-        if not self.triangle:
+        if not self.needs_causal_mask:
             return self.mask
         added, stop = self.total_keys - self.keys, self.keys - self.later_keys
         place = torch.arange(-added, self.keys, device=self.x.device)
-        triangle = place <= torch.arange(stop - self.rows, stop, device=self.x.device).unsqueeze(-1)
-        if added and stop < self.rows:
+        triangle = place <= torch.arange(stop - self.q_len, stop, device=self.x.device).unsqueeze(-1)
+        if added and stop < self.q_len:
             triangle = triangle | (place < 0)
         return triangle[None, None] if self.mask is None else self.mask & triangle
 
-    def sees_any(self, last: int) -> Tensor | None:
+    def has_visible_in_last(self, last: int) -> Tensor | None:
         """Which queries see any of the last keys, broadcasting to b h i 1; None for all."""
-        if not self.masks and not (self.triangle and self.keys < self.rows):
+        if not self.masks and not (self.needs_causal_mask and self.keys < self.q_len):
             return None
-        if not is_large(self.x, self.batch, 1, self.rows, self.total_keys):
-            return self.combine().sighted(self.total_keys - last)
-        blocks = [self.block(span) for span in spans_of(self, height_of(self.x, self.batch * self.total_keys))]
-        seen = [block.sighted(self.total_keys - last).expand(self.batch, -1, block.rows, -1) for block in blocks]
+        if not is_large(self.x, self.batch, 1, self.q_len, self.total_keys):
+            return self.combine().has_visible_key(self.total_keys - last)
+        blocks = [self.block(span) for span in split_queries(self, block_size(self.x, self.batch * self.total_keys))]
+        seen = [
+            block.has_visible_key(self.total_keys - last).expand(self.batch, -1, block.q_len, -1) for block in blocks
+        ]
         return torch.cat(seen, dim=-2)
 
-    def sighted(self, first: int = 0) -> Tensor:
+    def has_visible_key(self, first: int = 0) -> Tensor:
         """Which queries see any key, from the `first` on, broadcasting to b h i 1."""
         seen = self.visible()
         if seen is None:
             return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.x.device)
         return (seen[..., first:] if seen.shape[-1] > 1 else seen).any(dim=-1, keepdim=True)
 
-    def blind(self) -> Tensor:
+    def fully_masked(self) -> Tensor:
         """Which queries see no key, broadcasting to b h i 1."""
-        return ~self.sighted()
+        return ~self.has_visible_key()
 
     def precision(self) -> AbstractContextManager:
         """Around the kernel: outside of autocast, if a feature asks for all the digits of what it hands over."""
-        return without_autocast(self.x) if self.full_precision else nullcontext()
+        return disable_autocast(self.x) if self.full_precision else nullcontext()
 
     def keep_maps(self, maps: tuple[Tensor, Tensor, Tensor]) -> None:
         if self.inputs.get('keep_maps'):
-            self.trace.maps, self.trace.compute_maps = list(maps), None
+            self.intermediates.maps, self.intermediates.compute_maps = list(maps), None
 
 
 def prefix_mask(x: Tensor, prefix_len: int | Tensor | None, attn_mask: Tensor | None) -> Tensor:

@@ -26,10 +26,10 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.jit._trace import is_tracing
 
 from x_transformers.core.buffers import Buffer
-from x_transformers.core.modes import is_exporting, transformed
-from x_transformers.flags import Check, Features, is_int, is_number, shown
+from x_transformers.core.modes import is_exporting, is_transformed
+from x_transformers.flags import Check, Features, format_value, is_int, is_number
 from x_transformers.flags.checks import Maybe, refused
-from x_transformers.flags.unexpected import of_outer_call, unexpected
+from x_transformers.flags.unexpected import is_of_outer_call, unexpected
 
 T = TypeVar('T')
 
@@ -37,9 +37,9 @@ T = TypeVar('T')
 STACK_INPUTS = ('pos', 'attn_bias')
 
 
-def is_off(name: str, value: Any, features: Features) -> bool:
+def _is_switched_off(name: str, value: Any, features: Features) -> bool:
     """Return True if an input is None and only a feature that is off would read it: then it is no input."""
-    return value is None and any(name in feature.takes for feature in features.catalogue)
+    return value is None and any(name in feature.call_inputs for feature in features.catalogue)
 
 
 def check_given(inputs: dict[str, Any], features: Features) -> None:
@@ -47,8 +47,8 @@ def check_given(inputs: dict[str, Any], features: Features) -> None:
     if torch.compiler.is_compiling():
         return
     for name, value in inputs.items():
-        judge = None if value is None else features.judges.get(name)
-        check = None if judge is None else judge.takes[name].check
+        judge = None if value is None else features.input_checkers.get(name)
+        check = None if judge is None else judge.call_inputs[name].check
         if check is not None and (reason := refused(check, name, value)):
             raise (ValueError if torch.is_tensor(value) else TypeError)(reason)
 
@@ -56,32 +56,32 @@ def check_given(inputs: dict[str, Any], features: Features) -> None:
 def check_inputs(inputs: dict[str, Any], features: Features, own: tuple[str, ...], called: nn.Module) -> None:
     """Refuse keywords of a forward call that nothing reads."""
     for name, value in inputs.items():
-        if name not in own and name not in features.takes and not is_off(name, value, features):
+        if name not in own and name not in features.call_inputs and not _is_switched_off(name, value, features):
             declared = (
                 n for n, p in inspect.signature(called.forward).parameters.items() if p.kind is not p.VAR_KEYWORD
             )
-            known = itertools.chain(declared, own, features.takes)
-            raise unexpected(called, 'forward', name, value, known, left_out(called, name))
+            known = itertools.chain(declared, own, features.call_inputs)
+            raise unexpected(called, 'forward', name, value, known, _find_unused_inputs(called, name))
     check_given(inputs, features)
 
 
-def left_out(module: Any, name: str) -> str:
+def _find_unused_inputs(module: Any, name: str) -> str:
     """Which feature would read an input, if the user's `features` leave it out."""
     absent = (cls for cls in type(module).catalogue if cls not in module.features.catalogue)
-    reader = next((cls for cls in absent if name in cls.takes), None)
+    reader = next((cls for cls in absent if name in cls.call_inputs), None)
     return '' if reader is None else f': `features` leaves out {reader.__name__}, which reads it, see `extend`'
 
 
 def check_model_inputs(model: Any, stack: Any, inputs: dict[str, Any]) -> None:
     """Refuse keywords of a model's forward call that its stack does not know, and drop those that are off."""
     for name, value in list(inputs.items()):
-        if name in stack.input_names or is_off(name, value, stack.features):
+        if name in stack.input_names or _is_switched_off(name, value, stack.features):
             continue
-        if is_off(name, value, model.features) or (value is None and not isinstance(stack, nn.Module)):
+        if _is_switched_off(name, value, model.features) or (value is None and not isinstance(stack, nn.Module)):
             del inputs[name]
         else:
             known = {n for n, p in inspect.signature(model.forward).parameters.items() if p.kind is not p.VAR_KEYWORD}
-            known |= model.features.takes | stack.input_names
+            known |= model.features.call_inputs | stack.input_names
             raise unexpected(model, 'forward', name, value, known)
 
 
@@ -90,24 +90,24 @@ def input_names(stack: Any) -> frozenset[str]:
     kinds = [kind for kind in type(stack).__mro__ if 'forward' in vars(kind) and kind is not nn.Module]
     declared = [p for kind in kinds for p in inspect.signature(kind.forward).parameters.values()]
     names = {p.name for p in declared if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-    return frozenset({*names, *stack.features.takes, *STACK_INPUTS})
+    return frozenset({*names, *stack.features.call_inputs, *STACK_INPUTS})
 
 
-def a_list(value: Any, name: str) -> Any:
+def check_list(value: Any, name: str) -> Any:
     """`value`, which must be a list, a tuple, or None."""
     if value is not None and not isinstance(value, (list, tuple)):
-        raise TypeError(f'`{name}` got {shown(value)}, it must be a list with one entry per self-attention')
+        raise TypeError(f'`{name}` got {format_value(value)}, it must be a list with one entry per self-attention')
     return value
 
 
-def a_tensor(value: Any, name: str) -> Tensor:
+def check_tensor(value: Any, name: str) -> Tensor:
     """`value`, which must be a tensor."""
     if not torch.is_tensor(value):
-        raise TypeError(f'`{name}` got {shown(value)}, it must be a tensor')
+        raise TypeError(f'`{name}` got {format_value(value)}, it must be a tensor')
     return value
 
 
-def can_look(t: Tensor) -> bool:
+def can_read_values(t: Tensor) -> bool:
     """Whether the values of a tensor can be looked at: on the CPU, no subclass that may hold none, and neither traced
     nor one of many in a transform."""
     if torch.compiler.is_compiling() or type(t) not in (Tensor, nn.Parameter):
@@ -117,14 +117,14 @@ def can_look(t: Tensor) -> bool:
     return not is_functorch_wrapped_tensor(t) and torch._C._len_torch_dispatch_stack() == 0
 
 
-def numbers_of(value: Any, name: str) -> Tensor:
+def values_of(value: Any, name: str) -> Tensor:
     """A tensor of real numbers, from one or from lists of them."""
     try:
         t = torch.as_tensor(value)
         if not torch.is_tensor(value) and t.is_floating_point():  # with no fewer digits than float32
             t = torch.as_tensor(value, dtype=torch.promote_types(t.dtype, torch.float32))
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f'`{name}` got {shown(value)}, it must be numbers: a tensor, or lists of them') from None
+        raise TypeError(f'`{name}` got {format_value(value)}, it must be numbers: a tensor, or lists of them') from None
     if t.is_complex():
         raise TypeError(f'`{name}` got {t.dtype}, it must be real numbers')
     return t
@@ -137,12 +137,12 @@ def as_number(value: Any) -> Any:
     return value
 
 
-def sizes(*wanted: int | str | None) -> str:
+def _format_sizes(*wanted: int | str | None) -> str:
     words = ['any' if want is None else str(want) for want in wanted]
     return f'({", ".join(words)}{"," if len(words) == 1 else ""})'
 
 
-def fits(t: Tensor, wanted: Sequence[int | str | None]) -> bool:
+def _matches_shape(t: Tensor, wanted: Sequence[int | str | None]) -> bool:
     """Whether a tensor has the wanted sizes; None, or a letter, is any."""
     if t.ndim != len(wanted):
         return False
@@ -154,20 +154,22 @@ def fits(t: Tensor, wanted: Sequence[int | str | None]) -> bool:
 
 def check_vectors(x: Any, name: str, *wanted: int | str, like: Tensor | None = None) -> Tensor:
     """A tensor of floating point numbers of the wanted sizes, on the device of `like`."""
-    if not a_tensor(x, name).is_floating_point():
+    if not check_tensor(x, name).is_floating_point():
         raise TypeError(f'`{name}` got {x.dtype}, it must be floating point')
-    if not fits(x, wanted):
-        raise ValueError(f'`{name}` got shape {tuple(x.shape)}, it must be {sizes(*wanted)}')
+    if not _matches_shape(x, wanted):
+        raise ValueError(f'`{name}` got shape {tuple(x.shape)}, it must be {_format_sizes(*wanted)}')
     if like is not None:
         check_device(x, name, like)
     return x
 
 
-def width_read(t: Tensor, built: int, *modules: Any) -> int:
+def input_width(t: Tensor, built: int, *modules: Any) -> int:
     """The width that vectors must have: that for which a layer was built, or of a projection in place of its own."""
     if torch.is_tensor(t) and t.ndim > 0 and t.shape[-1] != built:
         for module in modules:
-            first = first_of(m for m in module.modules() if isinstance(m, nn.Linear)) if module is not None else None
+            first = (
+                first_tensor(m for m in module.modules() if isinstance(m, nn.Linear)) if module is not None else None
+            )
             if first is not None and first.in_features == t.shape[-1]:
                 return first.in_features
     return built
@@ -181,14 +183,14 @@ def check_broadcast(t: Tensor, name: str, to: Tensor) -> None:
     check_digits(t, name, to)
 
 
-def first_of(found: Iterable[T]) -> Maybe[T]:
+def first_tensor(found: Iterable[T]) -> Maybe[T]:
     """The first, or None: `next` with a default, which torch's compiler cannot follow in all releases."""
     for one in found:
         return one
     return None
 
 
-def weights_in(module: nn.Module) -> tuple[Tensor, ...]:
+def find_weights(module: nn.Module) -> tuple[Tensor, ...]:
     """What stands in the place of parameters: of a replica that `nn.DataParallel` makes for a device, plain tensors."""
     replicas = (getattr(one, '_former_parameters', {}) for one in module.modules())
     return (*module.parameters(), *(t for held in replicas for t in held.values()))
@@ -208,11 +210,11 @@ def check_digits(t: Tensor, name: str, like: Tensor) -> None:
         raise ValueError(f'`{name}` got {t.dtype}, the input is {like.dtype}: convert one of them, or use autocast')
 
 
-def as_precise(x: Tensor, module: Any, name: str = 'x') -> Tensor:
+def match_precision(x: Tensor, module: Any, name: str = 'x') -> Tensor:
     """An input in the precision of the weights, which must hold all of its digits, outside of autocast."""
     if torch.compiler.is_compiling():
         return x
-    first = a_parameter(module)
+    first = _first_parameter(module)
     if first is None or first.dtype == x.dtype or torch.is_autocast_enabled(x.device.type):
         return x
     kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
@@ -223,12 +225,12 @@ def as_precise(x: Tensor, module: Any, name: str = 'x') -> Tensor:
     return x.to(first.dtype)
 
 
-def for_each_row(t: Any, rows: int) -> Any:
+def expand_batch(t: Any, rows: int) -> Any:
     """A tensor (b ...) for so many rows, if it is one row for all of them; anything else as it is."""
     return t.expand(rows, *t.shape[1:]) if torch.is_tensor(t) and t.ndim > 1 and t.shape[0] == 1 else t
 
 
-def a_parameter(module: nn.Module) -> Tensor | None:
+def _first_parameter(module: nn.Module) -> Tensor | None:
     """One of a module's parameters. Where it is kept is found once: to look for it takes as long as a small layer."""
     if 'keeps_a_parameter' not in module.__dict__:
         found = ((m, name) for m in module.modules() for name, p in m._parameters.items() if p is not None)
@@ -246,14 +248,16 @@ def as_mask(mask: Any, name: str, *wanted: int | str | None, like: Tensor | None
     """A mask as booleans, with its shape checked; None in `wanted` is any length."""
     if mask is None:
         return None
-    if not fits(a_tensor(mask, name), wanted):
-        raise ValueError(f'`{name}` got shape {tuple(mask.shape)}, it must be {sizes(*wanted)}: True is a real token')
+    if not _matches_shape(check_tensor(mask, name), wanted):
+        raise ValueError(
+            f'`{name}` got shape {tuple(mask.shape)}, it must be {_format_sizes(*wanted)}: True is a real token'
+        )
     if like is not None:
         check_device(mask, name, like)
     return boolean_mask(mask, name)
 
 
-def with_past(mask: Any, name: str, batch: int, new: int, held: int, *, may_hide: bool = False) -> Any:
+def extend_mask(mask: Any, name: str, batch: int, new: int, held: int, *, may_hide: bool = False) -> Any:
     """Return a mask (b, new) of new tokens beside `held` cached ones as one of all, where the cached ones are real.
 
     Unless it `may_hide`, one that hides some of the new tokens is refused where it can be looked at: callers for whom
@@ -262,7 +266,7 @@ def with_past(mask: Any, name: str, batch: int, new: int, held: int, *, may_hide
     beside = held > 0 and torch.is_tensor(mask) and mask.ndim == 2 and mask.shape[0] in (1, batch)
     if not beside or mask.shape[1] != new:
         return mask
-    if not may_hide and can_look(mask) and not bool(mask.all()):
+    if not may_hide and can_read_values(mask) and not bool(mask.all()):
         raise ValueError(
             f'`{name}` got shape {tuple(mask.shape)} and hides some of the new tokens: beside a cache it must be '
             f'{(batch, held + new)}, one entry per token, cached and new'
@@ -273,7 +277,7 @@ def with_past(mask: Any, name: str, batch: int, new: int, held: int, *, may_hide
 def check_documents(ids: Any, like: Tensor) -> Tensor:
     """One whole number for each token of `like` (b n ...)."""
     shape = tuple(like.shape[:2])
-    whole = not (a_tensor(ids, 'document_ids').is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
+    whole = not (check_tensor(ids, 'document_ids').is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
     if not whole or tuple(ids.shape) != shape:
         raise ValueError(
             f'`document_ids` got {ids.dtype} of shape {tuple(ids.shape)}, it must be whole numbers, {shape}'
@@ -291,7 +295,7 @@ def boolean_mask(mask: Tensor, name: str) -> Tensor:
     return mask if mask.dtype == torch.bool else mask.bool()
 
 
-def cleared(t: Tensor, real: Tensor | None) -> Tensor:
+def zero_masked(t: Tensor, token_mask: Tensor | None) -> Tensor:
     """Rows of tokens (b ... n d) with 0 in place of hidden ones that are not finite, or so large that they would not
     stay so; all others stay as they are.
 
@@ -300,12 +304,14 @@ def cleared(t: Tensor, real: Tensor | None) -> Tensor:
     real   b n or more, whose last ones are those of `t`; None for all. Boolean
     """
     n = t.shape[-2]
-    if real is None or not t.is_floating_point() or real.shape[1] < n:
+    if token_mask is None or not t.is_floating_point() or token_mask.shape[1] < n:
         return t
-    real = real[:, real.shape[1] - n :].bool().unflatten(0, (real.shape[0], *[1] * (t.ndim - 3)))
+    token_mask = (
+        token_mask[:, token_mask.shape[1] - n :].bool().unflatten(0, (token_mask.shape[0], *[1] * (t.ndim - 3)))
+    )
     largest = torch.linalg.vector_norm(t.detach(), torch.inf, dim=-1)
     most = torch.finfo(torch.promote_types(t.dtype, torch.float32)).max ** 0.25
-    return t.masked_fill(~(real | (largest < most)).unsqueeze(-1), 0.0)
+    return t.masked_fill(~(token_mask | (largest < most)).unsqueeze(-1), 0.0)
 
 
 def check_scores(t: Tensor, name: str, batch: int, heads: int, rows: int) -> None:
@@ -315,11 +321,11 @@ def check_scores(t: Tensor, name: str, batch: int, heads: int, rows: int) -> Non
             raise ValueError(f'`{name}` got {t.shape[axis]} {what}, it must have {wanted}, or 1 for all of them')
 
 
-def as_whole(x: Tensor) -> Tensor:
+def _to_integers(x: Tensor) -> Tensor:
     """Token ids that came as floating point numbers as integers, if they are whole numbers; anything else as it is."""
     if not x.is_floating_point():
         return x
-    return x if can_look(x) and bool((x.frac() != 0).any()) else x.long()
+    return x if can_read_values(x) and bool((x.frac() != 0).any()) else x.long()
 
 
 def check_ids(
@@ -329,14 +335,14 @@ def check_ids(
 
     raises     TypeError if it is no tensor of whole numbers, ValueError for another shape or ids out of range
     """
-    x = as_whole(a_tensor(x, name))
+    x = _to_integers(check_tensor(x, name))
     if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
         raise TypeError(f'`{name}` got {x.dtype}, it must hold integer token ids')
     if x.ndim != 2 or x.shape[1] < least:
         length = f' with n of at least {least}' if least else ''
         raise ValueError(f'`{name}` got the shape {tuple(x.shape)}, it must be token ids (b, n){length}')
     if num_tokens is not None:
-        others = x[x != besides] if besides is not None and can_look(x) else x
+        others = x[x != besides] if besides is not None and can_read_values(x) else x
         check_range(others, name, 0, num_tokens - 1, 'token ids')
     return x.long()
 
@@ -349,14 +355,14 @@ def check_real_first(mask: Tensor, name: str, why: str) -> None:
     ordered = mask[:, :-1] | ~mask[:, 1:]
     if is_exporting():
         torch._assert_async(ordered.all(), words)  # pyright: ignore[reportPrivateImportUsage]  torch has no public name for it
-    on_gpu = ordered.device.type == 'cuda' and not torch.compiler.is_compiling() and not transformed()
-    if (can_look(ordered) or on_gpu) and not bool(ordered.all()):
+    on_gpu = ordered.device.type == 'cuda' and not torch.compiler.is_compiling() and not is_transformed()
+    if (can_read_values(ordered) or on_gpu) and not bool(ordered.all()):
         raise ValueError(words)
 
 
 def check_range(t: Tensor, name: str, low: int, high: int | None, what: str) -> None:
     """Refuse whole numbers outside of low..high."""
-    if not can_look(t):
+    if not can_read_values(t):
         return
     lowest, highest = t.aminmax()
     least, most = int(lowest), int(highest)
@@ -373,11 +379,11 @@ def check_offset(offset: Any, name: str) -> None:
     of_one = torch.is_tensor(offset) and offset.numel() == 1 and offset.ndim < 2
     whole = of_one and not (offset.is_floating_point() or offset.is_complex() or offset.dtype == torch.bool)
     if not (whole or is_int(offset) or isinstance(offset, torch.SymInt)):
-        got = f'{offset.dtype} of shape {tuple(offset.shape)}' if torch.is_tensor(offset) else shown(offset)
+        got = f'{offset.dtype} of shape {tuple(offset.shape)}' if torch.is_tensor(offset) else format_value(offset)
         raise TypeError(f'`{name}` got {got}, it must be an integer, or a tensor of one')
 
 
-def positions_from(start: int | Tensor, count: int, device: Any, before: int = 0) -> Tensor:
+def make_positions(start: int | Tensor, count: int, device: Any, before: int = 0) -> Tensor:
     """The positions of `count` tokens from `start` on, and of `before` tokens in front of them:  (before + count,)
 
     `start` may be a tensor of one whole number, () or (1,), whose value is not looked at.
@@ -387,23 +393,23 @@ def positions_from(start: int | Tensor, count: int, device: Any, before: int = 0
     return torch.arange(-before, count, device=device) + start.to(device)
 
 
-def is_past(length: int | Tensor, most: int) -> bool:
+def is_above(length: int | Tensor, most: int) -> bool:
     """Return True if a length is known to be above `most`; that of a tensor is known where it can be looked at."""
     if not torch.is_tensor(length):
         return length > most
-    return can_look(length) and bool(length > most)
+    return can_read_values(length) and bool(length > most)
 
 
 def check_lengths(value: Any, name: str, batch: int, high: int | None = None) -> None:
     """Refuse what is not one whole number in 0..high for each row of the batch."""
-    if a_tensor(value, name).shape != (batch,):
+    if check_tensor(value, name).shape != (batch,):
         raise ValueError(f'`{name}` got shape {tuple(value.shape)}, it must be ({batch},)')
     if value.is_floating_point() or value.dtype == torch.bool:
         raise TypeError(f'`{name}` got {value.dtype}, it must be whole numbers')
     check_range(value, name, 0, high, 'numbers')
 
 
-def within(lens: Tensor, n: int) -> Tensor:
+def mask_from_lengths(lens: Tensor, n: int) -> Tensor:
     """Which of n places lie within the lengths of rows, (b):  b n"""
     return torch.arange(n, device=lens.device) < rearrange(lens, 'b -> b 1')
 
@@ -412,16 +418,18 @@ def check_prefix(value: Any, name: str, batch: int, length: int) -> None:
     """The same, where one number may stand for all rows."""
     if torch.is_tensor(value) and value.ndim:
         return check_lengths(value, name, batch, length)
-    number = value.item() if torch.is_tensor(value) and can_look(value) else value
+    number = value.item() if torch.is_tensor(value) and can_read_values(value) else value
     if not torch.is_tensor(number) and not (is_int(number) and 0 <= number <= length):
-        raise ValueError(f'`{name}` got {shown(value)}, it must be an integer from 0 to {length}, or one per row')
+        raise ValueError(
+            f'`{name}` got {format_value(value)}, it must be an integer from 0 to {length}, or one per row'
+        )
     return None
 
 
 def check_memories(mems: Any, masks: Any, batch: int, dim: int, layers: int) -> None:
     """Refuse memories that do not fit: one (b l d) or None for each self-attention, all of one length."""
     for name, value in (('mems', mems), ('mem_masks', masks)):
-        a_list(value, name)
+        check_list(value, name)
     if mems and len(mems) != layers:
         raise ValueError(f'`mems` got {len(mems)} entries, it must have one per self-attention, {layers}')
     for at, mem in enumerate(mems):
@@ -458,13 +466,13 @@ def check_past(new: Sequence[Tensor | None], past: Sequence[Maybe[Buffer]]) -> N
             raise ValueError(f'`cache` holds {held.dtype}, the layer adds {t.dtype}: read the prompt again')
 
 
-def overridden_together(cls: type, name: str, *others: str) -> bool:
+def is_overridden_together(cls: type, name: str, *others: str) -> bool:
     """Whether `name` is defined no further up than any of the others: no subclass changed them and left it behind."""
     at = {n: i for i, base in reversed([*enumerate(cls.__mro__)]) for n in vars(base)}
     return all(at[name] <= at.get(other, len(at)) for other in others)
 
 
-def first_positions(pos: Tensor, real: Tensor | None = None) -> Tensor:
+def first_positions(pos: Tensor, token_mask: Tensor | None = None) -> Tensor:
     """Return the position of the first real token of each sequence, (..., n) -> (..., 1), 0 where there is none.
 
     pos    n | b n | b h n
@@ -472,19 +480,19 @@ def first_positions(pos: Tensor, real: Tensor | None = None) -> Tensor:
     """
     if pos.shape[-1] == 0:
         return pos.new_zeros(*pos.shape[:-1], 1)
-    if real is None or pos.ndim == 1:
+    if token_mask is None or pos.ndim == 1:
         return pos[..., :1]
-    real = F.pad(real, (pos.shape[-1] - real.shape[-1], 0), value=True)
-    first = real.long().argmax(dim=-1, keepdim=True)
+    token_mask = F.pad(token_mask, (pos.shape[-1] - token_mask.shape[-1], 0), value=True)
+    first = token_mask.long().argmax(dim=-1, keepdim=True)
     pos = pos.expand(first.shape[0], *pos.shape[1:])
     return pos.gather(-1, first if pos.ndim == 2 else first.unsqueeze(1).expand(-1, pos.shape[1], -1))
 
 
-def with_front(pos: Tensor, count: int, real: Tensor | None = None) -> Tensor:
+def prepend_positions(pos: Tensor, count: int, token_mask: Tensor | None = None) -> Tensor:
     """Prepend the positions of `count` tokens right in front of each sequence, (..., n) -> (..., count + n)."""
     if count == 0:
         return pos
-    front = first_positions(pos, real) + torch.arange(-count, 0, device=pos.device)
+    front = first_positions(pos, token_mask) + torch.arange(-count, 0, device=pos.device)
     return torch.cat((front, pos.expand(*front.shape[:-1], -1)), dim=-1)
 
 
@@ -493,30 +501,30 @@ def with_front(pos: Tensor, count: int, real: Tensor | None = None) -> Tensor:
 Method = TypeVar('Method', bound=Callable[..., Any])
 
 
-class HasChecked:
+class ChecksOnce:
     """Call that has checked the inputs of its layers: the base of `StackCall`."""
 
 
-def is_boolean(value: Any) -> bool:
+def _is_boolean(value: Any) -> bool:
     if torch.is_tensor(value):
         return value.ndim == 0 and value.dtype == torch.bool
     return value is None or isinstance(value, (bool, np.bool_)) or (is_int(value) and value in (0, 1))
 
 
-def is_sequence(value: Any) -> bool:
+def _is_sequence(value: Any) -> bool:
     return isinstance(value, collections.abc.Sequence) and not isinstance(value, (str, bytes))
 
 
 BY_ANNOTATION: dict[Any, Check] = {
-    bool: Check('True or False', is_boolean),
+    bool: Check('True or False', _is_boolean),
     Tensor: Check('a tensor', torch.is_tensor),
     dict: Check('a dict', lambda value: isinstance(value, Mapping)),
     str: Check('a text', lambda value: isinstance(value, str)),
     Generator: Check('a torch.Generator', lambda value: isinstance(value, Generator)),
     collections.abc.Callable: Check('a callable', callable),
     collections.abc.Mapping: Check('a dict', lambda value: isinstance(value, Mapping)),
-    collections.abc.Sequence: Check('a list or tuple', is_sequence),
-    tuple: Check('a list or tuple', is_sequence),
+    collections.abc.Sequence: Check('a list or tuple', _is_sequence),
+    tuple: Check('a list or tuple', _is_sequence),
 }
 
 
@@ -524,8 +532,8 @@ def is_item_count(value: Any) -> bool:
     """Return whether a value is a number of targets: at least 1, or a tensor of one number, which may be 0."""
     if not torch.is_tensor(value):
         return value is None or (is_number(value) and value >= 1)
-    real = value.numel() == 1 and value.dtype != torch.bool and not value.is_complex()
-    return real and not (can_look(value) and not value >= 0)
+    token_mask = value.numel() == 1 and value.dtype != torch.bool and not value.is_complex()
+    return token_mask and not (can_read_values(value) and not value >= 0)
 
 
 # Types of which every value is allowed. Most arguments are of one of these.
@@ -554,7 +562,7 @@ class Accepts(NamedTuple):
 # Arguments that are the same in every method, by name.
 ASKED = Accepts(
     frozenset((bool, types.NoneType)),
-    Check("True, False or 'past'", lambda value: is_boolean(value) or (isinstance(value, str) and value == 'past')),
+    Check("True, False or 'past'", lambda value: _is_boolean(value) or (isinstance(value, str) and value == 'past')),
 )
 NAMED = {
     'num_items_in_batch': Accepts(
@@ -567,7 +575,7 @@ NAMED = {
 
 def kind_of(annotation: Any) -> Accepts | None:
     """Return the values that an annotation allows, None for numbers and for other annotations."""
-    parts = typing.get_args(annotation) if is_union(annotation) else (annotation,)
+    parts = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
     parts = [typing.get_origin(part) or part for part in parts]
     known = [BY_ANNOTATION[part] for part in parts if part in BY_ANNOTATION]
     if not known or len(known) + (types.NoneType in parts) < len(parts):
@@ -576,11 +584,11 @@ def kind_of(annotation: Any) -> Accepts | None:
     return Accepts(sure, functools.reduce(Check.__or__, dict.fromkeys(known)))
 
 
-def is_union(annotation: Any) -> bool:
+def _is_union(annotation: Any) -> bool:
     return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
-def kinds_of(method: Callable[..., Any]) -> dict[str, Accepts]:
+def _get_kinds(method: Callable[..., Any]) -> dict[str, Accepts]:
     """Return the values that the arguments of a method may have, by name."""
     room, found = {**vars(typing), **getattr(method, '__globals__', {})}, {}
     for name, parameter in inspect.signature(method).parameters.items():
@@ -601,43 +609,43 @@ def kinds_of(method: Callable[..., Any]) -> dict[str, Accepts]:
     return found
 
 
-def check_kinds_of_arguments(kinds: dict[str, Accepts], arguments: Iterable[tuple[str, Any]]) -> bool:
+def _check_kinds_of_arguments(kinds: dict[str, Accepts], arguments: Iterable[tuple[str, Any]]) -> bool:
     """Refuse arguments of another kind than annotated. Return True if their types alone say that they are right."""
     doubtful = [(name, value) for name, value in arguments if name in kinds and type(value) not in kinds[name].sure]
     for name, value in doubtful:
         if not kinds[name].test(value):
-            raise TypeError(f'`{name}` got {shown(value)}, it must be {kinds[name].allowed.words}')
+            raise TypeError(f'`{name}` got {format_value(value)}, it must be {kinds[name].allowed.words}')
     return not doubtful
 
 
 def checked(method: Method) -> Method:
     """Check the arguments of a method by their annotations, at every call that is not compiled."""
     names = list(inspect.signature(method).parameters)[1:]
-    kinds = functools.cache(functools.partial(kinds_of, method))
+    kinds = functools.cache(functools.partial(_get_kinds, method))
     settled: set[tuple[Any, ...]] = set()  # names and types that need no second look
 
     @functools.wraps(method)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(kwargs.get('stack_call'), HasChecked) or torch.compiler.is_compiling():
+        if isinstance(kwargs.get('stack_call'), ChecksOnce) or torch.compiler.is_compiling():
             return method(self, *args, **kwargs)
         if kwargs.pop('stack_call', None) is not None:
             raise TypeError('`stack_call` is what a stack tells its layers, it must be left out elsewhere')
         types_given = (*map(type, args), *kwargs, *map(type, kwargs.values()))
         if types_given not in settled:
             arguments = (*zip(names, args), *kwargs.items())  # noqa: B905  too many are Python's own error
-            if check_kinds_of_arguments(kinds(), arguments):
+            if _check_kinds_of_arguments(kinds(), arguments):
                 settled.add(types_given)
         try:
             return method(self, *args, **kwargs)
         except TypeError as error:
-            if better := of_outer_call(error, self, method, kwargs):
+            if better := is_of_outer_call(error, self, method, kwargs):
                 raise better from None
             raise
 
     return cast('Method', wrapped)
 
 
-def check_covers(mask: Tensor, new: int, has_past: bool) -> None:
+def check_mask_covers(mask: Tensor, new: int, has_past: bool) -> None:
     """Raise ValueError if a mask (b n) is not one of the new tokens, or of them and those before."""
     if mask.shape[1] < new:
         raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must cover all {new} tokens')

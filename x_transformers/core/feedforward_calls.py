@@ -10,7 +10,7 @@ from torch import Tensor
 
 from x_transformers.core.aux_losses import AddsLosses
 from x_transformers.core.buffers import CachedState
-from x_transformers.core.checks import a_tensor, boolean_mask, check_device
+from x_transformers.core.checks import boolean_mask, check_device, check_tensor
 from x_transformers.core.stack_calls import StackCall
 from x_transformers.core.state import HasStates
 from x_transformers.flags import Remembered
@@ -65,13 +65,13 @@ class FeedForwardCall(AddsLosses, HasStates):
         own = {name: inputs.pop(name) for name in ('mask', 'layer', 'kind', 'stack') if name in inputs}
         mask = own.get('mask')
         if mask is not None:
-            own['mask'] = boolean_mask(a_tensor(mask, 'mask'), 'mask')
+            own['mask'] = boolean_mask(check_tensor(mask, 'mask'), 'mask')
             check_device(mask, 'mask', x)
             if not mask.ndim or mask.shape != x.shape[:-1][-mask.ndim :]:
                 wanted = tuple(x.shape[:-1])
                 raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {wanted}: True is a real token')
         return cls(x, inputs, training=training, **own)
 
-    def real(self, t: Tensor) -> Tensor:
+    def zero_padding(self, t: Tensor) -> Tensor:
         """Numbers of the tokens (... d) with zeros for what is padding."""
         return t if self.mask is None else t.masked_fill(~self.mask.unsqueeze(-1), 0.0)

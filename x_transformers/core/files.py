@@ -1,9 +1,9 @@
 """Reading and writing of files: whole or not at all, alone or as a set, and containers of tensors with a checksum.
 
-`replacing` writes one file. `renewing` writes a set, such as the config and the weights of a model, into a folder of
-its own inside of the target folder. Once all of it is on the disk, that folder gets the name `.new`: from then on the
-set counts, and its files move to their places. Readers of a folder ask `Present` where its files are, also where a
-process was killed meanwhile.
+`replace_file` writes one file. `renew_folder` writes a set, such as the config and the weights of a model, into a
+folder of its own inside of the target folder. Once all of it is on the disk, that folder gets the name `.new`: from
+then on the set counts, and its files move to their places. Readers of a folder ask `StampedFile` where its files are,
+also where a process was killed meanwhile.
 
 `write_content` and `read_content` store plain containers of tensors, in one of two formats:
 
@@ -42,7 +42,7 @@ TRIES = 100  # of several processes that write the same set, one after the other
 numbers = itertools.count()
 
 
-def needed(name: str, what: str, extra: str) -> ModuleType:
+def import_optional(name: str, what: str, extra: str) -> ModuleType:
     """Import an optional package that `what` needs.  Raises ImportError that says what to install."""
     try:
         return importlib.import_module(name)
@@ -54,7 +54,7 @@ def needed(name: str, what: str, extra: str) -> ModuleType:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def replace_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a new file under another name, which takes the place of `path` once it is written and on the disk.
 
     raises   OSError, which names `path`, and leaves what was there before
@@ -67,7 +67,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
-        sync_to_disk(target.parent)
+        _sync_to_disk(target.parent)
     except BaseException as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -76,7 +76,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise
 
 
-def sync_to_disk(path: Path) -> None:
+def _sync_to_disk(path: Path) -> None:
     """Wait until a file, or the list of the files of a folder, is on the disk."""
     if path.is_dir():
         if os.name == 'nt':  # which opens no folders
@@ -92,7 +92,7 @@ def sync_to_disk(path: Path) -> None:
 
 
 @contextmanager
-def renewing(path: str | os.PathLike[str], others: Sequence[str] = ()) -> Iterator[Path]:
+def renew_folder(path: str | os.PathLike[str], others: Sequence[str] = ()) -> Iterator[Path]:
     """Open a folder for the files of a new set. They replace those in `path` once all of them are on the disk.
 
     others   patterns of names that are of the set: files that only the set before had are removed
@@ -104,15 +104,15 @@ def renewing(path: str | os.PathLike[str], others: Sequence[str] = ()) -> Iterat
     unfinished = folder / f'{NEW}.{os.getpid()}-{next(numbers)}.tmp'
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        move_into_place(folder)
-        remove_unfinished(folder)
+        _move_into_place(folder)
+        _remove_unfinished(folder)
         unfinished.mkdir()
         yield unfinished
         names = sorted(file.name for file in unfinished.iterdir())
-        with replacing(unfinished / LIST) as file:
+        with replace_file(unfinished / LIST) as file:
             file.write(json.dumps({'files': names, 'others': list(others)}).encode())
         for each in (*map(unfinished.joinpath, names), unfinished):
-            sync_to_disk(each)
+            _sync_to_disk(each)
         publish(unfinished, folder)
     except BaseException as error:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -124,8 +124,8 @@ def renewing(path: str | os.PathLike[str], others: Sequence[str] = ()) -> Iterat
             raise OSError(error.errno, words) from error
         raise
     try:
-        sync_to_disk(folder)
-        move_into_place(folder)
+        _sync_to_disk(folder)
+        _move_into_place(folder)
     except OSError as error:  # whoever reads or writes the folder next goes on from here
         raise OSError(error.errno, f'`{folder}` is written, but not all files are in their places: {error}') from error
 
@@ -138,29 +138,29 @@ def publish(unfinished: Path, folder: Path) -> None:
         except OSError:  # another process has written a set meanwhile
             if not left or not (folder / NEW).exists():
                 raise
-            move_into_place(folder)
+            _move_into_place(folder)
             time.sleep(0.01)
 
 
-def move_into_place(folder: Path) -> None:
+def _move_into_place(folder: Path) -> None:
     """Move the files of a new set, if there is one, to their places."""
     new = folder / NEW
     if not new.is_dir():
         return
-    present = Present(folder)
+    present = StampedFile(folder)
     for file in folder.iterdir():
         if present.is_gone(file.name):
             file.unlink(missing_ok=True)
     for name in present.files:
         with suppress(FileNotFoundError):  # it has moved
             os.replace(new / name, folder / name)
-    sync_to_disk(folder)
+    _sync_to_disk(folder)
     (new / LIST).unlink(missing_ok=True)
     with suppress(FileNotFoundError):
         new.rmdir()
 
 
-def remove_unfinished(folder: Path) -> None:
+def _remove_unfinished(folder: Path) -> None:
     """Remove unfinished sets of processes that were killed."""
     for left in folder.glob(f'{NEW}.*.tmp'):
         process = left.name.removeprefix(f'{NEW}.').partition('-')[0]
@@ -180,8 +180,9 @@ def is_running(process: int) -> bool:
     return True
 
 
-class Present:
-    """Paths of the files of a folder: those of a new set before those that it replaces.  `Present(folder) / name`"""
+class StampedFile:
+    """Paths of the files of a folder: those of a new set before those that it replaces.  `StampedFile(folder) /
+    name`"""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
@@ -218,7 +219,7 @@ def read_json(path: Path, name: str) -> dict[str, Any]:
 
 def write_json(content: Mapping[str, Any], path: Path) -> None:
     """Write a dict as a file of JSON."""
-    with replacing(path) as file:
+    with replace_file(path) as file:
         file.write((json.dumps(content, indent=2, ensure_ascii=False) + '\n').encode())
 
 
@@ -234,7 +235,7 @@ def sum_file(path: Path) -> str:
 # Containers of tensors, as torch.save writes them.
 
 
-class Hashing:
+class HashingWriter:
     """File that hashes what is written to it. An error is kept for later: torch.save would hide its reason."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -253,7 +254,7 @@ class Hashing:
         pass
 
 
-class Rest(io.RawIOBase):
+class RemainingFile(io.RawIOBase):
     """Rest of a file from its current position, as a file: early torch looks for an archive from the beginning."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -277,25 +278,25 @@ class Rest(io.RawIOBase):
         return self.file.readinto(buffer)
 
 
-def format_line(kind: str, digest: str) -> bytes:
+def _format_line(kind: str, digest: str) -> bytes:
     return f'{kind} sha256:{digest}\n'.encode()
 
 
 def write_content(content: dict[str, Any], path: str | os.PathLike[str], kind: str) -> None:
     """Write plain containers of tensors to a file of a kind.  Raises OSError, and leaves what was there before."""
-    if is_mapped(path):
-        return write_mapped(content, path, kind)
-    with replacing(path) as file:
-        file.write(format_line(kind, '0' * 64))
-        hashing = Hashing(file)
+    if _is_mapped(path):
+        return _write_mapped(content, path, kind)
+    with replace_file(path) as file:
+        file.write(_format_line(kind, '0' * 64))
+        hashing = HashingWriter(file)
         torch.save(content, cast('IO[bytes]', hashing))  # of a file it needs `write` and `flush`
         if hashing.error is not None:
             raise hashing.error
         file.seek(0)
-        file.write(format_line(kind, hashing.digest.hexdigest()))
+        file.write(_format_line(kind, hashing.digest.hexdigest()))
 
 
-def describe_mismatch(found: Any, kind: str, remedy: str) -> str:
+def _describe_mismatch(found: Any, kind: str, remedy: str) -> str:
     """Return the two formats in words, with the `remedy` if they are versions of one format."""
     again = f'. {remedy}' if str(found).rpartition(' ')[0] == kind.rpartition(' ')[0] else ''
     return f'{found!r}, not {kind!r}{again}'
@@ -322,7 +323,7 @@ def read_content(
     Raises:
         ValueError: The file is of another kind or version, it is damaged, or `build` refuses its content.
     """
-    if is_mapped(path):
+    if _is_mapped(path):
         content = read_mapped(path, device, kind, name, remedy)
         try:
             return build(content)
@@ -332,7 +333,7 @@ def read_content(
         known = re.fullmatch(rb'(x-transformers [\w ]+?) sha256:([0-9a-f]{64})\n', file.readline(200))
         found = '' if known is None else known[1].decode()
         if known is not None and found != kind:
-            raise ValueError(f'`{path}` is not a {name} of this version: {describe_mismatch(found, kind, remedy)}')
+            raise ValueError(f'`{path}` is not a {name} of this version: {_describe_mismatch(found, kind, remedy)}')
         start, digest = file.tell(), hashlib.sha256()
         while piece := file.read(PIECE):
             digest.update(piece)
@@ -342,7 +343,7 @@ def read_content(
             )
         file.seek(start)
         try:
-            return build(torch.load(cast('IO[bytes]', Rest(file)), map_location=device, weights_only=True))
+            return build(torch.load(cast('IO[bytes]', RemainingFile(file)), map_location=device, weights_only=True))
         except Exception as error:  # Data that is no pickle may fail anywhere in the unpickler.
             raise ValueError(f'`{path}` cannot be read as a {name}: {error}') from error
 
@@ -350,12 +351,12 @@ def read_content(
 # Containers of tensors in the format of safetensors.
 
 
-def is_mapped(path: str | os.PathLike[str]) -> bool:
+def _is_mapped(path: str | os.PathLike[str]) -> bool:
     return Path(path).suffix == ENDING
 
 
 def safetensors(name: str = 'safetensors') -> ModuleType:
-    return needed(name, f'a file that ends with {ENDING}', 'pretrained')
+    return import_optional(name, f'a file that ends with {ENDING}', 'pretrained')
 
 
 def flatten(value: Any, tensors: dict[str, Tensor], name: str = '') -> Any:
@@ -388,7 +389,7 @@ def rebuild(form: dict[str, Any], tensors: Callable[[str], Tensor]) -> Any:
     return value
 
 
-def write_mapped(content: dict[str, Any], path: str | os.PathLike[str], kind: str) -> None:
+def _write_mapped(content: dict[str, Any], path: str | os.PathLike[str], kind: str) -> None:
     """Write plain containers of tensors as a file of safetensors."""
     tensors: dict[str, Tensor] = {}
     text = json.dumps(flatten(content, tensors))
@@ -400,7 +401,7 @@ def write_mapped(content: dict[str, Any], path: str | os.PathLike[str], kind: st
         seen.add(own[name].untyped_storage().data_ptr())
     digest = hashlib.sha256(text.encode()).hexdigest()
     data = safetensors('safetensors.torch').save(own, {'format': kind, 'content': text, 'sha256': digest})
-    with replacing(path) as file:
+    with replace_file(path) as file:
         file.write(data)
 
 
@@ -417,7 +418,7 @@ def read_mapped(
         with package.safe_open(path, framework='pt', device='cpu' if device is None else str(device)) as file:
             about = file.metadata() or {}
             if about.get('format') != kind:
-                raise ValueError(f'it is {describe_mismatch(about.get("format"), kind, remedy)}')
+                raise ValueError(f'it is {_describe_mismatch(about.get("format"), kind, remedy)}')
             text = about.get('content', '')
             if hashlib.sha256(text.encode()).hexdigest() != about.get('sha256'):
                 raise ValueError('its header is damaged')

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from x_transformers.core.aux_losses import Unheard
+from x_transformers.core.aux_losses import IgnoredLosses
 from x_transformers.core.buffers import CachedState, KeysValues
-from x_transformers.core.state import Sum
+from x_transformers.core.state import RecurrentValue
 
 
 def log_prob_from_hard_attend(intermeds: Intermediates) -> Tensor:
@@ -19,7 +19,7 @@ def log_prob_from_hard_attend(intermeds: Intermediates) -> Tensor:
     return intermeds.pre_softmax_attn.log_softmax(dim=-1).gather(-1, chosen).squeeze(-1)
 
 
-class NoMaps:
+class MissingMaps:
     """Stands for the maps of a call that has none, and says why."""
 
     def __init__(self, reason: str) -> None:
@@ -80,7 +80,7 @@ class Intermediates:
 
     def map(self, index: int) -> Tensor | None:
         if self.maps[index] is None and self.compute_maps is not None and index not in self.assigned:
-            with Unheard():
+            with IgnoredLosses():
                 computed = self.compute_maps()
             kept = [known is not None or at in self.assigned for at, known in enumerate(self.maps)]
             self.maps = [known if keep else new for known, new, keep in zip(self.maps, computed, kept, strict=True)]
@@ -102,7 +102,7 @@ class Intermediates:
 
     def set_hybrid_hidden(self, value: Any) -> None:
         length = 0 if self.past is None else self.past.length
-        own = {} if value is None else {'hybrid_hidden': Sum(value, length, batch_first=False)}
+        own = {} if value is None else {'hybrid_hidden': RecurrentValue(value, length, batch_first=False)}
         states = {name: state for name, state in self.states.items() if name != 'hybrid_hidden'} | own
         if self.past is None:
             self.loose = states
@@ -118,7 +118,7 @@ class Intermediates:
     def set_cached_kv(self, pair: tuple[Tensor, Tensor] | None) -> None:
         states = {} if self.past is None else self.past.plain().states
         old, self.past = self.past, KeysValues.of(pair)
-        if old is not None and self.past is not None and old.gone and old.buffers[0].length == self.past.length:
+        if old is not None and self.past is not None and old.num_evicted and old.buffers[0].length == self.past.length:
             both = zip(old.buffers, self.past.buffers, strict=True)
             self.past = KeysValues(tuple(None if new is None else own.like(new.tensor) for own, new in both))
         if self.past is not None:  # of another length, they no longer fit, and the layer says so when it needs them
@@ -131,7 +131,7 @@ class Intermediates:
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: the maps themselves, since what computes them holds the layer."""
-        if isinstance(self.compute_maps, NoMaps):
+        if isinstance(self.compute_maps, MissingMaps):
             return self.__dict__ | {'maps': [*self.maps]}
         maps = [self.map(index) for index in range(len(self.maps))]
         maps = [t if t is None or t.is_leaf else t.detach() for t in maps]  # a graph cannot be copied

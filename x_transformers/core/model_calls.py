@@ -15,16 +15,16 @@ from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.core.aux_losses import AddsLosses, AuxLosses, gathering
 from x_transformers.core.buffers import CachedState
 from x_transformers.core.checks import (
-    a_tensor,
     as_mask,
-    can_look,
+    can_read_values,
     check_device,
     check_given,
     check_lengths,
-    cleared,
+    check_tensor,
+    extend_mask,
     parts_kept,
-    with_front,
-    with_past,
+    prepend_positions,
+    zero_masked,
 )
 from x_transformers.core.own_modules import is_of_others, overrides_forward, reads_whole, refuse_own_stack
 from x_transformers.core.state import HasStates
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Wants:
+class OutputRequest:
     """Outputs that the caller of a model requests besides the main one.
 
     `trace` is True if intermediates are returned, `mems_alone` if memories are, but no attention maps. `keeps` is
@@ -55,11 +55,11 @@ class Wants:
     z_loss_weight: float | None = None
 
     def __post_init__(self) -> None:
-        self.trace = bool(self.intermediates or self.entropies or self.z_loss)
-        self.mems_alone = self.mems and not (self.trace or self.maps)
+        self.all_intermediates = bool(self.intermediates or self.entropies or self.z_loss)
+        self.mems_alone = self.mems and not (self.all_intermediates or self.maps)
         more = self.entropies or self.z_loss or self.mems or self.maps
         self.keeps = 'all' if more else parts_kept(self.intermediates)
-        if self.mems and self.maps and not self.trace:
+        if self.mems and self.maps and not self.all_intermediates:
             raise ValueError('`return_mems` and `return_attn` were both given, set `return_intermediates` for both')
 
 
@@ -67,33 +67,33 @@ class Wants:
 class ModelCall(AddsLosses, HasStates):
     """One pass through a model: what is new, what stands in front of it, and the masks.
 
-    The sequence is `leading` tokens (memory, class, prepended), then `tokens` tokens, the last `new` of them new.
-    `continues` says that the leading tokens are in the cache already. `spread`, if set, turns a mask of the sequence
-    into one of a longer sequence that the stack sees. In rows with padding on the left, of `start` tokens, the stack
-    sees the leading tokens behind the padding, next to the first real token. `given` tokens came with the call,
-    `offset` were processed before; `front` lists the leading tokens as (count, mask), of which `taken` were taken off
-    again. `on` are the features that act in this call, `shown` is the mask that the caller gave, of tokens alone.
-    `ids` is what the caller gave, if modules of others embed it: it may have further axes, such as those of codebooks.
-    `keeps` says what the trace holds of what the layers leave behind, as in `StackCall`, `maps_apart` that nobody reads
-    the attention maps, `hides` that a mask or padding on the left hides tokens, `returns_readout` that the caller wants
-    a `Readout` in place of logits.
+    The sequence is `num_prefix_tokens` tokens (memory, class, prepended), then `tokens` tokens, the last `new_len` of
+    them new. `continues` says that the leading tokens are in the cache already. `spread`, if set, turns a mask of the
+    sequence into one of a longer sequence that the stack sees. In rows with padding on the left, of `left_pad` tokens,
+    the stack sees the leading tokens behind the padding, next to the first real token. `input_len` tokens came with the
+    call, `offset` were processed before; `prefix_parts` lists the leading tokens as (count, mask), of which
+    `num_removed` were taken off again. `features` are the features that act in this call, `token_mask` is the mask that
+    the caller gave, of tokens alone. `ids` is what the caller gave, if modules of others embed it: it may have further
+    axes, such as those of codebooks. `keeps` says what the trace holds of what the layers leave behind, as in
+    `StackCall`, `maps_apart` that nobody reads the attention maps, `hides` that a mask or padding on the left hides
+    tokens, `returns_readout` that the caller wants a `Readout` in place of logits.
     """
 
-    trace: LayerIntermediates
+    intermediates: LayerIntermediates
     inputs: dict[str, Any]
     cache: Maybe[Cache]
     tokens: int
-    given: int
-    new: int
+    input_len: int
+    new_len: int
     offset: int | Tensor
     like_tokens: Maybe[Tensor] = None
     ids: Any = None
     before: Maybe[Tensor] = None
-    shown: Maybe[Tensor] = None
+    token_mask: Maybe[Tensor] = None
     mask: Maybe[Tensor] = None
-    leading: int = 0
-    taken: int = 0
-    front: list[tuple[int, Tensor | None]] = field(default_factory=list)
+    num_prefix_tokens: int = 0
+    num_removed: int = 0
+    prefix_parts: list[tuple[int, Tensor | None]] = field(default_factory=list)
     spread: Maybe[Callable[..., Tensor]] = None
     keeps: str | None = None
     maps_apart: bool = False
@@ -101,34 +101,44 @@ class ModelCall(AddsLosses, HasStates):
     hides: bool = False
     returns_readout: bool = False
     losses: AuxLosses = field(default_factory=lambda: AuxLosses(joins=True))
-    on: Any = None
+    features: Any = None
     new_states: dict[str, CachedState] = field(default_factory=dict)
 
     @classmethod
-    def after(cls, trace: LayerIntermediates, on: Any) -> ModelCall:
+    def from_intermediates(cls, intermediates: LayerIntermediates, features: Any) -> ModelCall:
         """Stands for the calls of a segment that was read in several, of which there is what they left behind."""
-        tokens = trace.hiddens[0].shape[1] if trace.hiddens else 0
-        return cls(trace, {}, None, tokens, tokens, tokens, 0, on=on, new_states=dict(trace.model_states))
+        tokens = intermediates.hiddens[0].shape[1] if intermediates.hiddens else 0
+        return cls(
+            intermediates,
+            {},
+            None,
+            tokens,
+            tokens,
+            tokens,
+            0,
+            features=features,
+            new_states=dict(intermediates.model_states),
+        )
 
-    def lengthened(self, model: Model, kwargs: dict[str, Any], real: Tensor | None) -> dict[str, Any]:
+    def extend_inputs(self, model: Model, kwargs: dict[str, Any], token_mask: Tensor | None) -> dict[str, Any]:
         """Positions, masks of keys and lengths of prefixes, with entries for the tokens in front."""
         pos, kv_mask = self.inputs.get('pos'), kwargs.get('self_attn_kv_mask')
         fits = torch.is_tensor(pos) and pos.shape[-1] == self.tokens
         if not fits and is_of_others(getattr(model, 'pos_emb', None)):
             pos = None  # it is for the user's module alone
         if pos is not None and not pos.is_floating_point():
-            kwargs = {**kwargs, 'pos': self.with_front(pos, real)}
-        if kwargs.get('prefix_attn_len') is not None and self.leading:
-            kwargs = {**kwargs, 'prefix_attn_len': kwargs['prefix_attn_len'] + self.leading}
-        if kv_mask is not None and self.leading:
-            if a_tensor(kv_mask, 'self_attn_kv_mask').ndim == 2 and kv_mask.shape[1] == self.tokens:
-                kv_mask = F.pad(kv_mask, (self.leading, 0), value=True)
-            kwargs = {**kwargs, 'self_attn_kv_mask': self.behind_padding(kv_mask)}
+            kwargs = {**kwargs, 'pos': self.prepend_positions(pos, token_mask)}
+        if kwargs.get('prefix_attn_len') is not None and self.num_prefix_tokens:
+            kwargs = {**kwargs, 'prefix_attn_len': kwargs['prefix_attn_len'] + self.num_prefix_tokens}
+        if kv_mask is not None and self.num_prefix_tokens:
+            if check_tensor(kv_mask, 'self_attn_kv_mask').ndim == 2 and kv_mask.shape[1] == self.tokens:
+                kv_mask = F.pad(kv_mask, (self.num_prefix_tokens, 0), value=True)
+            kwargs = {**kwargs, 'self_attn_kv_mask': self.move_after_padding(kv_mask)}
         return kwargs
 
     @property
     def declared(self) -> Mapping[str, Remembered]:
-        return self.on.remembers
+        return self.features.states
 
     @property
     def old_states(self) -> Mapping[str, CachedState] | None:
@@ -136,7 +146,7 @@ class ModelCall(AddsLosses, HasStates):
 
     @property
     def count(self) -> int:
-        return self.new
+        return self.new_len
 
     def add_loss(self, name: str, value: Tensor) -> None:
         if any(one is self.losses for one in gathering.open):
@@ -162,20 +172,21 @@ class ModelCall(AddsLosses, HasStates):
         leading = self.cache.leading
         if not model.can_cache_kv:
             raise ValueError('`cache` was given, but this model cannot be cached: its output depends on later tokens')
-        if self.continues and self.leading and self.leading != leading:
+        if self.continues and self.num_prefix_tokens and self.num_prefix_tokens != leading:
             raise ValueError(
-                f'the cache was made with {leading} tokens in front of the sequence, now there are {self.leading}'
+                f'the cache was made with {leading} tokens in front of the sequence, now there are '
+                f'{self.num_prefix_tokens}'
             )
-        if self.continues and not self.front and leading:
-            self.front, self.leading = [(leading, None)], leading
+        if self.continues and not self.prefix_parts and leading:
+            self.prefix_parts, self.num_prefix_tokens = [(leading, None)], leading
 
     def with_values(self, **values: Any) -> ModelCall:
         """The same call with other values."""
         return ModelCall(**{**{name: getattr(self, name) for name in OF_CALLS}, **values})
 
-    def embedded(self, model: Model, tokens: Any, embed: Callable[[Any], Tensor]) -> Tensor:
+    def embed_whole(self, model: Model, tokens: Any, embed: Callable[[Any], Tensor]) -> Tensor:
         """Embed the new ones of the `tokens`, (b, n, ...) or a dict of these."""
-        return embed(tokens) if self.given == self.new else self.embed_new(model, tokens, embed)
+        return embed(tokens) if self.input_len == self.new_len else self.embed_new(model, tokens, embed)
 
     def embed_new(self, model: Model, tokens: Any, embed: Callable[[Any], Tensor]) -> Tensor:
         """Embed the new tokens of a call that was given cached ones too.
@@ -183,148 +194,164 @@ class ModelCall(AddsLosses, HasStates):
         Modules of others are handed all that was given, and may know nothing of a cache; the last of what they give is
         kept. A stack whose `forward` is a user's gets the embeddings of those `before` too, and cuts them off itself.
         """
-        given, new, offset = self.given, self.new, self.offset
+        given, new, offset = self.input_len, self.new_len, self.offset
         if not reads_whole(model):
             return embed(tree_map_only(Tensor, lambda t: t[:, t.shape[1] - new :], tokens))
-        self.new, self.offset = given, offset - (given - new)
+        self.new_len, self.offset = given, offset - (given - new)
         x = embed(tokens)
-        self.new, self.offset = new, offset
+        self.new_len, self.offset = new, offset
         self.like_tokens = self.like_tokens[:, given - new :]
-        if self.trace.initial_embeds is not None:
-            self.trace.initial_embeds = self.trace.initial_embeds[:, given - new :]
+        if self.intermediates.initial_embeds is not None:
+            self.intermediates.initial_embeds = self.intermediates.initial_embeds[:, given - new :]
         before, x = x.tensor_split([x.shape[1] - new], dim=1)
         self.before = before if overrides_forward(model.attn_layers) and not self.cache.leading else None
         return x
 
-    def put_in_front(self, tokens: Tensor, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def prepend_tokens(self, tokens: Tensor, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Put tokens (m d) or (b m d) in front of `x`, unless they are in the cache already."""
-        self.front.insert(0, (tokens.shape[-2], mask))
-        self.leading += tokens.shape[-2]
+        self.prefix_parts.insert(0, (tokens.shape[-2], mask))
+        self.num_prefix_tokens += tokens.shape[-2]
         return x if self.continues else torch.cat((tokens.expand(x.shape[0], -1, -1), x), dim=1)
 
-    def take_off(self, x: Tensor, count: int, behind: int) -> tuple[Tensor, Tensor]:
+    def remove_prefix(self, x: Tensor, count: int, behind: int) -> tuple[Tensor, Tensor]:
         """Tokens that were put in front when `behind` others stood there, and the rest."""
-        start = self.leading - behind - count - self.taken
-        self.taken += count
+        start = self.num_prefix_tokens - behind - count - self.num_removed
+        self.num_removed += count
         rest = x[:, start + count :]
         return x[:, start : start + count], rest if start == 0 else torch.cat((x[:, :start], rest), dim=1)
 
-    def only_new(self, t: Tensor, name: str) -> Tensor:
+    def select_new(self, t: Tensor, name: str) -> Tensor:
         """The part of a per-token input, (n ...) or (b n ...), that belongs to new tokens."""
         axis = 0 if t.ndim == 1 or (t.ndim == 2 and t.is_floating_point()) else 1
-        if t.shape[axis] == self.new or (t.shape[axis] == 1 and t.ndim == 3):
+        if t.shape[axis] == self.new_len or (t.shape[axis] == 1 and t.ndim == 3):
             return t
-        if t.shape[axis] in (self.given, self.tokens):
-            return t.narrow(axis, t.shape[axis] - self.new, self.new)
-        raise ValueError(f'`{name}` got {t.shape[axis]} tokens, it must have {self.given}')
+        if t.shape[axis] in (self.input_len, self.tokens):
+            return t.narrow(axis, t.shape[axis] - self.new_len, self.new_len)
+        raise ValueError(f'`{name}` got {t.shape[axis]} tokens, it must have {self.input_len}')
 
-    def cleared(self, t: Tensor) -> Tensor:
+    def zero_hidden_tokens(self, t: Tensor) -> Tensor:
         """What the caller gave for the new tokens (b n d), finite where masks or the padding on the left hide it."""
-        real, start = self.shown, self.inputs.get('seq_start_pos')
-        if real is not None and (real.ndim != 2 or real.shape[1] < self.new or real.shape[0] != t.shape[0]):
+        token_mask, start = self.token_mask, self.inputs.get('seq_start_pos')
+        if token_mask is not None and (
+            token_mask.ndim != 2 or token_mask.shape[1] < self.new_len or token_mask.shape[0] != t.shape[0]
+        ):
             return t  # which is refused below
         if start is not None:
-            begun = torch.arange(self.tokens - self.new, self.tokens, device=t.device) >= start.unsqueeze(-1)
-            real = begun if real is None else begun & real[:, real.shape[1] - self.new :].bool()
-        return cleared(t, real)
+            begun = torch.arange(self.tokens - self.new_len, self.tokens, device=t.device) >= start.unsqueeze(-1)
+            token_mask = (
+                begun if token_mask is None else begun & token_mask[:, token_mask.shape[1] - self.new_len :].bool()
+            )
+        return zero_masked(t, token_mask)
 
-    def tokens_mask(self, x: Tensor) -> Tensor | None:
+    def make_token_mask(self, x: Tensor) -> Tensor | None:
         """Which of the last tokens, as many as `x` has, are real (b n); None for all."""
-        real, start = self.mask, self.inputs.get('seq_start_pos')
-        if real is None and start is None:
+        token_mask, start = self.mask, self.inputs.get('seq_start_pos')
+        if token_mask is None and start is None:
             return None
         place = torch.arange(-x.shape[1], 0, device=x.device) + self.tokens  # below 0 for tokens in front
-        real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if real is None else real[:, -x.shape[1] :]
-        return real if start is None else real & ((place < 0) | (place >= start.unsqueeze(-1)))
+        token_mask = (
+            torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+            if token_mask is None
+            else token_mask[:, -x.shape[1] :]
+        )
+        return token_mask if start is None else token_mask & ((place < 0) | (place >= start.unsqueeze(-1)))
 
-    def known_real(self) -> Tensor | None:
+    def make_known_mask(self) -> Tensor | None:
         """Which of the cached tokens are real, (b held), if a mask was given for them, and this call's says nothing."""
-        given = self.shown
-        if not self.leading and given is not None and given.ndim == 2 and given.shape[1] == self.tokens:
+        given = self.token_mask
+        if not self.num_prefix_tokens and given is not None and given.ndim == 2 and given.shape[1] == self.tokens:
             return None  # rows of the cache may have been exchanged by hand since
-        real: Any = None if self.cache is None else self.cache.model_states.get('real')
-        return None if real is None else real.tensor.squeeze(-1)
+        token_mask: Any = None if self.cache is None else self.cache.model_states.get('real')
+        return None if token_mask is None else token_mask.tensor.squeeze(-1)
 
-    def real_keys(self, mask: Tensor | None) -> Tensor | None:
+    def select_key_mask(self, mask: Tensor | None) -> Tensor | None:
         """The mask of all tokens in the stack's order. What was said of cached tokens still holds."""
-        known = self.known_real()
+        known = self.make_known_mask()
         if known is None and self.mask is not None and self.spread is not None:
             return self.spread(self.mask)
         if known is None:
-            return None if self.mask is None else self.behind_padding(self.mask)
-        new = known.new_ones(known.shape[0], self.new) if mask is None else mask[:, -self.new :].bool()
+            return None if self.mask is None else self.move_after_padding(self.mask)
+        new = known.new_ones(known.shape[0], self.new_len) if mask is None else mask[:, -self.new_len :].bool()
         return torch.cat((known, new), dim=1)
 
     @property
-    def start(self) -> Tensor | None:
+    def left_pad(self) -> Tensor | None:
         """How much padding each row has before its leading tokens, where that changes the order."""
-        return self.inputs.get('seq_start_pos') if self.leading else None
+        return self.inputs.get('seq_start_pos') if self.num_prefix_tokens else None
 
-    def behind_padding(self, t: Tensor) -> Tensor:
+    def move_after_padding(self, t: Tensor) -> Tensor:
         """Rows (b n ...) of the whole sequence, in the order in which the stack sees them."""
-        if self.start is None:
+        if self.left_pad is None:
             return t
-        if can_look(self.start) and int(self.start.max()) > self.tokens:
+        if can_read_values(self.left_pad) and int(self.left_pad.max()) > self.tokens:
             raise ValueError(
-                f'`seq_start_pos` got {int(self.start.max())}, more than the {self.tokens} tokens of the first call: '
+                f'`seq_start_pos` got {int(self.left_pad.max())}, more than the {self.tokens} tokens of the first '
+                'call: '
                 f'tokens in front stand behind the whole padding'
             )
-        place, start = torch.arange(t.shape[1], device=t.device), self.start.unsqueeze(-1)
-        moved = torch.where(place < start, place + self.leading, place - start)
-        return take_rows(t, torch.where(place < start + self.leading, moved, place))
+        place, start = torch.arange(t.shape[1], device=t.device), self.left_pad.unsqueeze(-1)
+        moved = torch.where(place < start, place + self.num_prefix_tokens, place - start)
+        return select_sequences(t, torch.where(place < start + self.num_prefix_tokens, moved, place))
 
-    def with_front(self, pos: Tensor, real: Tensor | None) -> Tensor:
+    def prepend_positions(self, pos: Tensor, token_mask: Tensor | None) -> Tensor:
         """Positions of the tokens (n, b n or b h n) and of those in front, which stand right before the first real one
-        of each row, in the order of the stack. `real` is the mask of all of them."""
-        if self.start is None:
-            return with_front(pos, self.leading, None if real is None else real[:, -pos.shape[-1] :])
+        of each row, in the order of the stack. `token_mask` is the mask of all of them."""
+        if self.left_pad is None:
+            return prepend_positions(
+                pos, self.num_prefix_tokens, None if token_mask is None else token_mask[:, -pos.shape[-1] :]
+            )
         if pos.ndim == 3:
             raise ValueError('`pos` per head, (b, h, n), does not go with padding in front of other tokens')
-        start = self.start.unsqueeze(-1)
+        start = self.left_pad.unsqueeze(-1)
         begun = torch.arange(pos.shape[-1], device=pos.device) >= start
-        return self.behind_padding(with_front(pos.expand(start.shape[0], -1), self.leading, begun))
+        return self.move_after_padding(prepend_positions(pos.expand(start.shape[0], -1), self.num_prefix_tokens, begun))
 
-    def before_padding(self, t: Tensor) -> Tensor:
-        """The way back from `behind_padding`."""
-        if self.start is None:
+    def move_before_padding(self, t: Tensor) -> Tensor:
+        """The way back from `move_after_padding`."""
+        if self.left_pad is None:
             return t
-        place, start = torch.arange(t.shape[1], device=t.device), self.start.unsqueeze(-1)
-        moved = torch.where(place < self.leading, place + start, place - self.leading)
-        return take_rows(t, torch.where(place < start + self.leading, moved, place))
+        place, start = torch.arange(t.shape[1], device=t.device), self.left_pad.unsqueeze(-1)
+        moved = torch.where(place < self.num_prefix_tokens, place + start, place - self.num_prefix_tokens)
+        return select_sequences(t, torch.where(place < start + self.num_prefix_tokens, moved, place))
 
-    def full_mask(self, mask: Tensor | None, batch: int, device: torch.device) -> Tensor | None:
+    def make_full_mask(self, mask: Tensor | None, batch: int, device: torch.device) -> Tensor | None:
         """The mask of all tokens, leading ones included, or None if nothing is hidden."""
-        if mask is None and not self.front:
+        if mask is None and not self.prefix_parts:
             return None
-        masks = [m for _, m in self.front] + [mask]
+        masks = [m for _, m in self.prefix_parts] + [mask]
         if all(m is None for m in masks):
             return None
-        if mask is not None and mask.ndim == 2 and mask.shape == (batch, self.new) and self.known_real() is not None:
-            mask = masks[-1] = F.pad(mask, (self.tokens - self.new, 0), value=True)
+        if (
+            mask is not None
+            and mask.ndim == 2
+            and mask.shape == (batch, self.new_len)
+            and self.make_known_mask() is not None
+        ):
+            mask = masks[-1] = F.pad(mask, (self.tokens - self.new_len, 0), value=True)
         elif self.cache is not None:
-            mask = masks[-1] = with_past(mask, 'mask', batch, self.new, self.tokens - self.new)
+            mask = masks[-1] = extend_mask(mask, 'mask', batch, self.new_len, self.tokens - self.new_len)
         if mask is not None and mask.ndim == 2 and mask.shape[1] != self.tokens:
             raise ValueError(
                 f'`mask` got shape {tuple(mask.shape)}, it must be ({batch}, {self.tokens}), one entry per token'
             )
-        counts = [count for count, _ in self.front] + [self.tokens]
+        counts = [count for count, _ in self.prefix_parts] + [self.tokens]
         known = [
             torch.ones(batch, c, dtype=torch.bool, device=device) if m is None else m
             for c, m in zip(counts, masks, strict=True)
         ]
-        names = ['prepend_mask'] * len(self.front) + ['mask']
+        names = ['prepend_mask'] * len(self.prefix_parts) + ['mask']
         return torch.cat([as_mask(m, name, batch, c) for m, name, c in zip(known, names, counts, strict=True)], dim=1)
 
 
 OF_CALLS = tuple(one.name for one in fields(ModelCall))
 
 
-def take_rows(t: Tensor, order: Tensor) -> Tensor:
+def select_sequences(t: Tensor, order: Tensor) -> Tensor:
     """Each row of `t` (b n ...) in an order of its own (b n)."""
     return t[torch.arange(t.shape[0], device=t.device).unsqueeze(-1), order]
 
 
-def model_call(
+def make_model_call(
     model: Model, inputs: dict[str, Any], given: int, cache: Cache | None, only_new: bool, batch: int | None = None
 ) -> ModelCall:
     """Settle which of the `given` tokens are new: those beyond the cached; the last, if too few; all, if `only_new`."""
@@ -333,13 +360,13 @@ def model_call(
             check_given({name: value}, model.features)
     if inputs.get('seq_start_pos') is not None and batch is not None:
         check_lengths(inputs['seq_start_pos'], 'seq_start_pos', batch)
-    of_model: dict[str, Any] = dict(training=model.training, on=model.features.acting(inputs))
+    of_model: dict[str, Any] = dict(training=model.training, features=model.features.active_for(inputs))
     if cache is None:
         return ModelCall(LayerIntermediates(), inputs, None, given, given, given, 0, **of_model)
-    return call_with_cache(inputs, given, cache, only_new, of_model)
+    return _call_with_cache(inputs, given, cache, only_new, of_model)
 
 
-def call_with_cache(
+def _call_with_cache(
     inputs: dict[str, Any], given: int, cache: Cache, only_new: bool, of_model: dict[str, Any]
 ) -> ModelCall:
     """Return the call of a model beside a cache."""
@@ -356,11 +383,11 @@ def open_model(
 ) -> ModelCall:
     """The call of a model with tokens `x` (b n ...). What its features take leaves `kwargs`."""
     inputs: dict[str, Any] = {'seq_start_pos': kwargs.get('seq_start_pos')}
-    for name in model.features.takes.intersection(kwargs):
+    for name in model.features.call_inputs.intersection(kwargs):
         inputs[name] = kwargs.pop(name)
     cache = None if cache is None else cache_of(cache)
-    call = model_call(model, inputs, x.shape[1], cache, only_new, x.shape[0])
+    call = make_model_call(model, inputs, x.shape[1], cache, only_new, x.shape[0])
     if mask is not None:
-        check_device(a_tensor(mask, 'mask'), 'mask', x)
-    call.shown, call.hides = mask, mask is not None or inputs['seq_start_pos'] is not None
+        check_device(check_tensor(mask, 'mask'), 'mask', x)
+    call.token_mask, call.hides = mask, mask is not None or inputs['seq_start_pos'] is not None
     return call

@@ -77,7 +77,7 @@ transforms_active = getattr(torch._C, '_are_functorch_transforms_active', peek_i
 is_exporting: Callable[[], bool] = torch.compiler.is_exporting
 
 
-def transformed() -> bool:
+def is_transformed() -> bool:
     """Return True inside a transform of `torch.func`, or in forward mode."""
     return bool(transforms_active()) or forward_ad._current_level >= 0
 
@@ -120,17 +120,17 @@ def at_least_float(dtype: torch.dtype) -> torch.dtype:
 WITHOUT_FLOAT64 = {'mps'}
 
 
-def widest(device: torch.device) -> torch.dtype:
+def promote_dtypes(device: torch.device) -> torch.dtype:
     """Return the floating point dtype of most digits that a device has."""
     return torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
 
 
-def widened(t: Tensor) -> Tensor:
+def widen_dtype(t: Tensor) -> Tensor:
     """Return `t` in the floating point dtype of most digits that its device has."""
-    return t.to(widest(t.device))
+    return t.to(promote_dtypes(t.device))
 
 
-def accurate(t: Tensor) -> Tensor:
+def to_float(t: Tensor) -> Tensor:
     """Cast half precision to float32; anything wider stays as it is."""
     return t.to(at_least_float(t.dtype))
 
@@ -143,15 +143,15 @@ def dtype_of_products(t: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device)
 
 
-def product(a: Tensor, b: Tensor) -> Tensor:
+def precise_matmul(a: Tensor, b: Tensor) -> Tensor:
     """Compute  a @ b  in float32 where float16 might overflow."""
     if dtype_of_products(a) != torch.float16:
         return a @ b
-    with without_autocast(a):
-        return accurate(a) @ accurate(b)
+    with disable_autocast(a):
+        return to_float(a) @ to_float(b)
 
 
-def clamped_to(t: Tensor, dtype: torch.dtype) -> Tensor:
+def clamp_to_dtype(t: Tensor, dtype: torch.dtype) -> Tensor:
     """Cast to `dtype`, with finite numbers beyond its range clamped to its ends."""
     if dtype != torch.float16 or t.dtype == dtype:
         return t.to(dtype)
@@ -159,7 +159,7 @@ def clamped_to(t: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(t.isinf(), t, t.clamp(-most, most)).to(dtype)
 
 
-def without_autocast(t: Tensor) -> AbstractContextManager[Any]:
+def disable_autocast(t: Tensor) -> AbstractContextManager[Any]:
     """Turn autocast off for tensors like this one in a `with` block."""
     if t.device.type == 'meta':  # This device has no autocast.
         return nullcontext()

@@ -33,7 +33,7 @@ def check_net(net: nn.Module) -> None:
 
 def check_every_place(net: nn.Module) -> None:
     """Refuse what does not give logits of a vocabulary for every place."""
-    check_head(net)
+    _check_head(net)
     features = getattr(getattr(net, 'features', None), 'active', ())
     switched_on = {next(iter(feature.flags)) for feature in features if feature.flags}
     for flag, reason in HEADLESS.items():
@@ -50,7 +50,7 @@ def check_sees_both_sides(net: nn.Module) -> None:
     """Refuse causal models, which could say nothing about a token from those behind it."""
     stack = getattr(net, 'attn_layers', None)
     stack = inner_stack(stack) or stack
-    if stack is not None and not sees_later(stack):
+    if stack is not None and not attends_to_later(stack):
         alone = '' if getattr(stack, 'causal', False) or is_prefix(stack) else ', whose layers look back alone'
         raise ConfigError(
             f'`net` must see both sides of a token: its stack is {type(stack).__name__}{alone}, use Encoder'
@@ -64,17 +64,17 @@ def counts_tokens(net: nn.Module) -> bool:
     return any(f.counts_tokens for m in modules for f in getattr(getattr(m, 'features', None), 'active', ()))
 
 
-def sees_later(stack: Any) -> bool:
+def attends_to_later(stack: Any) -> bool:
     """Return whether a token of a stack can depend on those behind it. One that does not say so is no causal one."""
     stack = inner_stack(stack) or stack
     if getattr(stack, 'causal', False) or is_prefix(stack):
         return False
-    if not hasattr(stack, 'layer_types') or any(map(joins_later, stack.features.active)):
+    if not hasattr(stack, 'layer_types') or any(map(has_later_prefix, stack.features.active)):
         return True
     return any(looks_ahead(layer.kind, layer[1]) for layer in stack.layers)
 
 
-def joins_later(feature: Any) -> bool:
+def has_later_prefix(feature: Any) -> bool:
     """Return whether a feature of a stack lets tokens depend on those behind them."""
     joins = feature.reason('documents') and not getattr(feature, 'looks_back', False)
     return bool(feature.reason('causal') or joins)
@@ -107,7 +107,7 @@ def check_reads_front(stack: Any, written: str, advice: str, refuses: bool = Tru
         refuses: False for a warning in any case, where the original has the option.
     """
     stack = inner_stack(stack) or stack
-    if sees_later(stack):
+    if attends_to_later(stack):
         return
     words = f'{written} reads tokens in front, which see nothing behind them in {type(stack).__name__}: {advice}'
     if not refuses or getattr(stack, 'cross_attend', False) or is_prefix(stack):
@@ -116,7 +116,7 @@ def check_reads_front(stack: Any, written: str, advice: str, refuses: bool = Tru
         raise ConfigError(words)
 
 
-def check_head(net: nn.Module) -> None:
+def _check_head(net: nn.Module) -> None:
     """Refuse a head that says by `instead_of_logits` that it gives something else."""
     head = getattr(net, 'to_logits', None)
     if gives := getattr(head, 'instead_of_logits', ''):

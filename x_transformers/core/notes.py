@@ -1,4 +1,4 @@
-"""What a feature keeps from one of its stages for a later one, in one pass: `call.own(self).queries = q`."""
+"""What a feature keeps from one of its stages for a later one, in one pass: `call.ctx(self).queries = q`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from torch.utils._pytree import tree_leaves, tree_map
 
 
-def own_copy(value: Any) -> Any:
+def copy_container(value: Any) -> Any:
     """A list or table that may grow by itself; anything else as it is."""
     return list(value) if isinstance(value, list) else dict(value) if isinstance(value, dict) else value
 
 
-class Notes:
+class FeatureContext:
     """What one feature has noted in one pass, as attributes."""
 
     if TYPE_CHECKING:
@@ -23,33 +23,33 @@ class Notes:
 
         def __setattr__(self, name: str, value: Any) -> None: ...
 
-    def mapped(self, function: Callable[[Any], Any]) -> Notes:
+    def map_values(self, function: Callable[[Any], Any]) -> FeatureContext:
         """Notes of the same names, each changed by a function."""
-        new = Notes()
+        new = FeatureContext()
         for name, value in vars(self).items():
             setattr(new, name, function(value))
         return new
 
-    def copy(self) -> Notes:
-        return self.mapped(lambda value: value)
+    def copy(self) -> FeatureContext:
+        return self.map_values(lambda value: value)
 
-    def fork(self) -> Notes:
+    def fork(self) -> FeatureContext:
         """The same, with lists and tables that may grow apart."""
-        return self.mapped(own_copy)
+        return self.map_values(copy_container)
 
-    def beside(self) -> list[Any]:
-        """The tensors noted, for `StackCall.beside`."""
+    def side_inputs(self) -> list[Any]:
+        """The tensors noted, for `StackCall.side_inputs`."""
         return tree_leaves(vars(self))
 
-    def with_beside(self, swapped: Mapping[int, Any]) -> Notes:
+    def replace_side_inputs(self, swapped: Mapping[int, Any]) -> FeatureContext:
         """The same notes with other tensors, by the id of those noted."""
-        return self.each(lambda leaf: swapped.get(id(leaf), leaf))
+        return self.map_leaves(lambda leaf: swapped.get(id(leaf), leaf))
 
-    def each(self, function: Callable[[Any], Any]) -> Notes:
+    def map_leaves(self, function: Callable[[Any], Any]) -> FeatureContext:
         """The same notes, each tensor and whatever else they hold changed by a function."""
-        return self.mapped(lambda value: tree_map(function, value))
+        return self.map_values(lambda value: tree_map(function, value))
 
-    def is_still(self, before: Notes) -> bool:
+    def is_unchanged(self, before: FeatureContext) -> bool:
         """Whether nothing was noted since a copy was made."""
         then, now = vars(before), vars(self)
         return then.keys() == now.keys() and all(
@@ -59,25 +59,25 @@ class Notes:
 
 
 @dataclass(kw_only=True)
-class TakesNotes:
+class HasContexts:
     """What the call of every level offers to features for their notes, by the class of the feature."""
 
-    notes: dict[type, Notes] = field(default_factory=dict)
+    contexts: dict[type, FeatureContext] = field(default_factory=dict)
 
-    def own(self, feature: Any) -> Notes:
+    def ctx(self, feature: Any) -> FeatureContext:
         """The notes of one feature in this pass: nobody else writes there. A feature gives itself.
 
         To read what another one has left, give its class; of one that is off, or has noted nothing, they are empty.
         """
         if isinstance(feature, type):
-            return next((own for kind, own in self.notes.items() if issubclass(kind, feature)), Notes())
+            return next((own for kind, own in self.contexts.items() if issubclass(kind, feature)), FeatureContext())
         kind = type(feature)
-        if kind not in self.notes:
-            self.notes[kind] = Notes()
-        return self.notes[kind]
+        if kind not in self.contexts:
+            self.contexts[kind] = FeatureContext()
+        return self.contexts[kind]
 
 
-class Opaque:
+class HiddenFields:
     """Stands where a dataclass names its fields, and has none.
 
     What gathers parameters around a module, as FSDP, puts a copy in place of each dataclass that the module is called

@@ -5,7 +5,7 @@ their stack: `OwnStack` gives what the module does not have the value of a plain
 and has no cache.
 
 Layers of a stack of ours may be replaced by plain lists of three parts, (norms, branch, residual), more of them
-inserted, or the whole list assigned, at any time between two calls: `layers_of` returns the layers that run.
+inserted, or the whole list assigned, at any time between two calls: `get_layers` returns the layers that run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
 from x_transformers.core.routing import FlagRouting
-from x_transformers.flags import Check, ConfigError, Features, is_int, shown
+from x_transformers.flags import Check, ConfigError, Features, format_value, is_int
 
 OWN = __name__.partition('.')[0]
 KNOWN = (OWN, 'torch')
@@ -38,7 +38,7 @@ def is_of_others(module: Any) -> bool:
     return package != OWN and any(map(is_of_others, module._modules.values()))  # a class of ours knows what it calls
 
 
-def embeds_together(model: nn.Module) -> bool:
+def embeds_with_others(model: nn.Module) -> bool:
     """Return True if what a token becomes may follow from those around it, since modules of others embed it.
 
     They are given all tokens that the caller gave, cached ones too, of which the last are kept: they need not know of
@@ -53,28 +53,28 @@ OURS = frozenset({'clean', 'index', 'at', 'keep_maps', 'kept_angles', 'shift_mas
                   'kind', 'stack'})  # fmt: skip
 
 
-def for_branch(branch: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+def filter_inputs(branch: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     """Return the keywords for a branch: for a user's, without those of the library that it does not take."""
     if not is_of_others(branch):
         return inputs
-    known = keywords_of_module(branch)
+    known = _keywords_of_module(branch)
     if known is None:
         return inputs
     return {name: value for name, value in inputs.items() if name in known or name not in OURS}
 
 
-def keywords_of_module(module: nn.Module) -> frozenset[str] | None:
+def _keywords_of_module(module: nn.Module) -> frozenset[str] | None:
     """Return the names that the `forward` of a module takes by keyword, its own or that of its class; None for any."""
     own = module.__dict__.get('forward')
-    return keywords_of(type(module).forward if own is None else own)
+    return _get_keywords(type(module).forward if own is None else own)
 
 
-def keywords_of(function: Callable[..., Any]) -> frozenset[str] | None:
+def _get_keywords(function: Callable[..., Any]) -> frozenset[str] | None:
     """Return the names that a function takes by keyword; None for any."""
     # The compiler of torch warns of `functools.cache`, and traces into what it wraps.
     if function in KEYWORDS:
         return KEYWORDS[function]
-    found = read_keywords(function)
+    found = _read_keywords(function)
     with contextlib.suppress(TypeError):  # of what takes no weak reference, such as a builtin
         KEYWORDS[function] = found
     return found
@@ -83,17 +83,17 @@ def keywords_of(function: Callable[..., Any]) -> frozenset[str] | None:
 KEYWORDS: WeakKeyDictionary[Callable[..., Any], frozenset[str] | None] = WeakKeyDictionary()
 
 
-def read_keywords(function: Callable[..., Any]) -> frozenset[str] | None:
-    """Return what `keywords_of` keeps, from the signature."""
+def _read_keywords(function: Callable[..., Any]) -> frozenset[str] | None:
+    """Return what `_get_keywords` keeps, from the signature."""
     known = inspect.signature(function).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in known):
         return None
     return frozenset(p.name for p in known if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
 
 
-def taken_by(module: nn.Module, inputs: dict[str, Any], idle: Iterable[Any] = (None,)) -> dict[str, Any]:
+def inputs_taken_by(module: nn.Module, inputs: dict[str, Any], idle: Iterable[Any] = (None,)) -> dict[str, Any]:
     """Return the keywords for a module of a user's: without those that say nothing, if its `forward` lacks them."""
-    known = keywords_of_module(module)
+    known = _keywords_of_module(module)
     if known is None:
         return inputs
     idle = tuple(idle)
@@ -107,7 +107,7 @@ PLAIN = dict(
 )  # fmt: skip
 
 
-class Anything:
+class AcceptsAnything:
     """The names of inputs of a module that takes any keyword."""
 
     def __contains__(self, name: str) -> bool:
@@ -149,8 +149,8 @@ class OwnStack:
 
     @property
     def input_names(self) -> Any:
-        names = keywords_of_module(self.module)
-        return Anything() if names is None else names
+        names = _keywords_of_module(self.module)
+        return AcceptsAnything() if names is None else names
 
     def accepted(self) -> dict[str, Any]:
         return {}
@@ -186,10 +186,10 @@ def has_own_forward(module: Any) -> bool:
 
 def reads_whole(model: Any) -> bool:
     """Return True if code of others embeds tokens or runs the layers, and is given all tokens beside a cache."""
-    return embeds_together(model) or overrides_forward(model.attn_layers)
+    return embeds_with_others(model) or overrides_forward(model.attn_layers)
 
 
-def given_whole(net: Any) -> bool:
+def gets_whole_input(net: Any) -> bool:
     """Return True if a net is called with all tokens beside a cache, as code of others in it may need.
 
     A net may say so itself by an attribute `reads_whole`, or take `input_not_include_cache` by name.
@@ -197,7 +197,7 @@ def given_whole(net: Any) -> bool:
     if hasattr(type(net), 'reads_whole') or 'reads_whole' in net.__dict__:
         return net.reads_whole is True
     if has_own_forward(net):
-        return 'input_not_include_cache' not in (keywords_of_module(net) or ())
+        return 'input_not_include_cache' not in (_keywords_of_module(net) or ())
     return getattr(net, 'reads_whole', False) is True
 
 
@@ -221,29 +221,31 @@ def run_stack(
         asked = 'past' if keeps == 'past' and not has_own_forward(module) else bool(keeps)
         out = module(x, return_hiddens=asked, **inputs)
         return out if keeps else (out, LayerIntermediates())
-    return run_other_stack(module, x, keeps, inputs)
+    return _run_other_stack(module, x, keeps, inputs)
 
 
-def run_other_stack(
+def _run_other_stack(
     module: Any, x: Tensor, keeps: str | None, inputs: Mapping[str, Any]
 ) -> tuple[Tensor, LayerIntermediates]:
     """Call a stack that is no `AttentionLayers`, with those keywords that it takes."""
     inputs = {**inputs, 'return_hiddens': bool(keeps)}
     if is_own(module):
         inputs |= dict(cache=None, input_not_include_cache=False)
-    out: Any = module(x, **accepted_by(module, inputs))
-    trace: Any
-    out, trace = out if isinstance(out, tuple) and len(out) == 2 else (out, None)
-    if trace is not None and not isinstance(trace, LayerIntermediates):
-        raise TypeError(f'`attn_layers` gave {shown(trace)} beside its output, it must be LayerIntermediates')
-    if trace is None:
-        trace = LayerIntermediates(hiddens=[], last_hidden=out, attn_intermediates=[], layer_hiddens=[])
-    return out, trace
+    out: Any = module(x, **_accepted_by(module, inputs))
+    intermediates: Any
+    out, intermediates = out if isinstance(out, tuple) and len(out) == 2 else (out, None)
+    if intermediates is not None and not isinstance(intermediates, LayerIntermediates):
+        raise TypeError(
+            f'`attn_layers` gave {format_value(intermediates)} beside its output, it must be LayerIntermediates'
+        )
+    if intermediates is None:
+        intermediates = LayerIntermediates(hiddens=[], last_hidden=out, attn_intermediates=[], layer_hiddens=[])
+    return out, intermediates
 
 
-def accepted_by(module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
+def _accepted_by(module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
     """Return the keywords of a call, without those that say nothing and that the module does not take."""
-    names = keywords_of_module(module)
+    names = _keywords_of_module(module)
     if names is None:
         return inputs
     idle = [name for name, value in inputs.items() if name not in names and (value is None or value is False)]
@@ -251,17 +253,19 @@ def accepted_by(module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in inputs.items() if name not in idle}
 
 
-def is_stack(value: Any) -> bool:
+def _is_stack(value: Any) -> bool:
     return isinstance(value, nn.Module) and is_int(getattr(known_stack(value), 'dim', None))
 
 
-a_stack = Check('an instance of AttentionLayers, or a module with a width `dim` that maps b n dim to b n dim', is_stack)
+a_stack = Check(
+    'an instance of AttentionLayers, or a module with a width `dim` that maps b n dim to b n dim', _is_stack
+)
 
 
 # Layers.
 
 
-class Parts(tuple):
+class LayerSlots(tuple):
     """Layer that was given as three parts:  (norms, branch, residual).
 
     A subclass adds the methods by which a layer runs. It is no module: the parts belong to the list of the user.
@@ -286,27 +290,28 @@ class Parts(tuple):
         return iter(dict.fromkeys(p for module in self.modules() for p in module._parameters.values() if p is not None))
 
 
-def is_list(value: Any) -> bool:
+def _is_list(value: Any) -> bool:
     return isinstance(value, (tuple, list, nn.ModuleList))
 
 
-def parts_of(value: Any, index: int) -> tuple[Any, Any, Any]:
+def _get_parts(value: Any, index: int) -> tuple[Any, Any, Any]:
     """Return the norms, the branch and the residual of what is in the place of a layer.
 
     raises   ConfigError for anything but three parts, the first of them three norms, each callable or None
     """
     parts = tuple(value)
-    norms = tuple(parts[0]) if len(parts) == 3 and is_list(parts[0]) else ()
+    norms = tuple(parts[0]) if len(parts) == 3 and _is_list(parts[0]) else ()
     known = len(norms) == 3 and all(norm is None or callable(norm) for norm in norms)
     if not known or not all(map(callable, parts[1:])):
         raise ConfigError(
-            f'`layers[{index}]` got {shown(value)}, it must be (norms, branch, residual), where the norms are three: '
+            f'`layers[{index}]` got {format_value(value)}, it must be (norms, branch, residual), where the norms are '
+            'three: '
             'before the branch, after it and after the residual, each a module or None'
         )
     return norms, *parts[1:]
 
 
-def layers_of(given: Sequence[Any], kinds: Sequence[str], layer: type, parts: type[Parts]) -> tuple[Any, ...]:
+def get_layers(given: Sequence[Any], kinds: Sequence[str], layer: type, parts: type[LayerSlots]) -> tuple[Any, ...]:
     """Return the layers that run: the `layer`s of a stack as they are, and plain lists as `parts`.
 
     Place and kind follow the lists that were assigned: a layer that stands elsewhere than it was built for is one of
@@ -317,21 +322,21 @@ def layers_of(given: Sequence[Any], kinds: Sequence[str], layer: type, parts: ty
     return tuple([
         one
         if (type(one) is layer and one.kind == kind and one.index == index)
-        or not is_list(one)
+        or not _is_list(one)
         or (isinstance(one, layer) and one.kind == kind and one.index == index)
-        else moved(one, kind, index, layer, parts)
+        else _rebuild_layer(one, kind, index, layer, parts)
         for index, (one, kind) in enumerate(zip(given, kinds, strict=False))
     ])  # fmt: skip
 
 
-def moved(one: Any, kind: str, index: int, layer: type, parts: type[Parts]) -> Any:
+def _rebuild_layer(one: Any, kind: str, index: int, layer: type, parts: type[LayerSlots]) -> Any:
     if isinstance(one, layer):  # with its hooks
         own: Any = type(one)
         new = own.__new__(own)
         new.__dict__.update(one.__dict__)
     else:
-        norms, *others = parts_of(one, index)
-        new = parts((Parts(norms), *others))
+        norms, *others = _get_parts(one, index)
+        new = parts((LayerSlots(norms), *others))
     new.__dict__.update(kind=kind, index=index)
     return new
 

@@ -1,7 +1,7 @@
 """Recomputation in a backward pass, or when attention maps are read, by the modules as they were the first time.
 
-`ModuleSnapshot` records what modules are made of, `recompute` runs a function again with that, and `differentiated`
-gives a backward pass that can be differentiated.
+`ModuleSnapshot` records what modules are made of, `recompute` runs a function again with that, and
+`differentiate_formula` gives a backward pass that can be differentiated.
 
 Between the first run and the next, a module may have got other parameters (`torch.func.functional_call` puts its own
 back), another mode, or other attributes. Where nothing has changed, the modules themselves run again; otherwise copies
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch._C._functorch import is_batchedtensor, is_legacy_batchedtensor
 from torch.utils.checkpoint import checkpoint
 
-from x_transformers.core.modes import without_autocast
+from x_transformers.core.modes import disable_autocast
 from x_transformers.flags import Features
 
 PLAIN = (Tensor, nn.Parameter)  # a shard or the like comes and goes by itself
@@ -29,29 +29,29 @@ APART = ('_parameters', '_buffers', '_modules')
 MISSING = object()
 
 
-def version(t: Tensor) -> int:
+def tensor_version(t: Tensor) -> int:
     return 0 if t.is_inference() else t._version
 
 
-def inside(value: Any) -> Iterator[nn.Module]:
+def _unregistered_modules(value: Any) -> Iterator[nn.Module]:
     """Yield the modules in a tuple, list or dict: references that are not registered."""
     for part in value.values() if type(value) is dict else value if type(value) in (tuple, list) else ():
         if isinstance(part, nn.Module):
             yield part
 
 
-def reach(module: nn.Module, name: str, without: set[nn.Module], found: dict[nn.Module, str]) -> None:
+def _collect_modules(module: nn.Module, name: str, without: set[nn.Module], found: dict[nn.Module, str]) -> None:
     """Add a module and all below it, with their names."""
     if module in found or module in without or isinstance(module, torch.jit.ScriptModule):
         return
     found[module] = name
     for key, child in module._modules.items():
         if child is not None:
-            reach(child, f'{name}.{key}' if name else key, without, found)
+            _collect_modules(child, f'{name}.{key}' if name else key, without, found)
     for key, value in module.__dict__.items():
         if type(value) in (tuple, list, dict) and key not in APART:
-            for other in inside(value):
-                reach(other, f'{name}.{key}' if name else key, without, found)
+            for other in _unregistered_modules(value):
+                _collect_modules(other, f'{name}.{key}' if name else key, without, found)
 
 
 class ModuleState:
@@ -69,38 +69,40 @@ class ModuleState:
         elif copied and self.plain:
             self.copies = {n: t.clone() for n, t in self.tensors.items() if t.numel() <= copied}
         self.note_versions()
-        on = self.attributes.get('features')
-        self.features = {f: dict(f.__dict__) for f in on.active} if isinstance(on, Features) else {}
+        features = self.attributes.get('features')
+        self.features = {f: dict(f.__dict__) for f in features.active} if isinstance(features, Features) else {}
 
     def note_versions(self) -> None:
-        self.versions = {n: (version(t), t.dtype, t.device) for n, t in self.tensors.items()} if self.plain else {}
+        self.versions = (
+            {n: (tensor_version(t), t.dtype, t.device) for n, t in self.tensors.items()} if self.plain else {}
+        )
 
     def changed(self, name: str) -> bool:
         t = self.tensors[name]
-        return (version(t), t.dtype, t.device) != self.versions[name]
+        return (tensor_version(t), t.dtype, t.device) != self.versions[name]
 
-    def holds(self, module: nn.Module) -> bool:
+    def is_unchanged(self, module: nn.Module) -> bool:
         """Return True if the module is still made of the same."""
         own = module.__dict__
         same = type(module) is self.kind and all(own.get(n, MISSING) is v for n, v in self.attributes.items())
-        same = same and all(same_values(own[key], part) for key, part in self.parts.items())
-        same = same and all(same_values(f.__dict__, values) for f, values in self.features.items())
+        same = same and all(has_same_values(own[key], part) for key, part in self.parts.items())
+        same = same and all(has_same_values(f.__dict__, values) for f, values in self.features.items())
         return same and not any(map(self.changed, self.versions))
 
 
-def hosts_of(on: Features) -> list[nn.Module]:
+def modules_of_features(features: Features) -> list[nn.Module]:
     """Return the modules whose parameters features read."""
-    host = on.active[0].host if on.active else None
+    host = features.active[0].host if features.active else None
     if isinstance(host, nn.Module) or host is None:
         return [] if host is None else [host]
     return [value for value in vars(host).values() if isinstance(value, nn.Module)]
 
 
-def same_values(now: dict[str, Any], then: dict[str, Any]) -> bool:
+def has_same_values(now: dict[str, Any], then: dict[str, Any]) -> bool:
     return len(now) == len(then) and all(now.get(name, MISSING) is value for name, value in then.items())
 
 
-class Unchanged(dict):
+class GuardedTensors(dict):
     """Parameters or buffers of a copy of a module. Reading one that was changed in place raises RuntimeError."""
 
     def __init__(self, tensors: dict[str, Tensor | None], state: ModuleState, needed_by: str) -> None:
@@ -140,36 +142,36 @@ class ModuleSnapshot:
     ) -> None:
         found: dict[nn.Module, str] = {}
         for root in roots:
-            reach(root, '', set(without), found)
+            _collect_modules(root, '', set(without), found)
         self.states = {module: ModuleState(module, name, copied, detached) for module, name in found.items()}
         self.copies = any(state.copies for state in self.states.values())
         self.needed_by, self.twins = needed_by, {}
 
-    def ran(self) -> None:
+    def note_own_changes(self) -> None:
         """Accept what the modules changed themselves, such as running means."""
         for state in self.states.values():
             state.note_versions()
 
-    def now(self, thing: Any) -> Any:
+    def restored(self, thing: Any) -> Any:
         """Return a module, or the features of one, as it was."""
-        if not self.copies and all(not state.plain or state.holds(m) for m, state in self.states.items()):
+        if not self.copies and all(not state.plain or state.is_unchanged(m) for m, state in self.states.items()):
             return thing
         if not self.twins:
-            self.twins = self.copied()
+            self.twins = self.copy_modules()
         if isinstance(thing, Features):
             return self.features(thing, self.twins)
         return self.twins.get(thing, thing)
 
-    def copied(self) -> dict[nn.Module, nn.Module]:
+    def copy_modules(self) -> dict[nn.Module, nn.Module]:
         """Return modules that hold what these held."""
         twins = {m: object.__new__(state.kind) for m, state in self.states.items() if state.plain}
         for module, twin in twins.items():
             state = self.states[module]
             parameters, buffers, modules = state.parts.values()
-            twin.__dict__.update({key: self.referred(value, twins) for key, value in state.attributes.items()})
+            twin.__dict__.update({key: self.replace_modules(value, twins) for key, value in state.attributes.items()})
             twin.__dict__.update(
-                _parameters=Unchanged(parameters, state, self.needed_by),
-                _buffers=Unchanged(buffers, state, self.needed_by),
+                _parameters=GuardedTensors(parameters, state, self.needed_by),
+                _buffers=GuardedTensors(buffers, state, self.needed_by),
                 _modules={name: twins.get(child, child) for name, child in modules.items()},
             )
             if state.features:
@@ -177,29 +179,29 @@ class ModuleSnapshot:
         return twins
 
     @staticmethod
-    def referred(value: Any, twins: dict[nn.Module, nn.Module]) -> Any:
+    def replace_modules(value: Any, twins: dict[nn.Module, nn.Module]) -> Any:
         """Return an attribute with the copies in place of modules that it refers to."""
         if isinstance(value, nn.Module):
             return twins.get(value, value)
-        if not any(module in twins for module in inside(value)):
+        if not any(module in twins for module in _unregistered_modules(value)):
             return value
         parts = value.values() if isinstance(value, dict) else value
         found = [twins.get(part, part) if isinstance(part, nn.Module) else part for part in parts]
         return dict(zip(value, found, strict=True)) if isinstance(value, dict) else type(value)(found)
 
-    def features(self, on: Features, twins: dict[nn.Module, nn.Module]) -> Features:
+    def features(self, features: Features, twins: dict[nn.Module, nn.Module]) -> Features:
         """Return features that read what the copies hold."""
-        host = on.active[0].host if on.active else None
+        host = features.active[0].host if features.active else None
         if isinstance(host, nn.Module):
-            return on.rebound(twins[host], self.states[host].features) if host in twins else on
+            return features.rebind(twins[host], self.states[host].features) if host in twins else features
         if host is None:
-            return on
+            return features
         new = copy.copy(host)
-        new.__dict__.update({name: self.referred(value, twins) for name, value in vars(host).items()})
-        return on.rebound(new)
+        new.__dict__.update({name: self.replace_modules(value, twins) for name, value in vars(host).items()})
+        return features.rebind(new)
 
 
-class Surroundings:
+class GradAndCastMode:
     """Modes of gradients and of autocast as they are now, to compute in them later."""
 
     def __init__(self, device: str) -> None:
@@ -208,7 +210,7 @@ class Surroundings:
         self.dtype = torch.get_autocast_dtype(device) if self.casts else None
 
     @contextmanager
-    def back(self) -> Iterator[None]:
+    def restore(self) -> Iterator[None]:
         """Restore these modes in a `with` block, also in several threads at once."""
         cast = nullcontext() if self.device == 'meta' else torch.autocast(self.device, self.dtype, self.casts)
         with torch.inference_mode(self.inference), torch.set_grad_enabled(self.gradients), cast:
@@ -228,16 +230,16 @@ def recompute(
     count = len(args)
 
     def run(*everything: Any) -> Any:
-        with outside_of_vmap():
-            return function(kept.now, *everything[:count])
+        with leave_vmap():
+            return function(kept.restored, *everything[:count])
 
     out = checkpoint(run, *args, *reads, use_reentrant=False)
-    kept.ran()
+    kept.note_own_changes()
     return out
 
 
 @contextmanager
-def outside_of_vmap() -> Iterator[None]:
+def leave_vmap() -> Iterator[None]:
     """Gradients of several losses at once run the backward pass in a vmap, which refuses noise. What runs again has
     one loss, and draws the same noise for all."""
     depth = torch._C._vmapmode_increment_nesting()
@@ -250,16 +252,16 @@ def outside_of_vmap() -> Iterator[None]:
             torch._C._vmapmode_increment_nesting()
 
 
-def batched(grad: Tensor) -> bool:
+def is_batched_grad(grad: Tensor) -> bool:
     """Return True if gradients of several losses come at once, as with `is_grads_batched`."""
     return is_batchedtensor(grad) or is_legacy_batchedtensor(grad)
 
 
-def differentiated(
+def differentiate_formula(
     formula: Callable[..., Tensor], inputs: Sequence[Tensor | None], needs: Sequence[bool], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
     """The gradients of a function's inputs, for its backward pass, with a graph: by a formula for the same output."""
-    with torch.enable_grad(), without_autocast(grad):
+    with torch.enable_grad(), disable_autocast(grad):
         # views, since one input may be made from another: that path is not of this function
         own: list[Any] = [None if t is None else t.view_as(t) for t in inputs]
         wanted = [t for t, need in zip(own, needs, strict=True) if need]

@@ -23,7 +23,7 @@ from x_transformers.flags import (
     PerLayer,
     advice,
     catalogue_for,
-    flags_of,
+    get_flags,
     known_features,
     warn_once,
 )
@@ -55,17 +55,17 @@ class FlagRouting(Configurable):
 
     def _compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
         """Without those that serve flags of branches which no branch has."""
-        on = super()._compose(features, flags)
-        served = {name for feature in on.active for name in feature.serves}
+        active = super()._compose(features, flags)
+        served = {name for feature in active.active for name in feature.enabled_by}
         given = [(name, value) for own in self.branch_flags.values() for name, value in own.items() if name in served]
         wished = {name for name, value in given if any(value if isinstance(value, tuple) else (value,))}
-        return on.only(lambda feature: not feature.serves or not wished.isdisjoint(feature.serves))
+        return active.filter(lambda feature: not feature.enabled_by or not wished.isdisjoint(feature.enabled_by))
 
     def _route(self, flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """Split keywords into those of the stack, and those of its branches by kind."""
         own: dict[str, Any] = {}
         branch: dict[str, dict[str, Any]] = {'a': {}, 'c': {}, 'f': {}}
-        accepted, stack_flags = self.accepted(), flags_of(catalogue_for(self.catalogue, self.given_features))
+        accepted, stack_flags = self.accepted(), get_flags(catalogue_for(self.catalogue, self.given_features))
         strangers = {kind: self._strangers(cls.catalogue) for kind, cls in self.branches.items()}
         for name, value in flags.items():
             prefix = next((p for p in PREFIXES if name.startswith(p)), '')
@@ -84,13 +84,13 @@ class FlagRouting(Configurable):
 
     def _strangers(self, level: tuple[type[Feature], ...]) -> set[str]:
         """Flags of a level that come from features of the user's own; on a stack they need no prefix."""
-        return set(flags_of(catalogue_for(level, self.given_features))) - set(flags_of(level))
+        return set(get_flags(catalogue_for(level, self.given_features))) - set(get_flags(level))
 
     def _hint(self, name: str, value: Any) -> str:
         """What to write instead of an unknown keyword."""
         if name in Configurable.kinds['TransformerWrapper'].accepted():
             return f': it belongs to the wrapper, TransformerWrapper({name}=...)'
-        known = {**self.accepted(), **flags_of(self.given_features or ())}
+        known = {**self.accepted(), **get_flags(self.given_features or ())}
         prefixed = [p + name for p in ('attn_', 'ff_') if p + name in known]
         if prefixed:
             return f', did you mean {" or ".join(f"`{p}`" for p in prefixed)}? Flags of a branch take its prefix'
@@ -103,7 +103,7 @@ class FlagRouting(Configurable):
         if not flags and kind != 'c':
             return {}
         level = self.branches[kind].catalogue
-        declared = {**self.branches[kind].accepted(), **flags_of(catalogue_for(level, self.given_features))}
+        declared = {**self.branches[kind].accepted(), **get_flags(catalogue_for(level, self.given_features))}
         if kind == 'c':
             own, alone = self.branch_flags['a'].items(), 'a' not in self.layer_types
             flags = {**{n: v for n, v in own if alone or per_layer(v, declared.get(n)) is None}, **flags}
@@ -115,7 +115,11 @@ class FlagRouting(Configurable):
                 raise ConfigError(f'{got}, it must have one, or one per layer, {layers}')
             values[name] = value if shares is None else shares[number]
         shared_out = {name for name, value in flags.items() if per_layer(value, declared.get(name)) is not None}
-        return {n: v for n, v in values.items() if n in shared_out or not idle(declared.get(n), values, shared_out)}
+        return {
+            n: v
+            for n, v in values.items()
+            if n in shared_out or not _warn_of_idle_flags(declared.get(n), values, shared_out)
+        }
 
     def written(self, kind: str, name: str) -> str:
         """A keyword of a branch, as the user wrote it on the stack."""
@@ -128,7 +132,7 @@ class FlagRouting(Configurable):
     def all_written(self, kind: str) -> Iterator[tuple[str, str]]:
         """Every keyword of a branch, and how it is written on the stack."""
         level = self.branches[kind].catalogue
-        names = {**self.branches[kind].arguments(), **flags_of((*level, *(self.given_features or ())))}
+        names = {**self.branches[kind].arguments(), **get_flags((*level, *(self.given_features or ())))}
         return ((name, self.written(kind, name)) for name in names)
 
 
@@ -140,7 +144,7 @@ def per_layer(value: Any, declared: Flag | None) -> tuple[Any, ...] | None:
     return value if isinstance(value, tuple) and not takes_it else None
 
 
-def idle(declared: Flag | None, values: Mapping[str, Any], shared_out: set[str]) -> bool:
+def _warn_of_idle_flags(declared: Flag | None, values: Mapping[str, Any], shared_out: set[str]) -> bool:
     """Whether a flag is an option of a feature that is off in this layer alone, by a tuple: it needs no warning."""
     feature = None if declared is None else declared.feature
     if feature is None or next(iter(feature.flags)) not in shared_out:
@@ -161,7 +165,7 @@ def model_flags(stack: type[FlagRouting], wrapper: type[Configurable]) -> dict[s
 def split_model_flags(flags: dict[str, Any], wrapper: type[Configurable]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split the keywords of a model into those of the wrapper and those of its stack; both get `features`."""
     features = flags.get('features')
-    known = {**wrapper.accepted(), **flags_of(catalogue_for(wrapper.catalogue, features))}
+    known = {**wrapper.accepted(), **get_flags(catalogue_for(wrapper.catalogue, features))}
     both = {} if features is None else {'features': features}
     return (
         {**{n: v for n, v in flags.items() if n in known}, **both},
@@ -171,7 +175,7 @@ def split_model_flags(flags: dict[str, Any], wrapper: type[Configurable]) -> tup
 
 def flags_of_strangers(features: Sequence[type[Feature]] | None) -> set[str]:
     """How the flags of a user's features may be written on a model: bare, or with the prefix of a branch."""
-    names = flags_of(known_features(features))
+    names = get_flags(known_features(features))
     return {prefix + name for prefix in ('', *PREFIXES) for name in names}
 
 

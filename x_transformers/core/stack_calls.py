@@ -14,34 +14,34 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from x_transformers.cache import Cache, LayerIntermediates, cache_of, check_maker
 from x_transformers.core.aux_losses import AddsLosses
-from x_transformers.core.branches import KINDS, attends, refuse_memories
+from x_transformers.core.branches import KINDS, check_memories_allowed, is_attention
 from x_transformers.core.buffers import CachedState
 from x_transformers.core.checks import (
     STACK_INPUTS,
-    HasChecked,
-    a_tensor,
+    ChecksOnce,
     as_mask,
-    as_precise,
-    check_covers,
     check_device,
     check_digits,
     check_inputs,
     check_lengths,
+    check_mask_covers,
     check_memories,
     check_offset,
+    check_tensor,
     check_vectors,
-    cleared,
-    for_each_row,
-    positions_from,
-    width_read,
-    with_front,
-    with_past,
+    expand_batch,
+    extend_mask,
+    input_width,
+    make_positions,
+    match_precision,
+    prepend_positions,
+    zero_masked,
 )
 from x_transformers.core.intermediates import log_prob_from_hard_attend
-from x_transformers.core.notes import Opaque
+from x_transformers.core.notes import HiddenFields
 from x_transformers.core.state import HasStates
 from x_transformers.core.token_subset import TokenSubset
-from x_transformers.flags import Remembered, is_int, shown
+from x_transformers.flags import Remembered, format_value, is_int
 from x_transformers.flags.checks import Maybe
 
 if TYPE_CHECKING:
@@ -49,38 +49,49 @@ if TYPE_CHECKING:
 
 # where a call keeps what its layers read beside x. An object with `beside() -> tensors` and `with_beside({id: tensor})`
 # may stand there too
-BESIDE = ('inputs', 'shared', 'norm_inputs', 'condition', 'mems', 'mem_masks', 'start', 'real', 'notes')
+SIDE_INPUTS = (
+    'inputs',
+    'shared',
+    'norm_inputs',
+    'condition',
+    'mems',
+    'mem_masks',
+    'left_pad',
+    'token_mask',
+    'contexts',
+)
 
 
 @dataclass
-class StackCall(AddsLosses, HasStates, TokenSubset, HasChecked):
+class StackCall(AddsLosses, HasStates, TokenSubset, ChecksOnce):
     """One pass through a stack: the past, the masks, and what its layers are called with.
 
-    The keys of self-attention are `memories` hidden states of an earlier segment, `held` cached tokens, and the `new`
-    ones, in this order; `seen` tokens were processed before, of which the first ones may have been dropped, and `given`
-    ones came with the call, cached ones among them unless the caller left them out. `documents` says which document
-    each token is of, (1 or b, n), None if a row is one.
+    The keys of self-attention are `memories` hidden states of an earlier segment, `cache_len` cached tokens, and the
+    `new_len` ones, in this order; `past_len` tokens were processed before, of which the first ones may have been
+    dropped, and `input_len` ones came with the call, cached ones among them unless the caller left them out.
+    `documents` says which document each token is of, (1 or b, n), None if a row is one.
 
-    `shared` holds what all layers of a kind are called with, `real` which tokens are real (b n), None for all, `start`
-    the padding on the left of each row (b). Of the layers in `order`, of `kinds`, the one at `step` runs; `attended`
-    of them were attention so far, `self_attended` self-attention, which is how each finds its own past. `maps_apart`
-    says that nobody reads the attention maps. `visibility` is what the queries of all self-attention layers see, if it
-    was settled once for them, and `checked` what layers were given that one of them has checked. `keeps` says what the
-    trace holds: 'all' that layers leave behind, 'past' for what the cache needs, or None for nothing.
+    `shared` holds what all layers of a kind are called with, `token_mask` which tokens are real (b n), None for all,
+    `left_pad` the padding on the left of each row (b). Of the layers in `order`, of `kinds`, the one at `step` runs;
+    `attended` of them were attention so far, `self_attended` self-attention, which is how each finds its own past.
+    `maps_apart` says that nobody reads the attention maps. `visibility` is what the queries of all self-attention
+    layers see, if it was settled once for them, and `checked` what layers were given that one of them has checked.
+    `keeps` says what the trace holds: 'all' that layers leave behind, 'past' for what the cache needs, or None for
+    nothing.
     """
 
-    trace: LayerIntermediates
+    intermediates: LayerIntermediates
     inputs: dict[str, Any]
     cache: Maybe[Cache]
-    held: int
-    seen: int | Tensor
-    new: int
-    given: int
+    cache_len: int
+    past_len: int | Tensor
+    new_len: int
+    input_len: int
     mems: Sequence[Maybe[Tensor]]
     mem_masks: Sequence[Tensor | None]
     context_length: int = 0
-    start: Maybe[Tensor] = None
-    real: Maybe[Tensor] = None
+    left_pad: Maybe[Tensor] = None
+    token_mask: Maybe[Tensor] = None
     shared: dict[str, dict[str, Any]] = field(default_factory=dict)
     norm_inputs: dict[str, Tensor] = field(default_factory=dict)
     condition: Maybe[Tensor] = None
@@ -106,38 +117,40 @@ class StackCall(AddsLosses, HasStates, TokenSubset, HasChecked):
     @property
     def tokens(self) -> int:
         """Cached and new."""
-        return self.held + self.new
+        return self.cache_len + self.new_len
 
-    def only_new(self, t: Tensor, name: str) -> Tensor:
+    def select_new(self, t: Tensor, name: str) -> Tensor:
         """The rows of `t` (b n d) that belong to new tokens, hidden ones finite."""
         length = t.shape[1]
-        if length == 1 < self.new:
+        if length == 1 < self.new_len:
             return t
-        if length == self.new or length == self.tokens or length == self.given:  # dynamo finds no symbol in a tuple
-            return cleared(t[:, length - self.new :], self.real)
+        if (
+            length == self.new_len or length == self.tokens or length == self.input_len
+        ):  # dynamo finds no symbol in a tuple
+            return zero_masked(t[:, length - self.new_len :], self.token_mask)
         if t.shape[1] == 1:
             return t
-        raise ValueError(f'`{name}` got {t.shape[1]} tokens, it must have {self.new}, or 1 for all of them')
+        raise ValueError(f'`{name}` got {t.shape[1]} tokens, it must have {self.new_len}, or 1 for all of them')
 
     def keep(self, name: str, value: Any, when: bool = True) -> None:
         """Add to a list of the trace, if the caller wants to see it."""
         if when and (self.keeps == 'all' or (self.keeps and name == 'attn_intermediates')):
-            getattr(self.trace, name).append(value)
+            getattr(self.intermediates, name).append(value)
 
-    def how_many(self, kind: str, first: int | None = None) -> int:
+    def count_layers(self, kind: str, first: int | None = None) -> int:
         """Layers of a kind that this pass runs, among its first ones or all. (Early dynamo knows no `count`.)"""
         return len([own for own in self.kinds[:first] if own == kind])
 
     def check_past(self, x: Tensor) -> None:
         """Refuse a cache or memories of another model or batch."""
         if self.mems != () or self.mem_masks != ():
-            check_memories(self.mems, self.mem_masks, x.shape[0], x.shape[-1], self.how_many('a'))
-            refuse_memories('mems', self.kinds if self.mems else ())
+            check_memories(self.mems, self.mem_masks, x.shape[0], x.shape[-1], self.count_layers('a'))
+            check_memories_allowed('mems', self.kinds if self.mems else ())
         for at, mem in enumerate(self.mems):
             if mem is not None:
                 check_digits(mem, f'mems[{at}]', x)
         if self.cache is not None:
-            check_maker(self.cache, [kind for kind in self.kinds if attends(kind)], self.trace.made_by)
+            check_maker(self.cache, [kind for kind in self.kinds if is_attention(kind)], self.intermediates.made_by)
         for layer in self.cache.layers if self.cache else ():
             if layer is not None and layer.buffers[0].batch != x.shape[0]:
                 raise ValueError(f'`cache` holds {layer.buffers[0].batch} rows, the input has {x.shape[0]}')
@@ -153,21 +166,21 @@ class StackCall(AddsLosses, HasStates, TokenSubset, HasChecked):
         return norm(x, **{n: t if t.shape[0] in (1, rows) else t.repeat_interleave(rows // t.shape[0], 0)
                           for n, t in self.norm_inputs.items()})  # fmt: skip
 
-    def finished(self, x: Tensor, log_probs: bool) -> LayerIntermediates:
+    def finish(self, x: Tensor, log_probs: bool) -> LayerIntermediates:
         """What the pass leaves behind, once its output is known."""
-        self.trace.last_hidden = x
-        self.trace.cache_length = self.seen + self.new
-        if self.trace.block_hiddens:
-            self.trace.block_hiddens[-1] = x
-        for intermediates in self.trace.attn_intermediates if log_probs else ():
+        self.intermediates.last_hidden = x
+        self.intermediates.cache_length = self.past_len + self.new_len
+        if self.intermediates.block_hiddens:
+            self.intermediates.block_hiddens[-1] = x
+        for intermediates in self.intermediates.attn_intermediates if log_probs else ():
             intermediates.log_probs = log_prob_from_hard_attend(intermediates)
-        return self.trace
+        return self.intermediates
 
-    def row_positions(self) -> Tensor:
+    def left_padded_positions(self) -> Tensor:
         """Positions of the keys in rows with padding on the left, memories at negative ones:  b j."""
-        places = torch.arange(self.tokens, device=self.start.device) - self.start.unsqueeze(-1)
-        memories = torch.arange(-self.memories, 0, device=self.start.device)
-        return torch.cat((memories.expand(self.start.shape[0], -1), places), dim=-1)
+        token_idx = torch.arange(self.tokens, device=self.left_pad.device) - self.left_pad.unsqueeze(-1)
+        memories = torch.arange(-self.memories, 0, device=self.left_pad.device)
+        return torch.cat((memories.expand(self.left_pad.shape[0], -1), token_idx), dim=-1)
 
     def key_positions(self, x: Tensor) -> Tensor:
         """Positions of all keys of self-attention, memories at negative ones:  j, or with rows b j."""
@@ -176,14 +189,14 @@ class StackCall(AddsLosses, HasStates, TokenSubset, HasChecked):
             raise ValueError('`pos` got positions per head, (b, h, n), which only a bias of distances can take')
         if pos is not None:
             return pos
-        if self.start is not None:
-            return self.row_positions()
-        return positions_from(self.seen, self.new, x.device, before=self.held + self.memories)
+        if self.left_pad is not None:
+            return self.left_padded_positions()
+        return make_positions(self.past_len, self.new_len, x.device, before=self.cache_len + self.memories)
 
     def user_positions(self, pos: Tensor, x: Tensor) -> Tensor:
         """Positions given by the user, for all cached and new tokens, with those of memories in front. They may be
         times, and lie between whole numbers; one head's are those of all."""
-        check_device(a_tensor(pos, 'pos'), 'pos', x)
+        check_device(check_tensor(pos, 'pos'), 'pos', x)
         if pos.ndim in (2, 3) and pos.shape[0] not in (1, x.shape[0]):
             raise ValueError(f'`pos` got {pos.shape[0]} rows, the input has {x.shape[0]}')
         if pos.is_complex() or pos.dtype == torch.bool or pos.ndim not in (1, 2, 3) or pos.shape[-1] != self.tokens:
@@ -194,7 +207,7 @@ class StackCall(AddsLosses, HasStates, TokenSubset, HasChecked):
         pos = pos.squeeze(1) if pos.ndim == 3 and pos.shape[1] == 1 else pos
         # what can hold places in half precision cannot hold distances, nor short integers angles
         pos = pos.to(torch.promote_types(pos.dtype, torch.float32)) if pos.is_floating_point() else pos.long()
-        return with_front(pos, self.memories, self.real)
+        return prepend_positions(pos, self.memories, self.token_mask)
 
     def branch_inputs(self, layer: Layer, norm: nn.Module | None) -> dict[str, Any]:
         """What a branch is called with: shared masks and positions, and its own past."""
@@ -205,9 +218,9 @@ class StackCall(AddsLosses, HasStates, TokenSubset, HasChecked):
         if not kind.attends:
             _, branch, _ = layer._modules.values()
             does = getattr(branch, '__dict__', {}).get('acts')
-            return {**inputs, **self.place_of(layer)} if (acts(branch) if does is None else does) else inputs
-        if self.only is not None:
-            inputs.update(self.asked(inputs))
+            return {**inputs, **self.layer_inputs(layer)} if (acts(branch) if does is None else does) else inputs
+        if self.subset_idx is not None:
+            inputs.update(self.gather_masks(inputs))
         if self.cache is not None and self.attended < len(self.cache.layers):
             inputs['cache'] = self.cache.intermediates(self.attended)
         self.attended += 1
@@ -221,26 +234,30 @@ class StackCall(AddsLosses, HasStates, TokenSubset, HasChecked):
     def memory_of(self, at: int, norm: nn.Module | None) -> dict[str, Tensor]:
         """Return the memory of a layer of self-attention, normalized as its input is, and the mask of it."""
         mask = self.mem_masks[at] if at < len(self.mem_masks) else None
-        mem = self.norm(norm, cleared(self.mems[at], mask))
+        mem = self.norm(norm, zero_masked(self.mems[at], mask))
         return {'mem': mem} if mask is None else {'mem': mem, 'mem_mask': mask}
 
-    def place_of(self, layer: Layer) -> dict[str, Any]:
+    def layer_inputs(self, layer: Layer) -> dict[str, Any]:
         """What features of a feedforward are told: which tokens are real, and which layer it is."""
         place = {'layer': layer.index, 'kind': layer.kind, 'stack': (self, self.step)}
-        return place if self.real is None else {**place, 'mask': self.real[:, self.real.shape[1] - self.new :]}
+        return (
+            place
+            if self.token_mask is None
+            else {**place, 'mask': self.token_mask[:, self.token_mask.shape[1] - self.new_len :]}
+        )
 
-    def over_keys(self, t: Any, filler: float) -> Any:
+    def pad_to_keys(self, t: Any, filler: float) -> Any:
         """A mask or bias of all tokens, (... i j): its rows for the new ones, its columns for memories in front too."""
         if not torch.is_tensor(t) or t.ndim < 2:
             return t
-        if t.shape[-2] == self.tokens > self.new:
-            t = t[..., self.held :, :]
+        if t.shape[-2] == self.tokens > self.new_len:
+            t = t[..., self.cache_len :, :]
         padded = self.memories and t.shape[-1] == self.tokens
         return F.pad(t, (self.memories, 0), value=filler) if padded else t
 
-    def leave_out(self, layer: Layer, x: Tensor) -> None:
+    def skip_layer(self, layer: Layer, x: Tensor) -> None:
         """Count a layer that is left out, so that the next ones still find their own past."""
-        self.attended += attends(layer.kind)
+        self.attended += is_attention(layer.kind)
         if layer.kind == 'a':
             self.self_attended += 1
             read = layer[2].prepare(x)[0]
@@ -248,37 +265,41 @@ class StackCall(AddsLosses, HasStates, TokenSubset, HasChecked):
 
     def fork(self) -> StackCall:
         """A call that goes on from here by itself: what it leaves behind is no part of this one."""
-        notes = {kind: own.fork() for kind, own in self.notes.items()}
-        return self.with_values(trace=self.trace.fork(), notes=notes)
+        notes = {kind: own.fork() for kind, own in self.contexts.items()}
+        return self.with_values(intermediates=self.intermediates.fork(), contexts=notes)
 
-    def beside(self) -> list[Tensor]:
+    def side_inputs(self) -> list[Tensor]:
         """What layers read beside x: conditions, contexts, biases, masks, memories, and what features noted."""
-        leaves = tree_leaves([getattr(self, name) for name in BESIDE])
-        found = (leaf.beside() if hasattr(leaf, 'beside') else [leaf] for leaf in leaves)
+        leaves = tree_leaves([getattr(self, name) for name in SIDE_INPUTS])
+        found = (leaf.side_inputs() if hasattr(leaf, 'side_inputs') else [leaf] for leaf in leaves)
         return list({id(t): t for several in found for t in several if torch.is_tensor(t)}.values())
 
-    def with_beside(self, tensors: Sequence[Tensor]) -> StackCall:
-        """The same call, whose layers read these in place of what `beside` gives: to compute again with."""
-        known = self.beside()
+    def replace_side_inputs(self, tensors: Sequence[Tensor]) -> StackCall:
+        """The same call, whose layers read these in place of what `side_inputs` gives: to compute again with."""
+        known = self.side_inputs()
         if len(tensors) != len(known):
             raise ValueError(f'`tensors` got {len(tensors)}, it must be one for each of the {len(known)} of `beside`')
         swapped = {id(old): new for old, new in zip(known, tensors, strict=True)}
 
         def other(leaf: Any) -> Any:
-            return leaf.with_beside(swapped) if hasattr(leaf, 'with_beside') else swapped.get(id(leaf), leaf)
+            return (
+                leaf.replace_side_inputs(swapped)
+                if hasattr(leaf, 'replace_side_inputs')
+                else swapped.get(id(leaf), leaf)
+            )
 
-        return self.fork().with_values(**{name: tree_map(other, getattr(self, name)) for name in BESIDE})
+        return self.fork().with_values(**{name: tree_map(other, getattr(self, name)) for name in SIDE_INPUTS})
 
     def at_step(self, step: int) -> StackCall:
         """The call as it is before a step, to run one layer by itself; what that layer keeps for the cache is lost."""
         own = self.fork()
-        own.step, own.attended = step, len([kind for kind in self.kinds[:step] if attends(kind)])
-        own.self_attended = self.how_many('a', step)
+        own.step, own.attended = step, len([kind for kind in self.kinds[:step] if is_attention(kind)])
+        own.self_attended = self.count_layers('a', step)
         return own
 
-    def adopt(self, other: StackCall) -> None:
+    def merge_from(self, other: StackCall) -> None:
         """Go on from where a fork has come to."""
-        self.trace, self.notes = other.trace, other.notes
+        self.intermediates, self.contexts = other.intermediates, other.contexts
         self.step, self.attended, self.self_attended = other.step, other.attended, other.self_attended
 
     @property
@@ -287,7 +308,7 @@ class StackCall(AddsLosses, HasStates, TokenSubset, HasChecked):
 
     @property
     def new_states(self) -> dict[str, CachedState]:
-        return self.trace.states
+        return self.intermediates.states
 
     @property
     def continues(self) -> bool:
@@ -295,7 +316,7 @@ class StackCall(AddsLosses, HasStates, TokenSubset, HasChecked):
 
     @property
     def count(self) -> int:
-        return self.new
+        return self.new_len
 
     def share_masks(
         self,
@@ -309,11 +330,11 @@ class StackCall(AddsLosses, HasStates, TokenSubset, HasChecked):
     ) -> None:
         """Share out masks and positions between self- and cross-attention."""
         said = kv_mask is not None or start is not None  # which of the cached tokens are real
-        mask = with_past(mask, 'mask', x.shape[0], self.new, self.held, may_hide=said)
-        mask = self.real = as_mask(mask, 'mask', x.shape[0], 'n', like=x)
+        mask = extend_mask(mask, 'mask', x.shape[0], self.new_len, self.cache_len, may_hide=said)
+        mask = self.token_mask = as_mask(mask, 'mask', x.shape[0], 'n', like=x)
         if mask is not None:
-            check_covers(mask, self.new, self.held > 0)
-        self.start = start
+            check_mask_covers(mask, self.new_len, self.cache_len > 0)
+        self.left_pad = start
         # what all queries and keys leave out is cleared once, where it comes in
         clean = kv_mask is None and attn_mask is None
         kv_mask = as_mask(kv_mask, 'self_attn_kv_mask', x.shape[0], 'j', like=x)
@@ -325,22 +346,22 @@ class StackCall(AddsLosses, HasStates, TokenSubset, HasChecked):
             check_lengths(start, 'seq_start_pos', x.shape[0], self.tokens if ends else None)
             check_device(start, 'seq_start_pos', x)
             begun = torch.arange(self.tokens, device=x.device) >= start.unsqueeze(-1)
-            self.real = begun if self.real is None else begun & self.real
-            kv_mask = self.real if kv_mask is None else begun & kv_mask
-        own: dict[str, Any] = dict(mask=mask, context_mask=kv_mask, attn_mask=self.over_keys(attn_mask, True))
+            self.token_mask = begun if self.token_mask is None else begun & self.token_mask
+            kv_mask = self.token_mask if kv_mask is None else begun & kv_mask
+        own: dict[str, Any] = dict(mask=mask, context_mask=kv_mask, attn_mask=self.pad_to_keys(attn_mask, True))
         if start is not None and self.memories:
-            own['index'] = self.row_positions()
-        own['attn_bias'], own['causal'] = self.over_keys(self.inputs.get('attn_bias'), 0.0), causal
-        own['clean'] = True if clean and self.real is not None else None
+            own['index'] = self.left_padded_positions()
+        own['attn_bias'], own['causal'] = self.pad_to_keys(self.inputs.get('attn_bias'), 0.0), causal
+        own['clean'] = True if clean and self.token_mask is not None else None
         if self.inputs.get('pos') is not None:
             own['pos'] = self.user_positions(self.inputs['pos'], x)
         self.shared['a'].update({name: value for name, value in own.items() if value is not None})
-        hides = self.real is not None or context_mask is not None
-        across: dict[str, Any] = dict(mask=self.real, context_mask=context_mask, clean=True if hides else None)
+        hides = self.token_mask is not None or context_mask is not None
+        across: dict[str, Any] = dict(mask=self.token_mask, context_mask=context_mask, clean=True if hides else None)
         self.shared['c'].update({name: value for name, value in across.items() if value is not None})
 
 
-setattr(StackCall, '__dataclass_fields__', Opaque())  # noqa: B010  what a checker takes for settled
+setattr(StackCall, '__dataclass_fields__', HiddenFields())  # noqa: B010  what a checker takes for settled
 
 
 def acts(branch: Any) -> bool:
@@ -358,7 +379,7 @@ def check_stack_inputs(stack: Stack, x: Tensor, inputs: dict[str, Any]) -> Tenso
     if inputs:
         check_inputs(inputs, stack.features, STACK_INPUTS, stack)
     check_vectors(x, 'x', 'b', 'n', stack.dim)
-    return as_precise(x, stack)
+    return match_precision(x, stack)
 
 
 def check_context(
@@ -366,10 +387,10 @@ def check_context(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Check a context (1 or b, j, d) and its mask (1 or b, j), and return them expanded to the batch of `x`."""
     if context is not None and stack.cross_attend:
-        context, context_mask = for_each_row(context, x.shape[0]), for_each_row(context_mask, x.shape[0])
+        context, context_mask = expand_batch(context, x.shape[0]), expand_batch(context_mask, x.shape[0])
         width = stack.dim_context
         if torch.is_tensor(context) and context.shape[-1:] != (width,):
-            width = width_read(context, width, *(getattr(m, 'to_k', None) for m in stack.modules()))
+            width = input_width(context, width, *(getattr(m, 'to_k', None) for m in stack.modules()))
         check_vectors(context, 'context', x.shape[0], 'j', width, like=x)
         check_digits(context, 'context', x)
         as_mask(context_mask, 'context_mask', x.shape[0], context.shape[1], like=x)
@@ -410,18 +431,18 @@ def open_stack(
     1 if that is None, all if it is 0.
     """
     given = new = x.shape[1]
-    cache, held, seen = None, 0, 0
+    cache, cache_len, seen = None, 0, 0
     if given_cache is not None or cache_age is not None:
-        cache, held, seen, new = new_tokens(given_cache, only_new, cache_age, given)
+        cache, cache_len, seen, new = new_tokens(given_cache, only_new, cache_age, given)
     if offset is not None:
         check_offset(offset, 'seq_pos_offset')
         seen = offset
     elif torch.is_tensor(seen):
         check_offset(seen, 'cache_length')
-    trace = LayerIntermediates(hiddens=[], attn_intermediates=[], layer_hiddens=[], block_hiddens=[])
+    intermediates = LayerIntermediates(hiddens=[], attn_intermediates=[], layer_hiddens=[], block_hiddens=[])
     past = () if mems is None else mems, () if mem_masks is None else mem_masks
     shared: dict[str, dict[str, Any]] = {'a': {}, 'c': {}, 'f': {}}
-    return StackCall(trace, inputs, cache, held, seen, new, given, *past, shared=shared, batch=x.shape[0])
+    return StackCall(intermediates, inputs, cache, cache_len, seen, new, given, *past, shared=shared, batch=x.shape[0])
 
 
 def new_tokens(
@@ -429,7 +450,7 @@ def new_tokens(
 ) -> tuple[Cache | None, int, int | Tensor, int]:
     """Return the cache, how many tokens it holds and has seen, and how many of the `given` ones are new."""
     if cache_age is not None and not is_int(cache_age):
-        raise TypeError(f'`cache_age` got {shown(cache_age)}, it must be an integer or None')
+        raise TypeError(f'`cache_age` got {format_value(cache_age)}, it must be an integer or None')
     cache = cache_of(given_cache)
     if cache is None:
         if cache_age not in (None, 0, 1):

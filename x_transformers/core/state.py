@@ -26,7 +26,7 @@ from x_transformers.flags.declared import Noted, OfContext, PerToken, Remembered
 from x_transformers.flags.resolved import did_you_mean
 
 
-class Sum(CachedState):
+class RecurrentValue(CachedState):
     """A tree of tensors after `length` tokens, and the one before the last call, as `(value, length)`, if known."""
 
     __slots__ = ('batch_first', 'before', 'length', 'value')
@@ -39,7 +39,7 @@ class Sum(CachedState):
 
     @property
     def batch(self) -> int | None:
-        tensors = tensors_of(self.value) if self.batch_first else []
+        tensors = _get_tensors(self.value) if self.batch_first else []
         return tensors[0].shape[0] if tensors else None
 
     def cannot(self, operation: str, count: int = 0) -> str | None:
@@ -54,17 +54,17 @@ class Sum(CachedState):
             return 'which cannot take over tokens that it has not read'
         return None
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> Sum:
-        before = None if self.before is None else (mapped(function, self.before[0]), self.before[1])
-        return Sum(mapped(function, self.value), self.length, before, self.batch_first)
+    def map(self, function: Callable[[Tensor], Tensor]) -> RecurrentValue:
+        before = None if self.before is None else (map_tensors(function, self.before[0]), self.before[1])
+        return RecurrentValue(map_tensors(function, self.value), self.length, before, self.batch_first)
 
-    def crop(self, count: int) -> Sum:
+    def crop(self, count: int) -> RecurrentValue:
         left = max(self.length - count, 0)
         if left == self.length:
             return self
-        return Sum(None if left == 0 else self.before[0], left, None, self.batch_first)
+        return RecurrentValue(None if left == 0 else self.before[0], left, None, self.batch_first)
 
-    def keep_last(self, count: int) -> Sum:
+    def keep_last(self, count: int) -> RecurrentValue:
         return self
 
     def content(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Sum(CachedState):
         return {'kind': self.kind, **held, 'before': None if self.before is None else list(self.before)}
 
 
-class LastRows(CachedState):
+class RecentVectors(CachedState):
     """The rows of the last `width` tokens, of `length` in all; up to twice as many, so that some can be taken back."""
 
     __slots__ = ('held', 'length', 'width')
@@ -86,7 +86,7 @@ class LastRows(CachedState):
         return self.held.batch
 
     @property
-    def rows(self) -> Tensor:
+    def vectors(self) -> Tensor:
         return self.held.keep_last(self.width).tensor
 
     def cannot(self, operation: str, count: int = 0) -> str | None:
@@ -99,21 +99,21 @@ class LastRows(CachedState):
             return f'of which the last {min(self.width, self.length)} tokens must stay'
         return 'whose rows stay where they are' if operation == 'shift' else None
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> LastRows:
-        return LastRows(self.held.map(function), self.width, self.length)
+    def map(self, function: Callable[[Tensor], Tensor]) -> RecentVectors:
+        return RecentVectors(self.held.map(function), self.width, self.length)
 
-    def append(self, new: Tensor) -> LastRows:
+    def append(self, new: Tensor) -> RecentVectors:
         count, most = new.shape[-2], 2 * self.width
         whole = Buffer(new[..., -most:, :].clone()) if count >= most else self.held.append(new).keep_last(most)
-        return LastRows(whole, self.width, self.length + count)
+        return RecentVectors(whole, self.width, self.length + count)
 
-    def crop(self, count: int) -> LastRows:
-        return LastRows(self.held.crop(count), self.width, max(self.length - count, 0))
+    def crop(self, count: int) -> RecentVectors:
+        return RecentVectors(self.held.crop(count), self.width, max(self.length - count, 0))
 
-    def keep_last(self, count: int) -> LastRows:
-        return LastRows(self.held.keep_last(count), self.width, min(self.length, count))
+    def keep_last(self, count: int) -> RecentVectors:
+        return RecentVectors(self.held.keep_last(count), self.width, min(self.length, count))
 
-    def caught_up(self, other: LastRows, new: int) -> LastRows:
+    def append_from(self, other: RecentVectors, new: int) -> RecentVectors:
         return self.append(other.held.keep_last(new).tensor)
 
     def buffers(self) -> tuple[Buffer, ...]:
@@ -124,7 +124,7 @@ class LastRows(CachedState):
         return {'kind': self.kind, 'rows': rows, 'width': self.width, 'length': self.length}
 
 
-class Note(CachedState):
+class NoteValue(CachedState):
     """A tree of tensors that is of no row and no token."""
 
     __slots__ = ('value',)
@@ -134,19 +134,19 @@ class Note(CachedState):
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> Note:
+    def map(self, function: Callable[[Tensor], Tensor]) -> NoteValue:
         return self
 
-    def same(self, *_: Any, **__: Any) -> Note:
+    def same(self, *_: Any, **__: Any) -> NoteValue:
         return self
 
-    each = crop = keep_last = caught_up = same
+    each = crop = keep_last = append_from = same
 
     def content(self) -> dict[str, Any]:
         return {'kind': self.kind, 'value': self.value}
 
 
-class FromContext(CachedState):
+class ContextValue(CachedState):
     """A tree of tensors with the batch first, of no token."""
 
     __slots__ = ('value',)
@@ -158,25 +158,25 @@ class FromContext(CachedState):
 
     @property
     def batch(self) -> int:
-        return tensors_of(self.value)[0].shape[0]
+        return _get_tensors(self.value)[0].shape[0]
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> FromContext:
-        return FromContext(mapped(function, self.value))
+    def map(self, function: Callable[[Tensor], Tensor]) -> ContextValue:
+        return ContextValue(map_tensors(function, self.value))
 
-    def same(self, *_: Any, **__: Any) -> FromContext:
+    def same(self, *_: Any, **__: Any) -> ContextValue:
         return self
 
-    each = crop = keep_last = caught_up = same
+    each = crop = keep_last = append_from = same
 
     def content(self) -> dict[str, Any]:
         return {'kind': self.kind, 'value': self.value}
 
 
-def tensors_of(tree: Any) -> list[Tensor]:
+def _get_tensors(tree: Any) -> list[Tensor]:
     return [t for t in tree_leaves(tree) if isinstance(t, Tensor)]
 
 
-def mapped(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+def map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     return tree_map_only(Tensor, function, tree)
 
 
@@ -187,20 +187,25 @@ def is_rows(value: Any) -> bool:
     return isinstance(value, Tensor) and value.ndim >= 3
 
 
-def is_before(value: Any) -> bool:
+def _is_before(value: Any) -> bool:
     return value is None or (isinstance(value, list) and len(value) == 2 and is_count(value[1]))
 
 
-def anything(value: Any) -> bool:
+def _has_entries(value: Any) -> bool:
     return True
 
 
 FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
     'rows': {'rows': is_rows},
     'ring': {'rows': is_rows, 'width': lambda width: is_count(width) and width > 0, 'length': is_count},
-    'running': {'value': anything, 'length': is_count, 'before': is_before, 'batch_first': lambda b: type(b) is bool},
-    'noted': {'value': anything},
-    'context': {'value': lambda value: len(tensors_of(value)) > 0},
+    'running': {
+        'value': _has_entries,
+        'length': is_count,
+        'before': _is_before,
+        'batch_first': lambda b: type(b) is bool,
+    },
+    'noted': {'value': _has_entries},
+    'context': {'value': lambda value: len(_get_tensors(value)) > 0},
 }
 
 
@@ -211,16 +216,16 @@ def is_content(value: Any) -> bool:
     return fields is not None and {*value} == {'kind', *fields} and all(test(value[n]) for n, test in fields.items())
 
 
-def state_of(content: dict[str, Any]) -> CachedState:
+def get_state(content: dict[str, Any]) -> CachedState:
     """The way back from `CachedState.content`."""
     kind, held = content['kind'], {name: value for name, value in content.items() if name != 'kind'}
     if kind == 'rows':
         return Buffer(held['rows'])
     if kind == 'ring':
-        return LastRows(Buffer(held['rows']), held['width'], held['length'])
+        return RecentVectors(Buffer(held['rows']), held['width'], held['length'])
     if kind == 'running':
-        return Sum(**{**held, 'before': None if held['before'] is None else tuple(held['before'])})
-    return (FromContext if kind == 'context' else Note)(**held)
+        return RecurrentValue(**{**held, 'before': None if held['before'] is None else tuple(held['before'])})
+    return (ContextValue if kind == 'context' else NoteValue)(**held)
 
 
 # what a feature is handed
@@ -235,7 +240,7 @@ class Handle:
         self.call, self.declared, self.key, self.past = call, declared, key, past
 
     @property
-    def known(self) -> Any:
+    def checked_past(self) -> Any:
         """What the past left; None at the beginning.  Raises ValueError if it must be there, and is not."""
         past, batch = self.past, self.call.batch
         if past is None and self.call.continues:
@@ -245,7 +250,7 @@ class Handle:
             raise ValueError(f'`cache` holds {own} rows of {self.key}, the input has {batch}')
         return past
 
-    def put(self, state: Any) -> Any:
+    def store(self, state: Any) -> Any:
         """Leave a state that was made elsewhere."""
         self.call.new_states[self.key] = state
         return state
@@ -257,9 +262,9 @@ class TokenHandle(Handle):
     __slots__ = ()
 
     @property
-    def rows(self) -> Tensor | None:
+    def vectors(self) -> Tensor | None:
         """Those of earlier tokens, None if there are none."""
-        known = self.known
+        known = self.checked_past
         return None if known is None or known.length == 0 else known.tensor
 
     def begin(self, rows: Tensor) -> Buffer:
@@ -270,7 +275,7 @@ class TokenHandle(Handle):
 
     def append(self, rows: Tensor) -> Tensor:
         """Add rows of new tokens, (b ... n d), with those of memories in front if there are any; gives those of all."""
-        front, known = self.call.in_front, self.known
+        front, known = self.call.num_memories, self.checked_past
         new = rows if front == 0 else rows[..., front:, :]
         if known is None:
             held = self.begin(new)
@@ -279,30 +284,30 @@ class TokenHandle(Handle):
         return held.tensor if front == 0 else torch.cat((rows[..., :front, :], held.tensor), dim=-2)
 
 
-class OfRing(Handle):
+class RingHandle(Handle):
     """See `Ring`."""
 
     __slots__ = ()
 
     @property
-    def rows(self) -> Tensor | None:
+    def vectors(self) -> Tensor | None:
         """Those of the last tokens, as many as the ring is wide or as there are; None if there are none."""
-        known = self.known
-        return None if known is None or known.length == 0 else known.rows
+        known = self.checked_past
+        return None if known is None or known.length == 0 else known.vectors
 
     def append(self, rows: Tensor) -> Tensor:
         """Add rows of new tokens, with those of memories in front if there are any; gives the last `width` rows before
         the new ones, and these."""
-        front, known, width = self.call.in_front, self.rows, self.declared.width
+        front, known, width = self.call.num_memories, self.vectors, self.declared.width
         new = rows if front == 0 else rows[..., front:, :]
-        past = LastRows(Buffer(new[..., :0, :]), width, 0) if known is None else self.past
+        past = RecentVectors(Buffer(new[..., :0, :]), width, 0) if known is None else self.past
         self.call.new_states[self.key] = past.append(new)
         if known is not None:
             rows = torch.cat((*([rows[..., :front, :]] if front else []), known, new), dim=-2)
         return rows[..., -(width + new.shape[-2]) :, :]
 
 
-class OfRun(Handle):
+class RecurrentHandle(Handle):
     """See `Running`."""
 
     __slots__ = ()
@@ -310,11 +315,11 @@ class OfRun(Handle):
     @property
     def value(self) -> Any:
         """What the past left, None at the beginning. It is not to be written to: others may go on from there too."""
-        known = self.known
+        known = self.checked_past
         return None if known is None else known.value
 
     def check(self, tree: Any, batch_first: bool = True) -> None:
-        tensors, batch = tensors_of(tree), self.call.batch
+        tensors, batch = _get_tensors(tree), self.call.batch
         if batch is None and tensors and tensors[0].ndim:
             batch = tensors[0].shape[0]
         if not tensors or (batch_first and any(t.ndim == 0 or t.shape[0] != batch for t in tensors)):
@@ -325,23 +330,23 @@ class OfRun(Handle):
     def keep(self, tree: Any) -> None:
         """Leave this to the next call."""
         self.check(tree, self.declared.batch_first)
-        past = self.known
+        past = self.checked_past
         length = 0 if past is None else past.length
         before = (None if past is None else past.value, length)
-        self.put(Sum(tree, length + self.call.count, before, self.declared.batch_first))
+        self.store(RecurrentValue(tree, length + self.call.count, before, self.declared.batch_first))
 
 
-class OfWhole(OfRun):
+class ContextHandle(RecurrentHandle):
     """See `OfContext`."""
 
     __slots__ = ()
 
     def keep(self, tree: Any) -> None:
         self.check(tree)
-        self.put(FromContext(tree))
+        self.store(ContextValue(tree))
 
 
-class OfNote(Handle):
+class NoteHandle(Handle):
     """See `Noted`."""
 
     __slots__ = ()
@@ -351,27 +356,27 @@ class OfNote(Handle):
         return None if self.past is None else self.past.value
 
     def keep(self, tree: Any) -> None:
-        self.put(Note(tree))
+        self.store(NoteValue(tree))
 
 
 HANDLES: dict[type[Remembered], type[Handle]] = {
     PerToken: TokenHandle,
-    Ring: OfRing,
-    Running: OfRun,
-    Noted: OfNote,
-    OfContext: OfWhole,
+    Ring: RingHandle,
+    Running: RecurrentHandle,
+    Noted: NoteHandle,
+    OfContext: ContextHandle,
 }
 
 
 class HasStates:
     """What the call of every level offers to features that remember something.
 
-    `declared` are the kinds of the states of its module, by name; `count` is how many tokens are new, and `in_front`
-    how many rows of memories stand in front of theirs; `batch` the rows of the input, if it is known; `scope` keeps
-    apart the states of modules that share a table.
+    `declared` are the kinds of the states of its module, by name; `count` is how many tokens are new, and
+    `num_memories` how many rows of memories stand in front of theirs; `batch` the rows of the input, if it is known;
+    `scope` keeps apart the states of modules that share a table.
     """
 
-    in_front: ClassVar[int] = 0
+    num_memories: ClassVar[int] = 0
     batch: Any = None
     scope: Any = ''
 

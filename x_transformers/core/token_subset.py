@@ -12,31 +12,31 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from x_transformers.core.branches import KINDS
-from x_transformers.core.checks import a_tensor, check_range
-from x_transformers.core.rows import taken, to_4d
+from x_transformers.core.checks import check_range, check_tensor
+from x_transformers.core.rows import gather_along, to_4d
 from x_transformers.flags import Features
 from x_transformers.flags.checks import Maybe
 
 
-def refuse_kind(kind: str) -> None:
+def check_kind_for_subset(kind: str) -> None:
     """For a layer that reads other tokens in a way that is not known here."""
     if KINDS[kind].joins_tokens or (KINDS[kind].attends and kind not in ('a', 'c')):
         raise ValueError(f'layers of kind {kind!r} do not go with `of_tokens`: they read all tokens')
 
 
-def refuse_some(on: Features) -> None:
+def check_no_subset(features: Features) -> None:
     """For a pass over some tokens, beside a feature that needs all."""
-    for feature in on.active:
+    for feature in features.active:
         if reason := feature.reason('some tokens'):
-            raise ValueError(f'`{feature.title}` does not go with `of_tokens`: {reason}')
+            raise ValueError(f'`{feature.display_name}` does not go with `of_tokens`: {reason}')
 
 
-class RowsOfLayers(list):
+class SelectedLayers(list):
     """The past of each attention, of some rows alone: copied when it is asked for."""
 
-    def __init__(self, layers: list[Any], rows: Tensor) -> None:
+    def __init__(self, layers: list[Any], batch_idx: Tensor) -> None:
         super().__init__(layers)
-        self.rows = rows
+        self.rows = batch_idx
 
     def __getitem__(self, at: Any) -> Any:
         layer = super().__getitem__(at)
@@ -45,33 +45,33 @@ class RowsOfLayers(list):
 
 if TYPE_CHECKING:
 
-    class OfStack:
+    class StackCallFields:
         """What the call around `TokenSubset` has. (In that class they would be fields of its own.)"""
 
         batch: int | None
-        start: Tensor | None
+        left_pad: Tensor | None
         cache: Any
-        trace: Any
+        intermediates: Any
         inputs: dict[str, Any]
         norm_inputs: dict[str, Tensor]
         condition: Tensor | None
-        new: int
-        real: Tensor | None
+        new_len: int
+        token_mask: Tensor | None
         shared: dict[str, dict[str, Any]]
-        notes: dict[type, Any]
+        contexts: dict[type, Any]
 else:
-    OfStack = object
+    StackCallFields = object
 
 
 @dataclass(kw_only=True)
-class TokenSubset(OfStack):
+class TokenSubset(StackCallFields):
     """What the call of a stack needs to be run for some tokens.
 
-    Layers change all new tokens, or `only` some of them (b k), of which `runs` says which are meant (b k), if not all.
-    A call of those alone, by `among`, knows that of the `whole` stream, to whose tokens the keys belong.
+    Layers change all new tokens, or `subset_idx` some of them (b k), of which `runs` says which are meant (b k), if not
+    all. A call of those alone, by `subset_call`, knows that of the `whole` stream, to whose tokens the keys belong.
     """
 
-    only: Maybe[Tensor] = None
+    subset_idx: Maybe[Tensor] = None
     runs: Tensor | None = None
     whole: Any = None
 
@@ -82,16 +82,16 @@ class TokenSubset(OfStack):
 
         Layers take and give the whole stream. Go on with this call, or let the other one `adopt` it.
         """
-        runs, found = None, a_tensor(index, 'index')
-        if index.dtype == torch.bool and index.ndim == 2 and index.shape[1] == self.new:
+        runs, found = None, check_tensor(index, 'index')
+        if index.dtype == torch.bool and index.ndim == 2 and index.shape[1] == self.new_len:
             counts = index.sum(dim=-1, keepdim=True)
             runs = torch.arange(int(counts.max()), device=index.device) < counts
             found = index.logical_not().to(torch.uint8).argsort(dim=-1, stable=True)[:, : runs.shape[1]]
-        if found.dtype not in (torch.int32, torch.int64) or found.ndim != 2 or found.shape[1] > self.new:
+        if found.dtype not in (torch.int32, torch.int64) or found.ndim != 2 or found.shape[1] > self.new_len:
             got = f'{index.dtype} of shape {tuple(index.shape)}'
-            raise ValueError(f'`index` got {got}, it must be whole numbers (b k), or a mask (b {self.new})')
-        check_range(found, 'index', 0, self.new - 1, 'places')
-        return self.with_values(only=found.long(), runs=None if runs is None or bool(runs.all()) else runs)
+            raise ValueError(f'`index` got {got}, it must be whole numbers (b k), or a mask (b {self.new_len})')
+        check_range(found, 'index', 0, self.new_len - 1, 'places')
+        return self.with_values(subset_idx=found.long(), runs=None if runs is None or bool(runs.all()) else runs)
 
     def with_values(self, **values: Any) -> Any:
         """The same call with other values."""
@@ -100,74 +100,84 @@ class TokenSubset(OfStack):
             setattr(new, name, value)
         return new
 
-    def some(self, t: Tensor) -> Tensor:
+    def gather(self, t: Tensor) -> Tensor:
         """The tokens (b k d) of `of_tokens`, of the stream or of what counts its tokens (b n d), or one for all."""
-        return t if t.shape[1] != self.new else taken(t.expand(self.only.shape[0], -1, -1), self.only, -2)
+        return (
+            t
+            if t.shape[1] != self.new_len
+            else gather_along(t.expand(self.subset_idx.shape[0], -1, -1), self.subset_idx, -2)
+        )
 
-    def put(self, x: Tensor, old: Tensor, new: Tensor) -> Tensor:
+    def scatter(self, x: Tensor, old: Tensor, new: Tensor) -> Tensor:
         """The stream with other values of these tokens."""
         new = new if self.runs is None else torch.where(self.runs.unsqueeze(-1), new, old)
-        return x.scatter(1, self.only.unsqueeze(-1).expand_as(new), new.to(x.dtype))
+        return x.scatter(1, self.subset_idx.unsqueeze(-1).expand_as(new), new.to(x.dtype))
 
-    def among(self) -> Any:
+    def subset_call(self) -> Any:
         """A call whose stream are the tokens of `of_tokens` alone: for what looks at each token by itself."""
 
         def each(t: Any) -> Any:
-            return self.some(t) if torch.is_tensor(t) and t.ndim == 3 and t.shape[0] in (1, len(self.only)) else t
+            return (
+                self.gather(t) if torch.is_tensor(t) and t.ndim == 3 and t.shape[0] in (1, len(self.subset_idx)) else t
+            )
 
         def of_rows(t: Any) -> Any:
             return each(t.unsqueeze(-1)).squeeze(-1) if torch.is_tensor(t) and t.ndim == 2 else each(t)
 
         own = {n: tree_map(each, getattr(self, n)) for n in ('norm_inputs', 'condition')}
-        own['notes'] = {kind: notes.each(each) for kind, notes in self.notes.items()}
+        own['contexts'] = {kind: notes.map_leaves(each) for kind, notes in self.contexts.items()}
         across = dict(self.shared['c'])
         if 'mask' in across:
-            across['mask'] = of_rows(across['mask'][:, -self.new :])
+            across['mask'] = of_rows(across['mask'][:, -self.new_len :])
         if 'rotary_pos_emb' in across:
-            across['rotary_pos_emb'] = tree_map(self.turns, across['rotary_pos_emb'])
-        real = None if self.real is None else of_rows(self.real[:, -self.new :])
+            across['rotary_pos_emb'] = tree_map(self.gather_rotations, across['rotary_pos_emb'])
+        token_mask = None if self.token_mask is None else of_rows(self.token_mask[:, -self.new_len :])
         if self.runs is not None:
-            real = self.runs if real is None else real & self.runs
-        own['new'] = self.only.shape[1]
-        own |= dict(only=None, runs=None, whole=self, real=real, shared={**self.shared, 'c': across})
+            token_mask = self.runs if token_mask is None else token_mask & self.runs
+        own['new_len'] = self.subset_idx.shape[1]
+        own |= dict(subset_idx=None, runs=None, whole=self, token_mask=token_mask, shared={**self.shared, 'c': across})
         return self.with_values(**own)
 
-    def of_rows(self, rows: Tensor) -> Any:
+    def for_batch_idx(self, batch_idx: Tensor) -> Any:
         """The same call for some rows (k) of the batch alone. What its layers leave behind is no part of this one."""
         batch = self.batch
 
         def each(t: Any, name: str = '') -> Any:
-            if hasattr(t, 'with_beside'):
-                return t.with_beside({id(own): each(own, name) for own in t.beside()})
+            if hasattr(t, 'replace_side_inputs'):
+                return t.replace_side_inputs({id(own): each(own, name) for own in t.side_inputs()})
             if not torch.is_tensor(t) or t.ndim < 2 or t.shape[0] != batch or isinstance(t, torch.nn.Parameter):
                 return t
             of_pairs = name in ('attn_mask', 'attn_bias')
             counts = t.ndim == 4 if of_pairs else t.ndim > 2 or name == 'pos' or not t.is_floating_point()
-            return t.index_select(0, rows) if counts else t
+            return t.index_select(0, batch_idx) if counts else t
 
         def named(table: dict[str, Any]) -> dict[str, Any]:
             return {name: tree_map(partial(each, name=name), value) for name, value in table.items()}
 
         own: dict[str, Any] = {name: named(getattr(self, name)) for name in ('inputs', 'norm_inputs')}
         own['shared'] = {kind: named(table) for kind, table in self.shared.items()}
-        own['condition'], own['real'] = each(self.condition), each(self.real)
-        own['start'] = None if self.start is None else self.start.index_select(0, rows)
-        own['notes'] = {kind: notes.each(each) for kind, notes in self.notes.items()}
+        own['condition'], own['token_mask'] = each(self.condition), each(self.token_mask)
+        own['left_pad'] = None if self.left_pad is None else self.left_pad.index_select(0, batch_idx)
+        own['contexts'] = {kind: notes.map_leaves(each) for kind, notes in self.contexts.items()}
         if self.cache is not None:
-            states = {name: state.map(lambda t: t.index_select(0, rows)) for name, state in self.cache.states.items()}
-            own['cache'] = replace(self.cache, layers=RowsOfLayers(self.cache.layers, rows), states=states)
-        return self.with_values(trace=self.trace.fork(), keeps=False, batch=len(rows), **own)
+            states = {
+                name: state.map(lambda t: t.index_select(0, batch_idx)) for name, state in self.cache.states.items()
+            }
+            own['cache'] = replace(self.cache, layers=SelectedLayers(self.cache.layers, batch_idx), states=states)
+        return self.with_values(intermediates=self.intermediates.fork(), keeps=False, batch=len(batch_idx), **own)
 
-    def turns(self, t: Any) -> Any:
+    def gather_rotations(self, t: Any) -> Any:
         """Angles or scales of tokens (... n d) for those of `of_tokens`."""
         if not torch.is_tensor(t) or t.ndim < 2:
             return t
-        t = t[..., t.shape[-2] - self.new :, :]
-        return self.some(t if t.ndim == 3 else t.unsqueeze(0))
+        t = t[..., t.shape[-2] - self.new_len :, :]
+        return self.gather(t if t.ndim == 3 else t.unsqueeze(0))
 
-    def asked(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def gather_masks(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """What self-attention is called with to ask with these tokens: their places, and their rows of masks."""
         scores = (n for n in ('attn_mask', 'attn_bias') if torch.is_tensor(inputs.get(n)) and inputs[n].ndim > 1)
-        rows = {n: to_4d(inputs[n]) for n in scores}
-        rows = {n: taken(t, self.only, -2) if t.shape[-2] == self.new else t for n, t in rows.items()}
-        return {'at': self.only, **rows}
+        batch_idx = {n: to_4d(inputs[n]) for n in scores}
+        batch_idx = {
+            n: gather_along(t, self.subset_idx, -2) if t.shape[-2] == self.new_len else t for n, t in batch_idx.items()
+        }
+        return {'at': self.subset_idx, **batch_idx}

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from x_transformers.cache import Cache, LayerIntermediates
-from x_transformers.core.branches import refuse_memories
-from x_transformers.core.checks import a_list
-from x_transformers.core.model_calls import ModelCall, Wants
+from x_transformers.core.branches import check_memories_allowed
+from x_transformers.core.checks import check_list
+from x_transformers.core.model_calls import ModelCall, OutputRequest
 from x_transformers.core.own_modules import has_own_forward, known_stack, reads_whole, refuse_own_stack
 from x_transformers.features.positions import no_positions
 from x_transformers.flags import ConfigError, Features
@@ -96,7 +96,7 @@ class Abilities:
         """Whether rows may have padding on the left, `seq_start_pos`."""
         return not any(feature.reason('left padding') for feature in self.features.active)
 
-    def outline(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
         model: Any = self
         none = self.pos_emb in (None, no_positions)
         places = 'no absolute positions' if none else type(self.pos_emb).__name__
@@ -125,7 +125,7 @@ class GivesOutputs:
 
     def shifted(self, mems: Maybe[Sequence[Tensor | None]]) -> Sequence[Tensor | None] | None:
         """Memories in the order of the layers that read them, `shift_mem_down` below those that left them."""
-        return [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]] if a_list(mems, 'mems') else mems
+        return [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]] if check_list(mems, 'mems') else mems
 
     def new_mems(
         self, trace: LayerIntermediates, mems: Sequence[Tensor | None] | None, detach: bool, call: Any = None
@@ -133,9 +133,9 @@ class GivesOutputs:
         """What is kept of a segment and earlier memories: the last `max_mem_len` hidden states of each self-attention,
         or as a feature chooses. Without a `call` the segment was read in several."""
         refuse_own_stack(self.attn_layers, 'return_mems', 'which of its hidden states are memories is not known')
-        refuse_memories('max_mem_len', known_stack(self.attn_layers).layer_types if self.max_mem_len else ())
-        call = call or ModelCall.after(trace, self.features)
-        kept = self.features.pick('remember', self.last_hiddens)(mems, trace.hiddens, call)
+        check_memories_allowed('max_mem_len', known_stack(self.attn_layers).layer_types if self.max_mem_len else ())
+        call = call or ModelCall.from_intermediates(trace, self.features)
+        kept = self.features.select('update_memories', self.last_hiddens)(mems, trace.hiddens, call)
         return tree_map_only(Tensor, Tensor.detach, kept) if detach else kept
 
     def last_hiddens(self, mems: Sequence[Tensor | None] | None, hiddens: list[Tensor], call: Any) -> list[Tensor]:
@@ -144,23 +144,23 @@ class GivesOutputs:
             hiddens = [new if old is None else torch.cat((old, new), dim=1) for old, new in pairs]
         return [t[:, max(t.shape[1] - self.max_mem_len, 0) :] for t in hiddens]
 
-    def returned(self, out: Any, wants: Wants, call: ModelCall, mems: Any, logits: Any, x: Tensor) -> Any:
+    def returned(self, out: Any, request: OutputRequest, call: ModelCall, mems: Any, logits: Any, x: Tensor) -> Any:
         """The output, with what was asked for beside it: of `mems` before, the logits, and hidden states `x`."""
-        trace = call.trace
-        if wants.maps or wants.z_loss:
-            asked = 'return_attn' if wants.maps else 'return_attn_z_loss'
+        trace = call.intermediates
+        if request.maps or request.z_loss:
+            asked = 'return_attn' if request.maps else 'return_attn_z_loss'
             refuse_own_stack(self.attn_layers, asked, 'it gives no maps')
-        if wants.entropies:
+        if request.entropies:
             trace.logit_entropies = each_head(entropy, logits)
-        if wants.z_loss:
-            weight = self.attn_z_loss_weight if wants.z_loss_weight is None else wants.z_loss_weight
+        if request.z_loss:
+            weight = self.attn_z_loss_weight if request.z_loss_weight is None else request.z_loss_weight
             trace.attn_z_loss = attn_z_loss(trace, weight, x, call, known_stack(self.attn_layers))
-        if wants.mems:
-            trace.mems = self.new_mems(trace, mems, wants.detach_mems, call)
-        for transform in call.on.answer:
+        if request.mems:
+            trace.mems = self.new_mems(trace, mems, request.detach_mems, call)
+        for transform in call.features.model_output:
             out = transform(out, x, call)
-        if wants.trace:
+        if request.all_intermediates:
             return out, trace
-        if wants.mems:
+        if request.mems:
             return out, trace.mems
-        return (out, [inter.post_softmax_attn for inter in trace.attn_intermediates]) if wants.maps else out
+        return (out, [inter.post_softmax_attn for inter in trace.attn_intermediates]) if request.maps else out

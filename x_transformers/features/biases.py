@@ -16,14 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.calls import is_large
-from x_transformers.core.checks import a_tensor, first_of, overridden_together, weights_in
+from x_transformers.core.checks import check_tensor, find_weights, first_tensor, is_overridden_together
 from x_transformers.core.recompute import ModuleSnapshot
-from x_transformers.core.rows import Diagonals, Pointwise, Rows, of_each, summable
+from x_transformers.core.rows import BlockwiseTerm, DistanceTable, Pointwise, make_axis_lookup, summable
 from x_transformers.features.levels import AttentionFeature, StackFeature, uses
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.positions import KeepsPrecision, Placed, constant, is_traced
-from x_transformers.flags import ConfigError, Input, a_callable, flag, none, number, one_of, shown, size
-from x_transformers.flags.checks import tensor_of
+from x_transformers.flags import ConfigError, Input, a_callable, flag, format_value, none, number, one_of, size
+from x_transformers.flags.checks import get_tensor
 
 # modules: each gives, for positions of queries (i,) or (b i) and keys (j,) or (b j), a bias (h i j) or (b h i j)
 
@@ -53,7 +53,7 @@ class PositionBias(nn.Module):
     def device(self) -> torch.device:
         if isinstance(self, Placed):
             return self.place[0]
-        return first_of((*weights_in(self), *self.buffers())).device
+        return first_tensor((*find_weights(self), *self.buffers())).device
 
     def forward(self, i: int, j: int) -> Tensor:
         """The bias of the last `i` of `j` positions:  h i j. Each distance is computed once."""
@@ -62,9 +62,11 @@ class PositionBias(nn.Module):
         index = torch.arange(j - i, j, device=device).unsqueeze(-1) - torch.arange(j, device=device)
         return table[index + i - 1].movedim(-1, -3)
 
-    def diagonals(self, i: int, j: int, device: Any) -> Diagonals:
+    def diagonals(self, i: int, j: int, device: Any) -> DistanceTable:
         """The same as what can be computed for a few rows at a time."""
-        return Diagonals(self.of_distance(torch.arange(j, -i, -1, device=device)[1:]).transpose(0, 1).contiguous(), i)
+        return DistanceTable(
+            self.of_distance(torch.arange(j, -i, -1, device=device)[1:]).transpose(0, 1).contiguous(), i
+        )
 
     def forward_custom_pos(self, pos_i: Tensor, pos_j: Tensor | None = None) -> Tensor:
         return self.at(pos_i, pos_i if pos_j is None else pos_j)
@@ -100,7 +102,7 @@ class AlibiPositionalBias(Placed, KeepsPrecision, PositionBias):
     def __setattr__(self, name: str, value: Any) -> None:
         if name != 'slopes':
             return super().__setattr__(name, value)
-        if a_tensor(value, 'slopes').numel() != self.heads:
+        if check_tensor(value, 'slopes').numel() != self.heads:
             raise ConfigError(
                 f'`slopes` got shape {tuple(value.shape)}, it must have one per head, ({self.heads}, 1, 1)'
             )
@@ -233,7 +235,7 @@ class DynamicPositionBias(PositionBias):
         self.mlp.append(nn.Linear(dim, heads))
 
     def of_distance(self, distance: Tensor) -> Tensor:
-        x = distance.to(first_of(weights_in(self)).dtype).unsqueeze(-1)
+        x = distance.to(first_tensor(find_weights(self)).dtype).unsqueeze(-1)
         if self.log_distance:
             x = x.sign() * (x.abs() + 1).log()
         for layer in self.mlp:
@@ -249,12 +251,12 @@ class SharedBias:
         self.kept = None if torch.compiler.is_compiling() else ModuleSnapshot(module)
         self.sizes: tuple[int, int] = (-1, -1)
         self.known: Tensor | None = None
-        self.table: Diagonals | None = None
+        self.table: DistanceTable | None = None
 
     @property
     def then(self) -> PositionBias:
         """The module as it was when the pass began: layers may ask again in the backward pass."""
-        return self.module if self.kept is None else self.kept.now(self.module)
+        return self.module if self.kept is None else self.kept.restored(self.module)
 
     def __call__(self, i: int, j: int) -> Tensor:
         return self.remembered(i, j, lambda: self.then(i, j))
@@ -262,20 +264,20 @@ class SharedBias:
     def at(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return self.remembered(q_pos.shape[-1], k_pos.shape[-1], lambda: self.then.at(q_pos, k_pos))
 
-    def diagonals(self, i: int, j: int, device: Any) -> Diagonals:
+    def diagonals(self, i: int, j: int, device: Any) -> DistanceTable:
         if self.table is None or self.sizes != (i, j):
             self.sizes, self.table = (i, j), self.then.diagonals(i, j, device)
         return self.table
 
-    def beside(self) -> list[Tensor]:
+    def side_inputs(self) -> list[Tensor]:
         return [t for t in (self.known, None if self.table is None else self.table.table) if t is not None]
 
-    def with_beside(self, swapped: dict[int, Tensor]) -> SharedBias:
+    def replace_side_inputs(self, swapped: dict[int, Tensor]) -> SharedBias:
         """The same with other tensors in place of those that it has computed, by their ids."""
         new = copy.copy(self)
         new.known = None if self.known is None else swapped.get(id(self.known), self.known)
         if self.table is not None:
-            new.table = Diagonals(swapped.get(id(self.table.table), self.table.table), self.table.rows)
+            new.table = DistanceTable(swapped.get(id(self.table.table), self.table.table), self.table.q_len)
         return new
 
     def remembered(self, i: int, j: int, compute: Callable[[], Tensor]) -> Tensor:
@@ -287,33 +289,33 @@ class SharedBias:
 # features of attention
 
 
-def of_lengths(rel_pos: Any, x: Tensor, heads: int, i: int, j: int) -> Tensor | Rows:
+def bias_of_lengths(rel_pos: Any, x: Tensor, heads: int, i: int, j: int) -> Tensor | BlockwiseTerm:
     """The bias of the last `i` of `j` positions, by a module or `SharedBias`; in rows, if it is large."""
     if hasattr(rel_pos, 'diagonals') and is_large(x, x.shape[0], heads, i, j):
         return rel_pos.diagonals(i, j, x.device)
     return rel_pos(i, j)
 
 
-def of_positions(rel_pos: Any, x: Tensor, heads: int, own: Tensor, pos: Tensor) -> Tensor | Rows:
+def bias_of_positions(rel_pos: Any, x: Tensor, heads: int, own: Tensor, pos: Tensor) -> Tensor | BlockwiseTerm:
     """The same for given positions of the queries, (i), (b i) or (b h i), and of all keys, (j), (b j) or (b h j)."""
     i = own.shape[-1]
     if not is_large(x, x.shape[0], heads, i, pos.shape[-1]):
         return rel_pos.at(own, pos)
     rel_pos = rel_pos if isinstance(rel_pos, SharedBias) else SharedBias(rel_pos)
     module = rel_pos.module
-    learns = any(weight.requires_grad for weight in weights_in(module))
+    learns = any(weight.requires_grad for weight in find_weights(module))
 
     def entry() -> Pointwise:
-        by_distance, of_query, of_key = rel_pos.then.entry(), of_each(own), of_each(pos)
+        by_distance, of_query, of_key = rel_pos.then.entry(), make_axis_lookup(own), make_axis_lookup(pos)
         return lambda b, h, i, j: by_distance(h, of_query(b, i) - of_key(b, j))
 
     knows = (
         pos.ndim < 3
         and not pos.is_floating_point()
         and hasattr(module, 'entry')
-        and overridden_together(type(module), 'entry', 'of_distance', 'at')
+        and is_overridden_together(type(module), 'entry', 'of_distance', 'at')
     )
-    return Rows(
+    return BlockwiseTerm(
         lambda rows, keys: rel_pos.then.at(own[..., rows], pos[..., keys]),
         learns=learns,
         entry=entry if knows else None,
@@ -323,16 +325,16 @@ def of_positions(rel_pos: Any, x: Tensor, heads: int, own: Tensor, pos: Tensor) 
 class RelativeBias(AttentionFeature):
     """A bias from the positions of queries and keys, by a module shared between layers."""
 
-    takes = {
+    call_inputs = {
         'rel_pos': Input('module (i, j) -> h i j', a_callable),
-        'pos': Input('j | b j | b h j, of the keys; the last are the queries', tensor_of('j | b j | b h j')),
+        'pos': Input('j | b j | b h j, of the keys; the last are the queries', get_tensor('j | b j | b h j')),
     }
-    keys_may_leave = True
-    cuts = {}
-    input_cuts = {'pos': 'b h j'}
+    allows_eviction = True
+    tp_shards = {}
+    tp_input_shards = {'pos': 'b h j'}
     same_in_layers = True
 
-    def mask(self, call: Any) -> Rows | None:
+    def mask(self, call: Any) -> BlockwiseTerm | None:
         rel_pos = call.inputs.get('rel_pos')
         module = rel_pos.then if isinstance(rel_pos, SharedBias) else rel_pos
         if not isinstance(module, SplitAlibi):
@@ -340,39 +342,41 @@ class RelativeBias(AttentionFeature):
         q_pos, k_pos = call.q_pos, call.k_pos
 
         def entry() -> Pointwise:
-            by_distance, of_query, of_key = module.sees_entry(), of_each(q_pos), of_each(k_pos)
+            by_distance, of_query, of_key = module.sees_entry(), make_axis_lookup(q_pos), make_axis_lookup(k_pos)
             return lambda b, h, i, j: by_distance(h, of_query(b, i) - of_key(b, j))
 
-        return Rows(
+        return BlockwiseTerm(
             lambda rows, keys: module.sees(q_pos[..., rows], k_pos[..., keys]),
             entry=entry if k_pos.ndim < 3 else None,
             made_of=(q_pos, k_pos, module.sides),
         )
 
-    def bias(self, call: Any) -> Tensor | Rows | None:
+    def bias(self, call: Any) -> Tensor | BlockwiseTerm | None:
         rel_pos = call.inputs.get('rel_pos')
         if rel_pos is None:
             return None
         if call.in_order('pos', 'index'):
-            return of_lengths(rel_pos, call.x, call.heads, call.rows, call.keys)
+            return bias_of_lengths(rel_pos, call.x, call.heads, call.q_len, call.keys)
         if not hasattr(rel_pos, 'at'):
             raise ValueError('`pos` got positions, but `rel_pos` is a module that knows only lengths')
-        if call.places is not None and isinstance(rel_pos, SharedBias):  # the others ask with the last keys
+        if call.token_idx is not None and isinstance(rel_pos, SharedBias):  # the others ask with the last keys
             rel_pos = SharedBias(rel_pos.module)
-        return of_positions(rel_pos, call.x, call.heads, call.q_pos, call.k_pos)
+        return bias_of_positions(rel_pos, call.x, call.heads, call.q_pos, call.k_pos)
 
 
 class AttnBias(AttentionFeature):
     """A bias passed by the caller and added to the scores."""
 
-    takes = {'attn_bias': Input('broadcasts to b h i j, where j excludes keys that features prepend', tensor_of())}
-    keys_may_leave = True
-    cuts = {}
-    input_cuts = {'attn_bias': '... h i j'}
+    call_inputs = {
+        'attn_bias': Input('broadcasts to b h i j, where j excludes keys that features prepend', get_tensor())
+    }
+    allows_eviction = True
+    tp_shards = {}
+    tp_input_shards = {'attn_bias': '... h i j'}
 
     def bias(self, call: Any) -> Tensor | None:
         bias = call.inputs.get('attn_bias')
-        if bias is not None and not a_tensor(bias, 'attn_bias').is_floating_point():
+        if bias is not None and not check_tensor(bias, 'attn_bias').is_floating_point():
             raise TypeError(f'`attn_bias` got {bias.dtype}, it must be numbers to add; keys are hidden by `attn_mask`')
         return bias
 
@@ -407,9 +411,9 @@ class StackBias(StackFeature):
         try:
             return kind(**own, **extra)
         except TypeError as error:
-            raise ConfigError(f'`rel_pos_kwargs` got {shown(extra)}: {error}') from None
+            raise ConfigError(f'`rel_pos_kwargs` got {format_value(extra)}: {error}') from None
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if isinstance(self.module, Placed):
             self.module.found_on(x.device)
         module: Any = self.module
@@ -418,9 +422,9 @@ class StackBias(StackFeature):
         own = call.shared['a']
         positions = own.get('pos', own.get('index'))
         if positions is None:
-            of_lengths(shared, x, self.host.attn_heads, call.new, call.memories + call.tokens)
+            bias_of_lengths(shared, x, self.host.attn_heads, call.new_len, call.memories + call.tokens)
         else:
-            of_positions(shared, x, self.host.attn_heads, positions[..., -call.new :], positions)
+            bias_of_positions(shared, x, self.host.attn_heads, positions[..., -call.new_len :], positions)
         return x
 
 
@@ -443,7 +447,7 @@ class Alibi(StackBias):
         example='split',
     )
     clashes = {'rel_pos_bias': 'one position bias at a time', 'dynamic_pos_bias': 'one position bias at a time'}
-    cuts = {}
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         self.refuse_gates()
@@ -474,7 +478,7 @@ class T5Bias(StackBias):
     rel_pos_bias_scale = flag(None, 'factor of the bias, sqrt(dim_head) if None; T5 uses 1', number | none, example=1.0)
     clashes = {'dynamic_pos_bias': 'one position bias at a time'}
     gives_positions = True
-    cuts = {}
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         self.refuse_gates()
@@ -507,7 +511,7 @@ class DynamicBias(StackBias):
     dynamic_pos_bias_log_distance = flag(False, 'use the signed logarithm of the distance as its input')
     dynamic_pos_bias_mlp_depth = flag(2, 'number of hidden layers of the MLP', size, example=3)
     dynamic_pos_bias_norm = flag(False, 'use layer norms in the MLP')
-    cuts = {}
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         self.module = self.build(

@@ -8,16 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.modes import at_least_float, without_autocast
+from x_transformers.core.modes import at_least_float, disable_autocast
 from x_transformers.features.documents import TellsDocuments, begins
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.flags import ConfigError, a_callable, flag, none, size
-from x_transformers.kernels.dense import lowest
+from x_transformers.kernels.dense import lowest_value
 
 
 def is_hidden(sim: Tensor) -> Tensor:
     """Which logits the mask has hidden: they hold the lowest finite number."""
-    return sim <= lowest(sim)
+    return sim <= lowest_value(sim)
 
 
 def check_causal(call: Any, name: str, reason: str) -> None:
@@ -37,7 +37,7 @@ class HeadMixer(nn.Conv2d):
     def forward(self, t: Tensor) -> Tensor:
         if t.shape[-2] == 0:
             return t
-        with without_autocast(t):  # scores are float32
+        with disable_autocast(t):  # scores are float32
             return self._conv_forward(t, self.weight.to(t.dtype), None)
 
 
@@ -116,7 +116,7 @@ class UseCoPE(AttentionFeature):
     stored_as = {'positions': 'attend.cope'}
     refuses = {'cross-attention': 'it counts tokens between a query and keys of one sequence'}
     row_wise = True
-    cuts = {}
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         if self.cope_talking_heads:
@@ -131,18 +131,18 @@ class UseCoPE(AttentionFeature):
             bool(self.cope_talking_heads),
         )
 
-    def enter(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def pre_attention(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         check_causal(call, 'use_cope', self.reason('cross-attention'))
         if qkv[0].shape[-1] != self.host.dim_key:
             raise ValueError(
                 f'`use_cope` got queries of width {qkv[0].shape[-1]}, its positions have {self.host.dim_key}: '
                 f'it does not go with `polar_pos_emb`, which doubles them'
             )
-        call.own(self).queries = qkv[0]  # `meet` may change them
+        call.ctx(self).queries = qkv[0]  # `meet` may change them
         return qkv
 
-    def rows(self, sim: Tensor, call: Any) -> Tensor:
-        return self.positions(call.cut_rows(call.own(self).queries), sim)
+    def masked_scores(self, sim: Tensor, call: Any) -> Tensor:
+        return self.positions(call.cut_rows(call.ctx(self).queries), sim)
 
 
 class GivenCoPE(AttentionFeature):
@@ -155,18 +155,18 @@ class GivenCoPE(AttentionFeature):
         'added to the logits',
         a_callable | none,
     )
-    settles = ('cope',)
+    sets_on_module = ('cope',)
 
     def setup(self, host: Any) -> None:
         if isinstance(self.cope, nn.Module):
             host.cope = self.cope
 
-    def enter(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
-        call.own(self).queries = qkv[0]  # `meet` may change them
+    def pre_attention(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+        call.ctx(self).queries = qkv[0]  # `meet` may change them
         return qkv
 
-    def rows(self, sim: Tensor, call: Any) -> Tensor:
-        added = self.host.cope(call.own(self).queries, sim)
+    def masked_scores(self, sim: Tensor, call: Any) -> Tensor:
+        added = self.host.cope(call.ctx(self).queries, sim)
         return torch.where(is_hidden(sim), sim, sim + added.to(sim.dtype))
 
 
@@ -193,12 +193,12 @@ class Selective(AttentionFeature):
         if not host.causal:
             raise ConfigError(f'`selective` needs `causal`: {self.reason("cross-attention")}')
 
-    def enter(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def pre_attention(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         check_causal(call, 'selective', self.reason('cross-attention'))
-        call.refuse_places('selective', 'queries mask keys for later queries')
+        call.check_no_token_idx('selective', 'queries mask keys for later queries')
         return qkv
 
-    def rows(self, sim: Tensor, call: Any) -> Tensor:
+    def masked_scores(self, sim: Tensor, call: Any) -> Tensor:
         hidden = is_hidden(sim)
         votes = sim[:, 0].relu() * self.may_hide(call)
         votes = votes.to(at_least_float(sim.dtype))
@@ -216,7 +216,7 @@ class Selective(AttentionFeature):
         place = torch.arange(call.keys, device=call.x.device)
         allowed = place != call.of_queries(place).unsqueeze(-1)
         allowed = allowed & call.cut_keys(~self.first(call.whole))
-        real = call.real_queries
+        real = call.query_mask
         if real is not None:
             allowed = allowed & real.unsqueeze(-1)
         return F.pad(allowed, (call.total_keys - call.keys, 0), value=False)
@@ -224,9 +224,9 @@ class Selective(AttentionFeature):
     @staticmethod
     def first(call: Any) -> Tensor:
         """Which keys a sequence begins with, or stand in front of it, (j) or (b 1 j)."""
-        n = call.rows
+        n = call.q_len
         first = torch.arange(n, device=call.x.device) == 0
-        documents, real = getattr(call.own(TellsDocuments), 'ids', None), call.real_queries
+        documents, real = getattr(call.ctx(TellsDocuments), 'ids', None), call.query_mask
         first = first if documents is None else begins(documents)
         if real is not None:
             count = real.cumsum(dim=-1)

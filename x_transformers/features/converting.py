@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from x_transformers.features.patterns import SparsePattern
 from x_transformers.features.positions import AbsolutePositionalEmbedding
-from x_transformers.flags import ConfigError, Configurable, is_int, shown, size
+from x_transformers.flags import ConfigError, Configurable, format_value, is_int, size
 
 Net = TypeVar('Net', bound=nn.Module)
 Finish = Callable[[Any, dict[str, torch.Size]], None]
@@ -28,7 +28,7 @@ def sparsify_(net: Net, pattern: Any, max_seq_len: int | None = None) -> Net:
 
     raises        ValueError if other flags do not go with the pattern, before anything is changed
     """
-    stack = stack_of(net)
+    stack = get_stack(net)
     if max_seq_len is not None:
         check_length(net, max_seq_len)
     rebuild_(stack, {'attn_sparse_pattern': pattern})
@@ -37,11 +37,11 @@ def sparsify_(net: Net, pattern: Any, max_seq_len: int | None = None) -> Net:
     return net
 
 
-def stack_of(net: Any) -> Any:
+def get_stack(net: Any) -> Any:
     """The stack of a model, or the stack itself.  Raises TypeError for what is neither."""
     stack = getattr(net, 'attn_layers', net)
     if not isinstance(stack, Configurable) or not hasattr(stack, 'layers_execute_order'):
-        raise TypeError(f'`net` got {shown(net)}, it must be a stack, or a model around one{inner_models(net)}')
+        raise TypeError(f'`net` got {format_value(net)}, it must be a stack, or a model around one{inner_models(net)}')
     return stack
 
 
@@ -57,7 +57,7 @@ def rebuild_(stack: Any, flags: dict[str, Any], finish: Finish | None = None) ->
     if finish is not None:
         finish(new, shapes)
     stack.__dict__.update(new.__dict__)
-    stack.__dict__['features'] = new.features.rebound(stack)
+    stack.__dict__['features'] = new.features.rebind(stack)
 
 
 def inner_models(net: Any) -> str:
@@ -87,7 +87,7 @@ def adopt(new: nn.Module, old: nn.Module) -> None:
                 f'`{part}` was changed after it was built: a new stack has no such {type(module).__name__}'
             )
     for name, module in ours.items():
-        redrawn = pattern_of(module) != pattern_of(theirs.get(name))
+        redrawn = get_pattern(module) != get_pattern(theirs.get(name))
         tables: list[dict[str, Any]] = [module._parameters, module._buffers]
         for kept in tables:
             for own, tensor in kept.items():
@@ -99,7 +99,7 @@ def adopt(new: nn.Module, old: nn.Module) -> None:
             vars(module).update({key: value for key, value in state.items() if 'hooks' in key or key == 'training'})
 
 
-def pattern_of(module: nn.Module | None) -> Any:
+def get_pattern(module: nn.Module | None) -> Any:
     """The pattern of a layer, None for none."""
     found = getattr(module, 'features', None)
     feature = None if found is None else found.find(SparsePattern)
@@ -119,7 +119,7 @@ def fresh(tensor: Tensor | None, name: str, tensors: dict[str, Tensor], like: Te
 
 def check_length(net: Any, length: Any) -> None:
     if not is_int(length):
-        raise TypeError(f'`max_seq_len` got {shown(length)}, it must be an integer')
+        raise TypeError(f'`max_seq_len` got {format_value(length)}, it must be an integer')
     known = getattr(net, 'max_seq_len', None)
     if known is None:
         raise ValueError(f'`max_seq_len` is no argument of a {type(net).__name__}, it is one of the model around it')
@@ -151,7 +151,7 @@ def mean_pool_kv_heads_(net: Net, kv_heads: int) -> Net:
     raises   TypeError if `net` has no stack; ValueError for a number that does not divide the heads that there are, or
              flags that do not go with shared keys, before anything is changed
     """
-    stack = stack_of(net)
+    stack = get_stack(net)
     if not size.test(kv_heads):
         raise ValueError(f'`kv_heads` got {kv_heads!r}, it must be {size.words}')
     for layer in stack.current_layers():

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.branches import KINDS, Kind
-from x_transformers.core.modes import accurate
+from x_transformers.core.modes import to_float
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import BiasedLayerNorm
 from x_transformers.flags import ConfigError, Ring, flag, one_of, size
@@ -34,14 +34,14 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if not self.training:
-            scale = (accurate(self.running_var) + self.eps).rsqrt() * self.weight
+            scale = (to_float(self.running_var) + self.eps).rsqrt() * self.weight
             return ((x - self.running_mean) * scale + self.bias).to(x.dtype)
         if x.shape[0] * x.shape[1] < 2:
             raise ValueError("`conv_norm='batch'` needs two tokens at least in training: their variance is asked for")
-        x, dtype = accurate(x), x.dtype
-        real = x.new_ones(x.shape[:2]) if mask is None else mask.to(x.dtype)
-        count = real.sum().clamp(min=1)
-        share = (real / count).unsqueeze(-1)
+        x, dtype = to_float(x), x.dtype
+        token_mask = x.new_ones(x.shape[:2]) if mask is None else mask.to(x.dtype)
+        count = token_mask.sum().clamp(min=1)
+        share = (token_mask / count).unsqueeze(-1)
         mean = (x * share).sum(dim=(0, 1))
         apart = x - mean
         var = (apart.square() * share).sum(dim=(0, 1))
@@ -117,9 +117,11 @@ class ConvBranch(nn.Module):
         return self.conv(x, **given)
 
 
-def inputs(call: Any) -> dict[str, Any]:
-    real = call.real
-    given: dict[str, Any] = {'mask': None if real is None else real[:, real.shape[1] - call.new :]}
+def conv_inputs(call: Any) -> dict[str, Any]:
+    token_mask = call.token_mask
+    given: dict[str, Any] = {
+        'mask': None if token_mask is None else token_mask[:, token_mask.shape[1] - call.new_len :]
+    }
     if call.keeps or call.cache is not None:
         given['recall'] = call.state('conv', call.step).append
     return given
@@ -132,12 +134,12 @@ def build(stack: Any, index: int) -> ConvBranch:
     return ConvBranch(Convolution(stack.dim, own.conv_kernel_size, own.conv_causal, own.conv_norm))
 
 
-def remembered(stack: Any) -> dict[str, Ring]:
+def last_inputs(stack: Any) -> dict[str, Ring]:
     own = stack.features.find(ConvModule)
     return {} if own is None else {'conv': Ring(max(own.conv_kernel_size - 1, 1))}
 
 
-KINDS['v'] = Kind(build, inputs=inputs, remembers=remembered)
+KINDS['v'] = Kind(build, inputs=conv_inputs, remembers=last_inputs)
 
 
 class ConvModule(StackFeature):
@@ -197,7 +199,7 @@ class BlockNorm(StackFeature):
 
     paper = PAPER
     block_norm = flag(False, 'normalize the residual stream after each block')
-    settles = ('norm_at_end',)
+    sets_on_module = ('norm_at_end',)
     clashes = {
         'pre_and_post_norm': 'it normalizes the residual stream after every branch',
         'gated_multi_residual': 'it normalizes the residual streams after every branch',

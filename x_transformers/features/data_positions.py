@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.modes import accurate
+from x_transformers.core.modes import to_float
 from x_transformers.core.recompute import COPIED, ModuleSnapshot
-from x_transformers.core.rows import Pointwise, Rows, taken
+from x_transformers.core.rows import BlockwiseTerm, Pointwise, gather_along
 from x_transformers.features.biases import distances
 from x_transformers.features.levels import AttentionFeature
-from x_transformers.flags import ConfigError, PerToken, a_mapping, flag, none, shown, size
+from x_transformers.flags import ConfigError, PerToken, flag, format_value, mapping, none, size
 
 
 def split_heads(t: Tensor, heads: int) -> Tensor:
@@ -43,21 +43,21 @@ class DataDependentAlibi(nn.Module):
 
     def remembered(self, x: Tensor) -> Tensor:
         """What stays of each token, its gates:  b n d -> b h n 1, or b h n 2 for both directions."""
-        gates = F.logsigmoid(accurate(self.to_forget_gates(x))) * self.post_log_scale
+        gates = F.logsigmoid(to_float(self.to_forget_gates(x))) * self.post_log_scale
         return rearrange(gates, 'b n (directions h) -> b h n directions', h=self.heads)
 
-    def between(self, x: Tensor, gates: Tensor, real: Tensor | None, at: Tensor | None = None) -> Rows:
+    def between(self, x: Tensor, gates: Tensor, real: Tensor | None, at: Tensor | None = None) -> BlockwiseTerm:
         """The bias of the queries x for the keys of these gates:  b h i j.
 
         The queries stand at the keys `at`, (i) or (b i), at the last of them if None.
         """
         if real is not None:
             gates = gates.masked_fill(~rearrange(real, 'b n -> b 1 n 1'), 0.0)
-        sums = accurate(gates).cumsum(dim=-2).unbind(dim=-1)
+        sums = to_float(gates).cumsum(dim=-2).unbind(dim=-1)
         first = gates.shape[-2] - x.shape[1]
         place = torch.arange(gates.shape[-2], device=x.device)
         own = place[first:] if at is None else at
-        of_queries = [t[..., first:] if at is None else taken(t, at, -1) for t in sums]
+        of_queries = [t[..., first:] if at is None else gather_along(t, at, -1) for t in sums]
 
         def of(rows: slice, keys: slice) -> Tensor:
             past, *future = (q[..., rows, None] - t[..., None, keys] for q, t in zip(of_queries, sums, strict=True))
@@ -67,7 +67,7 @@ class DataDependentAlibi(nn.Module):
             return torch.where(behind if behind.ndim == 2 else behind.unsqueeze(1), past, -future[0])
 
         entry = (lambda: between_sums(first, *sums)) if at is None else None
-        return Rows(of, learns=gates.requires_grad, entry=entry)
+        return BlockwiseTerm(of, learns=gates.requires_grad, entry=entry)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.between(x, self.remembered(x), None).of(slice(None), slice(None))
@@ -112,7 +112,7 @@ class PerRowDataDependentAlibi(nn.Module):
     def remembered(self, x: Tensor) -> Tensor:
         return self.small(x)[1]
 
-    def between(self, x: Tensor, keys: Tensor, real: Tensor | None, at: Tensor | None = None) -> Rows:
+    def between(self, x: Tensor, keys: Tensor, real: Tensor | None, at: Tensor | None = None) -> BlockwiseTerm:
         """The bias of the queries x, at the last of the keys if not `at` others:  b h i j."""
         small, all_keys = self.small(x)[0], keys
         place, scale, post = torch.arange(keys.shape[-2], device=x.device), self.scale, self.post_log_scale
@@ -124,10 +124,10 @@ class PerRowDataDependentAlibi(nn.Module):
             counts = counts if counts.ndim == 2 else counts.unsqueeze(1)
             if real is not None:
                 counts = counts & rearrange(real[:, keys], 'b j -> b 1 1 j')
-            gates = (F.logsigmoid(accurate(logits)) * post).masked_fill(~counts, 0.0)
+            gates = (F.logsigmoid(to_float(logits)) * post).masked_fill(~counts, 0.0)
             return gates.flip(-1).cumsum(dim=-1).flip(-1)
 
-        return Rows(of, learns=small.requires_grad)
+        return BlockwiseTerm(of, learns=small.requires_grad)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.between(x, self.remembered(x), None).of(slice(None), slice(None))
@@ -179,11 +179,11 @@ class DataDependentBias(AttentionFeature):
     data_dependent_alibi_per_row = flag(False, 'compute these gates from query and key, not from the token alone')
     data_dependent_alibi_per_row_dim_head = flag(8, 'width of the queries and keys for these gates', size, example=3)
     data_dependent_alibi_kwargs = flag(
-        None, 'additional arguments of the bias module', a_mapping | none, example={'post_log_scale': 0.5}
+        None, 'additional arguments of the bias module', mapping | none, example={'post_log_scale': 0.5}
     )
-    options = {'data_dependent_alibi_per_row_dim_head': 'data_dependent_alibi_per_row'}
+    requires_flag = {'data_dependent_alibi_per_row_dim_head': 'data_dependent_alibi_per_row'}
     stored_as = {'module': 'data_dependent_alibi'}
-    remembers = {'forget gates': PerToken()}
+    states = {'forget gates': PerToken()}
     refuses = {
         'cross-attention': 'it counts gates between two tokens of the same sequence',
         'two_stream': 'its gates depend on all tokens in between, also on those that are still to be predicted',
@@ -198,18 +198,18 @@ class DataDependentBias(AttentionFeature):
         try:
             self.module = kind(**own, **extra)
         except TypeError as error:
-            raise ConfigError(f'`data_dependent_alibi_kwargs` got {shown(extra)}: {error}') from None
+            raise ConfigError(f'`data_dependent_alibi_kwargs` got {format_value(extra)}: {error}') from None
 
-    def bias(self, call: Any) -> Rows:
+    def bias(self, call: Any) -> BlockwiseTerm:
         if call.context is not None:
             raise ValueError(f'`data_dependent_alibi` does not go with a context: {self.reason("cross-attention")}')
         mem = call.inputs.get('mem')
         tokens = call.source if mem is None else torch.cat((mem, call.source), dim=1)
         kept = call.state('forget gates').append(self.module.remembered(tokens))
-        if call.places is None:
-            return self.module.between(call.x, kept, call.real)
+        if call.token_idx is None:
+            return self.module.between(call.x, kept, call.key_mask)
         at = call.of_queries(torch.arange(kept.shape[-2], device=kept.device))
-        return self.module.between(call.x, kept, call.real, at)
+        return self.module.between(call.x, kept, call.key_mask, at)
 
 
 class RelativeProjectedBias(AttentionFeature):
@@ -231,7 +231,7 @@ class RelativeProjectedBias(AttentionFeature):
             host.dim, host.heads, self.rel_proj_num_distance_basis, self.rel_proj_max_dist
         )
 
-    def bias(self, call: Any) -> Rows:
+    def bias(self, call: Any) -> BlockwiseTerm:
         if call.context is not None:
             raise ValueError(f'`use_rel_proj_pos_bias` does not go with a context: {self.reason("cross-attention")}')
         index, own, module = call.k_at, call.q_at, self.module
@@ -239,7 +239,7 @@ class RelativeProjectedBias(AttentionFeature):
         kept = None if torch.compiler.is_compiling() else ModuleSnapshot(module, copied=COPIED)
 
         def of(rows: slice, keys: slice) -> Tensor:
-            then = module if kept is None else kept.now(module)
+            then = module if kept is None else kept.restored(module)
             return then.read(weights[..., rows, :], distances(own[..., rows], index[..., keys]))
 
-        return Rows(of, learns=weights.requires_grad or module.distance_bank.requires_grad)
+        return BlockwiseTerm(of, learns=weights.requires_grad or module.distance_bank.requires_grad)

@@ -15,17 +15,17 @@ from einops.layers.torch import Rearrange
 from torch import Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
-from x_transformers.core.branches import attends
-from x_transformers.core.checks import a_tensor, boolean_mask, check_ids, check_weight, first_of, width_read
+from x_transformers.core.branches import is_attention
+from x_transformers.core.checks import boolean_mask, check_ids, check_tensor, check_weight, first_tensor, input_width
 from x_transformers.core.intermediates import Intermediates
 from x_transformers.core.rows import to_4d
-from x_transformers.core.token_subset import refuse_kind, refuse_some
+from x_transformers.core.token_subset import check_kind_for_subset, check_no_subset
 from x_transformers.features.embeddings import TokenEmbedding
-from x_transformers.features.layouts import checked_order, repeated
+from x_transformers.features.layouts import checked_order, repeat_layers
 from x_transformers.features.norms import Identity
 from x_transformers.features.residuals import LayerDropout, ResidualScale
-from x_transformers.flags import ConfigError, Features, is_int, is_number, shown
-from x_transformers.training.optim import largest_logits, muon_parameters, qk_clip_, stack_qk_clip_, weights_of
+from x_transformers.flags import ConfigError, Features, format_value, is_int, is_number
+from x_transformers.training.optim import get_weights, largest_logits, muon_parameters, qk_clip_, stack_qk_clip_
 
 # names under which the original keeps modules and parameters, None where their feature is off
 OF_ATTENTION = (
@@ -176,14 +176,14 @@ class DerivedAttributes:
         known = isinstance(rates, Sequence) and all(is_number(rate) and 0 <= rate <= 1 for rate in rates)
         if not known or len(rates) != len(self.layer_types):
             wanted = f'{len(self.layer_types)} numbers from 0 to 1, one per layer'
-            raise ConfigError(f'`layer_dropouts` got {shown(rates)}, it must be {wanted}')
+            raise ConfigError(f'`layer_dropouts` got {format_value(rates)}, it must be {wanted}')
         for feature in self.features.active if any(rates) else ():
             if reason := feature.clashes.get('layer_dropout'):
-                raise ConfigError(f'`layer_dropouts` does not go with `{feature.title}`: {reason}')
+                raise ConfigError(f'`layer_dropouts` does not go with `{feature.display_name}`: {reason}')
         vars(self)['rates_of_layers'] = tuple(rates)
         if any(rates) and self.features.find(LayerDropout) is None:
             stack: Any = self
-            self.features = self.features.joined_by(LayerDropout(stack, {'layer_dropout': 0.0}))
+            self.features = self.features.add_feature(LayerDropout(stack, {'layer_dropout': 0.0}))
             self.can_cache_kv_in_training = False
 
     @property
@@ -191,7 +191,7 @@ class DerivedAttributes:
         """Whether a token may depend on any later one."""
         return not self.causal
 
-    def outline(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
         order = ' '.join(f'{index}{self.layer_types[index]}' for index in self.layers_execute_order)
         order += ''.join(
             f', {kind} is {type(self.layers[self.layer_types.index(kind)][1]).__name__}'
@@ -231,7 +231,7 @@ class DerivedAttributes:
         if repeats is not None:
             if self.has_custom_layer_types:
                 raise ValueError('`repeat_blocks` needs the ordinary order of layers, this stack has another order')
-            return repeated(repeats, len(self.layers) // self.len_default_block, self.len_default_block)
+            return repeat_layers(repeats, len(self.layers) // self.len_default_block, self.len_default_block)
         return checked_order(given, len(self.layers))
 
 
@@ -257,7 +257,7 @@ class MadeWhenRead:
 
     def __set__(self, instance: Any, value: Any) -> None:
         # Modules do not come here: `nn.Module` keeps them itself.
-        raise TypeError(f'`{self.name}` got {shown(value)}, it must be a module')
+        raise TypeError(f'`{self.name}` got {format_value(value)}, it must be a module')
 
 
 def half(x: Tensor) -> float:
@@ -317,22 +317,22 @@ class DerivedHeads:
     def can_cache_kv(self) -> bool:
         return not any(feature.reason('cache') for feature in self.features.active)
 
-    def outline(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
         s = self.shape
         keys = f'k (b {s.kv_heads} j {s.dim_head}), v (b {s.kv_heads} j {s.dim_value})'
         return {
-            'heads': f'x (b n {self.dim}) -> q (b {s.heads} n {s.dim_head}), {keys}',
-            'place': 'new keys and values are appended to those of the cache',
-            'enter': 'causal: queries attend to themselves and earlier tokens'
+            'qkv_heads': f'x (b n {self.dim}) -> q (b {s.heads} n {s.dim_head}), {keys}',
+            'rotate': 'new keys and values are appended to those of the cache',
+            'pre_attention': 'causal: queries attend to themselves and earlier tokens'
             if self.causal
             else 'queries attend to all keys',
             'attend': f'{self.kernel_words}; scores times {self.logit_scale:.4g}',
-            'result': f'(b n {self.dim_merged}) -> (b n {s.dim_out}), {type(self.to_out).__name__}',
+            'layer_output': f'(b n {self.dim_merged}) -> (b n {s.dim_out}), {type(self.to_out).__name__}',
         }
 
     def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
         """The matrices that values and outputs are made with, and queries and keys if asked for."""
-        return weights_of((*((self.to_q, self.to_k) if queries_and_keys else ()), self.to_v, self.to_out))
+        return get_weights((*((self.to_q, self.to_k) if queries_and_keys else ()), self.to_v, self.to_out))
 
     def qk_clip_(self, pre_softmax_attn: Tensor | Intermediates, tau: float = 100) -> None:
         """QK-clip: shrink queries and keys of heads with logits above `tau`, in place.  arXiv:2507.20534"""
@@ -342,7 +342,7 @@ class DerivedHeads:
     @staticmethod
     def own_mask(attn_mask: Tensor) -> Tensor:
         """The caller's `attn_mask`, boolean and with all four axes."""
-        if not 2 <= a_tensor(attn_mask, 'attn_mask').ndim <= 4:
+        if not 2 <= check_tensor(attn_mask, 'attn_mask').ndim <= 4:
             raise ValueError(
                 f'`attn_mask` got shape {tuple(attn_mask.shape)}, it must be (i, j), (h, i, j) or (b, h, i, j)'
             )
@@ -376,8 +376,8 @@ class DerivedLinears:
         # what else the class that derives from this one has
         def __getattr__(self, name: str) -> Any: ...
 
-    def outline(self) -> dict[str, str]:
-        return {'widen': f'(b n {self.dim}) -> (b n {self.dim_inner}), back to (b n {self.dim_out})'}
+    def describe(self) -> dict[str, str]:
+        return {'up_proj': f'(b n {self.dim}) -> (b n {self.dim_inner}), back to (b n {self.dim_out})'}
 
     @property
     def output_layer(self) -> nn.Module:
@@ -394,14 +394,14 @@ class DerivedLinears:
 
     def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
         module: Any = self
-        return weights_of((module,))
+        return get_weights((module,))
 
     def check_input(self, x: Tensor) -> None:
-        if x.ndim == 0 or (x.shape[-1] != self.dim and x.shape[-1] != width_read(x, self.dim, self.ff)):
+        if x.ndim == 0 or (x.shape[-1] != self.dim and x.shape[-1] != input_width(x, self.dim, self.ff)):
             raise ValueError(f'`x` got shape {tuple(x.shape)}, its last axis must be {self.dim}')
         if not x.is_floating_point():
             raise TypeError(f'`x` got {x.dtype}, it must be floating point')
-        check_weight(x, first_of(self.ff.parameters()))
+        check_weight(x, first_tensor(self.ff.parameters()))
 
 
 # layers
@@ -419,23 +419,23 @@ class RunsSubset:
         parts: Any = self
         norms, branch, residual = parts
         for own in (features, *(m.features for m in branch.modules() if isinstance(m, DerivedLinears))):
-            refuse_some(own)
-        refuse_kind(self.kind)
-        among, old = call.among(), call.some(x)
+            check_no_subset(own)
+        check_kind_for_subset(self.kind)
+        among, old = call.subset_call(), call.gather(x)
         read, skip, extra = residual.prepare(x)
         call.keep('hiddens', read, self.kind == 'a')
         call.keep('layer_hiddens', read)
         own, skip, extra = residual.prepare(old)
         out = self.branch(read, call, features) if self.kind == 'a' else self.branch(own, among, features)
         call.attended += self.kind == 'c'
-        return call.put(x, old, among.norm(norms[2], residual(out, skip, call=among, **extra)))
+        return call.scatter(x, old, among.norm(norms[2], residual(out, skip, call=among, **extra)))
 
     def fill(self, x: Tensor, call: Any, features: Features) -> None:
         """Write keys and values to the cache without changing the hidden states."""
-        if attends(self.kind):
+        if is_attention(self.kind):
             none = call.of_tokens(torch.zeros(x.shape[0], 0, dtype=torch.long, device=x.device))
             self.change(x, none, features)
-            call.adopt(none)  # The next layer finds its own past.
+            call.merge_from(none)  # The next layer finds its own past.
 
 
 # models
@@ -452,7 +452,7 @@ class ReadsTokens:
     @property
     def can_keep_logits(self) -> bool:
         """Whether logits of the last tokens alone can be asked for, as `logits_to_keep`."""
-        return not self.features.at.get('pool')
+        return not self.features.by_stage.get('pool')
 
     def _check_ids(
         self, x: Tensor | None, kwargs: dict[str, Any], wants_logits: bool, logits_to_keep: int | None
@@ -470,7 +470,9 @@ class ReadsTokens:
     def check_requested_logits(self, wants_logits: bool, logits_to_keep: int | None) -> None:
         """Raise ValueError if the model cannot give the logits that are requested."""
         if logits_to_keep is not None and not (is_int(logits_to_keep) and logits_to_keep >= 1):
-            raise ValueError(f'`logits_to_keep` got {shown(logits_to_keep)}, it must be an integer of at least 1')
+            raise ValueError(
+                f'`logits_to_keep` got {format_value(logits_to_keep)}, it must be an integer of at least 1'
+            )
         if logits_to_keep is not None and not self.can_keep_logits:
             raise ValueError('`logits_to_keep` does not go with a model that pools its tokens')
         if wants_logits and self.to_logits is None:

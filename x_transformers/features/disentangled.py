@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.modes import product
-from x_transformers.core.rows import Pointwise, Rows, of_each, summable
+from x_transformers.core.modes import precise_matmul
+from x_transformers.core.rows import BlockwiseTerm, Pointwise, make_axis_lookup, summable
 from x_transformers.features.biases import distances
 from x_transformers.features.heads import HeadNorm
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import Check, ConfigError, Input, flag, is_int, none
-from x_transformers.flags.checks import Maybe, tensor_of
-from x_transformers.kernels.dense import heads_of, tile_heads
+from x_transformers.flags.checks import Maybe, get_tensor
+from x_transformers.kernels.dense import split_heads, tile_heads
 
 Heads = tuple[Tensor, Tensor, Tensor]
 TERMS = ('c2p', 'p2c')
@@ -98,9 +98,9 @@ class Disentangled(AttentionFeature):
         a_description | none,
         example={'span': 3},
     )
-    takes = {'disentangled_table': Input('s d, the table of relative positions', tensor_of('s d', floats=True))}
+    call_inputs = {'disentangled_table': Input('s d, the table of relative positions', get_tensor('s d', floats=True))}
     stored_as = {'to_keys': 'to_pos_k', 'to_queries': 'to_pos_q'}
-    settles = ('logit_scale',)
+    sets_on_module = ('logit_scale',)
     refuses = {'cross-attention': 'its distances are between tokens of one sequence'}
     clashes = {
         'collab_heads': 'all heads share one key projection',
@@ -119,10 +119,10 @@ class Disentangled(AttentionFeature):
         if not self.share and 'p2c' in self.terms:
             self.to_queries = nn.Linear(host.dim, host.to_q.out_features)
 
-    def enter(self, qkv: Heads, call: Any) -> Heads:
+    def pre_attention(self, qkv: Heads, call: Any) -> Heads:
         """Products of contents and of all positions."""
         q, k, _ = qkv
-        table, host, own = call.inputs.get('disentangled_table'), self.host, call.own(self)
+        table, host, own = call.inputs.get('disentangled_table'), self.host, call.ctx(self)
         if table is None:
             raise ValueError('`disentangled_table` is missing: a stack gives it, a layer alone needs 2 span vectors')
         if table.shape != (2 * self.buckets.span, host.dim):
@@ -135,18 +135,18 @@ class Disentangled(AttentionFeature):
             )
         own.of_queries = own.of_keys = None
         if 'c2p' in self.terms:
-            keys = heads_of((host.to_k if self.share else self.to_keys)(table).unsqueeze(0), host.dim_key)
-            own.of_queries = product(q * call.scale, tile_heads(keys, q.shape[1]).to(q.dtype).mT)
+            keys = split_heads((host.to_k if self.share else self.to_keys)(table).unsqueeze(0), host.dim_key)
+            own.of_queries = precise_matmul(q * call.scale, tile_heads(keys, q.shape[1]).to(q.dtype).mT)
         if 'p2c' in self.terms:
-            queries = heads_of((host.to_q if self.share else self.to_queries)(table).unsqueeze(0), host.dim_key)
+            queries = split_heads((host.to_q if self.share else self.to_queries)(table).unsqueeze(0), host.dim_key)
             k = tile_heads(k[..., k.shape[-2] - call.keys :, :], q.shape[1])
-            own.of_keys = product((queries * call.scale).to(k.dtype), k.mT)
+            own.of_keys = precise_matmul((queries * call.scale).to(k.dtype), k.mT)
         return qkv
 
-    def bias(self, call: Any) -> Rows:
+    def bias(self, call: Any) -> BlockwiseTerm:
         if call.context is not None:
             raise ValueError(f'`disentangled` does not go with a context: {self.reason("cross-attention")}')
-        own, q_pos, k_pos, reach = call.own(self), call.q_pos, call.k_pos, self.buckets.reach
+        own, q_pos, k_pos, reach = call.ctx(self), call.q_pos, call.k_pos, self.buckets.reach
         if k_pos.is_floating_point():
             raise ValueError(f'`pos` got {k_pos.dtype}, it must be whole numbers: each distance has a separate vector')
         table = self.buckets.table(call.x.device)
@@ -165,9 +165,9 @@ class Disentangled(AttentionFeature):
 
         def entry() -> Pointwise:
             known = (None if t is None else summable(t) for t in (own.of_queries, own.of_keys))
-            return products_at(of_each(q_pos), of_each(k_pos), table, reach, *known)
+            return products_at(make_axis_lookup(q_pos), make_axis_lookup(k_pos), table, reach, *known)
 
-        return Rows(of, learns=True, entry=entry if k_pos.ndim < 3 else None)
+        return BlockwiseTerm(of, learns=True, entry=entry if k_pos.ndim < 3 else None)
 
 
 def products_at(
@@ -190,7 +190,7 @@ class DisentangledTable(StackFeature):
 
     paper = Disentangled.paper
     stored_as = {'table': 'rel_embeddings', 'norm': 'rel_embeddings_norm'}
-    serves = ('disentangled',)
+    enabled_by = ('disentangled',)
     gives_positions = True
 
     def setup(self, host: Any) -> None:
@@ -207,7 +207,7 @@ class DisentangledTable(StackFeature):
         if self.normed:
             self.norm = HeadNorm('layer', (host.dim,), getattr(host, 'norm_eps', None), host.norm_add_unit_offset, True)
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if self.used:
             call.shared['a']['disentangled_table'] = self.norm(self.table) if self.normed else self.table
         return x

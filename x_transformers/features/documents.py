@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from x_transformers.core.branches import KINDS
 from x_transformers.core.checks import check_documents
-from x_transformers.core.rows import Pointwise, Rows, of_each
+from x_transformers.core.rows import BlockwiseTerm, Pointwise, make_axis_lookup
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.flags import Feature, Features, Input
 
@@ -31,7 +31,7 @@ def positions_within(ids: Tensor) -> Tensor:
     return place - torch.where(begins(ids), place, 0).cummax(dim=-1).values
 
 
-def lengths_of_documents(positions: Tensor, ids: Tensor, real: Tensor | None = None) -> Tensor:
+def lengths_of_documents(positions: Tensor, ids: Tensor, token_mask: Tensor | None = None) -> Tensor:
     """Return how many positions the real tokens of each token's document cover, from the first one to the last.
 
     Args:
@@ -44,14 +44,14 @@ def lengths_of_documents(positions: Tensor, ids: Tensor, real: Tensor | None = N
     """
     known, order = ids.sort(dim=-1, stable=True)
     number = torch.zeros_like(order).scatter(-1, order, begins(known).cumsum(dim=-1) - 1)
-    shape = ids.shape if real is None else real.shape
+    shape = ids.shape if token_mask is None else token_mask.shape
     shape = torch.broadcast_shapes(shape, positions.reshape(-1, positions.shape[-1]).shape)
     number, positions = number.expand(shape), positions.expand(shape)
     first, last = (positions.amin(dim=-1, keepdim=True), positions.amax(dim=-1, keepdim=True))
     outside = (last + 1, first - 1)  # of a document without real tokens, so that its length is below 1
     ends = []
     for fill, how in zip(outside, ('amin', 'amax'), strict=True):
-        counted = positions if real is None else positions.where(real, fill)
+        counted = positions if token_mask is None else positions.where(token_mask, fill)
         found = fill.expand(shape).scatter_reduce(-1, number, counted, how)
         ends.append(found.gather(-1, number))
     return (ends[1] - ends[0] + 1).clamp(min=0)
@@ -64,10 +64,10 @@ def joined_by(features: Iterable[Feature], inputs: Mapping[str, Any]) -> dict[st
         if not (reason := feature.reason('documents')):
             continue
         switches = feature.switches or tuple(feature.flags)[:1]
-        names = switches or feature.takes
-        on = [name for name in names if (getattr(feature, name) if switches else inputs.get(name) is not None)]
-        if on or not names:
-            found[on[0] if on else feature.title] = reason
+        names = switches or feature.call_inputs
+        active = [name for name in names if (getattr(feature, name) if switches else inputs.get(name) is not None)]
+        if active or not names:
+            found[active[0] if active else feature.display_name] = reason
     return found
 
 
@@ -83,10 +83,10 @@ class TellsDocuments(AttentionFeature):
 class Documents(TellsDocuments):
     """Queries attend only to keys of the same document."""
 
-    takes = {'document_ids': Input('b n, document of each token')}
-    cuts = {}
+    call_inputs = {'document_ids': Input('b n, document of each token')}
+    tp_shards = {}
 
-    def mask(self, call: Any) -> Rows | None:
+    def mask(self, call: Any) -> BlockwiseTerm | None:
         ids = call.inputs.get('document_ids')
         if ids is None:
             return None
@@ -94,13 +94,13 @@ class Documents(TellsDocuments):
             raise ValueError('`document_ids` does not go with a context, a cache or memories: documents are whole')
         check_documents(ids, call.source)
         refuse_joined(joined_by(self.host.features.active, call.inputs))
-        call.own(self).ids, own = ids, ids if call.places is None else call.of_queries(ids)
+        call.ctx(self).ids, own = ids, ids if call.token_idx is None else call.of_queries(ids)
 
         def entry() -> Pointwise:
-            of_query, of_key = of_each(own), of_each(ids)
+            of_query, of_key = make_axis_lookup(own), make_axis_lookup(ids)
             return lambda b, h, i, j: of_query(b, i) == of_key(b, j)
 
-        return Rows(
+        return BlockwiseTerm(
             lambda rows, keys: (own[:, rows].unsqueeze(-1) == ids[:, keys].unsqueeze(-2)).unsqueeze(1),
             entry=entry,
             made_of=(ids, own),
@@ -110,31 +110,31 @@ class Documents(TellsDocuments):
 class DocumentsInStack(StackFeature):
     """Pass `document_ids` to the self-attention layers; positions restart in each document."""
 
-    takes = {'document_ids': Input('b n, document of each token')}
+    call_inputs = {'document_ids': Input('b n, document of each token')}
 
     def setup(self, host: Any) -> None:
         self.joined: dict[str, str] = {}
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
-        on = getattr(branch, 'features', None) if kind != 'c' else None
-        found = joined_by(on.active, {}) if isinstance(on, Features) else {}
+        features = getattr(branch, 'features', None) if kind != 'c' else None
+        found = joined_by(features.active, {}) if isinstance(features, Features) else {}
         self.joined |= {self.host.written(kind, name): reason for name, reason in found.items()}
         joins = '' if KINDS[kind].cuts_documents else KINDS[kind].joins_tokens
         self.joined |= {kind: joins} if joins else {}
         return branch
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         ids = call.inputs.get('document_ids')
         if ids is None:
             return x
         if call.cache is not None or call.memories:
             raise ValueError('`document_ids` does not go with a cache or memories: documents are whole')
-        if call.start is not None:
+        if call.left_pad is not None:
             raise ValueError('`document_ids` does not go with `seq_start_pos`: use a separate id for padding')
         check_documents(ids, x)
         refuse_joined({**joined_by(self.host.features.active, call.inputs), **self.joined})
         call.shared['a']['document_ids'] = call.documents = ids
-        call.trace.whole = 'it holds packed documents, which are whole'
+        call.intermediates.whole = 'it holds packed documents, which are whole'
         call.shared['a'].setdefault('pos', positions_within(ids))
         return x
 
@@ -142,7 +142,7 @@ class DocumentsInStack(StackFeature):
 class DocumentsInModel(ModelFeature):
     """Pass `document_ids` to the stack, and restart absolute positions in each document."""
 
-    takes = {'document_ids': Input('b n, document of each token')}
+    call_inputs = {'document_ids': Input('b n, document of each token')}
 
     def embed(self, call: Any) -> None:
         ids = call.inputs.get('document_ids')

@@ -12,19 +12,19 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.checks import (
-    a_tensor,
     check_ids,
     check_range,
+    check_tensor,
     check_vectors,
-    cleared,
-    first_of,
-    is_past,
-    weights_in,
+    find_weights,
+    first_tensor,
+    is_above,
+    zero_masked,
 )
-from x_transformers.core.modes import accurate
+from x_transformers.core.modes import to_float
 from x_transformers.core.nets import check_reads_front
-from x_transformers.core.own_modules import is_of_others, known_stack, taken_by
-from x_transformers.features.layouts import transformed
+from x_transformers.core.own_modules import inputs_taken_by, is_of_others, known_stack
+from x_transformers.features.layouts import transform_layer
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.norms import BiasedLayerNorm, Identity, LayerNorm, l2norm
 from x_transformers.features.positions import (
@@ -40,20 +40,20 @@ from x_transformers.flags import (
     ConfigError,
     Input,
     a_callable,
-    a_mapping,
     count,
     flag,
+    format_value,
     is_number,
+    mapping,
     none,
     number,
     one_of,
     positive,
     probability,
-    shown,
     size,
     warn_once,
 )
-from x_transformers.flags.checks import tensor_of
+from x_transformers.flags.checks import get_tensor
 
 sizes = Check(
     'a dict from names to integers of at least 1',
@@ -180,15 +180,15 @@ class AbsolutePositions(ModelFeature):
         None, 'factor of the position embeddings; None: emb_dim ** -0.5 (1 with `l2norm_embed`), learned for sinusoids',
         number | none, example=1.0,
     )  # fmt: skip
-    takes = {
+    call_inputs = {
         'pos': Input(
             'n | b n, positions; or a float tensor to add',
-            tensor_of('n | b n', floats=False) | tensor_of('n e | b n e', floats=True) | tensor_of('b h n'),
+            get_tensor('n | b n', floats=False) | get_tensor('n e | b n e', floats=True) | get_tensor('b h n'),
         ),
     }
     stored_as = {'module': 'pos_emb'}
-    options = {'abs_pos_emb_scale': 'use_abs_pos_emb'}
-    settles = ('pos_emb',)
+    requires_flag = {'abs_pos_emb_scale': 'use_abs_pos_emb'}
+    sets_on_module = ('pos_emb',)
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -212,7 +212,7 @@ class AbsolutePositions(ModelFeature):
     def vectors_of_others(self, call: Any, inputs: dict[str, Any]) -> Tensor | None:
         """Return the vectors of a module of the user, which may count in another way."""
         tokens = call.like_tokens if call.ids is None else call.ids
-        return self.host.pos_emb(tokens, **taken_by(self.host.pos_emb, inputs, idle=(None, 0)))
+        return self.host.pos_emb(tokens, **inputs_taken_by(self.host.pos_emb, inputs, idle=(None, 0)))
 
     def vectors(self, call: Any) -> Tensor | None:
         """Return the position embeddings of the new tokens, (n, e) or (b, n, e)."""
@@ -222,7 +222,7 @@ class AbsolutePositions(ModelFeature):
             if pos.shape[-1] != self.host.emb_dim:
                 wanted = f'vectors of width {self.host.emb_dim}, or whole numbers'
                 raise ValueError(f'`pos` got {pos.dtype} of shape {tuple(pos.shape)}, it must be {wanted}')
-            return call.only_new(pos, 'pos')
+            return call.select_new(pos, 'pos')
         inputs = dict(seq_start_pos=call.inputs.get('seq_start_pos'), offset=call.offset)
         if others:
             return self.vectors_of_others(call, {'pos': pos, **inputs})
@@ -230,7 +230,7 @@ class AbsolutePositions(ModelFeature):
             return None
         if pos is not None:
             check_rows(pos, call.like_tokens.shape[0])
-            pos = call.only_new(pos, 'pos').long()
+            pos = call.select_new(pos, 'pos').long()
         return module(call.like_tokens, pos=pos, **inputs)
 
 
@@ -255,7 +255,7 @@ class Sinusoids(ModelFeature):
         example='half_minus_1',
     )
     switches = ('sinu_pos_emb', 'scaled_sinu_pos_emb')
-    options = dict.fromkeys(switches, 'use_abs_pos_emb')
+    requires_flag = dict.fromkeys(switches, 'use_abs_pos_emb')
     stored_as = {'module': 'pos_emb'}
 
     @classmethod
@@ -292,7 +292,7 @@ class AxialPositions(ModelFeature):
         None, 'lengths of the axes of the flattened data, which get one table of learned vectors each',
         lengths | none, example=(4, 7),
     )  # fmt: skip
-    takes = {'pos': AbsolutePositions.takes['pos']}
+    call_inputs = {'pos': AbsolutePositions.call_inputs['pos']}
     clashes = {
         'sinu_pos_emb': 'both are position embeddings of the tokens',
         'scaled_sinu_pos_emb': 'both are position embeddings of the tokens',
@@ -319,14 +319,14 @@ class AxialPositions(ModelFeature):
         if pos is not None and pos.is_floating_point():
             return None  # those vectors are added
         ids, start = call.like_tokens, call.inputs.get('seq_start_pos')
-        if pos is None and is_past(call.offset + ids.shape[1], total):
+        if pos is None and is_above(call.offset + ids.shape[1], total):
             raise ValueError(
                 f'the sequence has {int(call.offset + ids.shape[1])} tokens, '
                 f'`axial_abs_pos_emb={self.lengths}` has places for {total}'
             )
         if pos is not None:
             check_rows(pos, ids.shape[0])
-            pos = call.only_new(pos, 'pos').long()
+            pos = call.select_new(pos, 'pos').long()
             if start is None:
                 check_range(pos, 'pos', 0, total - 1, 'positions')
         pos = positions_of(ids.shape[1], pos, start, call.offset, ids.device)
@@ -346,7 +346,7 @@ class ExtraIds(ModelFeature):
     embed_default_ids = flag(
         {}, 'name -> id used for every token if a call does not pass these ids', counts, example={'extra': 1}
     )
-    takes = {'embed_ids': Input('name -> ids b n')}
+    call_inputs = {'embed_ids': Input('name -> ids b n')}
     stored_as = {'tables': 'embeds'}
 
     def setup(self, host: Any) -> None:
@@ -361,12 +361,12 @@ class ExtraIds(ModelFeature):
         ids = call.inputs.get('embed_ids')
         ids = {} if ids is None else ids
         if not isinstance(ids, Mapping):
-            raise TypeError(f'`embed_ids` got {shown(ids)}, it must be a dict from names to ids')
+            raise TypeError(f'`embed_ids` got {format_value(ids)}, it must be a dict from names to ids')
         left_out = set(self.embed_num_tokens) - set(ids)
         if not set(self.embed_num_tokens) >= set(ids) or not left_out <= set(self.embed_default_ids):
             raise ValueError(f'`embed_ids` got the names {sorted(ids)}, it must have {sorted(self.embed_num_tokens)}')
         ids = {name: check_ids(t, f'embed_ids[{name!r}]', 0, self.embed_num_tokens[name]) for name, t in ids.items()}
-        ids = {name: call.only_new(t, f'embed_ids[{name!r}]') for name, t in ids.items()}
+        ids = {name: call.select_new(t, f'embed_ids[{name!r}]') for name, t in ids.items()}
         for name in left_out:
             ids[name] = torch.full((1, 1), self.embed_default_ids[name], device=call.like_tokens.device)
         found: Any = sum(self.tables[f'{name}_embed'](ids[name]) for name in self.embed_num_tokens)
@@ -376,19 +376,19 @@ class ExtraIds(ModelFeature):
 class SumEmbeds(ModelFeature):
     """Vectors passed by the caller, added to the token embeddings."""
 
-    takes = {'sum_embeds': Input('b n e')}
+    call_inputs = {'sum_embeds': Input('b n e')}
 
     def embed(self, call: Any) -> Tensor | None:
         given = call.inputs.get('sum_embeds')
         if given is None:
             return None
         if is_number(given) or (torch.is_tensor(given) and given.ndim == 0):  # the same for all
-            like = first_of(weights_in(self.host))
+            like = first_tensor(find_weights(self.host))
             given = torch.as_tensor(given, dtype=like.dtype, device=like.device).expand(1, 1, self.host.emb_dim)
-        if 0 < a_tensor(given, 'sum_embeds').ndim < 3:  # the same for all rows, or for all tokens
+        if 0 < check_tensor(given, 'sum_embeds').ndim < 3:  # the same for all rows, or for all tokens
             given = given[(None,) * (3 - given.ndim)]
         check_vectors(given, 'sum_embeds', 'b', 'n', self.host.emb_dim)
-        return call.only_new(given, 'sum_embeds')
+        return call.select_new(given, 'sum_embeds')
 
 
 class PostEmbNorm(ModelFeature):
@@ -399,7 +399,7 @@ class PostEmbNorm(ModelFeature):
     post_emb_norm_bias = flag(False, 'learn a bias in this layer norm')
     post_emb_norm_eps = flag(None, 'eps of this layer norm, 1e-5 if None', positive | none, example=0.1)
     stored_as = {'norm': 'post_emb_norm'}
-    options = dict.fromkeys(('post_emb_norm_bias', 'post_emb_norm_eps'), 'post_emb_norm')
+    requires_flag = dict.fromkeys(('post_emb_norm_bias', 'post_emb_norm_eps'), 'post_emb_norm')
 
     @property
     def late(self) -> bool:
@@ -420,12 +420,12 @@ class PostEmbNorm(ModelFeature):
     def embedded(self, x: Tensor, call: Any) -> Tensor:
         return self.host.post_emb_norm(x)
 
-    def lengthen(self, x: Tensor, call: Any) -> Tensor:
-        front, new = x.tensor_split([x.shape[1] - call.new], dim=1)
-        return torch.cat((front, self.norm(new)), dim=1) if call.front else self.norm(new)
+    def prepend_prefix(self, x: Tensor, call: Any) -> Tensor:
+        front, new = x.tensor_split([x.shape[1] - call.new_len], dim=1)
+        return torch.cat((front, self.norm(new)), dim=1) if call.prefix_parts else self.norm(new)
 
 
-def projection_of(host: Any, wanted: bool | None, bias: bool) -> nn.Module:
+def get_projection(host: Any, wanted: bool | None, bias: bool) -> nn.Module:
     """From the width of a model's embeddings to that of its stack; None where they are equal is no projection."""
     differ, late = host.emb_dim != host.dim, host.post_emb_norm_at != 'embedding'
     if differ and wanted is not None and not wanted:
@@ -448,9 +448,9 @@ class PrependEmbeds(ModelFeature):
     """Vectors passed by the caller and prepended to the tokens: a prefix, an image, a condition."""
 
     refuses = {'documents': 'they are prepended to the first document only'}
-    takes = {
-        'prepend_embeds': Input('b p e', tensor_of('b p e', floats=True)),
-        'prepend_mask': Input('b p', tensor_of('b p')),
+    call_inputs = {
+        'prepend_embeds': Input('b p e', get_tensor('b p e', floats=True)),
+        'prepend_mask': Input('b p', get_tensor('b p')),
     }
 
     def embedded(self, x: Tensor, call: Any) -> Tensor:
@@ -467,7 +467,7 @@ class PrependEmbeds(ModelFeature):
                 f'`prepend_embeds` got shape {tuple(prefix.shape)}, it must be ({x.shape[0]}, p, {x.shape[-1]})'
             )
         known = torch.is_tensor(mask) and mask.shape == prefix.shape[:2]
-        return call.put_in_front(cleared(prefix, mask) if known else prefix, x, mask)
+        return call.prepend_tokens(zero_masked(prefix, mask) if known else prefix, x, mask)
 
 
 class PrependInputs(PrependEmbeds):
@@ -475,7 +475,7 @@ class PrependInputs(PrependEmbeds):
 
     embedded: Any = None
 
-    def lengthen(self, x: Tensor, call: Any) -> Tensor:
+    def prepend_prefix(self, x: Tensor, call: Any) -> Tensor:
         return self.prepend(x, call)
 
 
@@ -515,17 +515,17 @@ class ClassTokens(ModelFeature):
         check_reads_front(host.attn_layers, '`use_cls_token`', advice, refuses=False)
         self.tokens = nn.Parameter(torch.randn(self.num_cls_tokens, host.dim) * 0.02)
 
-    def lengthen(self, x: Tensor, call: Any) -> Tensor:
-        call.own(self).behind = call.leading
-        return call.put_in_front(self.tokens, x)
+    def prepend_prefix(self, x: Tensor, call: Any) -> Tensor:
+        call.ctx(self).behind = call.num_prefix_tokens
+        return call.prepend_tokens(self.tokens, x)
 
-    def shorten(self, x: Tensor, call: Any) -> Tensor:
-        own = call.own(self)
-        own.tokens, x = call.take_off(x, self.num_cls_tokens, own.behind)
+    def strip_prefix(self, x: Tensor, call: Any) -> Tensor:
+        own = call.ctx(self)
+        own.tokens, x = call.remove_prefix(x, self.num_cls_tokens, own.behind)
         return x
 
     def pool(self, x: Tensor, call: Any) -> Tensor:
-        cls = call.own(self).tokens
+        cls = call.ctx(self).tokens
         return cls.squeeze(1) if self.num_cls_tokens == 1 else cls
 
 
@@ -548,13 +548,13 @@ class MemoryTokens(ModelFeature):
             if not known_stack(host.attn_layers).causal:
                 raise ConfigError('`memory_tokens_interspersed_every` needs a causal stack')
 
-    def lengthen(self, x: Tensor, call: Any) -> Tensor:
+    def prepend_prefix(self, x: Tensor, call: Any) -> Tensor:
         if not self.every:
-            call.own(self).behind = call.leading
-            return call.put_in_front(self.tokens, x)
+            call.ctx(self).behind = call.num_prefix_tokens
+            return call.prepend_tokens(self.tokens, x)
         if call.inputs.get('seq_start_pos') is not None:
             raise ValueError('`seq_start_pos` does not go with `memory_tokens_interspersed_every`')
-        call.own(self).length = x.shape[1]
+        call.ctx(self).length = x.shape[1]
         call.spread = self.interleaved
         memories = self.tokens.expand(x.shape[0], self.chunks(x), -1, -1)
         return rearrange(torch.cat((memories, self.chunked(x)), dim=2), 'b c k d -> b (c k) d')
@@ -581,25 +581,25 @@ class MemoryTokens(ModelFeature):
         kv_mask = inputs.get('self_attn_kv_mask')
         return inputs if kv_mask is None else {**inputs, 'self_attn_kv_mask': self.interleaved(kv_mask)}
 
-    def shorten(self, x: Tensor, call: Any) -> Tensor:
+    def strip_prefix(self, x: Tensor, call: Any) -> Tensor:
         if self.every:
             chunks = rearrange(x, 'b (c k) d -> b c k d', k=self.num_memory_tokens + self.every)
             memories, tokens = chunks.tensor_split([self.num_memory_tokens], dim=2)
-            call.trace.memory_tokens = rearrange(memories, 'b c m d -> (b c) m d')
-            return rearrange(tokens, 'b c k d -> b (c k) d')[:, : call.own(self).length]
+            call.intermediates.memory_tokens = rearrange(memories, 'b c m d -> (b c) m d')
+            return rearrange(tokens, 'b c k d -> b (c k) d')[:, : call.ctx(self).length]
         if call.continues:
             return x
-        call.trace.memory_tokens, x = call.take_off(x, self.num_memory_tokens, call.own(self).behind)
+        call.intermediates.memory_tokens, x = call.remove_prefix(x, self.num_memory_tokens, call.ctx(self).behind)
         return x
 
 
 class TransformTokens(ModelFeature):
     """Functions passed by the caller and applied to the token embeddings."""
 
-    takes = {
+    call_inputs = {
         'transform_token_embeds': Input('function of the token embeddings b n e', a_callable),
         'transform_block_inputs': Input(
-            '{block: f(x)} or f(block, x); block 1 gets the token embeddings', a_callable | a_mapping
+            '{block: f(x)} or f(block, x); block 1 gets the token embeddings', a_callable | mapping
         ),
     }
 
@@ -607,7 +607,7 @@ class TransformTokens(ModelFeature):
         own = call.inputs.get('transform_token_embeds')
         if own is not None:
             return own(x)
-        return transformed(call.inputs.get('transform_block_inputs'), 1, x)
+        return transform_layer(call.inputs.get('transform_block_inputs'), 1, x)
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         given = call.inputs.get('transform_block_inputs')
@@ -630,10 +630,10 @@ class DeepEmbeds(ModelFeature):
         """Tokens that have no id, such as those in front, get ones."""
         no_id = self.host.num_tokens
         table = torch.cat((self.table, torch.ones_like(self.table[:1])))
-        ids = F.pad(call.like_tokens, (0 if call.continues else call.leading, 0), value=no_id)
+        ids = F.pad(call.like_tokens, (0 if call.continues else call.num_prefix_tokens, 0), value=no_id)
         if call.spread is not None:
             ids = call.spread(ids, no_id)
-        ids = ids if call.continues else call.behind_padding(ids)
+        ids = ids if call.continues else call.move_after_padding(ids)
         return {**inputs, 'deep_embeds_and_ids': (table, ids)}
 
 
@@ -650,16 +650,16 @@ class EmbDropout(ModelFeature):
     def setup(self, host: Any) -> None:
         self.module = nn.Dropout(self.emb_dropout)
 
-    def lengthen(self, x: Tensor, call: Any) -> Tensor:
+    def prepend_prefix(self, x: Tensor, call: Any) -> Tensor:
         return self.module(x)
 
 
-def mean_of_real(x: Tensor, real: Tensor | None) -> Tensor:
+def mean_of_real(x: Tensor, token_mask: Tensor | None) -> Tensor:
     """The mean of tokens (b n d), of the real ones (b n), None for all; 0 if there are none."""
-    if real is None:
+    if token_mask is None:
         return x.mean(dim=1) if x.shape[1] else x.sum(dim=1)
-    real = real.unsqueeze(-1)
-    return (accurate(x.masked_fill(~real, 0.0)).sum(dim=1) / real.sum(dim=1).clamp(min=1)).to(x.dtype)
+    token_mask = token_mask.unsqueeze(-1)
+    return (to_float(x.masked_fill(~token_mask, 0.0)).sum(dim=1) / token_mask.sum(dim=1).clamp(min=1)).to(x.dtype)
 
 
 class AveragePool(ModelFeature):
@@ -673,4 +673,4 @@ class AveragePool(ModelFeature):
     clashes = {'use_cls_token': 'both determine how the output is pooled'}
 
     def pool(self, x: Tensor, call: Any) -> Tensor:
-        return mean_of_real(x, call.tokens_mask(x))
+        return mean_of_real(x, call.make_token_mask(x))

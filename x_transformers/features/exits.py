@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.jit._trace import is_tracing
 
 from x_transformers.core.branches import KINDS
-from x_transformers.core.modes import transformed
+from x_transformers.core.modes import is_transformed
 from x_transformers.features.halting import all_tokens, those_that_go_on
 from x_transformers.features.levels import ModelFeature, StackFeature
 from x_transformers.flags import Check, Input, PerToken
 from x_transformers.flags.checks import Maybe, a_switch
-from x_transformers.training.token_loss import Readout, readout_of
+from x_transformers.training.token_loss import Readout, get_readout
 
 Run = Callable[[Tensor, Any, Sequence[int]], Tensor]
 
@@ -92,11 +92,11 @@ class ExitsInStack(StackFeature):
     """
 
     paper = 'Depth-Adaptive Transformer, arXiv:1910.10073'
-    takes = {'exits': Input('an `Exits`, which decides after which block each token exits', an_exit)}
-    remembers = {'exit_depth': PerToken()}
+    call_inputs = {'exits': Input('an `Exits`, which decides after which block each token exits', an_exit)}
+    states = {'exit_depth': PerToken()}
 
     def setup(self, host: Any) -> None:
-        self.refused = {f'`{feature.title}`': reason for feature in host.features.active
+        self.refused = {f'`{feature.display_name}`': reason for feature in host.features.active
                         if (reason := feature.reason('some tokens'))}  # fmt: skip
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
@@ -105,17 +105,21 @@ class ExitsInStack(StackFeature):
         for module in branch.modules():
             for feature in getattr(getattr(module, 'features', None), 'active', ()):
                 if reason := feature.reason('some tokens'):
-                    self.refused[f'`{self.host.written(kind, feature.title)}`'] = reason
+                    self.refused[f'`{self.host.written(kind, feature.display_name)}`'] = reason
         return branch
 
     def refusal(self) -> str | None:
         """What of the stack does not go with tokens that leave, and why."""
-        on = self.host.features
-        others = (f'`{feature.title}`' for feature in on.at.get('through', ()) if feature is not self)
+        features = self.host.features
+        others = (
+            f'`{feature.display_name}`'
+            for feature in features.by_stage.get('execute_layers', ())
+            if feature is not self
+        )
         refused = {**dict.fromkeys(others, 'both say how layers run'), **self.refused}
         return next((f'{name}: {reason}' for name, reason in refused.items()), None)
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if call.inputs.get('exits') is None:
             return x
         if reason := self.refusal():
@@ -126,7 +130,7 @@ class ExitsInStack(StackFeature):
             raise ValueError('`exits` does not go with `layers_execute_order` that ends inside of a block')
         return x
 
-    def through(self, run: Run, x: Tensor, call: Any) -> Tensor:
+    def execute_layers(self, run: Run, x: Tensor, call: Any) -> Tensor:
         exits, length = call.inputs.get('exits'), self.host.len_default_block
         if exits is None:
             return run(x, call, range(len(call.order)))
@@ -142,15 +146,15 @@ class ExitsInStack(StackFeature):
 
     def as_read(self, x: Tensor, call: Any) -> Tensor:
         """The stream as it would leave the stack."""
-        on = self.host.features.acting(call.inputs)
-        x = on.unwind('close', x, call)
-        return on.pick('finish', lambda x, call: call.norm(self.host.final_norm, x))(x, call)
+        features = self.host.features.active_for(call.inputs)
+        x = features.apply_reversed('stack_output', x, call)
+        return features.select('finish', lambda x, call: call.norm(self.host.final_norm, x))(x, call)
 
     def leaving(self, run: Run, x: Tensor, call: Any, blocks: Sequence[range], exits: Exits) -> Tensor:
-        tracing = torch.compiler.is_compiling() or is_tracing() or transformed()
+        tracing = torch.compiler.is_compiling() or is_tracing() or is_transformed()
         whole = tracing or type(x) is not Tensor or x.is_meta  # how many go on is not known there
-        real = None if call.real is None else call.real[:, call.real.shape[1] - x.shape[1] :]
-        going = x.new_ones(x.shape[:2], dtype=torch.bool) if real is None else real
+        token_mask = None if call.token_mask is None else call.token_mask[:, call.token_mask.shape[1] - x.shape[1] :]
+        going = x.new_ones(x.shape[:2], dtype=torch.bool) if token_mask is None else token_mask
         depth, first = torch.zeros_like(going, dtype=torch.long), x
         for number, steps in enumerate(blocks, 1):
             before = x
@@ -176,7 +180,7 @@ class ExitsInStack(StackFeature):
     def leaves(self, exits: Exits, number: int, states: tuple[Tensor, ...], call: Any, going: Tensor | None) -> Tensor:
         """Which of the tokens (b n) leave after a block: of those that are `going`, or of all."""
         b, n, _ = states[0].shape
-        place = torch.arange(n, device=states[0].device) + (call.seen - exits.leading)
+        place = torch.arange(n, device=states[0].device) + (call.past_len - exits.leading)
         if going is None:
             row = torch.arange(b, device=place.device).repeat_interleave(n)
             found = exits.leaves(Tokens(number, *(t.flatten(0, 1) for t in states), row=row, place=place.repeat(b)))
@@ -193,11 +197,11 @@ class ExitsInStack(StackFeature):
         if bool(rows.all()):
             return those_that_go_on(run, x, call, steps, going)
         rows = rows.nonzero().squeeze(-1)
-        part, own, on, layers = call.of_rows(rows), going[rows], run.args[0], self.host.current_layers()
+        part, own, features, layers = call.for_batch_idx(rows), going[rows], run.args[0], self.host.current_layers()
         for step in steps:
             layer, call.step = layers[call.order[step]], step
             if call.keeps:
-                layer.fill(x, call, on)
+                layer.fill(x, call, features)
             new = those_that_go_on(run, x[rows], part, (step,), own)
             x = x.index_copy(0, rows, new.to(x.dtype))
         call.step, call.attended, call.self_attended = part.step, part.attended, part.self_attended
@@ -217,7 +221,7 @@ class ExitsInModel(ModelFeature):
     """Pass `exits` to the stack, and apply the output heads of the exits, if there are any, to tokens that exited."""
 
     paper = 'Depth-Adaptive Transformer, arXiv:1910.10073'
-    takes = {'exits': Input('an `Exits`, which decides after which block each token exits', an_exit)}
+    call_inputs = {'exits': Input('an `Exits`, which decides after which block each token exits', an_exit)}
     by_token = True  # in a call without `exits`
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
@@ -226,55 +230,57 @@ class ExitsInModel(ModelFeature):
             return inputs
         if call.spread is not None:
             raise ValueError('`exits` does not go with `memory_tokens_interspersed_every`: tokens have no places there')
-        if call.leading and not call.continues:
-            new = torch.ones(call.like_tokens.shape[0], call.leading + call.new, dtype=torch.bool,
+        if call.num_prefix_tokens and not call.continues:
+            new = torch.ones(call.like_tokens.shape[0], call.num_prefix_tokens + call.new_len, dtype=torch.bool,
                              device=call.like_tokens.device)  # fmt: skip
-            new[:, call.leading :] = False
-            front = call.behind_padding(new)
-        call.own(self).exits = bound = exits.bound(inputs, call.leading, front)
+            new[:, call.num_prefix_tokens :] = False
+            front = call.move_after_padding(new)
+        call.ctx(self).exits = bound = exits.bound(inputs, call.num_prefix_tokens, front)
         return {**inputs, 'exits': bound}
 
-    def answer(self, out: Any, x: Tensor, call: Any) -> Any:
-        exits = None if call.inputs.get('exits') is None else call.own(self).exits
+    def model_output(self, out: Any, x: Tensor, call: Any) -> Any:
+        exits = None if call.inputs.get('exits') is None else call.ctx(self).exits
         if exits is None or exits.depth is None or not exits.heads or out is x or not torch.is_tensor(out):
             return out
-        count = min(out.shape[1], call.new)  # tokens in front are read by the head of the net
+        count = min(out.shape[1], call.new_len)  # tokens in front are read by the head of the net
         depth = exits.depth.unsqueeze(-1)
-        depth = depth if call.continues else call.before_padding(depth)
+        depth = depth if call.continues else call.move_before_padding(depth)
         front, out = out.split((out.shape[1] - count, count), dim=1)
         x, depth = x[:, x.shape[1] - count :], depth[:, depth.shape[1] - count :]
         for block, head in enumerate(exits.heads, 1):
-            own = call.on.chain('logits', head(x), call)
+            own = call.features.apply('logits', head(x), call)
             out = torch.where(depth == block, own.to(out.dtype), out)
-        out = call.trace.logits = torch.cat((front, out), dim=1)
+        out = call.intermediates.logits = torch.cat((front, out), dim=1)
         return out
 
 
 class BlockOutputs(StackFeature):
     """Store the output of the stack after each block: residual streams merged, and the final norm applied."""
 
-    takes = {
+    call_inputs = {
         'return_block_outputs': Input(
             'store in `block_outputs` the output of the stack after each block except the last', a_switch
         ),
     }
 
-    def close(self, x: Tensor, call: Any) -> Tensor:
-        own = call.own(self)
+    def stack_output(self, x: Tensor, call: Any) -> Tensor:
+        own = call.ctx(self)
         if not call.inputs.get('return_block_outputs') or getattr(own, 'closing', False):
             return x
         own.closing = True
-        on, norm = self.host.features.acting(call.inputs), self.host.final_norm
-        finish = on.pick('finish', lambda x, call: call.norm(norm, x))
-        hiddens = call.trace.block_hiddens[:-1]
-        call.trace.block_outputs = [finish(on.unwind('close', hidden, call), call) for hidden in hiddens]
+        features, norm = self.host.features.active_for(call.inputs), self.host.final_norm
+        finish = features.select('finish', lambda x, call: call.norm(norm, x))
+        hiddens = call.intermediates.block_hiddens[:-1]
+        call.intermediates.block_outputs = [
+            finish(features.apply_reversed('stack_output', hidden, call), call) for hidden in hiddens
+        ]
         return x
 
 
 class BlockReadouts(ModelFeature):
     """Store the logits of the model after each block except the last, as lazy readouts."""
 
-    takes = {
+    call_inputs = {
         'return_block_readouts': Input(
             'store in `block_readouts` the logits after each block except the last', a_switch
         ),
@@ -284,19 +290,21 @@ class BlockReadouts(ModelFeature):
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         return {**inputs, 'return_block_outputs': True} if call.inputs.get('return_block_readouts') else inputs
 
-    def answer(self, out: Any, x: Tensor, call: Any) -> Any:
-        if not call.inputs.get('return_block_readouts') or call.trace.block_outputs is None:
+    def model_output(self, out: Any, x: Tensor, call: Any) -> Any:
+        if not call.inputs.get('return_block_readouts') or call.intermediates.block_outputs is None:
             return out  # without intermediates there is nowhere to keep them
-        taken, memories = call.taken, call.trace.memory_tokens
-        call.trace.block_readouts = [self.logits_of(hidden, call) for hidden in call.trace.block_outputs]
-        call.taken, call.trace.memory_tokens = taken, memories
+        taken, memories = call.num_removed, call.intermediates.memory_tokens
+        call.intermediates.block_readouts = [
+            self.logits_of(hidden, call) for hidden in call.intermediates.block_outputs
+        ]
+        call.num_removed, call.intermediates.memory_tokens = taken, memories
         return out
 
     def logits_of(self, hidden: Tensor, call: Any) -> Readout:
-        call.taken, host = 0, self.host
-        hidden = hidden if call.continues else call.before_padding(hidden)
-        hidden = call.on.unwind('shorten', hidden, call)
+        call.num_removed, host = 0, self.host
+        hidden = hidden if call.continues else call.move_before_padding(hidden)
+        hidden = call.features.apply_reversed('strip_prefix', hidden, call)
         if host.can_return_readout:
-            return readout_of(host, hidden, call, {})
+            return get_readout(host, hidden, call, {})
         classes = host.logits_dim or host.num_tokens
         return Readout(hidden, lambda now, x: host.read_out(x, call, {}), None, classes, whole=True)

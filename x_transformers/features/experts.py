@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.checks import can_look, check_weight
-from x_transformers.core.modes import at_least_float, without_autocast
+from x_transformers.core.checks import can_read_values, check_weight
+from x_transformers.core.modes import at_least_float, disable_autocast
 from x_transformers.features.levels import FeedForwardFeature
 from x_transformers.flags import ConfigError, boolean, flag, none, not_negative, number, one_of, size
 
@@ -28,7 +28,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out if bias is None else out + bias.unsqueeze(-2)
 
 
-def grouped(x: Tensor, chosen: Tensor, experts: int, net: Net, weights: Sequence[Tensor | None]) -> Tensor:
+def run_grouped(x: Tensor, chosen: Tensor, experts: int, net: Net, weights: Sequence[Tensor | None]) -> Tensor:
     """Apply to each token its experts:  (n, d), chosen (n, k) -> (n, k, l).
 
     `net(rows, *weights)` is an expert, or several in blocks, with its weights; those of all are stacked in `weights`.
@@ -39,7 +39,7 @@ def grouped(x: Tensor, chosen: Tensor, experts: int, net: Net, weights: Sequence
     sorted tokens lie in blocks of one expert each, of equal heights, two for each expert at most. The batched product
     does up to twice the work and gathers up to twice the weights, whatever the choice is.
     """
-    way = in_slices if can_look(chosen) else in_blocks
+    way = run_in_slices if can_read_values(chosen) else run_in_blocks
     return way(x, chosen, experts, net, weights)
 
 
@@ -49,7 +49,7 @@ def sort(chosen: Tensor) -> tuple[Tensor, Tensor]:
     return order, torch.zeros_like(order).scatter(0, order, torch.arange(order.shape[0], device=order.device))
 
 
-def in_slices(x: Tensor, chosen: Tensor, experts: int, net: Net, weights: Sequence[Tensor | None]) -> Tensor:
+def run_in_slices(x: Tensor, chosen: Tensor, experts: int, net: Net, weights: Sequence[Tensor | None]) -> Tensor:
     """One product for each expert that has any tokens."""
     order, places = sort(chosen)
     counts = torch.bincount(chosen.flatten(), minlength=experts).tolist()
@@ -60,7 +60,7 @@ def in_slices(x: Tensor, chosen: Tensor, experts: int, net: Net, weights: Sequen
     return out.index_select(0, places).unflatten(0, chosen.shape)
 
 
-def in_blocks(x: Tensor, chosen: Tensor, experts: int, net: Net, weights: Sequence[Tensor | None]) -> Tensor:
+def run_in_blocks(x: Tensor, chosen: Tensor, experts: int, net: Net, weights: Sequence[Tensor | None]) -> Tensor:
     """One batched product of blocks; what fills them up is never read."""
     (order, places), flat = sort(chosen), chosen.flatten()
     count, picks = flat.shape[0], chosen.shape[1]
@@ -109,7 +109,7 @@ class Router(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = at_least_float(x.dtype)
-        with without_autocast(x):
+        with disable_autocast(x):
             return F.linear(x.to(dtype), self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype))
 
 
@@ -176,7 +176,7 @@ class Experts(nn.Module):
         up, down, rows = self.up_gate if self.gated else self.up, self.down, x.reshape(-1, x.shape[-1])
         chosen, weights, shares = self.choose(self.router(rows))
         weights_of_all = (up.weight, up.bias, down.weight, down.bias)
-        out = grouped(rows, chosen, len(up.weight), self.expert, weights_of_all)
+        out = run_grouped(rows, chosen, len(up.weight), self.expert, weights_of_all)
         out = (out * weights.unsqueeze(-1).to(out.dtype)).sum(dim=-2)
         out, chosen, shares = (t.reshape(x.shape[:-1] + t.shape[-1:]) for t in (out, chosen, shares))
         return out if self.shared is None else out + self.shared(x), chosen, shares
@@ -229,7 +229,7 @@ class MixtureOfExperts(FeedForwardFeature):
         'post_act_ln': 'the norm has weights, which each expert would need separately',
         'glu_mult_bias': 'each expert would need separate factors',
     }
-    settles = ('dim_inner', 'no_bias')
+    sets_on_module = ('dim_inner', 'no_bias')
 
     @property
     def counts_tokens(self) -> bool:
@@ -302,5 +302,7 @@ def balance(chosen: Tensor, shares: Tensor, call: Any) -> Tensor:
     """Number of experts times the sum of what each was given times how probable it was, over real tokens."""
     experts, tokens = shares.shape[-1], torch.ones_like(shares[..., :1])
     picked = torch.zeros_like(shares).scatter(-1, chosen, 1.0)
-    picked, shares, tokens = (call.real(t).reshape(-1, t.shape[-1]).sum(dim=0) for t in (picked, shares, tokens))
+    picked, shares, tokens = (
+        call.zero_padding(t).reshape(-1, t.shape[-1]).sum(dim=0) for t in (picked, shares, tokens)
+    )
     return experts * (picked * shares).sum() / (chosen.shape[-1] * tokens.clamp(min=1).square().sum())

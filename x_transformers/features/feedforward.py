@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from x_transformers.core.checks import check_broadcast
-from x_transformers.core.modes import transformed
+from x_transformers.core.modes import is_transformed
 from x_transformers.core.recompute import ModuleSnapshot, recompute
 from x_transformers.features.levels import FeedForwardFeature
 from x_transformers.features.norms import LayerNorm
@@ -98,10 +98,10 @@ class GLU(nn.Module):
         self.mult_bias = nn.Parameter(torch.ones(dim_out)) if mult_bias else 1.0
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.joined(*self.proj(x).chunk(2, dim=-1))
+        out = self.concat_gates(*self.proj(x).chunk(2, dim=-1))
         return out * self.mult_bias if isinstance(self.mult_bias, Tensor) else out
 
-    def joined(self, value: Tensor, gate: Tensor) -> Tensor:
+    def concat_gates(self, value: Tensor, gate: Tensor) -> Tensor:
         if self.softclamps is None:
             return value * self.act(gate)
         up, bound = self.softclamps
@@ -115,7 +115,7 @@ class BoundedSwiGLU(GLU):
         super().__init__(dim_in, dim_out, nn.SiLU(), mult_bias, bias=bias)
         self.limit, self.alpha = float(limit), float(alpha)
 
-    def joined(self, value: Tensor, gate: Tensor) -> Tensor:
+    def concat_gates(self, value: Tensor, gate: Tensor) -> Tensor:
         gate = gate.clamp(max=self.limit)
         return (value.clamp(-self.limit, self.limit) + 1) * gate * (self.alpha * gate).sigmoid()
 
@@ -158,8 +158,8 @@ class UseReluSquared(FeedForwardFeature):
 
     paper = 'Primer, arXiv:2109.08668'
     relu_squared = flag(False, 'squared ReLU instead of GELU')
-    yields_to = ('custom_activation',)
-    cuts = {}
+    overridden_by = ('custom_activation',)
+    tp_shards = {}
 
     def activation(self) -> nn.Module:
         return ReluSquared()
@@ -170,7 +170,7 @@ class UseSoLU(FeedForwardFeature):
 
     paper = 'Softmax Linear Units, transformer-circuits.pub/2022/solu'
     solu = flag(False, 'softmax linear unit with a norm, instead of GELU')
-    yields_to = ('custom_activation',)
+    overridden_by = ('custom_activation',)
     refuses = {'several devices': 'its softmax is over all inner channels'}
 
     def activation(self) -> nn.Module:
@@ -182,8 +182,8 @@ class Swish(FeedForwardFeature):
 
     paper = 'Searching for Activation Functions, arXiv:1710.05941'
     swish = flag(False, 'SiLU instead of GELU')
-    yields_to = ('custom_activation', 'relu_squared', 'solu')
-    cuts = {}
+    overridden_by = ('custom_activation', 'relu_squared', 'solu')
+    tp_shards = {}
 
     def activation(self) -> nn.Module:
         return nn.SiLU()
@@ -203,21 +203,25 @@ class GatedLinearUnit(FeedForwardFeature):
         None, 'bound c of both halves u and g, clamped, for  (u + 1) g sigmoid(alpha g)', positive | none, example=0.5
     )
     swiglu_alpha = flag(1.702, 'factor alpha of `swiglu_limit`', positive, example=0.7)
-    options = {
+    requires_flag = {
         'glu_gate_softclamp_value': 'glu_softclamp',
         'glu_up_softclamp_value': 'glu_softclamp',
         'swiglu_alpha': 'swiglu_limit',
     }
-    cuts = {}
+    tp_shards = {}
 
-    def widen(self, activation: nn.Module) -> nn.Module:
+    def up_proj(self, activation: nn.Module) -> nn.Module:
         host, gains, bias = self.host, bool(self.glu_mult_bias), self.glu_bias is not False
         if self.swiglu_limit is None:
             bounds = (bool(self.glu_softclamp), self.glu_gate_softclamp_value, self.glu_up_softclamp_value)
             return GLU(host.dim, host.dim_inner, activation, gains, *bounds, bias)
         if self.glu_softclamp:
             raise ConfigError('`swiglu_limit` does not go with `glu_softclamp`: both bound the factors of the gate')
-        chosen = ['activation'] if host.activation else [f.title for f in host.features.at.get('activation', ())]
+        chosen = (
+            ['activation']
+            if host.activation
+            else [f.display_name for f in host.features.by_stage.get('activation', ())]
+        )
         if chosen and not isinstance(activation, nn.SiLU):
             raise ConfigError(f'`swiglu_limit` does not go with `{chosen[0]}`: it has a fixed activation')
         return BoundedSwiGLU(host.dim, host.dim_inner, self.swiglu_limit, self.swiglu_alpha, gains, bias)
@@ -229,10 +233,10 @@ class SoftclampActivation(FeedForwardFeature):
     softclamp_value = flag(
         None, 'bound c of the input of the activation, soft-clamped with tanh', positive | none, example=1.0
     )
-    yields_to = ('glu',)
-    cuts = {}
+    overridden_by = ('glu',)
+    tp_shards = {}
 
-    def widen(self, activation: nn.Module) -> nn.Module:
+    def up_proj(self, activation: nn.Module) -> nn.Module:
         linear, activation = self.host._widen(activation)
         return nn.Sequential(linear, Softclamp(self.softclamp_value), activation)
 
@@ -252,7 +256,7 @@ class SublayerDropout(FeedForwardFeature):
     """Dropout on the output of the feedforward."""
 
     sublayer_dropout = flag(0.0, 'dropout probability after the output projection', probability, example=0.2)
-    cuts = {}
+    tp_shards = {}
 
     def layers(self, modules: list[nn.Module]) -> list[nn.Module]:
         return [*modules, nn.Dropout(self.sublayer_dropout)]
@@ -268,10 +272,10 @@ class DepthScaledFeedForward(FeedForwardFeature):
         size | none,
         example=3,
     )
-    options = {'output_proj_depth': 'not zero_init_output'}
-    cuts = {}
+    requires_flag = {'output_proj_depth': 'not zero_init_output'}
+    tp_shards = {}
 
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         for output in self.host.output_layers:
             depth_scaled_(output, self.output_proj_depth)
 
@@ -280,9 +284,9 @@ class ZeroInitFeedForward(FeedForwardFeature):
     """Initialize the output projection with zeros, so that the branch outputs zero at first."""
 
     zero_init_output = flag(False, 'initialize weights and bias of the output projection with zeros')
-    cuts = {}
+    tp_shards = {}
 
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         for output in self.host.output_layers:
             nn.init.zeros_(output.weight)
             if output.bias is not None:
@@ -293,10 +297,10 @@ class DeepEmbed(FeedForwardFeature):
     """Multiply the output by a vector per token that is passed in the call."""
 
     paper = 'RWKV-8, github.com/BlinkDL/RWKV-LM (DeepEmbed)'
-    takes = {'deep_embed': Input('to b n dim_out')}
-    cuts = {}
+    call_inputs = {'deep_embed': Input('to b n dim_out')}
+    tp_shards = {}
 
-    def result(self, out: Tensor, call: Any) -> Tensor:
+    def layer_output(self, out: Tensor, call: Any) -> Tensor:
         scale = call.inputs.get('deep_embed')
         if scale is None:
             return out
@@ -327,18 +331,18 @@ class ChunkedFeedForward(FeedForwardFeature):
     chunk_checkpoint = flag(False, 'recompute each chunk in the backward pass, to save memory in training')
     refuses = {'several devices': 'each slice would wait for the other devices'}
 
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Refuse what would not be the same slice by slice."""
-        at = self.host.features.at
-        built = [f for stage in ('activation', 'widen', 'layers') for f in at.get(stage, ())]
+        at = self.host.features.by_stage
+        built = [f for stage in ('activation', 'up_proj', 'layers') for f in at.get(stage, ())]
         for feature in built:
             if why := feature.reason('documents'):
-                raise ConfigError(f'`chunks` does not go with `{feature.title}`: {why}')
+                raise ConfigError(f'`chunks` does not go with `{feature.display_name}`: {why}')
         for feature in at.get('run', ()):
             if not feature.in_slices:
-                raise ConfigError(f'`chunks` does not go with `{feature.title}`: it does not say `in_slices`')
+                raise ConfigError(f'`chunks` does not go with `{feature.display_name}`: it does not say `in_slices`')
 
-    def enter(self, x: Tensor, call: Any) -> Tensor:
+    def ff_input(self, x: Tensor, call: Any) -> Tensor:
         call.slices = functools.partial(self.sliced, call=call)
         return x
 
@@ -347,7 +351,7 @@ class ChunkedFeedForward(FeedForwardFeature):
             count = 1 if x.ndim < 2 else self.chunks
             if count == 1:
                 return function(x)
-            recomputes = self.chunk_checkpoint and call.training and torch.is_grad_enabled() and not transformed()
+            recomputes = self.chunk_checkpoint and call.training and torch.is_grad_enabled() and not is_transformed()
             run = recomputed(function) if recomputes else function
             parts = [run(part) for part in slices(x, count)]
             return parts[0] if len(parts) == 1 else tree_map(lambda *ts: torch.cat(ts, dim=-2), *parts)

@@ -33,12 +33,12 @@ from x_transformers.flags import (
     ConfigError,
     at_least,
     boolean,
+    format_value,
     is_number,
     none,
     number,
     one_of,
     positive,
-    shown,
     size,
 )
 
@@ -74,7 +74,7 @@ a_scaling = Check(
 def check_scaling(name: str, scaling: Mapping[str, Any], dim: int) -> None:
     """Refuse what is missing in a `rotary_scaling`, unknown, or out of range."""
     if not a_scaling.test(scaling):
-        raise ConfigError(f'`{name}` got {shown(scaling)}, it must be {a_scaling.words}')
+        raise ConfigError(f'`{name}` got {format_value(scaling)}, it must be {a_scaling.words}')
     kind = scaling['kind']
     needed, known = NEEDED[kind], {'kind': one_of(kind), **NEEDED[kind], **MORE.get(kind, {})}
     for key in (*needed, *scaling):
@@ -83,7 +83,7 @@ def check_scaling(name: str, scaling: Mapping[str, Any], dim: int) -> None:
         if key not in known:
             raise ConfigError(f'`{name}` of kind {kind!r} got `{key}`, it may have {", ".join(known)}')
         if not known[key].test(scaling[key]):
-            raise ConfigError(f'`{name}` got `{key}` of {shown(scaling[key])}, it must be {known[key].words}')
+            raise ConfigError(f'`{name}` got `{key}` of {format_value(scaling[key])}, it must be {known[key].words}')
     for key in ('short_factor', 'long_factor') if kind == 'longrope' else ():
         if len(scaling[key]) != (dim + 1) // 2:
             raise ConfigError(
@@ -97,7 +97,7 @@ def check_scaling(name: str, scaling: Mapping[str, Any], dim: int) -> None:
 LATER = torch.float32, torch.float64
 
 
-def numbers_of(make: Callable[[], Tensor]) -> tuple[float, ...]:
+def get_numbers(make: Callable[[], Tensor]) -> tuple[float, ...]:
     """The numbers of a tensor that is made anew, where tensors have no values (`FakeTensorMode`) too."""
     with _disable_current_modes():
         return tuple(make().tolist())
@@ -122,7 +122,7 @@ class Frequencies:
         self.keeps_turned, self.factor = kind == 'dynamic', self.factor_of_turns()
         self.first: tuple[float, ...] = ()
         # those of long sequences, for a model in float64 and for all others
-        self.later = {t: numbers_of(functools.partial(self.long_ones, 'cpu', t)) for t in LATER if kind == 'longrope'}
+        self.later = {t: get_numbers(functools.partial(self.long_ones, 'cpu', t)) for t in LATER if kind == 'longrope'}
 
     def __eq__(self, other: Any) -> bool:
         own = (self.dim, self.theta, self.scaling)
@@ -132,7 +132,7 @@ class Frequencies:
 
     def without_table(self) -> Frequencies:
         """These, where no module holds their table."""
-        self.first = numbers_of(lambda: self.table('cpu'))
+        self.first = get_numbers(lambda: self.table('cpu'))
         return self
 
     def table(self, device: Any = None) -> Tensor:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.features.levels import StackFeature
-from x_transformers.features.residuals import Residual, without_scales
-from x_transformers.flags import ConfigError, did_you_mean, flag, is_number, shown
+from x_transformers.features.residuals import Residual, drop_scales
+from x_transformers.flags import ConfigError, did_you_mean, flag, format_value, is_number
 
 
 class Gating(Residual):
@@ -140,26 +140,30 @@ class GateResidual(StackFeature):
     gate_residual = flag(
         False, "gate the residuals: by a GRU cell, or as in `residual_fn_kwargs=dict(gate='gtrxl', ...)`"
     )
-    cuts = {}
+    tp_shards = {}
 
     def residual(self, *args: Any, gate: Any = 'grucell', **options: Any) -> nn.Module:
         build = self.checked(gate, options)
-        return build(*args, **without_scales('gate_residual', options, 'scale_residual_constant'))
+        return build(*args, **drop_scales('gate_residual', options, 'scale_residual_constant'))
 
     def checked(self, gate: Any, options: dict[str, Any]) -> type[Residual]:
         """The class of a gate.  Raises ConfigError for options that it does not have."""
         if not isinstance(gate, str) or gate not in GATES:
-            raise ConfigError(f'`gate` of `residual_fn_kwargs` got {shown(gate)}, it must be one of {", ".join(GATES)}')
+            raise ConfigError(
+                f'`gate` of `residual_fn_kwargs` got {format_value(gate)}, it must be one of {", ".join(GATES)}'
+            )
         for name, value in self.host.residual_fn_kwargs.items():
             if name not in OPTIONS and not name.startswith('scale_residual'):
                 hint = did_you_mean(name, OPTIONS)
                 raise ConfigError(f'`residual_fn_kwargs` got {name!r}, which the gate {gate!r} does not have{hint}')
             if name == 'gate_bias' and value is not None and not is_number(value):
                 raise ConfigError(
-                    f'`gate_bias` of `residual_fn_kwargs` got {shown(value)}, it must be a number or None'
+                    f'`gate_bias` of `residual_fn_kwargs` got {format_value(value)}, it must be a number or None'
                 )
             if name == 'pre_relu' and not isinstance(value, bool):
-                raise ConfigError(f'`pre_relu` of `residual_fn_kwargs` got {shown(value)}, it must be True or False')
+                raise ConfigError(
+                    f'`pre_relu` of `residual_fn_kwargs` got {format_value(value)}, it must be True or False'
+                )
         if gate == 'input' and options.get('gate_bias') is not None:
             raise ConfigError(
                 "`gate_bias` of `residual_fn_kwargs` does not go with the gate 'input', which has no bias"

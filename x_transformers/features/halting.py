@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.jit._trace import is_tracing
 
 from x_transformers.core.branches import KINDS
-from x_transformers.core.modes import transformed
+from x_transformers.core.modes import is_transformed
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.recompute import CheckpointLayers
 from x_transformers.features.universal import CoordinatePositions
@@ -33,8 +33,8 @@ class Halting:
     Tokens that are not real halt before the first step: they keep their state, and ponder nothing.
     """
 
-    def __init__(self, x: Tensor, real: Tensor | None, eps: float) -> None:
-        self.real = x.new_ones(x.shape[:-1], dtype=torch.bool) if real is None else real
+    def __init__(self, x: Tensor, token_mask: Tensor | None, eps: float) -> None:
+        self.real = x.new_ones(x.shape[:-1], dtype=torch.bool) if token_mask is None else token_mask
         self.going, self.eps = self.real, eps
         wide = x.dtype if x.dtype == torch.float64 else torch.float32
         self.spent = x.new_zeros(x.shape[:-1], dtype=wide)
@@ -95,21 +95,21 @@ class TokensHalt(StackFeature):
         'reversible': 'both control how layers run',
         'layer_dropout': 'a skipped block would count as a run',
     }
-    settles = ('layers_execute_order',)
+    sets_on_module = ('layers_execute_order',)
     counts_tokens = True
 
     @property
     def leaves_out_tokens(self) -> bool:
         return not self.act_dense
 
-    options = dict.fromkeys(('act_eps', 'act_ponder_weight', 'act_dense', 'act_max_steps'), 'act_halting')
+    requires_flag = dict.fromkeys(('act_eps', 'act_ponder_weight', 'act_dense', 'act_max_steps'), 'act_halting')
 
     def setup(self, host: Any) -> None:
         for feature in host.features.active:
             reason = feature.reason('some tokens')
-            if reason and not (self.act_dense and feature.title in WITH_ALL):
-                unless = UNLESS if feature.title in WITH_ALL else ''
-                raise ConfigError(f'`act_halting` does not go with `{feature.title}`: {reason}{unless}')
+            if reason and not (self.act_dense and feature.display_name in WITH_ALL):
+                unless = UNLESS if feature.display_name in WITH_ALL else ''
+                raise ConfigError(f'`act_halting` does not go with `{feature.display_name}`: {reason}{unless}')
         if not self.act_dense and any(isinstance(feature, CheckpointLayers) for feature in host.features.active):
             reason = 'which tokens run is found out once'
             raise ConfigError(f'`act_halting` does not go with `checkpoint_layers`: {reason}{UNLESS}')
@@ -128,18 +128,18 @@ class TokensHalt(StackFeature):
         for module in branch.modules() if not self.act_dense else ():
             for feature in getattr(getattr(module, 'features', None), 'active', ()):
                 if reason := feature.reason('some tokens'):
-                    name = f'{"ff" if kind == "f" else "attn"}_{feature.title}'
+                    name = f'{"ff" if kind == "f" else "attn"}_{feature.display_name}'
                     raise ConfigError(f'`act_halting` does not go with `{name}`: {reason}{UNLESS}')
         return branch
 
-    def through(self, run: Run, x: Tensor, call: Any) -> Tensor:
+    def execute_layers(self, run: Run, x: Tensor, call: Any) -> Tensor:
         self.check(run, call)
         length, order = self.host.len_default_block, call.order
         blocks = [range(start, start + length) for start in range(0, len(order), length)]
-        tracing = torch.compiler.is_compiling() or is_tracing() or transformed()
+        tracing = torch.compiler.is_compiling() or is_tracing() or is_transformed()
         whole = self.act_dense or tracing or type(x) is not Tensor or x.is_meta  # how many go on is not known there
-        real = None if call.real is None else call.real[:, -x.shape[1] :]
-        halting = Halting(x, real, self.act_eps)
+        token_mask = None if call.token_mask is None else call.token_mask[:, -x.shape[1] :]
+        halting = Halting(x, token_mask, self.act_eps)
         kept = self.host.features.find(CheckpointLayers)
         again = run if kept is None else functools.partial(kept.segments, run)
         for number, steps in enumerate(blocks, 1):
@@ -197,5 +197,5 @@ def those_that_go_on(run: Run, x: Tensor, call: Any, steps: Sequence[int], going
         return run(x, call, steps)
     some = call.of_tokens(going)
     x = run(x, some, steps)
-    call.adopt(some)
+    call.merge_from(some)
     return x

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.positions import constant
-from x_transformers.flags import Check, ConfigError, PerLayer, flag, none, shown, size
+from x_transformers.flags import Check, ConfigError, PerLayer, flag, format_value, none, size
 
 Heads = tuple[Tensor, Tensor, Tensor]
 
@@ -48,9 +48,9 @@ class HeadDims(AttentionFeature):
         **dict.fromkeys(('orthog_projected_values', 'orthog_projected_values_per_head'), EQUAL),
     }
     refuses = {'several devices': 'its heads differ in width', 'polar_pos_emb': EQUAL}
-    settles = ('shape', 'dim_merged', 'head_widths')
+    sets_on_module = ('shape', 'dim_merged', 'head_widths')
 
-    def widths(self, widths: Any) -> Any:
+    def resolve_sizes(self, widths: Any) -> Any:
         host, dims = self.host, tuple(self.head_dims)
         if len(dims) != host.heads:
             raise ConfigError(f'`head_dims` got {len(dims)} widths, it must have one for each of {host.heads} `heads`')
@@ -75,18 +75,18 @@ class HeadDims(AttentionFeature):
             bias = None if old.bias is None else nn.Parameter(torch.zeros(sum(dims)))
             new.register_parameter('bias', bias)
             setattr(host, name, new)
-        real = [head * widest + place for head, width in enumerate(dims) for place in range(width)]
+        token_mask = [head * widest + place for head, width in enumerate(dims) for place in range(width)]
         slots = [sum(dims)] * (len(dims) * widest)  # zero, which stands behind all
-        for at, slot in enumerate(real):
+        for at, slot in enumerate(token_mask):
             slots[slot] = at
-        self.places, self.slots = tuple(real), tuple(slots)
+        self.places, self.slots = tuple(token_mask), tuple(slots)
 
     def projected(self, qkv: Heads, call: Any) -> Heads:
         slots = constant(self.slots, qkv[0].device, torch.long)
         q, k, v = (F.pad(t, (0, 1)).index_select(-1, slots) for t in qkv)
         return q, k, v
 
-    def turn(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
+    def rotate_new(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
         angles, (q, k) = call.inputs.get('rotary_pos_emb'), qk
         if angles is not None and angles[0].shape[-1] > min(self.host.head_widths):
             raise ValueError(
@@ -98,25 +98,26 @@ class HeadDims(AttentionFeature):
         widths = constant(self.host.head_widths, q.device, q.dtype)
         return q / (widths.sqrt() * self.host.scale)[:, None, None], k
 
-    def attended(self, out: Tensor, call: Any) -> Tensor:
+    def head_outputs(self, out: Tensor, call: Any) -> Tensor:
         if call.inputs.get('o_delta') is not None:
             raise ValueError(f'`o_delta` does not go with `head_dims`: {EQUAL}')
         return out
 
-    def output(self, out: Tensor, call: Any) -> Tensor:
+    def merged_heads(self, out: Tensor, call: Any) -> Tensor:
         return out.index_select(-1, constant(self.places, out.device, torch.long))
 
 
 class HeadDimsInStack(StackFeature):
     """Require `PerLayer` for a stack, since a plain tuple could also mean one value per layer."""
 
-    serves = ('head_dims',)
+    enabled_by = ('head_dims',)
 
     def setup(self, host: Any) -> None:
         for kind, prefix in (('a', 'attn_'), ('c', 'cross_attn_')):
             given = host.branch_flags[kind].get('head_dims')
             if given is not None and not isinstance(given, PerLayer):
                 raise ConfigError(
-                    f'`{prefix}head_dims` got {shown(given)}, of a stack it must be `PerLayer(...)` with the widths of '
+                    f'`{prefix}head_dims` got {format_value(given)}, of a stack it must be `PerLayer(...)` with the '
+                    'widths of '
                     'the heads of each layer'
                 )

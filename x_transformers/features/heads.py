@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.modes import accurate
+from x_transformers.core.modes import to_float
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.norms import MultiheadRMSNorm, l2norm, rms_normed
 from x_transformers.flags import Check, ConfigError, Features, boolean, flag, none, one_of, positive, size
@@ -26,10 +26,10 @@ class QKNorm(AttentionFeature):
     qk_norm_scale = flag(10, 'fixed factor of the cosines', positive, example=4)
     qk_norm_dim_scale = flag(False, 'learn a scale per head and channel instead of the fixed factor')
     stored_as = {'q_scale': 'qk_norm_q_scale', 'k_scale': 'qk_norm_k_scale'}
-    options = {'qk_norm_scale': 'not qk_norm_dim_scale'}
-    keys_may_leave = True
-    settles = ('logit_scale',)
-    cuts = {'q_scale': (0, 'heads'), 'k_scale': (0, 'kv_heads')}
+    requires_flag = {'qk_norm_scale': 'not qk_norm_dim_scale'}
+    allows_eviction = True
+    sets_on_module = ('logit_scale',)
+    tp_shards = {'q_scale': (0, 'heads'), 'k_scale': (0, 'kv_heads')}
 
     def setup(self, host: Any) -> None:
         shape, groups = host.shape, self.qk_norm_groups
@@ -45,12 +45,12 @@ class QKNorm(AttentionFeature):
         else:
             host.logit_scale = self.qk_norm_scale
 
-    def heads(self, qkv: Heads, call: Any) -> Heads:
+    def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
         q = l2norm(q, self.qk_norm_groups)
-        return q * self.q_scale if self.qk_norm_dim_scale else q, self.stored_keys(k, call), v
+        return q * self.q_scale if self.qk_norm_dim_scale else q, self.extra_keys(k, call), v
 
-    def stored_keys(self, k: Tensor, call: Any) -> Tensor:
+    def extra_keys(self, k: Tensor, call: Any) -> Tensor:
         k = l2norm(k, self.qk_norm_groups)
         return k * self.k_scale if self.qk_norm_dim_scale else k
 
@@ -61,13 +61,13 @@ class QKRMSNorm(AttentionFeature):
     paper = 'ViT-22B, arXiv:2302.05442'
     qk_rmsnorm = flag(False, 'RMS norm of queries and keys, per head')
     stored_as = {'q_norm': 'q_rmsnorm', 'k_norm': 'k_rmsnorm'}
-    cuts = {'q_norm.gamma': (0, 'heads'), 'k_norm.gamma': (0, 'kv_heads')}
+    tp_shards = {'q_norm.gamma': (0, 'heads'), 'k_norm.gamma': (0, 'kv_heads')}
 
     def setup(self, host: Any) -> None:
         self.q_norm = MultiheadRMSNorm(host.shape.dim_head, host.query_heads)
         self.k_norm = MultiheadRMSNorm(host.shape.dim_head, host.key_heads)
 
-    def heads(self, qkv: Heads, call: Any) -> Heads:
+    def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
         return self.q_norm(q), self.k_norm(k), v
 
@@ -78,12 +78,12 @@ class KeyRMSNorm(AttentionFeature):
     k_rmsnorm = flag(False, 'RMS norm of keys, per head')
     clashes = {'qk_rmsnorm': 'it already normalizes the keys'}
     stored_as = {'norm': 'k_rmsnorm'}
-    cuts = {'norm.gamma': (0, 'kv_heads')}
+    tp_shards = {'norm.gamma': (0, 'kv_heads')}
 
     def setup(self, host: Any) -> None:
         self.norm = MultiheadRMSNorm(host.shape.dim_head, host.key_heads)
 
-    def heads(self, qkv: Heads, call: Any) -> Heads:
+    def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
         return q, self.norm(k), v
 
@@ -93,12 +93,12 @@ class ValueRMSNorm(AttentionFeature):
 
     value_rmsnorm = flag(False, 'RMS norm of values, per head')
     stored_as = {'norm': 'value_rmsnorm'}
-    cuts = {'norm.gamma': (0, 'kv_heads')}
+    tp_shards = {'norm.gamma': (0, 'kv_heads')}
 
     def setup(self, host: Any) -> None:
         self.norm = MultiheadRMSNorm(host.shape.dim_value, host.shape.kv_heads)
 
-    def heads(self, qkv: Heads, call: Any) -> Heads:
+    def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
         return q, k, self.norm(v)
 
@@ -133,7 +133,7 @@ class HeadNorm(nn.Module):
 
     def normed(self, x: Tensor) -> Tensor:
         """Without gain and bias, in float32 at least."""
-        x = accurate(x)
+        x = to_float(x)
         if self.kind == 'rms':
             return rms_normed(x, self.eps)
         return F.layer_norm(x, x.shape[-1:], eps=self.eps)
@@ -177,11 +177,11 @@ class QKHeadNorm(AttentionFeature):
         )
 
     @property
-    def cuts(self) -> dict[str, tuple[int, str]]:
+    def tp_shards(self) -> dict[str, tuple[int, str]]:
         each = (('q_norm', 'heads'), ('k_norm', 'kv_heads')) if not self.qk_head_norm_shared else ()
         return {f'{norm}.{name}': (0, of) for norm, of in each for name in ('gamma', 'beta')}
 
-    def heads(self, qkv: Heads, call: Any) -> Heads:
+    def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
         return self.q_norm(q), self.k_norm(k), v
 
@@ -189,11 +189,11 @@ class QKHeadNorm(AttentionFeature):
 class HeadNormsInStack(StackFeature):
     """Give norms of queries and keys the eps and the storage of weights of the stack's norms."""
 
-    serves = ('qk_head_norm', 'qk_proj_norm')
-    cuts = {}
+    enabled_by = ('qk_head_norm', 'qk_proj_norm')
+    tp_shards = {}
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
-        for name in self.serves if kind in 'ac' else ():
+        for name in self.enabled_by if kind in 'ac' else ():
             if flags.get(name):
                 own = {'eps': getattr(self.host, 'norm_eps', None), 'unit_offset': self.host.norm_add_unit_offset}
                 own = {f'{name}_{option}': value for option, value in own.items()}
@@ -201,17 +201,17 @@ class HeadNormsInStack(StackFeature):
         return flags
 
 
-def refuse_other_heads(on: Features, query_heads: int, heads: int) -> None:
+def refuse_other_heads(features: Features, query_heads: int, heads: int) -> None:
     """Refuse features with numbers for each of the layer's heads, where another one makes more query heads of them."""
     if query_heads <= heads:
         return
-    widening, order = on.at.get('widths', ()), on.active.index
-    back = [f for f in widening if set(f.runs_at()) & {'weights', 'mix', 'leave'}]
-    mixing = max((order(f) for f in back if 'mix' in f.runs_at()), default=len(on.active))
-    for feature in on.active:
+    widening, order = features.by_stage.get('resolve_sizes', ()), features.active.index
+    back = [f for f in widening if set(f.runs_at()) & {'weights', 'mixed_weights', 'post_attention'}]
+    mixing = max((order(f) for f in back if 'mixed_weights' in f.runs_at()), default=len(features.active))
+    for feature in features.active:
         # what mixes weights on the way out mixes those of query heads, if it runs before they become heads again
-        fits = back and set(feature.runs_at()) <= {'attended', 'output'}
-        fits = fits or ('mix' in feature.runs_at() and order(feature) > mixing)
+        fits = back and set(feature.runs_at()) <= {'head_outputs', 'merged_heads'}
+        fits = fits or ('mixed_weights' in feature.runs_at() and order(feature) > mixing)
         if getattr(feature, 'per_head', False) and not fits:
             name = next(iter(feature.flags), type(feature).__name__)
             made = f'{query_heads} query heads of {heads} heads, as {type(widening[0]).__name__} makes them'
@@ -235,7 +235,7 @@ class ProjectionBias(AttentionFeature):
         boolean | Check("some of the letters 'qkv'", names_projections, 'str'),
         example=True,
     )
-    cuts = {}
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         for letter in self.qkv_bias if isinstance(self.qkv_bias, str) else 'qkv':
@@ -248,7 +248,7 @@ class ProjectionClip(AttentionFeature):
 
     paper = 'MPT, github.com/mosaicml/llm-foundry; OLMo, arXiv:2402.00838'
     qkv_clip = flag(None, 'bound c of the projected queries, keys and values', positive | none, example=0.5)
-    cuts = {}
+    tp_shards = {}
 
     def projected(self, qkv: Projected, call: Any) -> Projected:
         q, k, v = (t.clamp(-self.qkv_clip, self.qkv_clip) for t in qkv)
@@ -287,8 +287,8 @@ class SoftmaxScale(AttentionFeature):
     softmax_scale = flag(
         None, 'factor of the dot products of queries and keys; dim_head ** -0.5 if None', positive | none, example=0.5
     )
-    settles = ('logit_scale',)
-    cuts = {}
+    sets_on_module = ('logit_scale',)
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         host.logit_scale = self.softmax_scale

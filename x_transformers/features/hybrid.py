@@ -19,18 +19,18 @@ from x_transformers.flags import (
     ConfigError,
     PerToken,
     Running,
-    an_instance,
     flag,
+    format_value,
+    instance_of,
     none,
     one_of,
-    shown,
     size,
     warn_once,
 )
 from x_transformers.recurrent import DiagonalSSM, RWKVTimeMix
 
 
-def folded(t: Tensor, count: int, consecutive: bool = False) -> Tensor:
+def fold_axis(t: Tensor, count: int, consecutive: bool = False) -> Tensor:
     """Every `count`-th token as a sequence of its own, zeros behind the last:  b n ... -> (b count) m ...
 
     If they are `consecutive`, each `count` tokens that follow one another:  b n ... -> (b m) count ...
@@ -41,7 +41,7 @@ def folded(t: Tensor, count: int, consecutive: bool = False) -> Tensor:
     return rearrange(t, axes, count=count)
 
 
-def unfolded(t: Tensor, count: int, length: int, consecutive: bool = False) -> Tensor:
+def unfold_axis(t: Tensor, count: int, length: int, consecutive: bool = False) -> Tensor:
     """The way back, to sequences of so many tokens."""
     rows = -(-length // count) if consecutive else count
     axes = '(b rows) m ... -> b (rows m) ...' if consecutive else '(b rows) m ... -> b (m rows) ...'
@@ -64,19 +64,19 @@ class FoldAxially(nn.Module):
         count, length = self.axial_dim, x.shape[1]
         if count == 1 and not self.consecutive:
             return self.fn(x, *args, **kwargs)
-        out = self.fn(folded(x, count, self.consecutive), *args, **kwargs)
+        out = self.fn(fold_axis(x, count, self.consecutive), *args, **kwargs)
         out, *rest = out if isinstance(out, (tuple, list)) else (out,)
-        out = unfolded(out, count, length, self.consecutive)
+        out = unfold_axis(out, count, length, self.consecutive)
         return (out, *rest) if rest else out
 
 
-def in_front_first(real: Tensor) -> tuple[Tensor, Tensor]:
+def move_prefix_first(real: Tensor) -> tuple[Tensor, Tensor]:
     """The order that puts real tokens first, and the way back:  (b n) each."""
     order = (~real).to(torch.uint8).argsort(dim=-1, stable=True)
     return order, order.argsort(dim=-1)
 
 
-def reordered(t: Tensor, order: Tensor) -> Tensor:
+def reorder_tokens(t: Tensor, order: Tensor) -> Tensor:
     """Each row of t (b n d) in an order of its own (b n)."""
     return t.gather(1, order.unsqueeze(-1).expand(-1, -1, t.shape[-1]))
 
@@ -103,7 +103,7 @@ class Hybrid(AttentionFeature):
     hybrid_module = flag(
         None,
         'custom module that runs in parallel with attention, (b, n, dim) -> (b, n, heads * dim_head)',
-        an_instance(nn.Module) | none,
+        instance_of(nn.Module) | none,
         example=nn.ZeroPad1d((0, 16)),
     )
     hybrid_mask_kwarg = flag(
@@ -117,7 +117,7 @@ class Hybrid(AttentionFeature):
     )
     hybrid_learned_mix = flag(False, 'compute the mix per token and head from the input, instead of one half')
     stored_as = {'module': 'hybrid_module', 'norms': 'hybrid_norms', 'to_mix': 'hybrid_mix'}
-    remembers = {'hybrid_hidden': Running(batch_first=False), 'hybrid inputs': PerToken()}
+    states = {'hybrid_hidden': Running(batch_first=False), 'hybrid inputs': PerToken()}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -127,7 +127,7 @@ class Hybrid(AttentionFeature):
         shape, fold = host.shape, self.hybrid_fold_axial_dim or 1
         self.module = FoldAxially(fold, copy.deepcopy(self.hybrid_module))
         if getattr(self.hybrid_module, 'state_batch_first', False):
-            self.remembers = {**self.remembers, 'hybrid_hidden': Running()}
+            self.states = {**self.states, 'hybrid_hidden': Running()}
         self.__dict__['hybrid_module'] = type(self.hybrid_module).__name__  # the user's own is not kept
         self.norms = nn.ModuleList(MultiheadRMSNorm(shape.dim_value, shape.heads) for _ in range(2))
         if self.hybrid_learned_mix:
@@ -136,10 +136,10 @@ class Hybrid(AttentionFeature):
         if fold != 1:
             self.refuse({'cache': 'the state of a folded module is not that of the last token'})
 
-    def attended(self, out: Tensor, call: Any) -> Tensor:
+    def head_outputs(self, out: Tensor, call: Any) -> Tensor:
         if call.context is not None:
             raise ValueError(f'`hybrid_module` does not go with a context: {self.reason("cross-attention")}')
-        call.refuse_places('hybrid_module', 'it processes the tokens in order')
+        call.check_no_token_idx('hybrid_module', 'it processes the tokens in order')
         attended, beside = self.norms[0](out), self.norms[1](self.heads_of(self.beside(call), out))
         if not self.hybrid_learned_mix:
             return (attended + beside) / 2
@@ -160,7 +160,7 @@ class Hybrid(AttentionFeature):
 
     def beside(self, call: Any) -> Tensor:
         """What the module makes of the new tokens."""
-        real = None if call.all_real is None else call.all_real[:, call.memories :]
+        real = None if call.all_key_mask is None else call.all_key_mask[:, call.memories :]
         if real is None and call.state('hybrid inputs').past is None:
             hidden = call.state('hybrid_hidden')
             out, state = self.run(call.x, call, hidden.value)
@@ -171,13 +171,13 @@ class Hybrid(AttentionFeature):
             return out
         tokens = self.all_tokens(call) if self.is_cached else call.x
         if real is None or (self.hybrid_mask_kwarg and not call.causal):
-            return self.run(tokens, call, None, real)[0][..., -call.rows :, :]
-        order, back = in_front_first(real)
-        tokens = reordered(tokens.masked_fill(~rearrange(real, 'b n -> b n 1'), 0.0), order)
+            return self.run(tokens, call, None, real)[0][..., -call.q_len :, :]
+        order, back = move_prefix_first(real)
+        tokens = reorder_tokens(tokens.masked_fill(~rearrange(real, 'b n -> b n 1'), 0.0), order)
         out = self.run(tokens, call, None)[0]
         if out.ndim == 4:
             out = rearrange(out, 'b h n d -> b n (h d)')
-        return reordered(out, back)[:, -call.rows :]
+        return reorder_tokens(out, back)[:, -call.q_len :]
 
     def all_tokens(self, call: Any) -> Tensor:
         """The inputs of cached and new tokens."""
@@ -187,7 +187,7 @@ class Hybrid(AttentionFeature):
     def run(self, x: Tensor, call: Any, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
         """The module's output, and its state if it gives one."""
         if mask is not None and self.module.axial_dim > 1:
-            mask = folded(mask, self.module.axial_dim)
+            mask = fold_axis(mask, self.module.axial_dim)
         further = {} if call.causal or not self.hybrid_mask_kwarg else {self.hybrid_mask_kwarg: mask}
         made = self.module(x, *(() if state is None else (state,)), **further)
         if torch.is_tensor(made):
@@ -212,7 +212,7 @@ class RecurrentModule(StackFeature):
     recurrent_module = flag(
         None,
         "module of the layers of kind 'r': 'rwkv', 'ssm', or a custom module, of which each layer gets a copy",
-        one_of(*MADE) | an_instance(nn.Module) | none,
+        one_of(*MADE) | instance_of(nn.Module) | none,
         example='rwkv',
     )
 
@@ -242,7 +242,7 @@ class RecurrentLayer(nn.Module):
         pair = isinstance(given, (tuple, list)) and len(given) == 2  # a tensor of two rows has two parts, too
         if not pair or not torch.is_tensor(given[0]) or given[0].shape != x.shape:
             first = given[0] if pair else given
-            found = f'shape {tuple(first.shape)}' if torch.is_tensor(first) else shown(first)
+            found = f'shape {tuple(first.shape)}' if torch.is_tensor(first) else format_value(first)
             raise ValueError(
                 f'`recurrent_module` gave {found}{"" if pair else " and no state"}, it must be a pair of '
                 f'{tuple(x.shape)} and what it knows of these tokens'
@@ -263,8 +263,8 @@ def build(stack: Any, index: int) -> RecurrentLayer:
 
 
 def inputs(call: Any) -> dict[str, Any]:
-    real = call.real
-    given = {'mask': None if real is None else real[:, real.shape[1] - call.new :]}
+    real = call.token_mask
+    given = {'mask': None if real is None else real[:, real.shape[1] - call.new_len :]}
     given['document_ids'] = call.inputs.get('document_ids')
     if call.keeps or call.cache is not None:
         given['held'] = call.state('recurrent', call.step)

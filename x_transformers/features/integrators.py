@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from x_transformers.core.modes import at_least_float
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import RMSNorm
-from x_transformers.flags import ConfigError, a_mapping, flag, is_int, none
+from x_transformers.flags import ConfigError, flag, is_int, mapping, none
 
 MIXES = 'each branch uses the inputs of all branches before it'
 
@@ -64,7 +64,7 @@ class DynamicLIMe(nn.Module):
             raise ValueError(f'`hiddens` got {len(hiddens)} layers, it must have {self.num_layers}')
         weights = rearrange(self.to_weights(x), 'b n (v l) -> b n v l', v=self.num_views)
         weights = weights.softmax(dim=-1) if self.use_softmax else weights.relu()
-        return mixed(weights, hiddens)
+        return mix_views(weights, hiddens)
 
 
 class AttentionResidual(nn.Module):
@@ -105,10 +105,10 @@ class AttentionResidual(nn.Module):
         queries = rearrange(latest, 'b n d -> b n 1 d')
         queries = queries + rearrange(self.to_query(latest), 'b n (v d) -> b n v d', v=self.num_views)
         logits = einsum(self.norm(queries), self.to_keys(stacked), 'b n v d, l b n d -> b n v l') * self.scale
-        return mixed(logits.softmax(dim=-1, dtype=at_least_float(logits.dtype)).to(stacked.dtype), stacked)
+        return mix_views(logits.softmax(dim=-1, dtype=at_least_float(logits.dtype)).to(stacked.dtype), stacked)
 
 
-def mixed(weights: Tensor, hiddens: Sequence[Tensor] | Tensor) -> Tensor:
+def mix_views(weights: Tensor, hiddens: Sequence[Tensor] | Tensor) -> Tensor:
     """Sums of l hidden states (b n d) with weights (b n v l):  v b n d, or b n d for one view."""
     hiddens = hiddens if torch.is_tensor(hiddens) else torch.stack(tuple(hiddens))
     out = einsum(weights, hiddens, 'b n v l, l b n d -> v b n d')
@@ -132,12 +132,12 @@ class Integrator(StackFeature):
     def setup(self, host: Any) -> None:
         self.integrators = nn.ModuleList(self.build(index) for index in range(len(host.layer_types)))
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
-        call.own(self).inputs = []
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
+        call.ctx(self).inputs = []
         return x
 
-    def read(self, x: Tensor, layer: Any, call: Any) -> Tensor:
-        inputs = call.own(self).inputs
+    def branch_input(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+        inputs = call.ctx(self).inputs
         inputs.append(x)
         integrate = self.integrators[layer.index]
         return x if integrate is None else integrate(x, inputs)
@@ -166,17 +166,17 @@ class IntegrateLayers(Integrator):
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
         return {**flags, 'qkv_receive_diff_residuals': True} if kind == 'a' and number > 0 else flags
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if tuple(call.order) != tuple(range(len(call.order))):
             raise ValueError(
                 '`integrate_layers` does not go with `repeat_blocks` or `layers_execute_order`: '
                 'each layer has weights for exactly those before it, in their order'
             )
-        return super().open(x, call)
+        return super().stack_input(x, call)
 
-    def arrive(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+    def layer_input(self, x: Tensor, layer: Any, call: Any) -> Tensor:
         if call.left_out:
-            call.own(self).inputs.append(layer[2].prepare(x)[0])
+            call.ctx(self).inputs.append(layer[2].prepare(x)[0])
         return x
 
 
@@ -186,11 +186,11 @@ class AggregatedResiduals(Integrator):
     paper = 'arXiv:2601.21582, arXiv:2603.15031'
     refuses = {'some tokens': MIXES}
     attn_aggregated_residuals = flag(False, 'let each branch input attend to the inputs of all previous branches')
-    yields_to = ('integrate_layers',)
+    overridden_by = ('integrate_layers',)
     attn_aggregated_residual_kwargs = flag(
         None,
         '`lora_rank` (default 64) and `lora_activation` of the queries',
-        a_mapping | none,
+        mapping | none,
         example={'lora_rank': 3},
     )
     clashes = {

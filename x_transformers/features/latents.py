@@ -27,7 +27,7 @@ class RopeSubheads(AttentionFeature):
     stored_as = {'to_keys': 'to_rotateable_k'}
     refuses = {'several devices': 'some heads are not like the others'}
 
-    def widths(self, widths: Any) -> Any:
+    def resolve_sizes(self, widths: Any) -> Any:
         shape, own = self.host.shape, self.latent_rope_subheads
         if own > shape.heads:
             raise ConfigError(f'`latent_rope_subheads` got {own}, it must be at most `heads`, {shape.heads}')
@@ -41,13 +41,13 @@ class RopeSubheads(AttentionFeature):
             host.to_k.weight, host.to_k.out_features = nn.Parameter(host.to_k.weight.detach()[:0]), 0
         self.to_keys = nn.Linear(host.dim_kv_in, self.latent_rope_subheads * host.shape.dim_head, bias=False)
 
-    def sources(self, qkv: Sources, call: Any) -> Sources:
-        call.own(self).keys = rearrange(self.to_keys(qkv[1]), 'b n (h d) -> b h n d', h=self.latent_rope_subheads)
+    def qkv_inputs(self, qkv: Sources, call: Any) -> Sources:
+        call.ctx(self).keys = rearrange(self.to_keys(qkv[1]), 'b n (h d) -> b h n d', h=self.latent_rope_subheads)
         return qkv
 
-    def heads(self, qkv: Sources, call: Any) -> Sources:
+    def qkv_heads(self, qkv: Sources, call: Any) -> Sources:
         q, k, v = qkv
-        return q, torch.cat((k, call.own(LatentKeysValues).further), dim=1), v
+        return q, torch.cat((k, call.ctx(LatentKeysValues).further), dim=1), v
 
 
 class LatentRope(AttentionFeature):
@@ -69,9 +69,9 @@ class LatentRope(AttentionFeature):
         'rotate_num_heads': 'all heads share its rotated key channels',
     }
     stored_as = {'to_key': 'to_rotated_k'}
-    cuts = {}
+    tp_shards = {}
 
-    def widths(self, widths: Any) -> Any:
+    def resolve_sizes(self, widths: Any) -> Any:
         own, width = self.dim_latent_rope, self.host.shape.dim_head
         if own % 2 or own >= width:
             raise ConfigError(f'`dim_latent_rope` got {own}, it must be even and less than the head width, {width}')
@@ -81,14 +81,14 @@ class LatentRope(AttentionFeature):
     def setup(self, host: Any) -> None:
         self.to_key = nn.Linear(host.dim_kv_in, self.dim_latent_rope, bias=False)
 
-    def sources(self, qkv: Sources, call: Any) -> Sources:
-        call.own(self).keys = self.to_key(qkv[1])
+    def qkv_inputs(self, qkv: Sources, call: Any) -> Sources:
+        call.ctx(self).keys = self.to_key(qkv[1])
         return qkv
 
     def projected(self, qkv: Sources, call: Any) -> Sources:
         q, k, v = qkv
         k = k.unflatten(-1, (-1, self.host.dim_key - self.dim_latent_rope))
-        turning = call.own(LatentKeysValues).further.unsqueeze(-2).expand(*k.shape[:-1], -1)
+        turning = call.ctx(LatentKeysValues).further.unsqueeze(-2).expand(*k.shape[:-1], -1)
         return q, torch.cat((turning, k), dim=-1).flatten(-2), v
 
 
@@ -107,7 +107,7 @@ class LatentNorm(AttentionFeature):
     paper = 'DeepSeek-V2, arXiv:2405.04434, section 3.1.2'
     latent_norm = flag(False, 'RMS norm of the latents, with an eps of 1e-6')
     stored_as = {'of_q': 'q_latent_norm', 'of_kv': 'kv_latent_norm'}
-    cuts = {}
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         refuse_without_latents(host, 'latent_norm')
@@ -122,12 +122,12 @@ class LatentBias(AttentionFeature):
 
     paper = 'DeepSeek-V3, arXiv:2412.19437'
     latent_bias = flag(False, 'biases of the projections to the latents')
-    cuts = {}
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         refuse_without_latents(host, 'latent_bias')
 
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         for name in ('to_latent_q', 'to_latent_kv', 'to_rotated_k', 'to_rotateable_k'):
             projection = getattr(self.host, name, None)
             if projection is not None:
@@ -139,7 +139,7 @@ def refuse_without_latents(host: Any, name: str) -> None:
         raise ConfigError(f'`{name}` needs `use_latent_q` or `use_latent_kv`: there is no latent')
 
 
-def latent_of(x: Tensor, project: nn.Linear, norm: nn.Module | None) -> Tensor:
+def get_latent(x: Tensor, project: nn.Linear, norm: nn.Module | None) -> Tensor:
     latent = project(x)
     return latent if norm is None else norm(latent)
 
@@ -152,17 +152,17 @@ class LatentQueries(AttentionFeature):
     dim_latent_q = flag(None, 'width of the latent of the queries', size | none, example=6)
     needs = {'dim_latent_q': 'it is the width of the latent'}
     stored_as = {'to_latent': 'to_latent_q'}
-    cuts = {}
+    tp_shards = {}
 
-    def widths(self, widths: Any) -> Any:
+    def resolve_sizes(self, widths: Any) -> Any:
         widths.q = self.dim_latent_q
         return widths
 
     def setup(self, host: Any) -> None:
         self.to_latent = nn.Linear(host.dim, self.dim_latent_q, bias=False)
 
-    def sources(self, qkv: Sources, call: Any) -> Sources:
-        return latent_of(qkv[0], self.to_latent, getattr(self.host, 'q_latent_norm', None)), *qkv[1:]
+    def qkv_inputs(self, qkv: Sources, call: Any) -> Sources:
+        return get_latent(qkv[0], self.to_latent, getattr(self.host, 'q_latent_norm', None)), *qkv[1:]
 
 
 class LatentKeysValues(AttentionFeature):
@@ -173,25 +173,25 @@ class LatentKeysValues(AttentionFeature):
     dim_latent_kv = flag(None, 'width of the latent of keys and values', size | none, example=6)
     needs = {'dim_latent_kv': 'it is the width of the latent'}
     clashes = {'qkv_receive_diff_residuals': 'keys and values share one latent, so that they cannot have two inputs'}
-    keeps_plain_keys = True
+    keeps_unrotated_keys = True
     stored_as = {'to_latent': 'to_latent_kv'}
-    cuts = {}
+    tp_shards = {}
 
-    def widths(self, widths: Any) -> Any:
+    def resolve_sizes(self, widths: Any) -> Any:
         widths.kv = self.dim_latent_kv
         return widths
 
     def setup(self, host: Any) -> None:
         self.to_latent = nn.Linear(host.dim_kv_in, self.dim_latent_kv, bias=False)
 
-    def sources(self, qkv: Sources, call: Any) -> Sources:
-        further = next((keys for kind in BYPASSES if (keys := getattr(call.own(kind), 'keys', None)) is not None), None)
-        latent = latent_of(qkv[1], self.to_latent, getattr(self.host, 'kv_latent_norm', None))
-        latent, call.own(self).further = call.with_past(latent, further)
+    def qkv_inputs(self, qkv: Sources, call: Any) -> Sources:
+        further = next((keys for kind in BYPASSES if (keys := getattr(call.ctx(kind), 'keys', None)) is not None), None)
+        latent = get_latent(qkv[1], self.to_latent, getattr(self.host, 'kv_latent_norm', None))
+        latent, call.ctx(self).further = call.append_past(latent, further)
         call.rebuilds_values = True
         return qkv[0], latent, latent
 
-    def past(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
+    def update_cache(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
         return k, v
 
 

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.checks import check_range, is_past, positions_from
+from x_transformers.core.checks import check_range, is_above, make_positions
 from x_transformers.core.own_modules import known_stack
 from x_transformers.features.embeddings import check_rows
 from x_transformers.features.levels import ModelFeature, StackFeature
 from x_transformers.flags import ConfigError, Input, flag, none, size
-from x_transformers.flags.checks import tensor_of
+from x_transformers.flags.checks import get_tensor
 
 
 class LayerPositions(StackFeature):
@@ -29,10 +29,10 @@ class LayerPositions(StackFeature):
     per_layer_abs_pos_emb = flag(
         None, 'number of positions in the table of position embeddings of each layer', size | none, example=40
     )
-    takes = {
+    call_inputs = {
         'token_pos': Input(
             'n | b n, positions of the new tokens, negative for tokens without a position',
-            tensor_of('n | b n', floats=False),
+            get_tensor('n | b n', floats=False),
         ),
     }
     stored_as = {'tables': 'per_layer_pos'}
@@ -44,16 +44,16 @@ class LayerPositions(StackFeature):
         runs = self.runs = len(host.layers_execute_order) // host.len_default_block
         self.tables = nn.Parameter(torch.randn(runs, self.per_layer_abs_pos_emb, host.dim) * 0.02)
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if call.memories:
             raise ValueError('`per_layer_abs_pos_emb` does not go with `mems`, which have no position in a table')
         return x
 
-    def arrive(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+    def layer_input(self, x: Tensor, layer: Any, call: Any) -> Tensor:
         run = self.run_of(call)
         if run is None:
             return x
-        own = call.own(self)
+        own = call.ctx(self)
         if not hasattr(own, 'pos'):  # settled at the first layer, when other features have said where documents begin
             own.pos = self.positions(x, call)
         vectors = F.embedding(own.pos.clamp(min=0), self.tables[run])
@@ -77,12 +77,14 @@ class LayerPositions(StackFeature):
     def positions(self, x: Tensor, call: Any) -> Tensor:
         """Those of the new tokens, n or b n; below 0 for tokens that have none, as padding on the left."""
         pos, name = call.inputs.get('token_pos'), 'token_pos'
-        if pos is not None and (pos.shape[-1] != call.new or pos.shape[:-1] not in ((), (1,), (call.batch,))):
-            raise ValueError(f'`token_pos` got shape {tuple(pos.shape)}, it must be ({call.new},) or (b, {call.new})')
+        if pos is not None and (pos.shape[-1] != call.new_len or pos.shape[:-1] not in ((), (1,), (call.batch,))):
+            raise ValueError(
+                f'`token_pos` got shape {tuple(pos.shape)}, it must be ({call.new_len},) or (b, {call.new_len})'
+            )
         if pos is None:
             if call.shared['a'].get('pos') is None:
-                check_length(call.seen + call.new, self.per_layer_abs_pos_emb)
-            pos, name = call.key_positions(x)[..., -call.new :], 'pos'
+                check_length(call.past_len + call.new_len, self.per_layer_abs_pos_emb)
+            pos, name = call.key_positions(x)[..., -call.new_len :], 'pos'
         if pos.is_floating_point():
             raise ValueError(f'`pos` got {pos.dtype}, it must be whole numbers: `per_layer_abs_pos_emb` has a table')
         check_range(pos.clamp(min=0), name, 0, self.per_layer_abs_pos_emb - 1, 'positions')
@@ -90,7 +92,7 @@ class LayerPositions(StackFeature):
 
 
 def check_length(length: int | Tensor, most: int) -> None:
-    if is_past(length, most):
+    if is_above(length, most):
         raise ValueError(
             f'the sequence has {int(length)} tokens, more than the tables of positions, `per_layer_abs_pos_emb={most}`'
         )
@@ -99,7 +101,7 @@ def check_length(length: int | Tensor, most: int) -> None:
 class LayerPositionsInModel(ModelFeature):
     """Pass the positions of the tokens to a stack with `per_layer_abs_pos_emb`, without the prepended tokens."""
 
-    serves = ('per_layer_abs_pos_emb',)
+    enabled_by = ('per_layer_abs_pos_emb',)
 
     def active_stages(self) -> tuple[str, ...]:
         return self.runs_at() if known_stack(self.host.attn_layers).features.find(LayerPositions) is not None else ()
@@ -116,20 +118,20 @@ class LayerPositionsInModel(ModelFeature):
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         given, start = call.inputs.get('pos'), call.inputs.get('seq_start_pos')
         tokens = call.like_tokens
-        pos = positions_from(call.offset, call.new, tokens.device)
+        pos = make_positions(call.offset, call.new_len, tokens.device)
         if given is None:
-            check_length(call.offset + call.new, self.most)
+            check_length(call.offset + call.new_len, self.most)
         elif given.is_floating_point():
             raise ValueError(f'`pos` got {given.dtype}, it must be whole numbers: `per_layer_abs_pos_emb` has a table')
         else:
             check_rows(given, len(tokens))
-            pos = call.only_new(given, 'pos').long()
+            pos = call.select_new(given, 'pos').long()
             if start is None:
                 check_range(pos, 'pos', 0, self.most - 1, 'positions')
-        if not (call.leading or call.spread or (given is not None and start is not None)):
+        if not (call.num_prefix_tokens or call.spread or (given is not None and start is not None)):
             return inputs  # the stack counts as the model does
         pos = pos.expand(len(tokens), -1)
         pos = pos if start is None else pos - start.unsqueeze(-1)
         if not call.continues:
-            pos = call.behind_padding(F.pad(pos, (call.leading, 0), value=-1))
+            pos = call.move_after_padding(F.pad(pos, (call.num_prefix_tokens, 0), value=-1))
         return {**inputs, 'token_pos': pos if call.spread is None else call.spread(pos, -1)}

@@ -25,13 +25,13 @@ from x_transformers.flags import (
     count,
     each,
     flag,
+    format_value,
     is_int,
     none,
     probability,
-    shown,
     warn_once,
 )
-from x_transformers.flags.checks import pair_of, per_row_or_token
+from x_transformers.flags.checks import get_pair, per_row_or_token
 from x_transformers.training.losses import kept_tokens
 
 
@@ -40,7 +40,7 @@ class Macaron(StackFeature):
 
     paper = 'Macaron Net, arXiv:1906.02762'
     macaron = flag(False, 'use a feedforward before and after attention, each times one half')
-    cuts = {}
+    tp_shards = {}
 
     def block(self, block: list[str]) -> list[str]:
         return ['f', *block]
@@ -59,7 +59,7 @@ class OnlyAttention(StackFeature):
         'layers_execute_order': 'its indices include the feedforwards',
         'unet_skips': 'it needs blocks of attention and feedforward',
     }
-    cuts = {}
+    tp_shards = {}
 
     def block(self, block: list[str]) -> list[str]:
         return [kind for kind in block if kind != 'f']
@@ -80,7 +80,7 @@ class CustomLayers(StackFeature):
     )
 
     keeps_blocks = None
-    cuts = {}
+    tp_shards = {}
 
     def layout(self, block: list[str], depth: int | None) -> list[str]:
         return list(self.custom_layers)
@@ -93,7 +93,7 @@ class ParRatio(StackFeature):
     par_ratio = flag(None, 'number of layers per attention layer', at_least(2) | none, example=3)
 
     keeps_blocks = False
-    cuts = {}
+    tp_shards = {}
 
     def layout(self, block: list[str], depth: int) -> list[str]:
         total = depth * len(block)
@@ -117,7 +117,7 @@ class SandwichCoef(StackFeature):
     )
 
     keeps_blocks = False
-    cuts = {}
+    tp_shards = {}
 
     def layout(self, block: list[str], depth: int) -> list[str]:
         coef = self.sandwich_coef
@@ -132,7 +132,7 @@ class WeightTying(StackFeature):
     paper = 'ALBERT, arXiv:1909.11942'
     weight_tie_layers = flag(False, 'share the weights of one block between all depths')
     clashes = {'layers_execute_order': 'both choose the order of layers'}
-    cuts = {}
+    tp_shards = {}
 
     def layout(self, block: list[str], depth: int) -> list[str]:
         return block
@@ -147,7 +147,7 @@ class ExecuteOrder(StackFeature):
     layers_execute_order = flag(
         None, 'layer indices in the order of execution, with repeats allowed', each(count) | none, example=(0, 1, 0, 1)
     )
-    cuts = {}
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         host.layers_execute_order = checked_order(self.layers_execute_order, len(host.layer_types))
@@ -190,12 +190,12 @@ class UnetSkips(StackFeature):
         each: Any = [None if skip is None else ConcatCombine(host.dim, skip) for skip in skips]
         self.combines = nn.ModuleList(each)
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
-        call.own(self).skips = {}
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
+        call.ctx(self).skips = {}
         return x
 
-    def arrive(self, x: Tensor, layer: Any, call: Any) -> Tensor:
-        skips = call.own(self).skips
+    def layer_input(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+        skips = call.ctx(self).skips
         skips[layer.index] = x
         combine, mirrored = self.combines[layer.index], self.mirror.get(layer.index)
         if combine is None:
@@ -242,7 +242,7 @@ class ParallelBlock(StackFeature):
         ),
         'reversible': 'each branch needs the output of the other',
     }
-    cuts = {}
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         self.length, self.shares = host.len_default_block, self.parallel_block == 'shared'
@@ -250,7 +250,7 @@ class ParallelBlock(StackFeature):
             raise ConfigError('`parallel_block` needs `pre_norm`: after the residual it would norm the stream')
         if host.has_custom_layer_types:
             raise ConfigError('`parallel_block` needs the ordinary order of layers, this stack has another order')
-        bare = [f.title for f in host.features.active if isinstance(f, (BranchPostNorm, FirstAttentionNorm))]
+        bare = [f.display_name for f in host.features.active if isinstance(f, (BranchPostNorm, FirstAttentionNorm))]
         if self.shares and bare:
             raise ConfigError(f"`parallel_block='shared'` does not go with `{bare[0]}`: there is no norm to share")
         if not self.is_whole(host.layers_execute_order):
@@ -276,18 +276,18 @@ class ParallelBlock(StackFeature):
     def norms(self, norms: tuple[Any, ...], kind: str, index: int) -> tuple[Any, ...]:
         return (None, *norms[1:]) if self.shares and not self.begins(index) else norms
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if not self.is_whole(call.order):
             raise ValueError(f'`layers_execute_order` does not go with `parallel_block`: {TORN}')
         return x
 
-    def arrive(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+    def layer_input(self, x: Tensor, layer: Any, call: Any) -> Tensor:
         if self.begins(layer.index):
-            call.own(self).stream = x
+            call.ctx(self).stream = x
         return x
 
-    def read(self, x: Tensor, layer: Any, call: Any) -> Tensor:
-        return call.own(self).stream
+    def branch_input(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+        return call.ctx(self).stream
 
     def normed(self, x: Tensor, layer: Any, call: Any) -> Tensor:
         if not self.shares or self.begins(layer.index):
@@ -307,7 +307,7 @@ class ReinjectInput(StackFeature):
     paper = 'Deep Equilibrium Models, arXiv:1909.01377; arXiv:2410.03020; in_attn_cond: arXiv:2105.04090'
     reinject_input = flag(False, "add a projection of the stack's input to the input of every branch")
     learned_reinject_input_gate = flag(False, 'gate this projection, or `in_attn_cond`, per token')
-    takes = {'in_attn_cond': Input('b d | b n d', per_row_or_token)}
+    call_inputs = {'in_attn_cond': Input('b d | b n d', per_row_or_token)}
     stored_as = {'project': 'reinject_input_proj', 'gate': 'learned_reinject_input_gate'}
 
     @classmethod
@@ -325,7 +325,7 @@ class ReinjectInput(StackFeature):
         if self.learned_reinject_input_gate:
             self.gate = nn.Linear(host.dim, 1, bias=False)
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         injected = call.inputs.get('in_attn_cond')
         if injected is not None:
             if self.reinject_input:
@@ -336,17 +336,17 @@ class ReinjectInput(StackFeature):
                 wanted = f'({x.shape[0]}, {x.shape[-1]}) or ({x.shape[0]}, n, {x.shape[-1]})'
                 raise ValueError(f'`in_attn_cond` got shape {shape}, it must be {wanted}')
             check_digits(injected, 'in_attn_cond', x)
-            injected = call.only_new(injected, 'in_attn_cond')
+            injected = call.select_new(injected, 'in_attn_cond')
         elif self.reinject_input:
             injected = self.project(x)
         if injected is not None:
             if self.learned_reinject_input_gate:
                 injected = injected * self.gate(x).sigmoid()
-            call.own(self).injected = injected
+            call.ctx(self).injected = injected
         return x
 
-    def read(self, x: Tensor, layer: Any, call: Any) -> Tensor:
-        injected = getattr(call.own(self), 'injected', None)
+    def branch_input(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+        injected = getattr(call.ctx(self), 'injected', None)
         return x if injected is None else x + injected
 
 
@@ -356,25 +356,25 @@ class TransformReads(StackFeature):
     The residual connection is not changed.
     """
 
-    takes = {
+    call_inputs = {
         'transform_attn_inputs': Input(
             'f(layer, x), applied to the input of each self-attention layer, counted from 0', a_callable
         ),
     }
 
-    def read(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+    def branch_input(self, x: Tensor, layer: Any, call: Any) -> Tensor:
         own = call.inputs.get('transform_attn_inputs')
-        return x if own is None or layer.kind != 'a' else own(call.how_many('a', call.step), x)
+        return x if own is None or layer.kind != 'a' else own(call.count_layers('a', call.step), x)
 
 
 class KeptRead(StackFeature):
     """Return the input of one feedforward, after its norm, as the key of a token for a datastore."""
 
     paper = 'kNN-LM, arXiv:1911.00172'
-    takes = {
+    call_inputs = {
         'ff_input_of': Input(
             '(list, index of a feedforward in the order of execution): its input is appended to the list',
-            pair_of('(a list, an integer)', lambda value: isinstance(value, list), is_int),
+            get_pair('(a list, an integer)', lambda value: isinstance(value, list), is_int),
         ),
     }
 
@@ -382,7 +382,7 @@ class KeptRead(StackFeature):
         given = call.inputs.get('ff_input_of')
         if given is not None and layer.kind == 'f':
             kept, wanted = given
-            if call.how_many('f', call.step) == wanted % max(call.how_many('f'), 1):
+            if call.count_layers('f', call.step) == wanted % max(call.count_layers('f'), 1):
                 kept.append(x)
         return x
 
@@ -391,13 +391,13 @@ class ScaledByDeepEmbeds(StackFeature):
     """Multiply the output of each feedforward by an embedding of the token id, with one table per feedforward."""
 
     paper = 'RWKV-8, github.com/BlinkDL/RWKV-LM (DeepEmbed)'
-    takes = {
+    call_inputs = {
         'deep_embeds_and_ids': Input(
-            '(num_tokens f d, ids b n)', pair_of('(embeddings, ids), tensors', torch.is_tensor, torch.is_tensor)
+            '(num_tokens f d, ids b n)', get_pair('(embeddings, ids), tensors', torch.is_tensor, torch.is_tensor)
         ),
     }
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         given = call.inputs.get('deep_embeds_and_ids')
         if given is None:
             return x
@@ -411,13 +411,13 @@ class ScaledByDeepEmbeds(StackFeature):
             raise ValueError(
                 f'`deep_embeds_and_ids` got ids of shape {tuple(ids.shape)}, they must be ({x.shape[0]}, n)'
             )
-        ids = call.only_new(ids.unsqueeze(-1), 'deep_embeds_and_ids').squeeze(-1)
-        call.own(self).embeds = tables[ids].unbind(dim=-2)
+        ids = call.select_new(ids.unsqueeze(-1), 'deep_embeds_and_ids').squeeze(-1)
+        call.ctx(self).embeds = tables[ids].unbind(dim=-2)
         return x
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
-        embeds = getattr(call.own(self), 'embeds', None)
-        number = call.how_many('f', call.step)
+        embeds = getattr(call.ctx(self), 'embeds', None)
+        number = call.count_layers('f', call.step)
         if embeds is None or layer.kind != 'f' or number >= len(embeds):
             return inputs
         return {**inputs, 'deep_embed': embeds[number]}
@@ -434,7 +434,7 @@ class DropContextTokens(StackFeature):
         'cross_residual_attn': 'the logits of the previous layer belong to other tokens',
         'add_value_residual': 'the values of the first layer belong to other tokens',
     }
-    only_trains = True
+    training_only = True
 
     def setup(self, host: Any) -> None:
         if not host.cross_attend:
@@ -445,16 +445,16 @@ class DropContextTokens(StackFeature):
             return inputs
         context, mask = inputs['context'], inputs.get('context_mask')
         kept, mask = kept_tokens(context, mask, self.cross_attn_tokens_dropout)
-        inputs = {**inputs, 'context': taken(context, kept)}
+        inputs = {**inputs, 'context': take_layers(context, kept)}
         if mask is not None:
             inputs['context_mask'] = mask
         angles = inputs.get('context_rotary_pos_emb')
         if angles is not None:
-            inputs['context_rotary_pos_emb'] = tuple(taken(t, kept) if torch.is_tensor(t) else t for t in angles)
+            inputs['context_rotary_pos_emb'] = tuple(take_layers(t, kept) if torch.is_tensor(t) else t for t in angles)
         return inputs
 
 
-def taken(t: Tensor, index: Tensor) -> Tensor:
+def take_layers(t: Tensor, index: Tensor) -> Tensor:
     """Tokens (b k) of each row of `t` (b n d), or of the one row that all share (1 n d | n d)."""
     t = (t if t.ndim == 3 else t.unsqueeze(0)).expand(index.shape[0], -1, -1)
     return t.gather(1, index.unsqueeze(-1).expand(-1, -1, t.shape[-1]))
@@ -468,9 +468,9 @@ def layer_schedule(
     `schedule` is 'cosine', 'linear', or a function of start, end, and a time from 0 to 1.
     """
     if not is_int(depth) or depth < 2:
-        raise ConfigError(f'`depth` got {shown(depth)}, it must be an integer of at least 2')
+        raise ConfigError(f'`depth` got {format_value(depth)}, it must be an integer of at least 2')
     if schedule not in ('cosine', 'linear') and not callable(schedule):
-        raise ConfigError(f"`schedule` got {shown(schedule)}, it must be 'cosine', 'linear' or a callable")
+        raise ConfigError(f"`schedule` got {format_value(schedule)}, it must be 'cosine', 'linear' or a callable")
     times = [layer / (depth - 1) for layer in range(depth)]
     if callable(schedule):
         return tuple(schedule(start, end, t) for t in times)
@@ -481,13 +481,13 @@ def layer_schedule(
 def checked_order(order: Any, layers: int) -> tuple[int, ...]:
     """An execution order as a tuple.  Raises ConfigError for an index without a layer."""
     if not isinstance(order, Sequence) or isinstance(order, str):
-        raise ConfigError(f'`layers_execute_order` got {shown(order)}, it must be a tuple of indices')
+        raise ConfigError(f'`layers_execute_order` got {format_value(order)}, it must be a tuple of indices')
     if not all(is_int(index) and 0 <= index < layers for index in order):
         raise ConfigError(f'`layers_execute_order` got {tuple(order)!r}, its indices must be from 0 to {layers - 1}')
     return tuple(order)
 
 
-def repeated(repeat_blocks: Any, num_blocks: int, len_default_block: int) -> tuple[int, ...]:
+def repeat_layers(repeat_blocks: Any, num_blocks: int, len_default_block: int) -> tuple[int, ...]:
     """The execution order of `num_blocks` blocks of `len_default_block` layers, some of which run several times.
 
     A spec is (block, times) or ((first, last), times), in numbers of blocks; or a tuple of such specs. Blocks without
@@ -502,7 +502,7 @@ def repeated(repeat_blocks: Any, num_blocks: int, len_default_block: int) -> tup
         first, last = pair
         if not (is_int(first) and is_int(last) and 0 <= first <= last < blocks and is_int(one[1]) and one[1] >= 0):
             raise ConfigError(
-                f'`repeat_blocks` got {shown(one)}, it must be (block, times) or ((first, last), times), '
+                f'`repeat_blocks` got {format_value(one)}, it must be (block, times) or ((first, last), times), '
                 f'of blocks from 0 to {blocks - 1}'
             )
         if any(first <= f + k and f <= last for f, (k, _) in groups.items()):
@@ -516,7 +516,7 @@ def repeated(repeat_blocks: Any, num_blocks: int, len_default_block: int) -> tup
     return tuple(block * length + at for block in order for at in range(length))
 
 
-def transformed(functions: Any, block: int, x: Tensor) -> Tensor:
+def transform_layer(functions: Any, block: int, x: Tensor) -> Tensor:
     """The input of a block, changed by a function of the user's: {block: f(x)}, or f(block, x). Blocks count from 1."""
     if functions is None:
         return x
@@ -525,5 +525,5 @@ def transformed(functions: Any, block: int, x: Tensor) -> Tensor:
         return function(block, x)
     if not isinstance(functions, Mapping) or not all(map(callable, functions.values())):
         wanted = 'it must be a function (block, x), or a dict from blocks to functions of x'
-        raise TypeError(f'`transform_block_inputs` got {shown(functions)}, {wanted}')
+        raise TypeError(f'`transform_block_inputs` got {format_value(functions)}, {wanted}')
     return functions[block](x) if block in functions else x

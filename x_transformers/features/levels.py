@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from x_transformers.flags import Feature, Features
 from x_transformers.kernels.dense import EAGER_STAGES
-from x_transformers.kernels.operators import HANDLED, needs_of
+from x_transformers.kernels.operators import HANDLED, list_call_needs
 
 Level = TypeVar('Level', bound=type[Feature])
 
@@ -80,40 +80,81 @@ def level(
 
 
 @level(
-    Stage('widths', 'build', '(widths) -> Widths', 'sizes of queries and keys, before the projections are built'),
-    Stage('views', 'choice', '(x) -> (x_q, x_k, x_v[, places])', 'separate inputs of q, k, v; x_q for everything else'),
-    Stage('sources', 'ring', '(q_in, k_in, v_in), b n d', 'inputs of the projections'),
+    Stage(
+        'resolve_sizes', 'build', '(widths) -> Widths', 'sizes of queries and keys, before the projections are built'
+    ),
+    Stage(
+        'select_inputs',
+        'choice',
+        '(x) -> (x_q, x_k, x_v[, token_idx])',
+        'separate inputs of q, k, v; x_q for everything else',
+    ),
+    Stage('qkv_inputs', 'ring', '(q_in, k_in, v_in), b n d', 'inputs of the projections'),
     Stage('projected', 'ring', '(q, k, v), b n (h d)', 'after the projections'),
-    Stage('heads', 'ring', '(q, k, v), b h n d', 'split into heads, before the cache'),
-    Stage('turn', 'ring', '(q, k), b h n d', 'rotations of new tokens, if the cache stores rotated keys'),
-    Stage('past', 'choice', '(k, v, call) -> (k, v)', 'append keys and values to the cache'),
-    Stage('stored_keys', 'ring', 'k', 'keys without a token (memory key/values), transformed like others'),
-    Stage('place', 'ring', '(q, k), b h n d', 'after the cache: rotations'),
+    Stage('qkv_heads', 'ring', '(q, k, v), b h n d', 'split into heads, before the cache'),
+    Stage('rotate_new', 'ring', '(q, k), b h n d', 'rotations of new tokens, if the cache stores rotated keys'),
+    Stage('update_cache', 'choice', '(k, v, call) -> (k, v)', 'append keys and values to the cache'),
+    Stage('extra_keys', 'ring', 'k', 'keys without a token (memory key/values), transformed like others'),
+    Stage('rotate', 'ring', '(q, k), b h n d', 'after the cache: rotations'),
     Stage('mask', 'term', '(call) -> bool, to b h i j', 'combined by AND, True means attend; or `Rows`, per block'),
     Stage('bias', 'term', '(call) -> float, to b h i j', 'summed; or `Rows`, per block'),
-    Stage('keys', 'term', '(call) -> (k, v)', 'prepended, always visible; `BareKeys(k, v)` if `enter` must skip them'),
-    Stage('enter', 'ring', '(q, k, v), b h n d', 'before the kernel'),
-    Stage('meet', 'ring', '(q, k), b h n d', 'q and k as passed to the kernel'),
-    Stage('attend', 'choice', '(q, k, v, call) -> (out, log_sums | None)', 'replaces all stages up to `gathered`'),
+    Stage(
+        'prepend_kv',
+        'term',
+        '(call) -> (k, v)',
+        'prepended, always visible; `BareKeys(k, v)` if `pre_attention` must skip them',
+    ),
+    Stage('pre_attention', 'ring', '(q, k, v), b h n d', 'before the kernel'),
+    Stage('pre_kernel', 'ring', '(q, k), b h n d', 'q and k as passed to the kernel'),
+    Stage('attend', 'choice', '(q, k, v, call) -> (out, lse | None)', 'replaces all stages up to `weighted_values`'),
     Stage('scores', 'ring', 'b h i j', 'before the bias'),
     Stage('logits', 'ring', 'b h i j', 'after the bias, before the mask'),
-    Stage('sight', 'choice', '(call) -> bool, to b h i j | None', 'mask of the logits, True means attend'),
-    Stage('rows', 'ring', 'b h i j', 'after the mask, with the lowest finite number where masked'),
-    Stage('normaliser', 'choice', '(logits, call) -> weights', 'normalization over the last axis, by default softmax'),
-    Stage('normalising', 'ring', '(function) -> function', 'wraps the normalizer'),
+    Stage('score_mask', 'choice', '(call) -> bool, to b h i j | None', 'mask of the logits, True means attend'),
+    Stage('masked_scores', 'ring', 'b h i j', 'after the mask, with the lowest finite number where masked'),
+    Stage('normalizer', 'choice', '(logits, call) -> weights', 'normalization over the last axis, by default softmax'),
+    Stage('wrap_normalizer', 'ring', '(function) -> function', 'wraps the normalizer'),
     Stage('weights', 'ring out', 'b h i j', 'attention weights; returned maps are those after this stage'),
-    Stage('mix', 'ring out', 'b h i j', 'dropout and mixing, not in returned maps'),
-    Stage('gathered', 'ring', '(out, weights, call) -> out', 'weighted sum of the values, and the weights, per block'),
-    Stage('leave', 'ring out', 'b h i d', 'after the kernel'),
-    Stage('attended', 'ring', 'b h i d', 'outputs of the heads'),
-    Stage('output', 'ring', 'b i (h d)', 'merged heads, before the output projection'),
-    Stage('result', 'ring', 'b i d', 'output of the layer'),
-    Stage('initialise', 'build', '() -> None', 'change initial values, after everything is built; or build `to_out`'),
+    Stage('mixed_weights', 'ring out', 'b h i j', 'dropout and mixing, not in returned maps'),
+    Stage(
+        'weighted_values',
+        'ring',
+        '(out, weights, call) -> out',
+        'weighted sum of the values, and the weights, per block',
+    ),
+    Stage('post_attention', 'ring out', 'b h i d', 'after the kernel'),
+    Stage('head_outputs', 'ring', 'b h i d', 'outputs of the heads'),
+    Stage('merged_heads', 'ring', 'b i (h d)', 'merged heads, before the output projection'),
+    Stage('layer_output', 'ring', 'b i d', 'output of the layer'),
+    Stage('initialize', 'build', '() -> None', 'change initial values, after everything is built; or build `to_out`'),
     removed={
         'similarity': '`attend`, which computes the output from q, k and v',
         'prior': '`scores`, which gets the scores and returns the sum',
-        'bare_keys': '`keys`, which returns `BareKeys(k, v)`',
-        'project_out': "`initialise`, which sets `host.to_out`, and `settles = ('to_out',)`",
+        'bare_keys': '`prepend_kv`, which returns `BareKeys(k, v)`',
+        'project_out': "`initialize`, which sets `host.to_out`, and `sets_on_module = ('to_out',)`",
+    },
+    renamed={
+        'widths': 'resolve_sizes',
+        'views': 'select_inputs',
+        'sources': 'qkv_inputs',
+        'heads': 'qkv_heads',
+        'turn': 'rotate_new',
+        'past': 'update_cache',
+        'place': 'rotate',
+        'stored_keys': 'extra_keys',
+        'keys': 'prepend_kv',
+        'enter': 'pre_attention',
+        'meet': 'pre_kernel',
+        'sight': 'score_mask',
+        'rows': 'masked_scores',
+        'normaliser': 'normalizer',
+        'normalising': 'wrap_normalizer',
+        'mix': 'mixed_weights',
+        'gathered': 'weighted_values',
+        'leave': 'post_attention',
+        'attended': 'head_outputs',
+        'output': 'merged_heads',
+        'result': 'layer_output',
+        'initialise': 'initialize',
     },
 )
 class AttentionFeature(Feature):
@@ -127,17 +168,18 @@ class AttentionFeature(Feature):
     from all features, None for no contribution. A choice is made by one feature and replaces the default. A build step
     runs at construction.
 
-    The call has the input of the queries `x` (b, i, d), the numbers `heads`, `rows` (queries), `keys`, and `total_keys`
-    (prepended keys included), `scale`, `training`, the `inputs` of features, `real` (b, j), True for keys that are not
-    padding (None for all), and `real_queries` (b, i), the same for queries. From `scores` to `gathered`,
-    `call.visible()` is the mask of all keys that each query attends to, including causality: bool, broadcasting to
-    (b, h, i, j), or None for all.
+    The call has the input of the queries `x` (b, i, d), the numbers `heads`, `q_len` (queries), `keys`, and
+    `total_keys` (prepended keys included), `scale`, `training`, the `inputs` of features, `key_mask` (b, j), True for
+    keys that are not padding (None for all), and `query_mask` (b, i), the same for queries. From `scores` to
+    `weighted_values`, `call.visible()` is the mask of all keys that each query attends to, including causality: bool,
+    broadcasting to (b, h, i, j), or None for all.
 
-    The cache stores the states declared in `remembers`, per layer: `call.state(name)`. Their length is that of the
+    The cache stores the states declared in `states`, per layer: `call.state(name)`. Their length is that of the
     sequence, in cross-attention too. Features at stages that run in blocks (below) must read states before these
-    stages, at `bias` or earlier, or after them, at `leave` or later.
+    stages, at `bias` or earlier, or after them, at `post_attention` or later.
 
-    Queries can be other tokens than those of x in order: then `views` returns `places`, (i) or (b, i), the index in x
+    Queries can be other tokens than those of x in order: then `select_inputs` returns `token_idx`, (i) or (b, i), the
+    index in x
     of each query. Masks, biases and rotations follow; features that cannot raise an error. Features that depend on
     positions must use only differences of `call.q_pos` and `call.k_pos`, the positions of queries, (i) or (b, i), and
     of keys, (j) or (b, j), without prepended keys, or of `call.q_at` and `call.k_at`, their indices in the sequence,
@@ -149,26 +191,28 @@ class AttentionFeature(Feature):
     head can come from another projection (`elsewhere`). A layer does not have its index: flags that differ between
     layers are passed as a tuple, with one value per layer.
 
-    From `scores` to `gathered`, the call may be that of a block of queries (`blocks.py`), so that memory does not
+    From `scores` to `weighted_values`, the call may be that of a block of queries (`blocks.py`), so that memory does
+    not
     grow quadratically with the length. If a feature at these stages does not support blocks, all queries are computed
     at once.
 
     row_wise            the result for a query does not depend on other queries: it uses only the given scores, and
                         values of the whole call by `call.cut`, `cut_rows`, `cut_keys`
-    counts_hidden       it needs the columns of masked keys
+    needs_masked_keys       it needs the columns of masked keys
     carries             names of tensors in `call.carried`, which later blocks of queries read
-    keeps_plain_keys    the cache must store unrotated keys
-    keys_may_leave      its result does not change if keys that no query attends to are evicted from the cache
-    limits_sight        queries attend only to the last keys: `reach_and_step(call)` returns the distance to the first
+    keeps_unrotated_keys    the cache must store unrotated keys
+    allows_eviction      its result does not change if keys that no query attends to are evicted from the cache
+    limits_window        queries attend only to the last keys: `reach_and_step(call)` returns the distance to the first
                         one, and the multiple in which keys may be evicted; None if there is no limit
-    is_band             its mask only hides keys beyond a distance, which need not be computed
+    is_window             its mask only hides keys beyond a distance, which need not be computed
     per_head            it has parameters or values per head, so that the number of query heads must not change
 
     A feature at the stages of scores can also run in FlexAttention (`flex.py`), if it defines one of these:
 
     score_mod(call)   -> a function (score, b, h, i, j) -> score, equivalent to `scores` or `logits` for one score;
                       it may hold tensors and numbers, but none that changes with the lengths
-    rescale(out, log_sums, call)   -> out    equivalent to `rows` and later stages, from the output (b, h, i, d) and
+    rescale(out, lse, call)   -> out    equivalent to `masked_scores` and later stages, from the output (b, h, i,
+                                     d) and
                       the logarithm of the softmax denominator (b, h, i, 1)
 
     A feature at `attend` replaces the kernels. It returns the output, (b, h, i, d), zeros for queries whose keys are
@@ -190,12 +234,12 @@ class AttentionFeature(Feature):
     maps: ClassVar[Any] = None
 
     row_wise: ClassVar[bool] = False
-    counts_hidden: ClassVar[bool] = False
+    needs_masked_keys: ClassVar[bool] = False
     carries: ClassVar[tuple[str, ...]] = ()
-    keeps_plain_keys: ClassVar[bool] = False
-    keys_may_leave: ClassVar[bool] = False
-    limits_sight: ClassVar[bool] = False
-    is_band: ClassVar[bool] = False
+    keeps_unrotated_keys: ClassVar[bool] = False
+    allows_eviction: ClassVar[bool] = False
+    limits_window: ClassVar[bool] = False
+    is_window: ClassVar[bool] = False
     per_head: ClassVar[bool] = False
     score_mod: ClassVar[Any] = None
     rescale: ClassVar[Any] = None
@@ -208,26 +252,27 @@ class AttentionFeature(Feature):
 
     def unsupported(self, call: Any) -> str | None:
         """What of a call its `attend` cannot take into account, or None."""
-        return next((words for need, words in needs_of(call, self) if need not in self.handles), None)
+        return next((words for need, words in list_call_needs(call, self) if need not in self.handles), None)
 
 
 @level(
     Stage('activation', 'choice', '() -> Module', 'activation instead of GELU'),
-    Stage('widen', 'choice', '(activation) -> Module', 'up projection, from dim to the inner width, with activation'),
+    Stage('up_proj', 'choice', '(activation) -> Module', 'up projection, from dim to the inner width, with activation'),
     Stage('layers', 'build', '(modules) -> list of Module', 'change the modules: up projection, dropout, projection'),
-    Stage('initialise', 'build', '() -> None', 'change initial values, after everything is built'),
-    Stage('enter', 'ring', 'b n d', 'input of a call'),
+    Stage('initialize', 'build', '() -> None', 'change initial values, after everything is built'),
+    Stage('ff_input', 'ring', 'b n d', 'input of a call'),
     Stage('run', 'choice', '(x, call) -> out', 'replaces `host.ff(x)`'),
-    Stage('result', 'ring', 'b n d', 'output of the feedforward'),
+    Stage('layer_output', 'ring', 'b n d', 'output of the feedforward'),
     removed={
         'inner': '`layers`, which gets the list of modules and returns it with the new one',
         'behind': '`layers`, which gets the list of modules and returns it with the new one',
         'outputs': 'an attribute `output_layers` of the module that the feature adds',
-        'around': '`enter`, which sets `call.slices`',
+        'around': '`ff_input`, which sets `call.slices`',
     },
+    renamed={'widen': 'up_proj', 'enter': 'ff_input', 'result': 'layer_output', 'initialise': 'initialize'},
 )
 class FeedForwardFeature(Feature):
-    """A feature of a feedforward. Its stages: those up to `initialise` build it, the others run in each call.
+    """A feature of a feedforward. Its stages: those up to `initialize` build it, the others run in each call.
 
     {stages}
 
@@ -237,7 +282,7 @@ class FeedForwardFeature(Feature):
 
     The call has the input `x`, the `inputs` of features, and in a stack the `mask` (b, n), True for tokens that are not
     padding, or None, the index `layer` and the `kind` of the layer. Losses must ignore padding: `call.real(t)` removes
-    it. The stack stores the states in `remembers` per layer; a feedforward without a stack has no past.
+    it. The stack stores the states in `states` per layer; a feedforward without a stack has no past.
 
     `in_slices`: a feature at `run` passes its function of tokens through `call.in_slices(function)`.
     """
@@ -246,7 +291,7 @@ class FeedForwardFeature(Feature):
 
 
 # the stages of a feedforward that run at each call
-IN_FEEDFORWARD = ('enter', 'run', 'result')
+IN_FEEDFORWARD = ('ff_input', 'run', 'layer_output')
 
 
 @level(
@@ -257,15 +302,17 @@ IN_FEEDFORWARD = ('enter', 'run', 'result')
     Stage('branch_flags', 'build', '(flags, kind, number) -> flags', 'keywords of the n-th branch of a kind'),
     Stage('wrap', 'build', '(branch, kind, index) -> Module', 'wrap a branch, first feature innermost'),
     Stage('residual', 'choice', '(dim, layer_index, ...) -> Module', 'the residual; it gets the output and the call'),
-    Stage('open', 'ring', 'x', 'before the first layer; may set values of the call'),
-    Stage('through', 'choice', '(run, x, call) -> x', 'execute the layers: `run` runs given steps'),
-    Stage('skips', 'term', '(layer, call) -> bool', 'True to skip this layer in this call'),
-    Stage('arrive', 'ring', '(x, layer, call) -> x', 'the residual stream before a layer; skipped if `call.left_out`'),
-    Stage('read', 'ring', '(x, layer, call) -> x', 'input of a branch, before its norm'),
+    Stage('stack_input', 'ring', 'x', 'before the first layer; may set values of the call'),
+    Stage('execute_layers', 'choice', '(run, x, call) -> x', 'execute the layers: `run` runs given steps'),
+    Stage('should_skip', 'term', '(layer, call) -> bool', 'True to skip this layer in this call'),
+    Stage(
+        'layer_input', 'ring', '(x, layer, call) -> x', 'the residual stream before a layer; skipped if `call.left_out`'
+    ),
+    Stage('branch_input', 'ring', '(x, layer, call) -> x', 'input of a branch, before its norm'),
     Stage('normed', 'ring', '(x, layer, call) -> x', 'input of a branch, after its norm'),
     Stage('inputs', 'ring', '(keywords, layer, call) -> keywords', 'keyword arguments of the branch'),
-    Stage('attended', 'term', '(layer, intermediates, call) -> None', 'called after an attention layer'),
-    Stage('close', 'ring out', 'x', 'after the last layer'),
+    Stage('on_attention', 'term', '(layer, intermediates, call) -> None', 'called after an attention layer'),
+    Stage('stack_output', 'ring out', 'x', 'after the last layer'),
     Stage('finish', 'choice', '(x, call) -> x', 'replaces the final norm'),
     removed={
         'kinds': '`setup`, which may replace `host.layer_types`, or `block`',
@@ -274,8 +321,17 @@ IN_FEEDFORWARD = ('enter', 'run', 'result')
         'norm_at_end': "`norms`, which is called for the final norm too, with the kind 'end'",
         'norm_branch': '`norms`, which returns the norms before a branch, after it, and after the residual',
         'residual_options': '`setup`, which may change `host.residual_options`',
-        'skipped': '`arrive`, where `call.left_out` is True for skipped layers',
+        'skipped': '`layer_input`, where `call.left_out` is True for skipped layers',
         'joined': '`residual`, a module that is called with the branch output and the call',
+    },
+    renamed={
+        'through': 'execute_layers',
+        'arrive': 'layer_input',
+        'skips': 'should_skip',
+        'read': 'branch_input',
+        'attended': 'on_attention',
+        'open': 'stack_input',
+        'close': 'stack_output',
     },
 )
 class StackFeature(Feature):
@@ -290,13 +346,13 @@ class StackFeature(Feature):
     norm, and change `host.residual_options`, arguments of the residuals. `norms` is also called for the final norm,
     with the kind 'end': (None, None, norm). A residual is called as `residual(out, skip, call=call)`.
 
-    At `through`, `run(x, call, steps)` runs some of the steps `range(len(call.order))`; the layer of a step is
+    At `execute_layers`, `run(x, call, steps)` runs some of the steps `range(len(call.order))`; the layer of a step is
     `host.layers[call.order[step]]`. Code that runs layers by `layer.branch(x, call, host.features)` must set
     `call.step` before each; to run one again, `call.at_step(step)` is the call as it was. Losses added under
     `torch.no_grad` have no gradient: collect them with `AuxLosses`, and pass their gradients on. Several residual
     streams are part of the batch axis of x, (b s, n, d).
 
-    A state in `remembers` belongs to the whole stack; `call.state(name, call.step)` is a separate one per layer.
+    A state in `states` belongs to the whole stack; `call.state(name, call.step)` is a separate one per layer.
     `gives_positions`: True if models add no absolute positions, None if they pass theirs as `pos_vectors` instead.
     `counts_from`: 'call' if its result for a token depends on the index after the first token of the call, or the first
     memory; 'segment' if on the index in the segment, independent of memories.
@@ -318,17 +374,26 @@ class StackFeature(Feature):
     Stage('token_embeds', 'ring', 'b n e', 'token embeddings'),
     Stage('embed', 'term', '(call) -> b n e', 'added to the token embeddings'),
     Stage('embedded', 'ring', 'x', 'the summed embeddings, b n e: norms, prefixes, gradients'),
-    Stage('lengthen', 'ring', 'x', 'prepend tokens to b n d'),
+    Stage('prepend_prefix', 'ring', 'x', 'prepend tokens to b n d'),
     Stage('stack_inputs', 'ring', 'keywords', 'keyword arguments of the stack'),
-    Stage('passes', 'choice', '(run, x, call) -> (x, trace)', 'run the stack, once or several times'),
-    Stage('shorten', 'ring out', 'x', 'remove prepended tokens'),
+    Stage('execute_stack', 'choice', '(run, x, call) -> (x, trace)', 'run the stack, once or several times'),
+    Stage('strip_prefix', 'ring out', 'x', 'remove prepended tokens'),
     Stage('pool', 'ring', 'x', 'pool the hidden states, b n d'),
     Stage('readout', 'choice', '() -> Module', 'the output head, from hidden states to logits'),
-    Stage('spread', 'ring', 'x', 'input of the output head'),
+    Stage('head_input', 'ring', 'x', 'input of the output head'),
     Stage('logits', 'ring', 'b n l', 'the logits'),
-    Stage('remember', 'choice', '(mems, hiddens, call) -> mems', 'memories for the next segment'),
-    Stage('answer', 'ring', '(out, x, call) -> out', 'the returned output'),
-    Stage('carry', 'term', '(trace) -> keywords', 'keyword arguments of the call for the next segment'),
+    Stage('update_memories', 'choice', '(mems, hiddens, call) -> mems', 'memories for the next segment'),
+    Stage('model_output', 'ring', '(out, x, call) -> out', 'the returned output'),
+    Stage('next_segment_inputs', 'term', '(trace) -> keywords', 'keyword arguments of the call for the next segment'),
+    renamed={
+        'lengthen': 'prepend_prefix',
+        'shorten': 'strip_prefix',
+        'spread': 'head_input',
+        'remember': 'update_memories',
+        'answer': 'model_output',
+        'carry': 'next_segment_inputs',
+        'passes': 'execute_stack',
+    },
 )
 class ModelFeature(Feature):
     """A feature of a model around a stack. Its stages, in running order:
@@ -337,12 +402,14 @@ class ModelFeature(Feature):
 
     They are called as described in `AttentionFeature`.
 
-    `remember` returns memories (b, m, d) per self-attention layer, computed from the memories of earlier segments
+    `update_memories` returns memories (b, m, d) per self-attention layer, computed from the memories of earlier
+    segments
     (None if there are none) and the inputs of these layers in this one. If generation ran a segment in several calls,
     `call` has only their `trace` and `new_states`, and no inputs.
 
-    `by_token`: losses may be computed for some tokens at a time: `spread` and `logits` treat each token separately, and
-    `answer` returns the output unchanged.
+    `by_token`: losses may be computed for some tokens at a time: `head_input` and `logits` treat each token separately,
+    and
+    `model_output` returns the output unchanged.
     `counts_from`: 'segment' if positions have a maximum, so that each segment begins at the first one.
     """
 

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.modes import accurate, at_least_float, is_exporting, is_plainly
+from x_transformers.core.modes import at_least_float, is_exporting, is_plainly, to_float
 from x_transformers.core.own_modules import is_of_others
-from x_transformers.core.rows import taken
+from x_transformers.core.rows import gather_along
 from x_transformers.features.levels import AttentionFeature, StackFeature
-from x_transformers.features.linear.kernel import in_chunks
+from x_transformers.features.linear.kernel import split_chunks
 from x_transformers.flags import ConfigError, Input, OfContext, flag, none, one_of, size, warn_once
 from x_transformers.kernels.dense import differentiable_sdpa, tile_heads
 
@@ -51,9 +51,9 @@ class Slots(AttentionFeature):
         'linear', "projection to the slots: 'linear', 'mean', 'max' or 'conv'", one_of('linear', 'mean', 'max', 'conv'),
         example='conv',
     )  # fmt: skip
-    takes = {'linformer_table': Input('n k, the matrix shared by all layers')}
+    call_inputs = {'linformer_table': Input('n k, the matrix shared by all layers')}
     stored_as = {'of_keys': 'lin_k', 'of_values': 'lin_v'}
-    remembers = {'slots': OfContext()}
+    states = {'slots': OfContext()}
     handles = ('padding', 'past', 'context', 'elsewhere', 'dropout', 'groups')
     clashes = {
         'laser': 'sums of exponentials of values may be negative',
@@ -111,13 +111,13 @@ class Slots(AttentionFeature):
             return ('`mems`' if call.memories else '`cache`') + f': {OF_ALL}'
         return super().unsupported(call)
 
-    def sources(self, views: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv_inputs(self, views: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Slots of what keys and values are projected from, where that is less work:  E^T (x W) = (E^T x) W"""
-        call.own(self).ready = ready = self.commutes(views, call)
+        call.ctx(self).ready = ready = self.commutes(views, call)
         if not ready:
             return views
         of_keys, of_values = (own.reshape(own.shape[-2:]) for own in self.matrices(call))
-        return views[0], summed(views[1], of_keys), summed(views[2], of_values)
+        return views[0], sum_slots(views[1], of_keys), sum_slots(views[2], of_values)
 
     def commutes(self, views: tuple[Tensor, Tensor, Tensor], call: Any) -> bool:
         """Whether nobody but this feature sees keys and values between the projections and the slots."""
@@ -135,20 +135,20 @@ class Slots(AttentionFeature):
         """Whether other features of the attention act in a call."""
         given = [name for name, value in call.inputs.items() if value is not None]
         features = [feature for feature in self.host.features.active if feature is not self]
-        return any(not feature.waits or any(name in feature.takes for name in given) for feature in features)
+        return any(not feature.waits or any(name in feature.call_inputs for name in given) for feature in features)
 
-    def past(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
+    def update_cache(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
         """Of a context the cache counts the tokens alone, in rows of no width, beside its slots."""
         if call.context is None:
-            return call.with_past(k, v)
-        rows, _ = call.with_past(k[..., :0], None)
+            return call.append_past(k, v)
+        rows, _ = call.append_past(k[..., :0], None)
         return (k, v) if call.past is None else (rows, rows)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, None]:
         across, held = call.context is not None, None
         if across and call.past is not None:
             held = call.state('slots').value
-        if call.own(self).ready:
+        if call.ctx(self).ready:
             held = k, v, torch.ones(k.shape[0], 1, 1, k.shape[2], dtype=torch.bool, device=k.device)
         k, v, seen = self.slots(k, v, call) if held is None else held
         if across and (call.keeps or call.past is not None):
@@ -171,14 +171,14 @@ class Slots(AttentionFeature):
         n = k.shape[-2]
         if n > self.linformer_max_len:
             raise ValueError(f'`linformer_max_len={self.linformer_max_len}`: there are {n} keys')
-        masks = [call.widened(term, True) for term in call.masks if term.of_keys]
+        masks = [call.expand_term(term, True) for term in call.masks if term.of_keys]
         seen = functools.reduce(torch.logical_and, masks).mT if masks else None  # b 1 n 1
         if seen is not None and n > 0:
             # places count from the first real token
             first = seen.to(torch.uint8).argmax(dim=-2).flatten(1)
             order = (torch.arange(n, device=k.device) + first) % n
             order = order.expand(k.shape[0], -1)
-            k, v, seen = (taken(t, order, -2) for t in (k, v, seen.expand(k.shape[0], -1, -1, -1)))
+            k, v, seen = (gather_along(t, order, -2) for t in (k, v, seen.expand(k.shape[0], -1, -1, -1)))
         kept = torch.ones(k.shape[0], 1, n, 1, dtype=torch.bool, device=k.device) if seen is None else seen
         if not self.learns:
             known = seen is None or n == 0
@@ -187,7 +187,7 @@ class Slots(AttentionFeature):
         if self.linformer_proj == 'linear':
             there = kept.any(dim=-2, keepdim=True).expand(-1, -1, -1, self.linformer_k)
         else:
-            there = in_chunks(kept.float(), self.stride).amax(dim=-2).mT > 0  # n may be 0
+            there = split_chunks(kept.float(), self.stride).amax(dim=-2).mT > 0  # n may be 0
         k, v = (self.projected_rows(t, seen, own) for t, own in ((k, of_keys), (v, of_values)))
         return k, v, there
 
@@ -203,14 +203,14 @@ class Slots(AttentionFeature):
 
         def shares(t: Tensor, filler: float) -> Tensor:
             t = F.pad(t, (0, 0, 0, 1), value=filler)
-            return taken(t, at.flatten(-2), -2).unflatten(-2, at.shape[-2:])  # b h k places d
+            return gather_along(t, at.flatten(-2), -2).unflatten(-2, at.shape[-2:])  # b h k places d
 
         count = shares(seen.to(at_least_float(k.dtype)), 0.0).sum(dim=-2)
         k, v = (shares(t.masked_fill(~seen, low), low) for t in (k, v))
         if self.linformer_proj == 'max':
             k, v = (t.amax(dim=-2).masked_fill(count == 0, 0.0) for t in (k, v))
         else:
-            k, v = ((accurate(t).sum(dim=-2) / count.clamp(min=1)).to(t.dtype) for t in (k, v))
+            k, v = ((to_float(t).sum(dim=-2) / count.clamp(min=1)).to(t.dtype) for t in (k, v))
         return k, v, count.mT > 0
 
     def matrices(self, call: Any) -> tuple[Tensor, Tensor]:
@@ -230,10 +230,10 @@ class Slots(AttentionFeature):
             own = first_rows(own, t.shape[-2])
             if own.ndim == 3 and len(own) > 1:
                 return torch.einsum('hnk,bhnd->bhkd', own, t)
-            rows = summed(t.transpose(1, 2).flatten(2), own.reshape(own.shape[-2:]))
+            rows = sum_slots(t.transpose(1, 2).flatten(2), own.reshape(own.shape[-2:]))
             return rows.unflatten(-1, (t.shape[1], -1)).transpose(1, 2)
         weights = own.unflatten(0, (-1, t.shape[-1])).mT  # of heads, or one for all: h stride d
-        return (in_chunks(t, self.stride) * weights.unsqueeze(1)).sum(dim=-2)
+        return (split_chunks(t, self.stride) * weights.unsqueeze(1)).sum(dim=-2)
 
 
 def first_rows(own: Tensor, n: int) -> Tensor:
@@ -241,7 +241,7 @@ def first_rows(own: Tensor, n: int) -> Tensor:
     return own.index_select(-2, torch.arange(n, device=own.device)) if is_exporting() else own[..., :n, :]
 
 
-def summed(rows: Tensor, own: Tensor) -> Tensor:
+def sum_slots(rows: Tensor, own: Tensor) -> Tensor:
     """Slots (b k d) of rows (b n d), by the first rows of a matrix (n k)."""
     return torch.einsum('nk,bnd->bkd', own[: rows.shape[1]], rows)
 
@@ -266,7 +266,7 @@ class SlotsOfLayers(StackFeature):
 
     paper = Slots.paper
     stored_as = {'of_a': 'lin_k', 'of_c': 'cross_lin_k'}
-    serves = ('linformer_share',)
+    enabled_by = ('linformer_share',)
 
     def setup(self, host: Any) -> None:
         self.kinds: list[str] = []
@@ -291,7 +291,7 @@ class SlotsOfLayers(StackFeature):
             made = matrix(most, k) if proj != 'conv' else convolution(width, math.ceil(most / k))
             setattr(self, f'of_{kind}', made)
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         for kind in self.kinds:
             own = getattr(self, f'of_{kind}')
             call.shared[kind]['linformer_table'] = own if isinstance(own, Tensor) else own.weight.squeeze(1)

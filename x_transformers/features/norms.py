@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.branches import attends
+from x_transformers.core.branches import is_attention
 from x_transformers.core.checks import check_digits
 from x_transformers.core.modes import HALF
 from x_transformers.features.levels import StackFeature
@@ -201,7 +201,7 @@ class Scale(nn.Module):
         self.scale, self.fn = scale, Identity() if fn is None else fn
 
     def forward(self, x: Tensor, **inputs: Any) -> Any:
-        return on_first(self.fn(x, **inputs), lambda out: out * self.scale)
+        return norm_first(self.fn(x, **inputs), lambda out: out * self.scale)
 
 
 class LayerScale(nn.Module):
@@ -213,7 +213,7 @@ class LayerScale(nn.Module):
         self.gamma = nn.Parameter(torch.full((dim,), init_value - self.unit_offset))
 
     def forward(self, x: Tensor, **inputs: Any) -> Any:
-        return on_first(self.fn(x, **inputs), lambda out: out * (self.gamma + self.unit_offset))
+        return norm_first(self.fn(x, **inputs), lambda out: out * (self.gamma + self.unit_offset))
 
 
 class ReZero(nn.Module):
@@ -225,7 +225,7 @@ class ReZero(nn.Module):
         self.g = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor, **inputs: Any) -> Any:
-        return on_first(self.fn(x, **inputs), lambda out: out * self.g)
+        return norm_first(self.fn(x, **inputs), lambda out: out * self.g)
 
 
 class AdaptiveLayerScale(nn.Module):
@@ -245,7 +245,7 @@ class AdaptiveLayerScale(nn.Module):
 
     def forward(self, x: Tensor, *, condition: Tensor, **inputs: Any) -> Any:
         gate = self.to_gamma(per_token(condition)).sigmoid()
-        return on_first(self.fn(x, **inputs), lambda out: out * gate)
+        return norm_first(self.fn(x, **inputs), lambda out: out * gate)
 
 
 class AdaLNZero(nn.Module):
@@ -267,10 +267,10 @@ class AdaLNZero(nn.Module):
         shift, scale, gate = self.adaln(F.silu(per_token(condition))).chunk(3, dim=-1)
         if inputs.get('mem') is not None:  # of which keys are made as of tokens; then the condition is that of the row
             inputs['mem'] = inputs['mem'] * (1 + scale) + shift
-        return on_first(self.fn(x * (1 + scale) + shift, **inputs), lambda out: out * gate)
+        return norm_first(self.fn(x * (1 + scale) + shift, **inputs), lambda out: out * gate)
 
 
-def on_first(value: Any, function: Any) -> Any:
+def norm_first(value: Any, function: Any) -> Any:
     """Apply `function` to a tensor, or to the first entry of a tuple."""
     return (function(value[0]), *value[1:]) if isinstance(value, tuple) else function(value)
 
@@ -283,7 +283,7 @@ class UseScaleNorm(StackFeature):
 
     paper = 'Transformers without Tears, arXiv:1910.05895'
     use_scalenorm = flag(False, 'ScaleNorm instead of LayerNorm')
-    cuts = {}
+    tp_shards = {}
 
     def norm(self) -> nn.Module:
         return ScaleNorm(self.host.dim, self.host.norm_add_unit_offset)
@@ -294,7 +294,7 @@ class UseRMSNorm(StackFeature):
 
     paper = 'Root Mean Square Layer Normalization, arXiv:1910.07467'
     use_rmsnorm = flag(False, 'RMSNorm instead of LayerNorm')
-    cuts = {}
+    tp_shards = {}
 
     def norm(self) -> nn.Module:
         return RMSNorm(self.host.dim, self.host.norm_add_unit_offset)
@@ -305,7 +305,7 @@ class UseSimpleRMSNorm(StackFeature):
 
     paper = 'TransNormer, arXiv:2307.14995'
     use_simple_rmsnorm = flag(False, 'RMSNorm without learned weights, instead of LayerNorm')
-    cuts = {}
+    tp_shards = {}
 
     def norm(self) -> nn.Module:
         return SimpleRMSNorm(self.host.dim)
@@ -321,7 +321,7 @@ class UseDynamicTanh(StackFeature):
         'gated_multi_residual': 'its branches have no norm before them that could be replaced',
         'resi_dual': 'its branches have no norm before them that could be replaced',
     }
-    cuts = {}
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         if not host.pre_norm:
@@ -336,7 +336,7 @@ class UseDerf(StackFeature):
 
     paper = 'Stronger Normalization-Free Transformers, arXiv:2512.10938'
     use_derf = flag(False, 'Derf (error function) instead of LayerNorm')
-    cuts = {}
+    tp_shards = {}
 
     def norm(self) -> nn.Module:
         return Derf(self.host.dim, unit_offset=self.host.norm_add_unit_offset)
@@ -348,9 +348,9 @@ class Condition(StackFeature):
     dim_condition = flag(None, 'width of the condition, `dim` if None', size | none, example=12)
     adaptive_condition_mlp = flag(False, 'first expand the condition with a linear layer and SiLU')
     adaptive_condition_mlp_expansion = flag(4, 'expansion factor of this layer', at_least(1), example=2)
-    takes = {'condition': Input('b d | b n d', per_row_or_token)}
+    call_inputs = {'condition': Input('b d | b n d', per_row_or_token)}
     switches = ('use_adaptive_layernorm', 'use_adaptive_rmsnorm', 'use_adaptive_layerscale', 'use_adaln_zero')
-    options = {'adaptive_condition_mlp_expansion': 'adaptive_condition_mlp'}
+    requires_flag = {'adaptive_condition_mlp_expansion': 'adaptive_condition_mlp'}
     stored_as = {'mlp': 'adaptive_mlp'}
 
     @classmethod
@@ -364,7 +364,7 @@ class Condition(StackFeature):
             self.width *= self.adaptive_condition_mlp_expansion
             self.mlp = nn.Sequential(nn.Linear(self.given_width, self.width, bias=False), nn.SiLU())
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         condition = call.inputs.get('condition')
         if condition is None:
             raise ValueError('`condition` is missing: adaptive norms and scales need it, (b d) or (b n d)')
@@ -380,7 +380,7 @@ class Condition(StackFeature):
         check_digits(condition, 'condition', x)
         if torch.promote_types(condition.dtype, x.dtype) == x.dtype:
             condition = condition.to(x.dtype)
-        condition = call.only_new(per_token(condition), 'condition')
+        condition = call.select_new(per_token(condition), 'condition')
         if call.memories and condition.shape[1] != 1:
             raise ValueError('`condition` got one row per token, but `mems` have no conditions: give one per sequence')
         call.condition = self.host.adaptive_mlp(condition)
@@ -393,7 +393,7 @@ class UseAdaptiveLayerNorm(StackFeature):
     paper = 'Scalable Diffusion Models with Transformers, arXiv:2212.09748'
     use_adaptive_layernorm = flag(False, 'layer norm with weights computed from `condition`')
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         call.norm_inputs = {'condition': call.condition}
         return x
 
@@ -405,7 +405,7 @@ class UseAdaptiveRMSNorm(StackFeature):
     """Adaptive RMSNorm: the norm weights are computed from `condition`."""
 
     use_adaptive_rmsnorm = flag(False, 'RMSNorm with weights computed from `condition`')
-    open = UseAdaptiveLayerNorm.open
+    stack_input = UseAdaptiveLayerNorm.stack_input
 
     def norm(self) -> nn.Module:
         return AdaptiveRMSNorm(self.host.dim, self.host.features.find(Condition).width)
@@ -418,7 +418,7 @@ class UseLayerScale(StackFeature):
     use_layerscale = flag(False, 'scale the output of every branch by a learned factor per channel')
     layerscale_init_value = flag(0.0, 'initial value of this factor', number, example=0.5)
     clashes = {'use_adaptive_layerscale': 'both scale the branch output'}
-    cuts = {}
+    tp_shards = {}
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
         return LayerScale(branch, self.host.dim, self.layerscale_init_value, self.host.norm_add_unit_offset)
@@ -475,7 +475,7 @@ class UseReZero(StackFeature):
         'sandwich_norm': 'it removes all norms',
         'pre_and_post_norm': 'it removes all norms',
     }
-    cuts = {}
+    tp_shards = {}
 
     def norm(self) -> nn.Module:
         return nn.Identity()
@@ -496,7 +496,7 @@ class NormBias(StackFeature):
 
     paper = 'Layer Normalization, arXiv:1607.06450'
     norm_bias = flag(False, 'learn a bias in the layer norms (also for weights of releases before 1.27)')
-    cuts = {}
+    tp_shards = {}
 
     def norm(self) -> nn.Module:
         return BiasedLayerNorm(self.host.dim, self.host.norm_add_unit_offset)
@@ -510,7 +510,7 @@ class NormEps(StackFeature):
         None, 'eps of every norm; None: 1e-5 in layer norms, no eps in others (x / |x|)', positive | none, example=0.1
     )
     clashes = NO_NORMS
-    cuts = {}
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         host.norm_changes += (self.change,)
@@ -535,7 +535,7 @@ class NormAffine(StackFeature):
         'use_adaptive_layernorm': 'its weights are computed from the condition',
         'use_adaptive_rmsnorm': 'its weights are computed from the condition',
     }
-    cuts = {}
+    tp_shards = {}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -557,7 +557,7 @@ class BranchPostNorm(StackFeature):
 
     paper = 'OLMo 2, arXiv:2501.00656'
     branch_post_norm = flag(False, 'normalize the output of every branch instead of its input')
-    settles = ('norm_before',)
+    sets_on_module = ('norm_before',)
     clashes = {
         **dict.fromkeys(
             ('pre_and_post_norm', 'resi_dual', 'gated_multi_residual', 'sandwich_norm'),
@@ -566,7 +566,7 @@ class BranchPostNorm(StackFeature):
         'use_rezero': 'it removes all norms',
         'use_dynamic_tanh': 'it needs dynamic tanh before each branch',
     }
-    cuts = {}
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         if not host.pre_norm:
@@ -588,7 +588,7 @@ class FirstAttentionNorm(StackFeature):
         'use_dynamic_tanh': 'it needs dynamic tanh before each branch',
         'weight_tie_layers': 'all attention layers are the first one',
     }
-    cuts = {}
+    tp_shards = {}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -598,7 +598,7 @@ class FirstAttentionNorm(StackFeature):
         if not host.pre_norm:
             raise ConfigError('`first_attn_norm=False` needs `pre_norm`: there is no norm before a branch')
         order = host.layers_execute_order
-        self.first = next((index for index in order if attends(host.layer_types[index])), None)
+        self.first = next((index for index in order if is_attention(host.layer_types[index])), None)
         if order.count(self.first) > 1:
             raise ConfigError(
                 f'`first_attn_norm=False` does not go with this `layers_execute_order`: '
@@ -617,8 +617,8 @@ class PreAndPostNorm(StackFeature):
         'gated_multi_residual': 'it has norms after the residual only',
         'resi_dual': 'it has norms after the residual only',
     }
-    settles = ('norm_outside', 'norm_at_end')
-    cuts = {}
+    sets_on_module = ('norm_outside', 'norm_at_end')
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         if not host.pre_norm:
@@ -635,7 +635,7 @@ class SandwichNorm(StackFeature):
         'gated_multi_residual': 'its branches have no norm before them',
         'resi_dual': 'its branches have no norm before them',
     }
-    cuts = {}
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         if not host.pre_norm:

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.checks import can_look
-from x_transformers.core.modes import accurate, at_least_float, dtype_of_products
-from x_transformers.core.rows import Rows
+from x_transformers.core.checks import can_read_values
+from x_transformers.core.modes import at_least_float, dtype_of_products, to_float
+from x_transformers.core.rows import BlockwiseTerm
 from x_transformers.features.documents import TellsDocuments
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.residuals import TokenShift
 from x_transformers.features.rotary import RotaryPositions
 from x_transformers.features.scores import softclamp
-from x_transformers.flags import Check, ConfigError, Input, flag, positive, shown, warn_once
+from x_transformers.flags import Check, ConfigError, Input, flag, format_value, positive, warn_once
 
 Heads = tuple[Tensor, Tensor, Tensor]
 
@@ -29,12 +29,12 @@ class L2Distance(AttentionFeature):
 
     paper = 'The Lipschitz Constant of Self-Attention, arXiv:2006.04710'
     l2_distance = flag(False, 'use negative squared L2 distances as scores')
-    cuts = {}
+    tp_shards = {}
 
-    def meet(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
+    def pre_kernel(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
         q, k = qk
         part = 256.0 if dtype_of_products(q) == torch.float16 else 1.0  # squares may be beyond the range of float16
-        q_norm, k_norm = ((accurate(t).square().sum(-1, keepdim=True) / part).to(t.dtype) for t in qk)
+        q_norm, k_norm = ((to_float(t).square().sum(-1, keepdim=True) / part).to(t.dtype) for t in qk)
         q = torch.cat((2 * q, q_norm, torch.full_like(q_norm, -part)), dim=-1)
         return q, torch.cat((k, torch.full_like(k_norm, -part), k_norm), dim=-1)
 
@@ -48,21 +48,21 @@ class Laser(AttentionFeature):
     paper = 'LASER: Attention with Exponential Transformation, arXiv:2411.03493'
     laser = flag(False, 'attend to exponentials of the values (LASER)')
     laser_softclamp_value = flag(15.0, 'soft bound s of the values, before the exponential', positive, example=2.0)
-    cuts = {}
+    tp_shards = {}
 
-    def enter(self, qkv: Heads, call: Any) -> Heads:
-        own = call.own(self)
+    def pre_attention(self, qkv: Heads, call: Any) -> Heads:
+        own = call.ctx(self)
         own.dtype, own.keys = qkv[2].dtype, qkv[2].shape[-2]
         dtype = at_least_float(qkv[2].dtype)
         call.full_precision = dtype != qkv[2].dtype
         q, k, v = (t.to(dtype) for t in qkv)
         return q, k, softclamp(v, self.laser_softclamp_value).exp()
 
-    def leave(self, out: Tensor, call: Any) -> Tensor:
-        out = out.clamp(min=1e-20).log().to(call.own(self).dtype)
+    def post_attention(self, out: Tensor, call: Any) -> Tensor:
+        out = out.clamp(min=1e-20).log().to(call.ctx(self).dtype)
         # a zero key that joined behind the exponential is nothing to see
-        sighted = call.sees_any(call.own(self).keys)
-        return out if sighted is None else out.masked_fill(~sighted, 0.0)
+        has_visible_key = call.has_visible_in_last(call.ctx(self).keys)
+        return out if has_visible_key is None else out.masked_fill(~has_visible_key, 0.0)
 
 
 class CollabHeads(AttentionFeature):
@@ -90,7 +90,7 @@ class CollabHeads(AttentionFeature):
     }
     refuses = {'several devices': 'heads share one projection'}
 
-    def widths(self, widths: Any) -> Any:
+    def resolve_sizes(self, widths: Any) -> Any:
         shape = self.host.shape
         widths.query_heads = widths.key_heads = 1
         widths.dim_key = int(self.collab_compression * shape.heads * shape.dim_head)
@@ -106,7 +106,7 @@ class CollabHeads(AttentionFeature):
             raise ConfigError('`collab_heads` does not go with `rotate_num_heads`: all heads share one key')
         self.mixing = nn.Parameter(torch.randn(host.shape.heads, host.dim_key))
 
-    def heads(self, qkv: Heads, call: Any) -> Heads:
+    def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
         for name in ('polar_pos_emb', 'additional_key_values', 'rotary_pos_emb'):
             given = call.inputs.get(name)
@@ -141,9 +141,9 @@ class SDPKwargs(AttentionFeature):
     attend_sdp_kwargs = flag(
         ALL_BACKENDS, 'allowed backends of the fused kernel', a_choice_of_backends, example=dict(enable_math=True)
     )
-    settles = ('sdp_backends',)
-    only_trains = True
-    cuts = {}
+    sets_on_module = ('sdp_backends',)
+    training_only = True
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         if host.flash is False:
@@ -155,9 +155,9 @@ class Onnxable(AttentionFeature):
     """Accepted without effect: the causal mask is always computed by comparing positions, which ONNX supports."""
 
     onnxable = flag(False, 'accepted without effect: the causal mask can always be exported')
-    settles = ('onnxable',)
-    only_trains = True
-    cuts = {}
+    sets_on_module = ('onnxable',)
+    training_only = True
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         host.onnxable = True
@@ -176,7 +176,7 @@ def document_ids(boundaries: Tensor, length: int) -> Tensor:
 def check_packed(packed: Any, name: str, rows: int, keys: int, batch: int) -> None:
     """Refuse what does not describe one row of documents."""
     if not isinstance(packed, Mapping) or not packed.keys() <= set(PACKED):
-        raise TypeError(f'`{name}` got {shown(packed)}, it must be a dict of {", ".join(PACKED)}')
+        raise TypeError(f'`{name}` got {format_value(packed)}, it must be a dict of {", ".join(PACKED)}')
     both: Any = [packed.get('cu_seqlens_q'), packed.get('cu_seqlens_k')]
     if not all(torch.is_tensor(t) and t.ndim == 1 and not t.is_floating_point() for t in both):
         raise ValueError(f'`{name}` needs `cu_seqlens_q` and `cu_seqlens_k`, where documents begin and end: [0, 3, 7]')
@@ -187,12 +187,12 @@ def check_packed(packed: Any, name: str, rows: int, keys: int, batch: int) -> No
         )
     if batch != 1:
         raise ValueError(f'`{name}` describes one row of packed documents, the batch has {batch}')
-    if not all(map(can_look, both)):
+    if not all(map(can_read_values, both)):
         return
     for t, length, words in ((both[0], rows, 'queries'), (both[1], keys, 'keys')):
         if int(t[0]) != 0 or int(t[-1]) != length or bool((t[1:] < t[:-1]).any()):
             raise ValueError(
-                f'`{name}` got boundaries {shown(t.tolist())} of {words}, they must rise from 0 to {length}, '
+                f'`{name}` got boundaries {format_value(t.tolist())} of {words}, they must rise from 0 to {length}, '
                 f'with all that stands in front of the sequence'
             )
 
@@ -206,31 +206,31 @@ class PackedDocuments(TellsDocuments):
     flash_pack_seq = flag(
         False, 'accept documents packed into one sequence, with boundaries in `flash_pack_seq_kwargs` of a call'
     )
-    takes = {'flash_pack_seq_kwargs': Input(f'dict of {", ".join(PACKED)}')}
+    call_inputs = {'flash_pack_seq_kwargs': Input(f'dict of {", ".join(PACKED)}')}
     clashes = {
         'inverted_attention': 'its softmax over queries would span all documents',
         'hybrid_module': 'it would run across documents',
     }
-    only_trains = True
+    training_only = True
 
     def setup(self, host: Any) -> None:
         if host.flash is False:
             raise ConfigError('`flash_pack_seq` does not go with `flash=False`: it packs for the fused kernel')
 
-    def mask(self, call: Any) -> Rows | None:
+    def mask(self, call: Any) -> BlockwiseTerm | None:
         packed = call.inputs.get('flash_pack_seq_kwargs')
         if packed is None:
             return None
         if call.past is not None or call.memories:
             raise ValueError('`flash_pack_seq_kwargs` does not go with a cache or memories: documents are whole')
-        call.refuse_places('flash_pack_seq_kwargs', 'they count queries in the order of the keys')
-        check_packed(packed, 'flash_pack_seq_kwargs', call.rows, call.keys, call.batch)
-        if call.causal and call.rows != call.keys:
-            raise ValueError(f'`flash_pack_seq_kwargs` got {call.rows} queries and {call.keys} keys of a causal layer')
+        call.check_no_token_idx('flash_pack_seq_kwargs', 'they count queries in the order of the keys')
+        check_packed(packed, 'flash_pack_seq_kwargs', call.q_len, call.keys, call.batch)
+        if call.causal and call.q_len != call.keys:
+            raise ValueError(f'`flash_pack_seq_kwargs` got {call.q_len} queries and {call.keys} keys of a causal layer')
         boundaries = (packed[f'cu_seqlens_{name}'].to(call.x.device) for name in 'qk')
-        q, k = (document_ids(t, n) for t, n in zip(boundaries, (call.rows, call.keys), strict=True))
-        call.own(self).ids = q
-        return Rows(
+        q, k = (document_ids(t, n) for t, n in zip(boundaries, (call.q_len, call.keys), strict=True))
+        call.ctx(self).ids = q
+        return BlockwiseTerm(
             lambda rows, keys: q[rows].unsqueeze(-1) == k[keys],
             entry=lambda: lambda b, h, i, j: q[i] == k[j],
             made_of=(packed['cu_seqlens_q'], packed['cu_seqlens_k']),
@@ -240,11 +240,11 @@ class PackedDocuments(TellsDocuments):
 class PackedInStack(StackFeature):
     """Pass the boundaries of packed documents to the attention layers; positions restart in each document."""
 
-    takes = {
+    call_inputs = {
         'flash_pack_seq_kwargs': Input(f'dict of {", ".join(PACKED)}, for the sequence'),
         'flash_pack_seq_context_kwargs': Input('dict of the same entries, with the keys of the context'),
     }
-    only_trains = True
+    training_only = True
 
     def setup(self, host: Any) -> None:
         kinds = host.layer_types
@@ -261,8 +261,8 @@ class PackedInStack(StackFeature):
             if any(each) and not all(each):
                 raise ConfigError(f'`{host.written(kind, "flash_pack_seq")}` got {tuple(each)}, all layers must pack')
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
-        own, across = (call.inputs.get(name) for name in self.takes)
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
+        own, across = (call.inputs.get(name) for name in self.call_inputs)
         for kind, packed, name in (('a', own, 'flash_pack_seq_kwargs'), ('c', across, 'flash_pack_seq_context_kwargs')):
             if packed is None:
                 continue
@@ -277,9 +277,9 @@ class PackedInStack(StackFeature):
                 raise ValueError(f'`{name}` does not go with `{hidden[0]}`: documents are packed without padding')
             call.shared[kind]['flash_pack_seq_kwargs'] = packed
         if own is not None:
-            check_packed(own, 'flash_pack_seq_kwargs', call.new, call.new, x.shape[0])
+            check_packed(own, 'flash_pack_seq_kwargs', call.new_len, call.new_len, x.shape[0])
             begin = own['cu_seqlens_q'].to(x.device)
-            number = document_ids(begin, call.new)
+            number = document_ids(begin, call.new_len)
             starts, call.documents = begin[number - 1], number.unsqueeze(0)
-            call.shared['a'].setdefault('pos', torch.arange(call.new, device=x.device) - starts)
+            call.shared['a'].setdefault('pos', torch.arange(call.new_len, device=x.device) - starts)
         return x

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
-from x_transformers.core.modes import widened
+from x_transformers.core.modes import widen_dtype
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.flags import ConfigError, flag, none, probability, size, warn_once
 from x_transformers.kernels.dense import tile_heads
 
 
-def in_heads(t: Tensor, heads: int) -> Tensor:
+def split_into_heads(t: Tensor, heads: int) -> Tensor:
     """b i (h d) -> b i h d"""
     return rearrange(t, 'b i (h d) -> b i h d', h=heads)
 
@@ -31,12 +31,12 @@ class HeadScale(AttentionFeature):
     paper = 'NormFormer, arXiv:2110.09456'
     head_scale = flag(False, 'scale the output of each head by a learned factor')
     stored_as = {'scale': 'head_scale_params'}
-    cuts = {'scale': (1, 'heads')}
+    tp_shards = {'scale': (1, 'heads')}
 
     def setup(self, host: Any) -> None:
         self.scale = nn.Parameter(torch.ones(1, host.shape.heads, 1, 1))
 
-    def attended(self, out: Tensor, call: Any) -> Tensor:
+    def head_outputs(self, out: Tensor, call: Any) -> Tensor:
         return out * self.scale
 
 
@@ -47,14 +47,14 @@ class GateValueHeads(AttentionFeature):
     paper = 'Quantizable Transformers, arXiv:2306.12929'
     gate_value_heads = flag(False, 'gate the output of each head by a sigmoid of the input')
     stored_as = {'to_gate': 'to_v_head_gate'}
-    cuts = {'to_gate.weight': (0, 'heads'), 'to_gate.bias': (0, 'heads')}
+    tp_shards = {'to_gate.weight': (0, 'heads'), 'to_gate.bias': (0, 'heads')}
 
     def setup(self, host: Any) -> None:
         self.to_gate = nn.Linear(host.dim, host.shape.heads)
         nn.init.zeros_(self.to_gate.weight)
         nn.init.constant_(self.to_gate.bias, 10.0)
 
-    def attended(self, out: Tensor, call: Any) -> Tensor:
+    def head_outputs(self, out: Tensor, call: Any) -> Tensor:
         return out * rearrange(self.to_gate(call.x).sigmoid(), 'b i h -> b h i 1')
 
 
@@ -89,14 +89,14 @@ class GateValues(AttentionFeature):
     swiglu_values = flag(False, 'SiLU instead of sigmoid in these gates')
     low_rank_silu_gates = flag(True, 'SiLU between the two projections of a low-rank gate')
     switches = ('gate_values', 'output_gate')
-    options = {
+    requires_flag = {
         'gate_values_rank': 'gate_values',
         'gate_values_headwise': 'gate_values',
         'output_gate_rank': 'output_gate',
         'output_gate_headwise': 'output_gate',
     }
     stored_as = {'from_input': 'to_v_gate', 'from_values': 'to_output_gate'}
-    settles = ('to_v_gate_activation',)
+    sets_on_module = ('to_v_gate_activation',)
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -128,20 +128,20 @@ class GateValues(AttentionFeature):
         return gate
 
     @property
-    def cuts(self) -> dict[str, tuple[int, str]]:
+    def tp_shards(self) -> dict[str, tuple[int, str]]:
         names = ('from_input.weight', 'from_input.bias') if self.gate_values_rank is None else ('from_input.up.weight',)
         return dict.fromkeys(names, (0, 'heads'))
 
-    def output(self, out: Tensor, call: Any) -> Tensor:
+    def merged_heads(self, out: Tensor, call: Any) -> Tensor:
         heads, logits = self.host.shape.heads, []
         if self.gate_values:
             logits.append(self.from_input(call.x))
         if self.output_gate:
             logits.append(self.from_values(out))
-        logits = [in_heads(logit, heads) for logit in logits]
+        logits = [split_into_heads(logit, heads) for logit in logits]
         logit = sum(logits[1:], logits[0])
         gate = self.host.to_v_gate_activation(logit)
-        return rearrange(in_heads(out, heads) * gate, 'b i h d -> b i (h d)')
+        return rearrange(split_into_heads(out, heads) * gate, 'b i h d -> b i (h d)')
 
 
 class OrthogonalValues(AttentionFeature):
@@ -160,7 +160,7 @@ class OrthogonalValues(AttentionFeature):
     )
     switches = ('orthog_projected_values', 'orthog_projected_values_per_head')
     refuses = {'cross-attention': 'in cross-attention the tokens have no values'}
-    settles = ('dim_merged',)
+    sets_on_module = ('dim_merged',)
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -177,19 +177,21 @@ class OrthogonalValues(AttentionFeature):
             one = 'it treats all tokens of a sequence as one vector'
             self.refuse(dict.fromkeys(('documents', 'some tokens', 'causal'), one))
 
-    def output(self, out: Tensor, call: Any) -> Tensor:
+    def merged_heads(self, out: Tensor, call: Any) -> Tensor:
         if call.context is not None:
             raise ValueError(f'`orthog_projected_values` does not go with a context: {self.reason("cross-attention")}')
         heads = self.host.shape.heads
         own = rearrange(call.of_queries(tile_heads(call.values, heads), -2), 'b h i d -> b i (h d)')
         if self.orthog_projected_values_over_sequence:
-            call.refuse_places('orthog_projected_values_over_sequence', 'it projects the sequence as one vector')
+            call.check_no_token_idx('orthog_projected_values_over_sequence', 'it projects the sequence as one vector')
             if call.causal:
                 raise ValueError('`causal=True` does not go with `orthog_projected_values_over_sequence`')
             whole = self.without(*(self.of_real(t, call).flatten(1) for t in (out, own))).view_as(out)
-            sighted = call.sees_any(call.total_keys)
-            if sighted is not None:  # what sees nothing gives nothing
-                whole = in_heads(whole, heads).masked_fill(~rearrange(sighted, 'b h i 1 -> b i h 1'), 0.0)
+            has_visible_key = call.has_visible_in_last(call.total_keys)
+            if has_visible_key is not None:  # what sees nothing gives nothing
+                whole = split_into_heads(whole, heads).masked_fill(
+                    ~rearrange(has_visible_key, 'b h i 1 -> b i h 1'), 0.0
+                )
                 whole = rearrange(whole, 'b i h d -> b i (h d)')
             both = self.orthog_projected_values + self.orthog_projected_values_per_head
             return repeat(whole, 'b i d -> b i (both d)', both=both)
@@ -197,18 +199,22 @@ class OrthogonalValues(AttentionFeature):
         if self.orthog_projected_values:
             parts.append(self.without(out, own))
         if self.orthog_projected_values_per_head:
-            parts.append(rearrange(self.without(in_heads(out, heads), in_heads(own, heads)), 'b i h d -> b i (h d)'))
+            parts.append(
+                rearrange(
+                    self.without(split_into_heads(out, heads), split_into_heads(own, heads)), 'b i h d -> b i (h d)'
+                )
+            )
         return torch.cat(parts, dim=-1)
 
     @staticmethod
     def of_real(t: Tensor, call: Any) -> Tensor:
         """Rows (b n d) with zeros for padding."""
-        return t if call.real is None else t.masked_fill(~call.real[:, -t.shape[1] :].unsqueeze(-1), 0.0)
+        return t if call.key_mask is None else t.masked_fill(~call.key_mask[:, -t.shape[1] :].unsqueeze(-1), 0.0)
 
     @staticmethod
     def without(t: Tensor, direction: Tensor) -> Tensor:
         """What of `t` (... d) is orthogonal to a direction (... d), in double precision where there is one."""
-        exact, unit = widened(t), F.normalize(widened(direction), dim=-1)
+        exact, unit = widen_dtype(t), F.normalize(widen_dtype(direction), dim=-1)
         return (exact - (exact * unit).sum(dim=-1, keepdim=True) * unit).to(t.dtype)
 
 
@@ -217,10 +223,10 @@ class AttentionOnAttention(AttentionFeature):
 
     paper = 'Attention on Attention, arXiv:1908.06954'
     on_attn = flag(False, 'use a gated linear unit as the output projection')
-    settles = ('to_out',)
+    sets_on_module = ('to_out',)
     refuses = {'several devices': 'it gates the sum over all heads'}
 
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         host = self.host
         host.to_out = nn.Sequential(nn.Linear(host.dim_merged, 2 * host.shape.dim_out, bias=False), nn.GLU())
 
@@ -229,10 +235,10 @@ class DropOutput(AttentionFeature):
     """Dropout on the output of attention."""
 
     sublayer_dropout = flag(0.0, 'dropout probability after the output projection', probability, example=0.2)
-    only_trains = True
-    cuts = {}
+    training_only = True
+    tp_shards = {}
 
-    def result(self, out: Tensor, call: Any) -> Tensor:
+    def layer_output(self, out: Tensor, call: Any) -> Tensor:
         return F.dropout(out, self.sublayer_dropout, self.host.training)
 
 
@@ -246,10 +252,10 @@ class OutputProjDepth(AttentionFeature):
         size | none,
         example=3,
     )
-    options = {'output_proj_depth': 'not zero_init_output'}
-    cuts = {}
+    requires_flag = {'output_proj_depth': 'not zero_init_output'}
+    tp_shards = {}
 
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         for module in self.host.to_out.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=(2 * module.in_features * self.output_proj_depth) ** -0.5)
@@ -259,10 +265,10 @@ class ZeroInitOutput(AttentionFeature):
     """Initialize the output projection with zeros, so that the branch outputs zero at first."""
 
     zero_init_output = flag(False, 'initialize the output projection with zeros')
-    only_trains = True
-    cuts = {}
+    training_only = True
+    tp_shards = {}
 
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         for module in self.host.to_out.modules():
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.weight)
@@ -273,9 +279,9 @@ class OutputBias(AttentionFeature):
 
     paper = 'Attention Is All You Need, arXiv:1706.03762'
     out_bias = flag(False, 'bias of the output projection (for weights of releases before 0.26)')
-    cuts = {}
+    tp_shards = {}
 
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Give the projection a bias, under the name that the bias of such a projection has."""
         projections = [module for module in self.host.to_out.modules() if isinstance(module, nn.Linear)]
         if not projections:
@@ -291,7 +297,7 @@ class GateValuesBias(AttentionFeature):
         False, 'bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26)'
     )
     needs = {'gate_values': 'it is the bias of that gate'}
-    cuts = {}  # as `gate_values` says
+    tp_shards = {}  # as `gate_values` says
 
     def setup(self, host: Any) -> None:
         if not hasattr(host, 'to_v_gate'):  # `output_gate` alone
@@ -309,10 +315,10 @@ class RotateValues(AttentionFeature):
 
     paper = 'RoFormer, arXiv:2104.09864'
     rotate_values = flag(False, 'also rotate the values by their positions (for weights of releases 0.15 to 1.19)')
-    keeps_plain_keys = True
-    cuts = {}
+    keeps_unrotated_keys = True
+    tp_shards = {}
 
-    def enter(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def pre_attention(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         own = call.inputs.get('rotary_pos_emb') if call.context is None else call.inputs.get('context_rotary_pos_emb')
         if own is None:
             return qkv

@@ -17,19 +17,19 @@ from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.own_modules import known_stack
 from x_transformers.features.levels import ModelFeature
-from x_transformers.flags import ConfigError, Input, Noted, flag, is_int, number, shown, size
+from x_transformers.flags import ConfigError, Input, Noted, flag, format_value, is_int, number, size
 from x_transformers.flags.checks import a_switch
 
 Run = Callable[..., tuple[Tensor, LayerIntermediates]]
 
 
-def steps_of(call: Any, name: str, otherwise: int) -> int:
+def get_steps(call: Any, name: str, otherwise: int) -> int:
     """How many passes the caller wants."""
     given = call.inputs.get(name)
     if given is None:
         return otherwise
     if not is_int(given) or given < 1:
-        raise ValueError(f'`{name}` got {shown(given)}, it must be an integer of at least 1')
+        raise ValueError(f'`{name}` got {format_value(given)}, it must be an integer of at least 1')
     return given
 
 
@@ -48,7 +48,7 @@ class Recycling(ModelFeature):
     train_max_recycle_steps = flag(
         4, 'number of passes in evaluation; in training it is drawn from 1 to this number', size, example=2
     )
-    takes = {
+    call_inputs = {
         'recycle_steps': Input('number of passes; `train_max_recycle_steps` if not given, in training a random one'),
     }
     stored_as = {'project': 'recycled_proj'}
@@ -57,13 +57,13 @@ class Recycling(ModelFeature):
     def setup(self, host: Any) -> None:
         self.project = nn.Linear(host.dim, host.dim, bias=False)
 
-    def passes(self, run: Run, x: Tensor, call: Any) -> tuple[Tensor, LayerIntermediates]:
+    def execute_stack(self, run: Run, x: Tensor, call: Any) -> tuple[Tensor, LayerIntermediates]:
         most, training = self.train_max_recycle_steps, self.host.training
-        steps, drawn = steps_of(call, 'recycle_steps', most), None
+        steps, drawn = get_steps(call, 'recycle_steps', most), None
         if training and torch.compiler.is_compiling() and call.inputs.get('recycle_steps') is None:
             drawn = torch.randint(most, (), device=x.device)  # one graph for all: passes beyond it change nothing
         elif training:
-            steps = steps_of(call, 'recycle_steps', int(torch.randint(1, most + 1, ())))
+            steps = get_steps(call, 'recycle_steps', int(torch.randint(1, most + 1, ())))
         recycled: Tensor | float = 0.0
         for step in range(steps - 1):
             with torch.no_grad(), AuxLosses() as losses:
@@ -90,7 +90,7 @@ class Looped(ModelFeature):
     looped = flag(False, 'run the stack several times, each time on the previous output')
     max_looped_steps = flag(4, 'number of passes', size, example=2)
     clashes = {'recycling': 'both set the number of passes through the stack'}
-    takes = {
+    call_inputs = {
         'looped_steps': Input('exact number of passes, without early exit'),
         'max_looped_steps': Input('maximum number of passes, overrides the flag'),
         'looped_pred_all_logits': Input('return the logits of every pass; the default is True in training', a_switch),
@@ -100,7 +100,7 @@ class Looped(ModelFeature):
         ),
     }
     stored_as = {'gate': 'exit_gate'}
-    remembers = {'exits': Noted()}  # the last pass of each call so far, (1, calls)
+    states = {'exits': Noted()}  # the last pass of each call so far, (1, calls)
 
     def setup(self, host: Any) -> None:
         stack = known_stack(host.attn_layers)
@@ -108,8 +108,8 @@ class Looped(ModelFeature):
             raise ConfigError('`looped` needs `pre_and_post_norm` of the stack: its output is its next input')
         self.gate = nn.Linear(host.dim, 1, bias=False)
 
-    def passes(self, run: Run, x: Tensor, call: Any) -> tuple[Tensor, LayerIntermediates]:
-        most = steps_of(call, 'looped_steps', steps_of(call, 'max_looped_steps', self.max_looped_steps))
+    def execute_stack(self, run: Run, x: Tensor, call: Any) -> tuple[Tensor, LayerIntermediates]:
+        most = get_steps(call, 'looped_steps', get_steps(call, 'max_looped_steps', self.max_looped_steps))
         exits = bool(call.inputs.get('looped_inference')) and call.inputs.get('looped_steps') is None
         wants_logits = call.inputs.get('looped_pred_all_logits')
         wants_logits = self.host.training if wants_logits is None else wants_logits
@@ -120,8 +120,8 @@ class Looped(ModelFeature):
         for step in range(most):
             x, trace = run(x, cache=caches[step])
             traces.append(trace)
-            ordered = x if call.continues else call.before_padding(x)
-            tokens = ordered[:, ordered.shape[1] - call.new :]
+            ordered = x if call.continues else call.move_before_padding(x)
+            tokens = ordered[:, ordered.shape[1] - call.new_len :]
             if not exits or (early and step + 1 < most):
                 gates.append(self.gate(tokens))
             if wants_logits and self.host.to_logits is not None:
@@ -135,13 +135,14 @@ class Looped(ModelFeature):
 
     def may_exit(self, x: Tensor, call: Any) -> bool:
         """Whether this call generates a token, for which the passes may end early; a prompt runs all."""
-        if x.shape[0] != 1 or (call.cache is not None and call.new != 1):
+        if x.shape[0] != 1 or (call.cache is not None and call.new_len != 1):
             raise ValueError(
-                f'`looped_inference` got {x.shape[0]} rows and {call.new} new tokens, it must be 1 row, token by token'
+                f'`looped_inference` got {x.shape[0]} rows and {call.new_len} new tokens, it must be 1 row, token by '
+                'token'
             )
         if call.cache is not None and (reason := call.cache.cannot('caught_up')):
             raise ValueError(f'`looped_inference` does not go with {reason}')
-        return call.cache is not None or call.new == 1
+        return call.cache is not None or call.new_len == 1
 
     def joined(
         self, traces: list[Any], caches: list[Cache | None], gates: list[Tensor], logits: list[Tensor], call: Any
@@ -150,7 +151,9 @@ class Looped(ModelFeature):
         last, executed = traces[-1], len(traces)
         if last.attn_intermediates:
             own = [trace.of_last_pass for trace in traces]
-            own += [own[-1] if cache is None else cache.caught_up(own[-1], call.new) for cache in caches[executed:]]
+            own += [
+                own[-1] if cache is None else cache.append_from(own[-1], call.new_len) for cache in caches[executed:]
+            ]
             last.passes = own if len(own) > 1 else None
         last.exit_logits, last.all_pred_logits = gates or None, logits or None
         index = torch.full((1, 1), executed - 1, dtype=torch.long)

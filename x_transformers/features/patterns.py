@@ -11,19 +11,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.checks import as_mask
-from x_transformers.core.modes import accurate
+from x_transformers.core.modes import to_float
 from x_transformers.core.own_modules import known_stack
 from x_transformers.features.documents import positions_within
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.flags import ConfigError, Input, PerToken, boolean, flag, none, warn_once
 from x_transformers.flags.checks import Check, Maybe, is_int
-from x_transformers.kernels.dense import dot_product, heads_of, lowest, softmax, tile_heads
-from x_transformers.kernels.flex import by_flex
+from x_transformers.kernels.dense import dot_product, lowest_value, softmax, split_heads, tile_heads
+from x_transformers.kernels.flex import run_flex_pattern
 from x_transformers.patterns import Global, Mix, Pattern, as_pattern, check_known, is_pattern
 from x_transformers.patterns.engine.attention import attended, over_context
 from x_transformers.patterns.engine.formula import none_marked
 from x_transformers.patterns.engine.placement import Placement
-from x_transformers.patterns.tokens import MarkedQueries, without_marked_queries
+from x_transformers.patterns.tokens import MarkedQueries, drop_marked_queries
 
 OUTSIDE = {
     'outside_pattern': Input(
@@ -118,30 +118,32 @@ class Apart:
     """
 
     def __init__(self, host: Any) -> None:
-        for stage in ('views', 'past'):
-            for other in host.features.at.get(stage, ()):
-                raise ConfigError(f'`global_separate_qkv` does not go with `{other.title}`: it acts at `{stage}`')
+        for stage in ('select_inputs', 'update_cache'):
+            for other in host.features.by_stage.get(stage, ()):
+                raise ConfigError(
+                    f'`global_separate_qkv` does not go with `{other.display_name}`: it acts at `{stage}`'
+                )
 
     def projected(self, feature: Any, call: Any, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of the call, and all keys and values, with those in front."""
-        host, on = feature.host, feature.host.features
-        inputs = call.own(feature).sources
+        host, features = feature.host, feature.host.features
+        inputs = call.ctx(feature).sources
         parts = (feature.to_q_global, feature.to_k_global, feature.to_v_global)
         own = tuple([to(t) for to, t in zip(parts, inputs, strict=True)])
-        q, own_k, own_v = on.chain('projected', own, call)
-        q, own_k = heads_of(q, host.dim_key), heads_of(own_k, host.dim_key)
-        q, own_k, own_v = on.chain('heads', (q, own_k, heads_of(own_v, host.shape.dim_value)), call)
-        q, own_k = on.chain('turn', (q, own_k), call)
+        q, own_k, own_v = features.apply('projected', own, call)
+        q, own_k = split_heads(q, host.dim_key), split_heads(own_k, host.dim_key)
+        q, own_k, own_v = features.apply('qkv_heads', (q, own_k, split_heads(own_v, host.shape.dim_value)), call)
+        q, own_k = features.apply('rotate_new', (q, own_k), call)
         if call.keeps or call.past is not None:
             own_k, own_v = call.state('global keys').append(own_k), call.state('global values').append(own_v)
-        q, own_k = on.chain('place', (q, own_k), call)
+        q, own_k = features.apply('rotate', (q, own_k), call)
         added, heads = call.total_keys - call.keys, k.shape[1]
-        q, own_k, own_v = on.chain('enter', (q, own_k, own_v), call)
+        q, own_k, own_v = features.apply('pre_attention', (q, own_k, own_v), call)
         own_k, own_v = tile_heads(own_k, heads), tile_heads(own_v, heads)
         own_k = torch.cat((k[:, :, :added], own_k), dim=2)
-        q, own_k = on.chain('meet', (q, own_k), call)
-        call.own(feature).apart = q, own_k, torch.cat((v[:, :, :added], own_v), dim=2)
-        return call.own(feature).apart
+        q, own_k = features.apply('pre_kernel', (q, own_k), call)
+        call.ctx(feature).apart = q, own_k, torch.cat((v[:, :, :added], own_v), dim=2)
+        return call.ctx(feature).apart
 
 
 class SparsePattern(HoldsPattern, AttentionFeature):
@@ -166,7 +168,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         boolean | none,
         example=False,
     )
-    takes = {
+    call_inputs = {
         'global_mask': Input(
             "b n, True for global tokens, which attend to all and to which all attend, for Global('mask')"
         ),
@@ -180,9 +182,9 @@ class SparsePattern(HoldsPattern, AttentionFeature):
     }
     handles = ('causal', 'masks', 'padding', 'documents', 'biases', 'keys', 'past', 'context', 'elsewhere', 'dropout')
     stored_as = {'random_blocks': 'random_blocks'}
-    keys_may_leave = limits_sight = True
+    allows_eviction = limits_window = True
     brings = ('to_q_global', 'to_k_global', 'to_v_global', 'random_blocks')  # what a layer has for a pattern alone
-    cuts = {}
+    tp_shards = {}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -204,7 +206,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         if wanted and not marked:
             raise ConfigError(f"`global_separate_qkv` needs a `sparse_pattern` with Global('mask'), it got {self.name}")
         self.apart = Apart(host) if marked and (wanted is None or wanted) else None
-        self.remembers = (
+        self.states = (
             {'global tokens': PerToken()}
             if marked
             else {}
@@ -212,7 +214,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
             else {'queries': PerToken()}
         )
         if self.apart is not None:
-            self.remembers |= {'global keys': PerToken(), 'global values': PerToken()}
+            self.states |= {'global keys': PerToken(), 'global values': PerToken()}
             for name in ('to_q', 'to_k', 'to_v'):
                 setattr(self, f'{name}_global', copy.deepcopy(getattr(host, name)))
 
@@ -234,22 +236,22 @@ class SparsePattern(HoldsPattern, AttentionFeature):
             return '`mems` and padding on the left: memories stand next to the first token'
         return (self.wrong_call(call) if call.context is None else None) or super().unsupported(call)
 
-    def sources(self, inputs: Views, call: Any) -> Views:
+    def qkv_inputs(self, inputs: Views, call: Any) -> Views:
         if self.apart is not None:
-            call.own(self).sources = inputs
+            call.ctx(self).sources = inputs
         return inputs
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor | None]:
         marks, new = self.marks(call), call.inputs.get('global_mask') is not None
         if call.context is not None:
-            call.own(self).places = at = self.stand(call)
+            call.ctx(self).places = at = self.stand(call)
             marked: Any = self.pattern
             return over_context(q, k, v, call, marked, at)
-        call.own(self).marks, patterns = marks, self.of_heads(q.shape[1], call)
+        call.ctx(self).marks, patterns = marks, self.of_heads(q.shape[1], call)
         if self.apart is None:
             return self.run(q, k, v, call, patterns, marks)
         qkv = self.apart.projected(self, call, k, v) if new or call.keeps or call.past is not None else ()
-        out, _ = self.run(q, k, v, call, [without_marked_queries(one) for one in patterns], marks)
+        out, _ = self.run(q, k, v, call, [drop_marked_queries(one) for one in patterns], marks)
         if not new:
             return out, None
         own, _ = attended(*qkv, call=call, patterns=[MarkedQueries()] * q.shape[1], marks=marks)
@@ -259,7 +261,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         self, q: Tensor, k: Tensor, v: Tensor, call: Any, patterns: Sequence[Pattern], marks: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """Attend by FlexAttention where that is for the call, else by what `patterns.engine` gathers."""
-        found = by_flex(q, k, v, call, patterns, marks, self.host.features)
+        found = run_flex_pattern(q, k, v, call, patterns, marks, self.host.features)
         return attended(q, k, v, call, patterns, marks) if found is None else (found, None)
 
     def stand(self, call: Any) -> Tensor:
@@ -267,8 +269,8 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         known, new = call.inputs.get('index'), call.count
         if known is not None:
             return known
-        if call.query_mask is not None and call.past is None:
-            return Placement.among(new, None, None, call.query_mask).positions(new, call.x.device)
+        if call.token_mask is not None and call.past is None:
+            return Placement.among(new, None, None, call.token_mask).positions(new, call.x.device)
         seen = new
         if call.keeps or call.past is not None:
             # rows of no width: a layer alone counts by them
@@ -304,12 +306,12 @@ class SparsePattern(HoldsPattern, AttentionFeature):
     def maps(self, q: Tensor, k: Tensor, call: Any) -> tuple[Tensor, Tensor, Tensor]:
         """The dense twin."""
         call, across = call.combine(), call.context is not None
-        marks = None if across else call.own(self).marks
-        sim = accurate(dot_product(q, k, call))
+        marks = None if across else call.ctx(self).marks
+        sim = to_float(dot_product(q, k, call))
         patterns = (self.pattern,) * q.shape[1] if across else self.of_heads(q.shape[1], call)
         if self.apart is not None and marks is not None and call.inputs.get('global_mask') is not None:
-            own_q, own_k, _ = call.own(self).apart
-            own = accurate(dot_product(own_q, own_k, call))
+            own_q, own_k, _ = call.ctx(self).apart
+            own = to_float(dot_product(own_q, own_k, call))
             sim = torch.where(self.chosen(call.of_queries(marks), patterns), own, sim)
         logits = sim if call.bias is None else sim + call.bias.to(sim.dtype)
         shown = [self.shown_across(call) if across else self.shown(one, marks, call) for one in patterns]
@@ -319,7 +321,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         seen = F.pad(seen, (call.total_keys - call.keys, 0), value=True)
         visible = call.visible()
         seen = seen if visible is None else seen & visible
-        logits = logits.masked_fill(~seen, lowest(logits))
+        logits = logits.masked_fill(~seen, lowest_value(logits))
         return sim, logits, softmax(logits).to(q.dtype).masked_fill(~seen, 0.0)
 
     @staticmethod
@@ -342,8 +344,8 @@ class SparsePattern(HoldsPattern, AttentionFeature):
 
     def shown_across(self, call: Any) -> Tensor:
         """Which keys of a context the pattern shows each query:  b|1 i j."""
-        queries = call.own(self).places
-        keys = Placement.among(call.keys, None, None, call.real).positions(call.keys, call.x.device)
+        queries = call.ctx(self).places
+        keys = Placement.among(call.keys, None, None, call.key_mask).positions(call.keys, call.x.device)
         queries, keys = (t if t.ndim == 2 else t[None] for t in (queries, keys))
         return self.pattern.visible(queries.unsqueeze(-1), keys.unsqueeze(-2))
 
@@ -352,19 +354,19 @@ class PatternsInStack(StackFeature):
     """Pass left padding and tokens outside of the pattern to layers with a pattern, and indices of the queries to
     cross-attention."""
 
-    serves = ('sparse_pattern', 'local_pattern')
-    takes = OUTSIDE
+    enabled_by = ('sparse_pattern', 'local_pattern')
+    call_inputs = OUTSIDE
     always = True
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
-        if call.start is not None:
-            call.shared['a'].setdefault('index', call.row_positions())
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
+        if call.left_pad is not None:
+            call.shared['a'].setdefault('index', call.left_padded_positions())
         if any(map(reads_places, self.host.current_layers())):
             if call.memories:
                 reason = 'its queries are counted from where a row begins'
                 raise ValueError(f'`cross_attn_sparse_pattern` does not go with `mems`: {reason}')
-            places = self.places(x, call)[:, call.held :]
-            call.own(self).places = places.unsqueeze(-1)  # rows of tokens, of which a pass may pick some
+            places = self.places(x, call)[:, call.cache_len :]
+            call.ctx(self).places = places.unsqueeze(-1)  # rows of tokens, of which a pass may pick some
         return x
 
     def places(self, x: Tensor, call: Any) -> Tensor:
@@ -372,12 +374,12 @@ class PatternsInStack(StackFeature):
         documents = call.inputs.get('document_ids')
         if documents is not None:
             return positions_within(documents if documents.ndim == 2 else documents[None])
-        place = Placement.among(call.tokens, call.inputs.get('outside_pattern'), call.start, call.real)
+        place = Placement.among(call.tokens, call.inputs.get('outside_pattern'), call.left_pad, call.token_mask)
         found = place.positions(call.tokens, x.device)
         return found if found.ndim == 2 else found[None]
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
-        places, outside = getattr(call.own(self), 'places', None), call.inputs.get('outside_pattern')
+        places, outside = getattr(call.ctx(self), 'places', None), call.inputs.get('outside_pattern')
         if places is not None and reads_places(layer):
             return {**inputs, 'index': places.squeeze(-1)}
         return inputs if outside is None or not holds_pattern(layer) else {**inputs, 'outside_pattern': outside}
@@ -386,18 +388,18 @@ class PatternsInStack(StackFeature):
 class PatternsInModel(ModelFeature):
     """Pass the indices of tokens outside of patterns to a stack: those that the model prepends or inserts."""
 
-    serves = ('sparse_pattern', 'local_pattern')
+    enabled_by = ('sparse_pattern', 'local_pattern')
 
     def active_stages(self) -> tuple[str, ...]:
         return self.runs_at() if has_patterns(self.host.attn_layers) else ()
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
-        if not (call.leading or call.spread):
+        if not (call.num_prefix_tokens or call.spread):
             return inputs
         if call.spread is None:
-            return {**inputs, 'outside_pattern': call.leading}
-        text = torch.ones(1, call.leading + call.tokens, dtype=torch.long, device=call.like_tokens.device)
-        text[:, : call.leading] = 0
+            return {**inputs, 'outside_pattern': call.num_prefix_tokens}
+        text = torch.ones(1, call.num_prefix_tokens + call.tokens, dtype=torch.long, device=call.like_tokens.device)
+        text[:, : call.num_prefix_tokens] = 0
         text = call.spread(text, 0)[0]
         # What fills up the last chunk is among the others, behind all tokens.
         return {**inputs, 'outside_pattern': text.argsort(stable=True)[: text.shape[0] - call.tokens]}
@@ -410,27 +412,27 @@ def has_patterns(stack: Any) -> bool:
 
 def reads_places(layer: Any) -> bool:
     """Whether a layer has a pattern over a context."""
-    on = getattr(layer[1], 'features', None) if layer.kind == 'c' else None
-    return on is not None and on.find(SparsePattern) is not None
+    features = getattr(layer[1], 'features', None) if layer.kind == 'c' else None
+    return features is not None and features.find(SparsePattern) is not None
 
 
 def holds_pattern(layer: Any) -> bool:
     """Whether a layer of self-attention has a pattern, in all heads or in some."""
-    on = getattr(layer[1], 'features', None) if layer.kind == 'a' else None
-    return on is not None and on.find(HoldsPattern) is not None
+    features = getattr(layer[1], 'features', None) if layer.kind == 'a' else None
+    return features is not None and features.find(HoldsPattern) is not None
 
 
 class GlobalTokensInStack(StackFeature):
     """Pass `global_mask` to layers whose pattern has Global('mask')."""
 
-    serves = ('sparse_pattern',)
-    takes = {
+    enabled_by = ('sparse_pattern',)
+    call_inputs = {
         'global_mask': Input(
             'b n, True for global tokens, which attend to all and to which all attend; False beyond its end'
         ),
     }
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         marks = call.inputs.get('global_mask')
         if marks is None:
             return x
@@ -439,25 +441,25 @@ class GlobalTokensInStack(StackFeature):
         marks = as_mask(marks, 'global_mask', x.shape[0], None, like=x)
         if marks.shape[1] > call.tokens:
             raise ValueError(f'`global_mask` got {marks.shape[1]} tokens, there are {call.tokens}')
-        call.own(self).marks = F.pad(marks, (0, call.tokens - marks.shape[1]))[:, call.held :]
+        call.ctx(self).marks = F.pad(marks, (0, call.tokens - marks.shape[1]))[:, call.cache_len :]
         return x
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
-        marks = getattr(call.own(self), 'marks', None)
+        marks = getattr(call.ctx(self), 'marks', None)
         return inputs if marks is None or not reads_marks(layer) else {**inputs, 'global_mask': marks}
 
 
 def reads_marks(layer: Any) -> bool:
     """Whether a layer has a pattern with Global('mask')."""
-    on = getattr(layer[1], 'features', None) if layer.kind == 'a' else None
-    found = None if on is None else on.find(SparsePattern)
+    features = getattr(layer[1], 'features', None) if layer.kind == 'a' else None
+    found = None if features is None else features.find(SparsePattern)
     return found is not None and found.pattern.of_layer(layer[1].layer_number).marked
 
 
 class GlobalTokensInModel(ModelFeature):
     """Pass `global_mask` to the stack. Prepended tokens are not global."""
 
-    takes = {
+    call_inputs = {
         'global_mask': Input(
             'b n, True for global tokens, which attend to all and to which all attend; False beyond its end'
         ),
@@ -467,16 +469,16 @@ class GlobalTokensInModel(ModelFeature):
         marks = call.inputs.get('global_mask')
         if marks is None:
             return inputs
-        if call.spread is not None or (call.leading and call.inputs.get('seq_start_pos') is not None):
+        if call.spread is not None or (call.num_prefix_tokens and call.inputs.get('seq_start_pos') is not None):
             raise ValueError('`global_mask` does not go with tokens that stand between those of the sequence')
         marks = as_mask(marks, 'global_mask', call.like_tokens.shape[0], None, like=call.like_tokens)
-        return {**inputs, 'global_mask': F.pad(marks, (call.leading, 0))}
+        return {**inputs, 'global_mask': F.pad(marks, (call.num_prefix_tokens, 0))}
 
 
 class DrawnInStack(StackFeature):
     """Draw different random blocks in each layer; check that there are enough layers for alternating patterns."""
 
-    serves = ('sparse_pattern', 'local_pattern')
+    enabled_by = ('sparse_pattern', 'local_pattern')
 
     def wrap(self, branch: nn.Module, kind: Any, index: int) -> nn.Module:
         for module in branch.modules():

@@ -14,7 +14,7 @@ from x_transformers.features.levels import AttentionFeature, StackFeature, uses
 from x_transformers.features.positions import KeepsPrecision, angles_at
 from x_transformers.features.rotary import with_heads
 from x_transformers.flags import ConfigError, Input, flag
-from x_transformers.flags.checks import is_floating, pair_of
+from x_transformers.flags.checks import get_pair, is_floating
 from x_transformers.kernels.dense import tile_heads
 
 
@@ -67,16 +67,16 @@ class Polar(AttentionFeature):
     """
 
     paper = 'PoPE, arXiv:2509.10534'
-    takes = {
+    call_inputs = {
         'polar_pos_emb': Input(
             '(angles (1 or b) j d, shifts of the keys h 1 d)',
-            pair_of('(angles, shifts), tensors', is_floating, is_floating),
+            get_pair('(angles, shifts), tensors', is_floating, is_floating),
         ),
     }
-    cuts = {}
-    input_cuts = {'polar_pos_emb': (None, 'h i d')}
+    tp_shards = {}
+    tp_input_shards = {'polar_pos_emb': (None, 'h i d')}
 
-    def place(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
+    def rotate(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
         given = call.inputs.get('polar_pos_emb')
         if given is None:
             return qk
@@ -89,7 +89,7 @@ class Polar(AttentionFeature):
         angles = with_heads(angles[..., angles.shape[-2] - k.shape[-2] :, :], q)
         return self.turned(q, call.of_queries(angles, -2)), self.shifted(k, angles + shift)
 
-    def stored_keys(self, k: Tensor, call: Any) -> Tensor:
+    def extra_keys(self, k: Tensor, call: Any) -> Tensor:
         """Keys that no token gave have no position, only the shift."""
         given = call.inputs.get('polar_pos_emb')
         return k if given is None else self.shifted(k, given[1])
@@ -116,15 +116,15 @@ class InfusedPositions(AttentionFeature):
     """Add sinusoids of the positions to the inputs of queries and keys, not to the input of the values."""
 
     paper = 'Shortformer, arXiv:2012.15832'
-    takes = {
+    call_inputs = {
         'infused_positions': Input(
             '(module from positions to vectors, positions j | b j)',
-            pair_of('(module, positions)', callable, torch.is_tensor),
+            get_pair('(module, positions)', callable, torch.is_tensor),
         ),
     }
-    cuts = {}
+    tp_shards = {}
 
-    def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv_inputs(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         given = call.inputs.get('infused_positions')
         if given is None:
             return qkv
@@ -164,7 +164,7 @@ class PolarPositions(StackFeature):
     def setup(self, host: Any) -> None:
         self.module = PolarEmbedding(host.attn_dim_head, host.attn_heads, bool(self.polar_bias_uniform_init))
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if call.shared['a'].get('polar_pos_emb') is None:
             call.shared['a']['polar_pos_emb'] = self.module(call.key_positions(x))
         return x
@@ -188,6 +188,6 @@ class PositionInfused(StackFeature):
             )
         self.module = InfusedSinusoids(host.dim)
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         call.shared['a']['infused_positions'] = (self.module, call.key_positions(x))
         return x

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.checks import as_mask, check_vectors, checked
 from x_transformers.features.feedforward import ACTIVATIONS
-from x_transformers.flags import ConfigError, Configurable, a_mapping, boolean, count, none, one_of, size
+from x_transformers.flags import ConfigError, Configurable, boolean, count, mapping, none, one_of, size
 
 
 class PooledHead(nn.Sequential):
@@ -54,7 +54,7 @@ class Pool(Configurable):
             bool | None, 'blocks with norms, residuals and feedforwards; None: if `depth` is above 1', boolean | none
         ] = None,
         squeeze_output: Annotated[bool | None, 'drop the axis of a single query', boolean | none] = None,
-        attn_kwargs: Annotated[dict | None, 'further keywords of the attention', a_mapping | none] = None,
+        attn_kwargs: Annotated[dict | None, 'further keywords of the attention', mapping | none] = None,
     ) -> None:
         super().__init__()
         blocks = depth > 1 if use_transformer_blocks is None else bool(use_transformer_blocks)

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.checks import check_offset, check_range, is_past, positions_from
-from x_transformers.core.modes import at_least_float, transformed, widest
+from x_transformers.core.checks import check_offset, check_range, is_above, make_positions
+from x_transformers.core.modes import at_least_float, is_transformed, promote_dtypes
 from x_transformers.features.norms import l2norm
 from x_transformers.flags import ConfigError
 
@@ -25,7 +25,7 @@ def angles_at(pos: Tensor, frequencies: Tensor, dtype: torch.dtype, divisor: flo
 
     A product in float32 is wrong by 1e-2 at position 1e6, so it is formed in float64, and reduced before it is cast.
     """
-    wide = widest(pos.device)
+    wide = promote_dtypes(pos.device)
     angles = pos.to(wide) * frequencies.to(wide) / divisor
     return angles if dtype == torch.float64 else angles.remainder(2 * math.pi).to(dtype)
 
@@ -37,7 +37,7 @@ DENOMINATORS = {'d': 0, 'half_minus_1': 1}
 def sinusoids(pos: Tensor, dim: int, theta: float, denominator: str, dtype: torch.dtype) -> Tensor:
     """Sines, then cosines, of positions (...):  ... d.  arXiv:1706.03762, where they alternate"""
     half = dim // 2
-    places = torch.arange(half, device=pos.device, dtype=widest(pos.device))
+    places = torch.arange(half, device=pos.device, dtype=promote_dtypes(pos.device))
     frequencies = theta ** -(places / (half - DENOMINATORS[denominator]))
     angles = angles_at(pos.unsqueeze(-1), frequencies, dtype)
     return torch.cat((angles.sin(), angles.cos()), dim=-1)
@@ -81,7 +81,7 @@ class Placed(nn.Module):
 
 def is_traced() -> bool:
     """Return True if new tensors are not ordinary ones, and must not outlive the call."""
-    return bool(torch.compiler.is_compiling() or transformed() or torch._C._len_torch_dispatch_stack())
+    return bool(torch.compiler.is_compiling() or is_transformed() or torch._C._len_torch_dispatch_stack())
 
 
 def constant(values: tuple[float, ...], device: Any, dtype: torch.dtype) -> Tensor:
@@ -105,7 +105,7 @@ def positions_of(
 ) -> Tensor:
     """Positions (n,) or (b n), counted from the first real token of each row, never below 0."""
     if pos is None:
-        pos = positions_from(offset, length, device)
+        pos = make_positions(offset, length, device)
     return pos if seq_start_pos is None else (pos - seq_start_pos[:, None]).clamp(min=0)
 
 
@@ -137,7 +137,7 @@ class AbsolutePositionalEmbedding(nn.Module):
         length = x.shape[1]
         if type(offset) is not int:
             check_offset(offset, 'offset')
-        if pos is None and is_past(offset + length, self.max_seq_len):
+        if pos is None and is_above(offset + length, self.max_seq_len):
             raise ValueError(
                 f'the sequence has {int(offset + length)} tokens, more than the table of absolute positions, '
                 f'`max_seq_len={self.max_seq_len}`'

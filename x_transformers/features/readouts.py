@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.modes import at_least_float
-from x_transformers.core.nets import check_reads_front, sees_later
+from x_transformers.core.nets import attends_to_later, check_reads_front
 from x_transformers.core.own_modules import known_stack
 from x_transformers.features.embeddings import TokenEmbedding, mean_of_real
 from x_transformers.features.feedforward import ACTIVATIONS
@@ -26,9 +26,9 @@ from x_transformers.flags import (
     boolean,
     count,
     flag,
+    mapping_with_keys,
     none,
     number,
-    of_keys,
     one_of,
     positive,
     size,
@@ -37,7 +37,7 @@ from x_transformers.flags import (
 from x_transformers.training.token_loss import BY_TOKEN, LINEAR_HEADS, Linear, SplitHead, split_head
 
 an_activation = one_of(*ACTIVATIONS)
-transform_options = of_keys(
+transform_options = mapping_with_keys(
     dim=size | none, activation=an_activation, bias=boolean, norm=one_of('layer', 'rms', None), norm_bias=boolean,
     eps=positive | none,
 ) | none  # fmt: skip
@@ -55,7 +55,7 @@ def build_head(model: Any, given: nn.Module | None) -> nn.Module | None:
     """Return the output head of a model, from hidden states to logits, or None for a model of embeddings."""
     own = (('to_logits', given), ('logits_dim', model.logits_dim), ('logits_bias', model.logits_bias or None))
     requested = [name for name, value in own if value is not None]
-    requested += [next(iter(feature.flags)) for feature in model.features.at.get('readout', ())]
+    requested += [next(iter(feature.flags)) for feature in model.features.by_stage.get('readout', ())]
     if model.return_only_embed:
         if requested:
             warn_once(f'`{requested[0]}` has no effect beside `return_only_embed`: there is no head')
@@ -64,7 +64,7 @@ def build_head(model: Any, given: nn.Module | None) -> nn.Module | None:
         raise ConfigError(f'`to_logits` and `{requested[1]}` both make the head, set only one')
     if given is not None:
         return given
-    return model.features.pick('readout', model._new_head)()
+    return model.features.select('readout', model._new_head)()
 
 
 class TiedReadout(nn.Module):
@@ -140,7 +140,7 @@ class TieEmbedding(ModelFeature):
         'with `l2norm_embed`, use the normalized table for the logits; False, as in the original: the stored one',
     )
     clashes = {'num_output_heads': 'there is only one table of token embeddings'}
-    settles = ('tie_embedding_scale',)
+    sets_on_module = ('tie_embedding_scale',)
 
     def readout(self) -> nn.Module:
         host = self.host
@@ -196,7 +196,7 @@ class HeadTransform(ModelFeature):
         example=dict(activation='tanh'),
     )  # fmt: skip
     stored_as = {'module': 'head_transform'}
-    settles = ('dim_readout',)
+    sets_on_module = ('dim_readout',)
     by_token = True
 
     @classmethod
@@ -207,7 +207,7 @@ class HeadTransform(ModelFeature):
         host.dim_readout = self.head_transform.get('dim') or host.dim
         self.module = transform_to(host.dim, self.head_transform)
 
-    def spread(self, x: Tensor, call: Any) -> Tensor:
+    def head_input(self, x: Tensor, call: Any) -> Tensor:
         return self.module(x)
 
 
@@ -281,7 +281,7 @@ class MixtureOfSoftmax(ModelFeature):
     mixture_of_softmax_k = flag(4, 'number k of softmaxes', size, example=2)
     clashes = {'num_output_heads': 'a mixture needs a single output head'}
     stored_as = {'expand': 'to_mixture', 'combine': 'combine_mixture'}
-    settles = ('output_is_log_prob',)
+    sets_on_module = ('output_is_log_prob',)
     by_token = True
 
     def setup(self, host: Any) -> None:
@@ -295,13 +295,13 @@ class MixtureOfSoftmax(ModelFeature):
         )
         self.combine = nn.Linear(dim, self.mixture_of_softmax_k, bias=False)
 
-    def spread(self, x: Tensor, call: Any) -> Tensor:
+    def head_input(self, x: Tensor, call: Any) -> Tensor:
         combined = self.combine(x)
-        call.own(self).mixture = combined.to(at_least_float(combined.dtype)).log_softmax(dim=-1)
+        call.ctx(self).mixture = combined.to(at_least_float(combined.dtype)).log_softmax(dim=-1)
         return self.expand(x)
 
     def logits(self, logits: Tensor, call: Any) -> Tensor:
-        mixture = call.own(self).mixture.unsqueeze(-1)
+        mixture = call.ctx(self).mixture.unsqueeze(-1)
         mixed = mixture + logits.to(mixture.dtype).log_softmax(dim=-1)
         return mixed.logsumexp(dim=-2).clamp(min=math.log(1e-20)).to(logits.dtype)
 
@@ -346,19 +346,21 @@ class PoolByAttention(ModelFeature):
 
     def pool(self, x: Tensor, call: Any) -> Tensor:
         if known_stack(self.host.attn_layers).sees_future or call.keeps:
-            call.trace.attn_pooled_tokens = self.module(x, mask=call.tokens_mask(x))
+            call.intermediates.attn_pooled_tokens = self.module(x, mask=call.make_token_mask(x))
         return x
 
-    def answer(self, out: Any, x: Tensor, call: Any) -> Any:
-        replaces = known_stack(self.host.attn_layers).sees_future and out is call.trace.logits and out is not None
-        return call.trace.attn_pooled_tokens if replaces else out
+    def model_output(self, out: Any, x: Tensor, call: Any) -> Any:
+        replaces = (
+            known_stack(self.host.attn_layers).sees_future and out is call.intermediates.logits and out is not None
+        )
+        return call.intermediates.attn_pooled_tokens if replaces else out
 
 
 class NextEmbedHead(ModelFeature):
     """An additional head that predicts the embedding of the next token."""
 
     add_continuous_pred_head = flag(False, 'add a head that predicts the embedding of the next token')
-    takes = {'return_next_embed_pred': Input('True to return (output, (predicted embeddings, embeddings))')}
+    call_inputs = {'return_next_embed_pred': Input('True to return (output, (predicted embeddings, embeddings))')}
     stored_as = {'predict': 'to_next_embed_pred'}
     by_token = True
 
@@ -367,10 +369,10 @@ class NextEmbedHead(ModelFeature):
             nn.Linear(host.dim, host.dim, bias=False), nn.SiLU(), nn.Linear(host.dim, host.emb_dim, bias=False)
         )
 
-    def answer(self, out: Any, x: Tensor, call: Any) -> Any:
+    def model_output(self, out: Any, x: Tensor, call: Any) -> Any:
         if not call.inputs.get('return_next_embed_pred'):
             return out
-        return out, (self.predict(x), call.trace.initial_embeds)
+        return out, (self.predict(x), call.intermediates.initial_embeds)
 
 
 class Pooler(ModelFeature):
@@ -388,14 +390,14 @@ class Pooler(ModelFeature):
     refuses = {'documents': 'it pools all documents at once'}
     pooler = flag(
         None, 'a dict that describes how `return_pooled` computes one vector per sequence',
-        of_keys(
+        mapping_with_keys(
             token=one_of('first', 'last', 'eos', 'mean'), dim=size | none, activation=an_activation | none,
             bias=boolean, eos=count | none, instead=one_of('first', 'last'),
         ) | none,
         example=dict(token='last', dim=6, activation='tanh'),
     )  # fmt: skip
     always = False
-    takes = {'return_pooled': Input('True to return (output, pooled b d)')}
+    call_inputs = {'return_pooled': Input('True to return (output, pooled b d)')}
     clashes = {
         'use_cls_token': 'the output no longer contains the tokens of the sequence',
         'average_pool_embed': 'the output no longer contains the tokens of the sequence',
@@ -409,31 +411,31 @@ class Pooler(ModelFeature):
 
     def setup(self, host: Any) -> None:
         own, self.linear = self.pooler, nn.Identity()
-        self.token, self.instead = token_of(own.get('token'), host.attn_layers, "`token='first'` of `pooler`")
+        self.token, self.instead = get_token(own.get('token'), host.attn_layers, "`token='first'` of `pooler`")
         self.instead = own.get('instead', self.instead)
         if own.get('dim') is not None:
             self.linear = nn.Linear(host.dim, own['dim'], bias=bool(own.get('bias', True)))
         name = own.get('activation')
         self.activation = nn.Identity() if name is None else ACTIVATIONS[name]()
 
-    def answer(self, out: Any, x: Tensor, call: Any) -> Any:
+    def model_output(self, out: Any, x: Tensor, call: Any) -> Any:
         if not call.inputs.get('return_pooled'):
             return out
         if call.continues:
             raise ValueError('`return_pooled` does not go with `cache`: it pools all tokens')
-        x = x[:, x.shape[1] - call.new :]
+        x = x[:, x.shape[1] - call.new_len :]
         return out, self.activation(self.linear(self.pooled(x, call)))
 
     def pooled(self, x: Tensor, call: Any) -> Tensor:
         """From hidden states (b n d) to one (b d)."""
-        real = call.tokens_mask(x)
+        token_mask = call.make_token_mask(x)
         if self.token == 'mean':
-            return mean_of_real(x, real)
-        at = place_of(self.token, call.like_tokens, real, self.pooler.get('eos'), self.instead)
+            return mean_of_real(x, token_mask)
+        at = get_place(self.token, call.like_tokens, token_mask, self.pooler.get('eos'), self.instead)
         return x[torch.arange(x.shape[0], device=x.device), at]
 
 
-def token_of(token: str | None, stack: Any, written: str = "`token='first'`") -> tuple[str, str]:
+def get_token(token: str | None, stack: Any, written: str = "`token='first'`") -> tuple[str, str]:
     """Return which token a sequence is read from, and which one where a row lacks it.
 
     Args:
@@ -444,13 +446,13 @@ def token_of(token: str | None, stack: Any, written: str = "`token='first'`") ->
     Raises:
         ConfigError: The first one, where that has seen nothing.
     """
-    front = 'first' if sees_later(stack) else 'last'
+    front = 'first' if attends_to_later(stack) else 'last'
     if token == 'first':
         check_reads_front(stack, written, "take 'last', 'mean', or an Encoder")
     return token or front, front
 
 
-def place_of(token: str, ids: Tensor, real: Tensor | None, eos: int | None, instead: str = 'first') -> Tensor:
+def get_place(token: str, ids: Tensor, token_mask: Tensor | None, eos: int | None, instead: str = 'first') -> Tensor:
     """Return where the token of each row stands, (b).
 
     Args:
@@ -460,7 +462,7 @@ def place_of(token: str, ids: Tensor, real: Tensor | None, eos: int | None, inst
         eos: The id of 'eos'; None for the largest one.
         instead: What is read in place of 'eos' in a row without it; in place of 'last_eos' it is the last token.
     """
-    shown = torch.ones(ids.shape[:2], dtype=torch.bool, device=ids.device) if real is None else real
+    shown = torch.ones(ids.shape[:2], dtype=torch.bool, device=ids.device) if token_mask is None else token_mask
     if token == 'first':
         return shown.byte().argmax(dim=1)
     if token == 'last':
@@ -469,7 +471,7 @@ def place_of(token: str, ids: Tensor, real: Tensor | None, eos: int | None, inst
         return ids.masked_fill(~shown, -1).argmax(dim=1)
     ends = (ids == eos) & shown
     has = ends.any(dim=1, keepdim=True)
-    found = place_of('first' if token == 'eos' else 'last', ids, torch.where(has, ends, shown), None)
+    found = get_place('first' if token == 'eos' else 'last', ids, torch.where(has, ends, shown), None)
     if token == 'last_eos' or instead == 'first':
         return found
-    return torch.where(has.squeeze(1), found, place_of(instead, ids, shown, None))
+    return torch.where(has.squeeze(1), found, get_place(instead, ids, shown, None))

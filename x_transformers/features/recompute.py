@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.modes import is_hooked, may_get_others, transformed
-from x_transformers.core.notes import Notes
-from x_transformers.core.recompute import ModuleSnapshot, Surroundings, outside_of_vmap, recompute
-from x_transformers.core.rows import noise_state, replayed
+from x_transformers.core.modes import is_hooked, is_transformed, may_get_others
+from x_transformers.core.notes import FeatureContext
+from x_transformers.core.recompute import GradAndCastMode, ModuleSnapshot, leave_vmap, recompute
+from x_transformers.core.rows import noise_state, replay_noise
 from x_transformers.features.layouts import ParallelBlock
 from x_transformers.features.levels import StackFeature
-from x_transformers.flags import ConfigError, Features, boolean, count, flag, one_of, shown
+from x_transformers.flags import ConfigError, Features, boolean, count, flag, format_value, one_of
 
 Run = Callable[[Tensor, Any, Sequence[int]], Tensor]
 
@@ -42,19 +42,19 @@ class CheckpointLayers(StackFeature):
         boolean | count,
         example=True,
     )
-    only_trains = True
-    cuts = {}
+    training_only = True
+    tp_shards = {}
 
     @classmethod
     def variant(cls, values: Mapping[str, Any]) -> type[CheckpointLayers]:
         return CheckpointRuns if values.get('act_halting') else cls
 
-    def through(self, run: Run, x: Tensor, call: Any) -> Tensor:
+    def execute_layers(self, run: Run, x: Tensor, call: Any) -> Tensor:
         return self.segments(run, x, call, range(len(call.order)))
 
     def segments(self, run: Run, x: Tensor, call: Any, steps: Sequence[int]) -> Tensor:
         """Run some steps, of which only the inputs of segments are kept."""
-        if not (self.host.training and torch.is_grad_enabled()) or transformed():
+        if not (self.host.training and torch.is_grad_enabled()) or is_transformed():
             return run(x, call, steps)
         length = int(self.checkpoint_layers)  # True is one
         for start in range(0, len(steps), length):
@@ -67,7 +67,7 @@ class CheckpointLayers(StackFeature):
 
         def segment(now: Callable[[Any], Any], x: Tensor) -> tuple[Tensor, Any]:
             own = before.fork()
-            return by(run, stack, now)(x, own, steps), own
+            return recompute_by(run, stack, now)(x, own, steps), own
 
         kept = None
         if not torch.compiler.is_compiling():
@@ -76,18 +76,18 @@ class CheckpointLayers(StackFeature):
             kept = ModuleSnapshot(
                 stack, without=[layer for index, layer in enumerate(stack.layers) if index not in own]
             )
-        x, own = recompute(segment, x, kept=kept, reads=() if kept is None else call.beside())
-        call.adopt(own)
+        x, own = recompute(segment, x, kept=kept, reads=() if kept is None else call.side_inputs())
+        call.merge_from(own)
         return x
 
 
 class CheckpointRuns(CheckpointLayers):
     """The same where another feature says how layers run, and asks for `segments`."""
 
-    through: Any = None
+    execute_layers: Any = None
 
 
-def by(run: Run, stack: nn.Module, now: Callable[[Any], Any]) -> Run:
+def recompute_by(run: Run, stack: nn.Module, now: Callable[[Any], Any]) -> Run:
     """What runs the layers of a stack, for the stack as `now` gives it."""
     here = now(stack)
     if here is stack:
@@ -141,7 +141,7 @@ class Reversible(StackFeature):
         one_of('mean', 'concat_norm'),
         example='concat_norm',
     )
-    settles = ('dim',)  # while the final norm is built
+    sets_on_module = ('dim',)  # while the final norm is built
     clashes = {
         'checkpoint_layers': 'no activations are stored between the layers anyway',
         'only_attn': 'the second stream is updated by the feedforwards',
@@ -169,7 +169,9 @@ class Reversible(StackFeature):
     def residual(self, dim: int, layer_index: int, **options: Any) -> nn.Module:
         for name, value in options.items():
             if value is True or value not in (None, False, 1.0):
-                raise ConfigError(f'`reversible` does not go with `{name}`, got {shown(value)}: streams are plain sums')
+                raise ConfigError(
+                    f'`reversible` does not go with `{name}`, got {format_value(value)}: streams are plain sums'
+                )
         return Coupled(int(self.host.layer_types[layer_index] == 'f'))
 
     def norms(self, norms: tuple[Any, ...], kind: str, index: int) -> tuple[Any, ...]:
@@ -182,21 +184,21 @@ class Reversible(StackFeature):
         finally:
             host.dim = width
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         return torch.cat((x, x), dim=-1)
 
-    def through(self, run: Run, x: Tensor, call: Any) -> Tensor:
-        on, transform = run.args
+    def execute_layers(self, run: Run, x: Tensor, call: Any) -> Tensor:
+        features, transform = run.args
         if transform is not None:
             raise ValueError('`transform_block_inputs` does not go with `reversible`: blocks have two streams')
         steps = range(len(call.order))
-        x = self.kept_at_the_end(on, x, call) if self.saves(x, call) else run(x, call, steps)
+        x = self.kept_at_the_end(features, x, call) if self.saves(x, call) else run(x, call, steps)
         if self.norms_both:
-            call.own(self).streams = x
+            call.ctx(self).streams = x
         return mean_of_halves(x)
 
-    def close(self, x: Tensor, call: Any) -> Tensor:
-        return call.own(self).streams if self.norms_both else x
+    def stack_output(self, x: Tensor, call: Any) -> Tensor:
+        return call.ctx(self).streams if self.norms_both else x
 
     def finish(self, x: Tensor, call: Any) -> Tensor:
         x = call.norm(self.host.final_norm, x)
@@ -205,7 +207,7 @@ class Reversible(StackFeature):
     def saves(self, x: Tensor, call: Any) -> bool:
         """Whether a backward pass may come that computes the streams back."""
         stack = self.host
-        if not (stack.training and torch.is_grad_enabled()) or torch.compiler.is_compiling() or transformed():
+        if not (stack.training and torch.is_grad_enabled()) or torch.compiler.is_compiling() or is_transformed():
             return False
         if call.keeps or call.cache is not None or any(map(callable, call.inputs.values())):
             return False
@@ -214,9 +216,9 @@ class Reversible(StackFeature):
         # the hook of a parameter would change its gradient layer by layer, and once more at the end
         return all(p.is_leaf and not p._backward_hooks for p in stack.parameters()) and owns_what_learns(stack)
 
-    def kept_at_the_end(self, on: Features, x: Tensor, call: Any) -> Tensor:
-        run = Replay(self.host, on, x, call)
-        x, *losses = ThereAndBack.apply(run, x, *run.parameters, *run.beside)
+    def kept_at_the_end(self, features: Features, x: Tensor, call: Any) -> Tensor:
+        run = Replay(self.host, features, x, call)
+        x, *losses = ThereAndBack.apply(run, x, *run.parameters, *run.side_inputs)
         named = AuxLosses()
         named.by_name = dict(zip(run.losses, losses, strict=True))
         named.hand_on()
@@ -240,12 +242,12 @@ class Replay:
 
     stack: Any
 
-    def __init__(self, stack: Any, on: Features, x: Tensor, call: Any) -> None:
-        self.stack, self.on, self.call, self.device = stack, on, call, x.device
-        self.before = call.with_beside(call.beside())
-        self.kept, self.surroundings = ModuleSnapshot(stack), Surroundings(x.device.type)
+    def __init__(self, stack: Any, features: Features, x: Tensor, call: Any) -> None:
+        self.stack, self.features, self.call, self.device = stack, features, call, x.device
+        self.before = call.replace_side_inputs(call.side_inputs())
+        self.kept, self.surroundings = ModuleSnapshot(stack), GradAndCastMode(x.device.type)
         self.parameters = [parameter for parameter in stack.parameters() if parameter.requires_grad]
-        self.beside = call.beside()
+        self.side_inputs = call.side_inputs()
         own = {id(parameter) for layer in stack.current_layers() for parameter in layer.parameters()}
         self.shared = [parameter for parameter in self.parameters if id(parameter) not in own]
         self.noise: list[tuple[Tensor, ...]] = []
@@ -254,19 +256,19 @@ class Replay:
 
     def forwards(self, x: Tensor) -> tuple[Tensor, ...]:
         """The last streams, and the losses that layers added."""
-        call, on, last = self.call, self.on, None
+        call, features, last = self.call, self.features, None
         layers = self.stack.current_layers()
         with AuxLosses() as losses:
             for step, index in enumerate(call.order):
                 self.noise.append(last := self.noise_now(last))
                 own = call.at_step(step)
-                if on.collect('skips', layers[index], own):
+                if features.collect('should_skip', layers[index], own):
                     self.left_out.add(step)
                 else:
-                    x = layers[index](x, own, on)
+                    x = layers[index](x, own, features)
                 self.refuse_notes(own)
         call.step = len(call.order) - 1
-        self.kept.ran()
+        self.kept.note_own_changes()
         self.losses = tuple(losses.by_name)
         return x, *losses.by_name.values()
 
@@ -276,8 +278,8 @@ class Replay:
         return last if last is not None and all(map(torch.equal, now, last)) else now
 
     def refuse_notes(self, own: Any) -> None:
-        before = self.call.notes
-        if not all(note.is_still(before.get(kind, Notes())) for kind, note in own.notes.items()):
+        before = self.call.contexts
+        if not all(note.is_unchanged(before.get(kind, FeatureContext())) for kind, note in own.contexts.items()):
             raise ValueError(
                 '`reversible` does not go with a feature that notes something from layer to layer in `call.own(self)`: '
                 'each layer is computed again by itself'
@@ -287,9 +289,9 @@ class Replay:
         self, x: Tensor, beside: Sequence[Tensor], grad: Tensor, of_losses: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor | None]]:
         """The gradients of the first streams, and of `parameters` and `beside`, from those of the last."""
-        layers, on = self.kept.now(self.stack).current_layers(), self.kept.now(self.on)
+        layers, features = self.kept.restored(self.stack).current_layers(), self.kept.restored(self.features)
         leaves = [t.detach().requires_grad_(t.requires_grad) for t in beside]
-        before = self.before.with_beside(leaves)
+        before = self.before.replace_side_inputs(leaves)
         learning = [leaf for leaf in leaves if leaf.requires_grad]
         streams = list(x.chunk(2, dim=-1))
         grads: list[Any] = list(grad.chunk(2, dim=-1))
@@ -300,7 +302,7 @@ class Replay:
             layer, own = layers[before.order[step]], before.at_step(step)
             writes = layer[2].writes
             read = streams[1 - writes].detach().requires_grad_()
-            out, losses = self.once_more(read, layer, own, on, step)
+            out, losses = self.once_more(read, layer, own, features, step)
             wanted = [read, *(p for p in layer.parameters() if p.requires_grad), *self.shared, *learning]
             outs = [(out, grads[writes].to(out.dtype))]
             outs += [(losses[n], g) for n, g in zip(self.losses, of_losses, strict=True) if n in losses]
@@ -312,13 +314,13 @@ class Replay:
         return torch.cat(grads, dim=-1), [found.get(id(t)) for t in (*self.parameters, *leaves)]
 
     def once_more(
-        self, read: Tensor, layer: Any, own: Any, on: Features, step: int
+        self, read: Tensor, layer: Any, own: Any, features: Features, step: int
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """What a layer adds, and its losses, as the first time."""
-        noise, gathered = replayed(self.noise[step], self.device), AuxLosses(again=True)
-        with outside_of_vmap(), self.surroundings.back(), noise, gathered as losses:
-            on.collect('skips', layer, own)  # draws what it drew before
-            return layer.branch(read, own, on), losses.by_name
+        noise, gathered = replay_noise(self.noise[step], self.device), AuxLosses(again=True)
+        with leave_vmap(), self.surroundings.restore(), noise, gathered as losses:
+            features.collect('should_skip', layer, own)  # draws what it drew before
+            return layer.branch(read, own, features), losses.by_name
 
 
 def gradients(pairs: Sequence[tuple[Tensor, Tensor]], wanted: Sequence[Tensor]) -> Sequence[Tensor | None]:

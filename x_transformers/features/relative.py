@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.modes import accurate, at_least_float, is_exporting, product
-from x_transformers.core.rows import Pointwise, Rows, of_each, summable
+from x_transformers.core.modes import at_least_float, is_exporting, precise_matmul, to_float
+from x_transformers.core.rows import BlockwiseTerm, Pointwise, make_axis_lookup, summable
 from x_transformers.features.biases import distances
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.positions import sinusoids
 from x_transformers.flags import ConfigError, Input, count, flag, none, size
-from x_transformers.flags.checks import is_floating, pair_of
+from x_transformers.flags.checks import get_pair, is_floating
 
 Heads = tuple[Tensor, Tensor, Tensor]
 
@@ -31,37 +31,37 @@ class ShawKeys(AttentionFeature):
     shaw_max_distance = flag(16, 'maximum distance m: larger distances use its vector', count, example=3)
     stored_as = {'table': 'shaw_k'}
     refuses = {'cross-attention': 'its distances are between tokens of one sequence'}
-    cuts = {}
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         self.table = nn.Parameter(torch.randn(2 * self.shaw_max_distance + 1, host.dim_key) * 0.02)
 
-    def bias(self, call: Any) -> Rows:
+    def bias(self, call: Any) -> BlockwiseTerm:
         if call.context is not None:
             raise ValueError(f'`shaw_rel_pos` does not go with a context: {self.reason("cross-attention")}')
-        own = call.own(self)
+        own = call.ctx(self)
         q_pos, k_pos, most = call.q_pos, call.k_pos, self.shaw_max_distance
 
         def of(rows: slice, keys: slice) -> Tensor:
-            index = clipped(q_pos[..., rows], k_pos[..., keys], most)
+            index = clip_distance(q_pos[..., rows], k_pos[..., keys], most)
             known = own.products[..., rows, :]
             return known.gather(-1, index.expand(*known.shape[:-1], -1))
 
         def entry() -> Pointwise:
-            known, of_query, of_key = summable(own.products), of_each(q_pos), of_each(k_pos)
+            known, of_query, of_key = summable(own.products), make_axis_lookup(q_pos), make_axis_lookup(k_pos)
             return lambda b, h, i, j: known[b, h, i, (of_key(b, j) - of_query(b, i)).clamp(-most, most) + most]
 
         learns = self.table.requires_grad or call.x.requires_grad
-        return Rows(of, learns=learns, entry=entry if k_pos.ndim < 3 else None)
+        return BlockwiseTerm(of, learns=learns, entry=entry if k_pos.ndim < 3 else None)
 
-    def enter(self, qkv: Heads, call: Any) -> Heads:
+    def pre_attention(self, qkv: Heads, call: Any) -> Heads:
         q = qkv[0]
         if q.shape[-1] != self.table.shape[-1]:
             raise ValueError(
                 f'`shaw_rel_pos` got queries of width {q.shape[-1]}, its vectors have {self.table.shape[-1]}: '
                 f'it does not go with `polar_pos_emb`, which doubles them'
             )
-        call.own(self).products = product(q * call.scale, self.table.to(q.dtype).mT)
+        call.ctx(self).products = precise_matmul(q * call.scale, self.table.to(q.dtype).mT)
         return qkv
 
 
@@ -74,10 +74,10 @@ class ShawValues(AttentionFeature):
     paper = ShawKeys.paper
     shaw_rel_values = flag(True, 'also add vectors to the values; if False, the fused kernel can be used')
     stored_as = {'table': 'shaw_v'}
-    options = {'shaw_rel_values': 'shaw_rel_pos'}
+    requires_flag = {'shaw_rel_values': 'shaw_rel_pos'}
     clashes = {'laser': 'it attends to exponentials of the values, to which no vectors can be added'}
     row_wise = True
-    cuts = {}
+    tp_shards = {}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -86,14 +86,14 @@ class ShawValues(AttentionFeature):
     def setup(self, host: Any) -> None:
         self.table = nn.Parameter(torch.randn(len(host.shaw_k), host.shape.dim_value) * 0.02)
 
-    def gathered(self, out: Tensor, attn: Tensor, call: Any) -> Tensor:
-        index = clipped(call.q_pos, call.k_pos, len(self.table) // 2)
-        attn = accurate(attn[..., attn.shape[-1] - call.keys :])
+    def weighted_values(self, out: Tensor, attn: Tensor, call: Any) -> Tensor:
+        index = clip_distance(call.q_pos, call.k_pos, len(self.table) // 2)
+        attn = to_float(attn[..., attn.shape[-1] - call.keys :])
         sums = attn.new_zeros(*attn.shape[:-1], len(self.table)).scatter_add(-1, index.expand_as(attn), attn)
         return out + sums.to(out.dtype) @ self.table.to(out.dtype)
 
 
-def clipped(q_pos: Tensor, k_pos: Tensor, most: int) -> Tensor:
+def clip_distance(q_pos: Tensor, k_pos: Tensor, most: int) -> Tensor:
     """Which vector belongs to each pair:  broadcasts to b h i j."""
     if k_pos.is_floating_point():
         raise ValueError(f'`pos` got {k_pos.dtype}, it must be whole numbers: each distance has a separate vector')
@@ -142,13 +142,13 @@ class DistanceRescaling(AttentionFeature):
     }
     clashes = {'l2_distance': 'all its scores are negative, so that ReLU would set them to zero'}
     row_wise = True
-    cuts = {'slopes': (0, 'heads'), 'bounds': (0, 'heads')}
+    tp_shards = {'slopes': (0, 'heads'), 'bounds': (0, 'heads')}
 
     def setup(self, host: Any) -> None:
         self.slopes = nn.Parameter(torch.linspace(-1, 1, host.shape.heads) / 8)
         self.bounds = nn.Parameter(torch.ones(host.shape.heads))
 
-    def enter(self, qkv: Heads, call: Any) -> Heads:
+    def pre_attention(self, qkv: Heads, call: Any) -> Heads:
         if call.context is not None:
             raise ValueError(f'`da_pos_rescale` does not go with a context: {self.reason("cross-attention")}')
         return qkv
@@ -157,23 +157,23 @@ class DistanceRescaling(AttentionFeature):
         distance = distances(call.q_pos, call.k_pos).abs()
         distance = distance if distance.ndim == 4 else distance[:, None] if distance.ndim == 3 else distance[None, None]
         a, b = (t.repeat(sim.shape[1] // len(t)).view(-1, 1, 1) for t in (self.slopes, self.bounds))
-        factor = factor_of(accurate(a) * distance.to(at_least_float(a.dtype)), accurate(b))
+        factor = get_factor(to_float(a) * distance.to(at_least_float(a.dtype)), to_float(b))
         factor = F.pad(factor, (sim.shape[-1] - factor.shape[-1], 0), value=1.0)
         return sim.relu() * factor.to(sim.dtype)
 
     def score_mod(self, call: Any) -> Callable[..., Tensor]:
         a, b, heads, added = summable(self.slopes), summable(self.bounds), len(self.slopes), call.total_keys - call.keys
-        of_query, of_key = of_each(call.q_pos), of_each(call.k_pos)
+        of_query, of_key = make_axis_lookup(call.q_pos), make_axis_lookup(call.k_pos)
 
         def rescaled(score: Tensor, batch: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             distance = (of_query(batch, i) - of_key(batch, (j - added).clamp(min=0))).abs()
-            factor = factor_of(a[h % heads] * distance, b[h % heads])
+            factor = get_factor(a[h % heads] * distance, b[h % heads])
             return score.relu() * (factor if added == 0 else torch.where(j < added, 1.0, factor))
 
         return rescaled
 
 
-def factor_of(r: Tensor, b: Tensor) -> Tensor:
+def get_factor(r: Tensor, b: Tensor) -> Tensor:
     return (1 + b.exp()) * (r - b).sigmoid()
 
 
@@ -210,7 +210,7 @@ class XLPositions(AttentionFeature):
     xl_rel_pos = flag(False, 'add the scores of the queries with sinusoids of the distance (Transformer-XL)')
     xl_rel_pos_untied = flag(True, 'learn u and v in this layer; if False, the stack provides them')
     xl_clamp_len = flag(None, CLAMPED, size | none, example=3)
-    takes = {'xl_vectors': Input('(u, v), each h e', pair_of('(u, v), tensors', is_floating, is_floating))}
+    call_inputs = {'xl_vectors': Input('(u, v), each h e', get_pair('(u, v), tensors', is_floating, is_floating))}
     stored_as = {'matrix': 'xl_r', 'u': 'xl_u', 'v': 'xl_v'}
     refuses = {
         'cross-attention': 'its distances are between tokens of one sequence',
@@ -225,18 +225,18 @@ class XLPositions(AttentionFeature):
         if self.xl_rel_pos_untied:
             self.u, self.v = (vectors(host.shape.heads, host.dim_key) for _ in 'uv')
 
-    def bias(self, call: Any) -> Rows:
+    def bias(self, call: Any) -> BlockwiseTerm:
         if call.context is not None:
             raise ValueError(f'`xl_rel_pos` does not go with a context: {self.reason("cross-attention")}')
         if call.memories and not call.causal and call.inputs.get('order_of_keys') is None:
             raise ValueError('`xl_rel_pos` with memories needs `causal`: earlier tokens have no distance to them')
         if self.xl_clamp_len is not None and call.k_pos.is_floating_point():
             raise ValueError(f'`pos` got {call.k_pos.dtype}, with `xl_clamp_len` it must be whole numbers')
-        own, q_pos, k_pos = call.own(self), call.q_pos, call.k_pos
+        own, q_pos, k_pos = call.ctx(self), call.q_pos, call.k_pos
         # a single query turns faster than all distances go through the matrix
-        in_order = call.in_order('pos', 'index') and call.rows > 1 and not is_exporting()
+        in_order = call.in_order('pos', 'index') and call.q_len > 1 and not is_exporting()
         own.way = 'clamped' if self.xl_clamp_len else 'in order' if in_order else ''
-        behind, n, keys = call.keys - call.rows, call.rows, call.keys
+        behind, n, keys = call.keys - call.q_len, call.q_len, call.keys
 
         def of(rows: slice, cols: slice) -> Tensor:
             q = own.queries[..., rows, :]
@@ -245,11 +245,11 @@ class XLPositions(AttentionFeature):
                 # the table begins with the largest distance, keys - 1
                 first = keys - 1 - last
                 count = rows.stop - rows.start + cols.stop - cols.start - 1
-                return shifted(product(q, own.table.narrow(-2, first, count).mT), cols.stop - cols.start)
+                return shifted(precise_matmul(q, own.table.narrow(-2, first, count).mT), cols.stop - cols.start)
             if own.way == 'clamped':
                 index = distances(q_pos[..., rows], k_pos[..., cols]).clamp(-self.xl_clamp_len, self.xl_clamp_len)
                 index = index[:, None] if index.ndim == 3 else index[(None,) * (4 - index.ndim)]
-                found = product(q, own.table.mT)
+                found = precise_matmul(q, own.table.mT)
                 return found.gather(-1, (self.xl_clamp_len - index).expand(*found.shape[:-1], -1))
             return self.turned(q, q_pos[..., rows], k_pos[..., cols])
 
@@ -257,10 +257,10 @@ class XLPositions(AttentionFeature):
             known = summable(of(slice(0, n), slice(0, keys)))
             return lambda b, h, i, j: known[b, h, i, j]
 
-        return Rows(of, learns=True, entry=entry)
+        return BlockwiseTerm(of, learns=True, entry=entry)
 
-    def meet(self, qk: Pair, call: Any) -> Pair:
-        (q, k), own, given = qk, call.own(self), call.inputs.get('xl_vectors')
+    def pre_kernel(self, qk: Pair, call: Any) -> Pair:
+        (q, k), own, given = qk, call.ctx(self), call.inputs.get('xl_vectors')
         if given is None and not self.xl_rel_pos_untied:
             raise ValueError('`xl_vectors` is missing: a stack gives u and v, a layer alone has `xl_rel_pos_untied`')
         vectors: Any = (self.u, self.v) if self.xl_rel_pos_untied else given
@@ -271,7 +271,7 @@ class XLPositions(AttentionFeature):
         own.queries = (q + v) * call.scale
         if own.way:
             most = self.xl_clamp_len
-            first, last = (call.keys - 1, call.keys - call.rows - call.keys + 1) if most is None else (most, -most)
+            first, last = (call.keys - 1, call.keys - call.q_len - call.keys + 1) if most is None else (most, -most)
             own.table = self.table(torch.arange(first, last - 1, -1, device=q.device), q)
         return q + u, k
 
@@ -334,7 +334,7 @@ class XLPositionsInStack(StackFeature):
         own = {name: getattr(self, name) for name in self.flags}
         return {**own, **flags} if kind == 'a' else flags
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if not self.xl_rel_pos_untied:
             call.shared['a']['xl_vectors'] = (self.u, self.v)
         return x

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.modes import at_least_float, draw_number
-from x_transformers.core.own_modules import for_branch
+from x_transformers.core.own_modules import filter_inputs
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import Scale
 from x_transformers.flags import (
@@ -84,9 +84,9 @@ class OrthogonalResidualUpdate(Residual):
         residual = self.scaled(residual)
         if not self.over_sequence:
             return residual + orthog_project(x, residual)
-        if call is not None and call.real is not None:
-            x = x.masked_fill(~call.real.unsqueeze(-1), 0.0)
-            along = residual.masked_fill(~call.real.unsqueeze(-1), 0.0)
+        if call is not None and call.token_mask is not None:
+            x = x.masked_fill(~call.token_mask.unsqueeze(-1), 0.0)
+            along = residual.masked_fill(~call.token_mask.unsqueeze(-1), 0.0)
         else:
             along = residual
         return residual + orthog_project(x.flatten(1), along.flatten(1)).view_as(x)
@@ -124,10 +124,10 @@ class MVSplitResidualUpdate(nn.Module):
 
     def means(self, t: Tensor, mask: Tensor | None, call: Any) -> Tensor:
         """Over the sequence (b n d), of real tokens:  b 1 d, or b n d if causal."""
-        mask = mask if call is None or call.real is None else call.real[:, -t.shape[1] :]
-        real = t.new_ones(*t.shape[:2], 1) if mask is None else mask.unsqueeze(-1)
+        mask = mask if call is None or call.token_mask is None else call.token_mask[:, -t.shape[1] :]
+        token_mask = t.new_ones(*t.shape[:2], 1) if mask is None else mask.unsqueeze(-1)
         # counts stand beside the sums
-        sums = torch.cat((t.masked_fill(~real.bool(), 0.0), real.to(t.dtype)), dim=-1)
+        sums = torch.cat((t.masked_fill(~token_mask.bool(), 0.0), token_mask.to(t.dtype)), dim=-1)
         sums = sums if t.dtype == torch.float64 else sums.float()
         sums = self.running(sums, call) if self.causal else sums.sum(dim=1, keepdim=True)
         return (sums[..., :-1] / sums[..., -1:].clamp(min=1e-5)).to(t.dtype)
@@ -139,7 +139,7 @@ class MVSplitResidualUpdate(nn.Module):
         if call is None:
             return sums
         state = call.state('sums', call.step)
-        sums = sums if state.rows is None else sums + state.rows[:, -1:]
+        sums = sums if state.vectors is None else sums + state.vectors[:, -1:]
         return state.append(sums)[:, -t.shape[1] :]
 
     def forward(self, x: Tensor, residual: Tensor, mask: Tensor | None = None, call: Any = None, **_: Any) -> Tensor:
@@ -190,7 +190,7 @@ class ShiftTokens(nn.Module):
         if shift_within is not None:
             others = ((shift_within.roll(amount, dims=-1) != shift_within).unsqueeze(-1) for amount in self.shifts)
             moved = [part.masked_fill(other, 0.0) for part, other in zip(moved, others, strict=True)]
-        return self.fn(torch.cat((*moved, parts[-1]), dim=-1)[..., -rows:, :], **for_branch(self.fn, inputs))
+        return self.fn(torch.cat((*moved, parts[-1]), dim=-1)[..., -rows:, :], **filter_inputs(self.fn, inputs))
 
 
 def per_layer(value: Any, layers: int, name: str) -> tuple[Any, ...]:
@@ -202,7 +202,7 @@ def per_layer(value: Any, layers: int, name: str) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def without_scales(flag_name: str, options: dict[str, Any], *scales: str) -> dict[str, Any]:
+def drop_scales(flag_name: str, options: dict[str, Any], *scales: str) -> dict[str, Any]:
     """The options of a residual that has no such scales. Who asked for one is warned."""
     for name in scales:
         if options.get(name) not in (None, False, 1.0):
@@ -228,7 +228,7 @@ class TokenShift(StackFeature):
         example=1,
     )
     stored_as = {}
-    remembers = {'shift': PerToken()}
+    states = {'shift': PerToken()}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -250,7 +250,7 @@ class TokenShift(StackFeature):
         if self.amounts[layer.index] == 0:
             return inputs
         recall = call.state('shift', call.step).append if self.host.causal else None
-        inputs = {**inputs, 'shift_mask': call.real, 'recall': recall}
+        inputs = {**inputs, 'shift_mask': call.token_mask, 'recall': recall}
         documents = call.inputs.get('document_ids')
         return inputs if documents is None else {**inputs, 'shift_within': documents}
 
@@ -277,7 +277,7 @@ class ResidualScale(StackFeature):
         example=True,
     )
     switches = ('scale_residual', 'scale_residual_constant', 'depth_scale_residual')
-    cuts = {}
+    tp_shards = {}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -315,7 +315,7 @@ class OrthogResidual(StackFeature):
     orthog_residual_over_sequence = flag(False, 'treat all tokens as one vector, for weights of x-transformers 2.31')
 
     def residual(self, *args: Any, **options: Any) -> nn.Module:
-        options = without_scales('orthog_residual', options, 'scale_residual_constant')
+        options = drop_scales('orthog_residual', options, 'scale_residual_constant')
         if self.orthog_residual_over_sequence and not self.host.sees_future:
             raise ConfigError('`orthog_residual_over_sequence` does not go with a causal stack: it sees later tokens')
         return OrthogonalResidualUpdate(*args, over_sequence=self.orthog_residual_over_sequence, **options)
@@ -334,10 +334,10 @@ class MVSplitResidual(StackFeature):
     paper = 'arXiv:2605.06169'
     refuses = {'documents': 'its means run across documents', 'some tokens': 'its means are over all tokens'}
     mv_split_residual = flag(False, 'scale the mean over tokens and the deviation from it by separate factors')
-    remembers = {'sums': PerToken()}
+    states = {'sums': PerToken()}
 
     def residual(self, *args: Any, **options: Any) -> nn.Module:
-        options = without_scales('mv_split_residual', options, 'scale_residual', 'scale_residual_constant')
+        options = drop_scales('mv_split_residual', options, 'scale_residual', 'scale_residual_constant')
         return MVSplitResidualUpdate(*args, causal=not self.host.sees_future, **options)
 
 
@@ -351,8 +351,8 @@ class LayerDropout(StackFeature):
         probability | each(Check('a number from 0 to 1', lambda value: is_number(value) and 0 <= value <= 1, 'float')),
         example=0.5,
     )
-    settles = ('layer_dropouts',)
-    only_trains = True
+    sets_on_module = ('layer_dropouts',)
+    training_only = True
     refuses = {'cache in training': 'layers that are skipped at random keep no past'}
 
     @classmethod
@@ -363,7 +363,7 @@ class LayerDropout(StackFeature):
     def setup(self, host: Any) -> None:
         host.layer_dropouts = per_layer(self.layer_dropout, len(host.layer_types), 'layer_dropout')
 
-    def skips(self, layer: Any, call: Any) -> bool | None:
+    def should_skip(self, layer: Any, call: Any) -> bool | None:
         rates = self.host.layer_dropouts
         if layer.index >= len(rates):
             raise ConfigError(f'`layer_dropouts` has {len(rates)} entries, there is a layer {layer.index}')
@@ -379,7 +379,7 @@ class TwoStreamResidual(Residual):
         self.stream_scale = stream_scale
 
     def forward(self, x: Tensor, residual: Tensor, *, call: Any, **extra: Any) -> Tensor:
-        own = call.own(ResiDual)
+        own = call.ctx(ResiDual)
         own.stream = own.stream + x * self.stream_scale
         return super().forward(x, residual, call=call, **extra)
 
@@ -399,8 +399,8 @@ class ResiDual(StackFeature):
         Check('a number above 0, up to 1', lambda v: is_number(v) and 0 < v <= 1, 'float'),
         example=0.5,
     )
-    options = {'resi_dual_scale': 'resi_dual'}
-    settles = ('pre_norm', 'norm_before', 'norm_outside', 'norm_at_end')
+    requires_flag = {'resi_dual_scale': 'resi_dual'}
+    sets_on_module = ('pre_norm', 'norm_before', 'norm_outside', 'norm_at_end')
     clashes = {
         name: 'it adds the unchanged branch output to both of its streams'
         for name in (
@@ -416,23 +416,23 @@ class ResiDual(StackFeature):
         host.pre_norm = host.norm_before = False
         host.norm_outside = host.norm_at_end = True
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
-        call.own(self).stream = x * self.resi_dual_scale
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
+        call.ctx(self).stream = x * self.resi_dual_scale
         return x
 
     def residual(self, *args: Any, **options: Any) -> nn.Module:
         return TwoStreamResidual(*args, stream_scale=self.resi_dual_scale, **options)
 
     def finish(self, x: Tensor, call: Any) -> Tensor:
-        return x + call.norm(self.host.final_norm, call.own(self).stream)
+        return x + call.norm(self.host.final_norm, call.ctx(self).stream)
 
 
 class ZeroInitBranches(StackFeature):
     """Initialize the last projection of every branch with zeros, so that the stack starts as the identity."""
 
     zero_init_branch_output = flag(False, 'initialize the output projection of every branch with zeros')
-    only_trains = True
-    cuts = {}
+    training_only = True
+    tp_shards = {}
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
         return {'zero_init_output': True, **flags}
@@ -449,7 +449,7 @@ class SoftclampOutput(StackFeature):
         Check('a positive number', lambda v: is_number(v) and 0 < v < math.inf, 'float'),
         example=2.0,
     )
-    cuts = {}
+    tp_shards = {}
 
-    def close(self, x: Tensor, call: Any) -> Tensor:
+    def stack_output(self, x: Tensor, call: Any) -> Tensor:
         return (x / self.softclamp_output_value).tanh() * self.softclamp_output_value

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.readouts import Heads, TiedReadout
-from x_transformers.flags import ConfigError, is_int, shown, warn_once
+from x_transformers.flags import ConfigError, format_value, is_int, warn_once
 from x_transformers.training.token_loss import is_plain
 
 __all__ = ['grow', 'resize']
@@ -42,7 +42,7 @@ def resize(root: nn.Module, num_tokens: int | Mapping[str, int]) -> None:
     found = {name: module for name, module in root.named_modules() if is_resizable(module)}
     if not found:
         raise ValueError(f'`resize_token_embeddings` needs a table of tokens, {type(root).__name__} has none')
-    wanted = by_model(found, num_tokens)
+    wanted = group_by_model(found, num_tokens)
     for name, new in wanted.items():
         check_model(found[name])
         check_ids_of(root, found[name], new)
@@ -63,7 +63,7 @@ def is_resizable(module: nn.Module) -> bool:
     return hasattr(module, 'resize_tokens') or ('token_emb' in module._modules and 'num_tokens' in vars(module))
 
 
-def by_model(found: Mapping[str, Any], num_tokens: Any) -> dict[str, Any]:
+def group_by_model(found: Mapping[str, Any], num_tokens: Any) -> dict[str, Any]:
     """Return the new number of each model that changes, by name."""
     alone = next(iter(found)) if len(found) == 1 else None
     if alone is not None and isinstance(found[alone].num_tokens, Mapping):
@@ -73,27 +73,29 @@ def by_model(found: Mapping[str, Any], num_tokens: Any) -> dict[str, Any]:
         for key, new in num_tokens.items():
             names = [name for name in found if name == key or name.startswith(f'{key}.')]
             if len(names) != 1:
-                raise ValueError(f'`num_tokens` got {shown(key)}, it must name one of the models: {named(found)}')
+                raise ValueError(
+                    f'`num_tokens` got {format_value(key)}, it must name one of the models: {name_table(found)}'
+                )
             wanted[names[0]] = checked_size(new)
         tables: dict[int, set[int]] = {}
         for name, model in found.items():
-            tables.setdefault(id(table_of(model).weight), set()).add(wanted.get(name, model.num_tokens))
+            tables.setdefault(id(get_table(model).weight), set()).add(wanted.get(name, model.num_tokens))
         if any(len(sizes) > 1 for sizes in tables.values()):
             raise ValueError(f'`num_tokens` got {dict(num_tokens)} for models with one table: give one number')
         return wanted
     sizes = {model.num_tokens for model in found.values() if not isinstance(model.num_tokens, Mapping)}
     if len(sizes) != 1:
-        raise ValueError(f'`num_tokens` must say which model it is for, by name, such as {named(found)}')
+        raise ValueError(f'`num_tokens` must say which model it is for, by name, such as {name_table(found)}')
     return dict.fromkeys(found, checked_size(num_tokens))
 
 
-def named(found: Mapping[str, Any]) -> str:
+def name_table(found: Mapping[str, Any]) -> str:
     return str({name or 'net': model.num_tokens for name, model in found.items()})
 
 
 def checked_size(num_tokens: Any) -> int:
     if not is_int(num_tokens):
-        raise TypeError(f'`num_tokens` got {shown(num_tokens)}, it must be an integer')
+        raise TypeError(f'`num_tokens` got {format_value(num_tokens)}, it must be an integer')
     if num_tokens < 1:
         raise ValueError(f'`num_tokens` got {num_tokens}, it must be at least 1')
     return int(num_tokens)
@@ -102,27 +104,27 @@ def checked_size(num_tokens: Any) -> int:
 def streams(known: Mapping[str, int], wanted: Any) -> dict[str, int]:
     """Return the number of tokens of each stream, those that are not `wanted` as they are."""
     if not isinstance(wanted, Mapping):
-        raise TypeError(f'`num_tokens` got {shown(wanted)}, it must be a dict by stream: {", ".join(known)}')
+        raise TypeError(f'`num_tokens` got {format_value(wanted)}, it must be a dict by stream: {", ".join(known)}')
     for name in wanted:
         if name not in known:
-            raise ValueError(f'`num_tokens` got {shown(name)}, it must name a stream: {", ".join(known)}')
+            raise ValueError(f'`num_tokens` got {format_value(name)}, it must name a stream: {", ".join(known)}')
     return {name: checked_size(wanted.get(name, size)) for name, size in known.items()}
 
 
 # what is checked before anything changes
 
 
-def table_of(model: Any) -> Any:
+def get_table(model: Any) -> Any:
     """Return the module that holds the table of a model."""
     return getattr(model.token_emb, 'emb', model.token_emb)
 
 
-def by_tokens(model: Any) -> Iterator[tuple[str, Any]]:
+def is_by_tokens(model: Any) -> Iterator[tuple[str, Any]]:
     """Yield the modules of a model with a row for each token, and what they are."""
     if hasattr(model, 'resize_tokens'):
         yield from model.by_tokens()
         return
-    yield 'token_emb', table_of(model)
+    yield 'token_emb', get_table(model)
     if getattr(model, 'to_logits', None) is not None and says_tokens(model):
         yield from (('to_logits', part) for part in last_linears(model.to_logits))
 
@@ -141,7 +143,7 @@ def last_linears(head: Any) -> list[Any]:
 
 def check_model(model: Any) -> None:
     """Refuse parts by tokens that are not as the library made them."""
-    for name, part in by_tokens(model):
+    for name, part in is_by_tokens(model):
         kind = type(part)
         if kind not in (*SIZES, TiedReadout):
             raise ConfigError(
@@ -161,14 +163,14 @@ def check_ids_of(root: nn.Module, model: Any, new: Any) -> None:
     for module in root.modules():
         if module is not root and not any(inner is model for inner in module.modules()):
             continue
-        for name, value in ids_of(module):
+        for name, value in get_ids(module):
             if new <= value < model.num_tokens:
                 raise ValueError(
                     f'`num_tokens` got {new}, it must be above the `{name}` of {type(module).__name__}, {value}'
                 )
 
 
-def ids_of(module: nn.Module) -> Iterator[tuple[str, int]]:
+def get_ids(module: nn.Module) -> Iterator[tuple[str, int]]:
     """Yield the ids that a wrapper was built with."""
     for holder in (vars(module), vars(module.hiding) if hasattr(module, 'hiding') else {}):
         yield from ((name, value) for name, value in holder.items() if name.endswith('_id') and is_int(value))
@@ -201,7 +203,7 @@ def resize_tables(model: Any, new: int) -> None:
     if says and getattr(model, 'logits_dim', None) is not None:
         model.logits_dim = new
     model.num_tokens = new
-    table = table_of(model)
+    table = get_table(model)
     if isinstance(model.token_emb, TokenEmbedding):
         fresh = TokenEmbedding(table.embedding_dim, new, model.token_emb.l2norm_embed)
         fresh.init_()
@@ -216,7 +218,7 @@ def resize_tables(model: Any, new: int) -> None:
                 resize_rows(parts[0], 'bias', parts[0].bias.new_zeros(new))
         else:
             of_user = vars(model).get('_given', {}).get('to_logits') is not None
-            made = None if of_user else model.features.pick('readout', model._new_head)()
+            made = None if of_user else model.features.select('readout', model._new_head)()
             fresh = [new_linear(part, new) for part in parts] if made is None else last_linears(made)
             for part, values in zip(parts, fresh, strict=True):
                 grow(part, values)

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.core.buffers import Buffer, KeysValues
-from x_transformers.core.checks import can_look, first_positions
+from x_transformers.core.checks import can_read_values, first_positions
 from x_transformers.core.modes import at_least_float, is_exporting
-from x_transformers.core.own_modules import is_of_others, taken_by
+from x_transformers.core.own_modules import inputs_taken_by, is_of_others
 from x_transformers.features.documents import lengths_of_documents
 from x_transformers.features.frequencies import Frequencies, a_scaling
 from x_transformers.features.latents import RopeSubheads, turning_features
@@ -26,17 +26,17 @@ from x_transformers.flags import (
     ConfigError,
     Input,
     PerToken,
-    an_instance,
     each,
     flag,
+    format_value,
+    instance_of,
     is_number,
     none,
     positive,
-    shown,
     size,
     warn_once,
 )
-from x_transformers.flags.checks import Maybe, rotary_angles, tensor_of
+from x_transformers.flags.checks import Maybe, get_tensor, rotary_angles
 
 # The scale of xPos is at most exp(1.26 reach): so many lengths of the decay apart, float32 holds it, and float16 keys
 # of up to 35 times it.
@@ -104,7 +104,7 @@ class RotaryEmbedding(KeepsPrecision):
             return angles, 1.0
         centre = (pos.max() + 1) // 2 if centre is None else centre
         power = (pos - centre).unsqueeze(-1).to(at_least_float(self.scale.dtype)) / self.scale_base
-        if can_look(power) and bool((power.abs() > reach).any()):
+        if can_read_values(power) and bool((power.abs() > reach).any()):
             raise ValueError(
                 f'`rotary_xpos` overflows at positions more than {int(reach * self.scale_base)} from the first one, '
                 f'or from `centre`: raise `rotary_xpos_scale_base`'
@@ -144,27 +144,27 @@ def apply_rotary_pos_emb(t: Tensor, freqs: Tensor, scale: Tensor | float | None 
     keeps = not isinstance(scale, Tensor) and isinstance(t.shape[-2], int)
     known = getattr(freqs, 'known_turns', None) if keeps else None
     if known is None or freqs.requires_grad:
-        return turned_by(t, complex_turn(freqs, scale, t, dtype))
+        return rotate_by(t, make_rotations(freqs, scale, t, dtype))
     wanted = (*t.shape[-2:], t.ndim, dtype, 0 if freqs.is_inference() else freqs._version, scale)
     turn = known.get(wanted)
     if turn is None:
         known.clear()
-        turn = known[wanted] = complex_turn(freqs, scale, t, dtype)  # the next layers turn by the same
-    return turned_by(t, turn)
+        turn = known[wanted] = make_rotations(freqs, scale, t, dtype)  # the next layers turn by the same
+    return rotate_by(t, turn)
 
 
 def turning_dtype(t: Tensor, freqs: Tensor) -> torch.dtype:
     return at_least_float(torch.promote_types(t.dtype, freqs.dtype))
 
 
-def complex_turn(freqs: Tensor, scale: Tensor | float | None, t: Tensor, dtype: torch.dtype) -> Tensor:
+def make_rotations(freqs: Tensor, scale: Tensor | float | None, t: Tensor, dtype: torch.dtype) -> Tensor:
     """What pairs of features are multiplied by; those beyond the angles by one."""
     cos, sin = cos_and_sin(freqs, scale, t, dtype)
     still = (0, (t.shape[-1] - freqs.shape[-1]) // 2)
     return torch.complex(F.pad(cos, still, value=1.0), F.pad(sin, still))
 
 
-def turned_by(t: Tensor, turn: Tensor) -> Tensor:
+def rotate_by(t: Tensor, turn: Tensor) -> Tensor:
     """Pairs of features, read as complex numbers, times a turn; in the dtype of `t`."""
     wide = t if t.dtype is turn.dtype.to_real() else t.to(turn.dtype.to_real())
     pairs = torch.view_as_complex(wide.contiguous().view(*t.shape[:-1], t.shape[-1] // 2, 2))
@@ -172,7 +172,7 @@ def turned_by(t: Tensor, turn: Tensor) -> Tensor:
     return turned if turned.dtype is t.dtype else turned.to(t.dtype)
 
 
-def for_one_pass(angles: Tensor) -> Tensor:
+def make_pass_cache(angles: Tensor) -> Tensor:
     """The same angles, for the layers of one pass, which compute once what they turn by."""
     if torch.compiler.is_compiling():
         return angles
@@ -224,17 +224,17 @@ class Rotary(AttentionFeature):
     )
     rotary_factor = flag(1.0, 'factor of the rotated channels, in queries and in keys', positive, example=1.2)
     always = False
-    takes = {
+    call_inputs = {
         'rotary_pos_emb': Input('(angles (1 or b) j r, scale)', rotary_angles),
         'context_rotary_pos_emb': Input('(angles (1 or b) j r, scale), of the keys of a context', rotary_angles),
         'kept_angles': Input(
-            'a Buffer with the angles of all cached and new tokens: the cache stores rotated keys', an_instance(Buffer)
+            'a Buffer with the angles of all cached and new tokens: the cache stores rotated keys', instance_of(Buffer)
         ),
     }
-    keys_may_leave = True
-    settles = ('rotate_num_heads',)
-    remembers = {'angles': PerToken(derived=True)}
-    cuts = {}
+    allows_eviction = True
+    sets_on_module = ('rotate_num_heads',)
+    states = {'angles': PerToken(derived=True)}
+    tp_shards = {}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -251,13 +251,13 @@ class Rotary(AttentionFeature):
         subheads = host.features.find(RopeSubheads)
         host.rotate_num_heads = own or (heads if subheads is None else subheads.latent_rope_subheads)
 
-    def turn(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
+    def rotate_new(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
         """Turn new keys before they are cached, so that each is turned once."""
         kept = call.inputs.get('kept_angles')
         if kept is None:
             return qk
         for feature in self.host.features.active:
-            if feature.keeps_plain_keys:
+            if feature.keeps_unrotated_keys:
                 return qk
         (q, k), (angles, _) = qk, call.inputs['rotary_pos_emb']
         new = k.shape[-2] - call.memories
@@ -267,19 +267,19 @@ class Rotary(AttentionFeature):
             call.past = KeysValues((keys.map(lambda t: self.turned(t, held)), *rest), call.past.states)
         call.changed_by, call.new_states['angles'] = self, kept  # the stack has appended to it
         ahead = angles if call.memories == 0 else torch.cat((angles[:, : call.memories], angles[:, -new:]), dim=1)
-        own = angles if call.places is None else call.of_queries(angles, -2)
+        own = angles if call.token_idx is None else call.of_queries(angles, -2)
         return self.turned(q, own), self.turned(k, ahead)
 
-    def place(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
+    def rotate(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
         own = call.inputs.get('rotary_pos_emb')
         if own is None or call.changed_by is self:
             return qk
         q, k = qk
         angles, scale = own
-        count = q.shape[-2] if call.places is None else call.tokens.shape[1]
+        count = q.shape[-2] if call.token_idx is None else call.tokens.shape[1]
         if angles.shape[-2] < count:
             raise ValueError(f'`rotary_pos_emb` got angles for {angles.shape[-2]} positions, there are {count} queries')
-        if call.places is not None:
+        if call.token_idx is not None:
             angles, scale = (call.of_queries(t, -2) if torch.is_tensor(t) and t.ndim > 1 else t for t in own)
         q = self.turned(q, angles, scale)
         other = own if call.context is None else call.inputs.get('context_rotary_pos_emb')
@@ -311,13 +311,13 @@ class Rotary(AttentionFeature):
 class GivenAngles(StackFeature):
     """Position angles passed by the caller, used in all self-attention layers instead of those of the stack."""
 
-    takes = {
+    call_inputs = {
         'rotary_pos_emb': Input('(angles (1 or b) j r, scale), as `RotaryEmbedding` returns them'),
         'polar_pos_emb': Input('(angles (1 or b) j d, shifts of the keys h 1 d)'),
     }
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
-        for name in self.takes:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
+        for name in self.call_inputs:
             given = call.inputs.get(name)
             if given is not None:
                 call.shared['a'][name] = self.checked(name, given, call.memories + call.tokens)
@@ -326,7 +326,7 @@ class GivenAngles(StackFeature):
     @staticmethod
     def checked(name: str, given: Any, keys: int) -> tuple[Tensor, Any]:
         if not isinstance(given, (tuple, list)) or len(given) != 2 or not torch.is_tensor(given[0]):
-            raise TypeError(f'`{name}` got {shown(given)}, it must be a pair, of which the first are angles')
+            raise TypeError(f'`{name}` got {format_value(given)}, it must be a pair, of which the first are angles')
         if given[0].shape[-2] < keys:
             raise ValueError(
                 f'`{name}` got angles for {given[0].shape[-2]} positions, '
@@ -376,13 +376,13 @@ class RotaryPositions(StackFeature):
     rotate_num_heads = flag(
         None, 'number of heads that are rotated, counted from the last; all if None', size | none, example=2
     )
-    takes = {'context_pos': Input('m | b m', tensor_of('m | b m'))}
+    call_inputs = {'context_pos': Input('m | b m', get_tensor('m | b m'))}
     stored_as = {'angles': 'rotary_pos_emb'}
     switches = ('rotary_pos_emb', 'rotary_xpos')
-    options = {'rotary_xpos_scale_base': 'rotary_xpos'}
-    remembers = {'positions': PerToken(derived=True), 'angles': PerToken(derived=True)}
+    requires_flag = {'rotary_xpos_scale_base': 'rotary_xpos'}
+    states = {'positions': PerToken(derived=True), 'angles': PerToken(derived=True)}
     gives_positions = True
-    cuts = {}
+    tp_shards = {}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -427,7 +427,7 @@ class RotaryPositions(StackFeature):
         """Turn layers by these: the first is that of the module."""
         self.sets = sets
         if self.rereads:
-            self.remembers = {**type(self).remembers, 'stage': PerToken()}
+            self.states = {**type(self).remembers, 'stage': PerToken()}
 
     @property
     def follows_length(self) -> bool:
@@ -468,11 +468,11 @@ class RotaryPositions(StackFeature):
             return bool(stage.any())
         return kept is not None and kept.length > 0 and bool((kept.tensor[:, -1, 0] != stage).any())
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         own, centred, lengths = call.shared['a'].get('rotary_pos_emb'), {'centre': 0}, None
-        continues = call.held == 0 or self.goes_on(x, call)
+        continues = call.cache_len == 0 or self.goes_on(x, call)
         if own is not None:
-            call.shared['a']['rotary_pos_emb'] = for_one_pass(own[0]), own[1]
+            call.shared['a']['rotary_pos_emb'] = make_pass_cache(own[0]), own[1]
         elif not self.rotary_xpos and continues and (call.keeps or call.cache is not None):
             lengths = self.share_kept_angles(x, call)
         else:
@@ -509,18 +509,20 @@ class RotaryPositions(StackFeature):
                 raise ValueError(
                     f'`rotary_xpos` overflows past {longest} positions{where}, raise `rotary_xpos_scale_base`'
                 )
-            return positions, dict(centre=0 if call.start is not None else call.seen - call.held, reach=reach)
-        centre = first_positions(positions[..., call.memories :], call.real).reshape(-1, 1)
-        if call.real is not None:
-            real = F.pad(call.real, (positions.shape[-1] - call.real.shape[1], 0), value=True)
-            positions = torch.where(real, positions, centre)
+            return positions, dict(
+                centre=0 if call.left_pad is not None else call.past_len - call.cache_len, reach=reach
+            )
+        centre = first_positions(positions[..., call.memories :], call.token_mask).reshape(-1, 1)
+        if call.token_mask is not None:
+            token_mask = F.pad(call.token_mask, (positions.shape[-1] - call.token_mask.shape[1], 0), value=True)
+            positions = torch.where(token_mask, positions, centre)
         return positions, dict(centre=centre, reach=reach)
 
     @staticmethod
     def share(call: Any, sets: list[tuple[Tensor, Any, Buffer | None]]) -> None:
         """Give layers the angles of each set, with their scale, and what is kept of them."""
         given = [
-            {'rotary_pos_emb': (for_one_pass(angles), scale), **({} if kept is None else {'kept_angles': kept})}
+            {'rotary_pos_emb': (make_pass_cache(angles), scale), **({} if kept is None else {'kept_angles': kept})}
             for angles, scale, kept in sets
         ]
         call.shared['a'].update(given[0])
@@ -532,9 +534,9 @@ class RotaryPositions(StackFeature):
         """Whether positions go on from the kept ones."""
         kept = call.state('positions').past
         # rows that the user repeated or took out of `cached_kv` are not those whose positions were kept
-        same = kept is not None and kept.batch == x.shape[0] and kept.length == call.held
+        same = kept is not None and kept.batch == x.shape[0] and kept.length == call.cache_len
         # else an offset moves all of them; what is one tensor is equal without a look at it
-        return same and (call.seen is call.cache.seen or bool(call.seen == call.cache.seen))
+        return same and (call.past_len is call.cache.seen or bool(call.past_len == call.cache.seen))
 
     def angles_of(
         self, positions: Tensor, lengths: Tensor | None = None, centre: int | Tensor = 0, reach: float = REACH
@@ -549,16 +551,16 @@ class RotaryPositions(StackFeature):
         """Return the angles that the module gives, and their scale. A user's module need not take further keywords."""
         inputs: dict[str, Any] = dict(centre=centre, lengths=lengths, reach=reach)
         if is_of_others(self.angles):
-            inputs = taken_by(self.angles, inputs, idle=(None, centre, reach))
+            inputs = inputs_taken_by(self.angles, inputs, idle=(None, centre, reach))
         return self.angles(positions, **inputs)
 
     def share_kept_angles(self, x: Tensor, call: Any) -> Tensor | None:
         """Share angles of all keys, and return their `lengths`. Only those of new tokens are computed; positions go on
         from the kept ones."""
-        if call.held and call.shared['a'].get('pos') is None:
-            positions = call.state('positions').rows[:, -1:, 0] + torch.arange(1, call.new + 1, device=x.device)
+        if call.cache_len and call.shared['a'].get('pos') is None:
+            positions = call.state('positions').vectors[:, -1:, 0] + torch.arange(1, call.new_len + 1, device=x.device)
         else:
-            positions = self.positions_of(x, call)[..., call.memories + call.held :]
+            positions = self.positions_of(x, call)[..., call.memories + call.cache_len :]
         known = self.kept(call, 'positions', positions.unsqueeze(-1), x)
         lengths = self.lengths(known.tensor[..., 0], x, call)
         several, _ = self.angles_of(positions, lengths)
@@ -566,7 +568,7 @@ class RotaryPositions(StackFeature):
         sets = []
         for at, angles in enumerate(several):
             kept = self.kept(call, 'angles', angles, x, at)
-            everything = kept.tensor if call.held else angles
+            everything = kept.tensor if call.cache_len else angles
             if front is not None:
                 everything = torch.cat((front[at].expand(everything.shape[0], -1, -1), everything), dim=1)
             sets.append((everything, 1.0, kept))
@@ -577,7 +579,7 @@ class RotaryPositions(StackFeature):
     def kept(call: Any, name: str, rows: Tensor, x: Tensor, at: int = 0) -> Buffer:
         """Rows of new tokens behind those that are kept."""
         rows, state = rows.expand(x.shape[0], *rows.shape[-2:]).contiguous(), call.state(name, at or None)
-        return state.put(state.past.append(rows)) if call.held else state.begin(rows)
+        return state.store(state.past.append(rows)) if call.cache_len else state.begin(rows)
 
     def positions_of(self, x: Tensor, call: Any) -> Tensor:
         """Return the positions of all keys, (j) or (b, j).
@@ -586,12 +588,12 @@ class RotaryPositions(StackFeature):
         that padding in front of them does not count.
         """
         positions = call.key_positions(x)
-        if not self.follows_length or call.new == 0:
+        if not self.follows_length or call.new_len == 0:
             return positions
         own = positions[..., call.memories :]
-        if call.real is None:
+        if call.token_mask is None:
             return positions - own.amin(dim=-1, keepdim=True)
-        hidden = ~call.real[:, call.real.shape[1] - own.shape[-1] :]
+        hidden = ~call.token_mask[:, call.token_mask.shape[1] - own.shape[-1] :]
         behind = own.amax(dim=-1, keepdim=True) + 1
         least = own.where(~hidden, behind).amin(dim=-1, keepdim=True)
         return positions - least.where(least < behind, 0)
@@ -608,27 +610,31 @@ class RotaryPositions(StackFeature):
         if not self.follows_length or positions.shape[-1] == 0:
             return None
         if call.documents is not None:
-            return lengths_of_documents(positions, call.documents, call.real)
-        if call.real is not None:
-            real = F.pad(call.real, (positions.shape[-1] - call.real.shape[1], 0), value=True)
-            positions = positions.masked_fill(~real, -1)
+            return lengths_of_documents(positions, call.documents, call.token_mask)
+        if call.token_mask is not None:
+            token_mask = F.pad(call.token_mask, (positions.shape[-1] - call.token_mask.shape[1], 0), value=True)
+            positions = positions.masked_fill(~token_mask, -1)
         lengths = positions.amax(dim=-1).reshape(-1) + 1
         if self.rereads and (call.keeps or call.cache is not None):
             stage = self.stage_of(lengths).expand(x.shape[0])
             self.refuse_other_stage(stage, call)
-            self.kept(call, 'stage', stage.reshape(-1, 1, 1).expand(-1, call.new, -1), x)
+            self.kept(call, 'stage', stage.reshape(-1, 1, 1).expand(-1, call.new_len, -1), x)
         return lengths
 
     def refuse_other_stage(self, stage: Tensor, call: Any) -> None:
         """Earlier tokens were read by other frequencies, in every layer: to turn their keys is not enough."""
-        known = call.state('stage').rows if call.held else None
+        known = call.state('stage').vectors if call.cache_len else None
         words = (
             f'`cache` holds tokens that `rotary_scaling` turns otherwise, now that there are more, or fewer, than '
             f'{" or ".join(map(str, self.rereads))}: read all of them again, without it'
         )
         if known is not None and is_exporting():
             torch._assert_async((known[:, -1, 0] == stage).all(), words)  # pyright: ignore[reportPrivateImportUsage]  torch has no public name for it
-        if known is None or torch.compiler.is_compiling() or not (can_look(stage) or stage.device.type == 'cuda'):
+        if (
+            known is None
+            or torch.compiler.is_compiling()
+            or not (can_read_values(stage) or stage.device.type == 'cuda')
+        ):
             return
         if bool((known[:, -1, 0] != stage).any()):
             raise ValueError(words)
@@ -653,7 +659,7 @@ class RotaryLayers(StackFeature):
     )
     needs = {'rotary_pos_emb': 'it selects the layers that use these positions'}
     clashes = {'rotary_xpos': 'the xPos decay is not defined for layers with other frequencies'}
-    cuts = {}
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         layers = [index for index, kind in enumerate(host.layer_types) if kind == 'a']

@@ -16,8 +16,8 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_scores
-from x_transformers.core.modes import at_least_float, transformed, without_autocast
-from x_transformers.core.rows import noise_state, replayed, to_4d
+from x_transformers.core.modes import at_least_float, disable_autocast, is_transformed
+from x_transformers.core.rows import noise_state, replay_noise, to_4d
 from x_transformers.features.contextual import HeadMixer
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import (
@@ -33,7 +33,7 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.flags.checks import floating
-from x_transformers.kernels.dense import lowest, softmax, tile_heads
+from x_transformers.kernels.dense import lowest_value, softmax, tile_heads
 
 # how far apart two logits of equal keys may be: products round by the size of their batch
 TIE = {torch.float32: 1e-6, torch.float64: 1e-14}
@@ -94,7 +94,7 @@ class Entmax15Function(torch.autograd.Function):
 def entmax15(sim: Tensor) -> Tensor:
     """1.5-entmax over keys, in float32 if the logits are in half precision:  max(sim / 2 - t, 0)^2"""
     sim = sim.to(at_least_float(sim.dtype))
-    if torch.compiler.is_compiling() or transformed():  # they find the same gradient in the formula
+    if torch.compiler.is_compiling() or is_transformed():  # they find the same gradient in the formula
         return entmax15_by_sorting(sim)
     return Entmax15Function.apply(sim)
 
@@ -111,9 +111,9 @@ class ResidualScores(AttentionFeature):
 
     paper = 'RealFormer, arXiv:2012.11747'
     row_wise = True
-    takes = {'prev_attn': Input('broadcasts to b h i j', floating)}
-    cuts = {}
-    input_cuts = {'prev_attn': '... h i j'}
+    call_inputs = {'prev_attn': Input('broadcasts to b h i j', floating)}
+    tp_shards = {}
+    tp_input_shards = {'prev_attn': '... h i j'}
 
     def scores(self, sim: Tensor, call: Any) -> Tensor:
         prev = call.inputs.get('prev_attn')
@@ -128,7 +128,7 @@ class ResidualScores(AttentionFeature):
         if prev is None:
             return sim
         if not torch.compiler.is_compiling():
-            check_scores(to_4d(prev), 'prev_attn', call.batch, call.heads, call.whole.rows)
+            check_scores(to_4d(prev), 'prev_attn', call.batch, call.heads, call.whole.q_len)
         call.similarities = call.cut(prev) + sim
         return call.similarities
 
@@ -148,12 +148,12 @@ class PreScalePostTalkingHeads(AttentionFeature):
     def scores(self, sim: Tensor, call: Any) -> Tensor:
         known = sim
         if call.inputs.get('prev_attn') is not None:  # where the layer before hid a key, its logit is no similarity
-            known = sim.masked_fill(sim <= lowest(sim) / 2, 0.0)
-        call.own(self).mixed = self.mixer(known)
+            known = sim.masked_fill(sim <= lowest_value(sim) / 2, 0.0)
+        call.ctx(self).mixed = self.mixer(known)
         return sim
 
-    def mix(self, attn: Tensor, call: Any) -> Tensor:
-        return (attn * call.own(self).mixed).to(attn.dtype)
+    def mixed_weights(self, attn: Tensor, call: Any) -> Tensor:
+        return (attn * call.ctx(self).mixed).to(attn.dtype)
 
 
 class PreTalkingHeads(AttentionFeature):
@@ -185,7 +185,7 @@ class PostTalkingHeads(AttentionFeature):
     def setup(self, host: Any) -> None:
         self.mixer = head_mixer(host.query_heads)
 
-    def mix(self, attn: Tensor, call: Any) -> Tensor:
+    def mixed_weights(self, attn: Tensor, call: Any) -> Tensor:
         return self.mixer(attn)
 
 
@@ -209,10 +209,10 @@ class TalkingHeads(AttentionFeature):
         self.pre, self.post = nn.Parameter(torch.randn(heads, heads)), nn.Parameter(torch.randn(heads, heads))
 
     def scores(self, sim: Tensor, call: Any) -> Tensor:
-        with without_autocast(sim):
+        with disable_autocast(sim):
             return torch.einsum('b h i j, h k -> b k i j', sim, self.pre.to(sim.dtype))
 
-    def mix(self, attn: Tensor, call: Any) -> Tensor:
+    def mixed_weights(self, attn: Tensor, call: Any) -> Tensor:
         return torch.einsum('b h i j, h k -> b k i j', attn, self.post.to(attn.dtype))
 
 
@@ -221,16 +221,16 @@ class AttentionDropout(AttentionFeature):
 
     paper = 'arXiv:1706.03762'
     row_wise = True
-    fuses = True
+    runs_fused = True
     dropout = flag(0.0, 'dropout probability of the attention weights', probability, example=0.2)
-    settles = ('dropout',)
-    only_trains = True
-    cuts = {}
+    sets_on_module = ('dropout',)
+    training_only = True
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         host.dropout = self.dropout
 
-    def mix(self, attn: Tensor, call: Any) -> Tensor:
+    def mixed_weights(self, attn: Tensor, call: Any) -> Tensor:
         return F.dropout(attn, call.dropout) if call.drop is None else call.drop(attn)
 
 
@@ -238,11 +238,11 @@ class SoftclampLogits(AttentionFeature):
     """Soft-clamp the attention logits, so that no single pair can saturate the softmax:  c tanh(sim / c)."""
 
     paper = 'Gemma 2, arXiv:2408.00118, section 2'
-    keys_may_leave = True
+    allows_eviction = True
     row_wise = True
     softclamp_logits = flag(False, 'soft-clamp the attention logits with tanh')
     logit_softclamp_value = flag(50.0, 'bound c of the attention logits', positive, example=2.0)
-    cuts = {}
+    tp_shards = {}
 
     def logits(self, sim: Tensor, call: Any) -> Tensor:
         return softclamp(sim, self.logit_softclamp_value) if self.softclamp_logits else sim
@@ -261,16 +261,16 @@ class SparseTopk(AttentionFeature):
     row_wise = True
     sparse_topk = flag(None, 'number of keys k that each query attends to', size | none, example=3)
     sparse_topk_straight_through = flag(False, 'use the gradient of the full softmax (straight-through)')
-    cuts = {}
+    tp_shards = {}
 
-    def normaliser(self, sim: Tensor, call: Any) -> Tensor:
+    def normalizer(self, sim: Tensor, call: Any) -> Tensor:
         k, keys = self.sparse_topk, sim.shape[-1]
         if isinstance(keys, int):
             kth = sim.topk(min(k, keys), dim=-1).values[..., -1:]
         else:  # of any length, in a traced program
-            kth = F.pad(sim, (0, k), value=lowest(sim)).topk(k, dim=-1).values[..., -1:]
+            kth = F.pad(sim, (0, k), value=lowest_value(sim)).topk(k, dim=-1).values[..., -1:]
         kth = kth - TIE.get(sim.dtype, 0.0) * (1 + kth.abs())
-        kept = softmax(sim.masked_fill((sim < kth) | (sim <= lowest(sim)), lowest(sim)))
+        kept = softmax(sim.masked_fill((sim < kth) | (sim <= lowest_value(sim)), lowest_value(sim)))
         if not self.sparse_topk_straight_through:
             return kept
         full = softmax(sim)
@@ -283,9 +283,9 @@ class SigmoidAttention(AttentionFeature):
     paper = 'Theory, Analysis, and Best Practices for Sigmoid Self-Attention, arXiv:2409.04431'
     row_wise = True
     sigmoid = flag(False, 'sigmoid instead of softmax')
-    cuts = {}
+    tp_shards = {}
 
-    def normaliser(self, sim: Tensor, call: Any) -> Tensor:
+    def normalizer(self, sim: Tensor, call: Any) -> Tensor:
         return sim.sigmoid()
 
 
@@ -295,9 +295,9 @@ class HardAttention(AttentionFeature):
     paper = 'straight-through estimator, arXiv:1308.3432; hard attention: arXiv:2410.01104'
     row_wise = True
     hard = flag(False, 'attend only to the key with the largest logit')
-    cuts = {}
+    tp_shards = {}
 
-    def normaliser(self, sim: Tensor, call: Any) -> Tensor:
+    def normalizer(self, sim: Tensor, call: Any) -> Tensor:
         return straight_through(softmax(sim))
 
 
@@ -313,11 +313,11 @@ class GumbelSoftmax(AttentionFeature):
     )
     refuses = {'several devices': 'every head draws separate noise'}
 
-    def normaliser(self, sim: Tensor, call: Any) -> Tensor:
+    def normalizer(self, sim: Tensor, call: Any) -> Tensor:
         noise = self.noise(sim, call)
         noisy = (sim if noise is None else sim + noise) / self.gumbel_softmax_temp
         # hidden logits divided by less than one overflow
-        attn = softmax(noisy.masked_fill(sim <= lowest(sim), lowest(sim)))
+        attn = softmax(noisy.masked_fill(sim <= lowest_value(sim), lowest_value(sim)))
         return straight_through(attn) if self.gumbel_softmax_hard else attn
 
     def noise(self, sim: Tensor, call: Any) -> Tensor | None:
@@ -325,12 +325,12 @@ class GumbelSoftmax(AttentionFeature):
         if call.span is not None:
             if not self.host.training:
                 return None
-            whole = call.whole.own(self)
+            whole = call.whole.ctx(self)
             whole.blocks = getattr(whole, 'blocks', {})
             size = (*sim.shape[:-1], sim.shape[-1] + call.whole.total_keys - call.total_keys)
-            whole.blocks[call.span.rows.start] = noise_state(sim.device), size
+            whole.blocks[call.span.queries.start] = noise_state(sim.device), size
             return call.cut_keys(gumbel_noise(sim, size))
-        own = call.own(self)
+        own = call.ctx(self)
         if not hasattr(own, 'noise'):
             own.noise = self.all_noise(sim, getattr(own, 'blocks', None)) if self.host.training else None
         return own.noise
@@ -341,7 +341,7 @@ class GumbelSoftmax(AttentionFeature):
             return gumbel_noise(sim, sim.shape)
         drawn = []
         for state, drawn_size in blocks.values():
-            with replayed(state, sim.device):
+            with replay_noise(state, sim.device):
                 drawn.append(gumbel_noise(sim, drawn_size))
         return torch.cat(drawn, dim=-2)
 
@@ -356,9 +356,9 @@ class Entmax15(AttentionFeature):
     paper = 'Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015'
     row_wise = True
     use_entmax15 = flag(False, '1.5-entmax instead of softmax')
-    cuts = {}
+    tp_shards = {}
 
-    def normaliser(self, sim: Tensor, call: Any) -> Tensor:
+    def normalizer(self, sim: Tensor, call: Any) -> Tensor:
         return entmax15(sim)
 
 
@@ -366,7 +366,7 @@ class CustomNormaliser(AttentionFeature):
     """A custom function from logits to attention weights. Masked logits hold the lowest finite number of the dtype."""
 
     row_wise = True
-    counts_hidden = True
+    needs_masked_keys = True
     custom_attn_fn = flag(
         None,
         'callable from logits (b, h, i, j) to attention weights, instead of softmax',
@@ -375,7 +375,7 @@ class CustomNormaliser(AttentionFeature):
     )
     refuses = {'several devices': 'a custom function may combine all heads'}
 
-    def normaliser(self, sim: Tensor, call: Any) -> Tensor:
+    def normalizer(self, sim: Tensor, call: Any) -> Tensor:
         return self.custom_attn_fn(sim)
 
 
@@ -388,25 +388,25 @@ class LearnedSink(AttentionFeature):
     """
 
     paper = 'gpt-oss, arXiv:2508.10925; Efficient Streaming Language Models with Attention Sinks, arXiv:2309.17453'
-    keys_may_leave = True
+    allows_eviction = True
     row_wise = True
     head_learned_sink = flag(False, 'add a learned sink logit per head to the softmax')
     stored_as = {'sink': 'attend.head_attn_sink'}
-    options = {'head_learned_sink': 'not sigmoid'}
-    cuts = {'sink': (0, 'heads')}
+    requires_flag = {'head_learned_sink': 'not sigmoid'}
+    tp_shards = {'sink': (0, 'heads')}
 
     def setup(self, host: Any) -> None:
         self.sink = nn.Parameter(torch.zeros(host.query_heads))
 
-    def rows(self, sim: Tensor, call: Any) -> Tensor:
+    def masked_scores(self, sim: Tensor, call: Any) -> Tensor:
         sink = rearrange(self.sink.to(sim.dtype), 'h -> h 1 1').expand(*sim.shape[:-1], 1)
         return torch.cat((sink, sim), dim=-1)
 
-    def mix(self, attn: Tensor, call: Any) -> Tensor:
+    def mixed_weights(self, attn: Tensor, call: Any) -> Tensor:
         return attn[..., 1:]
 
-    def rescale(self, out: Tensor, log_sums: Tensor, call: Any) -> Tensor:
-        share = (log_sums - rearrange(self.sink.to(log_sums.dtype), 'h -> h 1 1')).sigmoid()
+    def rescale(self, out: Tensor, lse: Tensor, call: Any) -> Tensor:
+        share = (lse - rearrange(self.sink.to(lse.dtype), 'h -> h 1 1')).sigmoid()
         return out * share.to(out.dtype)
 
 
@@ -416,25 +416,25 @@ class CogSigned(AttentionFeature):
     paper = 'More Expressive Attention with Negative Weights, arXiv:2411.07176'
     row_wise = True
     cog_signed = flag(False, 'give each attention weight the sign of its logit')
-    cuts = {}
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         if getattr(host, 'laser', False):
             warn_once('`cog_signed` with `laser`: the logarithm of negative sums of exponentials is clamped')
 
     def logits(self, sim: Tensor, call: Any) -> Tensor:
-        call.own(self).signs = sim.sign()
+        call.ctx(self).signs = sim.sign()
         return sim.abs()
 
-    def rows(self, sim: Tensor, call: Any) -> Tensor:
-        own = call.own(self)
+    def masked_scores(self, sim: Tensor, call: Any) -> Tensor:
+        own = call.ctx(self)
         signs = own.signs
         added, rest = sim.split((sim.shape[-1] - signs.shape[-1], signs.shape[-1]), dim=-1)  # a sink has a sign too
         own.signs = torch.cat((added.sign(), signs), dim=-1)
         return torch.cat((added.abs(), rest), dim=-1)
 
     def weights(self, attn: Tensor, call: Any) -> Tensor:
-        return attn * call.own(self).signs.to(attn.dtype)
+        return attn * call.ctx(self).signs.to(attn.dtype)
 
 
 class AttnDelta(AttentionFeature):
@@ -442,15 +442,15 @@ class AttnDelta(AttentionFeature):
 
     paper = 'OpenReview uomCTwGflg'
     row_wise = True
-    counts_hidden = True
-    takes = {
+    needs_masked_keys = True
+    call_inputs = {
         'attn_delta': Input(
             'broadcasts to b h i j; prepended keys get 0, unless its last axis includes them', floating
         ),
     }
-    cuts = {}
-    input_cuts = {'attn_delta': '... h i j'}
-    fuses = None
+    tp_shards = {}
+    tp_input_shards = {'attn_delta': '... h i j'}
+    runs_fused = None
 
     def weights(self, attn: Tensor, call: Any) -> Tensor:
         delta, whole = call.inputs.get('attn_delta'), call.whole
@@ -464,7 +464,7 @@ class AttnDelta(AttentionFeature):
                 f'`attn_delta` got shape {tuple(delta.shape)}, its last axis must be {whole.keys}, the number of keys'
             )
         if not torch.compiler.is_compiling():
-            check_scores(to_4d(delta), 'attn_delta', call.batch, call.heads, whole.rows)
+            check_scores(to_4d(delta), 'attn_delta', call.batch, call.heads, whole.q_len)
         delta = call.cut(delta)
         delta = delta if delta.shape[-1] == 1 else F.pad(delta, (attn.shape[-1] - delta.shape[-1], 0))
         return attn + delta.to(attn.dtype)
@@ -487,7 +487,7 @@ class InvertedAttention(AttentionFeature):
         'causal': 'its softmax over queries includes later ones',
     }
     inverted_attention = flag(False, 'softmax over the queries instead of the keys')
-    cuts = {}
+    tp_shards = {}
 
     def setup(self, host: Any) -> None:
         if host.causal:
@@ -496,17 +496,17 @@ class InvertedAttention(AttentionFeature):
                 'For cross-attention alone write `cross_attn_inverted_attention`'
             )
 
-    def sight(self, call: Any) -> Tensor | None:
+    def score_mask(self, call: Any) -> Tensor | None:
         if call.causal:
             raise ValueError('`causal=True` does not go with `inverted_attention`: its softmax sees later queries')
-        real = call.real_queries
+        real = call.query_mask
         return None if real is None else rearrange(real, 'b i -> b 1 i 1')
 
-    def normalising(self, normalise: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def wrap_normalizer(self, normalise: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def over_queries(sim: Tensor, call: Any) -> Tensor:
-            real = call.real_queries
+            real = call.query_mask
             if real is not None:  # padding does not compete for a sink either, which joined behind the mask
-                sim = sim.masked_fill(~rearrange(real, 'b i -> b 1 i 1'), lowest(sim))
+                sim = sim.masked_fill(~rearrange(real, 'b i -> b 1 i 1'), lowest_value(sim))
             return normalise(sim.mT, call).mT
 
         return over_queries
@@ -547,16 +547,16 @@ class ResidualAttention(StackFeature):
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
         if layer.kind != self.kind:
             return inputs
-        return {**inputs, 'prev_attn': getattr(call.own(self), 'logits', None), 'keep_maps': True}
+        return {**inputs, 'prev_attn': getattr(call.ctx(self), 'logits', None), 'keep_maps': True}
 
-    def attended(self, layer: Any, intermediates: Any, call: Any) -> None:
+    def on_attention(self, layer: Any, intermediates: Any, call: Any) -> None:
         if layer.kind == self.kind and self.kind in call.kinds[call.step + 1 :]:
             similarities = intermediates.qk_similarities
             logits = intermediates.pre_softmax_attn[..., -similarities.shape[-1] :]  # without a sink
             if layer.index in self.unmixed:
                 logits = similarities
             # a hidden key hands on no logit: the lowest number, added up and mixed over heads, would overflow
-            call.own(self).logits = logits.masked_fill(logits <= lowest(logits), 0.0)
+            call.ctx(self).logits = logits.masked_fill(logits <= lowest_value(logits), 0.0)
 
 
 class CrossResidualAttention(ResidualAttention):
@@ -591,7 +591,7 @@ class Differential(AttentionFeature):
     row_wise = True
     refuses = {'several devices': 'it has two query heads for each head'}
 
-    def widths(self, widths: Any) -> Any:
+    def resolve_sizes(self, widths: Any) -> Any:
         widths.query_heads *= 2
         widths.key_heads *= 2
         return widths
@@ -606,23 +606,23 @@ class Differential(AttentionFeature):
         by_layer = 0.8 - 0.6 * math.exp(-0.3 * self.host.layer_number)
         return by_layer if self.differential_init is None else self.differential_init
 
-    def heads(self, qkv: tuple[Tensor, ...], call: Any) -> tuple[Tensor, ...]:
+    def qkv_heads(self, qkv: tuple[Tensor, ...], call: Any) -> tuple[Tensor, ...]:
         if call.inputs.get('polar_pos_emb') is not None:
             raise ValueError('`differential` does not go with `polar_pos_emb`: its keys have a shift for each head')
         return qkv
 
-    def place(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
+    def rotate(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
         """Key heads that are shared: of each map, those of all its query heads."""
         q, k = qk
         if k.shape[1] < q.shape[1]:
             k = torch.cat([tile_heads(t, q.shape[1] // 2) for t in k.chunk(2, dim=1)], dim=1)
         return q, k
 
-    def mix(self, attn: Tensor, call: Any) -> Tensor:
+    def mixed_weights(self, attn: Tensor, call: Any) -> Tensor:
         a1, b1, a2, b2 = self.vectors.to(torch.promote_types(self.vectors.dtype, torch.float32))
         factor = (a1 @ b1).exp() - (a2 @ b2).exp() + self.least
         first, second = attn.chunk(2, dim=1)
         return first - factor.to(attn.dtype) * second
 
-    def leave(self, out: Tensor, call: Any) -> Tensor:
+    def post_attention(self, out: Tensor, call: Any) -> Tensor:
         return F.rms_norm(out, out.shape[-1:], self.gain.to(out.dtype), 1e-5) * (1 - self.least)

@@ -13,11 +13,11 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
-from x_transformers.core.checks import a_tensor, as_mask, check_broadcast, check_digits, check_vectors, cleared
+from x_transformers.core.checks import as_mask, check_broadcast, check_digits, check_tensor, check_vectors, zero_masked
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.polar import Polar
-from x_transformers.flags import Input, PerToken, count, flag, shown
-from x_transformers.flags.checks import a_switch, floating, tensor_of
+from x_transformers.flags import Input, PerToken, count, flag, format_value
+from x_transformers.flags.checks import a_switch, floating, get_tensor
 from x_transformers.flags.contracts import BareKeys
 from x_transformers.kernels.dense import tile_heads
 
@@ -29,7 +29,7 @@ class SeparateInputs(AttentionFeature):
     qkv_receive_diff_residuals = flag(False, 'x has shape (3, b, n, d), the inputs of queries, keys and values')
     refuses = {'cross-attention': 'keys and values of a context come from the context'}
 
-    def views(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def select_inputs(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if x.ndim != 4 or x.shape[0] != 3:
             raise ValueError(
                 f'`x` got shape {tuple(x.shape)}, with `qkv_receive_diff_residuals` it must be (3, b, n, d)'
@@ -37,7 +37,7 @@ class SeparateInputs(AttentionFeature):
         q, k, v = x
         return q, k, v
 
-    def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv_inputs(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         if call.context is not None:
             raise ValueError(
                 f'`qkv_receive_diff_residuals` does not go with a context: {self.reason("cross-attention")}'
@@ -49,14 +49,14 @@ class ValueContext(AttentionFeature):
     """Values from a separate sequence, as long as that of the keys:  Q = X_q W_q,  K = X_k W_k,  V = X_v W_v"""
 
     paper = 'Attention Is All You Need, arXiv:1706.03762, section 3.2.2'
-    takes = {
+    call_inputs = {
         'value_context': Input(
-            'b j d, input of the values, one vector per token of `context`', tensor_of('b j d', floats=True)
+            'b j d, input of the values, one vector per token of `context`', get_tensor('b j d', floats=True)
         ),
     }
-    cuts = {}
+    tp_shards = {}
 
-    def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv_inputs(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         given = call.inputs.get('value_context')
         if given is None:
             return qkv
@@ -67,36 +67,38 @@ class ValueContext(AttentionFeature):
         q, k, v = qkv
         check_vectors(given, 'value_context', k.shape[0], k.shape[1], v.shape[-1], like=call.x)
         check_digits(given, 'value_context', k)
-        return q, k, call.cleared(given)
+        return q, k, call.zero_hidden_keys(given)
 
 
 class KVInputResidual(AttentionFeature):
     """A tensor passed by the caller and added to the inputs of keys and values."""
 
-    takes = {'kv_input_residual': Input('broadcasts to the input of the keys, b j d', floating)}
-    cuts = {}
+    call_inputs = {'kv_input_residual': Input('broadcasts to the input of the keys, b j d', floating)}
+    tp_shards = {}
 
-    def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv_inputs(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         residual = call.inputs.get('kv_input_residual')
         if residual is None:
             return qkv
         q, k, v = qkv
         check_broadcast(residual, 'kv_input_residual', k)
-        residual = call.cleared(residual) if residual.ndim == 3 and residual.shape[1] == k.shape[1] else residual
+        residual = (
+            call.zero_hidden_keys(residual) if residual.ndim == 3 and residual.shape[1] == k.shape[1] else residual
+        )
         return q, k + residual, v + residual
 
 
 class Deltas(AttentionFeature):
     """Tensors passed by the caller and added to projected queries, keys, values and merged heads.  arXiv:2605.12357"""
 
-    takes = {
+    call_inputs = {
         'q_delta': Input('broadcasts to b n (h d)', floating),
         'k_delta': Input('broadcasts to b j (k d)', floating),
         'v_delta': Input('broadcasts to b j (k d)', floating),
         'o_delta': Input('broadcasts to b n (h d)', floating),
     }
-    cuts = {}
-    input_cuts = {
+    tp_shards = {}
+    tp_input_shards = {
         **dict.fromkeys(('q_delta', 'o_delta'), '... (h d)'),
         **dict.fromkeys(('k_delta', 'v_delta'), '... (k d)'),
     }
@@ -105,7 +107,7 @@ class Deltas(AttentionFeature):
         q, k, v = (self.moved(t, f'{name}_delta', call) for t, name in zip(qkv, 'qkv', strict=True))
         return q, k, v
 
-    def output(self, out: Tensor, call: Any) -> Tensor:
+    def merged_heads(self, out: Tensor, call: Any) -> Tensor:
         return self.moved(out, 'o_delta', call)
 
     def moved(self, t: Tensor, name: str, call: Any) -> Tensor:
@@ -114,7 +116,9 @@ class Deltas(AttentionFeature):
             return t
         check_broadcast(delta, name, t)
         if delta.shape[:2] == t.shape[:2]:
-            delta = call.cleared(delta) if name in ('k_delta', 'v_delta') else cleared(delta, call.query_mask)
+            delta = (
+                call.zero_hidden_keys(delta) if name in ('k_delta', 'v_delta') else zero_masked(delta, call.token_mask)
+            )
         return t + delta
 
 
@@ -122,13 +126,13 @@ class SegmentMemory(AttentionFeature):
     """Memories: prepend the hidden states of earlier segments to the inputs of keys and values."""
 
     paper = 'Transformer-XL, arXiv:1901.02860'
-    takes = {
-        'mem': Input('b l d, normalized like x', tensor_of('b l d', floats=True)),
-        'mem_mask': Input('b l', tensor_of('b l')),
+    call_inputs = {
+        'mem': Input('b l d, normalized like x', get_tensor('b l d', floats=True)),
+        'mem_mask': Input('b l', get_tensor('b l')),
     }
-    cuts = {}
+    tp_shards = {}
 
-    def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv_inputs(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         mem = call.inputs.get('mem')
         if mem is None:
             return qkv
@@ -138,7 +142,7 @@ class SegmentMemory(AttentionFeature):
         as_mask(mask, 'mem_mask', mem.shape[0], mem.shape[1] if mem.ndim > 1 else 'l')
         if mem.ndim != 3 or mem.shape[0] != k.shape[0] or mem.shape[-1] != k.shape[-1]:
             raise ValueError(f'`mem` got shape {tuple(mem.shape)}, it must be ({k.shape[0]}, l, {k.shape[-1]})')
-        mem = cleared(mem, call.inputs.get('mem_mask'))
+        mem = zero_masked(mem, call.inputs.get('mem_mask'))
         return q, torch.cat((mem, k), dim=1), torch.cat((mem, v), dim=1)
 
 
@@ -148,11 +152,11 @@ class ValueResidual(AttentionFeature):
     paper = 'Value Residual Learning, arXiv:2410.17897'
     learned_value_residual_mix = flag(False, 'compute the mix per token and head from the input, instead of one half')
     always = False
-    takes = {'value_residual': Input('like the values, b h n d', tensor_of('b h n d', floats=True))}
+    call_inputs = {'value_residual': Input('like the values, b h n d', get_tensor('b h n d', floats=True))}
     stored_as = {'to_mix': 'to_value_residual_mix'}
-    remembers = {'value mix': PerToken()}
-    cuts = {'to_mix.0.weight': (0, 'kv_heads'), 'to_mix.0.bias': (0, 'kv_heads')}
-    input_cuts = {'value_residual': ''}
+    states = {'value mix': PerToken()}
+    tp_shards = {'to_mix.0.weight': (0, 'kv_heads'), 'to_mix.0.bias': (0, 'kv_heads')}
+    tp_input_shards = {'value_residual': ''}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -162,26 +166,26 @@ class ValueResidual(AttentionFeature):
         if self.learned_value_residual_mix:
             self.to_mix = nn.Sequential(nn.Linear(host.dim, host.shape.kv_heads), nn.Sigmoid())
 
-    def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv_inputs(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         residual = call.inputs.get('value_residual')
         if self.learned_value_residual_mix and residual is not None:
             if call.context is not None:
                 raise ValueError(
                     '`learned_value_residual_mix` mixes per token of one sequence, it has no meaning for a context'
                 )
-            own = qkv[0] if call.places is None else qkv[1][:, call.memories :]
+            own = qkv[0] if call.token_idx is None else qkv[1][:, call.memories :]
             tokens = torch.cat((qkv[1][:, : call.memories], own), dim=1) if call.memories else own
-            call.own(self).mix = self.to_mix(tokens).transpose(1, 2).unsqueeze(-1)
+            call.ctx(self).mix = self.to_mix(tokens).transpose(1, 2).unsqueeze(-1)
         return qkv
 
-    def heads(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv_heads(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         residual = call.inputs.get('value_residual')
         if residual is None:
             return qkv
         q, k, v = qkv
         if residual.shape != v.shape:
             raise ValueError(f'`value_residual` got shape {tuple(residual.shape)}, the values have {tuple(v.shape)}')
-        mix, residual = getattr(call.own(self), 'mix', 0.5), call.cleared(residual)
+        mix, residual = getattr(call.ctx(self), 'mix', 0.5), call.zero_hidden_keys(residual)
         if torch.is_tensor(mix) and call.rebuilds_values:
             mix = call.state('value mix').append(mix)
         return q, k, residual + mix * (v - residual)
@@ -193,38 +197,38 @@ class MemoryKV(AttentionFeature):
     paper = 'Augmenting Self-attention with Persistent Memory, arXiv:1907.01470'
     num_mem_kv = flag(0, 'number of learned key/value pairs per head', count, example=2)
     stored_as = {'k': 'mem_k', 'v': 'mem_v'}
-    keys_may_leave = True
-    cuts = {'k': (0, 'kv_heads'), 'v': (0, 'kv_heads')}
+    allows_eviction = True
+    tp_shards = {'k': (0, 'kv_heads'), 'v': (0, 'kv_heads')}
 
     def setup(self, host: Any) -> None:
         shape = host.shape
         self.k = nn.Parameter(torch.randn(shape.kv_heads, self.num_mem_kv, shape.dim_head))
         self.v = nn.Parameter(torch.randn(shape.kv_heads, self.num_mem_kv, shape.dim_value))
 
-    def keys(self, call: Any) -> tuple[Tensor, Tensor]:
-        k = self.host.features.chain('stored_keys', self.k.expand(call.batch, -1, -1, -1), call)
+    def prepend_kv(self, call: Any) -> tuple[Tensor, Tensor]:
+        k = self.host.features.apply('extra_keys', self.k.expand(call.batch, -1, -1, -1), call)
         return k, self.v.expand(call.batch, -1, -1, -1)
 
 
 class AdditionalKV(AttentionFeature):
     """Keys and values passed by the caller: not normalized, without a position, visible to every query."""
 
-    takes = {
+    call_inputs = {
         'additional_key_values': Input('(k, v), b k m d each, k a divisor of the number of heads'),
         'additional_key_value_mask': Input('b m'),
     }
-    keys_may_leave = True
-    cuts = {}
-    input_cuts = {'additional_key_values': 'b h m d'}
+    allows_eviction = True
+    tp_shards = {}
+    tp_input_shards = {'additional_key_values': 'b h m d'}
 
-    def keys(self, call: Any) -> tuple[Tensor, Tensor] | None:
+    def prepend_kv(self, call: Any) -> tuple[Tensor, Tensor] | None:
         given = call.inputs.get('additional_key_values')
         if given is None:
             return None
         if not isinstance(given, (tuple, list)) or len(given) != 2:
-            raise TypeError(f'`additional_key_values` got {shown(given)}, it must be a pair of keys and values')
+            raise TypeError(f'`additional_key_values` got {format_value(given)}, it must be a pair of keys and values')
         shape, (k, v) = self.host.shape, given
-        a_tensor(k, 'additional_key_values')
+        check_tensor(k, 'additional_key_values')
         for t, width in ((k, shape.dim_head), (v, shape.dim_value)):
             check_vectors(
                 t, 'additional_key_values', call.batch, 'k', k.shape[-2] if k.ndim > 1 else 'm', width, like=call.x
@@ -237,9 +241,9 @@ class AdditionalKV(AttentionFeature):
             k, v = tile_heads(k, shape.heads), tile_heads(v, shape.heads)
         mask = call.inputs.get('additional_key_value_mask')
         if torch.is_tensor(mask) and mask.shape == (call.batch, k.shape[-2]):  # any other is refused below
-            k, v = cleared(k, mask), cleared(v, mask)
+            k, v = zero_masked(k, mask), zero_masked(v, mask)
         polar = self.host.features.find(Polar)
-        return k if polar is None else polar.stored_keys(k, call), v
+        return k if polar is None else polar.extra_keys(k, call), v
 
     def mask(self, call: Any) -> Tensor | None:
         mask, given = call.inputs.get('additional_key_value_mask'), call.inputs.get('additional_key_values')
@@ -260,10 +264,10 @@ class ZeroKV(AttentionFeature):
 
     paper = 'Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html'
     add_zero_kv = flag(False, 'prepend one key and one value of zeros')
-    keys_may_leave = True
-    cuts = {}
+    allows_eviction = True
+    tp_shards = {}
 
-    def keys(self, call: Any) -> BareKeys:
+    def prepend_kv(self, call: Any) -> BareKeys:
         return BareKeys(0.0, 0.0)
 
 
@@ -278,28 +282,28 @@ class AddValueResidual(StackFeature):
     learned_value_residual_mix = flag(
         True, 'in self-attention, compute the mix per token and head from the input, instead of one half'
     )
-    cuts = {}
+    tp_shards = {}
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
         learns = kind == 'a' and number > 0 and bool(self.learned_value_residual_mix)
         return {**flags, 'learned_value_residual_mix': True} if learns else flags
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
-        first = getattr(call.own(self), 'first', {}).get(layer.kind)
+        first = getattr(call.ctx(self), 'first', {}).get(layer.kind)
         return inputs if first is None else {**inputs, 'value_residual': first}
 
-    def attended(self, layer: Any, intermediates: Any, call: Any) -> None:
-        own = call.own(self)
+    def on_attention(self, layer: Any, intermediates: Any, call: Any) -> None:
+        own = call.ctx(self)
         own.first = {layer.kind: intermediates.values, **getattr(own, 'first', {})}
 
 
-RESIDUALS = tensor_of('l b n d | b n d', floats=True)
+RESIDUALS = get_tensor('l b n d | b n d', floats=True)
 
 
 class KVResiduals(StackFeature):
     """Tensors passed by the caller and added to the inputs of keys and values, in the order in which layers run."""
 
-    takes = {
+    call_inputs = {
         'self_attn_kv_residuals': Input('l b n d, or b n d for the first layer', RESIDUALS),
         'cross_attn_kv_residuals': Input('l b m d, or b m d for the first layer', RESIDUALS),
     }
@@ -310,17 +314,17 @@ class KVResiduals(StackFeature):
         if given is None:
             return inputs
         each = given.unsqueeze(0) if given.ndim == 3 else given
-        if each.ndim != 4 or each.shape[0] > call.how_many(layer.kind):
+        if each.ndim != 4 or each.shape[0] > call.count_layers(layer.kind):
             raise ValueError(
                 f'`{name}` got shape {tuple(given.shape)}, it must be (l, b, n, d) for at most '
-                f'{call.how_many(layer.kind)} layers, or (b, n, d) for the first'
+                f'{call.count_layers(layer.kind)} layers, or (b, n, d) for the first'
             )
         at = (call.self_attended if layer.kind == 'a' else call.attended - call.self_attended) - 1
         if at >= each.shape[0]:
             return inputs
         hidden = call.shared['c'].get('context_mask')
         stream = call.whole or call
-        residual = stream.only_new(each[at], name) if layer.kind == 'a' else cleared(each[at], hidden)
+        residual = stream.only_new(each[at], name) if layer.kind == 'a' else zero_masked(each[at], hidden)
         if layer.kind == 'c' and call.cache is not None:  # the keys of the context are in the cache
             residual = residual[:, :0]
         return {**inputs, 'kv_input_residual': residual}
@@ -329,7 +333,7 @@ class KVResiduals(StackFeature):
 class AdditionalKVs(StackFeature):
     """Keys and values of another model, one pair per self-attention layer, from its cache or as tensors."""
 
-    takes = {
+    call_inputs = {
         'self_attn_additional_kv': Input(
             'list of (k, v), b k m d each, or the cache or intermediates of another stack'
         ),
@@ -340,19 +344,19 @@ class AdditionalKVs(StackFeature):
         ),
     }
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         given = call.inputs.get('self_attn_additional_kv')
         if given is None:
             if call.inputs.get('additional_kv_mask') is not None:
                 raise ValueError('`additional_kv_mask` was given without `self_attn_additional_kv`')
             return x
-        pairs, layers = self.pairs(given), call.how_many('a')
+        pairs, layers = self.pairs(given), call.count_layers('a')
         if call.inputs.get('detach_additional_kv'):
             pairs = [(k.detach(), v.detach()) for k, v in pairs]
         top = call.inputs.get('route_additional_kv_to_top')
         if top is None or top:
             pairs = [None] * (layers - len(pairs)) + pairs[max(len(pairs) - layers, 0) :]
-        call.own(self).pairs = dict(enumerate(pairs))
+        call.ctx(self).pairs = dict(enumerate(pairs))
         return x
 
     @staticmethod
@@ -361,15 +365,15 @@ class AdditionalKVs(StackFeature):
             given = [inter.cached_kv for inter in given.attn_intermediates or () if inter.layer_type == 'a']
         kind = 'it must be a list of pairs (k, v), (b, k, m, d) each, or the intermediates of a stack'
         if not isinstance(given, (tuple, list)):
-            raise TypeError(f'`self_attn_additional_kv` got {shown(given)}, {kind}')
+            raise TypeError(f'`self_attn_additional_kv` got {format_value(given)}, {kind}')
         for pair in given:
             tensors = isinstance(pair, (tuple, list)) and len(pair) == 2 and all(map(torch.is_tensor, pair))
             if not tensors or any(t.ndim != 4 for t in pair):
-                raise ValueError(f'`self_attn_additional_kv` got an entry {shown(pair)}, {kind}')
+                raise ValueError(f'`self_attn_additional_kv` got an entry {format_value(pair)}, {kind}')
         return [tuple(pair) for pair in given]
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
-        pairs = getattr(call.own(self), 'pairs', {})
+        pairs = getattr(call.ctx(self), 'pairs', {})
         pair = pairs.get(call.self_attended - 1) if layer.kind == 'a' else None
         if pair is None:
             return inputs

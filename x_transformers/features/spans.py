@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
-from x_transformers.core.modes import accurate, is_exporting, transformed
-from x_transformers.core.rows import Pointwise, Rows, of_each
+from x_transformers.core.modes import is_exporting, is_transformed, to_float
+from x_transformers.core.rows import BlockwiseTerm, Pointwise, make_axis_lookup
 from x_transformers.features.biases import distances
 from x_transformers.features.contextual import check_causal
 from x_transformers.features.levels import AttentionFeature
@@ -52,14 +52,14 @@ class AdaptiveSpan(AttentionFeature):
         Check('a number of at least 0', lambda v: is_number(v) and v >= 0, 'float'),
         example=0.1,
     )  # fmt: skip
-    options = dict.fromkeys(('max_span', 'span_ramp', 'span_init', 'span_loss_weight'), 'adaptive_span')
+    requires_flag = dict.fromkeys(('max_span', 'span_ramp', 'span_init', 'span_loss_weight'), 'adaptive_span')
     stored_as = {'span': 'span', 'span_v': 'span_v', 'span_b': 'span_b'}
     clashes = {
         **dict.fromkeys(('num_mem_kv', 'add_zero_kv', 'head_learned_sink'), 'prepended keys have no distance'),
         **dict.fromkeys(('kernel', 'aft', 'linformer_k'), 'it forms no weights of single keys'),
     }
     refuses = {'cross-attention': 'its distances are between tokens of one sequence'}
-    keys_may_leave = limits_sight = True
+    allows_eviction = limits_window = True
 
     @property
     def counts_tokens(self) -> bool:
@@ -81,14 +81,14 @@ class AdaptiveSpan(AttentionFeature):
     def spans(self, x: Tensor) -> Tensor:
         """z, of each head and query:  1 h 1, or b h i."""
         if self.adaptive_span == 'static':
-            span = accurate(self.span)
+            span = to_float(self.span)
             return self.max_span * (span + (span.clamp(0, 1) - span).detach())[None, :, None]
-        logits = accurate(x) @ accurate(self.span_v).mT + accurate(self.span_b)
+        logits = to_float(x) @ to_float(self.span_v).mT + to_float(self.span_b)
         return self.max_span * logits.sigmoid().transpose(1, 2)
 
     def reach(self, z: Tensor, call: Any) -> int:
         """How many tokens back some head looks, read once in a call; in a graph S, or what a cache was cut for."""
-        own = call.own(self)
+        own = call.ctx(self)
         if 'reach' not in vars(own):
             own.reach = self.looked_up(z, call)
         return own.reach
@@ -96,17 +96,17 @@ class AdaptiveSpan(AttentionFeature):
     def looked_up(self, z: Tensor, call: Any) -> int:
         if torch.compiler.is_compiling() and not is_exporting():
             return self.of_cache(z, call)
-        if is_exporting() or transformed() or z.is_meta or isinstance(z, FakeTensor) or not z.numel():
+        if is_exporting() or is_transformed() or z.is_meta or isinstance(z, FakeTensor) or not z.numel():
             return self.max_span
         longest = math.ceil(z.detach().max().item()) + self.span_ramp
         return min(self.max_span, math.ceil(longest / STEP) * STEP)
 
     def of_cache(self, z: Tensor, call: Any) -> int:
         past = call.past
-        cut_for = past.buffers[0].sight if past is not None and past.gone else None
-        if cut_for is None or cut_for.name != self.title:
+        cut_for = past.buffers[0].window if past is not None and past.num_evicted else None
+        if cut_for is None or cut_for.name != self.display_name:
             return self.max_span
-        reach = cut_for.rows - 2 * (cut_for.step - 1)
+        reach = cut_for.size - 2 * (cut_for.step - 1)
         if reach < self.max_span:  # no number is read here
             torch._assert_async((z.detach() + self.span_ramp <= reach).all(), GREW)  # pyright: ignore[reportPrivateImportUsage]  torch has no public name for it
         return reach
@@ -115,18 +115,18 @@ class AdaptiveSpan(AttentionFeature):
         static = self.adaptive_span == 'static'
         return (self.reach(self.spans(self.span), call) if static else self.max_span), 1
 
-    def mask(self, call: Any) -> Rows:
+    def mask(self, call: Any) -> BlockwiseTerm:
         check_causal(call, 'adaptive_span', self.reason('cross-attention'))
-        own = call.own(self)
+        own = call.ctx(self)
         own.z = self.spans(call.x)
-        real = None if self.adaptive_span == 'static' else call.real_queries
-        call.add_loss('attn_span', self.span_loss_weight * mean_of(own.z, real))
+        real = None if self.adaptive_span == 'static' else call.query_mask
+        call.add_loss('attn_span', self.span_loss_weight * get_mean(own.z, real))
         return self.shares(call, own.z, sees=True)
 
-    def bias(self, call: Any) -> Rows:
-        return self.shares(call, call.own(self).z, sees=False)
+    def bias(self, call: Any) -> BlockwiseTerm:
+        return self.shares(call, call.ctx(self).z, sees=False)
 
-    def shares(self, call: Any, z: Tensor, sees: bool) -> Rows:
+    def shares(self, call: Any, z: Tensor, sees: bool) -> BlockwiseTerm:
         """Which keys are seen, or the logarithm of how much."""
         index, own, limit, ramp = call.k_at, call.q_at, self.max_span, self.span_ramp
         reach = self.reach(z, call) if call.in_order('index') else None
@@ -144,15 +144,15 @@ class AdaptiveSpan(AttentionFeature):
             return shown(x, (z if constant else z[..., rows]).unsqueeze(-1))
 
         def entry() -> Pointwise:
-            key, query = of_each(index), of_each(own)
+            key, query = make_axis_lookup(index), make_axis_lookup(own)
             flat = z[0, :, 0] if constant else z
             span = (lambda b, h, i: flat[h]) if constant else (lambda b, h, i: flat[b, h, i])
             return lambda b, h, i, j: shown(query(b, i) - key(b, j), span(b, h, i))
 
-        return Rows(of, reach=reach, learns=not sees and z.requires_grad, entry=entry)
+        return BlockwiseTerm(of, reach=reach, learns=not sees and z.requires_grad, entry=entry)
 
 
-def mean_of(z: Tensor, real: Tensor | None) -> Tensor:
+def get_mean(z: Tensor, real: Tensor | None) -> Tensor:
     """Over heads and real tokens."""
     of_tokens = z.mean(dim=1)
     if real is None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from x_transformers.features.integrators import ReceiveViews
 from x_transformers.features.levels import StackFeature
-from x_transformers.features.residuals import without_scales
+from x_transformers.features.residuals import drop_scales
 from x_transformers.flags import ConfigError, count, flag, is_int, one_of, size, warn_once
 
 
@@ -185,11 +185,11 @@ class ResidualStreams(StackFeature):
     def setup(self, host: Any) -> None:
         self.embedding = nn.Parameter(torch.zeros(self.num_residual_streams, host.dim))
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         streams = rearrange(x, 'b n d -> b 1 n d') + rearrange(self.embedding, 's d -> s 1 d')
         return rearrange(streams, 'b s n d -> (b s) n d')
 
-    def close(self, x: Tensor, call: Any) -> Tensor:
+    def stack_output(self, x: Tensor, call: Any) -> Tensor:
         return reduce(x, '(b s) n d -> b n d', 'sum', s=self.num_residual_streams)
 
 
@@ -213,7 +213,7 @@ class HyperConnections(StackFeature):
         return values['num_residual_streams'] > 1 and not values.get('gated_multi_residual')
 
     def residual(self, *args: Any, layer_index: int, **options: Any) -> nn.Module:
-        options = without_scales('num_residual_streams', options, 'scale_residual', 'scale_residual_constant')
+        options = drop_scales('num_residual_streams', options, 'scale_residual', 'scale_residual_constant')
         own = dict(streams=self.host.num_residual_streams, views=ReceiveViews.views_of_residual(self.host, layer_index))
         own['mixes_ones'] = self.hyper_conn_residual_mix == 'ones'
         return HyperConnection(
@@ -230,7 +230,7 @@ class UseGatedMultiResidual(StackFeature):
     gated_multi_residual = flag(
         False, 'combine and update the streams by gates; needs `residual_fn_kwargs=dict(read_gate_rank=...)`'
     )
-    settles = ('norm_before', 'norm_outside', 'norm_at_end')
+    sets_on_module = ('norm_before', 'norm_outside', 'norm_at_end')
 
     def setup(self, host: Any) -> None:
         if not host.pre_norm:
@@ -238,7 +238,7 @@ class UseGatedMultiResidual(StackFeature):
         host.norm_before, host.norm_outside, host.norm_at_end = False, True, True
 
     def residual(self, *args: Any, layer_index: int, **options: Any) -> nn.Module:
-        options = without_scales('gated_multi_residual', options, 'scale_residual', 'scale_residual_constant')
+        options = drop_scales('gated_multi_residual', options, 'scale_residual', 'scale_residual_constant')
         return GatedMultiResidual(*args, layer_index=layer_index, **sizes(self.host, layer_index), **options)
 
 

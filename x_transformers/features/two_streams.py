@@ -8,16 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.checks import a_tensor, check_range
+from x_transformers.core.checks import check_range, check_tensor
 from x_transformers.core.own_modules import known_stack
-from x_transformers.core.rows import Pointwise, Rows, of_each, taken
+from x_transformers.core.rows import BlockwiseTerm, Pointwise, gather_along, make_axis_lookup
 from x_transformers.features.documents import DocumentsInStack, joined_by, refuse_joined
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.flags import ConfigError, Input, flag
-from x_transformers.flags.checks import Maybe, tensor_of
+from x_transformers.flags.checks import Maybe, get_tensor
 
 PAPER = 'XLNet, arXiv:1906.08237'
-INDICES = tensor_of('b n', floats=False)
+INDICES = get_tensor('b n', floats=False)
 AT = 'b k, indices of the tokens to predict; the last k entries of x are their queries'
 
 
@@ -25,10 +25,12 @@ class InOrder(AttentionFeature):
     """A query with rank i attends to keys whose rank is at most i. Memories are visible to all queries."""
 
     paper = PAPER
-    takes = dict.fromkeys(('order_of_queries', 'order_of_keys'), Input('b n, ranks', tensor_of('b n', floats=False)))
-    cuts = {}
+    call_inputs = dict.fromkeys(
+        ('order_of_queries', 'order_of_keys'), Input('b n, ranks', get_tensor('b n', floats=False))
+    )
+    tp_shards = {}
 
-    def mask(self, call: Any) -> Rows | None:
+    def mask(self, call: Any) -> BlockwiseTerm | None:
         keys, own = (call.inputs.get(name) for name in ('order_of_keys', 'order_of_queries'))
         if keys is None and own is None:
             return None
@@ -42,13 +44,13 @@ class InOrder(AttentionFeature):
         own = call.of_queries(F.pad(own.long(), (call.keys - own.shape[1], 0), value=lowest))
 
         def entry() -> Pointwise:
-            of_query, of_key = of_each(own), of_each(keys)
+            of_query, of_key = make_axis_lookup(own), make_axis_lookup(keys)
             return lambda b, h, i, j: of_key(b, j) <= of_query(b, i)
 
         def of(rows: slice, cols: slice) -> Tensor:
             return (keys[:, cols].unsqueeze(-2) <= own[:, rows].unsqueeze(-1)).unsqueeze(1)
 
-        return Rows(of, entry=entry, made_of=(keys, own))
+        return BlockwiseTerm(of, entry=entry, made_of=(keys, own))
 
 
 class TwoStreams(StackFeature):
@@ -64,7 +66,7 @@ class TwoStreams(StackFeature):
 
     paper = PAPER
     two_stream = flag(False, 'add a query stream that predicts tokens in a given order (XLNet)')
-    takes = {
+    call_inputs = {
         'stream_ranks': Input('b n, the rank of each token in the order, -1 for known tokens', INDICES),
         'stream_at': Input(AT, INDICES),
     }
@@ -77,15 +79,17 @@ class TwoStreams(StackFeature):
             raise ConfigError(f'`two_stream` does not go with {beside}: use an Encoder that reads one sequence')
         self.query = nn.Parameter(torch.randn(host.dim) * 0.02)
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         ranks: Any = call.inputs.get('stream_ranks')
         at: Any = call.inputs.get('stream_at')
         if ranks is None and at is None:
             return x
-        on = self.host.features
-        refuse_joined({**joined_by(on.active, call.inputs), **on.find(DocumentsInStack).joined}, 'stream_ranks')
+        features = self.host.features
+        refuse_joined(
+            {**joined_by(features.active, call.inputs), **features.find(DocumentsInStack).joined}, 'stream_ranks'
+        )
         self.check(ranks, at, x)
-        if call.start is not None:
+        if call.left_pad is not None:
             raise ValueError('`stream_ranks` does not go with `seq_start_pos`: pad rows on the right, by `mask`')
         ranked: Any = ranks
         count, own = at.shape[1], ranked.long().gather(1, at)
@@ -97,14 +101,14 @@ class TwoStreams(StackFeature):
         shared['order_of_keys'] = torch.cat((2 * ranked.long(), last), dim=1)
         places = torch.arange(-call.memories, contents, device=x.device).expand(x.shape[0], -1)
         shared['index'] = torch.cat((places, at), dim=1)
-        call.trace.whole = 'it holds tokens in an order of prediction, which are whole'
+        call.intermediates.whole = 'it holds tokens in an order of prediction, which are whole'
         return torch.cat((x[:, :contents], x[:, contents:] + self.query.to(x.dtype)), dim=1)
 
     def check(self, ranks: Maybe[Tensor], at: Maybe[Tensor], x: Tensor) -> None:
         for name, given in (('stream_ranks', ranks), ('stream_at', at)):
             if given is None:
                 raise ValueError(f'`{name}` is missing: an order of prediction is both `stream_ranks` and `stream_at`')
-            if a_tensor(given, name).ndim != 2 or given.shape[0] != x.shape[0]:
+            if check_tensor(given, name).ndim != 2 or given.shape[0] != x.shape[0]:
                 raise ValueError(f'`{name}` got shape {tuple(given.shape)}, it must have {x.shape[0]} rows')
         contents = x.shape[1] - at.shape[1]
         if ranks.shape[1] != contents:
@@ -115,11 +119,11 @@ class TwoStreams(StackFeature):
         check_range(ranks, 'stream_ranks', -1, None, 'ranks')
         check_range(at, 'stream_at', 0, contents - 1, 'places')
 
-    def close(self, x: Tensor, call: Any) -> Tensor:
+    def stack_output(self, x: Tensor, call: Any) -> Tensor:
         if call.inputs.get('stream_at') is not None:
             # what is kept of a segment is what its tokens were
             contents = x.shape[1] - call.inputs['stream_at'].shape[1]
-            call.trace.hiddens[:] = [h[:, :contents] for h in call.trace.hiddens]
+            call.intermediates.hiddens[:] = [h[:, :contents] for h in call.intermediates.hiddens]
         return x
 
 
@@ -127,7 +131,7 @@ class TwoStreamsInModel(ModelFeature):
     """Pass the order of prediction to a stack with two streams. The last ids, those of the queries, are ignored."""
 
     paper = PAPER
-    takes = TwoStreams.takes
+    call_inputs = TwoStreams.call_inputs
 
     def setup(self, host: Any) -> None:
         self.known = known_stack(host.attn_layers).features.find(TwoStreams) is not None
@@ -138,7 +142,7 @@ class TwoStreamsInModel(ModelFeature):
             return x
         if not self.known:
             raise ValueError('`stream_at` was given, but the stack of the model has no `two_stream`')
-        if self.host.features.at.get('pool'):
+        if self.host.features.by_stage.get('pool'):
             raise ValueError('`stream_at` does not go with a model that pools its tokens')
         contents = x.shape[1] - at.shape[1]
         if call.inputs.get('pos') is None:
@@ -150,9 +154,9 @@ class TwoStreamsInModel(ModelFeature):
         at, ranks = call.inputs.get('stream_at'), call.inputs.get('stream_ranks')
         if at is None and ranks is None:
             return inputs
-        if call.leading and ranks is not None:
-            ranks = F.pad(ranks, (call.leading, 0), value=-1)
-        at = at if at is None else at + call.leading
+        if call.num_prefix_tokens and ranks is not None:
+            ranks = F.pad(ranks, (call.num_prefix_tokens, 0), value=-1)
+        at = at if at is None else at + call.num_prefix_tokens
         return {**inputs, 'stream_ranks': ranks, 'stream_at': at}
 
 
@@ -168,7 +172,7 @@ class SegmentTerm(AttentionFeature):
     xl_rel_segments = flag(
         False, 'add a term to the scores that depends on whether two tokens belong to the same segment'
     )
-    takes = {'segment_ids': Input('b n, segment of each token', tensor_of('b n', floats=False))}
+    call_inputs = {'segment_ids': Input('b n, segment of each token', get_tensor('b n', floats=False))}
     stored_as = {'query': 'xl_s', 'table': 'xl_segments'}
     refuses = {'cross-attention': 'its segments belong to one sequence'}
 
@@ -177,7 +181,7 @@ class SegmentTerm(AttentionFeature):
         self.query = nn.Parameter(torch.randn(heads, width) * 0.02)
         self.table = nn.Parameter(torch.randn(2, heads, width) * 0.02)
 
-    def bias(self, call: Any) -> Rows | None:
+    def bias(self, call: Any) -> BlockwiseTerm | None:
         ids = call.inputs.get('segment_ids')
         if ids is None:
             return None
@@ -187,21 +191,26 @@ class SegmentTerm(AttentionFeature):
             wanted = (call.batch, call.count)
             raise ValueError(f'`segment_ids` got shape {tuple(ids.shape)}, it must be {wanted}')
         keys = F.pad(ids, (call.keys - ids.shape[1], 0))
-        queries, own = call.of_queries(keys), call.own(self)
+        queries, own = call.of_queries(keys), call.ctx(self)
 
         def of(rows: slice, cols: slice) -> Tensor:
             same = queries[:, None, rows, None] == keys[:, None, None, cols]
             return torch.where(same, own.same[..., rows, :], own.other[..., rows, :])
 
         def entry() -> Pointwise:
-            of_query, of_key, same, other = of_each(queries), of_each(keys), own.same[..., 0], own.other[..., 0]
+            of_query, of_key, same, other = (
+                make_axis_lookup(queries),
+                make_axis_lookup(keys),
+                own.same[..., 0],
+                own.other[..., 0],
+            )
             return lambda b, h, i, j: torch.where(of_query(b, i) == of_key(b, j), same[b, h, i], other[b, h, i])
 
-        return Rows(of, learns=True, entry=entry)
+        return BlockwiseTerm(of, learns=True, entry=entry)
 
-    def place(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
+    def rotate(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
         if call.inputs.get('segment_ids') is not None:
-            q, own = qk[0], call.own(self)
+            q, own = qk[0], call.ctx(self)
             times = q.shape[1] // len(self.query)
             query = self.query.to(q.dtype).repeat(times, 1).unsqueeze(-2)
             table = self.table.to(q.dtype).repeat(1, times, 1)
@@ -221,19 +230,19 @@ class SegmentsInStack(StackFeature):
     xl_rel_segments = flag(
         False, 'add a term to the scores that depends on whether two tokens belong to the same segment'
     )
-    takes = SegmentTerm.takes
+    call_inputs = SegmentTerm.call_inputs
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
         return {'xl_rel_segments': True, **flags} if kind == 'a' else flags
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         ids, at = call.inputs.get('segment_ids'), call.inputs.get('stream_at')
         if ids is None:
             return x
         if call.cache is not None:
             raise ValueError('`segment_ids` does not go with a cache')
         if ids.ndim == 2 and at is not None and ids.shape[1] + at.shape[1] == x.shape[1]:
-            ids = torch.cat((ids, taken(ids, at, -1)), dim=1)
+            ids = torch.cat((ids, gather_along(ids, at, -1)), dim=1)
         call.shared['a']['segment_ids'] = ids
         return x
 
@@ -242,7 +251,7 @@ class SegmentsInModel(ModelFeature):
     """Pass `segment_ids` to the stack; prepended tokens belong to segment 0."""
 
     paper = PAPER
-    takes = SegmentTerm.takes
+    call_inputs = SegmentTerm.call_inputs
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         ids = call.inputs.get('segment_ids')
@@ -250,5 +259,5 @@ class SegmentsInModel(ModelFeature):
             return inputs
         if known_stack(self.host.attn_layers).features.find(SegmentsInStack) is None:
             raise ValueError('`segment_ids` was given, but the stack of the model has no `xl_rel_segments`')
-        ids = call.behind_padding(F.pad(ids, (call.leading, 0)))
+        ids = call.move_after_padding(F.pad(ids, (call.num_prefix_tokens, 0)))
         return {**inputs, 'segment_ids': ids if call.spread is None else call.spread(ids, 0)}

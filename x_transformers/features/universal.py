@@ -56,15 +56,15 @@ class CoordinatePositions(StackFeature):
         if self.coord_pos_emb == 'learned':
             self.table = nn.Parameter(torch.randn(runs, host.dim) * 0.02)
 
-    def arrive(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+    def layer_input(self, x: Tensor, layer: Any, call: Any) -> Tensor:
         run, inside = divmod(call.step, self.host.len_default_block)
         return x if inside else self.signalled(x, call, run + 1)
 
     def signalled(self, x: Tensor, call: Any, run: int) -> Tensor:
         """The stream with the signal of a run, which counts from 1."""
-        own, dim = call.own(self), self.host.dim
+        own, dim = call.ctx(self), self.host.dim
         if not hasattr(own, 'places'):
-            pos = call.key_positions(x)[..., -call.new :]
+            pos = call.key_positions(x)[..., -call.new_len :]
             own.places = sinusoids(pos, dim, 10000.0, 'd', at_least_float(x.dtype)).to(x.dtype)
         places = own.places
         if places.ndim == 3 and places.shape[0] not in (1, x.shape[0]):  # streams stand in the batch of x
@@ -82,7 +82,7 @@ class CoordinatesWhereTokensHalt(CoordinatePositions):
     """The same where another feature runs blocks, and asks for `signalled` before each."""
 
     refuses = {'some tokens': ''}
-    arrive: Any = None
+    layer_input: Any = None
 
 
 class Depthwise(nn.Module):
@@ -130,8 +130,10 @@ class SepConvTransition(nn.Module):
 
 
 def sepconv_inputs(call: Any) -> dict[str, Any]:
-    real = call.real
-    given: dict[str, Any] = {'mask': None if real is None else real[:, real.shape[1] - call.new :]}
+    token_mask = call.token_mask
+    given: dict[str, Any] = {
+        'mask': None if token_mask is None else token_mask[:, token_mask.shape[1] - call.new_len :]
+    }
     if call.keeps or call.cache is not None:
         given['recalls'] = tuple(call.state(f'sepconv_{at}', call.step).append for at in (0, 1))
     return given
@@ -155,7 +157,7 @@ class UniversalTransition(StackFeature):
         one_of('ff', 'sepconv'),
         example='sepconv',
     )
-    settles = ('layer_types',)
+    sets_on_module = ('layer_types',)
 
     @classmethod
     def is_on(cls, values: Any) -> bool:

@@ -9,26 +9,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.calls import is_large
-from x_transformers.core.model_calls import take_rows
-from x_transformers.core.modes import product
+from x_transformers.core.model_calls import select_sequences
+from x_transformers.core.modes import precise_matmul
 from x_transformers.core.own_modules import known_stack
-from x_transformers.core.rows import Pointwise, Rows, summable
+from x_transformers.core.rows import BlockwiseTerm, Pointwise, summable
 from x_transformers.features.embeddings import adds_positions
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.features.positions import positions_of
 from x_transformers.flags import ConfigError, Input, PerToken, flag
-from x_transformers.flags.checks import tensor_of
+from x_transformers.flags.checks import get_tensor
 
 OTHERS = ('rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb', 'xl_rel_pos', 'per_layer_abs_pos_emb')
 WANTED = 'a model gives it, whose positions are then not added to its tokens; a stack alone is given it'
 
 
-def scores_of(q: Tensor, k: Tensor, q_known: Tensor, k_known: Tensor, without: Tensor) -> Tensor:
+def get_scores(q: Tensor, k: Tensor, q_known: Tensor, k_known: Tensor, without: Tensor) -> Tensor:
     """What positions add to scores:  b h i e, b h j e, b i, b j, 2 h -> b h i j
 
     A query without a position has the first number of its head for all keys, a key without one the second.
     """
-    scores = product(q, k.mT)
+    scores = precise_matmul(q, k.mT)
     of_query, of_key = without.to(scores.dtype).unsqueeze(-1).unsqueeze(-1)
     scores = torch.where(k_known[:, None, None], scores, of_key)
     return torch.where(q_known[:, None, :, None], scores, of_query)
@@ -42,8 +42,8 @@ class UntiedPositions(AttentionFeature):
 
     paper = 'TUPE, arXiv:2006.15595'
     tupe_pos = flag(False, 'add scores of the position embeddings, computed by the stack')
-    takes = {'untied_scores': Input('b h i j, for all keys, or their factors')}
-    settles = ('logit_scale',)
+    call_inputs = {'untied_scores': Input('b h i j, for all keys, or their factors')}
+    sets_on_module = ('logit_scale',)
     refuses = {
         'cross-attention': 'its positions belong to one sequence',
         **dict.fromkeys(OTHERS, 'only one position scheme is possible'),
@@ -54,31 +54,31 @@ class UntiedPositions(AttentionFeature):
             raise ConfigError('`tupe_pos` does not go with `kv_heads`: each head has its own scores of positions')
         host.logit_scale = (2 * host.dim_key) ** -0.5
 
-    def bias(self, call: Any) -> Tensor | Rows:
+    def bias(self, call: Any) -> Tensor | BlockwiseTerm:
         if call.context is not None:
             raise ValueError(f'`tupe_pos` does not go with a context: {self.reason("cross-attention")}')
         given = call.inputs.get('untied_scores')
         if given is None:
             raise ValueError('`untied_scores` is missing: a stack with `tupe_pos` gives it')
         if torch.is_tensor(given):
-            return repeated(call.of_queries(given, -2), call.heads)
+            return repeat_heads(call.of_queries(given, -2), call.heads)
         q, k, q_known, k_known, without = given
-        q, k = repeated(call.of_queries(q, -2), call.heads), repeated(k, call.heads)
+        q, k = repeat_heads(call.of_queries(q, -2), call.heads), repeat_heads(k, call.heads)
         q_known, without = call.of_queries(q_known), without.repeat(1, call.heads // without.shape[1])
 
         def of(rows: slice, keys: slice) -> Tensor:
-            return scores_of(q[..., rows, :], k[..., keys, :], q_known[:, rows], k_known[:, keys], without)
+            return get_scores(q[..., rows, :], k[..., keys, :], q_known[:, rows], k_known[:, keys], without)
 
         def entry() -> Pointwise:
-            known = summable(of(slice(0, call.rows), slice(0, call.keys)))
+            known = summable(of(slice(0, call.q_len), slice(0, call.keys)))
             return (
                 (lambda b, h, i, j: known[b, h, i, j]) if known.shape[0] > 1 else (lambda b, h, i, j: known[0, h, i, j])
             )
 
-        return Rows(of, learns=True, entry=entry)
+        return BlockwiseTerm(of, learns=True, entry=entry)
 
 
-def repeated(t: Tensor, heads: int) -> Tensor:
+def repeat_heads(t: Tensor, heads: int) -> Tensor:
     """Vectors or scores of heads, b h ..., for a multiple of these."""
     return t if t.shape[1] == heads else t.repeat(1, heads // t.shape[1], *[1] * (t.ndim - 2))
 
@@ -94,15 +94,15 @@ class UntiedPositionsInStack(StackFeature):
     paper = UntiedPositions.paper
     tupe_pos = flag(False, 'add separate scores of the position embeddings, instead of adding these to the tokens')
     tupe_cls_first = flag(False, 'treat the token at position 0 as [CLS], which has no position')
-    takes = {
+    call_inputs = {
         'pos_vectors': Input(
-            'n d | b n d, position embeddings of the new tokens', tensor_of('n d | b n d', floats=True)
+            'n d | b n d, position embeddings of the new tokens', get_tensor('n d | b n d', floats=True)
         ),
-        'pos_known': Input('n | b n, True for tokens with a position; all if None', tensor_of('n | b n')),
+        'pos_known': Input('n | b n, True for tokens with a position; all if None', get_tensor('n | b n')),
     }
     stored_as = {'to_queries': 'tupe_q', 'to_keys': 'tupe_k', 'without': 'tupe_cls'}
-    options = {'tupe_cls_first': 'tupe_pos'}
-    remembers = {'tupe_k': PerToken()}
+    requires_flag = {'tupe_cls_first': 'tupe_pos'}
+    states = {'tupe_k': PerToken()}
     gives_positions = None
     clashes = dict.fromkeys(OTHERS, 'only one position scheme is possible')
 
@@ -116,7 +116,7 @@ class UntiedPositionsInStack(StackFeature):
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
         return {'tupe_pos': True, **flags} if kind == 'a' else flags
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if call.memories:
             raise ValueError('`tupe_pos` does not go with `mems`, which have no position in a table')
         vectors, known = self.given(x, call)
@@ -125,14 +125,14 @@ class UntiedPositionsInStack(StackFeature):
         q, k = (vectors * scale) @ self.to_queries.to(x.dtype), vectors @ self.to_keys.to(x.dtype)
         rows = torch.cat((k, known.unsqueeze(-1).to(k.dtype).expand(k.shape[0], -1, -1)), dim=-1)
         state = call.state('tupe_k')
-        begins = state.known is None
+        begins = state.checked_past is None
         # in memory of their own, into which later tokens are written
         held = state.append(rows.expand(x.shape[0], -1, -1).contiguous()) if call.keeps or not begins else rows
         rows = rows if begins else held
         q, k = (t.unflatten(-1, (heads, width)).transpose(1, 2) for t in (q, rows[..., :-1]))
         terms = (q, k, known, rows[..., -1] > 0, self.without)
         large = is_large(x, max(q.shape[0], k.shape[0]), heads, q.shape[-2], k.shape[-2])
-        call.shared['a']['untied_scores'] = terms if large else scores_of(*terms)
+        call.shared['a']['untied_scores'] = terms if large else get_scores(*terms)
         return x
 
     def given(self, x: Tensor, call: Any) -> tuple[Tensor, Tensor]:
@@ -141,22 +141,22 @@ class UntiedPositionsInStack(StackFeature):
         if vectors is None:
             raise ValueError(f'`pos_vectors` is missing, which `tupe_pos` needs: {WANTED}')
         if vectors.shape[-1] != x.shape[-1] or vectors.shape[:-2] not in ((), (1,), (x.shape[0],)):
-            n, d = call.new, x.shape[-1]
+            n, d = call.new_len, x.shape[-1]
             raise ValueError(
                 f'`pos_vectors` got shape {tuple(vectors.shape)}, it must be ({n}, {d}) or ({x.shape[0]}, {n}, {d})'
             )
-        vectors = call.only_new(vectors.reshape(vectors.shape[:-2].numel(), *vectors.shape[-2:]), 'pos_vectors').to(
+        vectors = call.select_new(vectors.reshape(vectors.shape[:-2].numel(), *vectors.shape[-2:]), 'pos_vectors').to(
             x.dtype
         )
         if known is None:
-            known = torch.ones(1, call.new, dtype=torch.bool, device=x.device)
+            known = torch.ones(1, call.new_len, dtype=torch.bool, device=x.device)
         elif known.shape[:-1] not in ((), (1,), (x.shape[0],)):
-            raise ValueError(f'`pos_known` got shape {tuple(known.shape)}, it must be ({call.new},) or b of them')
+            raise ValueError(f'`pos_known` got shape {tuple(known.shape)}, it must be ({call.new_len},) or b of them')
         else:
-            known = call.only_new(known.reshape(known.shape[:-1].numel(), known.shape[-1], 1), 'pos_known')[
+            known = call.select_new(known.reshape(known.shape[:-1].numel(), known.shape[-1], 1), 'pos_known')[
                 ..., 0
             ].bool()
-        vectors, known = vectors.expand(-1, call.new, -1), known.expand(-1, call.new)
+        vectors, known = vectors.expand(-1, call.new_len, -1), known.expand(-1, call.new_len)
         return vectors.masked_fill(~known.unsqueeze(-1), 0.0), known
 
 
@@ -174,7 +174,7 @@ def has_untied_positions(model: Any) -> bool:
 class UntiedPositionsInModel(ModelFeature):
     """Pass the position embeddings to a stack with `tupe_pos`."""
 
-    serves = ('tupe_pos',)
+    enabled_by = ('tupe_pos',)
 
     def active_stages(self) -> tuple[str, ...]:
         return self.runs_at() if has_untied_positions(self.host) else ()
@@ -197,15 +197,19 @@ class UntiedPositionsInModel(ModelFeature):
         vectors = next(one for one in found if one is not None)
         vectors = vectors if vectors.ndim == 3 else vectors.unsqueeze(0)
         tokens, known = call.like_tokens, self.known(call)
-        if not call.leading and call.spread is None:
+        if not call.num_prefix_tokens and call.spread is None:
             return {**inputs, 'pos_vectors': vectors, 'pos_known': known}
-        at = torch.arange(call.new, device=tokens.device).expand(tokens.shape[0], -1)
+        at = torch.arange(call.new_len, device=tokens.device).expand(tokens.shape[0], -1)
         if not call.continues:
-            at = call.behind_padding(F.pad(at, (call.leading, 0), value=-1))
+            at = call.move_after_padding(F.pad(at, (call.num_prefix_tokens, 0), value=-1))
         at = at if call.spread is None else call.spread(at, -1)
         place, known = at.clamp(min=0), torch.ones_like(at[:, :1]).bool() if known is None else known
-        known = (at >= 0) & known.expand(tokens.shape[0], call.new).gather(1, place)
-        return {**inputs, 'pos_vectors': take_rows(vectors.expand(tokens.shape[0], -1, -1), place), 'pos_known': known}
+        known = (at >= 0) & known.expand(tokens.shape[0], call.new_len).gather(1, place)
+        return {
+            **inputs,
+            'pos_vectors': select_sequences(vectors.expand(tokens.shape[0], -1, -1), place),
+            'pos_known': known,
+        }
 
     def known(self, call: Any) -> Tensor | None:
         """Which of the new tokens have a position, b n; None for all."""
@@ -214,7 +218,7 @@ class UntiedPositionsInModel(ModelFeature):
             return None
         if pos is not None and pos.is_floating_point():
             raise ValueError(f'`pos` got {pos.dtype}, with `tupe_cls_first` it must be whole numbers')
-        pos = None if pos is None else call.only_new(pos, 'pos').long()
-        pos = positions_of(call.new, pos, None, call.offset, call.like_tokens.device)
+        pos = None if pos is None else call.select_new(pos, 'pos').long()
+        pos = positions_of(call.new_len, pos, None, call.offset, call.like_tokens.device)
         pos = pos if start is None else pos - start.unsqueeze(-1)
         return (pos if pos.ndim == 2 else pos.unsqueeze(0)) != 0

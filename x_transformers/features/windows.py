@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from x_transformers.core.rows import Pointwise, Rows, of_each
+from x_transformers.core.rows import BlockwiseTerm, Pointwise, make_axis_lookup
 from x_transformers.features.biases import distances
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.flags import ConfigError, Input, count, flag, none
@@ -28,10 +28,10 @@ class Window(AttentionFeature):
 
     refuses = {'cross-attention': 'its distances are between tokens of one sequence'}
     switches = ('max_attend_past', 'max_attend_future')
-    settles = ('max_attend_past',)
-    is_band = True
-    keys_may_leave = limits_sight = True
-    cuts = {}
+    sets_on_module = ('max_attend_past',)
+    is_window = True
+    allows_eviction = limits_window = True
+    tp_shards = {}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -45,14 +45,14 @@ class Window(AttentionFeature):
     def reach_and_step(self, call: Any) -> tuple[int, int] | None:
         return None if self.max_attend_past is None else (self.max_attend_past, 1)
 
-    def mask(self, call: Any) -> Rows:
+    def mask(self, call: Any) -> BlockwiseTerm:
         if call.context is not None:
             name = next(name for name in self.switches if getattr(self, name) is not None)
             raise ValueError(f'`{name}` does not go with a context: {self.reason("cross-attention")}')
         return window(call, self.max_attend_past, self.max_attend_future)
 
 
-def window(call: Any, past: int | None, ahead: Maybe[int]) -> Rows:
+def window(call: Any, past: int | None, ahead: Maybe[int]) -> BlockwiseTerm:
     """Queries see no keys further back than `past`, and none further ahead than `ahead`; None is no bound."""
     index, own = call.k_at, call.q_at
     # with positions of its own per row, memories are nearer than they stand
@@ -67,21 +67,21 @@ def window(call: Any, past: int | None, ahead: Maybe[int]) -> Rows:
 
     def entry() -> Pointwise:
         first, last = (None if past is None else own - past), (None if ahead is None else own + ahead)
-        return between(of_each(index), first, last)
+        return between(make_axis_lookup(index), first, last)
 
     made_of = (past, ahead) if in_order else (past, ahead, index, own)
-    return Rows(near, reach=reach, reach_ahead=reach_ahead, band=in_order, entry=entry, made_of=made_of)
+    return BlockwiseTerm(near, reach=reach, reach_ahead=reach_ahead, band=in_order, entry=entry, made_of=made_of)
 
 
 def between(of_key: Callable[[Tensor, Tensor], Tensor], first: Maybe[Tensor], last: Tensor | None) -> Pointwise:
     """Whether the place of a key is none before the first and none behind the last one that a query sees."""
     if last is None:
-        farthest = of_each(first)
+        farthest = make_axis_lookup(first)
         return lambda b, h, i, j: of_key(b, j) >= farthest(b, i)
     if first is None:
-        latest = of_each(last)
+        latest = make_axis_lookup(last)
         return lambda b, h, i, j: of_key(b, j) <= latest(b, i)
-    farthest, latest = of_each(first), of_each(last)
+    farthest, latest = make_axis_lookup(first), make_axis_lookup(last)
     return lambda b, h, i, j: (of_key(b, j) >= farthest(b, i)) & (of_key(b, j) <= latest(b, i))
 
 
@@ -89,11 +89,11 @@ class SameLength(AttentionFeature):
     """Limit each query to a number of keys before itself, memories included."""
 
     paper = 'Transformer-XL, arXiv:1901.02860'
-    takes = {'mem_same_length': Input('number of keys before itself that a query attends to', count)}
-    is_band = keys_may_leave = True
-    cuts = {}
+    call_inputs = {'mem_same_length': Input('number of keys before itself that a query attends to', count)}
+    is_window = allows_eviction = True
+    tp_shards = {}
 
-    def mask(self, call: Any) -> Rows | None:
+    def mask(self, call: Any) -> BlockwiseTerm | None:
         past = call.inputs.get('mem_same_length')
         if past is None:
             return None
@@ -108,9 +108,9 @@ class SameLengthInStack(StackFeature):
     """Pass the window of the queries to self-attention."""
 
     paper = SameLength.paper
-    takes = SameLength.takes
+    call_inputs = SameLength.call_inputs
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if call.inputs.get('mem_same_length') is not None:
             call.shared['a']['mem_same_length'] = call.inputs['mem_same_length']
         return x

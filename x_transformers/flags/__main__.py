@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import x_transformers
 import x_transformers.flags.explain as results
-from x_transformers.flags import REQUIRED, Configurable, Feature, Flag, did_you_mean, flags_of, shown
+from x_transformers.flags import REQUIRED, Configurable, Feature, Flag, did_you_mean, format_value, get_flags
 from x_transformers.flags.stubs import STUB, render_stub
 
 
@@ -26,7 +26,7 @@ def table() -> list[tuple[str, str, Flag]]:
         cls = getattr(x_transformers, public)
         if not (isinstance(cls, type) and issubclass(cls, Configurable)):
             continue
-        for name, declared in {**cls.arguments(), **flags_of(cls.catalogue)}.items():
+        for name, declared in {**cls.arguments(), **get_flags(cls.catalogue)}.items():
             key = (name, declared.feature) if declared.feature else (name, cls)
             if key not in seen:
                 seen.add(key)
@@ -41,7 +41,7 @@ def describe(where: str, name: str, declared: Flag) -> str:
     if declared.check is not None:
         lines.append(f'    must be {declared.check.words}')
     if declared.example is not None:
-        lines.append(f'    for example {name}={shown(declared.example)}')
+        lines.append(f'    for example {name}={format_value(declared.example)}')
     if declared.feature is not None:
         feature = declared.feature
         lines += ['    ' + line for line in inspect.cleandoc(feature.__doc__ or '').split('\n')]
@@ -97,10 +97,10 @@ def refusals() -> Iterator[tuple[str, list[str]]]:
 
 def holds(cls: type[Feature], other: type[Feature], host: type[Configurable]) -> bool:
     """Whether a feature stays on beside another one, which does not give way to it either."""
-    known = flags_of(host.catalogue)
+    known = get_flags(host.catalogue)
     both = {name: known[name].example for name in (switch(cls), switch(other))}
     is_on = cls.is_on({**{name: declared.default for name, declared in known.items()}, **both})
-    return is_on and switch(other) not in cls.yields_to and switch(cls) not in other.yields_to
+    return is_on and switch(other) not in cls.overridden_by and switch(cls) not in other.overridden_by
 
 
 def switch(cls: type[Feature]) -> str:

@@ -65,7 +65,7 @@ def naming(names: Callable[[], Iterable[tuple[str, str]]]) -> Iterator[None]:
         renamings.pop()
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Format a value for a message: a tensor by its shape, a long text cut."""
     if torch.is_tensor(value):
         return f'a tensor of shape {tuple(value.shape)}'
@@ -128,7 +128,7 @@ def each(check: Check) -> Check:
     return Check(f'a tuple with one entry per layer, each {check.words}', test, f'Sequence[{check.type}]')
 
 
-def of_keys(**checks: Check) -> Check:
+def mapping_with_keys(**checks: Check) -> Check:
     """Return a check of dicts with some of these keys, whose values pass their checks."""
 
     def test(value: Any) -> bool:
@@ -139,7 +139,7 @@ def of_keys(**checks: Check) -> Check:
     return Check(f'a dict with some of {words}', test, 'Mapping[str, Any]')
 
 
-def an_instance(*kinds: type) -> Check:
+def instance_of(*kinds: type) -> Check:
     modules = all(issubclass(kind, torch.nn.Module) for kind in kinds)
     words = 'an instance of ' + ' or '.join(kind.__name__ for kind in kinds)
     return Check(words, lambda value: isinstance(value, kinds), 'nn.Module' if modules else 'Any')
@@ -157,7 +157,7 @@ probability = Check(
     'a probability from 0 up to, but not including, 1', lambda value: is_number(value) and 0 <= value < 1, 'float'
 )
 a_callable = Check('a callable', callable, 'Callable[..., Any]')
-a_mapping = Check('a dict', lambda value: isinstance(value, Mapping), 'Mapping[str, Any]')
+mapping = Check('a dict', lambda value: isinstance(value, Mapping), 'Mapping[str, Any]')
 
 
 # Checks of the inputs of a call, for the `takes` of features.
@@ -165,7 +165,7 @@ a_mapping = Check('a dict', lambda value: isinstance(value, Mapping), 'Mapping[s
 ANY_SHAPE = ''
 
 
-def tensor_of(shapes: str = ANY_SHAPE, floats: bool | None = None) -> Check:
+def get_tensor(shapes: str = ANY_SHAPE, floats: bool | None = None) -> Check:
     """Return a check of tensors with the axes of one of `shapes`, such as 'b d | b n d'.
 
     `floats` asks for floating point numbers, or for none.
@@ -182,7 +182,7 @@ def tensor_of(shapes: str = ANY_SHAPE, floats: bool | None = None) -> Check:
     return Check(f'{kind} {words}'.rstrip(), test, 'Tensor')
 
 
-def pair_of(words: str, *tests: Callable[[Any], bool]) -> Check:
+def get_pair(words: str, *tests: Callable[[Any], bool]) -> Check:
     """Return a check of tuples and lists of two."""
 
     def test(value: Any) -> bool:
@@ -195,11 +195,11 @@ def is_floating(value: Any) -> bool:
     return torch.is_tensor(value) and value.is_floating_point()
 
 
-floating = tensor_of(floats=True)
-vectors = tensor_of('b n d', floats=True)
-per_row_or_token = tensor_of('b d | b n d', floats=True)
+floating = get_tensor(floats=True)
+vectors = get_tensor('b n d', floats=True)
+per_row_or_token = get_tensor('b d | b n d', floats=True)
 a_switch = Check('True or False', lambda value: not torch.is_tensor(value) and boolean.test(value), 'bool')
-rotary_angles = pair_of('(angles, scale), angles of (n, d) or (b, n, d)',
+rotary_angles = get_pair('(angles, scale), angles of (n, d) or (b, n, d)',
                  lambda t: is_floating(t) and t.ndim >= 2, lambda s: s is None or not isinstance(s, str))  # fmt: skip
 
 
@@ -207,5 +207,5 @@ def refused(check: Check, name: str, value: Any) -> str | None:
     """Return the error for an input, or None if it is right. None is no input."""
     if (none | check).test(value):
         return None
-    got = f'{value.dtype} of shape {tuple(value.shape)}' if torch.is_tensor(value) else shown(value)
+    got = f'{value.dtype} of shape {tuple(value.shape)}' if torch.is_tensor(value) else format_value(value)
     return f'`{name}` got {got}, it must be {check.words}'

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from x_transformers.flags.checks import ConfigError, shown
+from x_transformers.flags.checks import ConfigError, format_value
 from x_transformers.flags.declared import Feature, PerLayer
 from x_transformers.flags.resolved import did_you_mean
 
@@ -21,14 +21,14 @@ def is_configured(value: Any) -> bool:
     return isinstance(value, nn.Module) and getattr(type(value), 'kinds', None) is KINDS
 
 
-def defined(kind: type[Feature] = Feature) -> Iterator[type[Feature]]:
+def _is_defined(kind: type[Feature] = Feature) -> Iterator[type[Feature]]:
     """All classes of features that there are."""
     for heir in kind.__subclasses__():
         yield heir
-        yield from defined(heir)
+        yield from _is_defined(heir)
 
 
-def title(feature: type[Feature]) -> str:
+def _class_title(feature: type[Feature]) -> str:
     """How a config names a feature: `Rotary`, one of the library's; `my_module:MyPaper`, one of the user's."""
     ours = feature.__module__.startswith('x_transformers.')
     return feature.__qualname__ if ours else f'{feature.__module__}:{feature.__qualname__}'
@@ -42,7 +42,9 @@ def encode(value: Any, name: str) -> Any:
             raise ValueError(f'`{name}` is of a class {kind.__name__} of its own, which a config cannot name')
         known, built = kind.accepted(), value.given_now()
         # what overrides something else is kept even where it is the default
-        kept = (k for k in built if k not in known or 'cross_attn_' in k or not same(built[k], known[k].default))
+        kept = (
+            k for k in built if k not in known or 'cross_attn_' in k or not is_same_class(built[k], known[k].default)
+        )
         given = {k: built[k] for k in kept}
         # a module that was replaced since is described as it is now
         now = {k: getattr(value, k, v) if isinstance(v, nn.Module) else v for k, v in given.items()}
@@ -54,7 +56,7 @@ def encode(value: Any, name: str) -> Any:
         items = {str(k): encode(v, f'{name}.{k}') for k, v in value.items()}
         return {'class': 'dict', 'items': items} if 'class' in items else items
     if isinstance(value, type) and issubclass(value, Feature):
-        return {'class': 'Feature', 'name': title(value)}
+        return {'class': 'Feature', 'name': _class_title(value)}
     if isinstance(value, PerLayer):
         return {'class': 'PerLayer', 'values': [encode(v, name) for v in value.values]}
     if isinstance(value, (tuple, list)):
@@ -64,14 +66,14 @@ def encode(value: Any, name: str) -> Any:
     if isinstance(value, numbers.Real):
         return int(value) if isinstance(value, numbers.Integral) else float(value)
     raise ValueError(
-        f'`{name}` got {shown(value)}, which a config cannot hold: '
+        f'`{name}` got {format_value(value)}, which a config cannot hold: '
         f'only numbers, texts, tuples and dicts can be written as JSON'
     )
 
 
-def named(name: str) -> type[Feature]:
+def _name_class(name: str) -> type[Feature]:
     """The feature that a config names. It has to be there: a file that others wrote imports nothing."""
-    known = {title(feature): feature for feature in defined()}  # of two with one name the later one
+    known = {_class_title(feature): feature for feature in _is_defined()}  # of two with one name the later one
     if name not in known:
         module, of_user, own = name.rpartition(':')
         advice = f', import `{module}` first' if of_user else did_you_mean(own, known)
@@ -79,7 +81,7 @@ def named(name: str) -> type[Feature]:
     return known[name]
 
 
-def same(value: Any, default: Any) -> bool:
+def is_same_class(value: Any, default: Any) -> bool:
     return value is default or (
         type(value) is type(default) and isinstance(value, (bool, int, float, str, tuple)) and value == default
     )
@@ -91,7 +93,7 @@ def decode(value: Any) -> Any:
     if isinstance(value, Mapping) and value.get('class') == 'PerLayer':
         return PerLayer(*map(decode, value['values']))
     if isinstance(value, Mapping) and value.get('class') == 'Feature':
-        return named(str(value.get('name')))
+        return _name_class(str(value.get('name')))
     if isinstance(value, Mapping) and 'class' in value:
         rest = {k: decode(v) for k, v in value.items() if k != 'class'}
         if value['class'] not in KINDS:

@@ -21,14 +21,14 @@ from torch import nn
 from x_transformers.flags.checks import (
     Check,
     ConfigError,
+    format_value,
     is_number,
-    shown,
     warn_once,
 )
-from x_transformers.flags.config import KINDS, decode, encode, same
-from x_transformers.flags.declared import Feature, Features, Flag, names_of
-from x_transformers.flags.explain import explained
-from x_transformers.flags.resolved import advice, catalogue_for, flags_of, known_flags, resolve
+from x_transformers.flags.config import KINDS, decode, encode, is_same_class
+from x_transformers.flags.declared import Feature, Features, Flag, class_names
+from x_transformers.flags.explain import explain_module
+from x_transformers.flags.resolved import advice, catalogue_for, get_flags, known_flags, resolve
 from x_transformers.flags.unexpected import answering
 
 # what the layers of the stack that is being built have come to, by their flags; None outside of that
@@ -62,9 +62,11 @@ def building_twins() -> Iterator[None]:
         TWINS.reset(before)
 
 
-def likeness(kind: type, catalogue: tuple[type[Feature], ...], flags: Mapping[str, Any]) -> Any:
+def _likeness(kind: type, catalogue: tuple[type[Feature], ...], flags: Mapping[str, Any]) -> Any:
     """What modules have in common whose flags come to the same, or None if that cannot be told."""
-    if any([type(value) not in PLAIN_VALUES for value in flags.values()]) or any([cls.is_own for cls in catalogue]):
+    if any([type(value) not in PLAIN_VALUES for value in flags.values()]) or any(
+        [cls.is_user_defined for cls in catalogue]
+    ):
         return None
     return kind, catalogue, tuple([(name, type(value), value) for name, value in flags.items()])
 
@@ -80,7 +82,7 @@ class DerivedSignature:
     def __get__(self, instance: Any, cls: type[Configurable]) -> inspect.Signature:
         if instance is not None:
             raise AttributeError('__signature__')
-        return signature_of(cls)
+        return get_signature(cls)
 
 
 class Config(dict):
@@ -159,7 +161,9 @@ class Configurable(nn.Module):
             self._check_flag(name, value)
         if name == 'features' and isinstance(self.__dict__.get(name), Features) and not isinstance(value, Features):
             kind = type(self).__name__
-            raise TypeError(f'`features` got {shown(value)}, it holds those of {kind}: use another name for your own')
+            raise TypeError(
+                f'`features` got {format_value(value)}, it holds those of {kind}: use another name for your own'
+            )
         super().__setattr__(name, value)  # pyright: ignore[reportArgumentType]  modules take any value, not as declared
 
     def _check_module_name(self, name: str) -> None:
@@ -178,12 +182,12 @@ class Configurable(nn.Module):
     def _check_flag(self, name: str, value: Any) -> None:
         """Refuse another value for a flag whose features are built, and would not hear of it."""
         held = self.__dict__[name]
-        if name in self.read_at_call or name not in known_flags(type(self).catalogue) or same(value, held):
+        if name in self.read_at_call or name not in known_flags(type(self).catalogue) or is_same_class(value, held):
             return
         kind = type(self).__name__
         raise AttributeError(
-            f'`{name}` got {shown(value)}, but it is {shown(held)} since this {kind} was built: '
-            f'build another one, {kind}(..., {name}={shown(value)}), and load the weights'
+            f'`{name}` got {format_value(value)}, but it is {format_value(held)} since this {kind} was built: '
+            f'build another one, {kind}(..., {name}={format_value(value)}), and load the weights'
         )
 
     @classmethod
@@ -191,7 +195,7 @@ class Configurable(nn.Module):
         """The arguments that the class declares itself, outside of features."""
         hidden = cls.settled()
         kinds = [base for base in reversed(cls.__mro__) if issubclass(base, Configurable) and base is not Configurable]
-        declared = declared_together(tuple(vars(kind)['__init__'] for kind in kinds if '__init__' in vars(kind)))
+        declared = _merge_declared(tuple(vars(kind)['__init__'] for kind in kinds if '__init__' in vars(kind)))
         return {name: flag for name, flag in declared.items() if name not in hidden}
 
     @classmethod
@@ -203,7 +207,7 @@ class Configurable(nn.Module):
     def accepted(cls) -> dict[str, Flag]:
         """Return all keywords of the class: its arguments, then the flags of its features."""
         settled = cls.settled()
-        return {**cls.arguments(), **{n: flag for n, flag in flags_of(cls.catalogue).items() if n not in settled}}
+        return {**cls.arguments(), **{n: flag for n, flag in get_flags(cls.catalogue).items() if n not in settled}}
 
     @classmethod
     def translate(cls, given: dict[str, Any]) -> dict[str, Any]:
@@ -221,23 +225,23 @@ class Configurable(nn.Module):
         """The features that `flags` switch on, from the user's or the library's catalogue, not yet set up."""
         catalogue = catalogue_for(type(self).catalogue, features)
         twins = TWINS.get()
-        key = None if twins is None else likeness(type(self), catalogue, flags)
+        key = None if twins is None else _likeness(type(self), catalogue, flags)
         if twins is not None and key is not None and key in twins:
-            values, on, attributes, twin = twins[key]
+            values, active, attributes, twin = twins[key]
             self.__dict__.update(attributes)
-            return Features(self, catalogue, on, values, twin)
-        values, on = resolve(catalogue, flags, type(self).__name__, type(self).accepted, type(self))
-        attributes = self.readable(flags_of(catalogue), values)
+            return Features(self, catalogue, active, values, twin)
+        values, active = resolve(catalogue, flags, type(self).__name__, type(self).accepted, type(self))
+        attributes = self.readable(get_flags(catalogue), values)
         self.__dict__.update(attributes)
-        made = Features(self, catalogue, on, values)
+        made = Features(self, catalogue, active, values)
         if twins is not None and key is not None:
-            twins[key] = values, on, attributes, made
+            twins[key] = values, active, attributes, made
         return made
 
     def readable(self, flags: Mapping[str, Flag], values: Mapping[str, Any]) -> dict[str, Any]:
         """The flags that are read as attributes: unless the module has one of that name, or will have."""
         own, found = self.__dict__, {}
-        held = names_of(type(self)).union(own, own['_modules'], own['_parameters'], own['_buffers'])
+        held = class_names(type(self)).union(own, own['_modules'], own['_parameters'], own['_buffers'])
         for name, declared in flags.items():
             value, feature = values[name], declared.feature
             if feature is not None and feature.stored_as:
@@ -289,7 +293,7 @@ class Configurable(nn.Module):
             return other(path, **options)
         return importlib.import_module(PRETRAINED).save(self, path, format=format, **options)
 
-    def outline(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
         """The module's own steps, for `explain`: a stage, or a name of its own, and what happens there."""
         return {}
 
@@ -297,7 +301,7 @@ class Configurable(nn.Module):
         """A replica whose features read its own parameters."""
         replica = super()._replicate_for_data_parallel()
         if isinstance(getattr(self, 'features', None), Features):
-            replica.__dict__['features'] = self.features.rebound(replica)
+            replica.__dict__['features'] = self.features.rebind(replica)
         return replica
 
     @torch.no_grad()
@@ -309,7 +313,7 @@ class Configurable(nn.Module):
         raises   TypeError or ValueError if it is not a number from 0 to 1
         """
         if not is_number(progress):
-            raise TypeError(f'`progress` got {shown(progress)}, it must be a number from 0 to 1')
+            raise TypeError(f'`progress` got {format_value(progress)}, it must be a number from 0 to 1')
         if not 0 <= progress <= 1:
             raise ValueError(f'`progress` got {progress}, it must be from 0 to 1: which part of the training is done')
         for module in self.modules():
@@ -359,7 +363,7 @@ class Configurable(nn.Module):
 
     def explain(self) -> str:
         """Return a text that lists what runs in this model, stage by stage, with the inputs it takes."""
-        return '\n'.join(explained(self))
+        return '\n'.join(explain_module(self))
 
 
 def muon_parameters_inside(*modules: nn.Module, queries_and_keys: bool = False) -> list[nn.Parameter]:
@@ -377,14 +381,14 @@ def type_hints(init: Callable[..., Any], include_extras: bool = True) -> dict[st
     """The annotations of a function; none, if a user's subclass has some that do not exist at run time."""
     try:
         hints = typing.get_type_hints(init, include_extras=include_extras)
-        return {name: without_implicit_optional(hint) for name, hint in hints.items()}
+        return {name: _strip_implicit_optional(hint) for name, hint in hints.items()}
     except (NameError, TypeError):
         if (init.__module__ or '').startswith('x_transformers.'):
             raise  # a check of ours would go lost
         return {}
 
 
-def without_implicit_optional(hint: Any) -> Any:
+def _strip_implicit_optional(hint: Any) -> Any:
     """Return `Annotated[...]` of `Optional[Annotated[...]]`, which Python 3.10 makes of a parameter with default None.
 
     Its documentation and its check are inside.
@@ -394,7 +398,7 @@ def without_implicit_optional(hint: Any) -> Any:
 
 
 @functools.cache
-def declared_together(inits: tuple[Callable[..., Any], ...]) -> dict[str, Flag]:
+def _merge_declared(inits: tuple[Callable[..., Any], ...]) -> dict[str, Flag]:
     """The same of several, the last one's first."""
     found: dict[str, Flag] = {}
     for init in inits:
@@ -420,7 +424,7 @@ def declared_arguments(init: Callable[..., Any]) -> dict[str, Flag]:
     return found
 
 
-def signature_of(cls: type[Configurable]) -> inspect.Signature:
+def get_signature(cls: type[Configurable]) -> inspect.Signature:
     """The signature for `help()`: the declared arguments, then every flag as a keyword."""
     init = inspect.unwrap(cls.__init__)
     types = type_hints(init, include_extras=False)
@@ -456,12 +460,13 @@ def remembering(init: Callable[..., None], positional: tuple[str, ...] = ()) -> 
             for name, value in type(self).settled().items():
                 if name in kwargs:
                     raise ConfigError(
-                        f'`{name}` got {shown(kwargs[name])}, but {type(self).__name__} settles it: it is {value!r}'
+                        f'`{name}` got {format_value(kwargs[name])}, but {type(self).__name__} settles it: it is '
+                        f'{value!r}'
                     )
         try:
             bound = shape.bind(self, *args, **kwargs)
         except TypeError as error:
-            raise unbound(type(self), shape, args, kwargs, error) from None
+            raise unbind_method(type(self), shape, args, kwargs, error) from None
         given = dict(list(bound.arguments.items())[1:])
         for name, parameter in shape.parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD:
@@ -483,7 +488,7 @@ def remembering(init: Callable[..., None], positional: tuple[str, ...] = ()) -> 
     return wrapped
 
 
-def unbound(
+def unbind_method(
     cls: type[Configurable], shape: inspect.Signature, args: tuple, kwargs: dict[str, Any], error: TypeError
 ) -> Exception:
     """The error for arguments that do not fit a signature, with a suggestion for a misspelt one."""
@@ -503,6 +508,6 @@ def unbound(
     return TypeError(f'{cls.__name__}: {f"`{missing[0]}` is missing" if missing else error}')
 
 
-def accepted(cls: type[Configurable]) -> dict[str, Flag]:
+def accepted_keywords(cls: type[Configurable]) -> dict[str, Flag]:
     """Every keyword that `cls` accepts, with its declaration."""
     return cls.accepted()

@@ -57,13 +57,13 @@ def takes_arguments(method: Any, count: int | None) -> bool:
     return True
 
 
-def said(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if torch.is_tensor(value):
         return f'a tensor of shape {tuple(value.shape)}'
     return f'a tuple of {len(value)}' if isinstance(value, tuple) else 'None' if value is None else type(value).__name__
 
 
-def check_ring(feature: Any, stage: str, before: Any, after: Any) -> None:
+def check_transform(feature: Any, stage: str, before: Any, after: Any) -> None:
     """Refuse what a ring gave, if it cannot stand for the value that came in.
 
     raises     TypeError for None, and where axes are named for no tensor, or no tuple of so many; ValueError for a
@@ -76,12 +76,12 @@ def check_ring(feature: Any, stage: str, before: Any, after: Any) -> None:
         return
     several = isinstance(before, tuple)
     if several and not (isinstance(after, tuple | list) and len(after) == len(before)):
-        raise TypeError(f'{where} gave {said(after)}, it must give a tuple of {len(before)}')
+        raise TypeError(f'{where} gave {_describe_value(after)}, it must give a tuple of {len(before)}')
     given: Any = after
     pairs: Any = zip(before, given, strict=True) if several else [(before, given)]
     for at, (was, now) in enumerate(pairs):
         if not torch.is_tensor(now):
-            raise TypeError(f'{where} gave {said(now)}, it must give a tensor')
+            raise TypeError(f'{where} gave {_describe_value(now)}, it must give a tensor')
         kept = [n for n, axis in enumerate(axes) if axis == 'b' or (axis in KEPT and at == 0)]
         if was.ndim == len(axes) and (now.ndim != was.ndim or any(now.shape[n] != was.shape[n] for n in kept)):
             raise ValueError(
@@ -90,14 +90,14 @@ def check_ring(feature: Any, stage: str, before: Any, after: Any) -> None:
             )
 
 
-def ring_of(feature: Any, stage: str, value: Any, *call: Any) -> Any:
+def run_transform(feature: Any, stage: str, value: Any, *call: Any) -> Any:
     """What the ring of a user's feature makes of a value."""
     after = getattr(feature, stage)(value, *call)
-    check_ring(feature, stage, value, after)
+    check_transform(feature, stage, value, after)
     return after
 
 
-def check_given(feature: Any, stage: str, value: Any) -> Any:
+def _check_term(feature: Any, stage: str, value: Any) -> Any:
     """What a term or a choice gave, or a refusal, if it is nothing of what the arrow of its signature points to."""
     where, wanted = f'`{stage}` of {type(feature).__name__}', feature.gives.get(stage, '')
     wanted, optional = wanted.removesuffix(' | None'), wanted.endswith(' | None')
@@ -105,16 +105,16 @@ def check_given(feature: Any, stage: str, value: Any) -> Any:
     if value is None and (optional or feature.stages[stage] == 'term'):
         return None
     if count and not (isinstance(value, tuple | list) and len(value) >= count):
-        raise TypeError(f'{where} gave {said(value)}, it must give {wanted}')
+        raise TypeError(f'{where} gave {_describe_value(value)}, it must give {wanted}')
     if wanted == 'Module' and not isinstance(value, nn.Module):
-        raise TypeError(f'{where} gave {said(value)}, it must give a module')
+        raise TypeError(f'{where} gave {_describe_value(value)}, it must give a module')
     if wanted in TENSORS and not torch.is_tensor(value) and not (' to ' in wanted and hasattr(value, 'of')):
-        raise TypeError(f'{where} gave {said(value)}, it must give a tensor: {wanted}')
+        raise TypeError(f'{where} gave {_describe_value(value)}, it must give a tensor: {wanted}')
     if torch.is_tensor(value) and 'to b h i j' in wanted and (value.dtype == torch.bool) != wanted.startswith('bool'):
         raise TypeError(f'{where} gave {value.dtype}, it must give {wanted}')
     return value
 
 
-def chosen(feature: Any, stage: str, *given: Any, **options: Any) -> Any:
+def run_override(feature: Any, stage: str, *given: Any, **options: Any) -> Any:
     """What the choice of a user's feature gives."""
-    return check_given(feature, stage, getattr(feature, stage)(*given, **options))
+    return _check_term(feature, stage, getattr(feature, stage)(*given, **options))

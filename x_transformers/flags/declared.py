@@ -19,10 +19,16 @@ from x_transformers.flags.checks import (
     ConfigError,
     Input,
     boolean,
+    format_value,
     is_int,
-    shown,
 )
-from x_transformers.flags.contracts import check_ring, chosen, number_of_arguments, ring_of, takes_arguments
+from x_transformers.flags.contracts import (
+    check_transform,
+    number_of_arguments,
+    run_override,
+    run_transform,
+    takes_arguments,
+)
 from x_transformers.flags.renamed import OLD_DECLARATIONS, RENAMED, translate_declarations, translate_of_instance
 
 PACKAGE = __name__.partition('.')[0]
@@ -44,10 +50,10 @@ class Flag:
     def refusal(self, value: Any, name: str = '') -> str | None:
         """The reason why `value` is not allowed, or None."""
         if isinstance(value, PerLayer):
-            return f'`{name or self.name}` got {shown(value)}: only a stack shares values out, to its branches'
+            return f'`{name or self.name}` got {format_value(value)}: only a stack shares values out, to its branches'
         if self.check is None or self.check.test(value):
             return None
-        return f'`{name or self.name}` got {shown(value)}, it must be {self.check.words}'
+        return f'`{name or self.name}` got {format_value(value)}, it must be {self.check.words}'
 
 
 def flag(default: Any, doc: str, check: Check | None = None, example: Any = None) -> Any:
@@ -109,7 +115,7 @@ class Ring(Remembered):
 
     def __post_init__(self) -> None:
         if not is_int(self.width) or self.width < 1:
-            raise ConfigError(f'`width` of a Ring got {shown(self.width)}, it must be an integer of at least 1')
+            raise ConfigError(f'`width` of a Ring got {format_value(self.width)}, it must be an integer of at least 1')
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,7 @@ class OfContext(Remembered):
     beginning, and `.keep(tree)`"""
 
 
-def kept_of_earlier(remembers: Mapping[str, Remembered]) -> str:
+def _kept_of_earlier(remembers: Mapping[str, Remembered]) -> str:
     """Return in words which state mixes the tokens of a sequence: a sum, or the last rows. '' if none does."""
     name = next((name for name, kind in remembers.items() if isinstance(kind, (Running, Ring))), None)
     return f'it keeps `{name}` of the tokens before' if name else ''
@@ -140,11 +146,11 @@ class Feature:
         needs      flag -> reason: a flag of the same level that must be on. Arguments of the host, such as `causal`,
                    are not flags: check `host.causal` in `setup(host)`
         clashes    flag -> reason: a flag of the same level that must be off
-        yields_to  flags of the same level that override this feature if they are also set, with a warning
+        overridden_by  flags of the same level that override this feature if they are also set, with a warning
         switches   flags that switch the feature on, if not only the first one
-        settles    attributes of the host that `setup` writes; no two features may write the same one
-        options    flag -> flag: the first has no effect unless the second is set; or if it is set, as 'not flag'
-        serves   flags of branches, any of which enables this feature of a stack, which has no flags itself
+        sets_on_module    attributes of the host that `setup` writes; no two features may write the same one
+        requires_flag    flag -> flag: the first has no effect unless the second is set; or if it is set, as 'not flag'
+        enabled_by   flags of branches, any of which enables this feature of a stack, which has no flags itself
         refuses    situation -> reason: where the feature raises an error. `setup` may add some by `self.refuse`:
                    'cache': later tokens change earlier results, or the past cannot be stored; 'cache in training';
                    'left padding'; 'cross-attention'; 'causal': tokens depend on later ones, or a pair of the reason and
@@ -154,23 +160,27 @@ class Feature:
                    In features of attention also a flag of the stack
         counts_tokens   True if the result for a token, or a loss, depends on the number of tokens that are not padding,
                    later ones included: then losses pass the padding to the model
-        takes      name -> Input(axes, check): inputs of the forward call that the feature uses (`flags.checks` has some
+        call_inputs      name -> Input(axes, check): inputs of the forward call that the feature uses (`flags.checks`
+                         has some
                    checks). Features without flags act only in calls with one of them
         always     True if such a feature acts in all calls; False if a feature with flags needs one of its inputs too
-        fuses      True if the fused kernel implements the feature; None, for features without flags, if with its inputs
+        runs_fused      True if the fused kernel implements the feature; None, for features without flags, if with its
+                        inputs
                    the eager kernel is used even if `flash=True`
-        remembers  name -> PerToken(), Running(), Ring(w): states that the cache stores, accessed by
+        states  name -> PerToken(), Running(), Ring(w): states that the cache stores, accessed by
                    `call.state(name)`; an instance may set its own in `setup`. See the subclasses of `Remembered`
-        only_trains   True if in evaluation it changes only speed and initial values
-        cuts       how its tensors are sharded if several devices share the host (`parallel`), by heads, inner channels
+        training_only   True if in evaluation it changes only speed and initial values
+        tp_shards       how its tensors are sharded if several devices share the host (`parallel`), by heads, inner
+                        channels
                    or tokens: name -> (axis, 'heads' | 'kv_heads'); {} if no tensor is sharded. None, the default, is
                    an error there
-        input_cuts   name -> axes, such as '... h i j' or 'b n (h d)': inputs of which each device uses the part of its
+        tp_input_shards   name -> axes, such as '... h i j' or 'b n (h d)': inputs of which each device uses the part of
+                          its
                    heads (h) or key heads (k); a tuple for a pair; '' for an input that is already sharded by heads.
                    All others are equal on all devices
         same_in_layers   True if its masks and biases follow from its inputs alone, so that a stack computes them once
 
-    To pass a value to a later stage of the same call, set it as an attribute of `call.own(self)`, never on `self`.
+    To pass a value to a later stage of the same call, set it as an attribute of `call.ctx(self)`, never on `self`.
     Values that change during training (schedules, averages) are updated in `stepped(progress)`: training loops call
     `model.stepped(step / steps)` after each optimizer step. A forward pass may be computed twice.
     In training, a stage may add to the loss of the wrapper around the model by `call.add_loss(name, value)`.
@@ -182,34 +192,34 @@ class Feature:
     removed_stages: ClassVar[dict[str, str]] = {}  # names of earlier stages -> what to use instead
     axes: ClassVar[dict[str, tuple[str, ...]]] = {}  # of the value of a ring
     gives: ClassVar[dict[str, str]] = {}  # what terms and choices give
-    is_own: ClassVar[bool] = False  # whether it is a user's
+    is_user_defined: ClassVar[bool] = False  # whether it is a user's
     signatures: ClassVar[dict[str, str]] = {}  # stage -> (what its method takes) -> what it gives
     replaces: ClassVar[dict[str, Collection[str]]] = {}  # stage -> those that do not run where a feature is at it
     paper: ClassVar[str] = ''
     flags: ClassVar[dict[str, Flag]] = {}
     needs: ClassVar[dict[str, str]] = {}
     clashes: ClassVar[dict[str, str]] = {}
-    yields_to: ClassVar[tuple[str, ...]] = ()
+    overridden_by: ClassVar[tuple[str, ...]] = ()
     switches: ClassVar[tuple[str, ...]] = ()
-    settles: ClassVar[tuple[str, ...]] = ()
-    options: ClassVar[dict[str, str]] = {}
-    serves: ClassVar[tuple[str, ...]] = ()
+    sets_on_module: ClassVar[tuple[str, ...]] = ()
+    requires_flag: ClassVar[dict[str, str]] = {}
+    enabled_by: ClassVar[tuple[str, ...]] = ()
     refuses: dict[str, str | tuple[str, str]] = {}  # noqa: RUF012  an instance may have its own
     counts_tokens: ClassVar[bool] = False
-    takes: ClassVar[dict[str, Input]] = {}
+    call_inputs: ClassVar[dict[str, Input]] = {}
     always: ClassVar[bool | None] = None
     stored_as: ClassVar[dict[str, str]] = {}
-    fuses: ClassVar[bool | None] = False
-    remembers: dict[str, Remembered] = {}  # noqa: RUF012  an instance may have its own
-    only_trains: ClassVar[bool] = False
-    cuts: ClassVar[dict[str, tuple[int, str]] | None] = None
-    input_cuts: ClassVar[dict[str, str | tuple[str | None, ...]]] = {}
+    runs_fused: ClassVar[bool | None] = False
+    states: dict[str, Remembered] = {}  # noqa: RUF012  an instance may have its own
+    training_only: ClassVar[bool] = False
+    tp_shards: ClassVar[dict[str, tuple[int, str]] | None] = None
+    tp_input_shards: ClassVar[dict[str, str | tuple[str | None, ...]]] = {}
     same_in_layers: ClassVar[bool] = False
     stepped: ClassVar[Callable[..., None] | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.is_own = not cls.__module__.startswith(f'{PACKAGE}.')
+        cls.is_user_defined = not cls.__module__.startswith(f'{PACKAGE}.')
         translate_declarations(cls)
         cls.__doc__ = cls.__doc__ or ''  # that of its base class is no description of it
         own = {n: replace(f, name=n, feature=cls) for n, f in vars(cls).items() if isinstance(f, Flag)}
@@ -218,7 +228,7 @@ class Feature:
             delattr(cls, name)
         cls.refuse_misspelt_stages()
         cls.refuse_other_signatures()
-        check_remembered(cls.__name__, cls.remembers)
+        check_states(cls.__name__, cls.states)
 
     @classmethod
     def refuse_misspelt_stages(cls) -> None:
@@ -260,7 +270,7 @@ class Feature:
     @classmethod
     def overruled_by(cls, values: Mapping[str, Any]) -> str | None:
         """The flag that takes over from this feature, if any."""
-        return next((other for other in cls.yields_to if values.get(other)), None)
+        return next((other for other in cls.overridden_by if values.get(other)), None)
 
     @classmethod
     def runs(cls, values: Mapping[str, Any]) -> bool:
@@ -273,14 +283,14 @@ class Feature:
         return cls
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         """What the user wrote to have it: its switch, or the first input that it reads."""
-        return next(iter((*self.flags, *self.takes, type(self).__name__)))
+        return next(iter((*self.flags, *self.call_inputs, type(self).__name__)))
 
     @property
     def waits(self) -> bool:
         """Return True if the feature has no effect in a call without any of its inputs."""
-        return bool(self.takes) and not (self.flags if self.always is None else self.always)
+        return bool(self.call_inputs) and not (self.flags if self.always is None else self.always)
 
     def refuse(self, reasons: Mapping[str, str | tuple[str, str]]) -> None:
         """Add situations and reasons to `refuses` of this instance; '' removes a reason."""
@@ -290,12 +300,12 @@ class Feature:
         """Return why the feature cannot be used in a situation of `refuses`, or ''."""
         found = self.refuses.get(situation)
         if found is None:
-            return kept_of_earlier(self.remembers) if situation in ('documents', 'some tokens') else ''
+            return _kept_of_earlier(self.states) if situation in ('documents', 'some tokens') else ''
         return found if isinstance(found, str) else found[0]
 
     @classmethod
     def runs_at(cls) -> tuple[str, ...]:
-        names = names_of(cls)
+        names = class_names(cls)
         return tuple([stage for stage in cls.stages if stage in names and getattr(cls, stage) is not None])
 
     def active_stages(self) -> tuple[str, ...]:
@@ -303,7 +313,7 @@ class Feature:
         return self.runs_at()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self.is_own:
+        if self.is_user_defined:
             name = RENAMED.get(name, name)
             if name in OLD_DECLARATIONS:
                 translate_of_instance(self, name, value)
@@ -313,7 +323,7 @@ class Feature:
             return
         *path, last = self.stored_as.get(name, name).split('.')
         keeper = functools.reduce(getattr, path, self.host)
-        if holds(keeper, last) and name not in self.owned:
+        if _has_attribute(keeper, last) and name not in self.owned:
             raise ConfigError(
                 f'{type(self).__name__} would overwrite `{last}` of {type(keeper).__name__}: '
                 f'give `{name}` another name in `stored_as`'
@@ -328,7 +338,7 @@ class Feature:
         self.owned[name] = (*path, last)
 
     def __getattr__(self, name: str) -> Any:
-        if name in RENAMED and self.is_own:
+        if name in RENAMED and self.is_user_defined:
             return getattr(self, RENAMED[name])
         if name.startswith('__') or name in ('owned', 'host') or name not in self.owned:
             raise AttributeError(f'{type(self).__name__} has no attribute {name!r}')
@@ -342,14 +352,14 @@ class Feature:
 NAMES: WeakKeyDictionary[type, tuple[list[int], frozenset[str]]] = WeakKeyDictionary()
 
 
-def holds(keeper: Any, name: str) -> bool:
+def _has_attribute(keeper: Any, name: str) -> bool:
     """Whether an object has an attribute itself, rather than by asking another."""
     own = {**vars(keeper), **getattr(keeper, '_parameters', {}), **getattr(keeper, '_buffers', {})}
     own |= getattr(keeper, '_modules', {})
     return own[name] is not None if name in own else getattr(type(keeper), name, None) is not None
 
 
-def names_of(cls: type) -> frozenset[str]:
+def class_names(cls: type) -> frozenset[str]:
     """What a class and its bases name. To ask each class for each name takes ten times as long."""
     sizes = [len(vars(base)) for base in cls.__mro__]
     known = NAMES.get(cls)
@@ -358,22 +368,22 @@ def names_of(cls: type) -> frozenset[str]:
     return known[1]
 
 
-def check_remembered(name: str, remembers: Any) -> None:
+def check_states(name: str, remembers: Any) -> None:
     """Refuse declarations of states that the cache cannot keep apart, or does not know."""
     for key, kind in remembers.items() if isinstance(remembers, Mapping) else [(None, remembers)]:
         if not isinstance(key, str) or not key or {'.', ':'} & {*key} or not isinstance(kind, Remembered):
             raise ConfigError(
-                f'`remembers` of {name} got {shown(remembers)}, it must be names, without dots and colons, '
+                f'`remembers` of {name} got {format_value(remembers)}, it must be names, without dots and colons, '
                 f'and what each is: PerToken(), Running() or Ring(w)'
             )
 
 
-def remembered(features: Iterable[Feature]) -> dict[str, Remembered]:
+def _collect_states(features: Iterable[Feature]) -> dict[str, Remembered]:
     """What the features of one module remember, by name.  Raises ConfigError for a name that two of them use."""
     owners: dict[str, Feature] = {}
     for feature in features:
-        check_remembered(type(feature).__name__, feature.remembers)
-        for name in feature.remembers:
+        check_states(type(feature).__name__, feature.states)
+        for name in feature.states:
             other = owners.setdefault(name, feature)
             if other is not feature or name in getattr(feature.host, 'own_states', ()):
                 sides = [next(iter(one.flags), type(one).__name__) for one in (other, feature)]
@@ -381,21 +391,22 @@ def remembered(features: Iterable[Feature]) -> dict[str, Remembered]:
                     f'`{sides[0]}` and `{sides[1]}` both' if other is not feature else f'`{sides[0]}` and its host both'
                 )
                 raise ConfigError(f'{rival} remember `{name}`: another name in `remembers` keeps them apart')
-    return {name: feature.remembers[name] for name, feature in owners.items()}
+    return {name: feature.states[name] for name, feature in owners.items()}
 
 
 # stages of attention that decide what queries see, and those that see what the fused kernel never forms
-SETTLING = ('keys', 'mask', 'bias', 'enter')
+SETTLING = ('prepend_kv', 'mask', 'bias', 'pre_attention')
 EAGER_STAGES = (
-    'scores', 'logits', 'sight', 'rows', 'normaliser', 'normalising', 'weights', 'mix', 'gathered',
+    'scores', 'logits', 'score_mask', 'masked_scores', 'normalizer', 'wrap_normalizer', 'weights', 'mixed_weights',
+    'weighted_values',
 )  # fmt: skip
 
 
-def bound(feature: Feature, stage: str, kind: str) -> Callable[..., Any]:
+def _bind_stage(feature: Feature, stage: str, kind: str) -> Callable[..., Any]:
     """What runs for a feature at a stage: its method, inside of its contract if it is a user's."""
-    if not feature.is_own:
+    if not feature.is_user_defined:
         return getattr(feature, stage)
-    return functools.partial(ring_of if kind == 'ring' else chosen, feature, stage)
+    return functools.partial(run_transform if kind == 'ring' else run_override, feature, stage)
 
 
 class Features:
@@ -417,19 +428,19 @@ class Features:
         self,
         host: nn.Module,
         catalogue: Iterable[type[Feature]],
-        on: Iterable[type[Feature]],
+        features: Iterable[type[Feature]],
         values: Mapping[str, Any],
         twin: Features | None = None,
     ) -> None:
         """`twin`: those of another module, with the same classes."""
         self.catalogue = tuple(catalogue)
-        self.active = tuple([cls(host, values) for cls in on])
-        self.remembers: dict[str, Remembered] = {}
+        self.active = tuple([cls(host, values) for cls in features])
+        self.states: dict[str, Remembered] = {}
         self.known_calls: dict[tuple[str, ...], Features] = {}
         if twin is None:
             self.arrange()
         else:
-            self.arrange_like(twin)
+            self.copy_arrangement(twin)
 
     def arrange(self) -> None:
         """Settle which feature runs at which stage."""
@@ -437,11 +448,15 @@ class Features:
         for feature in self.active:
             for stage in feature.active_stages():
                 at.setdefault(stage, []).append(feature)
-        self.at = {stage: tuple(features) for stage, features in at.items()}
+        self.by_stage = {stage: tuple(features) for stage, features in at.items()}
         self.bind()
-        self.takes = frozenset(name for feature in self.active for name in feature.takes)
-        self.judges = {n: feature for feature in self.active for n, of in feature.takes.items() if of.check is not None}
-        self.awaited = frozenset(name for feature in self.active if feature.waits for name in feature.takes)
+        self.call_inputs = frozenset(name for feature in self.active for name in feature.call_inputs)
+        self.input_checkers = {
+            n: feature for feature in self.active for n, of in feature.call_inputs.items() if of.check is not None
+        }
+        self.optional_inputs = frozenset(
+            name for feature in self.active if feature.waits for name in feature.call_inputs
+        )
         self.known_calls = {}
 
     def bind(self) -> None:
@@ -449,17 +464,17 @@ class Features:
         own = vars(self)
         for name in own.keys() & self.stage_names:
             del own[name]
-        for stage, features in self.at.items():
+        for stage, features in self.by_stage.items():
             kind = features[0].stages[stage]
             if kind == 'choice':
-                own[stage] = bound(features[0], stage, kind)
+                own[stage] = _bind_stage(features[0], stage, kind)
             elif kind != 'build':
                 in_order = features[::-1] if stage in features[0].reversed_stages else features
-                own[stage] = tuple([bound(feature, stage, kind) for feature in in_order])
+                own[stage] = tuple([_bind_stage(feature, stage, kind) for feature in in_order])
 
-        settling = [feature for stage in SETTLING for feature in self.at.get(stage, ())]
-        self.settles, self.scores_needed = bool(settling), not self.at.keys().isdisjoint(EAGER_STAGES)
-        self.operators, self.has_user_features = None, any([feature.is_own for feature in self.active])
+        settling = [feature for stage in SETTLING for feature in self.by_stage.get(stage, ())]
+        self.settles, self.scores_needed = bool(settling), not self.by_stage.keys().isdisjoint(EAGER_STAGES)
+        self.operators, self.has_user_features = None, any([feature.is_user_defined for feature in self.active])
         self.settles_alike = all([feature.same_in_layers for feature in settling])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -470,46 +485,48 @@ class Features:
         vars(self).update(state)
         self.bind()
 
-    def arrange_like(self, twin: Features) -> None:
+    def copy_arrangement(self, twin: Features) -> None:
         """The same, without asking the classes again."""
         own = dict(zip(twin.active, self.active, strict=True))
-        self.at = {stage: tuple([own[feature] for feature in features]) for stage, features in twin.at.items()}
+        self.by_stage = {
+            stage: tuple([own[feature] for feature in features]) for stage, features in twin.by_stage.items()
+        }
         self.bind()
-        self.judges = {name: own[feature] for name, feature in twin.judges.items()}
-        self.takes, self.awaited = twin.takes, twin.awaited
+        self.input_checkers = {name: own[feature] for name, feature in twin.input_checkers.items()}
+        self.call_inputs, self.optional_inputs = twin.call_inputs, twin.optional_inputs
 
-    def switched(self, prefix: str = '') -> list[str]:
+    def list_switched(self, prefix: str = '') -> list[str]:
         """The flags, as written with a prefix, by which those features are on that change what is computed."""
         found = []
         for feature in self.active:
-            switches = () if feature.only_trains else feature.switches or tuple(feature.flags)[:1]
+            switches = () if feature.training_only else feature.switches or tuple(feature.flags)[:1]
             found += [
                 prefix + n for n in switches if n in feature.flags and getattr(feature, n) != feature.flags[n].default
             ]
         return found
 
-    def acting(self, inputs: Mapping[str, Any]) -> Features:
+    def active_for(self, inputs: Mapping[str, Any]) -> Features:
         """The features that act in a call with these inputs: without those that wait for others."""
-        if not self.awaited or torch.compiler.is_compiling():
+        if not self.optional_inputs or torch.compiler.is_compiling():
             return self
         names: tuple[str, ...] = ()
         for name, value in inputs.items():
-            if value is not None and name in self.awaited:
+            if value is not None and name in self.optional_inputs:
                 names = (*names, name)
         acting = self.known_calls.get(names)
         if acting is None:
-            acting = self.only(lambda feature: not feature.waits or not feature.takes.keys().isdisjoint(names))
+            acting = self.filter(lambda feature: not feature.waits or not feature.call_inputs.keys().isdisjoint(names))
             self.known_calls[names] = acting
         return acting
 
-    def only(self, wanted: Callable[[Feature], bool]) -> Features:
+    def filter(self, wanted: Callable[[Feature], bool]) -> Features:
         """The same features, without those that are not wanted."""
         new = copy.copy(self)
         new.active = tuple([feature for feature in self.active if wanted(feature)])
         new.arrange()
         return new
 
-    def joined_by(self, feature: Feature) -> Features:
+    def add_feature(self, feature: Feature) -> Features:
         """The same features and another one that has been set up, where the catalogue puts it."""
         place = {cls: at for at, cls in enumerate(self.catalogue)}
         new = copy.copy(self)
@@ -523,10 +540,10 @@ class Features:
         """Let every feature create what it owns."""
         for feature in self.active:
             feature.setup(feature.host)
-        self.remembers = remembered(self.active)
+        self.states = _collect_states(self.active)
         return self
 
-    def rebound(self, host: Any, values: Mapping[Feature, dict[str, Any]] | None = None) -> Features:
+    def rebind(self, host: Any, values: Mapping[Feature, dict[str, Any]] | None = None) -> Features:
         """The same features, reading the parameters of another host; with other attributes, if given."""
         new = copy.copy(self)
         moved = {}
@@ -537,38 +554,43 @@ class Features:
         new.arrange()
         return new
 
-    def chain(self, stage: str, value: Any, *call: Any) -> Any:
+    def apply(self, stage: str, value: Any, *call: Any) -> Any:
         """Pass `value` through the rings of a stage, the first feature first."""
-        for feature in self.at.get(stage, ()):
+        for feature in self.by_stage.get(stage, ()):
             before, value = value, getattr(feature, stage)(value, *call)
-            if feature.is_own:
-                check_ring(feature, stage, before, value)
+            if feature.is_user_defined:
+                check_transform(feature, stage, before, value)
         return value
 
-    def unwind(self, stage: str, value: Any, *call: Any) -> Any:
+    def apply_reversed(self, stage: str, value: Any, *call: Any) -> Any:
         """Pass `value` through the rings of a stage on the way out, the last feature first."""
-        for feature in reversed(self.at.get(stage, ())):
+        for feature in reversed(self.by_stage.get(stage, ())):
             before, value = value, getattr(feature, stage)(value, *call)
-            if feature.is_own:
-                check_ring(feature, stage, before, value)
+            if feature.is_user_defined:
+                check_transform(feature, stage, before, value)
         return value
 
     def terms(self, stage: str, *call: Any) -> list[tuple[Feature, Any]]:
         """The terms of a stage with their features, without the absent ones."""
         found = [
-            (feature, chosen(feature, stage, *call) if feature.is_own else getattr(feature, stage)(*call))
-            for feature in self.at.get(stage, ())
+            (
+                feature,
+                run_override(feature, stage, *call) if feature.is_user_defined else getattr(feature, stage)(*call),
+            )
+            for feature in self.by_stage.get(stage, ())
         ]
         return [(feature, term) for feature, term in found if term is not None] if found else found
 
     def collect(self, stage: str, *call: Any) -> list[Any]:
         """The terms of a stage, without the absent ones."""
-        return [term for _, term in self.terms(stage, *call)] if stage in self.at else []
+        return [term for _, term in self.terms(stage, *call)] if stage in self.by_stage else []
 
-    def pick(self, stage: str, default: Callable[..., Any]) -> Callable[..., Any]:
+    def select(self, stage: str, default: Callable[..., Any]) -> Callable[..., Any]:
         """The one way of a stage: a feature's, or the default."""
-        for feature in self.at.get(stage, ()):
-            return functools.partial(chosen, feature, stage) if feature.is_own else getattr(feature, stage)
+        for feature in self.by_stage.get(stage, ()):
+            return (
+                functools.partial(run_override, feature, stage) if feature.is_user_defined else getattr(feature, stage)
+            )
         return default
 
     def find(self, kind: type[Feature]) -> Any:

@@ -12,51 +12,51 @@ from typing import Any
 
 from torch import nn
 
-from x_transformers.flags.checks import shown
-from x_transformers.flags.config import is_configured, same
+from x_transformers.flags.checks import format_value
+from x_transformers.flags.config import is_configured, is_same_class
 from x_transformers.flags.declared import Feature, Features
-from x_transformers.flags.resolved import flags_of
+from x_transformers.flags.resolved import get_flags
 
 
-def explained(module: Any, name: str = '') -> Iterator[str]:
+def explain_module(module: Any, name: str = '') -> Iterator[str]:
     """Lines that say what runs in `module`, in order: its own steps and its features, then the modules inside."""
-    yield f'{name + ": " if name else ""}{type(module).__name__} {headline(module)}'.rstrip()
+    yield f'{name + ": " if name else ""}{type(module).__name__} {_headline(module)}'.rstrip()
     yield from (f'  {stage:<12} {text}' for stage, text in steps(module))
     found: dict[tuple[str, ...], list[str]] = {}
-    for path, child in inside(module):
-        found.setdefault(tuple(explained(child)), []).append(path)
+    for path, child in _inner_modules(module):
+        found.setdefault(tuple(explain_module(child)), []).append(path)
     for (first, *rest), paths in found.items():
         yield f'  {", ".join(paths)}: {first}'
         yield from (f'  {line}' for line in rest)
 
 
-def inside(module: nn.Module, path: str = '') -> Iterator[tuple[str, Any]]:
+def _inner_modules(module: nn.Module, path: str = '') -> Iterator[tuple[str, Any]]:
     """The modules with flags that stand in `module`, the outermost ones, by path."""
     for name, child in module.named_children():
         here = f'{path}.{name}' if path else name
         if is_configured(child) and hasattr(child, '_given'):  # a part of a module was given none
             yield here, child
         else:
-            yield from inside(child, here)
+            yield from _inner_modules(child, here)
 
 
 def steps(module: Any) -> Iterator[tuple[str, str]]:
     """What a module does itself (its `outline`) and what its features add, by stage, in running order."""
     features = getattr(module, 'features', None)
-    at = features.at if isinstance(features, Features) else {}
-    outline = dict(module.outline())
+    at = features.by_stage if isinstance(features, Features) else {}
+    outline = dict(module.describe())
     for stage in dict.fromkeys((*(s for f in type(module).catalogue for s in f.stages), *outline)):
         if stage in outline:
             yield stage, outline[stage]
-        yield from ((stage, said(feature)) for feature in at.get(stage, ()) if settings(feature))
+        yield from ((stage, _describe_stage(feature)) for feature in at.get(stage, ()) if settings(feature))
     settled = (f for f in getattr(features, 'active', ()) if not f.runs_at() and settings(f))
-    yield from (('setup', said(feature)) for feature in settled)
+    yield from (('setup', _describe_stage(feature)) for feature in settled)
     running = {name for f in getattr(features, 'active', ()) for name in f.flags}
     off = [name for name, value in module._given.items() if value is False and name not in running]
     off = [name for cls in type(module).catalogue for name, f in cls.flags.items() if name in off and f.default]
     if off:
         yield 'off', ', '.join(f'{name}=False' for name in off)
-    inputs = dict.fromkeys(i for f in getattr(features, 'active', ()) for i in f.takes)
+    inputs = dict.fromkeys(i for f in getattr(features, 'active', ()) for i in f.call_inputs)
     if inputs:
         yield 'inputs', ', '.join(inputs)
     yield from (('measured', text) for text in effects(module))
@@ -65,12 +65,16 @@ def steps(module: Any) -> Iterator[tuple[str, str]]:
 def effects(module: Any) -> Iterator[str]:
     """What the flags of a module, as they were given, were measured to change."""
     hosts, given = {cls.__name__ for cls in type(module).__mro__}, module._given
-    known = {**type(module).arguments(), **flags_of(type(module).catalogue)}
+    known = {**type(module).arguments(), **get_flags(type(module).catalogue)}
     papers = {name: cls.paper for cls in type(module).catalogue for name in cls.flags if cls.paper}
     for name, value in given.items():
         for one in measured(hosts, name):
             others: Any = None if one.others is None else {other: known[other].default for other in one.others} | given
-            if same(value, one.value) and others and all(same(others[n], v) for n, v in (one.others or {}).items()):
+            if (
+                is_same_class(value, one.value)
+                and others
+                and all(is_same_class(others[n], v) for n, v in (one.others or {}).items())
+            ):
                 paper = f' [{papers[name]}]' if name in papers else ''
                 yield f'{one.variant}{paper}: {one}'
 
@@ -78,10 +82,10 @@ def effects(module: Any) -> Iterator[str]:
 def settings(feature: Feature) -> list[str]:
     """The flags of a feature that differ from their defaults."""
     own = feature.__dict__
-    return [f'{n}={shown(own[n])}' for n, f in feature.flags.items() if not same(own[n], f.default)]
+    return [f'{n}={format_value(own[n])}' for n, f in feature.flags.items() if not is_same_class(own[n], f.default)]
 
 
-def said(feature: Feature) -> str:
+def _describe_stage(feature: Feature) -> str:
     said = summary(feature)
     return f'{type(feature).__name__} ({", ".join(settings(feature))}){f": {said}" if said else ""}'
 
@@ -90,7 +94,7 @@ def summary(feature: Feature) -> str:
     return inspect.cleandoc(type(feature).__doc__ or '').split('\n')[0]
 
 
-def headline(module: Any) -> str:
+def _headline(module: Any) -> str:
     known = type(module).arguments()
     sizes = {k: v for k, v in module._given.items() if k in known and isinstance(v, (bool, int, float, str, tuple))}
     return ', '.join(f'{k}={v}' for k, v in sizes.items())
@@ -133,7 +137,7 @@ def table() -> tuple[Measured, ...]:
     """All that was measured."""
     found = contents()
     rows = (dict(zip(found['columns'], row, strict=True)) for row in found['rows'])
-    return tuple(Measured(**{name: as_tuple(value) for name, value in row.items()}) for row in rows)
+    return tuple(Measured(**{name: _as_tuple(value) for name, value in row.items()}) for row in rows)
 
 
 def about() -> dict[str, str]:
@@ -146,11 +150,11 @@ def contents() -> dict[str, Any]:
     return json.loads(files('x_transformers.flags').joinpath('measured.json').read_text(encoding='utf-8'))
 
 
-def as_tuple(value: Any) -> Any:
+def _as_tuple(value: Any) -> Any:
     """JSON has no tuples."""
     if isinstance(value, dict):
-        return {name: as_tuple(inner) for name, inner in value.items()}
-    return tuple(map(as_tuple, value)) if isinstance(value, list) else value
+        return {name: _as_tuple(inner) for name, inner in value.items()}
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def measured(hosts: Collection[str], flag: str) -> Iterator[Measured]:

@@ -95,11 +95,11 @@ def answer(name: str, value: Any, callee: Callee) -> str:
     """Return what to write instead of a keyword of another library, as the end of an error message, or ''."""
     rows, side = rows_for(name, callee.kind)
     if not rows:
-        meant = '' if (found := belonging(name, value, callee)) else likely_word(name, callee)
+        meant = '' if (found := belonging(name, value, callee)) else _likely_word(name, callee)
         return f', did you mean `{meant}`{answer(meant, value, callee)}' if meant else found
     for row in rows:
         for alternative in alternatives(row, value):
-            if found := at_callee(row, alternative, name, value, side, callee):
+            if found := find_callee_words(row, alternative, name, value, side, callee):
                 return found
     for row in rows if callee.method else ():
         refused = next((one for one in alternatives(row, value) if one in refused_by(callee)), None)
@@ -142,7 +142,7 @@ def rows_by_word() -> dict[str, list[Word]]:
     return found
 
 
-def likely_word(name: str, callee: Callee) -> str:
+def _likely_word(name: str, callee: Callee) -> str:
     """Return the word of the table that a misspelt keyword is meant to be, or '' if none, or a keyword, is closer."""
     if any(prefix + name in callee.names for prefix in PREFIXES):
         return ''
@@ -167,18 +167,18 @@ def alternatives(row: Word, value: Any) -> list[str]:
     return [part.strip() for part in (row.values[key] if known else row.ours).split(' | ')]
 
 
-def at_callee(row: Word, alternative: str, name: str, value: Any, side: str, callee: Callee) -> str:
+def find_callee_words(row: Word, alternative: str, name: str, value: Any, side: str, callee: Callee) -> str:
     """Return what to write in the same call, or '' if it does not take the keywords of an alternative."""
     if alternative.startswith('@'):
         owner, _, alternative = alternative[1:].partition(' ')
         if not callee.is_called(owner):
             return ''
         if alternative.startswith(':'):
-            return filled(alternative, name, value)
+            return _fill_template(alternative, name, value)
     if alternative.startswith(':'):
         return ''
     exact = alternative.startswith('!')
-    code = written(alternative.lstrip('!'), name, value)
+    code = format_call(alternative.lstrip('!'), name, value)
     changed = [code]
     if not exact:
         changed.append(re.sub(r'(^|, )(?:cross_attn|attn|ff)_(?=\w+=)', r'\1', code))
@@ -188,44 +188,48 @@ def at_callee(row: Word, alternative: str, name: str, value: Any, side: str, cal
         keywords = KEYWORD.findall(code)
         taken = callee.names if not callee.method else set(callee.names) - refused_by(callee)
         if name not in keywords and len({*keywords}) == len(keywords) and all(keyword in taken for keyword in keywords):
-            flags = {} if callee.method or callee.owner is None else flags_of(callee.owner)
+            flags = {} if callee.method or callee.owner is None else get_flags(callee.owner)
             if demand := demands(alternative, keywords, value, flags):
-                return f': here it is {listed(keywords)}{demand}'
+                return f': here it is {_join_words(keywords)}{demand}'
             plain = alternative.isidentifier() and not row.values
-            return f': here it is {listed(keywords)}{"" if plain else f", write `{code}`"}{remark(row, name, value)}'
+            return (
+                f': here it is {_join_words(keywords)}{"" if plain else f", write `{code}`"}{remark(row, name, value)}'
+            )
     return ''
 
 
 def elsewhere(row: Word, alternative: str, name: str, value: Any, callee: Callee) -> str:
     """Return which other function takes the keywords of an alternative, or its sentence."""
     if alternative.startswith(':'):
-        return filled(alternative, name, value)
+        return _fill_template(alternative, name, value)
     if alternative.startswith('!'):
         return ''
-    places = list(homes(row.kind, callee))
+    places = list(_homes(row.kind, callee))
     if row.kind in (LOAD, SAVE):
         code = f'pretrained.{row.kind}({"folder" if row.kind == LOAD else "model, folder"}, {{}})'
-        places = [Place(f'of `pretrained.{row.kind}`', code, KEYWORD.findall(written(alternative, name, value)))]
+        places = [Place(f'of `pretrained.{row.kind}`', code, KEYWORD.findall(format_call(alternative, name, value)))]
     if alternative.startswith('@'):
         owner, _, alternative = alternative[1:].partition(' ')
         if alternative.startswith(':') or (callee.is_called(owner) and not callee.method):
             return ''
-        places = [place_of(owner, callee.kinds)] if owner in callee.kinds else []
+        places = [get_place(owner, callee.kinds)] if owner in callee.kinds else []
         if owner in FUNCTIONS:
-            places = [Place(f'of `{owner}`', f'{owner}(net, {{}})', KEYWORD.findall(written(alternative, name, value)))]
-    code = written(alternative, name, value)
+            places = [
+                Place(f'of `{owner}`', f'{owner}(net, {{}})', KEYWORD.findall(format_call(alternative, name, value)))
+            ]
+    code = format_call(alternative, name, value)
     keywords = KEYWORD.findall(code)
     place = next((place for place in places if all(keyword in place.names for keyword in keywords)), None)
     if place is None:
         return ''
     cls = callee.kinds.get(place.code.split('(')[0])
-    if demand := demands(alternative, keywords, value, flags_of(cls)):
-        return f': here it is {listed(keywords)} {place.words}{demand}'
-    return f': here it is {listed(keywords)} {place.words}, `{place.code.format(code)}`{remark(row, name, value)}'
+    if demand := demands(alternative, keywords, value, get_flags(cls)):
+        return f': here it is {_join_words(keywords)} {place.words}{demand}'
+    return f': here it is {_join_words(keywords)} {place.words}, `{place.code.format(code)}`{remark(row, name, value)}'
 
 
 @functools.lru_cache(maxsize=256)
-def flags_of(cls: Any) -> Mapping[str, Any]:
+def get_flags(cls: Any) -> Mapping[str, Any]:
     """Return the declarations of the keywords of a class, by name."""
     return cls.accepted() if hasattr(cls, 'accepted') else {}
 
@@ -243,7 +247,7 @@ def belonging(name: str, value: Any, callee: Callee) -> str:
     if any(prefix + name in callee.names for prefix in PREFIXES):
         return ''  # it lacks its prefix alone
     for kind in ORDERS[callee.kind]:
-        for place in homes(kind, callee):
+        for place in _homes(kind, callee):
             if name in place.names:
                 return f': it is a keyword {place.words}, `{place.code.format(f"{name}={brief(value)}")}`'
     return ''
@@ -258,7 +262,7 @@ def brief(value: Any) -> str:
     return text if len(text) <= 30 else '...'
 
 
-def filled(text: str, name: str, value: Any) -> str:
+def _fill_template(text: str, name: str, value: Any) -> str:
     """Return a text of the table with the value and the word filled in."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     fields = {
@@ -278,59 +282,59 @@ def less(value: Any) -> str:
     return str(value - 1) if isinstance(value, int) and not isinstance(value, bool) else '...'
 
 
-def written(alternative: str, name: str, value: Any) -> str:
+def format_call(alternative: str, name: str, value: Any) -> str:
     """Return the code of an alternative: a keyword alone has the value that was given."""
-    return filled(f'{alternative}={{value}}' if alternative.isidentifier() else alternative, name, value)
+    return _fill_template(f'{alternative}={{value}}' if alternative.isidentifier() else alternative, name, value)
 
 
-def listed(keywords: Iterable[str]) -> str:
+def _join_words(keywords: Iterable[str]) -> str:
     return ' and '.join(f'`{keyword}`' for keyword in keywords)
 
 
 def remark(row: Word, name: str, value: Any) -> str:
     needless = (value is False or value is None) and value in row.values
-    return f'; {filled(row.note, name, value)}' if row.note and not needless else ''
+    return f'; {_fill_template(row.note, name, value)}' if row.note and not needless else ''
 
 
 # other functions
 
 
-def homes(kind: str, callee: Callee) -> Iterator[Place]:
+def _homes(kind: str, callee: Callee) -> Iterator[Place]:
     """Yield the functions of a kind that take keywords: first those of the same object, then those of the library."""
     owner, kinds = callee.owner, callee.kinds
     if kind == BUILD:
         if owner is not None and callee.method and owner.__name__ in kinds:
-            yield place_of(owner.__name__, kinds)
-        stack = stack_of(callee)
+            yield get_place(owner.__name__, kinds)
+        stack = _get_stack(callee)
         if stack in kinds:
-            yield place_of(stack, kinds)._replace(words='of the stack')
-        yield from (place_of(name, kinds) for name in BUILDERS if name in kinds)
+            yield get_place(stack, kinds)._replace(words='of the stack')
+        yield from (get_place(name, kinds) for name in BUILDERS if name in kinds)
     if kind not in (CALL, GENERATE) or 'AutoregressiveWrapper' not in kinds:
         return
     own = callee.module if callee.module is not None else owner
     wrapper, net = kinds['AutoregressiveWrapper'], kinds['TransformerWrapper']
     if kind == CALL:
         if own is not None and callee.method != 'forward' and callee.owner not in (wrapper, None):
-            yield Place('of a call', 'model(..., {})', keywords_of(own, 'forward'))
-        names = keywords_of(net, 'forward') - {'x'} | {*OF_SOURCE, *OF_STACK}
+            yield Place('of a call', 'model(..., {})', get_keywords(own, 'forward'))
+        names = get_keywords(net, 'forward') - {'x'} | {*OF_SOURCE, *OF_STACK}
         yield Place('of the call of the model', 'net(ids, {})', names)
         yield Place('of the call of AutoregressiveWrapper', 'AutoregressiveWrapper(net)(ids, {})',
-                    keywords_of(wrapper, 'forward') - {'x'})  # fmt: skip
+                    get_keywords(wrapper, 'forward') - {'x'})  # fmt: skip
         return
     for method in ('generate', 'beam_search', 'speculative'):
         if own is not None and method != callee.method and hasattr(own, method):
-            yield Place(f'of `{method}`', f'{method}(..., {{}})', keywords_of(own, method))
+            yield Place(f'of `{method}`', f'{method}(..., {{}})', get_keywords(own, method))
     for method in ('generate', 'beam_search', 'speculative'):
         code = f'AutoregressiveWrapper(net).{method}(prompts, {{}})'
-        yield Place(f'of `{method}`', code, keywords_of(wrapper, method))
+        yield Place(f'of `{method}`', code, get_keywords(wrapper, method))
 
 
-def place_of(name: str, kinds: Mapping[str, Any]) -> Place:
-    names = flags_of(kinds[name])
+def get_place(name: str, kinds: Mapping[str, Any]) -> Place:
+    names = get_flags(kinds[name])
     return Place(f'of {name}', f'{name}(net, {{}})' if 'net' in names else f'{name}({{}})', names)
 
 
-def stack_of(callee: Callee) -> str:
+def _get_stack(callee: Callee) -> str:
     """Return the name of the class of stack that a model has, or usually has."""
     module = callee.module
     stack = getattr(module, 'attn_layers', None) or getattr(getattr(module, 'net', None), 'attn_layers', None)
@@ -339,7 +343,7 @@ def stack_of(callee: Callee) -> str:
     return 'Encoder' if any(callee.is_called(name) for name in OF_ENCODERS) else 'Decoder'
 
 
-def keywords_of(target: Any, method: str) -> set[str]:
+def get_keywords(target: Any, method: str) -> set[str]:
     """Return the keywords that a method of a module, or of a class, takes, also those that it passes on."""
     cls = target if isinstance(target, type) else type(target)
     names: set[str] = set()
@@ -354,17 +358,17 @@ def keywords_of(target: Any, method: str) -> set[str]:
         if not passes_on:
             break
     if passes_on:
-        names |= passed_on(target, method)
+        names |= _passed_on(target, method)
     return names
 
 
-def passed_on(target: Any, method: str) -> set[str]:
+def _passed_on(target: Any, method: str) -> set[str]:
     """Return the keywords that a method takes as `**kwargs`, for the modules inside."""
     options = getattr(target, 'option_names', None)
     names = set() if options is None else set(options(method))
     if isinstance(target, type):
         return names
-    names |= set(getattr(getattr(target, 'features', None), 'takes', ()))
+    names |= set(getattr(getattr(target, 'features', None), 'call_inputs', ()))
     stack = getattr(target, 'attn_layers', None)
     if stack is not None or hasattr(target, 'input_names'):
         return names | set(getattr(target if stack is None else stack, 'input_names', ()))
@@ -372,12 +376,12 @@ def passed_on(target: Any, method: str) -> set[str]:
     for child in children():
         inner = method if method != 'forward' and hasattr(child, method) else 'forward'
         if hasattr(child, 'attn_layers') or hasattr(child, 'net') or inner != 'forward':
-            found = keywords_of(child, inner) - required(child, inner)
+            found = get_keywords(child, inner) - _list_required(child, inner)
             names |= {one for one in found - REFUSED if inner != 'forward' or not one.startswith('return_')}
     return names
 
 
-def required(module: Any, method: str) -> set[str]:
+def _list_required(module: Any, method: str) -> set[str]:
     """Return the arguments without a default, which a caller of the module gives by position."""
     parameters = inspect.signature(getattr(module, method)).parameters.values()
     return {p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}

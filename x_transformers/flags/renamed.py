@@ -13,7 +13,7 @@ def situation(name: str) -> Callable[[Any], tuple[str, dict[str, Any]]]:
     return lambda value: (f"`refuses = {{'{name}': reason}}`", {} if value is None else {name: value})
 
 
-def ability(name: str, reason: str) -> Callable[[Any], tuple[str, dict[str, Any]]]:
+def _ability(name: str, reason: str) -> Callable[[Any], tuple[str, dict[str, Any]]]:
     """Return a translation of an ability that is False: an entry of `refuses` with a general reason."""
     return lambda value: (f"`refuses = {{'{name}': reason}}`", {name: '' if value else reason})
 
@@ -25,9 +25,9 @@ IN_REFUSES: dict[str, Callable[[Any], tuple[str, dict[str, Any]]]] = {
     'joins_tokens': situation('documents'),
     'needs_all': situation('some tokens'),
     'uncut': situation('several devices'),
-    'can_cache': ability('cache', 'it cannot be cached'),
-    'can_cache_in_training': ability('cache in training', 'it cannot be cached in training'),
-    'can_pad_left': ability('left padding', 'its sequences cannot be padded on the left'),
+    'can_cache': _ability('cache', 'it cannot be cached'),
+    'can_cache_in_training': _ability('cache in training', 'it cannot be cached in training'),
+    'can_pad_left': _ability('left padding', 'its sequences cannot be padded on the left'),
     'not_in_stack': lambda value: ('`refuses = {flag: reason}`', dict(value)),
 }
 # Old name -> a declaration of today, and its value where the old one was True.
@@ -40,7 +40,26 @@ AS_VALUES: dict[str, tuple[str, Any]] = {
     'reads_positions': ('gives_positions', None),
 }
 # Old name -> new name, of declarations whose values are the same.
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    'serves': 'enabled_by',
+    'yields_to': 'overridden_by',
+    'idle_beside': 'ignored_with',
+    'options': 'requires_flag',
+    'only_trains': 'training_only',
+    'fuses': 'runs_fused',
+    'falls_back': 'allows_eager',
+    'keys_may_leave': 'allows_eviction',
+    'limits_sight': 'limits_window',
+    'is_band': 'is_window',
+    'counts_hidden': 'needs_masked_keys',
+    'settles': 'sets_on_module',
+    'keeps_plain_keys': 'keeps_unrotated_keys',
+    'takes': 'call_inputs',
+    'cuts': 'tp_shards',
+    'uncut': 'tp_unsupported',
+    'input_cuts': 'tp_input_shards',
+    'remembers': 'states',
+}
 OLD_DECLARATIONS = {*IN_REFUSES, *AS_VALUES, 'idle_beside', 'must_be', 'waits', 'looks_ahead_by'}
 
 
@@ -49,20 +68,20 @@ def translate_declarations(cls: Any) -> None:
 
     Raises TypeError for a property of such a name, which cannot be translated.
     """
-    if not cls.is_own:
+    if not cls.is_user_defined:
         return
-    rename_members(cls)
+    _rename_members(cls)
     own = vars(cls)
     old = [name for name in own if name in OLD_DECLARATIONS and not callable(own[name])]
-    spelled = [translate_one(cls, name) for name in old if name in IN_REFUSES]
-    translate_inputs(cls, old, spelled)
+    spelled = [_translate_one(cls, name) for name in old if name in IN_REFUSES]
+    _translate_inputs(cls, old, spelled)
     for name in old:
         if name in AS_VALUES and own[name] is True:
             new, value = AS_VALUES[name]
             setattr(cls, new, value)
             spelled.append(f'`{name}`, which is now `{new} = {value!r}`')
     if others := own.get('idle_beside'):
-        cls.options = {**cls.options, **{name: f'not {other}' for name, other in others.items()}}
+        cls.requires_flag = {**cls.requires_flag, **{name: f'not {other}' for name, other in others.items()}}
         spelled.append("`idle_beside`, which is now `options = {flag: 'not other'}`")
     if by := own.get('looks_ahead_by'):
         cls.refuses = {**cls.refuses, 'causal': (cls.refuses.get('causal', ''), by)}
@@ -72,7 +91,7 @@ def translate_declarations(cls: Any) -> None:
         warn_once(f'{cls.__name__} declares {", ".join(spelled)}')
 
 
-def rename_members(cls: Any) -> None:
+def _rename_members(cls: Any) -> None:
     """Give stages and declarations with names of earlier versions those of today, with one warning."""
     own = dict(vars(cls))
     for base in cls.__mro__[1:]:  # mixins
@@ -87,7 +106,7 @@ def rename_members(cls: Any) -> None:
         warn_once(f'{cls.__name__} has {", ".join(f"`{old}`, which is now `{new}`" for old, new in found.items())}')
 
 
-def translate_one(cls: Any, name: str) -> str:
+def _translate_one(cls: Any, name: str) -> str:
     """Move the value of an earlier declaration to `refuses`, and return what to write instead."""
     value = vars(cls)[name]
     if isinstance(value, property):
@@ -100,19 +119,19 @@ def translate_one(cls: Any, name: str) -> str:
     return f'`{name}`, which is now {spelling}'
 
 
-def translate_inputs(cls: Any, old: list[str], spelled: list[str]) -> None:
+def _translate_inputs(cls: Any, old: list[str], spelled: list[str]) -> None:
     """Join texts in `takes`, checks in `must_be`, and `waits`, in `takes` and `always`."""
     own = vars(cls)
     checks, waits = own.get('must_be', {}), own.get('waits')
-    takes = cls.takes
+    takes = cls.call_inputs
     if not (any(isinstance(value, str) for value in takes.values()) or 'must_be' in old or 'waits' in old):
         return
     if isinstance(waits, property):
         raise TypeError(f'{cls.__name__} has a property `waits`, which is now a property `always`, its opposite')
     known = {name: Input(value) if isinstance(value, str) else value for name, value in takes.items()}
-    cls.takes = {name: Input(own.axes, checks.get(name, own.check)) for name, own in known.items()}
+    cls.call_inputs = {name: Input(own.axes, checks.get(name, own.check)) for name, own in known.items()}
     cls.always = not waits
-    spelled.append('`takes` of texts, which is now `takes = {name: Input(axes, check)}`, and `always`')
+    spelled.append('`takes` of texts, which is now `call_inputs = {name: Input(axes, check)}`, and `always`')
 
 
 def translate_of_instance(feature: Any, name: str, value: Any) -> None:
@@ -124,7 +143,9 @@ def translate_of_instance(feature: Any, name: str, value: Any) -> None:
             setattr(feature, new, renamed)
         return
     if name not in IN_REFUSES:
-        raise TypeError(f'{type(feature).__name__} sets `{name}` in `setup`: declare `takes` and `always` in the class')
+        raise TypeError(
+            f'{type(feature).__name__} sets `{name}` in `setup`: declare `call_inputs` and `always` in the class'
+        )
     spelling, reasons = IN_REFUSES[name](value)
     warn_once(f'{type(feature).__name__} sets `{name}`, which is now {spelling}: call `self.refuse` in `setup`')
     feature.refuse(reasons)

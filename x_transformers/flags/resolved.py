@@ -10,13 +10,13 @@ from typing import Any
 from x_transformers.flags.checks import (
     ConfigError,
     boolean,
-    shown,
+    format_value,
     warn_once,
 )
 from x_transformers.flags.declared import Feature, Flag
 
 
-def flags_of(catalogue: Iterable[type[Feature]]) -> dict[str, Flag]:
+def get_flags(catalogue: Iterable[type[Feature]]) -> dict[str, Flag]:
     """The flags of a catalogue, by name."""
     return dict(known_flags(tuple(catalogue)))
 
@@ -30,7 +30,7 @@ def known_features(features: Any) -> tuple[type[Feature], ...]:
     """What a user gave as `features`, checked; () for None."""
     known = isinstance(features, Sequence) and all(isinstance(f, type) and issubclass(f, Feature) for f in features)
     if features is not None and not known:
-        raise ConfigError(f'`features` got {shown(features)}, it must be a tuple of Feature classes')
+        raise ConfigError(f'`features` got {format_value(features)}, it must be a tuple of Feature classes')
     return tuple(features or ())
 
 
@@ -53,7 +53,7 @@ def extend(
         raise ConfigError('`before` and `after` were both given, give one of them')
     if place is None and (before or after) is not None:
         name = 'before' if before is not None else 'after'
-        raise ConfigError(f'`{name}` got {shown(before or after)}, which is no feature of this level')
+        raise ConfigError(f'`{name}` got {format_value(before or after)}, which is no feature of this level')
     for cls in known_features(mine):
         if level and cls.stages is not level[0].stages:
             raise ConfigError(f'{cls.__name__} is a feature of another level than {level[0].__name__}')
@@ -147,7 +147,7 @@ def resolve(
     Raises ConfigError for an unknown flag, a value out of range, flags that clash, or a missing need.
     """
     catalogue = tuple(catalogue)
-    known = flags_of(catalogue)
+    known = get_flags(catalogue)
     for name, value in given.items():
         if name not in known:
             hint = left_out_or_meant(name, names(), known, value, host)
@@ -157,18 +157,18 @@ def resolve(
     values = {name: given.get(name, flag.default) for name, flag in known.items()}
     # 1.0 is True too, but no number to compute with
     values |= {n: bool(v) for n, v in given.items() if known[n].check is boolean and v is not None}
-    on = [cls for cls in catalogue if cls.runs(values)]
-    refuse_unknown_others(on, known, where, names)
-    built = [cls.variant(values) for cls in on]
+    features = [cls for cls in catalogue if cls.runs(values)]
+    _refuse_unknown_others(features, known, where, names)
+    built = [cls.variant(values) for cls in features]
     refuse_clashes([cls for cls in built if cls.flags], known, values)
     wished = {known[name].feature for name, value in given.items() if value != known[name].default}
     for cls in catalogue if wished else ():
         if cls in wished:
-            warn_of_idle(cls, cls in on, values, given)
+            warn_of_idle(cls, cls in features, values, given)
     return values, built
 
 
-def switch_of(cls: type[Feature], values: Mapping[str, Any]) -> str:
+def get_switch(cls: type[Feature], values: Mapping[str, Any]) -> str:
     """The flag that switched the feature on."""
     return next(
         (name for name in cls.flags if values[name] and values[name] != cls.flags[name].default),
@@ -176,12 +176,12 @@ def switch_of(cls: type[Feature], values: Mapping[str, Any]) -> str:
     )
 
 
-def refuse_unknown_others(
-    on: Iterable[type[Feature]], known: Mapping[str, Flag], where: str, names: Callable[[], Mapping[str, Any]]
+def _refuse_unknown_others(
+    features: Iterable[type[Feature]], known: Mapping[str, Flag], where: str, names: Callable[[], Mapping[str, Any]]
 ) -> None:
     """Refuse features of a user's that need, or do not go with, what is no flag: it would be looked up in vain."""
-    for cls in on:
-        for table in ('needs', 'clashes', 'yields_to') if cls.is_own else ():
+    for cls in features:
+        for table in ('needs', 'clashes', 'overridden_by') if cls.is_user_defined else ():
             for name in getattr(cls, table):
                 if name not in known and getattr(names().get(name), 'feature', None) is None:
                     raise ConfigError(
@@ -190,14 +190,14 @@ def refuse_unknown_others(
                     )
 
 
-def refuse_clashes(on: Iterable[type[Feature]], known: Mapping[str, Flag], values: Mapping[str, Any]) -> None:
+def refuse_clashes(features: Iterable[type[Feature]], known: Mapping[str, Flag], values: Mapping[str, Any]) -> None:
     """Refuse features whose needs are off, whose clashes are on, or of which two make the same choice."""
     chosen: dict[str, str] = {}
-    on = tuple(on)
-    refuse_replaced(on, values)
+    features = tuple(features)
+    _refuse_replaced(features, values)
     settled: dict[str, str] = {}
-    for cls in on:
-        name = switch_of(cls, values)
+    for cls in features:
+        name = get_switch(cls, values)
         for need, reason in cls.needs.items():
             if need in known and not is_set(known, values, need):
                 raise ConfigError(f'`{name}` needs `{need}`: {reason}')
@@ -210,20 +210,20 @@ def refuse_clashes(on: Iterable[type[Feature]], known: Mapping[str, Flag], value
             if stage in chosen:
                 raise ConfigError(f'`{chosen[stage]}` and `{name}` both choose the {stage}, set only one')
             chosen[stage] = name
-        for attribute in cls.settles:
+        for attribute in cls.sets_on_module:
             if settled.setdefault(attribute, name) != name:
                 raise ConfigError(f'`{settled[attribute]}` and `{name}` both settle `{attribute}`, set only one')
 
 
-def refuse_replaced(on: Iterable[type[Feature]], values: Mapping[str, Any]) -> None:
+def _refuse_replaced(features: Iterable[type[Feature]], values: Mapping[str, Any]) -> None:
     """Refuse features at stages that do not run because of where another one is."""
-    for cls in on:
+    for cls in features:
         gone = {other: stage for stage in cls.runs_at() for other in cls.replaces.get(stage, ())}
-        for other in on if gone else ():
-            stages = [] if other.fuses else [stage for stage in other.runs_at() if stage in gone]
+        for other in features if gone else ():
+            stages = [] if other.runs_fused else [stage for stage in other.runs_at() if stage in gone]
             if stages:
                 raise ConfigError(
-                    f'`{switch_of(cls, values)}` does not go with `{switch_of(other, values)}`: '
+                    f'`{get_switch(cls, values)}` does not go with `{get_switch(other, values)}`: '
                     f'it takes the place of {stages[0]}, at `{gone[stages[0]]}`'
                 )
 
@@ -237,12 +237,12 @@ def warn_of_idle(cls: type[Feature], runs: bool, values: Mapping[str, Any], give
     for name in wished:
         if not runs and name not in switches:
             warn_once(f'`{name}` has no effect unless {" or ".join(f"`{s}`" for s in switches)} is set')
-        elif cls.options.get(name, '').startswith('not '):
-            other = cls.options[name].removeprefix('not ')
+        elif cls.requires_flag.get(name, '').startswith('not '):
+            other = cls.requires_flag[name].removeprefix('not ')
             if values[other]:
                 warn_once(f'`{name}` has no effect beside `{other}`')
-        elif name in cls.options and not values[cls.options[name]]:
-            warn_once(f'`{name}` has no effect unless `{cls.options[name]}` is set')
+        elif name in cls.requires_flag and not values[cls.requires_flag[name]]:
+            warn_once(f'`{name}` has no effect unless `{cls.requires_flag[name]}` is set')
     return None
 
 

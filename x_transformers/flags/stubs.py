@@ -22,7 +22,7 @@ import x_transformers
 from x_transformers.core.nets import SET_BY_GENERATION
 from x_transformers.flags.configurable import Configurable, type_hints
 from x_transformers.flags.declared import REQUIRED, Flag
-from x_transformers.generation.choice import Choice
+from x_transformers.generation.choice import TokenSampler
 from x_transformers.generation.guidance import Guidance
 
 PACKAGE = x_transformers.__name__
@@ -200,7 +200,7 @@ def collect_inputs(cls: type[Configurable], writer: Writer) -> Fields:
     elif issubclass(cls, stack):
         levels += [Configurable.kinds[branch].catalogue for branch in branches]
     for feature in (feature for level in levels for feature in level):
-        for one, taken in feature.takes.items():
+        for one, taken in feature.call_inputs.items():
             if one in RESULTS.get(name, {}):
                 continue
             kind = guess_input_type(taken.axes) if taken.check is None else writer.import_names(taken.check.type)
@@ -218,7 +218,7 @@ def collect_generation_inputs(writer: Writer) -> dict[str, Fields]:
         for parameter, hint in list_parameters(method)[2:]:
             if parameter.kind is not parameter.VAR_KEYWORD and not parameter.name.startswith('return_'):
                 found[parameter.name] = (writer.render_type(hint), '')
-    for kind, own in ((Choice, sorted(Choice.own_names())), (Guidance, typing.get_type_hints(Guidance))):
+    for kind, own in ((TokenSampler, sorted(TokenSampler.own_names())), (Guidance, typing.get_type_hints(Guidance))):
         hints = typing.get_type_hints(kind)
         found |= {name: (writer.render_type(hints[name]), '') for name in own if name not in found}
     searched, streamed = (

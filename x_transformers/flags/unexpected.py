@@ -33,7 +33,7 @@ def unexpected(module: Any, method: str, name: str, value: Any, names: Iterable[
     return naming_keyword(TypeError(f'{called} got an unexpected input `{name}`{hint}'), name)
 
 
-def of_outer_call(
+def is_of_outer_call(
     error: TypeError, module: Any, method: Callable[..., Any], kwargs: Mapping[str, Any]
 ) -> TypeError | None:
     """Return the error for a keyword that a call handed on, or does not take itself; None for any other error.
@@ -41,18 +41,18 @@ def of_outer_call(
     A model inside cannot know which method the user called, and which keywords that takes.
     """
     called = '' if method.__name__ == '__init__' else method.__name__
-    name = keyword_named(error)
+    name = _keyword_named(error)
     if name is not None:
         if module is None or name not in kwargs or ': `features` leaves out' in str(error):
             return None
-        names = names_of(module, method)
+        names = _get_names(module, method)
         hint = advice(name, names, kwargs[name], type(module), called, module, KINDS)
         return unexpected(module, called, name, kwargs[name], names, hint) if hint else None
     if not str(error).startswith(f'{inspect.unwrap(method).__qualname__}() '):
         return None
     parameters = inspect.signature(method).parameters
     passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    names = names_of(module, method)
+    names = _get_names(module, method)
     for name in [name for name in kwargs if name not in names]:
         found = unexpected(module, called, name, kwargs[name], names)
         # An argument is missing. What a function hands on may be a keyword somewhere else.
@@ -67,7 +67,7 @@ def naming_keyword(error: TypeError, name: str) -> TypeError:
     return error
 
 
-def keyword_named(error: TypeError) -> str | None:
+def _keyword_named(error: TypeError) -> str | None:
     """Return the keyword that an error is about, if it was unexpected."""
     return error.__dict__.get('keyword')
 
@@ -79,12 +79,12 @@ def is_foreign(name: str) -> bool:
     return name in rows_by_word()
 
 
-def names_of(module: Any, method: Callable[..., Any]) -> set[str]:
+def _get_names(module: Any, method: Callable[..., Any]) -> set[str]:
     """Return the keywords that a method or function takes."""
-    from x_transformers.flags.foreign import keywords_of  # not needed unless there is an error
+    from x_transformers.flags.foreign import get_keywords  # not needed unless there is an error
 
     named = {p.name for p in inspect.signature(method).parameters.values() if p.kind is not p.VAR_KEYWORD}
-    return named if module is None else named | keywords_of(module, method.__name__)
+    return named if module is None else named | get_keywords(module, method.__name__)
 
 
 def answering(function: Function) -> Function:
@@ -96,7 +96,7 @@ def answering(function: Function) -> Function:
             return function(*args, **kwargs)
         except TypeError as error:
             built = args[0] if function.__name__ == '__init__' else None
-            if better := of_outer_call(error, built, function, kwargs):
+            if better := is_of_outer_call(error, built, function, kwargs):
                 raise better from None
             raise
 
@@ -110,6 +110,6 @@ def answering_steps(
     try:
         yield from steps
     except TypeError as error:
-        if better := of_outer_call(error, module, method, kwargs):
+        if better := is_of_outer_call(error, module, method, kwargs):
             raise better from None
         raise

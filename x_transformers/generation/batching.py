@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from x_transformers.cache import Cache
-from x_transformers.core.checks import as_number, check_ids, numbers_of, weights_in
-from x_transformers.core.own_modules import given_whole, has_own_forward, known_stack
+from x_transformers.core.checks import as_number, check_ids, find_weights, values_of
+from x_transformers.core.own_modules import gets_whole_input, has_own_forward, known_stack
 from x_transformers.flags import ConfigError, advice, count, is_int, none, size
 from x_transformers.flags.checks import Maybe
 from x_transformers.flags.unexpected import answering
-from x_transformers.generation.cached_step import each_rows, form_of, named_rows
-from x_transformers.generation.choice import ENDS, NO_TOKEN, REASONS, Choice, GenerationHistory
-from x_transformers.generation.engine import Generated, evaluating, reasons_of
+from x_transformers.generation.cached_step import each_rows, get_form, named_rows
+from x_transformers.generation.choice import ENDS, NO_TOKEN, REASONS, GenerationHistory, TokenSampler
+from x_transformers.generation.engine import Generated, eval_modules, get_reasons
 from x_transformers.generation.failures import no_token_error
 from x_transformers.generation.guidance import Guidance
 from x_transformers.generation.paged import BlockPool, PagedStep, PoolIsFull, Table
@@ -54,7 +54,7 @@ class Request:
     ids: list[int]
     start: int
     stop: int
-    choice: Choice
+    choice: TokenSampler
     table: Table
     shared: int = 0
     error: Exception | None = field(default=None, repr=False)
@@ -135,12 +135,12 @@ class PagedEngine:
         self.fast: PagedStep | None = None  # since requests joined last
         self.lock, self.modules = threading.RLock(), list(wrapper.modules())
         self.precision, self.kind = self.precision_of_net(), self.kind_now()
-        with evaluating(self.modules):
+        with eval_modules(self.modules):
             self.form = self.form_of_net()
 
     def precision_of_net(self) -> set[Any]:
         """Return where the net computes and in which types, which those of its cache follow."""
-        kinds: set[Any] = {(one.device, one.dtype) for one in weights_in(self.net)}
+        kinds: set[Any] = {(one.device, one.dtype) for one in find_weights(self.net)}
         for device in {device.type for device, _ in kinds}:
             if torch.is_autocast_enabled(device):
                 kinds.add(torch.get_autocast_dtype(device))
@@ -178,7 +178,7 @@ class PagedEngine:
             reason = 'reads a token again when the sequence grows'
         elif known_stack(net.attn_layers).cross_attend:
             reason = 'reads a context beside its tokens'
-        elif given_whole(net) and has_own_forward(net):
+        elif gets_whole_input(net) and has_own_forward(net):
             reason = 'has code of others that may need all tokens of a sequence (set `reads_whole = False` if not)'
         if reason is not None:
             raise ConfigError(f'`wrapper` has a net that {reason}: use `generate`')
@@ -215,16 +215,16 @@ class PagedEngine:
             self.waiting.append(own)
             return own.number
 
-    def choice_of(self, options: dict[str, Any]) -> Choice:
+    def choice_of(self, options: dict[str, Any]) -> TokenSampler:
         """Return the choice of a request.  Raises TypeError for other keywords."""
-        choice = Choice.for_wrapper(self.wrapper, options)
+        choice = TokenSampler.for_wrapper(self.wrapper, options)
         for name, value in options.items():
-            hint = advice(name, [*Choice.own_names(), 'seq_len', 'prompt'], value, type(self), 'add')
+            hint = advice(name, [*TokenSampler.own_names(), 'seq_len', 'prompt'], value, type(self), 'add')
             raise TypeError(f'`{name}` is no keyword of a single request{hint}')
         return choice
 
     def prompt_of(self, prompt: Any) -> list[int]:
-        given = numbers_of(prompt, 'prompt')
+        given = values_of(prompt, 'prompt')
         if given.ndim != 1:
             raise ValueError(f'`prompt` got the shape {tuple(given.shape)}, it must be ids (n)')
         given = given.long() if given.numel() == 0 and not torch.is_tensor(prompt) else given
@@ -317,7 +317,7 @@ class PagedEngine:
 
     def step(self) -> dict[int, int]:
         """Generate the next token of every running request, by number, after admitting waiting requests."""
-        with self.lock, evaluating(self.modules):
+        with self.lock, eval_modules(self.modules):
             # To look at all weights takes a fifth of a step of a small model: while requests run, one tells.
             if not self.running or self.kind_now() != self.kind:
                 self.check_precision()
@@ -397,7 +397,7 @@ class PagedEngine:
         for at, (one, own) in enumerate(zip(ones, slots, strict=True)):
             where = torch.tensor(own, device=device)
             for name, buffer in rows.items():
-                self.pool.write(name, where, of_row(buffer.tensor, at, len(own)))
+                self.pool.write(name, where, _select_sequence(buffer.tensor, at, len(own)))
             one.table.fill(one.ids)
         return self.last(out)
 
@@ -405,7 +405,7 @@ class PagedEngine:
         """What the net remembers of a token, without its rows."""
         _, left = self.net(torch.zeros(1, 1, dtype=torch.long, device=self.device), return_intermediates=True)
         try:
-            form = form_of(left.everything)
+            form = get_form(left.everything)
         except ValueError as error:
             raise ConfigError(f'`wrapper` has a net whose past cannot stand in blocks: {error}') from None
         if form.leading:
@@ -497,7 +497,7 @@ class PagedEngine:
         got = {}
         for at, one in enumerate(ones):
             try:
-                if not is_greedy(one.choice):
+                if not _is_greedy(one.choice):
                     token = self.drawn(one, logits[at : at + 1])
                 elif (token := greedy[at]) == NO_TOKEN:
                     raise no_token_error(largest[at].item(), self.name_of(one))
@@ -515,7 +515,9 @@ class PagedEngine:
     def drawn(self, one: Request, logits: Tensor) -> int:
         if one.choice.steps:
             ids = torch.tensor([one.ids], device=logits.device)
-            logits = one.choice.weigh(logits, GenerationHistory(ids, one.start, max_new_tokens=one.stop - one.start))
+            logits = one.choice.process_logits(
+                logits, GenerationHistory(ids, one.start, max_new_tokens=one.stop - one.start)
+            )
         tokens, largest = one.choice.draw(logits)
         token = int(tokens.masked_fill(~largest.isfinite(), NO_TOKEN))
         if token == NO_TOKEN:
@@ -623,15 +625,15 @@ class Requests:
         for row, one in zip(tokens, ended, strict=True):
             row[: len(one.tokens)] = one.tokens
         codes = torch.tensor([REASONS.index(one.finish_reason) for one in ended], dtype=torch.long)
-        reasons = reasons_of(codes.reshape(self.shape))
+        reasons = get_reasons(codes.reshape(self.shape))
         return Generated(tokens.reshape(*self.shape, longest), finish_reasons=reasons)
 
 
-def is_greedy(choice: Choice) -> bool:
+def _is_greedy(choice: TokenSampler) -> bool:
     return choice.temperature == 0 and not choice.steps
 
 
-def of_row(rows: Tensor, at: int, count: int) -> Tensor:
+def _select_sequence(rows: Tensor, at: int, count: int) -> Tensor:
     """The last rows of one of a batch, (b ... n d) -> n (... d)."""
     own = rows[at if rows.shape[0] > 1 else 0]
     return own[..., own.shape[-2] - count :, :].movedim(-2, 0)

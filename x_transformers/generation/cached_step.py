@@ -43,7 +43,7 @@ class CachedStep(nn.Module):
             inputs |= dict(cache=self.filled(past), input_not_include_cache=True)
         logits, left = self.net(x, return_intermediates=True, **inputs)
         if past is None and not torch.compiler.is_compiling():
-            self.form = Form(form_of(left.everything))
+            self.form = Form(get_form(left.everything))
         return logits, [rows.tensor.contiguous() for rows in named_rows(left.everything).values()]
 
     @property
@@ -87,7 +87,7 @@ class Form:
         return Form, ()
 
 
-def form_of(cache: Cache) -> Cache:
+def get_form(cache: Cache) -> Cache:
     if 'a' not in cache.kinds and not (cache.states or cache.model_states):
         raise ValueError('no tensor would tell how many tokens there were: the model attends to a context alone')
     return each_rows(cache, lambda _, rows: rows.like(rows.tensor[..., :0, :].detach().clone()))

@@ -18,7 +18,7 @@ from torch import Tensor
 from x_transformers.core.checks import check_ids
 from x_transformers.flags import is_number, warn_once
 from x_transformers.flags.checks import Maybe
-from x_transformers.generation.engine import evaluating
+from x_transformers.generation.engine import eval_modules
 from x_transformers.generation.sampling import require
 from x_transformers.training.layer_losses import Targets
 
@@ -50,20 +50,20 @@ def grid_search_exit(
         require(is_number(threshold) and 0 <= threshold <= 1, 'thresholds', thresholds, 'numbers from 0 to 1')
     require(is_number(tolerance) and tolerance >= 0, 'tolerance', tolerance, 'a number of at least 0')
     right, depths, full, tokens = [0.0] * len(thresholds), [0.0] * len(thresholds), 0.0, 0
-    with evaluating(list(model.modules())):
+    with eval_modules(list(model.modules())):
         for batch in loader:
             inputs = dict(batch) if isinstance(batch, dict) else {'x': batch}
             own = check_ids(inputs.pop('x'), 'x', 2)
             ids, tokens_read, known = model._split(own, own, inputs.pop('lens', None), inputs)
             targets = Targets(tokens_read, model.ignore_index, known).of()
-            real = targets != model.ignore_index
-            tokens += int(real.sum())
-            full += float((model.net(ids, **inputs).argmax(dim=-1) == targets)[real].sum())
+            token_mask = targets != model.ignore_index
+            tokens += int(token_mask.sum())
+            full += float((model.net(ids, **inputs).argmax(dim=-1) == targets)[token_mask].sum())
             for at, threshold in enumerate(thresholds):
                 log: list[Tensor] = []
                 logits = model.net(ids, **model.exit_inputs(exit, threshold, log=log), **inputs)
-                right[at] += float((logits.argmax(dim=-1) == targets)[real].sum())
-                depths[at] += float(log[0][:, log[0].shape[1] - ids.shape[1] :][real].sum())
+                right[at] += float((logits.argmax(dim=-1) == targets)[token_mask].sum())
+                depths[at] += float(log[0][:, log[0].shape[1] - ids.shape[1] :][token_mask].sum())
     if tokens == 0:
         raise ValueError('`loader` gave no targets: there is nothing to choose by')
     good = [at for at in range(len(thresholds)) if right[at] >= full - tolerance * tokens]
@@ -151,15 +151,13 @@ def calibrate_exit(
     Thresholds that are not tried any more cost nothing.  Schuster et al. 2022, arXiv:2207.07061
     """
     lambdas = [round(1 - 0.05 * step, 2) for step in range(20)] if lambdas is None else list(lambdas)
-    check_calibration(lambdas, delta, eps, consistency, references, prompts)
+    _check_calibration(lambdas, delta, eps, consistency, references, prompts)
     distance = token_f1_distance if distance_fn is None else distance_fn
 
     def texts(**exits: Any) -> list[Tensor]:
         made = model.generate(prompts, seq_len, temperature=0.0, return_finish_reasons=True, **exits, **options)
         ends = options.get('eos_token')
-        return [
-            without_padding(row, ends, reason) for row, reason in zip(made.tokens, made.finish_reasons, strict=True)
-        ]
+        return [_strip_padding(row, ends, reason) for row, reason in zip(made.tokens, made.finish_reasons, strict=True)]
 
     def measured(made: Tensor, wanted: Tensor) -> float:
         value = float(distance(made, wanted))
@@ -185,7 +183,7 @@ def calibrate_exit(
     return 1.0 if at is None else lambdas[at]
 
 
-def without_padding(row: Tensor, eos_token: Any, reason: str) -> Tensor:
+def _strip_padding(row: Tensor, eos_token: Any, reason: str) -> Tensor:
     """A generated row up to its end."""
     if reason != 'eos':
         return row
@@ -194,7 +192,7 @@ def without_padding(row: Tensor, eos_token: Any, reason: str) -> Tensor:
     return row[: first + 1]
 
 
-def check_calibration(
+def _check_calibration(
     lambdas: list[float], delta: float, eps: float, consistency: str, references: Any, prompts: Any
 ) -> None:
     words = 'numbers from 0 to 1 in falling order, one at least'

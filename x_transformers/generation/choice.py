@@ -1,7 +1,7 @@
 """How a token is chosen from the logits of a net, and where a row of tokens ends.
 
-What belongs here: `Choice`, which puts together what is switched on, once, before a generation starts, and `Endings`.
-The single steps are pure functions of `sampling.py`. No models.
+What belongs here: `TokenSampler`, which puts together what is switched on, once, before a generation starts, and
+`StoppingCriteria`. The single steps are pure functions of `sampling.py`. No models.
 
     logits -> repetition, presence and frequency penalties -> bias -> banned and allowed tokens -> processors
            -> filters -> temperature -> draw
@@ -28,61 +28,61 @@ from x_transformers.flags import did_you_mean, is_int, is_number
 from x_transformers.flags.checks import Maybe
 from x_transformers.generation.rules import GenerationHistory as GenerationHistory, NoEndBefore, NoRepeat
 from x_transformers.generation.sampling import (
-    accurate,
+    check_in_range,
     check_logits,
     check_temperature,
     counts,
     filter_with,
     gumbel_noise,
-    in_range,
     probabilities_with_max,
     repetition,
     require,
     sample_with_max,
+    to_float,
     top_k,
 )
 
 Processor = Callable[..., Tensor]
 SETTLED = {'vocabulary', 'num_logits', 'never_chosen'}  # what wrappers set, and users do not
-ENDS = ('eos_token', 'stop_sequences', 'min_new_tokens')  # options of `Choice` that say where a row ends
+ENDS = ('eos_token', 'stop_sequences', 'min_new_tokens')  # options of `TokenSampler` that say where a row ends
 NUMBERS = (
     'temperature', 'repetition_penalty', 'presence_penalty', 'frequency_penalty', 'no_repeat_ngram_size',
     'min_new_tokens',
 )  # fmt: skip
 
 
-def vocabulary_of(net: Any) -> int | None:
+def get_vocabulary(net: Any) -> int | None:
     """The number of tokens that the net can say, if it tells."""
     sizes = [getattr(net, name, None) for name in ('num_tokens', 'logits_dim')]
     return max((size for size in sizes if is_int(size)), default=None)
 
 
-def num_logits_of(net: Any) -> int | None:
+def _get_num_logits(net: Any) -> int | None:
     """Return the number of tokens that the net has a logit for, if it tells."""
     sizes = [getattr(net, name, None) for name in ('logits_dim', 'num_tokens')]
     return next((size for size in sizes if is_int(size)), None)
 
 
-def ids_below(size: int, ids: Any) -> list[int]:
+def _ids_below(size: int, ids: Any) -> list[int]:
     """Return those ids of a collection that are less than `size`; of None, none."""
-    return [] if ids is None else [token for token in tokens_of(ids, 'ids', None) if token < size]
+    return [] if ids is None else [token for token in _tokens_of(ids, 'ids', None) if token < size]
 
 
-def check_token(token: Any, name: str, vocabulary: int | None) -> None:
+def _check_token(token: Any, name: str, vocabulary: int | None) -> None:
     """Refuse what is no token of the vocabulary."""
     end = '' if vocabulary is None else f' below {vocabulary}, the size of the vocabulary'
     allowed = is_int(token) and token >= 0 and (vocabulary is None or token < vocabulary)
     require(allowed, name, token, f'a token id, an integer of at least 0{end}')
 
 
-def tokens_of(ids: Any, name: str, vocabulary: int | None) -> list[int]:
+def _tokens_of(ids: Any, name: str, vocabulary: int | None) -> list[int]:
     """Token ids from a tensor, an array or another collection of them, checked."""
     ids = ids.tolist() if isinstance(ids, (Tensor, np.ndarray)) else ids
     if isinstance(ids, (str, bytes)) or not hasattr(ids, '__iter__'):
         require(False, name, ids, 'a sequence of token ids')
     tokens: Any = [as_number(token) for token in ids]
     for token in tokens:
-        check_token(token, name, vocabulary)
+        _check_token(token, name, vocabulary)
     return tokens
 
 
@@ -94,7 +94,7 @@ def refuse_ends(options: Mapping[str, Any]) -> None:
 
 
 @dataclass
-class Choice:
+class TokenSampler:
     """The options of choosing a token from its logits (b, l) and of ending a row. All but the draw is off by default.
 
     temperature          0 ..     0 selects the most probable token, without a filter
@@ -144,7 +144,7 @@ class Choice:
         for name in NUMBERS:
             setattr(self, name, as_number(getattr(self, name)))
         check_temperature(self.temperature)
-        positive = in_range(self.repetition_penalty, 0.0) and self.repetition_penalty > 0
+        positive = check_in_range(self.repetition_penalty, 0.0) and self.repetition_penalty > 0
         require(positive, 'repetition_penalty', self.repetition_penalty, 'a number of more than 0, not infinite')
         for name in ('presence_penalty', 'frequency_penalty'):
             finite = is_number(getattr(self, name)) and math.isfinite(getattr(self, name))
@@ -152,20 +152,20 @@ class Choice:
         for name in ('no_repeat_ngram_size', 'min_new_tokens'):
             known = is_int(getattr(self, name)) and getattr(self, name) >= 0
             require(known, name, getattr(self, name), 'an integer of at least 0')
-        self.endings = Endings(self.eos_token, self.stop_sequences, self.vocabulary, self.min_new_tokens)
+        self.endings = StoppingCriteria(self.eos_token, self.stop_sequences, self.vocabulary, self.min_new_tokens)
         keep = filter_with(self.filter_logits_fn, self.filter_kwargs)
         # the most probable token is in every filter's choice
         self.keep = None if self.temperature == 0 else keep
         self.steps = self.composed()
 
     @classmethod
-    def taken_from(cls, options: dict[str, Any], **settled: Any) -> Choice:
+    def taken_from(cls, options: dict[str, Any], **settled: Any) -> TokenSampler:
         """From the keywords among `options` that are those of a choice, which are taken out."""
         own = cls.own_names()
         return cls(**{name: options.pop(name) for name in list(options) if name in own}, **settled)
 
     @classmethod
-    def from_all(cls, options: dict[str, Any], where: str, **settled: Any) -> Choice:
+    def from_all(cls, options: dict[str, Any], where: str, **settled: Any) -> TokenSampler:
         """Make a choice from options that all must be its own.  Raises TypeError for another one."""
         choice = cls.taken_from(options, **settled)
         for name in options:
@@ -178,14 +178,14 @@ class Choice:
         return {field.name for field in fields(cls)} - SETTLED
 
     @classmethod
-    def for_wrapper(cls, wrapper: Any, options: dict[str, Any]) -> Choice:
+    def for_wrapper(cls, wrapper: Any, options: dict[str, Any]) -> TokenSampler:
         """Make the choice of a wrapper around a model of tokens, from `options`, of which its keywords are taken out.
 
         What marks a place without a target, `ignore_index`, is never chosen, if it is an id of the vocabulary.
         """
         net = wrapper.net
         never = [id for id in (getattr(wrapper, 'ignore_index', None),) if is_int(id) and id >= 0]
-        sizes = dict(vocabulary=vocabulary_of(net), num_logits=num_logits_of(net))
+        sizes = dict(vocabulary=get_vocabulary(net), num_logits=_get_num_logits(net))
         return cls.taken_from(options, never_chosen=tuple(never), **sizes)
 
     def composed(self) -> list[Callable[[Tensor, GenerationHistory], Tensor]]:
@@ -202,13 +202,13 @@ class Choice:
         rules: list[Any] = [NoRepeat(self.no_repeat_ngram_size)] if self.no_repeat_ngram_size else []
         if self.min_new_tokens and self.endings.eos is not None:
             rules.append(NoEndBefore(tuple(self.endings.eos.tolist()), new=self.min_new_tokens))
-        steps += [functools.partial(processed, rule, True) for rule in rules]
+        steps += [functools.partial(_run_processors, rule, True) for rule in rules]
         wanted: Any = self.logits_processor
         wanted = () if wanted is None else wanted if isinstance(wanted, (list, tuple)) else (wanted,)
         for processor in wanted:
             words = 'a callable (ids, logits) -> logits, or several'
             require(callable(processor), 'logits_processor', self.logits_processor, words)
-            steps.append(functools.partial(processed, processor, takes_history(processor)))
+            steps.append(functools.partial(_run_processors, processor, _takes_history(processor)))
         return steps
 
     def shift_for(self, vocabulary: int | None) -> Callable[..., Tensor]:
@@ -223,18 +223,18 @@ class Choice:
 
         def check(size: int | None) -> None:
             for name, ids in (('logit_bias', bias), ('banned_tokens', banned), ('allowed_tokens', allowed)):
-                tokens_of(() if ids is None else ids, name, size)
+                _tokens_of(() if ids is None else ids, name, size)
 
         def shift(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
             check(max(size, vocabulary or 0))
             # A model may read more tokens than it has logits for. These cannot be chosen anyway.
             made = [0.0 if allowed is None else -math.inf] * size
-            for token in ids_below(size, allowed):
+            for token in _ids_below(size, allowed):
                 made[token] = 0.0
             for token in filter(size.__gt__, bias):
                 made[token] += bias[token]
             for ids in (banned, self.never_chosen):
-                for token in ids_below(size, ids):
+                for token in _ids_below(size, ids):
                     made[token] = -math.inf
             name = next((n for n in ('banned_tokens', 'allowed_tokens') if getattr(self, n) is not None), 'logit_bias')
             if all(value == -math.inf for value in made):
@@ -254,9 +254,9 @@ class Choice:
         often = counts(history.ids, history.generated_mask, logits.shape[-1]).to(logits.dtype)
         return logits - self.frequency_penalty * often - self.presence_penalty * (often > 0)
 
-    def weigh(self, logits: Tensor, history: GenerationHistory) -> Tensor:
+    def process_logits(self, logits: Tensor, history: GenerationHistory) -> Tensor:
         """Apply all that is switched on before the filters to the logits (b, l) of the next tokens."""
-        logits = accurate(logits) if self.steps else logits  # biases and penalties may be beyond the range of float16
+        logits = to_float(logits) if self.steps else logits  # biases and penalties may be beyond the range of float16
         for step in self.steps:
             logits = step(logits, history)
         return logits
@@ -282,7 +282,7 @@ class Choice:
 
         Kool et al. 2019, arXiv:1903.06059
         """
-        kept = accurate(self.kept(logits))
+        kept = to_float(self.kept(logits))
         largest = kept.amax(dim=-1, keepdim=True)
         ranks = (kept - largest) / self.temperature + gumbel_noise(kept, self.generator)
         return ranks.masked_fill(kept.isneginf(), -torch.inf), largest.squeeze(-1)
@@ -295,7 +295,7 @@ class Choice:
         return kept
 
 
-def takes_history(processor: Processor) -> bool:
+def _takes_history(processor: Processor) -> bool:
     """Return True if a processor has a parameter `history`."""
     called = processor.forward if isinstance(processor, nn.Module) else processor
     try:
@@ -305,7 +305,7 @@ def takes_history(processor: Processor) -> bool:
     return found is not None and found.kind in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY)
 
 
-def processed(processor: Processor, wants_history: bool, logits: Tensor, history: GenerationHistory) -> Tensor:
+def _run_processors(processor: Processor, wants_history: bool, logits: Tensor, history: GenerationHistory) -> Tensor:
     new = processor(history.ids, logits, history=history) if wants_history else processor(history.ids, logits)
     if not torch.is_tensor(new) or new.shape != logits.shape:
         got = tuple(new.shape) if torch.is_tensor(new) else type(new).__name__
@@ -320,7 +320,7 @@ NO_TOKEN, ANY_TOKEN = -2, -1
 REASONS = ('length', 'eos', 'stop')
 
 
-class Endings:
+class StoppingCriteria:
     """Where rows end: at a token, or when a sequence of tokens is complete. Only generated tokens count.
 
     eos_token        a token, several, or None
@@ -344,7 +344,7 @@ class Endings:
             sized: Any = one
             filled = hasattr(one, '__len__') and not isinstance(one, (str, bytes)) and len(sized) > 0
             require(filled, 'stop_sequences', stop_sequences, words)
-        rows = [tokens_of(one, 'stop_sequences', vocabulary) for one in stops]
+        rows = [_tokens_of(one, 'stop_sequences', vocabulary) for one in stops]
         self.width = max((len(row) for row in rows), default=1)
         self.stops = torch.tensor([[ANY_TOKEN] * (self.width - len(row)) + row for row in rows]) if rows else None
 
@@ -354,17 +354,17 @@ class Endings:
             return None
         eos_token = torch.as_tensor(eos_token) if isinstance(eos_token, np.ndarray) else eos_token
         if is_int(eos_token):
-            check_token(eos_token, 'eos_token', vocabulary)
+            _check_token(eos_token, 'eos_token', vocabulary)
             return torch.tensor([eos_token])
         several = torch.is_tensor(eos_token) or isinstance(eos_token, (list, tuple, set, frozenset, range))
         require(several, 'eos_token', eos_token, 'a token id or None, or a sequence of token ids')
         eos_token = eos_token.flatten() if torch.is_tensor(eos_token) else eos_token
-        return torch.tensor(tokens_of(eos_token, 'eos_token', vocabulary), dtype=torch.long)
+        return torch.tensor(_tokens_of(eos_token, 'eos_token', vocabulary), dtype=torch.long)
 
     def __bool__(self) -> bool:
         return self.eos is not None or self.stops is not None
 
-    def to(self, device: torch.device) -> Endings:
+    def to(self, device: torch.device) -> StoppingCriteria:
         self.eos = None if self.eos is None else self.eos.to(device)
         self.stops = None if self.stops is None else self.stops.to(device)
         return self

@@ -1,6 +1,6 @@
 """The engine of generation: a reader that keeps the cache of one net, and the states that grow sequences with it.
 
-Wrappers around models of tokens, of vectors and of several streams all read through `Reader`.
+Wrappers around models of tokens, of vectors and of several streams all read through `IncrementalModel`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
-from x_transformers.core.own_modules import given_whole, has_own_forward
+from x_transformers.core.own_modules import gets_whole_input, has_own_forward
 from x_transformers.flags import warn_once
 from x_transformers.flags.checks import Maybe
-from x_transformers.generation.choice import REASONS, Choice, Endings
+from x_transformers.generation.choice import REASONS, StoppingCriteria, TokenSampler
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.rules import GenerationHistory
-from x_transformers.generation.sampling import accurate
+from x_transformers.generation.sampling import to_float
 from x_transformers.generation.step import Step
 
 # modules that were training, and in how many places, threads among them, they are held in eval mode
@@ -31,14 +31,14 @@ COUNTING = threading.Lock()
 
 
 @contextmanager
-def evaluating(modules: Sequence[nn.Module]) -> Iterator[None]:
+def eval_modules(modules: Sequence[nn.Module]) -> Iterator[None]:
     """Without gradients and in eval mode inside."""
-    with in_eval_mode(modules), torch.no_grad():
+    with run_in_eval_mode(modules), torch.no_grad():
         yield
 
 
 @contextmanager
-def in_eval_mode(modules: Sequence[nn.Module]) -> Iterator[None]:
+def run_in_eval_mode(modules: Sequence[nn.Module]) -> Iterator[None]:
     """Each module that was training is so again when the last of those who hold it in eval mode, in any thread, has
     left."""
     with COUNTING:
@@ -60,18 +60,18 @@ def in_eval_mode(modules: Sequence[nn.Module]) -> Iterator[None]:
 # reading
 
 
-def rows_of(inputs: Any, rows: Tensor, b: int) -> Any:
+def get_rows(inputs: Any, rows: Tensor, b: int) -> Any:
     """Take the given rows of every tensor, in containers too, whose first axis is the batch of size `b`."""
     if torch.is_tensor(inputs):
         return inputs[rows] if inputs.ndim > 0 and inputs.shape[0] == b else inputs
     if isinstance(inputs, dict):
-        return {name: rows_of(value, rows, b) for name, value in inputs.items()}
+        return {name: get_rows(value, rows, b) for name, value in inputs.items()}
     if type(inputs) in (list, tuple):
-        return type(inputs)(rows_of(value, rows, b) for value in inputs)
+        return type(inputs)(get_rows(value, rows, b) for value in inputs)
     return inputs
 
 
-class Reader:
+class IncrementalModel:
     """One net that reads a sequence as it grows.
 
     With a cache, only what is new enters the net. Past `max_seq_len` the oldest tokens leave the cache, and the net
@@ -107,7 +107,7 @@ class Reader:
         self.cache: Any = None
         self.intermediates: Any = None
         self.seen = 0
-        self.keeps, self.gives_whole = keeps, given_whole(net)
+        self.keeps, self.gives_whole = keeps, gets_whole_input(net)
         self.follows_length, self.written_out = bool(getattr(net, 'follows_length', False)), False
         self.fast: Step | None = None
         self.pending: tuple[int, Tensor] | None = None
@@ -172,7 +172,7 @@ class Reader:
         kinds, parts = pads.unique().tolist(), []
         for pad in kinds:
             rows = (pads == pad).nonzero().squeeze(-1)
-            own = rows_of(inputs, rows, b)
+            own = get_rows(inputs, rows, b)
             own |= {name: own[name][:, pad:] for name in ('mask', 'pos') if own.get(name) is not None}
             parts.append(self.last(self.net(sequence[rows, pad:], **own), count))
         order = torch.cat([(pads == pad).nonzero().squeeze(-1) for pad in kinds]).argsort()
@@ -238,7 +238,7 @@ class Reader:
     def select(self, rows: Tensor, b: int) -> None:
         """Go on with the given rows of the batch of size `b`; they may repeat."""
         if len(rows) != b:
-            self.inputs = rows_of(self.inputs, rows, b)
+            self.inputs = get_rows(self.inputs, rows, b)
         reason = self.cache_cannot('reorder')
         if reason is not None:
             warn_once(f'the cache cannot be reordered, so that all tokens are recomputed: it holds {reason}')
@@ -272,20 +272,20 @@ class Generated(NamedTuple):
     intermediates: Any = None
 
 
-def reasons_of(codes: Tensor) -> Any:
+def get_reasons(codes: Tensor) -> Any:
     """The words for places in `REASONS`, in nested lists."""
-    return REASONS[int(codes)] if codes.ndim == 0 else [reasons_of(one) for one in codes]
+    return REASONS[int(codes)] if codes.ndim == 0 else [get_reasons(one) for one in codes]
 
 
 @dataclass
-class Beside:
+class AuxiliaryLogits:
     """A second reading of every step: of a weak model to contrast with, or of the same without what it is to follow.
 
     mixed         (logits, those of this reading) -> logits
     prompts  b n  what is read in place of the prompts, if it is something else
     """
 
-    reader: Reader
+    reader: IncrementalModel
     mixed: Callable[[Tensor, Tensor], Tensor]
     prompts: Maybe[Tensor] = None
 
@@ -322,21 +322,21 @@ class Decoding:
     ends       b       why each row has ended, as a place in `REASONS`; 0 while it goes on. Only padding follows
     """
 
-    expert: Any  # a `Reader`, or what reads like one
-    choice: Choice
+    expert: Any  # a `IncrementalModel`, or what reads like one
+    choice: TokenSampler
     modules: list[nn.Module]
     ids: Tensor
     pads: Maybe[Tensor]
     length: int
     leading: torch.Size
     pad_value: int
-    beside: Sequence[Beside] = ()
+    beside: Sequence[AuxiliaryLogits] = ()
     text_start: int = 0
     samples: int = 1
     callback: Maybe[Callable[[Tensor], Any]] = None
     wants_log_probs: bool = False
     weigh: Maybe[Callable[[Tensor, GenerationHistory], Tensor]] = field(init=False)
-    endings: Endings = field(init=False)
+    endings: StoppingCriteria = field(init=False)
     ends: Tensor = field(init=False)
     log_probs: Tensor | None = field(init=False, default=None)
     start: int = field(init=False)
@@ -345,7 +345,7 @@ class Decoding:
 
     def __post_init__(self) -> None:
         self.failed = FailedRows(self.leading)
-        self.weigh = self.choice.weigh if self.choice.steps else None
+        self.weigh = self.choice.process_logits if self.choice.steps else None
         self.endings = self.choice.endings.to(self.ids.device)
         self.ends = torch.zeros(self.ids.shape[0], dtype=torch.long, device=self.ids.device)
         self.start, self.has_ends = self.length, bool(self.endings)
@@ -354,7 +354,7 @@ class Decoding:
         """Read the prompts, and from then on continue each of them `samples` times."""
         sequence, pads = self.ids[:, : self.length], self.pads
         rows = torch.arange(len(sequence), device=sequence.device).repeat_interleave(self.samples)
-        with evaluating(self.modules):
+        with eval_modules(self.modules):
             for reader in (self.expert, *self.beside):
                 reader.fork(sequence, pads, rows)
         self.ids, self.ends, self.pads = self.ids[rows], self.ends[rows], None if pads is None else pads[rows]
@@ -390,7 +390,7 @@ class Decoding:
 
     def note(self, logits: Tensor, tokens: Tensor) -> None:
         """Keep the log probabilities of the tokens chosen."""
-        new = accurate(logits).log_softmax(dim=-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        new = to_float(logits).log_softmax(dim=-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
         if self.log_probs is None:
             self.log_probs = new.new_zeros(len(new), self.max_new_tokens)
         self.log_probs[:, self.length - self.start] = new.masked_fill(self.ends > 0, 0.0)
@@ -411,7 +411,7 @@ class Decoding:
         for _ in range(self.max_new_tokens):
             if self.has_ends and self.failed.read((self.ends > 0).all()):
                 return
-            with evaluating(modules):
+            with eval_modules(modules):
                 tokens = self.step()
             tokens = tokens.reshape(self.leading)
             if self.callback is not None:
@@ -421,7 +421,7 @@ class Decoding:
 
     def finish(self) -> None:
         """The steps of `run`, without gradients and in eval mode."""
-        with evaluating(self.modules):
+        with eval_modules(self.modules):
             for _ in self.run(()):
                 pass
 
@@ -439,7 +439,7 @@ class Decoding:
         return Generated(
             self.generated(self.ids[:, self.start :]),
             probs,
-            reasons_of(self.ends.reshape(self.leading).cpu()) if reasons else None,
+            get_reasons(self.ends.reshape(self.leading).cpu()) if reasons else None,
             self.expert.intermediates if intermediates else None,
         )
 
@@ -459,17 +459,17 @@ class Beams:
     done         b h t   hypotheses that have ended, the best by `done_scores` (b h)
     """
 
-    reader: Reader
+    reader: IncrementalModel
     rank: Maybe[Callable[[Tensor], tuple[Tensor, Tensor]]]
     beams: int
     ids: Tensor
     pads: Maybe[Tensor]
     length: int
     scores: Tensor
-    endings: Endings = field(default_factory=Endings)
+    endings: StoppingCriteria = field(default_factory=StoppingCriteria)
     length_penalty: float = 0.0
     weigh: Maybe[Callable[[Tensor, GenerationHistory], Tensor]] = None
-    beside: Sequence[Beside] = ()
+    beside: Sequence[AuxiliaryLogits] = ()
     done: Tensor = field(init=False)
     done_scores: Tensor = field(init=False)
     start: int = field(init=False)
@@ -502,7 +502,7 @@ class Beams:
         self.note_failed(rearrange(largest, '(b h) -> b h', h=h))
         # What a filter left out must not come back where too few tokens remain.
         left_out = ranks.isneginf() | rearrange(dead, 'r -> r 1')
-        gains = accurate(logits).log_softmax(dim=-1).gather(-1, tokens).masked_fill(left_out, -torch.inf)
+        gains = to_float(logits).log_softmax(dim=-1).gather(-1, tokens).masked_fill(left_out, -torch.inf)
 
         count = tokens.shape[-1]
         totals = rearrange(self.scores, 'b h -> b h 1') + rearrange(gains, '(b h) k -> b h k', h=h)
@@ -567,9 +567,9 @@ class Beams:
         else:
             live = self.scores if made == seq_len else torch.full_like(self.scores, -torch.inf)
             self.keep(self.ids, self.score(live, made))
-            real = ~self.done_scores.isneginf().all(dim=0)
-            real[:1] = True
-            self.done, self.done_scores = self.done[:, real], self.done_scores[:, real]
+            token_mask = ~self.done_scores.isneginf().all(dim=0)
+            token_mask[:1] = True
+            self.done, self.done_scores = self.done[:, token_mask], self.done_scores[:, token_mask]
         return self.done[..., self.start : self.length], self.done_scores
 
     def settled(self, seq_len: int) -> bool:

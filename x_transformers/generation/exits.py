@@ -16,20 +16,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.modes import widened
+from x_transformers.core.modes import widen_dtype
 from x_transformers.core.own_modules import known_stack
 from x_transformers.features.exits import Exits, Tokens
 from x_transformers.flags import is_int, is_number
 from x_transformers.flags.checks import Maybe
-from x_transformers.generation.choice import Endings
-from x_transformers.generation.sampling import accurate, require
+from x_transformers.generation.choice import StoppingCriteria
+from x_transformers.generation.sampling import require, to_float
 
 Logits = Callable[[Tensor, int], Tensor]
 
 # fixed exits
 
 
-def blocks_of(net: Any) -> int:
+def get_blocks(net: Any) -> int:
     """After how many blocks a token may leave a net, the last one included.  Raises ValueError if it has no blocks."""
     stack: Any = getattr(net, 'attn_layers', None)
     if not hasattr(stack, 'layers_execute_order') or not hasattr(stack, 'len_default_block'):
@@ -53,7 +53,7 @@ def blocks_of_draft(net: Any, draft: Any) -> dict[str, Any]:
     """The keywords by which a net drafts for itself, with its first blocks."""
     words = 'a model, None, or a number of blocks of the net itself'
     require(is_int(draft), 'draft', draft, words)
-    most = blocks_of(net) - 1
+    most = get_blocks(net) - 1
     require(1 <= draft <= most, 'draft', draft, f'{words}, from 1 to {most}')
     return first_blocks(net, draft)
 
@@ -131,7 +131,9 @@ class ByEachState(Exits):
 
     def leaves(self, tokens: Tokens) -> Tensor:
         weight, bias = self.classifier.weight[tokens.block - 1], self.classifier.bias[tokens.block - 1]
-        return F.linear(tokens.state, weight[None], bias[None])[:, 0].sigmoid() > of_block(self.threshold, tokens.block)
+        return F.linear(tokens.state, weight[None], bias[None])[:, 0].sigmoid() > _select_block(
+            self.threshold, tokens.block
+        )
 
 
 class ByConfidence(Exits):
@@ -150,40 +152,40 @@ class ByConfidence(Exits):
         self.start, self.most = 0, 1
 
     def leaves(self, tokens: Tokens) -> Tensor:
-        threshold = of_block(self.threshold, tokens.block)
+        threshold = _select_block(self.threshold, tokens.block)
         if threshold >= 1:
             return torch.zeros_like(tokens.row, dtype=torch.bool)
         c = self.confidence(tokens)
         if self.tau is None:
             return c >= threshold
-        return c >= decayed(threshold, tokens.place - self.start, self.most, self.tau).to(c.dtype)
+        return c >= decay_threshold(threshold, tokens.place - self.start, self.most, self.tau).to(c.dtype)
 
 
-def of_block(threshold: Any, block: int) -> float:
+def _select_block(threshold: Any, block: int) -> float:
     """The threshold behind a block: one for all, or one for each but the last."""
     return threshold[block - 1] if isinstance(threshold, (list, tuple)) else threshold
 
 
-def decayed(threshold: float, t: Tensor, most: int, tau: float) -> Tensor:
+def decay_threshold(threshold: float, t: Tensor, most: int, tau: float) -> Tensor:
     """The threshold of the t-th generated token, of `most`."""
-    return (0.9 * threshold + 0.1 * (-tau * widened(t.clamp(min=0)) / max(most, 1)).exp()).clamp(0, 1)
+    return (0.9 * threshold + 0.1 * (-tau * widen_dtype(t.clamp(min=0)) / max(most, 1)).exp()).clamp(0, 1)
 
 
 def mean_context(context: Tensor, mask: Tensor | None) -> Tensor:
     """The mean (b d) of what is real of a context (b m d)."""
     if mask is None:
         return context.mean(dim=1)
-    real = mask.unsqueeze(-1)
-    total = accurate(context.masked_fill(~real, 0.0)).sum(dim=1)
-    return (total / real.sum(dim=1).clamp(min=1)).to(context.dtype)
+    token_mask = mask.unsqueeze(-1)
+    total = to_float(context.masked_fill(~token_mask, 0.0)).sum(dim=1)
+    return (total / token_mask.sum(dim=1).clamp(min=1)).to(context.dtype)
 
 
 # confidences, of tokens (m)
 
 
-def gap_of(logits: Tensor) -> Tensor:
+def get_gap(logits: Tensor) -> Tensor:
     """How far the most probable token is ahead of the next:  p_(1) - p_(2)"""
-    best = accurate(logits).softmax(dim=-1).topk(min(2, logits.shape[-1]), dim=-1).values
+    best = to_float(logits).softmax(dim=-1).topk(min(2, logits.shape[-1]), dim=-1).values
     return best[..., 0] - best[..., 1:].sum(dim=-1)
 
 
@@ -197,9 +199,9 @@ def saturation(tokens: Tokens) -> Tensor:
 def confidence_by(kind: str, logits: Logits, classifier: Maybe[nn.Module]) -> Callable[[Tokens], Tensor]:
     """The measure of a name; `logits` gives those of states (m d) behind a block."""
     if kind == 'softmax':
-        return lambda tokens: gap_of(logits(tokens.state, tokens.block))
+        return lambda tokens: get_gap(logits(tokens.state, tokens.block))
     if kind == 'max_prob':
-        return lambda tokens: accurate(logits(tokens.state, tokens.block)).softmax(dim=-1).amax(dim=-1)
+        return lambda tokens: to_float(logits(tokens.state, tokens.block)).softmax(dim=-1).amax(dim=-1)
     if kind == 'state':
         return saturation
     return lambda tokens: classifier(tokens.state)[:, 0].sigmoid()
@@ -251,14 +253,14 @@ class Watched:
             if len(each) < made or any(b % max(len(depth), 1) for depth in each):
                 raise ValueError('`return_stats` needs each step to be one call: rows with padding were read apart')
             depths = torch.stack([depth.repeat_interleave(b // max(len(depth), 1)) for depth in each], dim=1)
-        real = going(state.ids[:, state.start : state.length], state.endings)
-        mean = float(widened(depths[real]).mean()) if bool(real.any()) else math.nan
-        return ExitStats(mean, self.blocks, state.generated(depths.masked_fill(~real, 0)))
+        token_mask = is_unfinished(state.ids[:, state.start : state.length], state.endings)
+        mean = float(widen_dtype(depths[token_mask]).mean()) if bool(token_mask.any()) else math.nan
+        return ExitStats(mean, self.blocks, state.generated(depths.masked_fill(~token_mask, 0)))
 
 
-def going(new: Tensor, endings: Endings) -> Tensor:
+def is_unfinished(new: Tensor, endings: StoppingCriteria) -> Tensor:
     """Which new tokens (b s) do not stand behind the end of their row."""
-    real = torch.ones_like(new, dtype=torch.bool)
+    token_mask = torch.ones_like(new, dtype=torch.bool)
     for at in range(1, new.shape[1]) if endings else ():
-        real[:, at] = real[:, at - 1] & (endings.reasons(new[:, max(at - endings.width, 0) : at], at) == 0)
-    return real
+        token_mask[:, at] = token_mask[:, at - 1] & (endings.reasons(new[:, max(at - endings.width, 0) : at], at) == 0)
+    return token_mask

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.checks import can_look
+from x_transformers.core.checks import can_read_values
 
 __all__ = ['FailedRows', 'no_token_error']
 
@@ -54,7 +54,7 @@ class FailedRows:
         """Note the largest logits (b) of a step, or (s, b) of several. Rows that are `ignored` have not failed."""
         looks = self._looks
         if looks is None or not largest.numel():
-            looks = self._looks = can_look(largest)
+            looks = self._looks = can_read_values(largest)
         if looks and math.isfinite(largest.sum().item()):
             return
         largest = largest if ignored is None else largest.masked_fill(ignored, 0.0)

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.checks import a_tensor, as_number
+from x_transformers.core.checks import as_number, check_tensor
 from x_transformers.flags import warn_once
 from x_transformers.flags.checks import Maybe
-from x_transformers.generation.sampling import guided, ids_of, in_range, padded_prompts, require
+from x_transformers.generation.sampling import check_in_range, get_ids, guide_logits, padded_prompts, require
 
 
-def unlearned(scale: float, what: str) -> str:
+def is_unlearned(scale: float, what: str) -> str:
     """Why there is nothing to lead away from."""
     how = f'set `cond_drop_prob`, or give `negative_{what}`'
     return f'`cond_scale` got {scale}, but the model has not learned without a {what}: {how}'
@@ -39,7 +39,7 @@ class Guidance:
 
     def __post_init__(self) -> None:
         self.cond_scale = as_number(self.cond_scale)
-        require(in_range(self.cond_scale, 0.0), 'cond_scale', self.cond_scale, 'a number of at least 0')
+        require(check_in_range(self.cond_scale, 0.0), 'cond_scale', self.cond_scale, 'a number of at least 0')
         given = [name for name in ('negative_prompts', 'negative_context') if getattr(self, name) is not None]
         if self.cond_scale == 1 and given:
             warn_once(f'`{given[0]}` has no effect with a `cond_scale` of 1')
@@ -68,7 +68,7 @@ class Guidance:
         return self.cond_scale != 1
 
     def guided(self, logits: Tensor, without: Tensor) -> Tensor:
-        return guided(logits, without, self.cond_scale)
+        return guide_logits(logits, without, self.cond_scale)
 
     def against(
         self, inputs: dict[str, Any], ids: Tensor, pads: Tensor | None, leading: torch.Size, prompt_lens: Any
@@ -77,7 +77,7 @@ class Guidance:
         opening = None if self.negative_prompts is None else self.opening(ids, pads, leading, prompt_lens)
         if self.negative_context is None:
             return inputs, opening
-        own, context = a_tensor(self.negative_context, 'negative_context'), inputs.get('context')
+        own, context = check_tensor(self.negative_context, 'negative_context'), inputs.get('context')
         if context is None:
             raise ValueError('`negative_context` was given, but no `context` that it could stand for')
         if own.ndim != 3 or own.shape[0] not in (1, len(ids)) or own.shape[2] != context.shape[2]:
@@ -88,7 +88,7 @@ class Guidance:
 
     def opening(self, ids: Tensor, pads: Tensor | None, leading: torch.Size, prompt_lens: Any) -> Tensor:
         """The other prompts, with the padding (b) of the prompts (b n) on the left."""
-        given = ids_of(self.negative_prompts, 'negative_prompts', ids.device)
+        given = get_ids(self.negative_prompts, 'negative_prompts', ids.device)
         if isinstance(given, list) or prompt_lens is not None:
             given, own, found = padded_prompts(given, prompt_lens, 0)
             none = torch.zeros(len(given), dtype=torch.long, device=given.device)
@@ -96,7 +96,7 @@ class Guidance:
             if found != leading or given.shape != ids.shape or not same:
                 raise ValueError('`negative_prompts` got other lengths than the prompts have, they must be the same')
             return given.to(ids)
-        given, wanted = a_tensor(given, 'negative_prompts'), (*leading, ids.shape[1])
+        given, wanted = check_tensor(given, 'negative_prompts'), (*leading, ids.shape[1])
         if given.shape != wanted or given.is_floating_point():
             got = f'{given.dtype} of shape {tuple(given.shape)}'
             raise ValueError(f'`negative_prompts` got {got}, they must be ids {wanted}, as the prompts')

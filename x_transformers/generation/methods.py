@@ -19,24 +19,24 @@ from einops import rearrange
 from torch import Generator, Tensor, nn
 
 from x_transformers.compat.helpers import cast_tuple, identity
-from x_transformers.core.checks import Method, as_mask, as_number, check_ids, checked, numbers_of
+from x_transformers.core.checks import Method, as_mask, as_number, check_ids, checked, values_of
 from x_transformers.core.modes import maps_apart
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
-from x_transformers.flags import is_int, is_number, shown, warn_once
+from x_transformers.flags import format_value, is_int, is_number, warn_once
 from x_transformers.flags.unexpected import answering_steps
 from x_transformers.generation.batching import Paged, Requests
-from x_transformers.generation.choice import Choice
-from x_transformers.generation.engine import Beams, Beside, Decoding, Generated, Reader, evaluating
+from x_transformers.generation.choice import TokenSampler
+from x_transformers.generation.engine import AuxiliaryLogits, Beams, Decoding, Generated, IncrementalModel, eval_modules
 from x_transformers.generation.exits import blocks_of_draft, check_looped_exits
 from x_transformers.generation.guidance import Guidance
 from x_transformers.generation.prompt_cache import PromptCache
 from x_transformers.generation.sampling import (
-    accurate,
     contrastive_decode_fn,
     new_tokens_of,
     padded_rows,
     read_prompts,
     require,
+    to_float,
     top_k,
 )
 from x_transformers.generation.speculative import speculation
@@ -47,7 +47,7 @@ from x_transformers.training.layer_losses import Targets
 Prompts = Tensor | np.ndarray | Sequence[Any] | None
 
 
-def with_old_spellings(fn: Method) -> Method:
+def _with_old_spellings(fn: Method) -> Method:
     """Accept `start_tokens` for `prompts` and `filter_thres` for `filter_kwargs`, with a warning."""
 
     @functools.wraps(fn)
@@ -63,7 +63,7 @@ def with_old_spellings(fn: Method) -> Method:
     return cast(Method, inner)
 
 
-def amateurs_with(models: Any, contrasts: Any) -> list[tuple[nn.Module, dict[str, float]]]:
+def _amateurs_with(models: Any, contrasts: Any) -> list[tuple[nn.Module, dict[str, float]]]:
     """Each amateur's net with its keywords for the contrast."""
     models = () if models is None else cast_tuple(tuple(models) if isinstance(models, list) else models)
     contrasts = cast_tuple({} if contrasts is None else contrasts, len(models))
@@ -128,7 +128,7 @@ class GeneratesText:
         **options: Unpack[GenerateInputs],
     ) -> Generated: ...
 
-    @with_old_spellings
+    @_with_old_spellings
     @checked
     def generate(
         self,
@@ -154,7 +154,8 @@ class GeneratesText:
             filter_logits_fn          a filter of `sampling.py` by name, a callable, or several; not used with amateurs
             filter_kwargs             its keyword arguments, or a dict for each of several
             repetition_penalty, presence_penalty, frequency_penalty, logit_bias, banned_tokens, allowed_tokens,
-            logits_processor          change the logits before the filter, in this order: see `Choice` in `choice.py`
+            logits_processor          change the logits before the filter, in this order: see `TokenSampler` in
+                                      `choice.py`
             num_samples       1 ..    number of continuations per prompt; the tokens get an axis before the last
             restrict_to_max_seq_len   use only the last `max_seq_len` tokens
             amateur_model             weaker models for contrastive decoding, arXiv:2309.09117
@@ -206,7 +207,7 @@ class GeneratesText:
             return made
         return (made.tokens, made.intermediates) if return_intermediates else made.tokens
 
-    @with_old_spellings
+    @_with_old_spellings
     @checked
     def stream(
         self,
@@ -249,7 +250,7 @@ class GeneratesText:
     ) -> Decoding:
         """The state of a generation before its first step. The keywords are those of `generate`."""
         inputs, seq_len, num_samples = dict(options), as_number(seq_len), as_number(num_samples)
-        choice = Choice.for_wrapper(self, inputs)
+        choice = TokenSampler.for_wrapper(self, inputs)
         guidance = Guidance.taken_from(inputs)
         refuse_own(inputs, 'generate', SET_BY_GENERATION)
         several = num_samples is None or (is_int(num_samples) and num_samples >= 1)
@@ -263,18 +264,20 @@ class GeneratesText:
             inputs = prompt_cache.inputs_for(self, ids, pads, inputs, cache_kv)
         check_looped_exits(self.net, inputs, len(ids) * (num_samples or 1), cache_kv)
         reading = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache)
-        reader = functools.partial(Reader, inputs=inputs, **reading)
+        reader = functools.partial(IncrementalModel, inputs=inputs, **reading)
         expert = reader(self.net, step=self.compiled_net(compile) if compile else None)
         if prompt_cache is not None:
             prompt_cache.resume(expert, len(ids))
 
-        amateurs = amateurs_with(amateur_model, contrastive_decode_kwargs)
+        amateurs = _amateurs_with(amateur_model, contrastive_decode_kwargs)
         if amateurs:  # which leave tokens out themselves
             choice.keep = None
-        beside = [Beside(reader(net), functools.partial(contrastive_decode_fn, **own)) for net, own in amateurs]
+        beside = [
+            AuxiliaryLogits(reader(net), functools.partial(contrastive_decode_fn, **own)) for net, own in amateurs
+        ]
         if guidance.is_on:
             against, opening = guidance.against(inputs, ids, pads, leading, prompt_lens)
-            beside.insert(0, Beside(reader(self.net, inputs=against), guidance.guided, opening))
+            beside.insert(0, AuxiliaryLogits(reader(self.net, inputs=against), guidance.guided, opening))
         models = (self, *(amateur for amateur, _ in amateurs))
         return Decoding(
             expert=expert,
@@ -295,11 +298,11 @@ class GeneratesText:
         """Return the keywords that a way to generate takes, besides its parameters and the inputs of the net."""
         shared = {'eos_token', 'stop_sequences', 'prompt_lens', 'cache_kv', 'restrict_to_max_seq_len', 'slide_cache'}
         if method == 'speculative':
-            return Choice.own_names() | shared
+            return TokenSampler.own_names() | shared
         if method not in ('generate', 'stream'):
-            return Choice.own_names() if method == 'beam_search' else set()
+            return TokenSampler.own_names() if method == 'beam_search' else set()
         decoding = {p.name for p in inspect.signature(cls.decoding).parameters.values() if p.kind is p.KEYWORD_ONLY}
-        return Choice.own_names() | {field.name for field in fields(Guidance)} | decoding
+        return TokenSampler.own_names() | {field.name for field in fields(Guidance)} | decoding
 
     def compiled_net(self, backend: Any) -> Callable[..., Any]:
         """The net, compiled for any length by a backend of torch; the default one if True. Compiled once."""
@@ -355,7 +358,7 @@ class GeneratesText:
         """
         return PromptCache.of(self, prompts, prompt_lens, kwargs)
 
-    @with_old_spellings
+    @_with_old_spellings
     @checked
     def speculative(
         self,
@@ -386,7 +389,7 @@ class GeneratesText:
         if draft is not None and not isinstance(draft, nn.Module):
             draft, exits = self.net, self.exits_of_draft(draft, options)
         state = speculation(self, prompts, seq_len, draft, num_draft_tokens, max_ngram, draft_kwargs, options, exits)
-        with evaluating(state.modules):
+        with eval_modules(state.modules):
             tokens = state.run()
         return (tokens, state.stats) if return_stats else tokens
 
@@ -411,32 +414,32 @@ class GeneratesText:
         Raises:
             ValueError or TypeError: For inputs of another shape or kind.
         """
-        given, real = padded_rows(ids, 'ids', self.pad_value, first_device(self.net))
+        given, token_mask = padded_rows(ids, 'ids', self.pad_value, first_device(self.net))
         if given.ndim == 0:
-            raise ValueError(f'`ids` got {shown(given)}, it must have one axis or more')
-        if real is not None and lens is not None:
+            raise ValueError(f'`ids` got {format_value(given)}, it must have one axis or more')
+        if token_mask is not None and lens is not None:
             raise ValueError('`lens` cannot be given with lists of ids, which have their own lengths')
         x = check_ids(given.reshape(given.shape[:-1].numel(), given.shape[-1]), 'ids', 1)
-        lens = real.sum(dim=-1) if real is not None else lens
-        lens = None if lens is None else numbers_of(lens, 'lens').to(x.device).flatten()
+        lens = token_mask.sum(dim=-1) if token_mask is not None else lens
+        lens = None if lens is None else values_of(lens, 'lens').to(x.device).flatten()
         refuse_own({name: value for name, value in kwargs.items() if name != 'document_ids'}, '`score`', SET_BY_LOSS)
         if kwargs.get('mask') is not None:
             first = as_mask(kwargs['mask'], 'mask', *x.shape, like=x).byte().argmax(dim=-1)
             if bool(first.any()):  # Positions count from the first real token.
                 kwargs['seq_start_pos'] = first
-        with evaluating(list(self.modules())), maps_apart():
-            read, tokens, real = self._split(x, x, lens, kwargs)
+        with eval_modules(list(self.modules())), maps_apart():
+            read, tokens, token_mask = self._split(x, x, lens, kwargs)
             out = self.net(read, **kwargs)
             out = out[0] if isinstance(out, tuple) else out  # The first of several heads predicts the next token.
-            targets = Targets(tokens, self.ignore_index, real).of()[:, :-1]
-            log_probs = accurate(out[:, out.shape[1] - x.shape[1] : -1]).log_softmax(dim=-1)
+            targets = Targets(tokens, self.ignore_index, token_mask).of()[:, :-1]
+            log_probs = to_float(out[:, out.shape[1] - x.shape[1] : -1]).log_softmax(dim=-1)
             size = log_probs.shape[-1]
             found = log_probs.gather(-1, targets.clamp(0, size - 1).unsqueeze(-1)).squeeze(-1)
             found = found.masked_fill(targets >= size, -torch.inf)  # These ids have no logit.
             found = found.masked_fill(targets == self.ignore_index, 0.0)
         return found.reshape(*given.shape[:-1], x.shape[1] - 1)
 
-    @with_old_spellings
+    @_with_old_spellings
     @checked
     def beam_search(
         self,
@@ -500,7 +503,7 @@ class GeneratesText:
             endings=state.endings,
             length_penalty=length_penalty,
         )
-        with evaluating(state.modules):
+        with eval_modules(state.modules):
             tokens, scores = search.run(seq_len)
         tokens, scores = rearrange(tokens, 'b h s -> h b s'), rearrange(scores, 'b h -> h b')
         if not return_beams_and_scores:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.features.rotary import for_one_pass
+from x_transformers.features.rotary import make_pass_cache
 from x_transformers.generation.step import Step
 
 __all__ = ['BlockPool', 'PagedStep', 'PoolIsFull', 'Table']
@@ -213,7 +213,7 @@ class PagedStep(Step):
                 pool.write('positions', index[:, -1], at)
                 for name, angles in zip(self.names, self.angles_of(at.unsqueeze(-1)), strict=True):
                     pool.write(name, index[:, -1], angles)
-                    shared.append(for_one_pass(angles))
+                    shared.append(make_pass_cache(angles))
             pasts = (PagedPast(pool, number, index, layer.kv_heads) for number, layer in enumerate(self.attention))
             x, _ = self.through(x, pasts, shared, self.visibility(index, pool, x))
         out = self.read_out(x)

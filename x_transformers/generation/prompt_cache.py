@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from x_transformers.cache import Cache
-from x_transformers.core.checks import within
+from x_transformers.core.checks import mask_from_lengths
 from x_transformers.core.files import check_fields, is_count, read_content, write_content
 from x_transformers.flags.checks import Maybe
-from x_transformers.generation.engine import Reader, evaluating, rows_of
+from x_transformers.generation.engine import IncrementalModel, eval_modules, get_rows
 
 FORMAT = 'x-transformers prompt 4'
 REMEDY = 'Read the prompt again with `read_prompt`, and save its cache'
@@ -87,12 +87,12 @@ class PromptCache:
         ids, pads, leading = wrapper.opening(prompts, prompt_lens, 0, inputs)
         if mask is not None and pads is not None and ids.shape[1] == mask.shape[1] and bool(mask[:, -1:].all()):
             inputs['mask'] = mask  # Padding in front that a mask says, which continuations do not say again.
-        reader = Reader(wrapper.net, inputs, restrict=False)
+        reader = IncrementalModel(wrapper.net, inputs, restrict=False)
         if not reader.caching:
             raise ValueError(
                 '`read_prompt` needs a model that can cache: in this one, later tokens change earlier results'
             )
-        with evaluating(list(wrapper.modules())):
+        with eval_modules(list(wrapper.modules())):
             logits = reader.read(ids, pads)
         return cls(ids, pads, tuple(leading), logits, reader.cache, inputs, fingerprint(wrapper.net))
 
@@ -124,7 +124,7 @@ class PromptCache:
             raise ValueError(f'`prompt_cache` holds {rows} prompts, there are {b}: it must hold one, or as many')
         same = (pads is None) == (self.pads is None) and (pads is None or torch.equal(pads, self.pads.expand(b)))
         mine = self.ids.to(ids.device)
-        hidden = None if pads is None else within(pads, self.length)
+        hidden = None if pads is None else mask_from_lengths(pads, self.length)
         given = ids[:, : self.length] if hidden is None else ids[:, : self.length].masked_fill(hidden, 0)
         mine = mine if hidden is None else mine.masked_fill(hidden, 0)
         if not same or ids.shape[1] < self.length or not (given == mine).all():
@@ -132,10 +132,10 @@ class PromptCache:
                 f'`prompts` must begin with the {self.length} tokens of `prompt_cache`, '
                 'and be longer by the same number in each row'
             )
-        known = self.inputs if rows == b else rows_of(self.inputs, torch.zeros(b, dtype=torch.long), rows)
+        known = self.inputs if rows == b else get_rows(self.inputs, torch.zeros(b, dtype=torch.long), rows)
         return {**known, **inputs}
 
-    def resume(self, reader: Reader, b: int) -> None:
+    def resume(self, reader: IncrementalModel, b: int) -> None:
         """Let a reader go on from here, with `b` rows."""
         if reader.window is not None and self.length > reader.window:
             raise ValueError(

@@ -38,19 +38,19 @@ class GenerationHistory:
     @property
     def token_mask(self) -> Tensor:
         """True for real tokens, False for padding, (b, t)."""
-        real = self.padding_mask
-        return torch.ones_like(self.ids, dtype=torch.bool) if real is None else real
+        token_mask = self.padding_mask
+        return torch.ones_like(self.ids, dtype=torch.bool) if token_mask is None else token_mask
 
     @property
     def padding_mask(self) -> Tensor | None:
         """`token_mask`, or None if all tokens are real."""
-        real = None
+        token_mask = None
         if self.left_pad is not None:
-            real = self._from(self.left_pad)
+            token_mask = self._from(self.left_pad)
         if self.mask is not None:
             mask = F.pad(self.mask.bool(), (0, self.ids.shape[1] - self.mask.shape[1]), value=True)
-            real = mask if real is None else real & mask
-        return real
+            token_mask = mask if token_mask is None else token_mask & mask
+        return token_mask
 
     @property
     def generated_mask(self) -> Tensor:
@@ -71,25 +71,25 @@ class GenerationHistory:
 
     def left_padded(self) -> tuple[Tensor, Tensor | None]:
         """Return `ids` and `padding_mask`, (b, t) both, with what is not real moved to the front of each row."""
-        real = self.padding_mask
-        if self.mask is None or real is None:
-            return self.ids, real
-        order = real.byte().argsort(dim=-1, stable=True)
-        return self.ids.gather(1, order), real.gather(1, order)
+        token_mask = self.padding_mask
+        if self.mask is None or token_mask is None:
+            return self.ids, token_mask
+        order = token_mask.byte().argsort(dim=-1, stable=True)
+        return self.ids.gather(1, order), token_mask.gather(1, order)
 
     def _from(self, first: int | Tensor) -> Tensor:
         first = first.unsqueeze(-1) if torch.is_tensor(first) else first
         return (torch.arange(self.ids.shape[1], device=self.ids.device) >= first).expand(self.ids.shape)
 
 
-def ban(logits: Tensor, banned: Tensor, where: bool | Tensor = True) -> Tensor:
+def mask_tokens(logits: Tensor, banned: Tensor, where: bool | Tensor = True) -> Tensor:
     """Return logits (b, l) with -inf for banned tokens (l) or (b, l), in the rows (b) of `where` if it is a tensor."""
     if torch.is_tensor(where):
         return logits.masked_fill(where.unsqueeze(-1) & banned, BANNED)
     return logits.masked_fill(banned, BANNED) if where else logits
 
 
-def mask_of(tokens: tuple[int, ...], logits: Tensor) -> Tensor:
+def get_mask(tokens: tuple[int, ...], logits: Tensor) -> Tensor:
     """Return True (l) for some tokens, of which those without a logit are left out."""
     named = torch.zeros(logits.shape[-1], dtype=torch.bool, device='cpu')
     named[[token for token in tokens if token < len(named)]] = True
@@ -108,19 +108,19 @@ class NoRepeat:
     n: int
 
     def __call__(self, ids: Tensor, logits: Tensor, history: GenerationHistory | None = None) -> Tensor:
-        ids, real = history_of(ids, history).left_padded()
+        ids, token_mask = history_of(ids, history).left_padded()
         first = ids.shape[1] - self.n + 1  # where the last n - 1 tokens begin
         if first < 1:
             return logits
         seen = ids.unfold(1, self.n, 1)  # (b, m, n)
         again = (seen[..., :-1] == ids[:, None, first:]).all(dim=-1)
-        if real is not None:  # Padding stands in front: a sequence is real if its first token is.
-            again = again & real[:, :first] & real[:, min(first, ids.shape[1] - 1), None]
+        if token_mask is not None:  # Padding stands in front: a sequence is real if its first token is.
+            again = again & token_mask[:, :first] & token_mask[:, min(first, ids.shape[1] - 1), None]
         # Tokens without a logit go to one place more, which is cut off.
         size = logits.shape[-1]
         banned = torch.zeros(len(ids), size + 1, dtype=torch.long, device=ids.device)
         banned = banned.scatter_add(1, seen[..., -1].clamp(max=size), again.long())
-        return ban(logits, banned[:, :size] > 0)
+        return mask_tokens(logits, banned[:, :size] > 0)
 
 
 @dataclass(frozen=True)
@@ -137,4 +137,4 @@ class NoEndBefore:
         short = made < self.new
         if self.total:
             short = short | (history.num_prompt_tokens + made < self.total)
-        return logits if short is False else ban(logits, mask_of(self.tokens, logits), short)
+        return logits if short is False else mask_tokens(logits, get_mask(self.tokens, logits), short)

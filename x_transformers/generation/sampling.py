@@ -22,9 +22,9 @@ from einops import rearrange
 from torch import Generator, Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from x_transformers.core.checks import as_number, check_ids, numbers_of
-from x_transformers.core.modes import accurate, clamped_to
-from x_transformers.flags import did_you_mean, is_int, is_number, shown, warn_once
+from x_transformers.core.checks import as_number, check_ids, values_of
+from x_transformers.core.modes import clamp_to_dtype, to_float
+from x_transformers.flags import did_you_mean, format_value, is_int, is_number, warn_once
 from x_transformers.generation.failures import FailedRows
 
 # below this, the argument of a logarithm is taken for this
@@ -37,13 +37,13 @@ def require(allowed: bool, name: str, value: Any, words: str) -> None:
         raise ValueError(f'`{name}` got {value!r}, it must be {words}')
 
 
-def in_range(value: Any, low: float, high: float = math.inf) -> bool:
+def check_in_range(value: Any, low: float, high: float = math.inf) -> bool:
     """Return True for a finite number from `low` to `high`."""
     return is_number(value) and low <= value <= high and value < math.inf
 
 
 def check_temperature(temperature: Any, name: str = 'temperature') -> None:
-    require(in_range(temperature, 0.0), name, temperature, 'a number of at least 0, not infinite')
+    require(check_in_range(temperature, 0.0), name, temperature, 'a number of at least 0, not infinite')
 
 
 def check_logits(logits: Tensor, name: str = 'logits') -> None:
@@ -56,7 +56,7 @@ def check_logits(logits: Tensor, name: str = 'logits') -> None:
 
 
 def probabilities(logits: Tensor) -> Tensor:
-    return accurate(logits).softmax(dim=-1)
+    return to_float(logits).softmax(dim=-1)
 
 
 # filters
@@ -80,10 +80,10 @@ def top_k(logits: Tensor, frac_num_tokens: float = 0.1, k: int | None = None, *,
     check_logits(logits)
     if thres is not None:
         warn_once('`thres` of top_k is now `frac_num_tokens`, the part to keep: 1 - thres. The old name will go')
-        require(in_range(thres, 0.0, 1.0) and thres < 1, 'thres', thres, 'at least 0 and less than 1')
+        require(check_in_range(thres, 0.0, 1.0) and thres < 1, 'thres', thres, 'at least 0 and less than 1')
         frac_num_tokens = 1 - thres
     if k is None:
-        kept = in_range(frac_num_tokens, 0.0, 1.0) and frac_num_tokens > 0
+        kept = check_in_range(frac_num_tokens, 0.0, 1.0) and frac_num_tokens > 0
         require(kept, 'frac_num_tokens', frac_num_tokens, 'more than 0 and at most 1')
         k = math.ceil(frac_num_tokens * logits.shape[-1])
     require(is_int(k) and k >= 1, 'k', k, 'an integer of at least 1')
@@ -108,7 +108,7 @@ def top_p(logits: Tensor, thres: float = 0.9) -> Tensor:
     Holtzman et al. 2019, arXiv:1904.09751
     """
     check_logits(logits)
-    require(in_range(thres, 0.0, 1.0), 'thres', thres, 'a probability from 0 to 1')
+    require(check_in_range(thres, 0.0, 1.0), 'thres', thres, 'a probability from 0 to 1')
     ordered, indices = logits.sort(dim=-1, descending=True)
     # rounding must not carry the sum past 1, or `thres = 1` would leave tokens out
     before = F.pad(probabilities(ordered).cumsum(dim=-1).clamp(max=1.0), (1, -1))
@@ -130,8 +130,8 @@ def top_a(logits: Tensor, min_p_pow: float = 2.0, min_p_ratio: float = 0.02) -> 
     As in github.com/BlinkDL/RWKV-LM (top-a)
     """
     check_logits(logits)
-    require(in_range(min_p_pow, 0.0), 'min_p_pow', min_p_pow, 'a number of at least 0')
-    require(in_range(min_p_ratio, 0.0, 1.0), 'min_p_ratio', min_p_ratio, 'a number from 0 to 1')
+    require(check_in_range(min_p_pow, 0.0), 'min_p_pow', min_p_pow, 'a number of at least 0')
+    require(check_in_range(min_p_ratio, 0.0, 1.0), 'min_p_ratio', min_p_ratio, 'a number from 0 to 1')
     probs = probabilities(logits)
     largest = probs.amax(dim=-1, keepdim=True)
     # a small power of a small probability can exceed the probability itself
@@ -153,7 +153,7 @@ def min_p(logits: Tensor, min_p: float = 0.1) -> Tensor:
     Nguyen et al. 2024, arXiv:2407.01082
     """
     check_logits(logits)
-    require(in_range(min_p, 0.0, 1.0), 'min_p', min_p, 'a number from 0 to 1')
+    require(check_in_range(min_p, 0.0, 1.0), 'min_p', min_p, 'a number from 0 to 1')
     probs = probabilities(logits)
     return logits.masked_fill(probs < min_p * probs.amax(dim=-1, keepdim=True), -math.inf)
 
@@ -174,8 +174,8 @@ def typical(logits: Tensor, mass: float = 0.9) -> Tensor:
     Meister et al. 2022, arXiv:2202.00666
     """
     check_logits(logits)
-    require(in_range(mass, 0.0, 1.0), 'mass', mass, 'a probability from 0 to 1')
-    log_probs = accurate(logits).log_softmax(dim=-1)
+    require(check_in_range(mass, 0.0, 1.0), 'mass', mass, 'a probability from 0 to 1')
+    log_probs = to_float(logits).log_softmax(dim=-1)
     probs = log_probs.exp()
     entropy = torch.special.entr(probs).sum(dim=-1, keepdim=True)
     order = (log_probs + entropy).abs().argsort(dim=-1, stable=True)
@@ -197,7 +197,7 @@ def epsilon(logits: Tensor, thres: float = 3e-4) -> Tensor:
     Hewitt et al. 2022, arXiv:2210.15191
     """
     check_logits(logits)
-    require(in_range(thres, 0.0, 1.0), 'thres', thres, 'a probability from 0 to 1')
+    require(check_in_range(thres, 0.0, 1.0), 'thres', thres, 'a probability from 0 to 1')
     probs = probabilities(logits)
     return logits.masked_fill((probs < thres) & (probs < probs.amax(dim=-1, keepdim=True)), -math.inf)
 
@@ -264,7 +264,7 @@ def bind(keep: Filter, keywords: dict[str, Any]) -> Filter:
     return bound
 
 
-def without_token(logits: Tensor, token: int) -> Tensor:
+def mask_token(logits: Tensor, token: int) -> Tensor:
     """Return logits (..., l) with -inf for a token, if it is one of them."""
     if not 0 <= token < logits.shape[-1]:
         return logits
@@ -338,7 +338,7 @@ def sample_with_max(logits: Tensor, temperature: float, generator: Generator | N
 def probabilities_with_max(logits: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Return `softmax(logits / temperature)` (..., l), in float32 at least, and the largest logits (...)."""
     # The largest logit becomes 0 first: divided by a very small temperature, it would overflow.
-    logits = accurate(logits)
+    logits = to_float(logits)
     largest = logits.amax(dim=-1, keepdim=True)
     return ((logits - largest) / temperature).softmax(dim=-1), largest.squeeze(-1)
 
@@ -360,7 +360,7 @@ def gumbel_noise(t: Tensor, generator: Generator | None = None) -> Tensor:
 
     Gumbel 1954; Maddison et al. 2014, arXiv:1411.0030
     """
-    uniform = torch.zeros_like(accurate(t)).uniform_(0, 1, generator=generator)
+    uniform = torch.zeros_like(to_float(t)).uniform_(0, 1, generator=generator)
     return -(-uniform.clamp(min=TINY).log()).clamp(min=TINY).log()
 
 
@@ -378,7 +378,7 @@ def gumbel_sample(
     """
     check_logits(logits)
     check_temperature(temperature)
-    largest, tokens = (accurate(logits) / max(temperature, eps) + gumbel_noise(logits, generator)).max(dim=-1)
+    largest, tokens = (to_float(logits) / max(temperature, eps) + gumbel_noise(logits, generator)).max(dim=-1)
     FailedRows(largest.shape).add(largest.flatten())
     return tokens
 
@@ -411,20 +411,20 @@ def contrastive_decode_fn(
         raise ValueError(
             f'expert and amateur need the same vocabulary: their logits have the shapes {expert} and {amateur}'
         )
-    require(in_range(alpha, 0.0, 1.0) and alpha > 0, 'alpha', alpha, 'more than 0 and at most 1')
-    require(in_range(beta, 0.0), 'beta', beta, 'a number of at least 0')
-    expert, amateur = accurate(expert_logits), accurate(amateur_logits)
+    require(check_in_range(alpha, 0.0, 1.0) and alpha > 0, 'alpha', alpha, 'more than 0 and at most 1')
+    require(check_in_range(beta, 0.0), 'beta', beta, 'a number of at least 0')
+    expert, amateur = to_float(expert_logits), to_float(amateur_logits)
     cutoff = expert.amax(dim=-1, keepdim=True) + math.log(alpha)
-    contrasted = clamped_to((1 + beta) * expert - beta * amateur, expert_logits.dtype)
+    contrasted = clamp_to_dtype((1 + beta) * expert - beta * amateur, expert_logits.dtype)
     return contrasted.masked_fill(expert < cutoff, -torch.finfo(contrasted.dtype).max)
 
 
-def guided(logits: Tensor, without: Tensor, scale: float) -> Tensor:
+def guide_logits(logits: Tensor, without: Tensor, scale: float) -> Tensor:
     """Classifier-free guidance:  u + scale (c - u), of logits c and those without the condition, u
 
     1 leaves the logits as they are, 0 gives the others.  Ho and Salimans 2022, arXiv:2207.12598
     """
-    logits, without = accurate(logits), accurate(without)
+    logits, without = to_float(logits), to_float(without)
     return without + scale * (logits - without)
 
 
@@ -494,12 +494,12 @@ def new_tokens_of(seq_len: Any, prompt: int) -> Any:
     return seq_len.total - prompt
 
 
-def is_listed(value: Any) -> bool:
+def _is_listed(value: Any) -> bool:
     """Return True for what holds entries of its own: a list, a tuple, a range, or an array of objects."""
     return isinstance(value, (list, tuple, range)) or (isinstance(value, np.ndarray) and value.dtype == object)
 
 
-def ids_of(value: Any, name: str = 'prompts', device: torch.device | None = None) -> Any:
+def get_ids(value: Any, name: str = 'prompts', device: torch.device | None = None) -> Any:
     """Return ids as a tensor, or a list of 1-D tensors of unequal length, from what Python has.
 
     Args:
@@ -507,36 +507,38 @@ def ids_of(value: Any, name: str = 'prompts', device: torch.device | None = None
         name: What errors call it.
         device: Where ids go that are not on any; None for the CPU.
     """
-    if torch.is_tensor(value) or not (is_listed(value) or isinstance(value, np.ndarray)):
+    if torch.is_tensor(value) or not (_is_listed(value) or isinstance(value, np.ndarray)):
         return value
-    if not is_listed(value):
-        return as_ids(value, name, device)
-    parts = [ids_of(one, name, device) if is_listed(one) or isinstance(one, np.ndarray) else one for one in value]
+    if not _is_listed(value):
+        return _as_ids(value, name, device)
+    parts = [get_ids(one, name, device) if _is_listed(one) or isinstance(one, np.ndarray) else one for one in value]
     whole = [one for one in parts if torch.is_tensor(one) and one.ndim > 0]
     if not whole and not any(isinstance(one, list) for one in parts):
         if not parts:
             return []
-        return as_ids([as_number(one) for one in parts], name, device)
+        return _as_ids([as_number(one) for one in parts], name, device)
     if len(whole) < len(parts):
-        raise ValueError(f'`{name}` got {shown(value)}: its entries must be ids, or all of them rows of ids')
+        raise ValueError(f'`{name}` got {format_value(value)}: its entries must be ids, or all of them rows of ids')
     even = len({one.shape for one in whole}) == 1 and not any(map(torch.is_tensor, value))
     return torch.stack(whole) if even else whole
 
 
 def given_ids(value: Any, name: str, device: torch.device | None) -> Tensor | list[Tensor]:
-    """Return what `ids_of` does.  Raises TypeError for what are no ids."""
-    ids = ids_of(value, name, device)
+    """Return what `get_ids` does.  Raises TypeError for what are no ids."""
+    ids = get_ids(value, name, device)
     if not torch.is_tensor(ids) and not isinstance(ids, list):
         raise TypeError(f'`{name}` got {type(ids).__name__}, it must be ids: a tensor, an array, or lists of them')
     return ids
 
 
-def as_ids(value: Any, name: str, device: torch.device | None) -> Tensor:
+def _as_ids(value: Any, name: str, device: torch.device | None) -> Tensor:
     """Return a tensor of whole numbers from an array or a list of numbers."""
     try:
         ids = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f'`{name}` got {shown(value)}, it must be ids: a tensor, an array, or lists of them') from None
+        raise TypeError(
+            f'`{name}` got {format_value(value)}, it must be ids: a tensor, an array, or lists of them'
+        ) from None
     return ids.long().to(device) if ids.numel() == 0 and isinstance(value, list) else ids.to(device)
 
 
@@ -546,7 +548,7 @@ def padded_rows(value: Any, name: str, pad_value: int, device: torch.device | No
     if not isinstance(ids, list):
         return ids, None
     if not ids or any(one.ndim != 1 for one in ids):
-        raise ValueError(f'`{name}` got {shown(value)}: rows of unequal length must have one axis')
+        raise ValueError(f'`{name}` got {format_value(value)}: rows of unequal length must have one axis')
     lens = torch.tensor([len(one) for one in ids], device=ids[0].device)
     padded = pad_sequence(ids, batch_first=True, padding_value=pad_value)
     if bool((lens == padded.shape[1]).all()):
@@ -567,7 +569,7 @@ def padded_prompts(
     prompts: Any, prompt_lens: Any, pad_value: int, device: torch.device | None = None
 ) -> tuple[Tensor, Tensor | None, torch.Size]:
     """The prompts as ids (b t) padded on the left, the number of paddings (b) if any, and the leading axes."""
-    prompts = ids_of(prompts, 'prompts', device)
+    prompts = get_ids(prompts, 'prompts', device)
     if isinstance(prompts, list):
         if prompt_lens is not None:
             raise ValueError('`prompt_lens` cannot be given with a list of prompts, which have their own lengths')
@@ -578,7 +580,7 @@ def padded_prompts(
         prompts = pad_sequence(prompts, batch_first=True, padding_value=pad_value)
     if not torch.is_tensor(prompts) or prompts.ndim == 0:
         raise TypeError(
-            f'`prompts` must be a tensor with at least one axis, an array, or lists of ids, got {shown(prompts)}'
+            f'`prompts` must be a tensor with at least one axis, an array, or lists of ids, got {format_value(prompts)}'
         )
 
     leading = prompts.shape[:-1]
@@ -587,7 +589,7 @@ def padded_prompts(
     if prompt_lens is None:
         return ids, None, leading
 
-    lens = numbers_of(prompt_lens, 'prompt_lens').to(ids.device).flatten()
+    lens = values_of(prompt_lens, 'prompt_lens').to(ids.device).flatten()
     b, t = ids.shape
     counts = not lens.is_floating_point() and lens.dtype != torch.bool
     if lens.shape != (b,) or not counts or not (1 <= int(lens.min()) <= int(lens.max()) <= t):
@@ -605,22 +607,22 @@ def read_prompts(
     prompts: Any, prompt_lens: Any, pad_value: int, inputs: dict[str, Any], device: torch.device | None = None
 ) -> tuple[Tensor, Tensor | None, torch.Size]:
     """Return what `padded_prompts` does, for keywords of a net among which a `mask` may say what is padding."""
-    prompts = ids_of(prompts, 'prompts', device)
+    prompts = get_ids(prompts, 'prompts', device)
     prompt_lens, left_pad = take_padding(prompts, prompt_lens, inputs)
     ids, pads, leading = padded_prompts(prompts, prompt_lens, pad_value, device)
     if inputs.get('pos') is not None:
-        inputs['pos'] = placed(
+        inputs['pos'] = _place_tokens(
             inputs['pos'], ids.shape[1] if isinstance(prompts, list) else prompts.shape[-1], ids, pads
         )
     return ids, pads if left_pad is None else left_pad, leading
 
 
-def placed(pos: Any, width: int, ids: Tensor, pads: Tensor | None) -> Tensor:
+def _place_tokens(pos: Any, width: int, ids: Tensor, pads: Tensor | None) -> Tensor:
     """Return the positions of prompts, (n) or (b n) of the `width` that they came with, where their ids (b t) stand."""
     b, t = ids.shape
     known = torch.is_tensor(pos) and not pos.is_floating_point() and pos.dtype != torch.bool
     if not known or tuple(pos.shape) not in ((width,), (1, width), (b, width)):
-        got = f'{pos.dtype} of shape {tuple(pos.shape)}' if torch.is_tensor(pos) else shown(pos)
+        got = f'{pos.dtype} of shape {tuple(pos.shape)}' if torch.is_tensor(pos) else format_value(pos)
         raise ValueError(
             f'`pos` got {got}, of prompts it must be whole numbers, ({width},) or ({b}, {width}): new tokens are '
             'counted on from the last one'
@@ -646,19 +648,19 @@ def take_padding(prompts: Any, prompt_lens: Any, inputs: dict[str, Any]) -> tupl
     if mask is None:
         return prompt_lens, None
     if not torch.is_tensor(prompts) or prompts.ndim == 0:
-        check_mask(mask, prompts, alone=not isinstance(prompts, list))
+        _check_mask(mask, prompts, alone=not isinstance(prompts, list))
         return prompt_lens, None
     ids = prompts.reshape(prompts.shape[:-1].numel(), prompts.shape[-1])
-    mask = mask if torch.is_tensor(mask) else numbers_of(mask, 'mask').to(ids.device)
-    check_mask(mask, ids, alone=prompt_lens is None)
-    real = mask.bool()
-    lens = lens_of_real(real)
+    mask = mask if torch.is_tensor(mask) else values_of(mask, 'mask').to(ids.device)
+    _check_mask(mask, ids, alone=prompt_lens is None)
+    token_mask = mask.bool()
+    lens = lens_of_real(token_mask)
     if lens is not None:
         del inputs['mask']
         return lens.reshape(prompts.shape[:-1]), None
-    first = real.byte().argmax(dim=-1)
+    first = token_mask.byte().argmax(dim=-1)
     inputs['mask'] = mask
-    if bool((torch.arange(real.shape[1], device=real.device) >= first.unsqueeze(-1)).eq(real).all()):
+    if bool((torch.arange(token_mask.shape[1], device=token_mask.device) >= first.unsqueeze(-1)).eq(token_mask).all()):
         del inputs['mask']  # There are no holes.
     return None, first if bool(first.any()) else None
 
@@ -686,7 +688,7 @@ def lens_of_real(real: Tensor | None) -> Tensor | None:
     return lens
 
 
-def check_mask(mask: Tensor | None, ids: Tensor, alone: bool) -> None:
+def _check_mask(mask: Tensor | None, ids: Tensor, alone: bool) -> None:
     """A mask (b t) of the prompts, where no lengths say already what is real."""
     if mask is None:
         return
@@ -695,7 +697,7 @@ def check_mask(mask: Tensor | None, ids: Tensor, alone: bool) -> None:
             '`mask` cannot be given with prompts of unequal length: `prompt_lens` already determines the padding'
         )
     if not torch.is_tensor(mask) or mask.is_floating_point() or mask.is_complex():
-        got = mask.dtype if torch.is_tensor(mask) else shown(mask)
+        got = mask.dtype if torch.is_tensor(mask) else format_value(mask)
         raise TypeError(f'`mask` got {got}, it must be a boolean tensor: True is a real token')
     if mask.shape != ids.shape:
         raise ValueError(

@@ -27,13 +27,13 @@ from torch import Tensor, nn
 
 from x_transformers.cache import Cache
 from x_transformers.core.buffers import Buffer
-from x_transformers.core.checks import as_number, within
+from x_transformers.core.checks import as_number, mask_from_lengths
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, counts_tokens, refuse_own
-from x_transformers.core.own_modules import given_whole
+from x_transformers.core.own_modules import gets_whole_input
 from x_transformers.flags import is_int, warn_once
 from x_transformers.flags.checks import Maybe
-from x_transformers.generation.choice import NO_TOKEN, Choice, Endings, GenerationHistory, vocabulary_of
-from x_transformers.generation.engine import Reader
+from x_transformers.generation.choice import NO_TOKEN, GenerationHistory, StoppingCriteria, TokenSampler, get_vocabulary
+from x_transformers.generation.engine import IncrementalModel
 from x_transformers.generation.exits import check_looped_exits
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.guidance import Guidance
@@ -59,7 +59,7 @@ class SpeculativeStats(NamedTuple):
 ROOM = 32  # tokens that fit behind rows that have moved
 
 
-def rewound(cache: Cache, count: int) -> Cache:
+def _rewind_cache(cache: Cache, count: int) -> Cache:
     """The cache without its last `count` tokens, whose place in memory is used again: it must have no other user."""
 
     def cut(buffer: Buffer) -> Buffer:
@@ -72,7 +72,7 @@ def rewound(cache: Cache, count: int) -> Cache:
     return kept
 
 
-def shifted(cache: Cache, places: Tensor, most: int) -> Cache:
+def shift_cache(cache: Cache, places: Tensor, most: int) -> Cache:
     """The rows of the cache moved to the right by so many `places` (b), at most `most`, with zeros in front."""
 
     def shift(buffer: Buffer) -> Buffer:
@@ -88,21 +88,21 @@ def shifted(cache: Cache, places: Tensor, most: int) -> Cache:
         moved.storage.filled, front = length, min(most, length)
         empty = (place[:front] < places[:, None]).reshape(len(places), *[1] * (len(leading) - 1), front, 1)
         moved.storage.tensor.narrow(-2, 0, front).masked_fill_(empty, 0)
-        return moved.part(0, length).out_of_sight(most)
+        return moved.part(0, length).evict_first(most)
 
     moved = cache.each_own(shift)
     moved.seen, moved.leading = cache.seen, cache.leading
     return moved
 
 
-def without_front(cache: Cache, count: int) -> Cache:
+def drop_prefix(cache: Cache, count: int) -> Cache:
     """The cache without its first `count` places, which are padding in every row."""
-    kept = cache.each_own(lambda buffer: buffer.without_first(count))
+    kept = cache.each_own(lambda buffer: buffer.skip_first(count))
     kept.seen = cache.seen - count
     return kept
 
 
-class Rewinder(Reader):
+class Rewinder(IncrementalModel):
     """A reader that takes tokens back. If its net cannot, it reads everything each time, and says so once."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -128,14 +128,14 @@ class Rewinder(Reader):
         if self.cache is not None and self.cache_cannot('crop', self.seen - length):
             self.forget()  # more than was kept for this
         if self.cache is not None and length < self.seen:
-            self.cache, self.seen, self.intermediates = rewound(self.cache, self.seen - length), length, None
+            self.cache, self.seen, self.intermediates = _rewind_cache(self.cache, self.seen - length), length, None
 
     def shift(self, places: Tensor, most: int, length: int) -> None:
         """Move the rows of a sequence of `length` to the right by so many places, at most `most`."""
         if self.cache is not None and self.cache_cannot('shift', most):
             self.forget()
         if self.cache is not None:
-            self.cache, self.intermediates = shifted(self.cache, places, most), None
+            self.cache, self.intermediates = shift_cache(self.cache, places, most), None
         if self.inputs.get('mask') is not None:
             mask = F.pad(self.inputs['mask'], (0, length - self.inputs['mask'].shape[1]), value=True)
             self.inputs = {**self.inputs, 'mask': shift_right(mask, places, False)}
@@ -143,7 +143,7 @@ class Rewinder(Reader):
     def drop(self, count: int) -> None:
         """Let the first `count` places go, which are padding in every row."""
         if self.cache is not None:
-            self.cache, self.seen, self.intermediates = without_front(self.cache, count), self.seen - count, None
+            self.cache, self.seen, self.intermediates = drop_prefix(self.cache, count), self.seen - count, None
         if self.inputs.get('mask') is not None:
             self.inputs = {**self.inputs, 'mask': self.inputs['mask'][:, count:]}
 
@@ -151,7 +151,7 @@ class Rewinder(Reader):
 # guesses
 
 
-def looked_up(ids: Tensor, pads: Tensor | None, count: int, longest: int) -> tuple[Tensor, Tensor]:
+def find_match(ids: Tensor, pads: Tensor | None, count: int, longest: int) -> tuple[Tensor, Tensor]:
     """What followed the last tokens of each row where they stood before: guesses (b k), how many are real (b).
 
     The longest of the last `longest` tokens that stand somewhere before, and the latest such place, count.
@@ -166,9 +166,9 @@ def looked_up(ids: Tensor, pads: Tensor | None, count: int, longest: int) -> tup
         found = same.all(dim=-1) & begun.expand(b, t)[:, : t - size]
         after = torch.where(found, place[: t - size] + size, -1).amax(dim=-1)
         start = torch.where(after >= 0, after, start)
-    real = torch.where(start >= 0, (t - start).clamp(max=count), 0)
+    token_mask = torch.where(start >= 0, (t - start).clamp(max=count), 0)
     source = (start.clamp(min=0).unsqueeze(-1) + torch.arange(count, device=ids.device)).clamp(max=t - 1)
-    return ids.gather(1, source), real
+    return ids.gather(1, source), token_mask
 
 
 class LookUp:
@@ -178,9 +178,9 @@ class LookUp:
         self.longest = longest
 
     def guess(self, state: Speculation, count: int) -> tuple[Tensor, Tensor, None]:
-        guesses, real = looked_up(state.ids, state.pads, count, self.longest)
-        most = int(real.masked_fill(state.done, 0).max())
-        return guesses[:, :most], real, None
+        guesses, token_mask = find_match(state.ids, state.pads, count, self.longest)
+        most = int(token_mask.masked_fill(state.done, 0).max())
+        return guesses[:, :most], token_mask, None
 
     def follow(self, length: int, places: Tensor, most: int, drop: int) -> None:
         pass
@@ -206,8 +206,8 @@ class Draft:
                 probs.append(state.choice.probabilities(logits)[0])
                 token = draw(probs[-1], state.choice.generator)
             ids = torch.cat((ids, token.unsqueeze(-1)), dim=1)
-        real = torch.full((len(ids),), count, device=ids.device)
-        return ids[:, state.ids.shape[1] :], real, torch.stack(probs, dim=1) if probs else None
+        token_mask = torch.full((len(ids),), count, device=ids.device)
+        return ids[:, state.ids.shape[1] :], token_mask, torch.stack(probs, dim=1) if probs else None
 
     def follow(self, length: int, places: Tensor, most: int, drop: int) -> None:
         """Keep the first `length` places, move the rows by their `places`, at most `most`, and drop those in front."""
@@ -236,8 +236,8 @@ class Speculation:
 
     reader: Rewinder
     guesser: LookUp | Draft
-    choice: Choice
-    endings: Endings
+    choice: TokenSampler
+    endings: StoppingCriteria
     modules: list[nn.Module]
     ids: Tensor
     pads: Maybe[Tensor]
@@ -290,12 +290,12 @@ class Speculation:
         if not self.choice.steps:
             return logits
         mask = self.reader.inputs.get('mask')
-        return self.choice.weigh(logits, GenerationHistory(ids, self.start, self.pads, mask, self.seq_len))
+        return self.choice.process_logits(logits, GenerationHistory(ids, self.start, self.pads, mask, self.seq_len))
 
     def round(self, count: int) -> None:
         """Guess so many tokens, and add to each row those accepted, and one more."""
         t = self.ids.shape[1]
-        guesses, real, q = self.guesser.guess(self, count) if count else (self.ids[:, :0], self.made, None)
+        guesses, token_mask, q = self.guesser.guess(self, count) if count else (self.ids[:, :0], self.made, None)
         count = guesses.shape[1]
         longer = torch.cat((self.ids, guesses), dim=1)
         logits = (
@@ -307,7 +307,7 @@ class Speculation:
             each = [self.weighed(longer[:, : t + i], logits[:, i]) for i in range(count + 1)]
             logits = torch.stack(each, dim=1)
         # A row may hold ids that the model reads and cannot say.
-        known = within(real, count) & (guesses < logits.shape[-1])
+        known = mask_from_lengths(token_mask, count) & (guesses < logits.shape[-1])
         accepted, token, largest = self.judged(guesses.clamp(max=logits.shape[-1] - 1), known, q, logits)
         self.rounds += 1
         self.counted = self.counted + torch.stack((known.sum(dim=1), accepted)).masked_fill(self.done, 0).sum(dim=1)
@@ -317,7 +317,7 @@ class Speculation:
             accepted = accepted.clamp(max=torch.where(self.done, count, accepted).min())
         before = self.made
         self.write(block, accepted + 1)
-        self.failed.add(largest.mT, ignored=~within(self.made - before, count + 1).mT)
+        self.failed.add(largest.mT, ignored=~mask_from_lengths(self.made - before, count + 1).mT)
         self.align(torch.cat((self.ids, block), dim=1), t, accepted)
 
     def read(self, ids: Tensor, count: int) -> Tensor:
@@ -353,7 +353,7 @@ class Speculation:
         # at most what is still wanted, nothing of rows that are done
         count = torch.where(self.done, 0, torch.minimum(count, self.seq_len - self.made))
         at = rearrange(self.made, 'b -> b 1') + place + width
-        new = within(count, size)
+        new = mask_from_lengths(count, size)
         at = torch.where(new, at, self.out.shape[1] - 1)
         self.out = self.out.scatter(1, at, block)  # the last place takes what nobody reads
         if self.endings:
@@ -406,8 +406,8 @@ def speculation(
     for itself is called with `exits` too."""
     for name, value in (('num_draft_tokens', num_draft_tokens), ('max_ngram', max_ngram)):
         require(is_int(value) and value >= 1, name, value, 'an integer of at least 1')
-    vocabulary, inputs = vocabulary_of(wrapper.net), dict(options)
-    choice = Choice.for_wrapper(wrapper, inputs)
+    vocabulary, inputs = get_vocabulary(wrapper.net), dict(options)
+    choice = TokenSampler.for_wrapper(wrapper, inputs)
     reading = dict(cache_kv=inputs.pop('cache_kv', True), restrict=inputs.pop('restrict_to_max_seq_len', True))
     reading['slides'] = inputs.pop('slide_cache', True)
     prompt_lens = inputs.pop('prompt_lens', None)
@@ -429,7 +429,7 @@ def speculation(
     if draft is not None:
         draft = draft.net if hasattr(draft, 'net') else draft
         check_net(draft)
-        others = vocabulary_of(draft)
+        others = get_vocabulary(draft)
         same = None in (others, vocabulary) or others == vocabulary
         require(same, 'draft', f'{others} tokens', f'a model of {vocabulary} tokens')
         modules += list(draft.modules())
@@ -441,7 +441,7 @@ def speculation(
             'speculative decoding drafts no tokens: in this model, earlier tokens depend on the number of later ones'
         )
         num_draft_tokens = 0
-    if given_whole(wrapper.net) and hasattr(wrapper.net, 'attn_layers') and len(ids) > 1:
+    if gets_whole_input(wrapper.net) and hasattr(wrapper.net, 'attn_layers') and len(ids) > 1:
         warn_once(
             'speculative decoding drafts no tokens for batches of models with custom code, which may not ignore padding'
         )

@@ -20,7 +20,7 @@ from torch.nn.modules import module as of_all_modules
 
 from x_transformers.attend import Attend
 from x_transformers.cache import Cache
-from x_transformers.core.modes import accurate, transformed
+from x_transformers.core.modes import is_transformed, to_float
 from x_transformers.features import biases, embeddings, feedforward, heads, norms, outputs, positions, readouts, rotary
 from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.layouts import ParallelBlock
@@ -30,7 +30,7 @@ from x_transformers.features.residuals import Residual
 from x_transformers.features.untied import UntiedPositionsInModel
 from x_transformers.flags import Feature
 from x_transformers.flags.checks import Maybe
-from x_transformers.kernels.dense import eager, fused
+from x_transformers.kernels.dense import run_eager, run_fused
 
 __all__ = ['Step']
 
@@ -97,7 +97,7 @@ def rms_norm(module: norms.RMSNorm) -> Function:
     return norm
 
 
-def head_norm(module: heads.HeadNorm) -> Function:
+def _head_norm(module: heads.HeadNorm) -> Function:
     if module.kind != 'rms' or module.beta is not None:
         return module
     own: Any = module._parameters
@@ -105,15 +105,15 @@ def head_norm(module: heads.HeadNorm) -> Function:
 
     def norm(x: Tensor) -> Tensor:
         gain = own['gamma'] + offset if offset else own['gamma']
-        return (F.rms_norm(accurate(x), x.shape[-1:], eps=eps) * gain).to(x.dtype)
+        return (F.rms_norm(to_float(x), x.shape[-1:], eps=eps) * gain).to(x.dtype)
 
     return norm
 
 
-def gated_unit(module: feedforward.GLU) -> Function:
+def _gated_unit(module: feedforward.GLU) -> Function:
     if module.softclamps is not None:
         return module
-    project, activate, own = function_of(module.proj), function_of(module.act), module._parameters
+    project, activate, own = _function_of(module.proj), _function_of(module.act), module._parameters
 
     def gated(x: Tensor) -> Tensor:
         value, gate = project(x).chunk(2, dim=-1)
@@ -129,8 +129,8 @@ FUNCTIONS: dict[type, Callable[[Any], Function]] = {
     norms.BiasedLayerNorm: layer_norm,
     norms.RMSNorm: rms_norm,
     norms.ScaleNorm: rms_norm,
-    heads.HeadNorm: head_norm,
-    feedforward.GLU: gated_unit,
+    heads.HeadNorm: _head_norm,
+    feedforward.GLU: _gated_unit,
     nn.GELU: lambda module: lambda x: F.gelu(x, approximate=module.approximate),
     nn.SiLU: lambda module: F.silu,
     nn.ReLU: lambda module: F.relu,
@@ -148,17 +148,17 @@ PARAMETERS: dict[type, set[str]] = {
 }
 
 
-def function_of(module: Any) -> Any:
+def _function_of(module: Any) -> Any:
     """Return what a module computes, without the way through its call if that is known; None for None."""
     return FUNCTIONS.get(type(module), lambda module: module)(module)
 
 
-def on_heads(transform: Callable[..., Any], attn: Any) -> Callable[..., Any]:
+def _on_heads(transform: Callable[..., Any], attn: Any) -> Callable[..., Any]:
     """Return what a feature does to heads (q, k, v), with norms of queries and keys written out."""
     feature = attn.features.find(heads.QKHeadNorm)
-    if feature is None or transform != feature.heads:
+    if feature is None or transform != feature.qkv_heads:
         return transform
-    q_norm, k_norm = function_of(feature.q_norm), function_of(feature.k_norm)
+    q_norm, k_norm = _function_of(feature.q_norm), _function_of(feature.k_norm)
     return lambda qkv, call: (q_norm(qkv[0]), k_norm(qkv[1]), qkv[2])
 
 
@@ -173,7 +173,7 @@ class BranchStep:
 
     def __init__(self, layer: Any) -> None:
         around, self.branch, _ = layer
-        self.before, self.after, self.outside = map(function_of, around)
+        self.before, self.after, self.outside = map(_function_of, around)
 
     def join(self, out: Tensor, x: Tensor) -> Tensor:
         """Add the output of the branch to the residual stream."""
@@ -186,7 +186,7 @@ class FeedForwardStep(BranchStep):
 
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
-        self.functions = [function_of(module) for module in leaves_of(self.branch.ff)]
+        self.functions = [_function_of(module) for module in _leaves_of(self.branch.ff)]
 
     def __call__(self, x: Tensor) -> Tensor:
         for function in self.functions:
@@ -194,11 +194,11 @@ class FeedForwardStep(BranchStep):
         return x
 
 
-def leaves_of(modules: Any) -> Iterator[nn.Module]:
+def _leaves_of(modules: Any) -> Iterator[nn.Module]:
     """Yield the modules of nested sequences, in order, without dropout, which does nothing here."""
     for module in modules:
         if type(module) is nn.Sequential:
-            yield from leaves_of(module)
+            yield from _leaves_of(module)
         elif type(module) is not nn.Dropout:
             yield module
 
@@ -209,12 +209,12 @@ class AttentionStep(BranchStep):
     def __init__(self, layer: Any, angles: int | None) -> None:
         super().__init__(layer)
         attn, self.angles = self.branch, angles
-        self.to_q, self.to_k, self.to_v, self.to_out = map(function_of, (attn.to_q, attn.to_k, attn.to_v, attn.to_out))
+        self.to_q, self.to_k, self.to_v, self.to_out = map(_function_of, (attn.to_q, attn.to_k, attn.to_v, attn.to_out))
         self.heads, self.kv_heads = attn.shape.heads, attn.shape.kv_heads
         self.dim_head, self.dim_value = attn.shape.dim_head, attn.shape.dim_value
         self.groups = self.heads // self.kv_heads
         self.scale = attn.logit_scale
-        self.normed = [on_heads(transform, attn) for transform in attn.features.acting(INPUTS).heads]
+        self.normed = [_on_heads(transform, attn) for transform in attn.features.active_for(INPUTS).qkv_heads]
         self.still = attn.heads - attn.rotate_num_heads  # heads in front that are not rotated
         self.factor = attn.features.find(rotary.Rotary).rotary_factor
 
@@ -250,11 +250,11 @@ class EmbeddingStep:
     """From ids (b, 1) at one index in the sequence, or at one of each row (b), to the input of the layers (b, d)."""
 
     def __init__(self, net: Any) -> None:
-        on = net.features
-        self.net, self.scale, norm = net, on.find(embeddings.EmbScale), on.find(embeddings.PostEmbNorm)
+        features = net.features
+        self.net, self.scale, norm = net, features.find(embeddings.EmbScale), features.find(embeddings.PostEmbNorm)
         self.table = None if net.pos_emb is positions.no_positions else net.pos_emb
-        function = None if norm is None or type(norm.norm) is norms.Identity else function_of(norm.norm)
-        project = None if type(net.project_emb) in (nn.Identity, norms.Identity) else function_of(net.project_emb)
+        function = None if norm is None or type(norm.norm) is norms.Identity else _function_of(norm.norm)
+        project = None if type(net.project_emb) in (nn.Identity, norms.Identity) else _function_of(net.project_emb)
         ordered = (project, function) if norm is not None and norm.late else (function, project)
         self.functions = [one for one in ordered if one is not None]
         kinds = ((net.token_emb, embeddings.TokenEmbedding), (self.table, positions.AbsolutePositionalEmbedding))
@@ -289,7 +289,7 @@ class Step:
 
     def __init__(self, net: Any) -> None:
         stack = net.attn_layers
-        self.net, self.head, self.features = net, net.to_logits, net.features.acting({})
+        self.net, self.head, self.features = net, net.to_logits, net.features.active_for({})
         self.rotary, own = stack.features.find(rotary.RotaryPositions), stack.features.find(rotary.RotaryLayers)
         self.bias = getattr(stack, 'rel_pos', None)
         # Each attention rotates by one of the sets of angles, or by none.
@@ -310,14 +310,14 @@ class Step:
             for step, layer in zip(self.layers, layers, strict=True):
                 step.opens = parallel.begins(layer.index)
                 step.borrows = parallel.shares and not step.opens
-        self.embed, self.norm = EmbeddingStep(net), function_of(stack.final_norm)
+        self.embed, self.norm = EmbeddingStep(net), _function_of(stack.final_norm)
         self.norm = None if type(stack.final_norm) is norms.Identity else self.norm
-        self.readout = function_of(self.head) if type(self.head) is nn.Linear else None
+        self.readout = _function_of(self.head) if type(self.head) is nn.Linear else None
 
     @classmethod
     def of(cls, net: Any, inputs: Mapping[str, Any]) -> Any:
         """Return the step of a net that is called with further `inputs`, or None if it takes the ordinary way."""
-        if any(value is not None for value in inputs.values()) or not is_known_net(net) or is_in_mode(net):
+        if any(value is not None for value in inputs.values()) or not _is_known_net(net) or _is_in_mode(net):
             return None
         return cls(net)
 
@@ -329,7 +329,7 @@ class Step:
         if cache.states.keys() != known or len(cache.layers) != len(self.attention):
             return False
         for layer, past in zip(self.attention, cache.layers, strict=True):
-            if past is None or past.gone or (past.changed_by is None) != (layer.angles is None):
+            if past is None or past.num_evicted or (past.changed_by is None) != (layer.angles is None):
                 return False
         return True
 
@@ -353,7 +353,7 @@ class Step:
             states['positions'] = past.append(pos.unsqueeze(-1))
             for name, angles in zip(self.names, self.angles_of(pos), strict=True):
                 states[name] = cache.states[name].append(angles)
-                shared.append(rotary.for_one_pass(angles))
+                shared.append(rotary.make_pass_cache(angles))
         bias = None if self.bias is None else self.bias(1, cache.length + 1).unsqueeze(0).to(x.dtype)
         x, pasts = self.through(x, iter(cache.layers), shared, bias)
         for layer, past in zip(self.attention, pasts, strict=True):
@@ -381,7 +381,7 @@ class Step:
 
     def read_out(self, x: Tensor) -> Any:
         """Return the logits (b, 1, l) of hidden states (b, d), a tuple of them with several heads."""
-        for transform in self.features.spread:
+        for transform in self.features.head_input:
             x = transform(x, None)
         x = x.unsqueeze(1)
         logits: Any = self.head(x) if self.readout is None else self.readout(x)
@@ -394,9 +394,9 @@ class Step:
 # which models
 
 
-def is_in_mode(net: nn.Module) -> bool:
+def _is_in_mode(net: nn.Module) -> bool:
     """Return True if a mode, transform, autocast or compilation would change what the ordinary way computes."""
-    if torch.compiler.is_compiling() or transformed() or torch.is_autocast_enabled('cpu'):
+    if torch.compiler.is_compiling() or is_transformed() or torch.is_autocast_enabled('cpu'):
         return True
     kinds = {p.device.type for p in net.parameters()} - {'meta'}
     if any(torch.is_autocast_enabled(kind) for kind in kinds):
@@ -407,7 +407,7 @@ def is_in_mode(net: nn.Module) -> bool:
 HOOKS = ('_forward_hooks', '_forward_pre_hooks', '_backward_hooks', '_backward_pre_hooks')
 
 
-def are_plain_modules(modules: Iterable[nn.Module]) -> bool:
+def _are_plain_modules(modules: Iterable[nn.Module]) -> bool:
     """Return True if modules are of known classes and run their code alone, in evaluation, on ordinary tensors."""
     core = vars(sys.modules[CORE])
     known = {*MODULES, *FUNCTIONS, *(core[name] for name in OF_CORE)}
@@ -430,17 +430,17 @@ def are_plain_modules(modules: Iterable[nn.Module]) -> bool:
     return True
 
 
-def act_in_known_ways(features: Iterable[Feature]) -> bool:
+def _act_in_known_ways(features: Iterable[Feature]) -> bool:
     """Return True if the features of a module act in a step as it is written out, or at construction alone."""
     for feature in features:
-        if (feature.only_trains and not feature.is_own) or type(feature) in FEATURES:
+        if (feature.training_only and not feature.is_user_defined) or type(feature) in FEATURES:
             continue
         if any(feature.stages[stage] != 'build' for stage in {*feature.runs_at()} - CHOSEN_AT_CONSTRUCTION):
             return False
     return True
 
 
-def is_known_layer(layer: Any, kind: str, index: int, stack: Any) -> bool:
+def _is_known_layer(layer: Any, kind: str, index: int, stack: Any) -> bool:
     """Return True if a layer consists of known parts in their ordinary places."""
     core: Any = sys.modules[CORE]
     if type(layer) is not core.Layer or (layer.kind, layer.index) != (kind, index) or len(layer) != 3:
@@ -450,13 +450,13 @@ def is_known_layer(layer: Any, kind: str, index: int, stack: Any) -> bool:
         return False
     if residual.residual_scale is not None or residual.scale_residual_constant != 1:
         return False
-    if not act_in_known_ways(branch.features.acting(INPUTS).active if hasattr(branch, 'features') else ()):
+    if not _act_in_known_ways(branch.features.active_for(INPUTS).active if hasattr(branch, 'features') else ()):
         return False
     if kind == 'f':
         return type(branch) is core.FeedForward and type(branch.ff) is nn.Sequential and branch.dim == stack.dim
     if kind != 'a' or type(branch) is not core.Attention:
         return False
-    if branch.sdp_backends is not None or branch.limits is not None or branch.kernel not in (fused, eager):
+    if branch.sdp_backends is not None or branch.limits is not None or branch.kernel not in (run_fused, run_eager):
         return False
     if not (branch.causal and branch.can_cache_kv and branch.features.find(rotary.Rotary)):
         return False
@@ -466,18 +466,18 @@ def is_known_layer(layer: Any, kind: str, index: int, stack: Any) -> bool:
     return sizes == (stack.dim, stack.dim, branch.shape.dim_head, branch.heads, branch.kv_heads)
 
 
-def is_known_net(net: Any) -> bool:
+def _is_known_net(net: Any) -> bool:
     """Return True if a net consists of known modules, and its features act in known ways in a step."""
     core = sys.modules.get(CORE)
     stack: Any = getattr(net, 'attn_layers', None)
-    if core is None or type(net) is not core.TransformerWrapper or not are_plain_modules(net.modules()):
+    if core is None or type(net) is not core.TransformerWrapper or not _are_plain_modules(net.modules()):
         return False
     if not hasattr(stack, 'layers_execute_order') or core.apply_rotary_pos_emb is not rotary.apply_rotary_pos_emb:
         return False
     if net.to_logits is None or net.return_only_embed or type(net.emb_dropout) is not nn.Dropout:
         return False
-    acting = stack.features.acting({}).active
-    if not act_in_known_ways((*net.features.acting({}).active, *acting)):
+    acting = stack.features.active_for({}).active
+    if not _act_in_known_ways((*net.features.active_for({}).active, *acting)):
         return False
     if any(feature.follows_length or getattr(feature, 'rotary_xpos', False) for feature in acting):
         return False
@@ -486,7 +486,7 @@ def is_known_net(net: Any) -> bool:
     if not stack.causal or len(kinds) != len(stack.layers):
         return False
     for index, (layer, kind) in enumerate(zip(stack.layers, kinds, strict=True)):
-        if not is_known_layer(layer, kind, index, stack):
+        if not _is_known_layer(layer, kind, index, stack):
             return False
     parallel = stack.features.find(ParallelBlock)
     if parallel is None or not parallel.shares:

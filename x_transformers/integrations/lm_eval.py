@@ -14,9 +14,9 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.core.modes import accurate
-from x_transformers.flags import shown
-from x_transformers.generation.engine import evaluating
+from x_transformers.core.modes import to_float
+from x_transformers.flags import format_value
+from x_transformers.generation.engine import eval_modules
 
 LENGTHS = ('max_gen_toks', 'max_new_tokens', 'max_tokens', 'max_completion_tokens')
 NEWLINE = 10
@@ -117,10 +117,10 @@ class LM(TemplateLM):
         starts = [len(row) - 1 - len(more) for row, (_, more) in zip(rows, pairs, strict=True)]
         first = min(starts) if getattr(self.net, 'can_keep_logits', False) and min(starts) < ids.shape[1] else 0
         inputs |= {'logits_to_keep': ids.shape[1] - first} if first else {}
-        with evaluating(list(self.net.modules())):
+        with eval_modules(list(self.net.modules())):
             logits = self.net(ids, **inputs)
         for row, start, (_, more) in zip(logits, starts, pairs, strict=True):
-            log_probs = accurate(row[start - first : start - first + len(more)]).log_softmax(dim=-1)
+            log_probs = to_float(row[start - first : start - first + len(more)]).log_softmax(dim=-1)
             wanted = torch.tensor(more, device=log_probs.device, dtype=torch.long)
             each = log_probs.gather(-1, wanted[:, None])
             yield each.sum().item(), bool((log_probs.argmax(dim=-1) == wanted).all())
@@ -196,7 +196,9 @@ class LM(TemplateLM):
         options['filter_logits_fn'] = list(kept)
         options['filter_kwargs'] = [{filters[name][0]: value} for name, value in kept.items()]
         if wishes:
-            raise ValueError(f'`{min(wishes)}` got {shown(wishes[min(wishes)])}: generation has no such option here')
+            raise ValueError(
+                f'`{min(wishes)}` got {format_value(wishes[min(wishes)])}: generation has no such option here'
+            )
         return until, int(length), options
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.core.checks import check_ids, checked
 from x_transformers.core.modes import maps_apart
-from x_transformers.flags import shown, warn_once
+from x_transformers.flags import format_value, warn_once
 from x_transformers.flags.configurable import Config, DerivedConfig
 
 # what such callers say as a matter of course, and what of it asks for nothing
@@ -96,7 +96,9 @@ class CausalLM(AutoregressiveWrapper):
         """
         for name, nothing in SAID.items():
             if not any(kwargs.get(name) is value for value in nothing):
-                raise ValueError(f'`{name}` got {shown(kwargs[name])}: this model takes `input_ids` and gives logits')
+                raise ValueError(
+                    f'`{name}` got {format_value(kwargs[name])}: this model takes `input_ids` and gives logits'
+                )
             kwargs.pop(name, None)
         for name, given in (('attention_mask', attention_mask), ('labels', labels)):
             if given is not None and given.shape != input_ids.shape:

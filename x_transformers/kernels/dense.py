@@ -29,33 +29,33 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import CheckpointError
 
 from x_transformers.core.calls import Call
-from x_transformers.core.intermediates import NoMaps
+from x_transformers.core.intermediates import MissingMaps
 from x_transformers.core.modes import (
     HALF,
-    accurate,
-    clamped_to,
+    clamp_to_dtype,
+    disable_autocast,
     dtype_of_products,
     is_hooked,
-    product,
+    precise_matmul,
+    to_float,
     transforms_active,
-    without_autocast,
 )
-from x_transformers.core.recompute import COPIED, MAPS, ModuleSnapshot, Surroundings, hosts_of
+from x_transformers.core.recompute import COPIED, MAPS, GradAndCastMode, ModuleSnapshot, modules_of_features
 from x_transformers.core.rows import holds_maps
 from x_transformers.flags import Feature, Features
 from x_transformers.flags.checks import Maybe
 from x_transformers.flags.declared import EAGER_STAGES
-from x_transformers.kernels.blocks import additive, by_rows, can_add
+from x_transformers.kernels.blocks import can_add, run_additive, run_in_blocks
 
 PROJECTIONS = ('to_q', 'to_k', 'to_v', 'to_out')
 
 
-def lowest(t: Tensor) -> float:
+def lowest_value(t: Tensor) -> float:
     """The most negative finite number of a tensor's dtype."""
     return torch.finfo(t.dtype).min
 
 
-def hides(dtype: torch.dtype) -> float:
+def _hides_keys(dtype: torch.dtype) -> float:
     """What hides a key in the place of its bias: half of the lowest number, which biases of float16 may fall below."""
     return -torch.inf if dtype == torch.float16 else torch.finfo(dtype).min / 2
 
@@ -65,12 +65,12 @@ def softmax(sim: Tensor, call: Call | None = None) -> Tensor:
     return sim.softmax(dim=-1, dtype=torch.float32 if sim.dtype in HALF else sim.dtype)
 
 
-def assigned_softmax(sim: Tensor, call: Call) -> Tensor:
+def _assigned_softmax(sim: Tensor, call: Call) -> Tensor:
     """The weights as the function that users have put in the place of softmax makes them."""
     return call.attn_fn(sim)
 
 
-def heads_of(t: Tensor, width: int) -> Tensor:
+def split_heads(t: Tensor, width: int) -> Tensor:
     """Split the last axis into heads of a width:  b n (h d) -> b h n d."""
     return t.view(*t.shape[:2], t.shape[-1] // width, width).transpose(1, 2)
 
@@ -85,28 +85,30 @@ def tile_heads(t: Tensor, heads: int) -> Tensor:
 
 def dot_product(q: Tensor, k: Tensor, call: Call) -> Tensor:
     """Scaled similarities:  b h i d, b k j d -> b h i j."""
-    return product(q * call.scale, tile_heads(k, q.shape[1]).transpose(-1, -2))
+    return precise_matmul(q * call.scale, tile_heads(k, q.shape[1]).transpose(-1, -2))
 
 
 # eager
 
 
-def attention_maps(q: Tensor, k: Tensor, call: Call, on: Features) -> tuple[Tensor, Tensor, Tensor]:
+def attention_maps(q: Tensor, k: Tensor, call: Call, features: Features) -> tuple[Tensor, Tensor, Tensor]:
     """Similarities, logits and weights of one call, each b h i j; the features may add columns in front."""
-    call.similarities = accurate(dot_product(q, k, call))
-    sim = accurate(on.chain('scores', call.similarities, call))
+    call.similarities = to_float(dot_product(q, k, call))
+    sim = to_float(features.apply('scores', call.similarities, call))
     similarities, call.similarities = call.similarities, None
     if call.bias is not None:
         sim = sim + call.bias.to(sim.dtype)
-    sim = on.chain('logits', sim, call)
-    seen = on.pick('sight', lambda call: call.visible())(call)
+    sim = features.apply('logits', sim, call)
+    seen = features.select('score_mask', lambda call: call.visible())(call)
     if seen is not None:
-        sim = sim.masked_fill(~seen, lowest(sim))
-    sim = on.chain('rows', sim, call)
-    normalise = on.chain('normalising', on.pick('normaliser', softmax) if call.attn_fn is None else assigned_softmax)
-    attn = on.unwind('weights', normalise(sim, call).to(q.dtype), call)
-    if call.may_be_blind:
-        attn = attn.masked_fill(call.blind(), 0.0)
+        sim = sim.masked_fill(~seen, lowest_value(sim))
+    sim = features.apply('masked_scores', sim, call)
+    normalise = features.apply(
+        'wrap_normalizer', features.select('normalizer', softmax) if call.attn_fn is None else _assigned_softmax
+    )
+    attn = features.apply_reversed('weights', normalise(sim, call).to(q.dtype), call)
+    if call.may_have_fully_masked:
+        attn = attn.masked_fill(call.fully_masked(), 0.0)
     return similarities, sim, attn
 
 
@@ -115,7 +117,7 @@ def wants_maps(module: nn.Module, call: Call, patched: bool = False) -> bool:
     return patched or is_hooked(module) or call.keeps == 'all'
 
 
-def carries_gradients(q: Tensor, k: Tensor, call: Call, on: Features) -> bool:
+def carries_gradients(q: Tensor, k: Tensor, call: Call, features: Features) -> bool:
     """Whether the maps of a call must be those that its output is made of, so that gradients reach them.
 
     Where there are too many scores for that, where a feature attends in its own way, and in compiled graphs, maps are
@@ -123,148 +125,153 @@ def carries_gradients(q: Tensor, k: Tensor, call: Call, on: Features) -> bool:
     """
     if call.inputs.get('keep_maps') is False or torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return False
-    if not (q.requires_grad or k.requires_grad) or 'attend' in on.at:
+    if not (q.requires_grad or k.requires_grad) or 'attend' in features.by_stage:
         return False
-    return holds_maps(call.batch * call.heads * call.rows * call.total_keys)
+    return holds_maps(call.batch * call.heads * call.q_len * call.total_keys)
 
 
-def maps_later(q: Tensor, k: Tensor, call: Call, on: Features) -> Callable[[], tuple[Tensor, Tensor, Tensor]]:
+def make_lazy_maps(q: Tensor, k: Tensor, call: Call, features: Features) -> Callable[[], tuple[Tensor, Tensor, Tensor]]:
     """A function that gives the maps of a call whenever it is asked: with the parameters, masks, mode, precision and
     gradients of the call. Parameters of few numbers are copied; a change of others in place is refused."""
-    if 'attend' in on.at:
-        return own_maps(on.at['attend'][0], q, k, call)
+    if 'attend' in features.by_stage:
+        return _feature_maps(features.by_stage['attend'][0], q, k, call)
     if torch.compiler.is_compiling():
-        return lambda: attention_maps(q, k, call.combine(), on)
+        return lambda: attention_maps(q, k, call.combine(), features)
     own = copy.copy(call)
     own.made_trace = own.values = None  # no circle, which would keep queries and keys alive
     kept = None
-    if not on.at.keys().isdisjoint(EAGER_STAGES):
-        hosts = hosts_of(on)
+    if not features.by_stage.keys().isdisjoint(EAGER_STAGES):
+        hosts = modules_of_features(features)
         # no stage of scores computes with these
         found = (getattr(host, name, None) for host in hosts for name in PROJECTIONS)
         projections = [module for module in found if isinstance(module, nn.Linear)]
         kept = ModuleSnapshot(*hosts, without=projections, copied=COPIED, needed_by=MAPS)
     reads = [(t, t._version) for t in own.reads() if not t.is_inference()] if torch.is_grad_enabled() else []
-    surroundings = Surroundings(q.device.type)
+    surroundings = GradAndCastMode(q.device.type)
 
     def compute() -> tuple[Tensor, Tensor, Tensor]:
         if any(t._version != version for t, version in reads):
             raise RuntimeError(f'a mask, bias or other input of the call was changed in place after it: {MAPS}')
-        with surroundings.back(), own.precision():
-            return attention_maps(q, k, copy.copy(own).combine(), on if kept is None else kept.now(on))
+        with surroundings.restore(), own.precision():
+            return attention_maps(q, k, copy.copy(own).combine(), features if kept is None else kept.restored(features))
 
     return compute
 
 
-def own_maps(feature: Any, q: Tensor, k: Tensor, call: Call) -> Callable[[], Any]:
+def _feature_maps(feature: Any, q: Tensor, k: Tensor, call: Call) -> Callable[[], Any]:
     """The maps of what attends in its own way, as it says them."""
     if feature.maps is not None:
         return lambda: feature.maps(q, k, call)
-    return NoMaps(f'`{feature.title}` keeps no maps of its scores: its `attend` forms none for all keys')
+    return MissingMaps(f'`{feature.display_name}` keeps no maps of its scores: its `attend` forms none for all keys')
 
 
-def eager(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+def run_eager(q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
     """Attention by its formula, every stage open to the features."""
-    maps = attention_maps(q, k, call, on)
+    maps = attention_maps(q, k, call, features)
     call.keep_maps(maps)
-    attn = on.unwind('mix', maps[-1], call)
-    out = on.chain('gathered', attn @ tile_heads(v, attn.shape[1]), attn, call)
-    if call.may_be_blind and on.at.get('mix'):  # where heads mix, a blind row may have got weights from another head
-        blind = call.blind()
-        if blind.shape[1] > out.shape[1]:  # of several maps for each head
-            blind = blind.unflatten(1, (-1, out.shape[1])).all(dim=1)
-        out = out.masked_fill(blind, 0.0)
+    attn = features.apply_reversed('mixed_weights', maps[-1], call)
+    out = features.apply('weighted_values', attn @ tile_heads(v, attn.shape[1]), attn, call)
+    # Where heads mix, a blind row may have got weights from another head.
+    if call.may_have_fully_masked and features.by_stage.get('mixed_weights'):
+        fully_masked = call.fully_masked()
+        if fully_masked.shape[1] > out.shape[1]:  # of several maps for each head
+            fully_masked = fully_masked.unflatten(1, (-1, out.shape[1])).all(dim=1)
+        out = out.masked_fill(fully_masked, 0.0)
     return out
 
 
-def at_work(call: Call, on: Features, stages: Sequence[str] = EAGER_STAGES) -> list[Feature]:
+def select_working(call: Call, features: Features, stages: Sequence[str] = EAGER_STAGES) -> list[Feature]:
     """The features that act at these stages, in running order, once for each."""
-    found = [f for stage in stages for f in on.at.get(stage, ())]
-    return [f for f in found if f.flags or not f.takes or any(call.inputs.get(name) is not None for name in f.takes)]
+    found = [f for stage in stages for f in features.by_stage.get(stage, ())]
+    return [
+        f
+        for f in found
+        if f.flags or not f.call_inputs or any(call.inputs.get(name) is not None for name in f.call_inputs)
+    ]
 
 
-def eager_by_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+def run_eager_in_blocks(q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
     """The same in blocks. Every feature at work must be `row_wise`."""
-    acting = at_work(call, on)
-    whole_rows, carries = any(f.counts_hidden for f in acting), tuple([name for f in acting for name in f.carries])
-    return by_rows(eager, q, k, v, call, on, whole_rows, carries)
+    acting = select_working(call, features)
+    whole_rows, carries = any(f.needs_masked_keys for f in acting), tuple([name for f in acting for name in f.carries])
+    return run_in_blocks(run_eager, q, k, v, call, features, whole_rows, carries)
 
 
 # fused
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+def run_fused(q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
     """Attention by torch's fused kernel. No n x n mask is formed for a plain triangle."""
     if call.visibility is not None:
-        sight = call.visibility.sight
+        sdpa_mask = call.visibility.sdpa_mask
     elif call.span is None and not (call.masks or call.biases):
         call.combined = True  # of nothing
-        sight = sight_of(call, q)
+        sdpa_mask = make_sdpa_mask(call, q)
     else:
-        sight = sight_of(call if call.span is not None else call.combine(), q)
-    out = grouped_sdpa(q, k, v, sight.mask, call, is_causal=sight.is_causal)
-    return out if sight.sighted is None else out.masked_fill(~sight.sighted, 0.0)
+        sdpa_mask = make_sdpa_mask(call if call.span is not None else call.combine(), q)
+    out = grouped_sdpa(q, k, v, sdpa_mask.mask, call, is_causal=sdpa_mask.is_causal)
+    return out if sdpa_mask.has_visible_key is None else out.masked_fill(~sdpa_mask.has_visible_key, 0.0)
 
 
 class SdpaMask(NamedTuple):
     """What the queries of a call see, as torch's kernel is told: a mask or bias, or the triangle alone. Rows in which
-    `sighted` (b h i 1) is False see nothing."""
+    `has_visible_key` (b h i 1) is False see nothing."""
 
     mask: Maybe[Tensor]
     is_causal: bool = False
-    sighted: Maybe[Tensor] = None
+    has_visible_key: Maybe[Tensor] = None
 
 
 ALL, CAUSAL = SdpaMask(None), SdpaMask(None, True)
 
 
-def sight_of(call: Call, q: Tensor) -> SdpaMask:
+def make_sdpa_mask(call: Call, q: Tensor) -> SdpaMask:
     if call.bias is None and call.mask is None:
-        triangle = call.triangle
-        if not triangle or call.rows == call.keys == call.total_keys:
+        triangle = call.needs_causal_mask
+        if not triangle or call.q_len == call.keys == call.total_keys:
             return CAUSAL if triangle else ALL
-    return masked_sight(call, q)
+    return _masked_sight(call, q)
 
 
-def masked_sight(call: Call, q: Tensor) -> SdpaMask:
+def _masked_sight(call: Call, q: Tensor) -> SdpaMask:
     """Return the mask or bias of a call that torch's kernel is given."""
     seen = call.visible()
     if seen is None:
-        return SdpaMask(bias_of(call, q))
-    sighted = seen.any(dim=-1, keepdim=True) if call.may_be_blind else None
-    if sighted is not None:
-        seen = seen | ~sighted  # a blind row looks everywhere, for finite gradients, and gives zeros
-    mask = seen if call.bias is None else bias_of(call, q).masked_fill(~seen, hides(dtype_of_products(q)))
-    return SdpaMask(mask, sighted=sighted)
+        return SdpaMask(_make_sdpa_bias(call, q))
+    has_visible_key = seen.any(dim=-1, keepdim=True) if call.may_have_fully_masked else None
+    if has_visible_key is not None:
+        seen = seen | ~has_visible_key  # a blind row looks everywhere, for finite gradients, and gives zeros
+    mask = seen if call.bias is None else _make_sdpa_bias(call, q).masked_fill(~seen, _hides_keys(dtype_of_products(q)))
+    return SdpaMask(mask, has_visible_key=has_visible_key)
 
 
-def bias_of(call: Call, q: Tensor) -> Tensor:
+def _make_sdpa_bias(call: Call, q: Tensor) -> Tensor:
     """The bias of a call as torch's kernel takes it, in the dtype of the queries and within the range of autocast's."""
-    return clamped_to(call.bias, dtype_of_products(q)).to(q.dtype)
+    return clamp_to_dtype(call.bias, dtype_of_products(q)).to(q.dtype)
 
 
-def fused_by_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+def run_fused_in_blocks(q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
     """The same without scores, masks or biases of all rows: in one piece where torch's kernel can, else in blocks."""
     # torch has one kernel for the CPU that forms no scores, without dropout
     flash = call.dropout == 0 and (call.backends is None or 'FLASH_ATTENTION' in call.backends)
-    if is_plain(call) and (flash or q.device.type != 'cpu'):
-        return folded(q, k, v, call)
+    if needs_no_mask(call) and (flash or q.device.type != 'cpu'):
+        return fold_heads(q, k, v, call)
     if can_add(q, k, v, call):
-        return additive(q, tile_heads(k, q.shape[1]), tile_heads(v, q.shape[1]), call)
-    return by_rows(fused, q, k, v, call, on)
+        return run_additive(q, tile_heads(k, q.shape[1]), tile_heads(v, q.shape[1]), call)
+    return run_in_blocks(run_fused, q, k, v, call, features)
 
 
-def is_plain(call: Call) -> bool:
+def needs_no_mask(call: Call) -> bool:
     """Whether whole keys are hidden, by the triangle or for all queries, and nothing is added to scores."""
-    return not call.biases and triangle_fits(call) and all(mask.of_keys for mask in call.masks)
+    return not call.biases and _can_use_is_causal(call) and all(mask.of_keys for mask in call.masks)
 
 
-def triangle_fits(call: Call) -> bool:
+def _can_use_is_causal(call: Call) -> bool:
     """Whether the triangle, if there is one, is that of torch's kernels: of as many queries as keys."""
-    return not call.triangle or call.rows == call.keys == call.total_keys
+    return not call.needs_causal_mask or call.q_len == call.keys == call.total_keys
 
 
-def folded(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
+def fold_heads(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
     """Attention where only whole keys are hidden, and by the triangle: one more feature, 1 of each query, makes the
     logits of hidden keys so low that they weigh nothing. In float16 it takes two large numbers to make a lower one."""
     width = v.shape[-1]
@@ -277,11 +284,11 @@ def folded(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
     if q.device.type == 'cpu' and q.shape[-1] != width:  # its kernel wants one width
         most = max(q.shape[-1], width)
         q, k, v = (F.pad(t, (0, most - t.shape[-1])) for t in (q, k, v))
-    out = grouped_sdpa(q, k, v, None, call, is_causal=call.triangle)[..., :width]
-    if visible is None or not call.may_be_blind:
+    out = grouped_sdpa(q, k, v, None, call, is_causal=call.needs_causal_mask)[..., :width]
+    if visible is None or not call.may_have_fully_masked:
         return out
-    sighted = visible.cumsum(dim=-1).mT > 0 if call.triangle else visible.any(dim=-1, keepdim=True)
-    return out.masked_fill(~sighted, 0.0)
+    has_visible_key = visible.cumsum(dim=-1).mT > 0 if call.needs_causal_mask else visible.any(dim=-1, keepdim=True)
+    return out.masked_fill(~has_visible_key, 0.0)
 
 
 def grouped_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Call, is_causal: bool = False) -> Tensor:
@@ -290,7 +297,7 @@ def grouped_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Cal
     heads, kv_heads, rows = q.shape[1], k.shape[1], q.shape[-2]
     options: dict[str, Any] = dict(dropout_p=call.dropout, scale=call.scale)
     if kv_heads == v.shape[1] < heads and rows == 1 and (mask is None or mask.shape[1] == 1):
-        return grouped_row(q, k, v, mask, call, options)
+        return _grouped_row(q, k, v, mask, call, options)
     if mask is not None:
         mask = mask.expand(-1, -1, rows, -1)
     if not kv_heads == v.shape[1] == heads:
@@ -300,7 +307,7 @@ def grouped_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Cal
     return sdpa(call, q, k, v, attn_mask=mask, is_causal=is_causal, **options)
 
 
-def grouped_row(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Call, options: dict[str, Any]) -> Tensor:
+def _grouped_row(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Call, options: dict[str, Any]) -> Tensor:
     """SDPA of one query per head, where those that share keys are the queries of one head."""
     folded = q.unflatten(1, (q.shape[1] // k.shape[1], k.shape[1])).squeeze(-2).transpose(1, 2)
     out = sdpa(call, folded, k, v, attn_mask=mask, **options)
@@ -342,8 +349,8 @@ def sdpa_weights(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool, sca
         seen = triangle if seen is None else seen & triangle
     if seen is None:
         return scores.softmax(dim=-1)
-    sighted = seen.any(dim=-1, keepdim=True)  # a row that sees nothing weighs nothing, and has finite gradients
-    return scores.masked_fill(~seen & sighted, -torch.inf).softmax(dim=-1) * sighted
+    has_visible_key = seen.any(dim=-1, keepdim=True)  # a row that sees nothing weighs nothing, and has finite gradients
+    return scores.masked_fill(~seen & has_visible_key, -torch.inf).softmax(dim=-1) * has_visible_key
 
 
 def sdpa_formula(
@@ -365,7 +372,7 @@ def differentiable_sdpa(*qkv: Any, **options: Any) -> Tensor:
     recorded = not compiling and torch.is_grad_enabled()
     packing = packing_hooks(False) if recorded else None
     if packing is not None:
-        return repacked(packing, *qkv, **options)
+        return _repacked(packing, *qkv, **options)
     out = F.scaled_dot_product_attention(*qkv, **options)  # in one line: traces compare where a call stands
     if recorded and out.requires_grad:
         register(out.grad_fn, by_formula)
@@ -396,7 +403,7 @@ def by_formula(
     except CheckpointError:
         return None  # torch before 2.8, in a checkpoint: it hands out each tensor once, and the kernel had it
     mask = next((getattr(node, name) for name in ('_saved_attn_mask', '_saved_attn_bias') if hasattr(node, name)), None)
-    with without_autocast(q):
+    with disable_autocast(q):
         found = sdpa_gradients(grad, q, k, v, mask, node._saved_is_causal, node._saved_scale)
     return tuple(None if old is None else new for old, new in zip(grad_inputs, found, strict=False))
 
@@ -434,7 +441,7 @@ class Saved:
         return tensor
 
 
-def repacked(packing: tuple[Callable[..., Any], Callable[..., Any]], *qkv: Any, **options: Any) -> Tensor:
+def _repacked(packing: tuple[Callable[..., Any], Callable[..., Any]], *qkv: Any, **options: Any) -> Tensor:
     """The same where hooks pack what is saved."""
     pack, unpack = packing
     kept: list[weakref.ref[Saved]] = []
@@ -447,11 +454,11 @@ def repacked(packing: tuple[Callable[..., Any], Callable[..., Any]], *qkv: Any, 
     with saved_tensors_hooks(keep, lambda saved: saved.read(unpack)):
         out = F.scaled_dot_product_attention(*qkv, **options)
     if out.requires_grad:
-        register(out.grad_fn, partial(by_formula_once, kept))
+        register(out.grad_fn, partial(_by_formula_once, kept))
     return out
 
 
-def by_formula_once(
+def _by_formula_once(
     kept: list[weakref.ref[Saved]], grad_inputs: Sequence[Tensor | None], grad_outputs: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...] | None:
     found = by_formula(grad_inputs, grad_outputs)

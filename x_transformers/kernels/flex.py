@@ -3,7 +3,7 @@ goes, and keeps none of them for all queries and keys.
 
 What belongs here: which calls it fits, what it is handed for them, and the way back where it does not run. It takes
 the place of blocks (`blocks.py`) for large calls on a GPU, outside of compiled graphs. Masks and biases say by
-`Rows.entry` what they are for one query and one key, features by `score_mod` or `rescale` what they do
+`BlockwiseTerm.entry` what they are for one query and one key, features by `score_mod` or `rescale` what they do
 (`features/levels.py`).
 """
 
@@ -21,12 +21,12 @@ import torch.utils.checkpoint
 from torch import Tensor
 
 from x_transformers.core.calls import Call
-from x_transformers.core.checks import overridden_together
-from x_transformers.core.modes import widened
-from x_transformers.core.rows import Pointwise, Rows, cut_keys, spans_of, to_4d
+from x_transformers.core.checks import is_overridden_together
+from x_transformers.core.modes import widen_dtype
+from x_transformers.core.rows import BlockwiseTerm, Pointwise, slice_keys, split_queries, to_4d
 from x_transformers.flags import Feature, Features, warn_once
 from x_transformers.flags.checks import Maybe
-from x_transformers.kernels.dense import EAGER_STAGES, at_work, eager, is_plain, tile_heads
+from x_transformers.kernels.dense import EAGER_STAGES, needs_no_mask, run_eager, select_working, tile_heads
 from x_transformers.patterns import Pattern
 from x_transformers.patterns.branches import Branch, Columns, GatherRows, Reach
 from x_transformers.patterns.engine.placement import Placement
@@ -66,7 +66,7 @@ def load_flex() -> types.ModuleType | None:
 # the choice
 
 
-def fits(call: Call, on: Features) -> bool:
+def fits(call: Call, features: Features) -> bool:
     """Whether all that acts on the scores of a call has a form for FlexAttention, and no other kernel is as good."""
     if call.x.device.type not in DEVICES or call.dropout or call.backends is not None or load_flex() is None:
         return False
@@ -74,8 +74,8 @@ def fits(call: Call, on: Features) -> bool:
         return False
     if not LEARNED and torch.is_grad_enabled() and any(t.learns for t in (*call.masks, *call.biases)):
         return False
-    acting = [feature for feature in at_work(call, on) if not feature.fuses]
-    if not acting and is_plain(call):
+    acting = [feature for feature in select_working(call, features) if not feature.runs_fused]
+    if not acting and needs_no_mask(call):
         return False
     return all(has_form(type(feature)) for feature in acting) and all(t.by_entry for t in (*call.masks, *call.biases))
 
@@ -86,11 +86,11 @@ def has_form(feature: type[Feature]) -> bool:
     one, late = stages & {'scores', 'logits'}, stages & {'rows', 'normaliser', 'normalising', 'weights', 'mix'}
     said = len(one) < 2 and stages == one | late
     for form, steps in (('score_mod', one), ('rescale', late)):
-        said = said and (not steps or overridden_together(feature, form, *steps))
+        said = said and (not steps or is_overridden_together(feature, form, *steps))
     return said
 
 
-def in_one_dtype(*qkv: Tensor) -> tuple[Tensor, ...]:
+def match_dtypes(*qkv: Tensor) -> tuple[Tensor, ...]:
     """In that of autocast, where it is on."""
     device = qkv[0].device.type
     if not torch.is_autocast_enabled(device):
@@ -98,23 +98,23 @@ def in_one_dtype(*qkv: Tensor) -> tuple[Tensor, ...]:
     return tuple(t.to(torch.get_autocast_dtype(device)) for t in qkv)
 
 
-def attempted(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor | None:
-    """`flexed`, or None where FlexAttention does not run. What is no fault of the sizes is said, once."""
+def try_flex(q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor | None:
+    """`run_flex`, or None where FlexAttention does not run. What is no fault of the sizes is said, once."""
     if q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype or min(q.shape[-1], v.shape[-1]) < LEAST_WIDTH:
         return None
     program = None
     try:
-        forms = Forms.of(call, on)
+        forms = Forms.of(call, features)
         program = forms.program(q, k, v)
         if not works.get(program, True) or any(t.numel() >= MOST_ENTRIES for t in forms.tensors()):
             return None
         if program not in works:
-            differs = try_out(forms, q, k, v, call, on)
+            differs = try_out(forms, q, k, v, call, features)
             works[program] = differs is None
             if differs is not None:
                 warn_once(f'FlexAttention gives other numbers here, blocks take its place: {differs}')
                 return None
-        return flexed(q, k, v, call, on, forms)
+        return run_flex(q, k, v, call, features, forms)
     except STOPS:
         raise
     except torch.OutOfMemoryError:  # blocks need less
@@ -126,19 +126,24 @@ def attempted(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tens
         return None
 
 
-def try_out(forms: Forms, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> str | None:
+def try_out(forms: Forms, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> str | None:
     """Run forwards and backwards once, while another kernel can still take over, and compare with the formula for some
     rows: the first ones, some in the middle, the last ones. Gives what differs, or None."""
     own = [t.detach().requires_grad_(t.requires_grad and torch.is_grad_enabled()) for t in (q, k, v)]
     learned = [t for t in own if t.requires_grad]
-    spans = spans_of(call, CHECKED_ROWS)
+    spans = split_queries(call, CHECKED_ROWS)
     spans = [spans[at] for at in sorted({0, len(spans) // 2, len(spans) - 1})]
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):  # a checkpoint around counts what is saved
-        whole = flexed(own[0], own[1], own[2], call, on, forms)
-        found = torch.cat([whole[..., span.rows, :] for span in spans], dim=-2)
+        whole = run_flex(own[0], own[1], own[2], call, features, forms)
+        found = torch.cat([whole[..., span.queries, :] for span in spans], dim=-2)
         q, k, v = own
         parts = [
-            eager(q[..., s.rows, :], *(cut_keys(t, s.keys, call.keys, -2) for t in (k, v)), call=call.block(s), on=on)
+            run_eager(
+                q[..., s.queries, :],
+                *(slice_keys(t, s.keys, call.keys, -2) for t in (k, v)),
+                call=call.block(s),
+                features=features,
+            )
             for s in spans
         ]
         wanted = torch.cat(parts, dim=-2)
@@ -161,7 +166,7 @@ def difference(name: str, found: Tensor, wanted: Tensor) -> str | None:
     if found.numel() == 0:
         return None
     bound = ROUNDING.get(found.dtype, 1e-6)
-    found, wanted = widened(found.detach().flatten()), widened(wanted.detach().flatten())
+    found, wanted = widen_dtype(found.detach().flatten()), widen_dtype(wanted.detach().flatten())
     error = (found - wanted).abs().nan_to_num(nan=torch.inf)
     if error.max() <= bound * wanted.abs().max().clamp(min=1e-3):
         return None
@@ -172,27 +177,29 @@ def difference(name: str, found: Tensor, wanted: Tensor) -> str | None:
 # the kernel
 
 
-def flexed(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features, forms: Forms | None = None) -> Tensor:
+def run_flex(q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features, forms: Forms | None = None) -> Tensor:
     """Attention by FlexAttention. All that acts on scores must have a form."""
-    forms = Forms.of(call, on) if forms is None else forms
+    forms = Forms.of(call, features) if forms is None else forms
     heads, key_heads = q.shape[1], max(k.shape[1], v.shape[1])
     program, groups = forms.program(q, k, v), heads // key_heads
     k, v = tile_heads(k, key_heads), tile_heads(v, key_heads)
     if groups > 1:  # to FlexAttention, neighbours share a key head
-        q = swapped(q, groups)
+        q = swap_arguments(q, groups)
     if 1 < key_heads < heads:
-        forms = forms.of_heads(swapped(torch.arange(heads, device=q.device)[None, :, None, None], groups).flatten())
+        forms = forms.of_heads(
+            swap_arguments(torch.arange(heads, device=q.device)[None, :, None, None], groups).flatten()
+        )
     mask = None if forms.mask_mod is None else block_mask(call, forms.mask_mod, groups)
-    attend = compiled(attention, *program, fullgraph=True)  # in parts it would form the scores
+    attend = compile_flex(attention, *program, fullgraph=True)  # in parts it would form the scores
     with torch.autocast(q.device.type, enabled=False):
-        out, log_sums = attend(q * call.scale, k, v, forms.score_mod, mask, groups > 1, bool(forms.rescaling))
-    out = swapped(out, key_heads)
+        out, lse = attend(q * call.scale, k, v, forms.score_mod, mask, groups > 1, bool(forms.rescaling))
+    out = swap_arguments(out, key_heads)
     for feature in forms.rescaling:
-        out = feature.rescale(out, swapped(log_sums.unsqueeze(-1), key_heads), call)
+        out = feature.rescale(out, swap_arguments(lse.unsqueeze(-1), key_heads), call)
     return out
 
 
-def swapped(t: Tensor, groups: int) -> Tensor:
+def swap_arguments(t: Tensor, groups: int) -> Tensor:
     """Heads in the other order:  b (g k) i d -> b (k g) i d, and with the number of key heads the way back."""
     return t if groups in (1, t.shape[1]) else t.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
 
@@ -210,13 +217,13 @@ def attention(
     return out, more.lse
 
 
-def blocks_seen(mask_mod: Any, batch: int, heads: int, rows: int, keys: int, device: torch.device) -> Any:
+def count_visible_blocks(mask_mod: Any, batch: int, heads: int, rows: int, keys: int, device: torch.device) -> Any:
     from torch.nn.attention import flex_attention as flex
 
     return flex.create_block_mask(mask_mod, batch, heads, rows, keys, device=device)
 
 
-def compiled(function: types.FunctionType, kind: Hashable, sizes: Hashable = None, **options: Any) -> Kernel:
+def compile_flex(function: types.FunctionType, kind: Hashable, sizes: Hashable = None, **options: Any) -> Kernel:
     """A function, compiled for a kind of call, and for its first sizes or all others.
 
     Each has code of its own: a limit counts what is compiled for one code, and where two programs fit, a checkpoint
@@ -242,13 +249,13 @@ class Forms:
     rescaling: list[Feature]
 
     @classmethod
-    def of(cls, call: Call, on: Features) -> Forms:
+    def of(cls, call: Call, features: Features) -> Forms:
         """In the order of the formula."""
         added = call.total_keys - call.keys
-        steps = [f.score_mod(call) for f in at_work(call, on, ('scores',))]
+        steps = [f.score_mod(call) for f in select_working(call, features, ('scores',))]
         steps += [adding(bias.pointwise(added, 0.0)) for bias in call.biases]
-        steps += [f.score_mod(call) for f in at_work(call, on, ('logits',))]
-        rescaling = [f for f in dict.fromkeys(at_work(call, on)) if f.rescale is not None]
+        steps += [f.score_mod(call) for f in select_working(call, features, ('logits',))]
+        rescaling = [f for f in dict.fromkeys(select_working(call, features)) if f.rescale is not None]
         return cls(chain(tuple(steps)) if steps else None, call.mask_entry(), rescaling)
 
     def of_heads(self, order: Tensor) -> Forms:
@@ -266,7 +273,7 @@ class Forms:
         """What is compiled for it: the kind of the call, all but lengths and numbers in tensors; and the sizes, if they
         are the first of the kind that came."""
         own = tuple((t.dtype, t.device, t.shape[1], t.shape[-1], t.requires_grad, len(t) == 1) for t in qkv)
-        kind = kind_of((self.score_mod, self.mask_mod)), bool(self.rescaling), own, torch.is_grad_enabled()
+        kind = _kind_of((self.score_mod, self.mask_mod)), bool(self.rescaling), own, torch.is_grad_enabled()
         sizes = tuple(t.shape for t in qkv)
         return kind, sizes if first_sizes.setdefault(kind, sizes) == sizes else None
 
@@ -298,7 +305,7 @@ def leaves(form: Any) -> Iterator[Any]:
         yield form
 
 
-def kind_of(form: Any) -> Hashable:
+def _kind_of(form: Any) -> Hashable:
     return tuple((t.dtype, t.ndim, t.requires_grad) if torch.is_tensor(t) else t for t in leaves(form))
 
 
@@ -308,15 +315,15 @@ def kind_of(form: Any) -> Hashable:
 def block_mask(call: Call, mask_mod: Callable[..., Tensor], groups: int) -> Any:
     """The `BlockMask` of a call. The last few are kept, for the layers and calls to come."""
     made_of: Any = [mask.made_of for mask in call.masks]
-    key = (call.x.device, call.batch, call.rows, call.keys, call.total_keys, groups, torch.is_inference_mode_enabled())
-    keeps = all(parts is not None and all(map(keepable, parts)) for parts in made_of)
-    key = (*key, kind_of(mask_mod), tuple(map(identity, sum(made_of, ())))) if keeps else None
+    key = (call.x.device, call.batch, call.q_len, call.keys, call.total_keys, groups, torch.is_inference_mode_enabled())
+    keeps = all(parts is not None and all(map(_can_keep_mask, parts)) for parts in made_of)
+    key = (*key, _kind_of(mask_mod), tuple(map(identity, sum(made_of, ())))) if keeps else None
     if key in known_masks:
         return known_masks[key][0]
     sizes = [to_4d(mask.of(slice(0, 1), slice(0, 1))).shape for mask in call.masks]
     batch, heads = (max((size[axis] for size in sizes), default=1) for axis in (0, 1))
-    build = compiled(blocks_seen, kind_of((mask_mod, call.x.device)))
-    found = build(mask_mod, batch, heads, call.rows, call.total_keys, call.x.device)
+    build = compile_flex(count_visible_blocks, _kind_of((mask_mod, call.x.device)))
+    found = build(mask_mod, batch, heads, call.q_len, call.total_keys, call.x.device)
     if keeps:
         while len(known_masks) >= KEPT_MASKS:
             known_masks.pop(next(iter(known_masks)), None)
@@ -324,7 +331,7 @@ def block_mask(call: Call, mask_mod: Callable[..., Tensor], groups: int) -> Any:
     return found
 
 
-def keepable(part: Any) -> bool:
+def _can_keep_mask(part: Any) -> bool:
     return not torch.is_tensor(part) or (not part.is_inference() and part.untyped_storage().nbytes() <= KEPT_BYTES)
 
 
@@ -337,25 +344,25 @@ def identity(part: Any) -> Hashable:
 # patterns
 
 
-def by_flex(
-    q: Tensor, k: Tensor, v: Tensor, call: Call, patterns: Sequence[Pattern], marks: Tensor | None, on: Features
+def run_flex_pattern(
+    q: Tensor, k: Tensor, v: Tensor, call: Call, patterns: Sequence[Pattern], marks: Tensor | None, features: Features
 ) -> Tensor | None:  # fmt: skip
     """Attention of b h i e to b h j e, whose heads have these patterns; None where the gathered keys are fewer, or for
     calls that FlexAttention does not take: it leaves out blocks of keys that no query of a block sees."""
-    if not call.many or call.places is not None or torch.compiler.is_compiling():
+    if not call.is_large or call.token_idx is not None or torch.compiler.is_compiling():
         return None
     kinds = tuple(dict.fromkeys(patterns))
-    if not all(in_whole_blocks(one, call) for one in kinds):
+    if not all(_pad_to_blocks(one, call) for one in kinds):
         return None
     places = tuple([Placement.of(call, one) for one in kinds])
     if any(place.table is not None or place.lengths is not None for place in places):
         return None
     own: Any = copy.copy(call)
     own.masks = [*call.masks, Shown(kinds, [kinds.index(one) for one in patterns], call, marks, places)]
-    return attempted(*in_one_dtype(q, k, v), call=own, on=on) if fits(own, on) else None
+    return try_flex(*match_dtypes(q, k, v), call=own, features=features) if fits(own, features) else None
 
 
-def in_whole_blocks(pattern: Pattern, call: Call) -> bool:
+def _pad_to_blocks(pattern: Pattern, call: Call) -> bool:
     """Whether a kernel that computes whole blocks computes little that is hidden: for neighbours, and for keys and
     queries that all meet. A dilation or a stride spreads few keys over all blocks."""
     return not pattern.cannot_cache and all(neighbours(one) for one in pattern.branches(call.keys, call.causal))
@@ -366,7 +373,7 @@ def neighbours(branch: Branch) -> bool:
     return layout.stride == 1 if isinstance(layout, Reach) else isinstance(layout, (Columns, GatherRows))
 
 
-def bounds_of(place: Placement, batch: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+def _get_bounds(place: Placement, batch: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
     """Return where the counted tokens of each row begin (b), and where the keys outside begin and end (b 2); None for
     the first key, and for none."""
     start = place.offset
@@ -377,7 +384,7 @@ def bounds_of(place: Placement, batch: int, device: torch.device) -> tuple[Tenso
     return start, torch.cat((first, first + place.count), dim=1)
 
 
-class Shown(Rows):
+class Shown(BlockwiseTerm):
     """What the patterns of heads show, as a mask of a call.
 
     kinds, of_head    the patterns, and which of them each head has
@@ -391,9 +398,9 @@ class Shown(Rows):
         device = call.x.device
         self.kinds = kinds
         self.marks: Any = marks
-        self.starts, self.fronts = zip(*(bounds_of(place, call.batch, device) for place in places), strict=True)
+        self.starts, self.fronts = zip(*(_get_bounds(place, call.batch, device) for place in places), strict=True)
         self.of_head = torch.tensor(of_head, device=device) if len(kinds) > 1 else None
-        self.behind = torch.full((), call.keys - call.rows, device=device)
+        self.behind = torch.full((), call.keys - call.q_len, device=device)
         super().__init__(None, entry=self.function, made_of=(kinds, tuple(of_head), marks, *self.starts, *self.fronts))
 
     def of(self, rows: slice, keys: slice) -> Tensor:

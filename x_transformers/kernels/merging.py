@@ -1,5 +1,5 @@
-"""`merged`, which kernels of users put disjoint keys together by."""
+"""`merge_outputs`, which kernels of users put disjoint keys together by."""
 
-from x_transformers.core.merging import merged
+from x_transformers.core.merging import merge_outputs
 
-__all__ = ['merged']
+__all__ = ['merge_outputs']

@@ -21,20 +21,20 @@ import torch
 from torch import Tensor
 
 from x_transformers.core.calls import Call, is_large
-from x_transformers.core.rows import Rows
+from x_transformers.core.rows import BlockwiseTerm
 from x_transformers.flags import Feature, Features
 from x_transformers.kernels.dense import (
     EAGER_STAGES,
-    at_work,
-    eager,
-    eager_by_rows,
-    fused,
-    fused_by_rows,
+    run_eager,
+    run_eager_in_blocks,
+    run_fused,
+    run_fused_in_blocks,
+    select_working,
     tile_heads,
 )
-from x_transformers.kernels.flex import attempted, fits, has_form, in_one_dtype
+from x_transformers.kernels.flex import fits, has_form, match_dtypes, try_flex
 from x_transformers.patterns.branches import Branch, Reach
-from x_transformers.patterns.engine.attention import FEW_QUERIES, of_branches, scores_of
+from x_transformers.patterns.engine.attention import FEW_QUERIES, attend_branches, get_scores
 from x_transformers.patterns.engine.flash import takes
 from x_transformers.patterns.engine.layouts import Grid
 from x_transformers.patterns.local import CHUNK
@@ -45,7 +45,7 @@ LEAST = 2**20
 READS = 32
 
 
-def band_of(call: Call) -> tuple[int, int, list[Rows]] | None:
+def _get_band(call: Call) -> tuple[int, int, list[BlockwiseTerm]] | None:
     """How far back and ahead queries see, and the masks that say something else; None if there is no such limit."""
     bands = [mask for mask in call.masks if mask.band]
     past = [mask.reach for mask in bands if mask.reach is not None]
@@ -55,33 +55,33 @@ def band_of(call: Call) -> tuple[int, int, list[Rows]] | None:
     return min(past), 0 if call.causal else min(ahead), [mask for mask in call.masks if not mask.band]
 
 
-def not_banded(call: Call) -> str | None:
+def _not_banded(call: Call) -> str | None:
     """What keeps a call from being computed this way."""
-    found = band_of(call)
-    if found is None or call.places is not None or call.context is not None:
+    found = _get_band(call)
+    if found is None or call.token_idx is not None or call.context is not None:
         return 'its queries may see any key'
     if call.x.device.type != 'cpu' or torch.compiler.is_compiling():
         return 'it is for a CPU, and for no graph'
     if not all(term.by_entry for term in (*call.masks, *call.biases)):
         return 'a mask or bias without a form for one query and one key'
-    scores = call.batch * call.heads * call.rows * call.keys
-    reach, least = found[0] + found[1], LEAST // READS if call.rows <= FEW_QUERIES else LEAST
+    scores = call.batch * call.heads * call.q_len * call.keys
+    reach, least = found[0] + found[1], LEAST // READS if call.q_len <= FEW_QUERIES else LEAST
     return 'its keys are few' if call.keys < max(reach, reach // 2 + CHUNK) or scores < least else None
 
 
-def in_band(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor | None:
+def attend_in_band(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor | None:
     """The output b h i d; None if this is not for its precision, or its dropout."""
     if not takes(q, k, v, call):
         return None
-    band: Any = band_of(call)
+    band: Any = _get_band(call)
     past, ahead, masks = band
 
     def near(i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
         return (i - j <= past) & (j - i <= ahead)
 
-    grid = Grid(call.keys, call.keys - call.rows, q.device)
+    grid = Grid(call.keys, call.keys - call.q_len, q.device)
     branch = Branch(Reach(CHUNK, past, ahead), near, 1)
-    return of_branches(q, k, v, call, (branch,), grid, scores_of(call, masks))[0]
+    return attend_branches(q, k, v, call, (branch,), grid, get_scores(call, masks))[0]
 
 
 FEW = 'its scores are few enough to be held at once'
@@ -89,29 +89,29 @@ MANY = 'its scores are many'
 MAPS = '`keep_maps`: the scores of all rows are kept'
 
 
-def on_scores(call: Call | None, on: Features) -> list[Feature]:
+def stages_of_scores(call: Call | None, features: Features) -> list[Feature]:
     """The features that need the scores of a call; of every call, if it is None."""
-    if not on.scores_needed:
+    if not features.scores_needed:
         return []
     if call is not None:
-        return [f for f in at_work(call, on) if not f.fuses]
-    return [f for f in scoring(on) if not f.fuses and (f.flags or not f.takes)]
+        return [f for f in select_working(call, features) if not f.runs_fused]
+    return [f for f in list_score_stages(features) if not f.runs_fused and (f.flags or not f.call_inputs)]
 
 
-def scoring(on: Features) -> list[Feature]:
+def list_score_stages(features: Features) -> list[Feature]:
     """The features at stages of scores, in their order."""
-    found = {feature for stage in EAGER_STAGES for feature in on.at.get(stage, ())}
-    return [feature for feature in on.active if feature in found] if found else []
+    found = {feature for stage in EAGER_STAGES for feature in features.by_stage.get(stage, ())}
+    return [feature for feature in features.active if feature in found] if found else []
 
 
-def forms_no_scores(call: Call | None, on: Features) -> str | None:
-    found = on_scores(call, on)
-    return f'`{found[0].title}`: the fused kernel forms no scores' if found else None
+def _forms_no_scores(call: Call | None, features: Features) -> str | None:
+    found = stages_of_scores(call, features)
+    return f'`{found[0].display_name}`: the fused kernel forms no scores' if found else None
 
 
-def needs_all_rows(on: Features) -> str | None:
-    found = [f for f in scoring(on) if not f.row_wise]
-    return f'`{found[0].title}`: it does not say `row_wise`' if found else None
+def _needs_all_rows(features: Features) -> str | None:
+    found = [f for f in list_score_stages(features) if not f.row_wise]
+    return f'`{found[0].display_name}`: it does not say `row_wise`' if found else None
 
 
 class Operator:
@@ -125,10 +125,10 @@ class Operator:
 
     by_formula = False
 
-    def unsupported(self, call: Call | None, on: Features) -> str | None:
+    def unsupported(self, call: Call | None, features: Features) -> str | None:
         raise NotImplementedError
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor | None:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor | None:
         raise NotImplementedError
 
     @property
@@ -153,7 +153,7 @@ HANDLED = {
 }
 
 
-def needs_of(call: Any, feature: Any) -> Iterator[tuple[str, str]]:
+def list_call_needs(call: Any, feature: Any) -> Iterator[tuple[str, str]]:
     """Yield what a call needs from a feature at `attend`, each with the words of a refusal."""
     if call.causal:
         yield 'causal', '`causal`: its queries see later keys'
@@ -176,7 +176,7 @@ def needs_of(call: Any, feature: Any) -> Iterator[tuple[str, str]]:
         yield 'past', '`mems`: its keys are those of its queries' if call.past is None else '`cache`'
     if call.context is not None:
         yield 'context', '`context`: its keys are those of its queries'
-    if call.places is not None:
+    if call.token_idx is not None:
         yield 'elsewhere', 'queries that `views` puts elsewhere'
     if call.dropout:
         yield 'dropout', '`dropout`: it forms no attention weights'
@@ -187,116 +187,126 @@ def needs_of(call: Any, feature: Any) -> Iterator[tuple[str, str]]:
 class Own(Operator):
     by_formula = True
 
-    def unsupported(self, call: Call | None, on: Features) -> str | None:
-        return None if 'attend' in on.at else 'no feature attends in its own way'
+    def unsupported(self, call: Call | None, features: Features) -> str | None:
+        return None if 'attend' in features.by_stage else 'no feature attends in its own way'
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
-        (feature,) = on.at['attend']
-        acting = on_scores(call, on)
-        reason = f'`{acting[0].title}`, which needs the scores' if acting else feature.unsupported(call)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
+        (feature,) = features.by_stage['attend']
+        acting = stages_of_scores(call, features)
+        reason = f'`{acting[0].display_name}`, which needs the scores' if acting else feature.unsupported(call)
         if reason is not None:
-            raise ValueError(f'`{feature.title}` does not go with {reason}')
+            raise ValueError(f'`{feature.display_name}` does not go with {reason}')
         if 'groups' not in feature.handles:
             k, v = tile_heads(k, q.shape[1]), tile_heads(v, q.shape[1])
         if call.inputs.get('keep_maps'):
             call.keep_maps(feature.maps(q, k, call))
-        out, _ = on.pick('attend', feature.attend)(q, k, v, call)
+        out, _ = features.select('attend', feature.attend)(q, k, v, call)
         return out
 
 
 class Banded(Operator):
-    def unsupported(self, call: Call | None, on: Features) -> str | None:
+    def unsupported(self, call: Call | None, features: Features) -> str | None:
         if call is None:
-            return forms_no_scores(None, on) if any(f.is_band for f in on.active) else 'no window hides far keys'
+            return (
+                _forms_no_scores(None, features)
+                if any(f.is_window for f in features.active)
+                else 'no window hides far keys'
+            )
         if call.inputs.get('keep_maps'):
             return MAPS
-        return forms_no_scores(call, on) or not_banded(call)
+        return _forms_no_scores(call, features) or _not_banded(call)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor | None:
-        return in_band(q, tile_heads(k, q.shape[1]), tile_heads(v, q.shape[1]), call)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor | None:
+        return attend_in_band(q, tile_heads(k, q.shape[1]), tile_heads(v, q.shape[1]), call)
 
 
 class Fused(Operator):
-    def unsupported(self, call: Call | None, on: Features) -> str | None:
-        if call is not None and call.many:
+    def unsupported(self, call: Call | None, features: Features) -> str | None:
+        if call is not None and call.is_large:
             return MANY
         if call is not None:
-            return MAPS if call.inputs.get('keep_maps') else forms_no_scores(call, on) if on.scores_needed else None
-        own = [f for f in on.at.get('attend', ()) if f.flags or not f.takes]
-        return f'`{own[0].title}`: it attends in its own way' if own else forms_no_scores(call, on)
+            return (
+                MAPS
+                if call.inputs.get('keep_maps')
+                else _forms_no_scores(call, features)
+                if features.scores_needed
+                else None
+            )
+        own = [f for f in features.by_stage.get('attend', ()) if f.flags or not f.call_inputs]
+        return f'`{own[0].display_name}`: it attends in its own way' if own else _forms_no_scores(call, features)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
-        return fused(q, k, v, call, on)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
+        return run_fused(q, k, v, call, features)
 
 
 class Flex(Operator):
-    def unsupported(self, call: Call | None, on: Features) -> str | None:
-        if call is not None and not call.many:
+    def unsupported(self, call: Call | None, features: Features) -> str | None:
+        if call is not None and not call.is_large:
             return FEW
-        acting = on_scores(call, on)
-        if call is not None and (torch.compiler.is_compiling() or not fits(call, on)):
+        acting = stages_of_scores(call, features)
+        if call is not None and (torch.compiler.is_compiling() or not fits(call, features)):
             return 'FlexAttention has no form for it, is no faster, or not for this device'
         without = [f for f in acting if not has_form(type(f))]
         if without:
-            return f'`{without[0].title}`: it has no form for FlexAttention'
-        return needs_all_rows(on) if acting else None
+            return f'`{without[0].display_name}`: it has no form for FlexAttention'
+        return _needs_all_rows(features) if acting else None
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor | None:
-        return attempted(*in_one_dtype(q, k, v), call=call, on=on)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor | None:
+        return try_flex(*match_dtypes(q, k, v), call=call, features=features)
 
 
 class FusedInBlocks(Operator):
-    def unsupported(self, call: Call | None, on: Features) -> str | None:
-        return FEW if call is not None and not call.many else forms_no_scores(call, on)
+    def unsupported(self, call: Call | None, features: Features) -> str | None:
+        return FEW if call is not None and not call.is_large else _forms_no_scores(call, features)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
-        return fused_by_rows(q, k, v, call, on)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
+        return run_fused_in_blocks(q, k, v, call, features)
 
 
 class EagerInBlocks(Operator):
     by_formula = True
 
-    def unsupported(self, call: Call | None, on: Features) -> str | None:
-        return FEW if call is not None and not call.many else needs_all_rows(on)
+    def unsupported(self, call: Call | None, features: Features) -> str | None:
+        return FEW if call is not None and not call.is_large else _needs_all_rows(features)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
-        return eager_by_rows(q, k, v, call, on)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
+        return run_eager_in_blocks(q, k, v, call, features)
 
 
 class Eager(Operator):
     by_formula = True
 
-    def unsupported(self, call: Call | None, on: Features) -> str | None:
+    def unsupported(self, call: Call | None, features: Features) -> str | None:
         return None
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
-        return eager(q, k, v, call if call.visibility is not None else call.combine(), on)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
+        return run_eager(q, k, v, call if call.visibility is not None else call.combine(), features)
 
 
 FUSED = Fused()
 OPERATORS: tuple[Operator, ...] = (Own(), Banded(), FUSED, Flex(), FusedInBlocks(), EagerInBlocks(), Eager())
 
 
-def operators_for(host: Any, on: Features) -> tuple[Any, tuple[Operator, ...]]:
+def _operators_for(host: Any, features: Features) -> tuple[Any, tuple[Operator, ...]]:
     """The operators of a layer, and which of them may run where these features act: bands if one of them is there."""
     if torch.compiler.is_compiling():
         return host.operators, host.operators
-    found = tuple([o for o in host.operators if type(o) is not Banded or o.unsupported(None, on) is None])
-    on.operators = (host.operators, found)
-    return on.operators
+    found = tuple([o for o in host.operators if type(o) is not Banded or o.unsupported(None, features) is None])
+    features.operators = (host.operators, found)
+    return features.operators
 
 
-def attend_by(host: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+def attend_by(host: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
     """Attention by the first of the operators of a layer that takes the call."""
-    call.many = not call.inputs.get('keep_maps') and is_large(
-        call.x, call.batch, call.heads, call.rows, call.total_keys
+    call.is_large = not call.inputs.get('keep_maps') and is_large(
+        call.x, call.batch, call.heads, call.q_len, call.total_keys
     )
-    known = on.operators
+    known = features.operators
     if known is None or known[0] is not host.operators:
-        known = operators_for(host, on)
+        known = _operators_for(host, features)
     for operator in known[1]:
-        if operator.unsupported(call, on) is None:
-            out = operator(q, k, v, call, on)
+        if operator.unsupported(call, features) is None:
+            out = operator(q, k, v, call, features)
             if out is not None:
                 return out
     raise AssertionError('the formula takes everything')

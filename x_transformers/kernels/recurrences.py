@@ -27,10 +27,10 @@ def scan(decay: Tensor, x: Tensor, start: Tensor | None = None) -> Tensor:
     if start is not None:
         return scan_from(start, decay, x)[1:]
     if torch.compiler.is_compiling():
-        return in_chunks(decay, x, COMPILED_STEPS, 2)
+        return _scan_in_chunks(decay, x, COMPILED_STEPS, 2)
     if x.shape[0] <= FEW:
-        return one_by_one(decay, x)
-    return in_chunks(decay, x, math.isqrt(x.shape[0] - 1) + 1, 1)
+        return _one_by_one(decay, x)
+    return _scan_in_chunks(decay, x, math.isqrt(x.shape[0] - 1) + 1, 1)
 
 
 def scan_from(start: Tensor, decay: Tensor, x: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ def scan_from(start: Tensor, decay: Tensor, x: Tensor) -> Tensor:
     return scan(torch.cat((decay[:1], decay)), torch.cat((start.unsqueeze(0), x)))
 
 
-def one_by_one(decay: Tensor, x: Tensor) -> Tensor:
+def _one_by_one(decay: Tensor, x: Tensor) -> Tensor:
     decays, xs = decay.unbind(0), x.unbind(0)
     found = [xs[0]]
     for a, own in zip(decays[1:], xs[1:], strict=True):
@@ -54,26 +54,26 @@ def products(decay: Tensor) -> Tensor:
     return torch.stack(found)
 
 
-def in_chunks(decay: Tensor, x: Tensor, steps: int, levels: int) -> Tensor:
+def _scan_in_chunks(decay: Tensor, x: Tensor, steps: int, levels: int) -> Tensor:
     n = x.shape[0]
     # a graph for all lengths cannot ask whether one fits, nor whether there are several
     chunks = n // steps + 2 if torch.compiler.is_compiling() else -(-n // steps)
-    decay, x = (padded(t, chunks * steps - n).unflatten(0, (chunks, steps)).transpose(0, 1) for t in (decay, x))
-    inside, kept = one_by_one(decay, x), products(decay)  # steps chunks ...
+    decay, x = (_pad_length(t, chunks * steps - n).unflatten(0, (chunks, steps)).transpose(0, 1) for t in (decay, x))
+    inside, kept = _one_by_one(decay, x), products(decay)  # steps chunks ...
     ends = (kept[-1], inside[-1])
     if levels > 1:
-        before = in_chunks(*ends, steps, levels - 1)
+        before = _scan_in_chunks(*ends, steps, levels - 1)
     else:
-        before = all_at_once(*ends) if torch.compiler.is_compiling() else one_by_one(*ends)
+        before = _all_at_once(*ends) if torch.compiler.is_compiling() else _one_by_one(*ends)
     before = torch.cat((torch.zeros_like(before[:1]), before)).narrow(0, 0, chunks)
     return (inside + kept * before).transpose(0, 1).flatten(0, 1).narrow(0, 0, n)
 
 
-def padded(t: Tensor, count: int) -> Tensor:
+def _pad_length(t: Tensor, count: int) -> Tensor:
     return torch.cat((t, t.new_zeros(count, *t.shape[1:])))
 
 
-def all_at_once(decay: Tensor, x: Tensor) -> Tensor:
+def _all_at_once(decay: Tensor, x: Tensor) -> Tensor:
     """By what is left of each at each later one, n n ...: for few."""
     n = x.shape[0]
     at = torch.arange(n, device=x.device)
@@ -98,7 +98,7 @@ def peaks(fall: Tensor, x: Tensor, start: Tensor, begins: Tensor | None = None) 
     fall = fall if begins is None else fall.masked_fill(begins, FAR)
     steps = math.isqrt(n - 1) + 1
     chunks = -(-n // steps)
-    fall, x = (padded(t, chunks * steps - n).unflatten(0, (chunks, steps)).transpose(0, 1) for t in (fall, x))
+    fall, x = (_pad_length(t, chunks * steps - n).unflatten(0, (chunks, steps)).transpose(0, 1) for t in (fall, x))
     inside, falls = [x[0]], [fall[0]]
     for down, own in zip(fall.unbind(0)[1:], x.unbind(0)[1:], strict=True):
         inside.append(torch.maximum(inside[-1] - down, own))

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 
-from x_transformers.core.files import Present
+from x_transformers.core.files import StampedFile
 from x_transformers.memory.datastore import BACKENDS, DTYPES, KNNDatastore
 from x_transformers.memory.keys import KEYS
 from x_transformers.memory.knn_lm import KNNLMWrapper
-from x_transformers.memory.texts import batches, lines, tokenizer_of, windows
+from x_transformers.memory.texts import batches, get_tokenizer, lines, windows
 from x_transformers.x_transformers import TransformerWrapper
 
 
@@ -51,12 +51,12 @@ def arguments() -> argparse.ArgumentParser:
 def checkpoint_in(folder: Path) -> Path:
     """Return a folder with a model, or the newest one in the folder of a run."""
     steps = {path.parent for path in folder.glob('step_*/config.json') if path.parent.name[5:].isdigit()}
-    if (Present(folder) / 'config.json').is_file() or not steps:
+    if (StampedFile(folder) / 'config.json').is_file() or not steps:
         return folder
     return max(steps, key=lambda path: int(path.name[5:]))
 
 
-def loaded(options: argparse.Namespace) -> tuple[TransformerWrapper, Iterator[dict[str, torch.Tensor]]]:
+def load_model(options: argparse.Namespace) -> tuple[TransformerWrapper, Iterator[dict[str, torch.Tensor]]]:
     """Return the model, and the text as its token ids."""
     folder = checkpoint_in(options.checkpoint)
     net = TransformerWrapper.from_pretrained(folder).to(options.device).eval()
@@ -68,13 +68,13 @@ def loaded(options: argparse.Namespace) -> tuple[TransformerWrapper, Iterator[di
         raise ValueError(f'`--overlap` got {overlap}, it must be from 1 to {length - 1}')
     if options.batch < 1:
         raise ValueError(f'`--batch` got {options.batch}, it must be at least 1')
-    encode = tokenizer_of(folder, net.num_tokens)
+    encode = get_tokenizer(folder, net.num_tokens)
     rows = windows(map(encode, lines(options.text)), length, overlap)
     return net, batches(rows, options.batch)
 
 
 def build(options: argparse.Namespace) -> None:
-    net, loader = loaded(options)
+    net, loader = load_model(options)
     sizes = dict(size=options.size, dtype=options.dtype, block=options.block)
     store = KNNDatastore(net.attn_layers.dim, path=options.store, backend='exact', **sizes)
     if len(store):
@@ -97,7 +97,7 @@ def build(options: argparse.Namespace) -> None:
 
 
 def tune(options: argparse.Namespace) -> None:
-    net, loader = loaded(options)
+    net, loader = load_model(options)
     store = KNNDatastore.open(options.store, options.backend)
     model = KNNLMWrapper(
         net, store, k=min(options.k, len(store)), temperature=options.temperature,

@@ -22,14 +22,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.checks import a_tensor
-from x_transformers.core.files import PIECE, read_json, replacing, write_json
-from x_transformers.core.modes import accurate
-from x_transformers.flags import ConfigError, is_int, is_number, shown
+from x_transformers.core.checks import check_tensor
+from x_transformers.core.files import PIECE, read_json, replace_file, write_json
+from x_transformers.core.modes import to_float
+from x_transformers.flags import ConfigError, format_value, is_int, is_number
 from x_transformers.flags.unexpected import answering
 from x_transformers.generation.prompt_cache import fingerprint
 from x_transformers.memory.index import Index
-from x_transformers.memory.keys import KEYS, KeyReader, entries_of
+from x_transformers.memory.keys import KEYS, KeyReader, get_entries
 from x_transformers.memory.search import Neighbours, exact, nearest, pieces
 
 DTYPES = {'float16': torch.float16, 'bfloat16': torch.bfloat16, 'float32': torch.float32}
@@ -44,7 +44,7 @@ LARGEST = 2**31 - 1  # a value
 OWNER = ('fingerprint', 'key_layer', 'key_at')
 
 
-def bytes_of(t: Tensor) -> memoryview:
+def get_bytes(t: Tensor) -> memoryview:
     held: Any = t.contiguous().flatten().view(torch.uint8).numpy()
     return memoryview(held)
 
@@ -60,7 +60,7 @@ def write_block(path: Path, keys: Tensor, values: Tensor) -> None:
     """Write keys (n, d) and values (n,) atomically. They are on the disk when this returns."""
     # whole numbers stand first, so that both begin at a multiple of their width
     parts = {'values': values, 'keys': keys}
-    data, header, at = {name: bytes_of(t) for name, t in parts.items()}, {}, 0
+    data, header, at = {name: get_bytes(t) for name, t in parts.items()}, {}, 0
     for name, t in parts.items():
         end = at + len(data[name])
         header[name] = {'dtype': NAMES[t.dtype], 'shape': list(t.shape), 'data_offsets': [at, end]}
@@ -68,7 +68,7 @@ def write_block(path: Path, keys: Tensor, values: Tensor) -> None:
     total = zlib.crc32(data['keys'], zlib.crc32(data['values']))
     text = json.dumps({'__metadata__': {'format': FORMAT, 'crc32': f'{total:08x}'}, **header}).encode()
     text += b' ' * (-len(text) % 8)
-    with replacing(path) as file:
+    with replace_file(path) as file:
         file.write(len(text).to_bytes(8, 'little') + text)
         for part in data.values():
             file.write(part)
@@ -161,10 +161,12 @@ class KNNDatastore:
     ) -> None:
         for name, value in dict(dim=dim, size=size, block=block).items():
             if not (is_int(value) and value >= 1):
-                raise ConfigError(f'`{name}` got {shown(value)}, it must be an integer of at least 1')
+                raise ConfigError(f'`{name}` got {format_value(value)}, it must be an integer of at least 1')
         for name, value, allowed in (('dtype', dtype, DTYPES), ('backend', backend, BACKENDS)):
             if value not in allowed:
-                raise ConfigError(f'`{name}` got {shown(value)}, it must be one of {", ".join(map(repr, allowed))}')
+                raise ConfigError(
+                    f'`{name}` got {format_value(value)}, it must be one of {", ".join(map(repr, allowed))}'
+                )
         if backend == 'faiss' and path is None:
             raise ConfigError("`backend='faiss'` needs a `path`, where its index is kept")
         self.dim, self.size, self.dtype, self.backend, self.block = int(dim), int(size), dtype, backend, int(block)
@@ -303,7 +305,7 @@ class KNNDatastore:
         raises   ValueError for other shapes, values outside of 0 .. 2**31 - 1, keys that are not finite in the dtype
                  of the store, and more than `size` entries
         """
-        keys, values = a_tensor(keys, 'keys').detach(), a_tensor(values, 'values').detach().cpu()
+        keys, values = check_tensor(keys, 'keys').detach(), check_tensor(values, 'values').detach().cpu()
         if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
             raise ValueError(f'`values` got {values.dtype}, they must be token ids')
         if keys.ndim != 2 or keys.shape[1] != self.dim:
@@ -368,7 +370,7 @@ class KNNDatastore:
         passed = 0
         for batch in loader:
             inputs = dict(batch) if isinstance(batch, Mapping) else {'x': batch}
-            entries = entries_of(inputs, ignore_index)
+            entries = get_entries(inputs, ignore_index)
             count = len(entries.values)
             known = max(min(len(self) - passed, count), 0)
             self.compare(passed, entries.values[:known])
@@ -422,7 +424,7 @@ class KNNDatastore:
         if self.index is None:
             raise ValueError("`build_index` needs `backend='faiss'`, the store has 'exact', which needs no index")
         if not (is_number(recall) and 0 < recall <= 1):
-            raise ValueError(f'`recall` got {shown(recall)}, it must be a number above 0, up to 1')
+            raise ValueError(f'`recall` got {format_value(recall)}, it must be a number above 0, up to 1')
         if not len(self):
             raise ValueError('`build_index` needs entries, the store holds none')
         self.flush()
@@ -435,7 +437,7 @@ class KNNDatastore:
         if self.index.notes['recall'] is not None or len(self) == 1:
             return self.index.notes['recall']
         places = drawn(min(queries, len(self)))
-        asked, k = accurate(self.read(places)[0]), min(k, len(self) - 1)
+        asked, k = to_float(self.read(places)[0]), min(k, len(self) - 1)
         wanted = self.search_exactly(asked, k, places[:, None])
         probes = 1
         while True:
@@ -460,17 +462,17 @@ class KNNDatastore:
 
         raises    ValueError for other shapes, a damaged block, or an index that lacks entries
         """
-        queries = accurate(a_tensor(queries, 'queries').detach())
+        queries = to_float(check_tensor(queries, 'queries').detach())
         if not queries.is_floating_point() or queries.ndim < 1 or queries.shape[-1] != self.dim:
             raise ValueError(
                 f'`queries` got shape {tuple(queries.shape)} of {queries.dtype}, it must be (..., {self.dim})'
             )
         if not (is_int(k) and 1 <= k <= len(self)):
             raise ValueError(
-                f'`k` got {shown(k)}, it must be an integer from 1 to {len(self)}, the entries of the store'
+                f'`k` got {format_value(k)}, it must be an integer from 1 to {len(self)}, the entries of the store'
             )
         if exclude is not None:
-            exclude = a_tensor(exclude, 'exclude').to(queries.device)
+            exclude = check_tensor(exclude, 'exclude').to(queries.device)
             if exclude.shape[:-1] != queries.shape[:-1] or exclude.is_floating_point():
                 wanted = (*queries.shape[:-1], 'e')
                 raise ValueError(f'`exclude` got shape {tuple(exclude.shape)} of {exclude.dtype}, it must be {wanted}')

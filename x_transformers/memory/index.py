@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.files import needed, read_json, replacing, sum_file, write_json
+from x_transformers.core.files import import_optional, read_json, replace_file, sum_file, write_json
 
 FORMAT = 'x-transformers index 1'
 SHARD = 2**20
@@ -34,7 +34,7 @@ Blocks = Callable[[int, int], Iterator[Tensor]]  # the keys of entries from one 
 
 def engine() -> ModuleType:
     """Return the faiss package.  Raises ImportError that says what to install."""
-    return needed('faiss', "`backend='faiss'`", 'faiss')
+    return import_optional('faiss', "`backend='faiss'`", 'faiss')
 
 
 def clusters_for(entries: int) -> int:
@@ -75,7 +75,7 @@ class Index:
         return self.faiss.read_index(str(path), flags)
 
     def write(self, index: Any, name: str) -> None:
-        with replacing(self.folder / name) as file:
+        with replace_file(self.folder / name) as file:
             self.faiss.write_index(index, self.faiss.PyCallbackIOWriter(file.write))
         self.notes['files'][name] = sum_file(self.folder / name)
 

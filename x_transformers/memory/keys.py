@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from x_transformers.core.checks import as_mask, check_ids
 from x_transformers.core.nets import check_net
 from x_transformers.features.documents import begins
-from x_transformers.flags import ConfigError, is_int, shown
-from x_transformers.generation.engine import evaluating
+from x_transformers.flags import ConfigError, format_value, is_int
+from x_transformers.generation.engine import eval_modules
 
 KEYS = ('ff_input', 'output')
 
@@ -28,12 +28,13 @@ class KeyReader:
     def __init__(self, net: nn.Module, key_layer: int = -1, key_at: str = 'ff_input') -> None:
         check_net(net)
         if key_at not in KEYS:
-            raise ConfigError(f'`key_at` got {shown(key_at)}, it must be one of {", ".join(map(repr, KEYS))}')
+            raise ConfigError(f'`key_at` got {format_value(key_at)}, it must be one of {", ".join(map(repr, KEYS))}')
         stack: Any = getattr(net, 'attn_layers', None)
         kinds = [stack.layer_types[index] for index in getattr(stack, 'layers_execute_order', ())]
         if not is_int(key_layer) or not -kinds.count('f') <= key_layer < kinds.count('f'):
             raise ConfigError(
-                f'`key_layer` got {shown(key_layer)}, it must be one of the {kinds.count("f")} feedforwards of `net`, '
+                f'`key_layer` got {format_value(key_layer)}, it must be one of the {kinds.count("f")} feedforwards '
+                'of `net`, '
                 'from the last one, -1, or the first one, 0'
             )
         self.net, self.key_layer, self.key_at = net, int(key_layer), key_at
@@ -78,7 +79,7 @@ class KeyReader:
 
     def keys(self, inputs: dict[str, Any]) -> Tensor:
         """Return hidden states (b, n, d) of a batch, in eval mode and without gradients."""
-        with evaluating(list(self.net.modules())):
+        with eval_modules(list(self.net.modules())):
             place = next(self.net.parameters()).device
             moved: dict[str, Any] = {name: t.to(place) if torch.is_tensor(t) else t for name, t in inputs.items()}
             return self(**moved)[2]
@@ -93,7 +94,7 @@ class Entries(NamedTuple):
     values: Tensor
 
 
-def entries_of(inputs: dict[str, Any], ignore_index: int) -> Entries:
+def get_entries(inputs: dict[str, Any], ignore_index: int) -> Entries:
     """Return the entries of a batch: every token whose next token is real, in the same document, and a target."""
     if not torch.is_tensor(inputs.get('x')):
         raise ValueError('`loader` must give ids (b n), or dicts with these as `x`')

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_ids, checked
-from x_transformers.core.modes import accurate, eager_only
-from x_transformers.flags import Check, ConfigError, an_instance, integer, is_number, one_of, positive, size
-from x_transformers.generation.engine import evaluating
+from x_transformers.core.modes import eager_only, to_float
+from x_transformers.flags import Check, ConfigError, instance_of, integer, is_number, one_of, positive, size
+from x_transformers.generation.engine import eval_modules
 from x_transformers.memory.datastore import KNNDatastore
-from x_transformers.memory.keys import KEYS, KeyReader, entries_of
+from x_transformers.memory.keys import KEYS, KeyReader, get_entries
 from x_transformers.memory.retrieval import WithDatastore, answer, refuse_returns, tokens_read
 from x_transformers.memory.search import Neighbours
 
@@ -47,7 +47,7 @@ def kernel_log_probs(found: Neighbours, temperature: float, vocabulary: int) -> 
     return largest + weights.new_zeros(shape).scatter_add(-1, found.values, terms).log()
 
 
-def mixed(log_knn: Tensor, log_lm: Tensor, lam: float) -> Tensor:
+def mix_log_probs(log_knn: Tensor, log_lm: Tensor, lam: float) -> Tensor:
     """Return log(lam p_knn + (1 - lam) p_lm), or log p_lm where there is no p_knn."""
     if lam == 0:
         return log_lm
@@ -96,7 +96,7 @@ class KNNLMWrapper(WithDatastore):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'model whose hidden states are the keys', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'model whose hidden states are the keys', instance_of(nn.Module)],
         datastore: Annotated[Any, 'KNNDatastore filled by `build`, or its path', a_store],
         k: Annotated[int, 'number of retrieved neighbors per token', size] = 1024,
         lam: Annotated[float, 'interpolation weight lam of the neighbors; see `tune_lambda`', a_share] = 0.25,
@@ -128,7 +128,11 @@ class KNNLMWrapper(WithDatastore):
         **kwargs                 passed to the model: `mask`, `cache`, `mems`, ...
         """
         lm, knn, intermediates = self.both(x, exclude, logits_to_keep, kwargs)
-        out = lm if knn is None else torch.where(knn.isneginf().all(dim=-1, keepdim=True), lm, mixed(knn, lm, self.lam))
+        out = (
+            lm
+            if knn is None
+            else torch.where(knn.isneginf().all(dim=-1, keepdim=True), lm, mix_log_probs(knn, lm, self.lam))
+        )
         return answer(out, intermediates, return_intermediates, kwargs)
 
     @eager_only(recursive=False)  # the net is a graph of its own, between what is none
@@ -142,7 +146,7 @@ class KNNLMWrapper(WithDatastore):
         self.check_owner(self.net)
         kept = {} if keep is None else {'logits_to_keep': keep}
         logits, intermediates, hidden = KeyReader(self.net, self.key_layer, self.key_at)(x, **kept, **kwargs)
-        lm = accurate(logits).log_softmax(dim=-1)
+        lm = to_float(logits).log_softmax(dim=-1)
         if lm.shape[1] > hidden.shape[1]:  # what stands in front of the tokens has no neighbours
             lm = lm[:, lm.shape[1] - hidden.shape[1] :]
         hidden, real = tokens_read(x, lm, hidden, kwargs)
@@ -157,7 +161,7 @@ class KNNLMWrapper(WithDatastore):
 
     def log_probs(self, x: Tensor, exclude: Tensor | None = None, **kwargs: Any) -> Tensor:
         """Return log probabilities of the next tokens (b, n, l), in eval mode and without gradients. See `forward`."""
-        with evaluating(list(self.modules())):
+        with eval_modules(list(self.modules())):
             return self(check_ids(x, 'x', 1, self.net.num_tokens), exclude, **kwargs)
 
     def tune_lambda(self, loader: Iterable[Tensor | Mapping[str, Any]], *, ignore_index: int = -100) -> float:
@@ -179,15 +183,15 @@ class KNNLMWrapper(WithDatastore):
             raise ValueError('`loader` gave no tokens to tune `lam` with')
 
         def loss(lam: float) -> float:
-            return -mixed(knn, lm, lam).mean().item()
+            return -mix_log_probs(knn, lm, lam).mean().item()
 
         self.lam = golden_section(loss)
         return Tuned(self.lam, loss(self.lam), loss(0.0))
 
     def of_targets(self, batch: Tensor | Mapping[str, Any], ignore_index: int) -> tuple[Tensor, Tensor]:
         """Return log probabilities of neighbors and of the net for the targets, each (e,)."""
-        entries = entries_of(dict(batch) if isinstance(batch, Mapping) else {'x': batch}, ignore_index)
-        with evaluating(list(self.modules())):
+        entries = get_entries(dict(batch) if isinstance(batch, Mapping) else {'x': batch}, ignore_index)
+        with eval_modules(list(self.modules())):
             place = next(self.net.parameters()).device
             inputs = {name: t.to(place) if torch.is_tensor(t) else t for name, t in entries.inputs.items()}
             lm, knn, _ = self.both(inputs.pop('x'), inputs.pop('exclude', None), None, inputs)

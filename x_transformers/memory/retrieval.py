@@ -23,14 +23,14 @@ ASKED = ('max_seq_len', 'num_tokens', 'logits_dim', 'can_cache_kv', 'can_cache_k
          'can_cache_kv_in_training', 'attn_layers', 'num_memory_tokens')  # fmt: skip
 
 
-def opened(datastore: Any) -> KNNDatastore:
+def open_datastore(datastore: Any) -> KNNDatastore:
     """Return a datastore, or open that of a folder."""
     if isinstance(datastore, (str, os.PathLike)):
         return KNNDatastore.open(datastore)
     return datastore
 
 
-def state_of(net: nn.Module) -> tuple[tuple[int, int], ...]:
+def get_state(net: nn.Module) -> tuple[tuple[int, int], ...]:
     """Return a cheap fingerprint that changes when weights are replaced or written to."""
     tensors = [t for t in (*net.parameters(), *net.buffers()) if t is not None]
     return tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
@@ -41,7 +41,7 @@ class WithDatastore(Configurable):
 
     def attach(self, net: nn.Module, datastore: Any, k: int, key_layer: int, key_at: str) -> None:
         """Store the parts, after checking that they fit."""
-        store = opened(datastore)
+        store = open_datastore(datastore)
         if not len(store):
             raise ConfigError('`datastore` holds no entries: build it first')
         if k > len(store):
@@ -85,7 +85,7 @@ class WithDatastore(Configurable):
     @eager_only
     def check_owner(self, net: nn.Module) -> None:
         """Refuse a net whose hidden states are not the keys of the store; costs next to nothing if it is as it was."""
-        state = state_of(net)
+        state = get_state(net)
         if self.__dict__.get('known_state') == state:
             return
         owner = self.datastore.owner

@@ -26,7 +26,7 @@ class Neighbours(NamedTuple):
     index: Tensor
 
 
-def without(distances: Tensor, index: Tensor, exclude: Tensor | None) -> Tensor:
+def drop_entries(distances: Tensor, index: Tensor, exclude: Tensor | None) -> Tensor:
     """Return distances (q, k) with infinity for entries (q, k) that are excluded (q, e)."""
     if exclude is None:
         return distances
@@ -89,7 +89,7 @@ def exact(
         keys, values = read(own.clamp(min=0))
         keys = keys.to(some.device, some.dtype)
         distances = (some.unsqueeze(-2) - keys).square().sum(dim=-1).masked_fill(own < 0, torch.inf)
-        distances = without(distances, own, None if exclude is None else exclude[at : at + rows])
+        distances = drop_entries(distances, own, None if exclude is None else exclude[at : at + rows])
         distances, order = distances.sort(dim=-1, stable=True)
         order, distances = order[..., :count], distances[..., :count]
         gone = distances.isinf()

@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.checks import a_tensor, check_ids, checked
-from x_transformers.core.modes import accurate, eager_only
+from x_transformers.core.checks import check_ids, check_tensor, checked
+from x_transformers.core.modes import eager_only, to_float
 from x_transformers.features.readouts import TiedReadout
-from x_transformers.flags import ConfigError, an_instance, boolean, none, number, size
-from x_transformers.generation.engine import evaluating
+from x_transformers.flags import ConfigError, boolean, instance_of, none, number, size
+from x_transformers.generation.engine import eval_modules
 from x_transformers.memory.keys import KeyReader
 from x_transformers.memory.knn_lm import a_store
-from x_transformers.memory.retrieval import WithDatastore, answer, opened, refuse_returns, tokens_read
+from x_transformers.memory.retrieval import WithDatastore, answer, open_datastore, refuse_returns, tokens_read
 
 __all__ = ['SPALMWrapper']
 
@@ -39,7 +39,7 @@ class SPALMWrapper(WithDatastore):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'model with `tie_embedding` and `max_mem_len`', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'model with `tie_embedding` and `max_mem_len`', instance_of(nn.Module)],
         datastore: Annotated[Any, 'KNNDatastore filled by `build`, or its path', a_store],
         k: Annotated[int, 'number of retrieved neighbors per token', size] = 4,
         gate_init: Annotated[
@@ -48,7 +48,7 @@ class SPALMWrapper(WithDatastore):
         need_memory: Annotated[bool, 'raise an error for models without memories', boolean] = True,
         key_net: Annotated[
             nn.Module | None, 'frozen model that was used to build the datastore, if it is not `net`',
-            an_instance(nn.Module) | none,
+            instance_of(nn.Module) | none,
         ] = None,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -57,14 +57,14 @@ class SPALMWrapper(WithDatastore):
                 '`net` must have `tie_embedding=True`: what is found joins its output as token embeddings'
             )
         model: Any = net
-        for stage in ('spread', 'logits'):
-            for feature in model.features.at.get(stage, ()):
+        for stage in ('head_input', 'logits'):
+            for feature in model.features.by_stage.get(stage, ()):
                 raise ConfigError(
                     f'`net` has `{next(iter(feature.flags))}`, which stands between the output and the table'
                 )
         if need_memory and not model.max_mem_len:
             raise ConfigError('`net` must have memories, `max_mem_len`, unless `need_memory=False`')
-        store = opened(datastore)
+        store = open_datastore(datastore)
         key_layer, key_at = store.owner['key_layer'], store.owner['key_at']
         if key_at is None:
             raise ConfigError('`datastore` does not say whose keys it holds: fill it by `build(net, loader)`')
@@ -125,7 +125,7 @@ class SPALMWrapper(WithDatastore):
         """Return the part of a tensor (b, n, ...) for the last tokens."""
         if t is None:
             return None
-        if a_tensor(t, name).ndim != 3 or t.shape[:2] != x.shape or t.is_floating_point():
+        if check_tensor(t, name).ndim != 3 or t.shape[:2] != x.shape or t.is_floating_point():
             raise ValueError(
                 f'`{name}` got shape {tuple(t.shape)} of {t.dtype}, it must be whole numbers {(*x.shape, "k")}'
             )
@@ -138,10 +138,10 @@ class SPALMWrapper(WithDatastore):
             neighbours = F.pad(neighbours, (0, 0, h.shape[1] - neighbours.shape[1], 0), value=-1)
         there = neighbours >= 0
         y = F.embedding(neighbours.clamp(min=0), head.table(h.device))
-        scores = torch.einsum('b n d, b n k d -> b n k', accurate(h) * head.scale, accurate(y))
+        scores = torch.einsum('b n d, b n k d -> b n k', to_float(h) * head.scale, to_float(y))
         none = ~there.any(dim=-1, keepdim=True)
         scores = scores.masked_fill(~there & ~none, -torch.inf)
-        m = torch.einsum('b n k, b n k d -> b n d', accurate(scores).softmax(dim=-1).to(y.dtype), y)
+        m = torch.einsum('b n k, b n k d -> b n d', to_float(scores).softmax(dim=-1).to(y.dtype), y)
         gate = self.gate(h).sigmoid()
         return torch.where(none, h, (1 - gate) * m + gate * h)
 
@@ -153,7 +153,7 @@ class SPALMWrapper(WithDatastore):
         x, owner = check_ids(x, 'x', 1), self.owner_net
         self.check_owner(owner)
         own = {name: value for name, value in kwargs.items() if name in ('mask', 'seq_start_pos')}
-        with evaluating(list(owner.modules())):
+        with eval_modules(list(owner.modules())):
             out, _, hidden = KeyReader(owner, *self.reader_options)(x, headless=True, **own)
         hidden, real = tokens_read(x, out, hidden, own)
         found = self.look_up(hidden, real, self.of_last(exclude, x, 'exclude', real.shape[1]))

@@ -9,21 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.files import needed
+from x_transformers.core.files import import_optional
 from x_transformers.core.plain_text import PlainText
 from x_transformers.training.masking import IGNORED
 
 PIECE = 2**20  # bytes of a file that are read at once
 
 
-def tokenizer_of(folder: Path, num_tokens: int) -> Callable[[bytes], Sequence[int]]:
+def get_tokenizer(folder: Path, num_tokens: int) -> Callable[[bytes], Sequence[int]]:
     """Return a function from bytes to ids, by the tokenizer.json of a checkpoint; without one, bytes are ids.
 
     raises   ValueError for a model of other ids, ImportError that says what to install
     """
     path = folder / 'tokenizer.json'
     if path.is_file():
-        package = needed('tokenizers', f'`{path}`', 'tokenizers')
+        package = import_optional('tokenizers', f'`{path}`', 'tokenizers')
         try:
             tokenizer = package.Tokenizer.from_file(str(path))
         except Exception as error:  # it has no class of its own
@@ -69,14 +69,14 @@ def batches(rows: Iterable[tuple[list[int], int]], size: int) -> Iterator[dict[s
     held: list[tuple[list[int], int]] = []
     for row in rows:
         if held and (len(held) == size or len(row[0]) != len(held[0][0])):
-            yield batch_of(held)
+            yield get_batch(held)
             held = []
         held.append(row)
     if held:
-        yield batch_of(held)
+        yield get_batch(held)
 
 
-def batch_of(rows: Sequence[tuple[list[int], int]]) -> dict[str, Any]:
+def get_batch(rows: Sequence[tuple[list[int], int]]) -> dict[str, Any]:
     x = torch.tensor([ids for ids, _ in rows])
     labels = x.clone()
     for row, (_, known) in enumerate(rows):

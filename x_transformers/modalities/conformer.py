@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.checks import as_mask, as_precise, check_real_first, check_vectors, checked
+from x_transformers.core.checks import as_mask, check_real_first, check_vectors, checked, match_precision
 from x_transformers.core.nets import check_sizes_or_stack
-from x_transformers.flags import Check, ConfigError, Configurable, an_instance, none, size
+from x_transformers.flags import Check, ConfigError, Configurable, instance_of, none, size
 from x_transformers.x_transformers import AttentionLayers, Encoder
 
 __all__ = ['ConformerEncoder']
@@ -33,7 +33,7 @@ class ConformerEncoder(Configurable):
         depth: Annotated[int | None, 'number of blocks', size | none] = None,
         input_dim: Annotated[int, 'number of channels per frame', size] = 80,
         subsample: Annotated[int, 'number of frames per output vector: 4, or 1 for no convolutions', factor] = 4,
-        attn_layers: Annotated[AttentionLayers | None, 'custom Encoder', an_instance(AttentionLayers) | none] = None,
+        attn_layers: Annotated[AttentionLayers | None, 'custom Encoder', instance_of(AttentionLayers) | none] = None,
         **flags: Any,
     ) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class ConformerEncoder(Configurable):
         self.input_dim, self.factor, self.attn_layers = input_dim, subsample, attn_layers
         left = input_dim
         if subsample == 4:
-            left = halved(halved(input_dim))
+            left = halve_length(halve_length(input_dim))
             if left < 1:
                 raise ConfigError(f'`input_dim` got {input_dim}, of which two convolutions leave nothing')
             channels = (1, width, width)
@@ -66,23 +66,25 @@ class ConformerEncoder(Configurable):
         raises        ValueError for too few frames, padding that is not at the end, or inputs of another shape
         """
         check_vectors(x, 'x', 'b', 't', self.input_dim)
-        x, mask = as_precise(x, self), as_mask(mask, 'mask', *x.shape[:2], like=x)
+        x, mask = match_precision(x, self), as_mask(mask, 'mask', *x.shape[:2], like=x)
         if mask is not None:
             check_real_first(mask, 'mask', 'convolutions count from the first one')
             x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
         if self.factor == 4:
-            if halved(halved(x.shape[1])) < 1:
+            if halve_length(halve_length(x.shape[1])) < 1:
                 raise ValueError(f'`x` got {x.shape[1]} frames, it must have 7 at least')
             x = x.unsqueeze(1)
             for conv in self.subsample:
                 x = conv(x).relu()
             x = x.transpose(1, 2).flatten(2)
             if mask is not None:
-                mask = torch.arange(x.shape[1], device=x.device) < halved(halved(mask.sum(dim=-1, keepdim=True)))
+                mask = torch.arange(x.shape[1], device=x.device) < halve_length(
+                    halve_length(mask.sum(dim=-1, keepdim=True))
+                )
         given = {} if mask is None else {'mask': mask}
         x = self.attn_layers(self.to_embed(x), **given, **inputs)
         return (x, mask) if return_mask else x
 
 
-def halved(count: Any) -> Any:
+def halve_length(count: Any) -> Any:
     return (count - 1) // 2

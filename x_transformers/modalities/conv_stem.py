@@ -64,17 +64,17 @@ class ConvStem(nn.ModuleList):
         for conv, (span, stride) in zip(self, self.spans, strict=True):
             x = x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0.0)
             x = F.gelu(conv(x.transpose(1, 2))).transpose(1, 2)
-            mask = None if mask is None else spanned(mask, span, stride)
+            mask = None if mask is None else spanned_lengths(mask, span, stride)
         return x, mask
 
     def real(self, mask: Tensor) -> Tensor:
         """Return a mask (b, m) of real tokens, for a mask (b, n) of vectors.  Raises ValueError as a call does."""
         check_real_first(mask, 'mask', 'convolutions count from the first one')
         for span, stride in self.spans:
-            mask = spanned(mask, span, stride)
+            mask = spanned_lengths(mask, span, stride)
         return mask
 
 
-def spanned(mask: Tensor, span: int, stride: int) -> Tensor:
+def spanned_lengths(mask: Tensor, span: int, stride: int) -> Tensor:
     """Return a mask of tokens that stand for real vectors only:  (b, n) -> (b, m)."""
     return mask.unfold(1, span, stride).all(dim=-1)

@@ -17,7 +17,7 @@ from x_transformers.flags import (
     Check,
     ConfigError,
     Configurable,
-    an_instance,
+    instance_of,
     is_int,
     none,
     not_negative,
@@ -25,9 +25,9 @@ from x_transformers.flags import (
     probability,
     size,
 )
-from x_transformers.generation.choice import Choice, refuse_ends
-from x_transformers.generation.engine import Beside, Decoding, Reader, evaluating
-from x_transformers.generation.guidance import Guidance, unlearned
+from x_transformers.generation.choice import TokenSampler, refuse_ends
+from x_transformers.generation.engine import AuxiliaryLogits, Decoding, IncrementalModel, eval_modules
+from x_transformers.generation.guidance import Guidance, is_unlearned
 from x_transformers.generation.sampling import require
 from x_transformers.patterns import Behind, Column, Conv2D, Global, Pattern, Row
 from x_transformers.training.items import share_of_items
@@ -35,7 +35,7 @@ from x_transformers.training.masking import IGNORED
 from x_transformers.training.token_loss import next_token_loss
 from x_transformers.x_transformers import AttentionLayers, Decoder
 
-__all__ = ['DALLE', 'DALLELosses', 'ImageTokenizer', 'best_of', 'dalle_patterns']
+__all__ = ['DALLE', 'DALLELosses', 'ImageTokenizer', 'dalle_patterns', 'get_best']
 
 
 class ImageTokenizer(Protocol):
@@ -71,7 +71,7 @@ def dalle_patterns(depth: int, text_seq_len: int, grid: int, kernel: int = 11) -
     return tuple([Global(first) | Behind(kind, first) for kind in kinds])
 
 
-def best_of(images: Tensor, rerank: Callable[[Tensor], Tensor] | None) -> Tensor:
+def get_best(images: Tensor, rerank: Callable[[Tensor], Tensor] | None) -> Tensor:
     """Return the image with the largest score of several for each text (b, k, n). `rerank` returns scores (b, k)."""
     if rerank is None:
         return images
@@ -100,7 +100,8 @@ def checked_prime(prime: Tensor | None, batch: int, most: int, num_tokens: int, 
 
 
 class Painter:
-    """The model as one of images whose prompt is a text, for `Reader`:  b n -> logits of the next tokens, b n i
+    """The model as one of images whose prompt is a text, for `IncrementalModel`:  b n -> logits of the next tokens, b n
+    i
 
     The first ids of a row are those of the text, all others tokens of the image.
     """
@@ -156,7 +157,7 @@ class DALLE(Configurable):
             float, 'probability, in training, of dropping the text (classifier-free guidance)', probability
         ] = 0.0,
         heads: Annotated[int | None, 'number of attention heads; 8 by default', size | none] = None,
-        attn_layers: Annotated[AttentionLayers | None, 'custom Decoder', an_instance(AttentionLayers) | none] = None,
+        attn_layers: Annotated[AttentionLayers | None, 'custom Decoder', instance_of(AttentionLayers) | none] = None,
         tokenizer: Annotated[
             nn.Module | None, 'frozen image tokenizer, between images and ids', a_tokenizer | none
         ] = None,
@@ -319,19 +320,19 @@ class DALLE(Configurable):
         check_samples(num_samples, rerank)
         sizes = dict(vocabulary=self.num_image_tokens, num_logits=self.num_image_tokens)
         refuse_ends(options)
-        choice = Choice.taken_from(options, **sizes)
+        choice = TokenSampler.taken_from(options, **sizes)
         if options:
             raise ValueError(f'`{next(iter(options))}` is no option of `generate`')
         opening = self.padded(text, text_mask)
         b, device = len(opening), opening.device
         begun = checked_prime(prime, b, self.image_len, self.num_image_tokens, device)
         against = self.against(cond_scale, negative_text, b, device)
-        reader = functools.partial(Reader, Painter(self), {}, cache_kv=cache_kv)
+        reader = functools.partial(IncrementalModel, Painter(self), {}, cache_kv=cache_kv)
         modules = list(self.modules())
         beside = []
         if against is not None:
             guidance = Guidance(cond_scale, negative_prompts=against)
-            beside = [Beside(reader(), guidance.guided, torch.cat((against, begun), dim=1))]
+            beside = [AuxiliaryLogits(reader(), guidance.guided, torch.cat((against, begun), dim=1))]
         count, ids = self.image_len - begun.shape[1], torch.cat((opening, begun), dim=1)
         decoding = Decoding(
             expert=reader(),
@@ -346,12 +347,12 @@ class DALLE(Configurable):
             pad_value=0,
             samples=num_samples or 1,
         )
-        with evaluating(modules):
+        with eval_modules(modules):
             decoding.finish()
             images = decoding.ids[:, opening.shape[1] :]
             if num_samples is None:
                 return images
-            return best_of(images.view(b, -1, self.image_len), rerank)
+            return get_best(images.view(b, -1, self.image_len), rerank)
 
     def against(self, scale: float, negative: Tensor | None, b: int, device: torch.device) -> Tensor | None:
         """Return the text that guidance leads away from, or None without guidance."""
@@ -362,7 +363,7 @@ class DALLE(Configurable):
         if scale == 1:
             return None
         if negative is None and self.cond_drop_prob == 0:
-            raise ValueError(unlearned(scale, 'text'))
+            raise ValueError(is_unlearned(scale, 'text'))
         return self.no_text(b, device) if negative is None else negative
 
     @torch.no_grad()

@@ -11,11 +11,29 @@ from torch import Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_ids, check_range, checked, numbers_of
-from x_transformers.core.modes import HALF, accurate, at_least_float, clamped_to, dtype_of_products
-from x_transformers.flags import Check, ConfigError, Configurable, an_instance, boolean, none, positive, shown, size
-from x_transformers.generation.engine import evaluating
-from x_transformers.generation.sampling import in_range, sample
+from x_transformers.core.checks import (
+    as_mask,
+    check_ids,
+    check_range,
+    check_tensor,
+    checked,
+    match_precision,
+    values_of,
+)
+from x_transformers.core.modes import HALF, at_least_float, clamp_to_dtype, dtype_of_products, to_float
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    Configurable,
+    boolean,
+    format_value,
+    instance_of,
+    none,
+    positive,
+    size,
+)
+from x_transformers.generation.engine import eval_modules
+from x_transformers.generation.sampling import check_in_range, sample
 from x_transformers.training.items import mean_of_items, share_of_items
 from x_transformers.training.losses import mean_or_zero
 from x_transformers.x_transformers import AttentionLayers
@@ -30,7 +48,7 @@ an_observation = Check(
 
 def returns_to_go(rewards: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the sum of the rewards from each real step on (..., t), in float32 at least."""
-    rewards = accurate(rewards)
+    rewards = to_float(rewards)
     rewards = rewards if mask is None else rewards.masked_fill(~mask, 0.0)
     return rewards.flip(-1).cumsum(dim=-1).flip(-1)
 
@@ -53,7 +71,7 @@ class Episode:
     def observe(self, state: Tensor) -> Episode:
         if len(self.states) != len(self.actions):
             raise ValueError(f'`observe` got state {len(self.states) + 1}, an action for the one before is missing')
-        if a_tensor(state, 'state').ndim < 2:
+        if check_tensor(state, 'state').ndim < 2:
             raise ValueError(f'`state` must have the axes (b s) or (b c h w), got shape {tuple(state.shape)}')
         if self.states and state.shape != self.states[0].shape:
             first = tuple(self.states[0].shape)
@@ -64,7 +82,7 @@ class Episode:
     def receive(self, reward: Tensor | Sequence[float]) -> Episode:
         if len(self.rewards) + 1 != len(self.actions):
             raise ValueError(f'`receive` got reward {len(self.rewards) + 1}, there are {len(self.actions)} actions')
-        reward, b = numbers_of(reward, 'reward'), len(self.states[-1])
+        reward, b = values_of(reward, 'reward'), len(self.states[-1])
         if reward.shape not in ((), (b,)):
             raise ValueError(f'`reward` must be one number, or one for each of {b} rows, got {tuple(reward.shape)}')
         self.rewards.append(reward.to(torch.float32).expand(b))
@@ -106,7 +124,7 @@ class DecisionTransformer(Configurable):
             Any, 'number of channels of a state, or (channels, height, width) of images', an_observation
         ],
         act_dim: Annotated[int, 'number of channels of an action, or number of discrete actions', size],
-        attn_layers: Annotated[AttentionLayers, 'custom Decoder', an_instance(AttentionLayers)],
+        attn_layers: Annotated[AttentionLayers, 'custom Decoder', instance_of(AttentionLayers)],
         *,
         discrete: Annotated[bool, 'use discrete actions, given as integers', boolean] = False,
         context_len: Annotated[int, 'maximum number of steps in the context', size] = 20,
@@ -128,7 +146,7 @@ class DecisionTransformer(Configurable):
         self.action_tanh, self.return_scale = not discrete if action_tanh is None else action_tanh, float(return_scale)
         dim = attn_layers.dim
         self.embed_return = nn.Linear(1, dim)
-        self.embed_state = nn.Linear(state_dim, dim) if size.test(state_dim) else of_images(tuple(state_dim), dim)
+        self.embed_state = nn.Linear(state_dim, dim) if size.test(state_dim) else embed_images(tuple(state_dim), dim)
         self.embed_action = nn.Embedding(act_dim, dim) if discrete else nn.Linear(act_dim, dim)
         self.embed_timestep = nn.Embedding(max_ep_len, dim)
         self.embed_norm = nn.LayerNorm(dim)
@@ -174,14 +192,14 @@ class DecisionTransformer(Configurable):
                 for t in (states, actions, rtg, timesteps.expand(b, k))
             )
         check_range(timesteps, 'timesteps', 0, self.max_ep_len - 1, 'times')
-        actions = check_ids(actions, 'actions', 0, self.act_dim) if self.discrete else as_precise(actions, self)
-        return Steps(as_precise(states, self), actions, self.scaled(rtg), timesteps, start)
+        actions = check_ids(actions, 'actions', 0, self.act_dim) if self.discrete else match_precision(actions, self)
+        return Steps(match_precision(states, self), actions, self.scaled(rtg), timesteps, start)
 
     def scaled(self, rtg: Tensor) -> Tensor:
         """Return returns divided by `return_scale`, before they lose precision or range in half precision."""
         weight = self.embed_return.weight
-        rtg = accurate(rtg) if weight.dtype in HALF else as_precise(rtg, self)
-        return clamped_to(rtg / self.return_scale, dtype_of_products(weight)).to(weight.dtype)
+        rtg = to_float(rtg) if weight.dtype in HALF else match_precision(rtg, self)
+        return clamp_to_dtype(rtg / self.return_scale, dtype_of_products(weight)).to(weight.dtype)
 
     def tokens(self, steps: Steps) -> Tensor:
         """Return three tokens for each step:  (b, 3 k, d)"""
@@ -235,7 +253,7 @@ class DecisionTransformer(Configurable):
             rtg = returns_to_go(batch['rewards'], mask).to(at_least_float(self.embed_norm.weight.dtype))
         with AuxLosses() as aux:
             found = self(batch['states'], batch['actions'], rtg, batch['timesteps'], mask)
-        found, target = accurate(found), batch['actions']
+        found, target = to_float(found), batch['actions']
         if mask is not None:
             # Padding may hold anything: it is left out before it is squared.
             found = found.masked_fill(~mask.unsqueeze(-1), 0.0)
@@ -263,9 +281,11 @@ class DecisionTransformer(Configurable):
         if steps == 0 or len(history.actions) != steps - 1 or len(history.rewards) != steps - 1:
             counts = f'{steps} states, {len(history.actions)} actions and {len(history.rewards)} rewards'
             raise ValueError(f'`history` got {counts}: one state more than actions and rewards is to be acted on')
-        if not in_range(temperature, 0.0) or (temperature and not self.discrete):
-            raise ValueError(f'`temperature` got {shown(temperature)}, it must be 0, or above for discrete actions')
-        with evaluating(list(self.modules())):
+        if not check_in_range(temperature, 0.0) or (temperature and not self.discrete):
+            raise ValueError(
+                f'`temperature` got {format_value(temperature)}, it must be 0, or above for discrete actions'
+            )
+        with eval_modules(list(self.modules())):
             out = self.predicted(self.of_last(history, target_return))
         action = sample(out, temperature) if self.discrete else out
         history.actions.append(action)
@@ -276,7 +296,7 @@ class DecisionTransformer(Configurable):
         place = self.embed_norm.weight
         steps, first = len(history.states), max(len(history.states) - self.context_len, 0)
         b = history.states[-1].shape[0]
-        target = numbers_of(target_return, 'target_return').to(place.device, at_least_float(place.dtype))
+        target = values_of(target_return, 'target_return').to(place.device, at_least_float(place.dtype))
         if target.shape not in ((), (b,)):
             got = tuple(target.shape)
             raise ValueError(f'`target_return` must be one number, or one for each of {b} rows, got {got}')
@@ -308,7 +328,7 @@ class DecisionTransformer(Configurable):
         return torch.zeros(b, self.act_dim, dtype=like.dtype, device=like.device)
 
 
-def of_images(shape: tuple[int, int, int], dim: int) -> nn.Sequential:
+def embed_images(shape: tuple[int, int, int], dim: int) -> nn.Sequential:
     """Return an encoder of images: two convolutions that halve the size, and a projection."""
     channels, height, width = shape
     left = -(-height // 4) * -(-width // 4)

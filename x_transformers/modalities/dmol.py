@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from x_transformers.core.checks import as_precise, check_range, check_vectors, checked
-from x_transformers.core.modes import accurate
+from x_transformers.core.checks import check_range, check_vectors, checked, match_precision
+from x_transformers.core.modes import to_float
 from x_transformers.flags import Configurable, at_least, size
 
 LEAST = -7.0  # of the logarithm of a scale: narrower than a value
@@ -61,13 +61,13 @@ class DMOLHead(Configurable):
         own = coefficients[..., at * (at - 1) // 2 : at * (at + 1) // 2].tanh()
         return means[..., at] + (own * before.unsqueeze(-2)).sum(dim=-1)
 
-    def outline(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
         return {'params': f'(b n {self.dim}) -> (b n {self.to_params.out_features}), {self.components} components'}
 
     @checked
     def forward(self, x: Tensor) -> Tensor:
         check_vectors(x, 'x', *['b'] * max(x.ndim - 1, 0), self.dim)
-        return self.to_params(as_precise(x, self))
+        return self.to_params(match_precision(x, self))
 
     @checked
     def log_prob(self, params: Tensor, pixels: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ class DMOLHead(Configurable):
         if tuple(pixels.shape) != wanted:
             raise ValueError(f'`pixels` got shape {tuple(pixels.shape)}, it must be {wanted}')
         check_range(pixels, 'pixels', 0, self.levels - 1, 'values')
-        weights, means, scales, coefficients = self.split(accurate(params))
+        weights, means, scales, coefficients = self.split(to_float(params))
         pixels = pixels.long()
         x = self.scaled(pixels, means)
         found = weights.squeeze(-1).log_softmax(dim=-1)
@@ -111,7 +111,7 @@ class DMOLHead(Configurable):
     def sample(self, params: Tensor, generator: Generator | None = None) -> Tensor:
         """Return pixels, (..., channels), drawn one channel after the other."""
         self.check(params)
-        weights, means, scales, coefficients = self.split(accurate(params))
+        weights, means, scales, coefficients = self.split(to_float(params))
         noise = torch.rand(weights.shape[:-1], generator=generator, device=params.device, dtype=weights.dtype)
         most = 1 - torch.finfo(noise.dtype).eps
         chosen = (weights.squeeze(-1) - (-noise.clamp(1e-30, most).log()).log()).argmax(dim=-1, keepdim=True)

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.checks import as_precise, check_vectors, checked, cleared
+from x_transformers.core.checks import check_vectors, checked, match_precision, zero_masked
 from x_transformers.core.modes import at_least_float
 from x_transformers.features.norms import BiasedLayerNorm
-from x_transformers.flags import Configurable, a_mapping, boolean, count, none, positive, size, warn_once
+from x_transformers.flags import Configurable, boolean, count, mapping, none, positive, size, warn_once
 from x_transformers.x_transformers import CrossAttender, Encoder
 
 __all__ = ['Perceiver', 'PerceiverIO', 'fourier_positions']
@@ -51,7 +51,7 @@ class Reading(nn.Module):
         self.block = CrossAttender(**sizes)
 
     def forward(self, x: Tensor, context: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self.block(x, context=self.norm(cleared(context, mask)), context_mask=mask)
+        return self.block(x, context=self.norm(zero_masked(context, mask)), context_mask=mask)
 
 
 class Reads:
@@ -89,7 +89,7 @@ class Reads:
             raise ValueError(f'`x` got {got}, it must be ({wanted})')
         if not x.is_floating_point():
             raise TypeError(f'`x` got {x.dtype}, it must be floating point')
-        x, axes = as_precise(x, self), x.shape[1:-1]
+        x, axes = match_precision(x, self), x.shape[1:-1]
         if mask is not None:
             if mask.dtype != torch.bool or mask.shape != x.shape[:-1]:
                 got = f'{mask.dtype} of shape {tuple(mask.shape)}'
@@ -136,8 +136,8 @@ class Perceiver(Reads, Configurable):
         ] = 64,
         max_freq: Annotated[float, 'twice the maximum frequency of the Fourier features', positive] = 10.0,
         num_classes: Annotated[int | None, 'number of classes; None to return the latents', size | none] = None,
-        cross_kwargs: Annotated[dict | None, 'additional arguments of the CrossAttender', a_mapping | none] = None,
-        self_kwargs: Annotated[dict | None, 'additional arguments of the Encoder', a_mapping | none] = None,
+        cross_kwargs: Annotated[dict | None, 'additional arguments of the CrossAttender', mapping | none] = None,
+        self_kwargs: Annotated[dict | None, 'additional arguments of the Encoder', mapping | none] = None,
     ) -> None:
         super().__init__()
         self.open(input_channels, input_axis, num_latents, dim, num_freq_bands, max_freq)
@@ -198,8 +198,8 @@ class PerceiverIO(Reads, Configurable):
             int | None, 'number of Fourier frequency bands of the positions; None for no positions', count | none
         ] = 64,
         max_freq: Annotated[float, 'twice the maximum frequency of the Fourier features', positive] = 10.0,
-        cross_kwargs: Annotated[dict | None, 'additional arguments of both CrossAttenders', a_mapping | none] = None,
-        self_kwargs: Annotated[dict | None, 'additional arguments of the Encoder', a_mapping | none] = None,
+        cross_kwargs: Annotated[dict | None, 'additional arguments of both CrossAttenders', mapping | none] = None,
+        self_kwargs: Annotated[dict | None, 'additional arguments of the Encoder', mapping | none] = None,
     ) -> None:
         super().__init__()
         self.open(input_channels, input_axis, num_latents, dim, num_freq_bands, max_freq)
@@ -226,7 +226,7 @@ class PerceiverIO(Reads, Configurable):
             check_vectors(queries, 'queries', 'b', 'o', self.queries_dim)
             if queries.shape[0] not in (1, x.shape[0]):
                 raise ValueError(f'`queries` got {queries.shape[0]} rows, `x` has {x.shape[0]}')
-            queries = as_precise(queries, self, 'queries')
+            queries = match_precision(queries, self, 'queries')
         x, mask = self.entries(x, mask)
         z = self.cross[0](self.latents.expand(x.shape[0], -1, -1), x, mask)
         for step in range(self.depth):

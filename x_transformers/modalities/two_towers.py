@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import checked
-from x_transformers.core.modes import accurate
+from x_transformers.core.modes import to_float
 from x_transformers.features.embeddings import mean_of_real
 from x_transformers.features.norms import l2norm
-from x_transformers.features.readouts import place_of, token_of
+from x_transformers.features.readouts import get_place, get_token
 from x_transformers.flags import (
     ConfigError,
     Configurable,
-    an_instance,
     boolean,
+    instance_of,
     integer,
     none,
     number,
@@ -53,10 +53,10 @@ class TwoTowers(Configurable):
     def __init__(
         self,
         image: Annotated[
-            nn.Module, 'model from images to vectors (b, d), such as ViTransformerWrapper', an_instance(nn.Module)
+            nn.Module, 'model from images to vectors (b, d), such as ViTransformerWrapper', instance_of(nn.Module)
         ],
         text: Annotated[
-            nn.Module, 'model from ids to vectors (b, d), or (b, n, d) with `text_pool`', an_instance(nn.Module)
+            nn.Module, 'model from ids to vectors (b, d), or (b, n, d) with `text_pool`', instance_of(nn.Module)
         ],
         *,
         text_pool: Annotated[
@@ -93,7 +93,7 @@ class TwoTowers(Configurable):
             warn_once('`project_bias` has no effect unless `dim_shared` is set')
         self.image, self.text, self.text_pool, self.eos_id, self.loss = image, text, text_pool, eos_id, loss
         pools = text_pool in ('first', 'eos') and hasattr(text, 'attn_layers')
-        self.instead = token_of(text_pool, text.attn_layers, "`text_pool='first'`")[1] if pools else 'first'
+        self.instead = get_token(text_pool, text.attn_layers, "`text_pool='first'`")[1] if pools else 'first'
 
         def projection(tower: nn.Module, projects: bool, name: str, width: int | None) -> nn.Module:
             if dim_shared is None or not projects:
@@ -111,7 +111,7 @@ class TwoTowers(Configurable):
     @checked
     def of_images(self, images: Tensor, **inputs: Any) -> Tensor:
         """Return vectors of length 1, (b, d)."""
-        return l2norm(self.to_image(pooled(self.image(images, **inputs), 'image')))
+        return l2norm(self.to_image(pool_tokens(self.image(images, **inputs), 'image')))
 
     @checked
     def of_texts(self, texts: Tensor, mask: Tensor | None = None, **inputs: Any) -> Tensor:
@@ -119,7 +119,7 @@ class TwoTowers(Configurable):
         real = real_tokens(texts, mask, start=inputs.get('seq_start_pos'))
         inputs = inputs if real is None else {**inputs, 'mask': real}
         x = self.text(texts, **inputs)
-        return l2norm(self.to_text(pooled(self.token_of(x, texts, real), 'text')))
+        return l2norm(self.to_text(pool_tokens(self.token_of(x, texts, real), 'text')))
 
     def token_of(self, x: Tensor, texts: Tensor, mask: Tensor | None) -> Tensor:
         """Return the pooled vector of each text: one token, their mean, or the pooler of the model, (b, n, d) -> (b,
@@ -131,7 +131,7 @@ class TwoTowers(Configurable):
             raise ValueError(f'`text` gave vectors of shape {tuple(x.shape)}, `text_pool` needs b n d')
         if self.text_pool == 'mean':
             return mean_of_real(x, mask)
-        places = place_of(self.text_pool, texts, mask, self.eos_id, self.instead)
+        places = get_place(self.text_pool, texts, mask, self.eos_id, self.instead)
         return x[torch.arange(x.shape[0], device=x.device), places]
 
     def factor(self) -> Tensor:
@@ -160,10 +160,10 @@ class TwoTowers(Configurable):
         if u.shape[0] != v.shape[0]:
             raise ValueError(f'`texts` got {v.shape[0]} texts for {u.shape[0]} images: the loss is one of pairs')
         there = None if real is None else real.any(dim=-1)
-        return aux.added_to(LOSSES[self.loss](accurate(logits), there))
+        return aux.added_to(LOSSES[self.loss](to_float(logits), there))
 
 
-def pooled(x: Tensor, name: str) -> Tensor:
+def pool_tokens(x: Tensor, name: str) -> Tensor:
     if x.ndim != 2:
         raise ValueError(f'`{name}` gave vectors of shape {tuple(x.shape)}, it must pool them to b d')
     return x

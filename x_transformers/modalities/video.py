@@ -9,10 +9,10 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
-from x_transformers.core.checks import as_precise, checked
+from x_transformers.core.checks import checked, match_precision
 from x_transformers.core.modes import maps_apart
-from x_transformers.features.hybrid import folded, unfolded
-from x_transformers.flags import Check, ConfigError, Configurable, a_mapping, none, size
+from x_transformers.features.hybrid import fold_axis, unfold_axis
+from x_transformers.flags import Check, ConfigError, Configurable, mapping, none, size
 from x_transformers.flags.checks import Maybe
 from x_transformers.modalities.vit import an_image_size
 from x_transformers.x_transformers import Decoder, Encoder
@@ -58,10 +58,8 @@ class FactorizedVideoEncoder(Configurable):
         ] = 128,
         max_frames: Annotated[int, 'maximum number of token frames', size] = 64,
         heads: Annotated[int, 'number of attention heads of both stacks', size] = 8,
-        spatial_kwargs: Annotated[dict | None, 'additional arguments of the spatial Encoder', a_mapping | none] = None,
-        temporal_kwargs: Annotated[
-            dict | None, 'additional arguments of the temporal Decoder', a_mapping | none
-        ] = None,
+        spatial_kwargs: Annotated[dict | None, 'additional arguments of the spatial Encoder', mapping | none] = None,
+        temporal_kwargs: Annotated[dict | None, 'additional arguments of the temporal Decoder', mapping | none] = None,
     ) -> None:
         super().__init__()
         image_size = (image_size, image_size) if size.test(image_size) else tuple(image_size)
@@ -98,7 +96,7 @@ class FactorizedVideoEncoder(Configurable):
         count = first + (video.shape[2] - first) // p + (0 if first else cache.frames)
         if count > self.max_frames:
             raise ValueError(f'`video` makes {count} token frames, more than `max_frames`, {self.max_frames}')
-        return as_precise(video, self, 'video')
+        return match_precision(video, self, 'video')
 
     def patches(self, video: Tensor, first: bool) -> Tensor:
         """Return vectors of patches (b, t, h w, d), the first frame separately, if it is given."""
@@ -129,6 +127,6 @@ class FactorizedVideoEncoder(Configurable):
         x = (x + self.temporal_pos[seen : seen + t].unsqueeze(1)).flatten(1, 2)
         given: dict[str, Any] = {} if cache is None else dict(cache=cache.temporal, input_not_include_cache=True)
         with maps_apart(not return_cache):
-            out, left = self.temporal(folded(x, places), return_hiddens=True, **given)
-        out = unfolded(out, places, t * places).unflatten(1, (t, places))
+            out, left = self.temporal(fold_axis(x, places), return_hiddens=True, **given)
+        out = unfold_axis(out, places, t * places).unflatten(1, (t, places))
         return (out, VideoCache(left, seen + t)) if return_cache else out

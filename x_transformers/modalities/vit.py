@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.checks import as_precise, checked
-from x_transformers.core.modes import accurate
+from x_transformers.core.checks import checked, match_precision
+from x_transformers.core.modes import to_float
 from x_transformers.core.nets import check_reads_front
 from x_transformers.core.own_modules import a_stack, known_stack, run_stack
 from x_transformers.features.embeddings import hands_on_positions
@@ -24,9 +24,9 @@ from x_transformers.flags import (
     Check,
     ConfigError,
     Configurable,
-    a_mapping,
     boolean,
     count,
+    mapping,
     none,
     one_of,
     positive,
@@ -56,7 +56,7 @@ Pooling = Annotated[
     one_of(*POOLS) | none,
 ]
 Options = Annotated[
-    dict | None, "keywords of `pool='attention'`: `attn_` of its attention, `ff_` of its feedforward", a_mapping | none
+    dict | None, "keywords of `pool='attention'`: `attn_` of its attention, `ff_` of its feedforward", mapping | none
 ]
 
 
@@ -65,7 +65,7 @@ def sides(length: Any) -> tuple[int, int]:
     return (length, length) if size.test(length) else tuple(length)
 
 
-def by(lengths: tuple[int, int], always: bool = False) -> str:
+def scale_by(lengths: tuple[int, int], always: bool = False) -> str:
     """Return a height and a width as text, once if they are equal."""
     return f'{lengths[0]} x {lengths[1]}' if always or lengths[0] != lengths[1] else str(lengths[0])
 
@@ -117,7 +117,7 @@ class ViTransformerWrapper(Configurable):
             bool, 'normalize the pooled embedding, with the kind of norm of the stack', boolean
         ] = False,
         pooler: Annotated[
-            dict | None, 'dict that describes a layer after pooling: `dim`, `activation`, `bias`', a_mapping | none
+            dict | None, 'dict that describes a layer after pooling: `dim`, `activation`, `bias`', mapping | none
         ] = None,
     ) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ class ViTransformerWrapper(Configurable):
         if return_embeddings and return_logits_and_embeddings:
             raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
         self._check_images(img)
-        img = self._crop(as_precise(img, self, 'img'))
+        img = self._crop(match_precision(img, self, 'img'))
         x = self._embed_patches(img, hidden_patches)
         apart = self._stack_inputs(img, x.shape[1])
         if return_hiddens:
@@ -221,10 +221,10 @@ class ViTransformerWrapper(Configurable):
             how = 'of at least' if self.crop_to_patches else 'in multiples of'
             raise ValueError(
                 f'`img` got shape {tuple(img.shape)}, '
-                f'it must be (b, {self.channels}, height, width) {how} {by(self.patch)} pixels'
+                f'it must be (b, {self.channels}, height, width) {how} {scale_by(self.patch)} pixels'
             )
         if self.interpolate_pos_emb is None and (height // down > rows or width // across > columns):
-            most = by(sides(self.image_size), always=True)
+            most = scale_by(sides(self.image_size), always=True)
             raise ValueError(f'`img` got {height} x {width} pixels, at most {most} have positions')
 
     def _crop(self, img: Tensor) -> Tensor:
@@ -303,7 +303,7 @@ class ViTransformerWrapper(Configurable):
             return torch.cat((table[:, :prefix], part), dim=1) if prefix else part
         if (rows, columns) == (height, width):
             return table
-        grid = rearrange(accurate(table[:, prefix:]), '1 (h w) d -> 1 d h w', h=height)
+        grid = rearrange(to_float(table[:, prefix:]), '1 (h w) d -> 1 d h w', h=height)
         smooth = RESAMPLED[self.interpolate_pos_emb]
         grid = F.interpolate(grid, (rows, columns), mode='bicubic', align_corners=False, antialias=smooth)
         return torch.cat((table[:, :prefix], rearrange(grid.to(table.dtype), '1 d h w -> 1 (h w) d')), dim=1)

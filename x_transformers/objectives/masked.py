@@ -10,14 +10,14 @@ import torch
 from torch import Generator, Tensor, nn
 
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import can_look, check_documents, check_ids, checked
+from x_transformers.core.checks import can_read_values, check_documents, check_ids, checked
 from x_transformers.core.nets import check_every_place, check_sees_both_sides, refuse_own
 from x_transformers.flags import (
     Check,
     ConfigError,
     Configurable,
-    an_instance,
     count,
+    instance_of,
     is_int,
     is_number,
     none,
@@ -26,8 +26,8 @@ from x_transformers.flags import (
 )
 from x_transformers.training.items import share_of_items
 from x_transformers.training.losses import real_tokens
-from x_transformers.training.masking import IGNORED, chosen_spans, chosen_tokens, chosen_words, drawn, share_of
-from x_transformers.training.token_loss import Terms, later, mean_token_loss
+from x_transformers.training.masking import IGNORED, chosen_spans, chosen_tokens, chosen_words, draw_mask, get_share
+from x_transformers.training.token_loss import Terms, mean_token_loss, read_logits_later
 
 __all__ = ['HiddenTokens', 'MLMWrapper']
 
@@ -96,18 +96,18 @@ class Hiding:
         read = dict(inputs or {})
         documents = read.pop('document_ids', None)
         refuse_own(read, 'the loss', SET_BY_LOSS)
-        real = real_tokens(x, mask, start=read.get('seq_start_pos'))
+        token_mask = real_tokens(x, mask, start=read.get('seq_start_pos'))
         if self.pad_token_id is not None:
-            real = x != self.pad_token_id if real is None else real & (x != self.pad_token_id)
-        read |= {} if real is None else {'mask': real}
+            token_mask = x != self.pad_token_id if token_mask is None else token_mask & (x != self.pad_token_id)
+        read |= {} if token_mask is None else {'mask': token_mask}
         read |= {} if documents is None else {'document_ids': check_documents(documents, x)}
-        maskable = torch.ones_like(x, dtype=torch.bool) if real is None else real
+        maskable = torch.ones_like(x, dtype=torch.bool) if token_mask is None else token_mask
         for one in self.ignore_token_ids:
             maskable = maskable & (x != one)
-        if can_look(maskable) and not bool(maskable.any(dim=-1).all()):
+        if can_read_values(maskable) and not bool(maskable.any(dim=-1).all()):
             warn_once('a row has no token that may be hidden, it is left out of the loss of masked tokens')
         chosen = self.choose(maskable, word_ids, documents, generator)
-        places = (~chosen).byte().argsort(dim=-1, stable=True)[:, : share_of(x.shape[1], self.mask_prob)]
+        places = (~chosen).byte().argsort(dim=-1, stable=True)[:, : get_share(x.shape[1], self.mask_prob)]
         labels = x.gather(1, places).masked_fill(~chosen.gather(1, places), IGNORED)
         return HiddenTokens(self.corrupted(x, chosen, generator), chosen, places, labels), read
 
@@ -129,7 +129,7 @@ class Hiding:
 
     def corrupted(self, x: Tensor, chosen: Tensor, generator: Generator | None) -> Tensor:
         """Return `x` with the chosen tokens replaced."""
-        kind = drawn(x, generator)
+        kind = draw_mask(x, generator)
         if self.random_token_prob > 0:
             classes: Any = self.num_tokens
             others = torch.randint(0, classes, x.shape, device=x.device, generator=generator)
@@ -137,7 +137,7 @@ class Hiding:
         return x.masked_fill(chosen & (kind < self.replace_prob), self.mask_token_id)
 
 
-def resized(hiding: Hiding, old: int, new: int) -> Hiding:
+def resize_head(hiding: Hiding, old: int, new: int) -> Hiding:
     """Return how tokens are hidden in a vocabulary of another size, which random tokens are drawn from."""
     drawn_from = new if hiding.num_tokens in (None, old) else min(hiding.num_tokens, new)
     return replace(hiding, vocabulary=new, num_tokens=drawn_from)
@@ -159,7 +159,7 @@ class MLMWrapper(Configurable):
     def __init__(
         self,
         net: Annotated[
-            nn.Module, 'model of tokens, such as TransformerWrapper around an Encoder', an_instance(nn.Module)
+            nn.Module, 'model of tokens, such as TransformerWrapper around an Encoder', instance_of(nn.Module)
         ],
         mask_token_id: Annotated[int, 'id of the mask token, in the vocabulary', count],
         pad_token_id: Annotated[int | None, 'id of the padding token, which is never masked', count | none],
@@ -228,7 +228,7 @@ class MLMWrapper(Configurable):
         """
         hidden, read = self.hide(x, mask, word_ids, generator, kwargs)
         with AuxLosses() as aux:
-            outputs = self.net(hidden.ids, **read, **({} if return_outputs else later(self.net)))
+            outputs = self.net(hidden.ids, **read, **({} if return_outputs else read_logits_later(self.net)))
         outputs = hidden.of(outputs)
         share = share_of_items(hidden.labels != IGNORED, num_items_in_batch)
         of_items = {} if num_items_in_batch is None else {'num_items': num_items_in_batch}
@@ -236,7 +236,7 @@ class MLMWrapper(Configurable):
         return (loss, (outputs, hidden)) if return_outputs else loss
 
     def resize_own_tokens(self, old: int, new: int) -> None:
-        self.hiding = resized(self.hiding, old, new)
+        self.hiding = resize_head(self.hiding, old, new)
 
     def hide(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[HiddenTokens, dict[str, Any]]:
         """Hide tokens of `x` (b n); also what the net is called with beside them."""

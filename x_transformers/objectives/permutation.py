@@ -10,16 +10,16 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import a_tensor, as_mask, check_ids, check_range, checked
+from x_transformers.core.checks import as_mask, check_ids, check_range, check_tensor, checked
 from x_transformers.core.nets import check_every_place, refuse_own
-from x_transformers.flags import Check, ConfigError, Configurable, an_instance, count, is_number, none, size
-from x_transformers.generation.choice import Choice, GenerationHistory
-from x_transformers.generation.engine import evaluating
+from x_transformers.flags import Check, ConfigError, Configurable, count, instance_of, is_number, none, size
+from x_transformers.generation.choice import GenerationHistory, TokenSampler
+from x_transformers.generation.engine import eval_modules
 from x_transformers.generation.failures import FailedRows
-from x_transformers.generation.sampling import without_token
+from x_transformers.generation.sampling import mask_token
 from x_transformers.training.items import share_of_items
-from x_transformers.training.masking import IGNORED, chosen_tokens, random_rank, ranked, share_of
-from x_transformers.training.token_loss import Terms, later, mean_token_loss
+from x_transformers.training.masking import IGNORED, chosen_tokens, get_share, random_rank, rank_tokens
+from x_transformers.training.token_loss import Terms, mean_token_loss, read_logits_later
 
 __all__ = ['PermutationLMWrapper', 'PredictionOrder']
 
@@ -65,7 +65,7 @@ class PermutationLMWrapper(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'model of tokens around an Encoder(two_stream=True)', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'model of tokens around an Encoder(two_stream=True)', instance_of(nn.Module)],
         predict_frac: Annotated[float, 'fraction of the tokens of a sequence that are predicted', share] = 1 / 6,
         perm_len: Annotated[
             int | None,
@@ -115,13 +115,13 @@ class PermutationLMWrapper(Configurable):
         """
         x = check_ids(x, least=1, num_tokens=getattr(self.net, 'num_tokens', None))
         refuse_own(kwargs, 'the loss', SET_BY_WRAPPER)
-        real = self.real(x, mask)
-        order = self.order(x, real, ranks, generator)
-        options = {} if return_outputs else later(self.net)
+        token_mask = self.real(x, mask)
+        order = self.order(x, token_mask, ranks, generator)
+        options = {} if return_outputs else read_logits_later(self.net)
         if return_mems and not getattr(self.net, 'max_mem_len', 0):
             raise ValueError('`return_mems` needs `max_mem_len` of the net')
         with AuxLosses() as aux:
-            out = self.predict(x, order, real, mems=mems, return_mems=return_mems, **options, **kwargs)
+            out = self.predict(x, order, token_mask, mems=mems, return_mems=return_mems, **options, **kwargs)
         logits, new = out if return_mems else (out, None)
         is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
         terms = Terms(IGNORED, is_log_prob=is_log_prob, num_items=num_items_in_batch)
@@ -131,10 +131,10 @@ class PermutationLMWrapper(Configurable):
         return loss if len(found) == 1 else tuple(found)
 
     def real(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
-        real = as_mask(mask, 'mask', *x.shape, like=x)
+        token_mask = as_mask(mask, 'mask', *x.shape, like=x)
         if self.pad_token_id is None:
-            return real
-        return x != self.pad_token_id if real is None else real & (x != self.pad_token_id)
+            return token_mask
+        return x != self.pad_token_id if token_mask is None else token_mask & (x != self.pad_token_id)
 
     def order(
         self, x: Tensor, real: Tensor | None = None, ranks: Tensor | None = None, generator: Generator | None = None
@@ -145,7 +145,7 @@ class PermutationLMWrapper(Configurable):
             ranks = self.drawn(real, generator)
             count = self.count(x.shape[1])
         else:
-            if a_tensor(ranks, 'ranks').shape != x.shape or ranks.is_floating_point():
+            if check_tensor(ranks, 'ranks').shape != x.shape or ranks.is_floating_point():
                 got = f'{ranks.dtype} of shape {tuple(ranks.shape)}'
                 raise ValueError(f'`ranks` got {got}, it must be whole numbers {tuple(x.shape)}')
             check_range(ranks, 'ranks', -1, None, 'ranks')
@@ -161,7 +161,7 @@ class PermutationLMWrapper(Configurable):
 
     def count(self, n: int) -> int:
         """Return the number of predicted tokens of a sequence of n without padding."""
-        total: Any = sum(share_of(piece, self.predict_frac) for piece in self.pieces(n))
+        total: Any = sum(get_share(piece, self.predict_frac) for piece in self.pieces(n))
         return total
 
     def drawn(self, real: Tensor, generator: Generator | None) -> Tensor:
@@ -182,10 +182,10 @@ class PermutationLMWrapper(Configurable):
         for name in PER_TOKEN:
             given = inputs.get(name)
             if given is not None:
-                inputs[name] = of_both(given, name, places)
+                inputs[name] = concat_both(given, name, places)
         if inputs.get('embed_ids') is not None:
-            inputs['embed_ids'] = {n: of_both(t, f'embed_ids[{n}]', places) for n, t in inputs['embed_ids'].items()}
-        mask = {} if real is None else {'mask': of_both(real, 'mask', places)}
+            inputs['embed_ids'] = {n: concat_both(t, f'embed_ids[{n}]', places) for n, t in inputs['embed_ids'].items()}
+        mask = {} if real is None else {'mask': concat_both(real, 'mask', places)}
         mems = inputs.pop('mems', None)
         mems = {} if mems is None else {'mems': mems}
         of_streams = dict(stream_ranks=order.ranks, stream_at=places, logits_to_keep=places.shape[1])
@@ -219,25 +219,29 @@ class PermutationLMWrapper(Configurable):
         raises                   ValueError or TypeError for inputs of another shape or kind
         """
         kwargs |= dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
-        choice = Choice.taken_from({name: kwargs.pop(name) for name in CHOOSING if name in kwargs}, generator=generator)
+        choice = TokenSampler.taken_from(
+            {name: kwargs.pop(name) for name in CHOOSING if name in kwargs}, generator=generator
+        )
         x = check_ids(x, least=1, num_tokens=getattr(self.net, 'num_tokens', None))
         refuse_own(kwargs, '`infill`', SET_BY_WRAPPER)
         never, failed = -1 if self.pad_token_id is None else self.pad_token_id, FailedRows()
-        real = self.real(x, mask)
+        token_mask = self.real(x, mask)
         missing = as_mask(missing, 'missing', *x.shape, like=x)
-        missing = missing if real is None else missing & real
+        missing = missing if token_mask is None else missing & token_mask
         if ranks is not None and ranks.shape != x.shape:
             raise ValueError(f'`ranks` got shape {tuple(ranks.shape)}, it must be {tuple(x.shape)}')
         place = torch.arange(x.shape[1], device=x.device).expand_as(x)
         behind = torch.iinfo(torch.int64).max
-        order = ranked((place if ranks is None else ranks.long()).masked_fill(~missing, behind))
+        order = rank_tokens((place if ranks is None else ranks.long()).masked_fill(~missing, behind))
         x, known = x.masked_fill(missing, 0), order.masked_fill(~missing, -1)
-        with evaluating(list(self.modules())):
+        with eval_modules(list(self.modules())):
             for step in range(int(missing.sum(dim=-1).max()) if len(x) else 0):
                 at = (order == step).byte().argmax(dim=-1, keepdim=True)
-                logits = self.predict(x, PredictionOrder(known, at, at), real, **kwargs)[:, -1]
-                history = GenerationHistory(x, x.shape[1], mask=known < step if real is None else (known < step) & real)
-                tokens, largest = choice.draw(choice.weigh(without_token(logits, never), history))
+                logits = self.predict(x, PredictionOrder(known, at, at), token_mask, **kwargs)[:, -1]
+                history = GenerationHistory(
+                    x, x.shape[1], mask=known < step if token_mask is None else (known < step) & token_mask
+                )
+                tokens, largest = choice.draw(choice.process_logits(mask_token(logits, never), history))
                 here = (order == step) & missing
                 failed.add(largest, ignored=~here.any(dim=-1))
                 x = torch.where(here, tokens.view(-1, 1), x)
@@ -245,16 +249,16 @@ class PermutationLMWrapper(Configurable):
         return x
 
 
-# options of `Choice` that do not depend on the order of tokens
+# options of `TokenSampler` that do not depend on the order of tokens
 CHOOSING = (
     'temperature', 'filter_logits_fn', 'filter_kwargs', 'logit_bias', 'banned_tokens', 'allowed_tokens',
     'repetition_penalty',
 )  # fmt: skip
 
 
-def of_both(t: Tensor, name: str, places: Tensor) -> Tensor:
+def concat_both(t: Tensor, name: str, places: Tensor) -> Tensor:
     """Return values of tokens, (n, ...) or (b, n, ...), with a copy for the query stream appended."""
-    t = a_tensor(t, name)
+    t = check_tensor(t, name)
     t = t.expand(places.shape[0], *t.shape[-1:]) if t.ndim == 1 else t
     index = places.view(*places.shape, *[1] * (t.ndim - 2)).expand(*places.shape, *t.shape[2:])
     return torch.cat((t, t.gather(1, index)), dim=1)

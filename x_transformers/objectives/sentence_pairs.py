@@ -11,13 +11,13 @@ import torch
 from torch import Generator, Tensor, nn
 
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import can_look, check_range, checked
-from x_transformers.features.readouts import place_of
-from x_transformers.flags import ConfigError, Configurable, a_mapping, an_instance, boolean, is_int, shown
-from x_transformers.objectives.masked import MLMWrapper, loss_of_hidden, resized
+from x_transformers.core.checks import can_read_values, check_range, checked
+from x_transformers.features.readouts import get_place
+from x_transformers.flags import ConfigError, Configurable, boolean, format_value, instance_of, is_int, mapping
+from x_transformers.objectives.masked import MLMWrapper, loss_of_hidden, resize_head
 from x_transformers.training.items import share_of_items
 from x_transformers.training.masking import IGNORED
-from x_transformers.training.token_loss import later, next_token_loss
+from x_transformers.training.token_loss import next_token_loss, read_logits_later
 
 __all__ = ['BertPretrainWrapper', 'PairBatch', 'SentencePair', 'make_nsp_pairs', 'make_sop_pairs', 'pack_pairs']
 
@@ -114,10 +114,10 @@ def pack_pairs(
     if not pairs:
         raise ValueError('`pairs` got none, there must be one at least')
     if max_len is not None and not (is_int(max_len) and max_len >= 5):
-        raise ValueError(f'`max_len` got {shown(max_len)}, it must be an integer of at least 5')
+        raise ValueError(f'`max_len` got {format_value(max_len)}, it must be an integer of at least 5')
     ids, types = [], []
     for first, second, _ in pairs:
-        first, second = cut(first, second, None if max_len is None else max_len - 3)
+        first, second = cut_pair(first, second, None if max_len is None else max_len - 3)
         ids.append([cls_id, *first, sep_id, *second, sep_id])
         types.append([0] * (len(first) + 2) + [1] * (len(second) + 1))
     n = max(map(len, ids))
@@ -128,7 +128,7 @@ def pack_pairs(
     return PairBatch(padded, kinds, mask, torch.tensor([pair.label for pair in pairs]))
 
 
-def cut(first: Sequence[int], second: Sequence[int], room: int | None) -> tuple[Sequence[int], Sequence[int]]:
+def cut_pair(first: Sequence[int], second: Sequence[int], room: int | None) -> tuple[Sequence[int], Sequence[int]]:
     """Return two sentences, with the longer one cut until both fit; the first, if they are equally long."""
     over = 0 if room is None else max(len(first) + len(second) - room, 0)
     for _ in range(over):
@@ -153,9 +153,9 @@ class BertPretrainWrapper(Configurable):
     def __init__(
         self,
         net: Annotated[
-            nn.Module, 'model of tokens, such as TransformerWrapper around an Encoder', an_instance(nn.Module)
+            nn.Module, 'model of tokens, such as TransformerWrapper around an Encoder', instance_of(nn.Module)
         ],
-        mlm: Annotated[Mapping[str, Any], 'keyword arguments of `MLMWrapper`', a_mapping],
+        mlm: Annotated[Mapping[str, Any], 'keyword arguments of `MLMWrapper`', mapping],
         nsp: Annotated[bool, 'also train next sentence prediction', boolean] = True,
     ) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class BertPretrainWrapper(Configurable):
         hidden, read = self.hiding.hide(x, mask, word_ids, generator, kwargs)
         if (labels is not None) != self.nsp:
             raise ValueError(f'`labels` {"are missing" if self.nsp else "were given"}, `nsp` is {self.nsp}')
-        asked = {} if return_outputs else later(self.net)
+        asked = {} if return_outputs else read_logits_later(self.net)
         if self.nsp:
             asked['return_pooled' if self.net_pools else 'return_logits_and_embeddings'] = True
         with AuxLosses() as aux:
@@ -219,12 +219,12 @@ class BertPretrainWrapper(Configurable):
         return (loss, (outputs, pair_logits, hidden)) if return_outputs else loss
 
     def resize_own_tokens(self, old: int, new: int) -> None:
-        self.hiding = resized(self.hiding, old, new)
+        self.hiding = resize_head(self.hiding, old, new)
 
     def pair_logits(self, beside: Any, ids: Tensor, mask: Tensor | None) -> Tensor:
         """Return logits (b, 2) from the further output of the net: pooled vectors (b, d) or hidden states (b, n, d)."""
         if not self.net_pools:
-            first = place_of('first', ids, mask, None)
+            first = get_place('first', ids, mask, None)
             beside = self.pooler(beside[torch.arange(len(first), device=first.device), first]).tanh()
         return self.to_nsp(beside)
 
@@ -235,6 +235,6 @@ def pair_loss(logits: Tensor, labels: Any, mask: Tensor | None = None) -> Tensor
         raise ValueError(f'`labels` got shape {tuple(labels.shape)}, it must be {tuple(logits.shape[:1])}')
     if labels.is_floating_point() or labels.is_complex():
         raise TypeError(f'`labels` got {labels.dtype}, they must be whole numbers')
-    check_range(labels[labels != IGNORED] if can_look(labels) else labels, 'labels', 0, 1, 'labels')
+    check_range(labels[labels != IGNORED] if can_read_values(labels) else labels, 'labels', 0, 1, 'labels')
     known = labels if mask is None else labels.masked_fill(~mask.any(dim=-1), IGNORED)
     return next_token_loss(logits, known.long(), ignore_index=IGNORED)

@@ -9,14 +9,14 @@ import torch
 from torch import Generator, Tensor, nn
 
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_ids, check_lengths, checked, within
+from x_transformers.core.checks import check_ids, check_lengths, checked, mask_from_lengths
 from x_transformers.flags import (
     Check,
     ConfigError,
     Configurable,
-    an_instance,
     boolean,
     count,
+    instance_of,
     integer,
     is_number,
     none,
@@ -60,7 +60,7 @@ def composition(total: Tensor, parts: Tensor, generator: Generator | None) -> Te
     cut = (rank < parts.unsqueeze(-1) - 1).long()
     of_unit = torch.nn.functional.pad(cut.cumsum(dim=-1)[:, :-1], (1, 0))
     sizes = torch.zeros(len(total), int(parts.max()), dtype=torch.long, device=total.device)
-    return sizes.scatter_add(1, of_unit, within(total, width).long())
+    return sizes.scatter_add(1, of_unit, mask_from_lengths(total, width).long())
 
 
 def noise_spans(lens: Tensor, noise: Tensor, spans: Tensor, width: int, generator: Generator | None) -> Tensor:
@@ -70,15 +70,15 @@ def noise_spans(lens: Tensor, noise: Tensor, spans: Tensor, width: int, generato
     ends = torch.stack((kept, taken), dim=-1).flatten(1).cumsum(dim=-1)
     place = torch.arange(width, device=lens.device).expand(len(lens), -1).contiguous()
     part = torch.searchsorted(ends, place, right=True)
-    return torch.where((part % 2 == 1) & within(lens, width), part // 2 + 1, 0)
+    return torch.where((part % 2 == 1) & mask_from_lengths(lens, width), part // 2 + 1, 0)
 
 
-def placed(rows: int, lens: Tensor, fill: int, *values: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+def place_spans(rows: int, lens: Tensor, fill: int, *values: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     """Return sequences padded to the longest, with values (b, n) from a mask (b, n) at the given positions (b, n)."""
     width = int(lens.max())
     out = torch.full((rows, width + 1), fill, dtype=torch.long, device=lens.device)
-    for value, real, place in values:
-        out.scatter_(1, place.masked_fill(~real, width), value.expand(place.shape))
+    for value, token_mask, place in values:
+        out.scatter_(1, place.masked_fill(~token_mask, width), value.expand(place.shape))
     return out[:, :width]
 
 
@@ -134,26 +134,26 @@ class Corruption(Configurable):
         noise, spans = spans_of(lens, density.to(lens.device), mean_span.to(lens.device))
         self.check(tokens, lens, spans)
         span = noise_spans(lens, noise, spans, n, generator)
-        taken, real = span > 0, within(lens, n)
+        taken, token_mask = span > 0, mask_from_lengths(lens, n)
         first = taken & (span != torch.nn.functional.pad(span[:, :-1], (1, 0)))
         sentinel = self.sentinel_start + 1 - span
         in_lens, out_lens = self.lengths(noise, spans, lens, modes)
 
-        read = real & (~taken | first)
+        read = token_mask & (~taken | first)
         at = read.long().cumsum(dim=-1) - 1 + (modes is not None)
         start = torch.zeros_like(lens).unsqueeze(-1)
         one, eos = torch.ones_like(start, dtype=torch.bool), torch.full_like(start, self.eos_id)
         values = [(torch.where(first, sentinel, tokens), read, at), (eos, one, in_lens.unsqueeze(-1) - 1)]
         if modes is not None:
             values.append((modes.to(lens.device).unsqueeze(-1), one, start))
-        inputs = placed(b, in_lens, self.pad_id, *values)
+        inputs = place_spans(b, in_lens, self.pad_id, *values)
 
         at = taken.long().cumsum(dim=-1) - 1 + span
         said = [(tokens, taken, at), (sentinel, first, at - 1), (eos, one, out_lens.unsqueeze(-1) - 1)]
         if self.final_sentinel:
             last = self.sentinel_start - spans.unsqueeze(-1)
             said.append((last, one, out_lens.unsqueeze(-1) - 2))
-        return inputs, in_lens, placed(b, out_lens, IGNORED, *said)
+        return inputs, in_lens, place_spans(b, out_lens, IGNORED, *said)
 
     def check(self, tokens: Tensor, lens: Tensor, spans: Tensor) -> None:
         used = spans + self.final_sentinel
@@ -162,7 +162,7 @@ class Corruption(Configurable):
                 f'`tokens` got a row for {int(used.max())} sentinels, there are {self.num_sentinels}: take shorter '
                 'rows, longer spans, or more sentinels'
             )
-        highest = tokens.masked_fill(~within(lens, tokens.shape[1]), 0).amax(dim=-1)
+        highest = tokens.masked_fill(~mask_from_lengths(lens, tokens.shape[1]), 0).amax(dim=-1)
         if bool((highest > self.sentinel_start - used).any()):
             raise ValueError(
                 f'`tokens` got ids up to {int(highest.max())}, they must be at most '
@@ -311,8 +311,8 @@ class T5PretrainWrapper(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'encoder-decoder, such as XTransformer', an_instance(nn.Module)],
-        corruption: Annotated[Corruption, 'SpanCorruption or UL2Mixture', an_instance(Corruption)],
+        net: Annotated[nn.Module, 'encoder-decoder, such as XTransformer', instance_of(nn.Module)],
+        corruption: Annotated[Corruption, 'SpanCorruption or UL2Mixture', instance_of(Corruption)],
         start_id: Annotated[int, 'id of the start token of the decoder', integer] = 0,
     ) -> None:
         super().__init__()
@@ -346,10 +346,10 @@ class T5PretrainWrapper(Configurable):
         num_items_in_batch   divide the sum of the losses by this number, so that batches add up
         raises            as the corruption
         """
-        inputs, real, targets = self.corruption.with_lengths(tokens, lens, generator)
+        inputs, token_mask, targets = self.corruption.with_lengths(tokens, lens, generator)
         ignored: Any = self.net.decoder.ignore_index
         targets = torch.nn.functional.pad(targets.masked_fill(targets == IGNORED, ignored), (1, 0), value=self.start_id)
         with AuxLosses() as aux:
             given = {} if num_items_in_batch is None else {'num_items_in_batch': num_items_in_batch}
-            loss = self.net(inputs, targets, mask=within(real, inputs.shape[1]), **given)
+            loss = self.net(inputs, targets, mask=mask_from_lengths(token_mask, inputs.shape[1]), **given)
         return aux.added_to(loss, share_of_items(targets[:, 1:] != ignored, num_items_in_batch))

@@ -20,8 +20,8 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from x_transformers.cache import LayerIntermediates
-from x_transformers.core.modes import accurate
-from x_transformers.flags import ConfigError, Configurable, none as nothing, one_of, shown, size
+from x_transformers.core.modes import to_float
+from x_transformers.flags import ConfigError, Configurable, format_value, none as nothing, one_of, size
 from x_transformers.keywords import TTTMetaLearningTargetKLLossKeywords, Unpack
 from x_transformers.x_transformers import Attention, AttentionLayers, Encoder
 
@@ -188,8 +188,8 @@ class TTTMetaLearningTargetKLLoss(Configurable):
 
     def forward(self, intermediates: LayerIntermediates, mask: Tensor | None = None) -> Tensor:
         hidden = intermediates.last_layer_hiddens
-        own = accurate(self.to_prediction(hidden)).log_softmax(dim=-1)
-        target = accurate(self.to_meta_prediction(self.encoder(hidden, mask=mask))).log_softmax(dim=-1)
+        own = to_float(self.to_prediction(hidden)).log_softmax(dim=-1)
+        target = to_float(self.to_meta_prediction(self.encoder(hidden, mask=mask))).log_softmax(dim=-1)
         return (own.exp() * (own - target)).sum(dim=-1)
 
 
@@ -215,7 +215,7 @@ def orthogonal(
     a, b, c = coefs
     tall = t.shape[-2] > t.shape[-1]
     x = t.mT if tall else t
-    exact = accurate(x)
+    exact = to_float(x)
     x = (exact / exact.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)).to(x.dtype)
     for _ in range(steps):
         gram = x @ x.mT
@@ -252,7 +252,7 @@ class InnerStep:
         return param - lr * grad - lr * self.wd * param
 
 
-def root_of(path: Any, roots: Sequence[nn.Module]) -> Any:
+def get_root(path: Any, roots: Sequence[nn.Module]) -> Any:
     """Return the first of `roots` that has a module at a dotted path."""
     for root in roots:
         with suppress(AttributeError):
@@ -263,7 +263,7 @@ def root_of(path: Any, roots: Sequence[nn.Module]) -> Any:
 
 def find(path: Any, roots: Sequence[nn.Module], name: str) -> Any:
     """Return the module at a dotted path, if it can learn at test time."""
-    root = root_of(path, roots)
+    root = get_root(path, roots)
     if root is None:
         raise ConfigError(f'`{name}` got {path!r}, there is no such module in {type(roots[0]).__name__}')
     module = root.get_submodule(path)
@@ -279,7 +279,7 @@ def find(path: Any, roots: Sequence[nn.Module], name: str) -> Any:
 
 def put(path: str, roots: Sequence[nn.Module], module: nn.Module) -> None:
     parent, _, last = path.rpartition('.')
-    setattr(root_of(path, roots).get_submodule(parent), last, module)
+    setattr(get_root(path, roots).get_submodule(parent), last, module)
 
 
 class TestTimeTraining:
@@ -311,7 +311,8 @@ class TestTimeTraining:
             kinds = [{n: tuple(p.shape) for n, p in modules[path].named_parameters()} for path in (source, target)]
             if kinds[0] != kinds[1]:
                 raise ConfigError(
-                    f'`ttt_module_paths` got the pair {(source, target)!r}, whose parameters differ: {shown(kinds)}'
+                    f'`ttt_module_paths` got the pair {(source, target)!r}, whose parameters differ: '
+                    f'{format_value(kinds)}'
                 )
         self.wrappers = {path: TTTModuleWrapper(module) for path, module in modules.items()}
         for path, wrapper in self.wrappers.items():

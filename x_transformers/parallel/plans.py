@@ -16,7 +16,7 @@ from x_transformers.core.branches import KINDS
 from x_transformers.features.biases import PositionBias
 from x_transformers.features.embeddings import DeepEmbeds, TokenEmbedding
 from x_transformers.features.readouts import Heads as SeveralHeads, TiedReadout
-from x_transformers.flags import ConfigError, Feature, shown
+from x_transformers.flags import ConfigError, Feature, format_value
 from x_transformers.flags.declared import PACKAGE
 from x_transformers.parallel.styles import (
     Alike,
@@ -26,7 +26,7 @@ from x_transformers.parallel.styles import (
     ShardedFeedForward,
     ShardedHeads,
     Vocabulary,
-    cuts_of,
+    get_cuts,
 )
 from x_transformers.parallel.views import WHOLE, Lane
 from x_transformers.x_transformers import Attention, AttentionLayers, FeedForward, TransformerWrapper
@@ -60,8 +60,8 @@ def plan(model: nn.Module, sequence: bool = False) -> dict[str, ParallelStyle]:
         raise ValueError('`model` is shared by several devices already')
     refuse_shared(model)
     styles: dict[str, ParallelStyle] = {}
-    lanes = {name: Lane() if sequence else WHOLE for name, m in named(model, AttentionLayers)}
-    lane_of = {id(m): lanes[name] for name, stack in named(model, AttentionLayers) for m in stack.layers.modules()}
+    lanes = {name: Lane() if sequence else WHOLE for name, m in name_plan(model, AttentionLayers)}
+    lane_of = {id(m): lanes[name] for name, stack in name_plan(model, AttentionLayers) for m in stack.layers.modules()}
     for name, module in model.named_modules():
         if isinstance(module, Attention):
             check_attention(module)
@@ -72,20 +72,20 @@ def plan(model: nn.Module, sequence: bool = False) -> dict[str, ParallelStyle]:
         elif isinstance(module, TransformerWrapper):
             if sequence and module.features.find(DeepEmbeds) is not None:
                 raise ConfigError('`ff_deep_embed` does not go with `sequence`: each token has a separate scale')
-            styles |= {f'{name}.{path}' if name else path: style for path, style in of_vocabulary(module).items()}
+            styles |= {f'{name}.{path}' if name else path: style for path, style in shard_vocabulary(module).items()}
         elif isinstance(module, AttentionLayers):
             check(module.features.active, 'stack', sequence)
             if sequence:
                 check_stream(module)
-            styles |= {f'{name}.{path}' if name else path: style for path, style in of_bias(module).items()}
-    styles |= of_tied(model, styles)
+            styles |= {f'{name}.{path}' if name else path: style for path, style in shard_bias(module).items()}
+    styles |= shard_tied(model, styles)
     if sequence:
         styles |= {name: Sequence(lane) for name, lane in lanes.items()}
     own: Any = styles.pop('', None)
     return {**styles, '': Alike(own)}
 
 
-def named(model: nn.Module, kind: type) -> Iterator[tuple[str, Any]]:
+def name_plan(model: nn.Module, kind: type) -> Iterator[tuple[str, Any]]:
     return ((name, module) for name, module in model.named_modules() if isinstance(module, kind))
 
 
@@ -97,7 +97,7 @@ def parallelize(model: nn.Module, mesh: DeviceMesh, sequence: bool = False) -> n
     raises   what `plan` raises; TypeError or ValueError for another mesh
     """
     if not isinstance(mesh, DeviceMesh):
-        raise TypeError(f'`mesh` got {shown(mesh)}, it must be a DeviceMesh')
+        raise TypeError(f'`mesh` got {format_value(mesh)}, it must be a DeviceMesh')
     if mesh.ndim != 1:
         axes = ', '.join(mesh.mesh_dim_names or map(str, range(mesh.ndim)))
         raise ValueError(f'`mesh` got {mesh.ndim} axes, {axes}: give one of them, `mesh[name]`')
@@ -120,10 +120,10 @@ def check(features: Any, level: str, sequence: bool = False) -> None:
     prefix = {'attention': 'attn_', 'feedforward': 'ff_', 'stack': ''}[level]
     for feature in features:
         on = [prefix + name for name, flag in feature.flags.items() if getattr(feature, name) != flag.default]
-        if not (on or feature.is_own) and (feature.flags or level == 'stack'):
+        if not (on or feature.is_user_defined) and (feature.flags or level == 'stack'):
             continue  # off, or what only hands on what the caller gives
         reason = feature.reason('several devices') or (
-            '' if cuts_of(feature) is not None else unknown(feature, level, sequence)
+            '' if get_cuts(feature) is not None else unknown(feature, level, sequence)
         )
         if reason:
             name = next(iter((*on, type(feature).__name__)))
@@ -134,7 +134,7 @@ def unknown(feature: Feature, level: str, sequence: bool) -> str:
     """Return why a feature without a sharding declaration is refused, or '' if it is not."""
     if level != 'stack':
         return UNKNOWN
-    if feature.is_own and 'attended' in feature.runs_at():
+    if feature.is_user_defined and 'on_attention' in feature.runs_at():
         return f'it reads what attention leaves, of which each device has some heads; {UNKNOWN}'
     if not sequence:  # it acts on the stream, that all devices have
         return ''
@@ -144,7 +144,7 @@ def unknown(feature: Feature, level: str, sequence: bool) -> str:
 def is_known(module: nn.Module) -> bool:
     """Return True if the class of a module belongs to the library, or declares how it is sharded."""
     kind = type(module)
-    return kind.__module__.partition('.')[0] == PACKAGE or 'cuts' in vars(kind)
+    return kind.__module__.partition('.')[0] == PACKAGE or 'tp_shards' in vars(kind)
 
 
 def refuse_unknown(modules: Iterable[nn.Module], known: tuple[type[nn.Module], ...], reason: str) -> None:
@@ -192,7 +192,7 @@ def check_feedforward(ff: Any) -> None:
 # the parts
 
 
-def of_vocabulary(net: TransformerWrapper) -> dict[str, ParallelStyle]:
+def shard_vocabulary(net: TransformerWrapper) -> dict[str, ParallelStyle]:
     """Return the styles of the token table and the head, if they are classes of the library or PyTorch."""
     styles: dict[str, ParallelStyle] = {}
     table = net.token_emb.emb if type(net.token_emb) is TokenEmbedding else None
@@ -208,14 +208,14 @@ def of_vocabulary(net: TransformerWrapper) -> dict[str, ParallelStyle]:
     return styles
 
 
-def of_tied(model: nn.Module, styles: dict[str, ParallelStyle]) -> dict[str, ParallelStyle]:
+def shard_tied(model: nn.Module, styles: dict[str, ParallelStyle]) -> dict[str, ParallelStyle]:
     """Return the styles of heads that read a sharded table, wherever they are."""
     cut = {id(module) for name, module in model.named_modules() if isinstance(styles.get(name), Vocabulary)}
-    tied = ((name, module) for name, module in named(model, TiedReadout) if name not in styles)
+    tied = ((name, module) for name, module in name_plan(model, TiedReadout) if name not in styles)
     return {name: Logits() for name, module in tied if id(getattr(module.shared[0], 'emb', None)) in cut}
 
 
-def of_bias(stack: Any) -> dict[str, ParallelStyle]:
+def shard_bias(stack: Any) -> dict[str, ParallelStyle]:
     """Return the style of the position bias shared by all self-attention layers."""
     bias = getattr(stack, 'rel_pos', None)
     if bias is None:
@@ -255,7 +255,7 @@ def shard(model: nn.Module, mesh: DeviceMesh | None = None, **options: Any) -> n
     inner = dict(options)
     if isinstance(options.get('mp_policy'), MixedPrecisionPolicy):
         inner['mp_policy'] = replace(options['mp_policy'], cast_forward_inputs=False)
-    branches = dict.fromkeys(layer[1] for _, stack in named(model, AttentionLayers) for layer in stack.layers)
+    branches = dict.fromkeys(layer[1] for _, stack in name_plan(model, AttentionLayers) for layer in stack.layers)
     for branch in branches:
         fully_shard(branch, mesh=mesh, **inner)
     around = (m for m in model.modules() if isinstance(getattr(m, 'attn_layers', None), AttentionLayers))

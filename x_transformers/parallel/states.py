@@ -51,7 +51,7 @@ class Joined(Tensor):
     def pieces(self) -> Iterator[tuple[tuple[int, ...], Tensor]]:
         """Yield the local pieces: where each begins, and the piece."""
         for number, part in enumerate(self.parts):
-            offsets, piece = here(part)
+            offsets, piece = local_part(part)
             if piece.numel():
                 begin = list(offsets)
                 begin[self.axis] += number * part.shape[self.axis]
@@ -85,7 +85,7 @@ class Joined(Tensor):
     __torch_function__: Any = torch._C._disabled_torch_function_impl
 
 
-def here(t: Tensor) -> tuple[tuple[int, ...], Tensor]:
+def local_part(t: Tensor) -> tuple[tuple[int, ...], Tensor]:
     """Return where the local part of a tensor begins, and the part."""
     if not isinstance(t, DTensor):
         return (0,) * t.ndim, t.detach()
@@ -102,7 +102,7 @@ def full(t: Any) -> Any:
 
 def put(target: Any, whole: Tensor) -> None:
     """Write the local part of a whole tensor into a tensor, in place."""
-    pieces = target.pieces() if isinstance(target, Joined) else [here(target)]
+    pieces = target.pieces() if isinstance(target, Joined) else [local_part(target)]
     for begin, piece in pieces:
         own = tuple(slice(start, start + length) for start, length in zip(begin, piece.shape, strict=True))
         piece.copy_(whole[own])

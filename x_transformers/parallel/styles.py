@@ -21,13 +21,23 @@ from torch.distributed.tensor.parallel import ParallelStyle
 from torch.utils._pytree import tree_map
 
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.intermediates import NoMaps
+from x_transformers.core.intermediates import MissingMaps
 from x_transformers.features.biases import AlibiPositionalBias, PositionBias
 from x_transformers.features.feedforward import GLU
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import ConfigError, Feature
 from x_transformers.flags.checks import Maybe
-from x_transformers.parallel.views import WHOLE, Lane, View, joined, moved, overridden, see, spread, summed
+from x_transformers.parallel.views import (
+    WHOLE,
+    Lane,
+    View,
+    join_shards,
+    move_tensors,
+    override_forward,
+    see,
+    spread,
+    sum_shards,
+)
 from x_transformers.x_transformers import Attention
 
 
@@ -71,12 +81,12 @@ class Alike(Style):
 # attention
 
 
-def cuts_of(feature: Feature) -> dict[str, tuple[int, str]] | None:
+def get_cuts(feature: Feature) -> dict[str, tuple[int, str]] | None:
     """Return the sharding that a feature declares itself: exactly its class, since a subclass may differ."""
-    return feature.cuts if 'cuts' in vars(type(feature)) else None
+    return feature.tp_shards if 'tp_shards' in vars(type(feature)) else None
 
 
-def held(feature: Feature, path: str) -> tuple[nn.Module, str] | None:
+def hold_shard(feature: Feature, path: str) -> tuple[nn.Module, str] | None:
     """Return the module that holds a tensor of a feature, and its name there; None if the feature has none."""
     first, _, rest = path.partition('.')
     inside = feature.stored_as.get(first, first)
@@ -110,8 +120,8 @@ class ShardedHeads(Style):
         if attn.to_out.bias is not None:
             see(attn.to_out, 'bias', View(device_mesh, partial=True, divided=True), self.source)
         for feature in attn.features.active:
-            for path, (axis, of) in (cuts_of(feature) or {}).items():
-                found = held(feature, path)
+            for path, (axis, of) in (get_cuts(feature) or {}).items():
+                found = hold_shard(feature, path)
                 view = of_queries if of == 'heads' else of_keys
                 if found is not None:
                     see(*found, view if view.axis is None else replace(view, axis=axis), self.source)
@@ -126,7 +136,7 @@ class ShardedHeads(Style):
         kind, lane, mesh = type(attn), self.lane, dealt.mesh
         axes = {'attn_mask': '... h i j'}
         for feature in attn.features.active:
-            axes |= feature.input_cuts
+            axes |= feature.tp_input_shards
 
         def forward(self: Any, x: Tensor, context: Tensor | None = None, *masks: Any, **inputs: Any) -> Any:
             inputs = {**dict(zip(MASKS, masks, strict=False)), **inputs}
@@ -140,7 +150,7 @@ class ShardedHeads(Style):
                 return lane.leave(out[0], mesh), *out[1:]
             return lane.leave(out, mesh)
 
-        overridden(attn, forward=forward)
+        override_forward(attn, forward=forward)
 
 
 MASKS = ('mask', 'context_mask', 'attn_mask')  # what attention may be given by position, behind x and context
@@ -214,12 +224,12 @@ class Dealt:
 
         def whole(maps: Any) -> list[Tensor | None]:
             back = torch.tensor(each).argsort()
-            joins = (None if t is None else joined(t, self.mesh, 1, self.heads) for t in maps)
+            joins = (None if t is None else join_shards(t, self.mesh, 1, self.heads) for t in maps)
             return [None if t is None else t.index_select(1, back.to(t.device)) for t in joins]
 
         if any(t is not None for t in known):
             trace.maps = whole(known)
-        if compute is not None and not isinstance(compute, NoMaps):
+        if compute is not None and not isinstance(compute, MissingMaps):
             trace.compute_maps = lambda: whole(compute())
 
 
@@ -263,7 +273,7 @@ class BiasOfHeads(Style):
         def of_distance(self: PositionBias, distance: Tensor) -> Tensor:
             return kind.of_distance(self, distance)[..., own]
 
-        overridden(module, of_distance=of_distance)
+        override_forward(module, of_distance=of_distance)
         return module
 
 
@@ -295,7 +305,7 @@ class ShardedFeedForward(Style):
         def forward(self: Any, x: Tensor, *args: Any) -> Tensor:
             return lane.leave(kind.forward(self, lane.enter(x, device_mesh), *args), device_mesh)
 
-        overridden(module.ff, forward=forward)
+        override_forward(module.ff, forward=forward)
         return module
 
 
@@ -319,9 +329,9 @@ class Vocabulary(Style):
                 found = weight.new_zeros(*ids.shape, weight.shape[1])
             else:
                 found = F.embedding(own.masked_fill(other, 0), weight).masked_fill(other.unsqueeze(-1), 0.0)
-            return summed(found, device_mesh)
+            return sum_shards(found, device_mesh)
 
-        overridden(table, forward=forward)
+        override_forward(table, forward=forward)
         return table
 
 
@@ -334,7 +344,7 @@ class Logits(Style):
         for name in [name for name, t in module._parameters.items() if t is not None]:
             see(module, name, View(device_mesh, axis=0), self.source)
         module.register_forward_pre_hook(lambda _, args: (spread(args[0], device_mesh), *args[1:]))
-        module.register_forward_hook(lambda _, args, out: joined(cast('Tensor', out), device_mesh, -1, classes))
+        module.register_forward_hook(lambda _, args, out: join_shards(cast('Tensor', out), device_mesh, -1, classes))
         return module
 
 
@@ -353,7 +363,7 @@ class Sequence(Style):
         stack: Any = module
         kind: Any = type(module)
         # what attention takes it reads for all tokens
-        taken = {name for m in stack.modules() if isinstance(m, Attention) for name in m.features.takes}
+        taken = {name for m in stack.modules() if isinstance(m, Attention) for name in m.features.call_inputs}
 
         def reads_whole(call: Any) -> bool:
             """Return True if a call keeps results of whole layers, or reads inputs that count tokens."""
@@ -364,20 +374,20 @@ class Sequence(Style):
         for owner, name in laid_out(stack.layers):
             see(owner, name, View(device_mesh, lane=lane), self.source)
 
-        def run_layers(self: Any, on: Any, transform: Any, x: Tensor, call: Any, steps: Any) -> Tensor:
+        def run_layers(self: Any, features: Any, transform: Any, x: Tensor, call: Any, steps: Any) -> Tensor:
             """Run the layers as on one device. What is kept of them, in a cache too, is whole."""
             length = x.shape[-2]
             if lane.length is not None or transform is not None or length < device_mesh.size() or reads_whole(call):
-                return kind.run_layers(self, on, transform, x, call, steps)
+                return kind.run_layers(self, features, transform, x, call, steps)
             lane.length = length
             try:
-                own = moved(x, device_mesh, Replicate(), Shard(1))
+                own = move_tensors(x, device_mesh, Replicate(), Shard(1))
                 with AuxLosses() as losses:
-                    own = kind.run_layers(self, on, transform, own, call, steps)
+                    own = kind.run_layers(self, features, transform, own, call, steps)
             finally:
                 lane.length = None
             refuse_losses(losses, 'some of the tokens')
-            return joined(own, device_mesh, 1, length)
+            return join_shards(own, device_mesh, 1, length)
 
-        overridden(stack, run_layers=run_layers)
+        override_forward(stack, run_layers=run_layers)
         return stack

@@ -25,7 +25,7 @@ LENGTH = 1  # the axis of tokens in the stream, b n d
 # between devices
 
 
-def moved(
+def move_tensors(
     x: Tensor,
     mesh: DeviceMesh,
     now: Placement,
@@ -48,17 +48,17 @@ def moved(
 
 def spread(x: Tensor, mesh: DeviceMesh) -> Tensor:
     """Return a replicated tensor for local use. Its gradients are summed."""
-    return moved(x, mesh, Replicate(), Replicate(), grads=Partial())
+    return move_tensors(x, mesh, Replicate(), Replicate(), grads=Partial())
 
 
-def summed(x: Tensor, mesh: DeviceMesh) -> Tensor:
+def sum_shards(x: Tensor, mesh: DeviceMesh) -> Tensor:
     """Return the sum over devices, on all of them."""
-    return moved(x, mesh, Partial(), Replicate())
+    return move_tensors(x, mesh, Partial(), Replicate())
 
 
-def joined(x: Tensor, mesh: DeviceMesh, axis: int, size: int) -> Tensor:
+def join_shards(x: Tensor, mesh: DeviceMesh, axis: int, size: int) -> Tensor:
     """Return the parts of all devices concatenated along an axis, on all of them."""
-    return moved(x, mesh, Shard(axis % x.ndim), Replicate(), size=size)
+    return move_tensors(x, mesh, Shard(axis % x.ndim), Replicate(), size=size)
 
 
 class Lane:
@@ -74,11 +74,11 @@ class Lane:
         """Return the whole stream (b, n, d) for a branch."""
         if self.length is None:
             return spread(x, mesh)
-        return moved(x, mesh, Shard(LENGTH), Replicate(), grads=Partial(), size=self.length)
+        return move_tensors(x, mesh, Shard(LENGTH), Replicate(), grads=Partial(), size=self.length)
 
     def leave(self, x: Tensor, mesh: DeviceMesh) -> Tensor:
         """Return the sum over devices of a branch's output, with the placement of the stream."""
-        return summed(x, mesh) if self.length is None else moved(x, mesh, Partial(), Shard(LENGTH))
+        return sum_shards(x, mesh) if self.length is None else move_tensors(x, mesh, Partial(), Shard(LENGTH))
 
 
 WHOLE = Lane()  # The lane of models that do not shard the sequence. It is never written to.
@@ -123,7 +123,7 @@ class View:
 
 
 @functools.cache
-def seen_through(kind: type[nn.Module], names: tuple[str, ...]) -> type[nn.Module]:
+def see_through(kind: type[nn.Module], names: tuple[str, ...]) -> type[nn.Module]:
     """Return a class of modules that read the given parameters through the module's views."""
 
     def read(name: str) -> property:
@@ -147,7 +147,7 @@ def see(module: nn.Module, name: str, view: View, source: int | None) -> None:
     views = {**vars(module).get('parallel_views', {}), name: view}
     vars(module)['parallel_views'] = views
     kind = vars(type(module)).get('kind_on_one', type(module))
-    module.__class__ = seen_through(kind, tuple(sorted(views)))
+    module.__class__ = see_through(kind, tuple(sorted(views)))
 
 
 def from_device(source: int | None) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def from_device(source: int | None) -> dict[str, Any]:
     return {'src_data_rank': source} if 'src_data_rank' in distribute_tensor.__code__.co_varnames else {}
 
 
-def overridden(module: nn.Module, **methods: Any) -> None:
+def override_forward(module: nn.Module, **methods: Any) -> None:
     """Give a module its own class with other methods. Each can call the method that it overrides."""
     kind = type(module)
     module.__class__ = type(f'Parallel{kind.__name__}', (kind,), {**methods, '__module__': __name__})

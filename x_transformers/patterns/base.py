@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from torch import Tensor
 
-from x_transformers.flags.checks import ConfigError, is_int, shown
+from x_transformers.flags.checks import ConfigError, format_value, is_int
 from x_transformers.flags.resolved import did_you_mean
 from x_transformers.patterns.branches import Branch, common
 from x_transformers.patterns.drawing import draw
@@ -190,20 +190,20 @@ class Pattern:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value != field.default:
-                given[field.name] = as_data(value)
+                given[field.name] = to_data(value)
         return {'pattern': self.name, **given}
 
     def draw(self, n: int, causal: bool = False, path: Any = None, heads: int = 1, marks: Any = None) -> str:
         """A picture of who sees whom, of n tokens: as text, and as a PNG file at `path` if it is given."""
         for name, value, least in (('n', n, 0), ('heads', heads, 1)):
             if not is_int(value) or value < least:
-                raise ConfigError(f'`{name}` got {shown(value)}, it must be an integer of at least {least}')
+                raise ConfigError(f'`{name}` got {format_value(value)}, it must be an integer of at least {least}')
         return draw(self.of_length(n).for_heads(heads), n, causal, path, marks)
 
     # refusals
 
     def refuse(self, field: str, must_be: str) -> NoReturn:
-        got = shown(getattr(self, field))
+        got = format_value(getattr(self, field))
         raise ConfigError(f'`{field}` of {type(self).__name__} got {got}, it must be {must_be}')
 
     def size_of(self, *fields: str, least: int = 1) -> None:
@@ -221,10 +221,10 @@ def hashable(value: Any) -> Any:
     return int(value) if is_int(value) else value
 
 
-def as_data(value: Any) -> Any:
+def to_data(value: Any) -> Any:
     if isinstance(value, Pattern):
         return value.as_config()
-    return [as_data(one) for one in value] if isinstance(value, (tuple, list)) else value
+    return [to_data(one) for one in value] if isinstance(value, (tuple, list)) else value
 
 
 # several in one
@@ -242,7 +242,7 @@ class Several(Pattern):
             flat += own.patterns if type(own) is type(self) else [own]
         for one in flat:
             if isinstance(one, Mix):
-                raise ConfigError(f'`{self.sign}` got {shown(one)}: a Mix is of whole patterns, not part of one')
+                raise ConfigError(f'`{self.sign}` got {format_value(one)}: a Mix is of whole patterns, not part of one')
         if not flat:
             raise ConfigError(f'`{self.name}` got no patterns, there must be at least one')
         check_sizes(flat)
@@ -255,7 +255,7 @@ class Several(Pattern):
         return self.patterns
 
     def as_config(self) -> dict[str, Any]:
-        return {self.name: as_data(self.patterns)}
+        return {self.name: to_data(self.patterns)}
 
     def of_head(self, head: int, heads: int) -> Pattern:
         return type(self)(tuple([one.of_head(head, heads) for one in self.patterns]))
@@ -281,7 +281,7 @@ class Several(Pattern):
         return type(self)(tuple([own[0].joined(own) for own in parts]))
 
     def drawn(self, heads: int, layer: int) -> Tensor | None:
-        return only(self.patterns, [one.drawn(heads, layer) for one in self.patterns])
+        return only_pattern(self.patterns, [one.drawn(heads, layer) for one in self.patterns])
 
     def stored(self, table: Tensor) -> Pattern:
         return type(self)(tuple([one.stored(table) for one in self.patterns]))
@@ -381,7 +381,7 @@ class Mix(Pattern):
         if counts is None:
             return
         if self.how != 'heads':
-            raise ConfigError(f"`heads` of Mix got {shown(counts)}, it needs `how='heads'`")
+            raise ConfigError(f"`heads` of Mix got {format_value(counts)}, it needs `how='heads'`")
         whole = isinstance(counts, tuple) and all(is_int(one) and one > 0 for one in counts)
         if not whole or len(counts) != len(self.patterns):
             self.refuse('heads', f'a number of heads for each of its {len(self.patterns)} patterns')
@@ -412,7 +412,9 @@ class Mix(Pattern):
 
     def drawn(self, heads: int, layer: int) -> Tensor | None:
         shares = self.shares(heads) if self.how == 'heads' else (heads,) * len(self.patterns)
-        return only(self.patterns, [one.drawn(own, layer) for one, own in zip(self.patterns, shares, strict=True)])
+        return only_pattern(
+            self.patterns, [one.drawn(own, layer) for one, own in zip(self.patterns, shares, strict=True)]
+        )
 
     def stored(self, table: Tensor) -> Pattern:
         return replace(self, patterns=tuple([one.stored(table) for one in self.patterns]))
@@ -485,7 +487,7 @@ def check_sizes(patterns: Sequence[Pattern]) -> None:
         raise ConfigError(f'`image` got {" and ".join(map(str, sizes))} pixels in patterns of one sequence')
 
 
-def only(patterns: Sequence[Pattern], tables: Sequence[Tensor | None]) -> Tensor | None:
+def only_pattern(patterns: Sequence[Pattern], tables: Sequence[Tensor | None]) -> Tensor | None:
     """What one of them has drawn."""
     known = [table for table in tables if table is not None]
     if len(known) > 1:
@@ -516,7 +518,7 @@ def as_pattern(value: Any, flag: str = 'sparse_pattern') -> Pattern:
             raise ConfigError(f'`{flag}` got {value!r}, which is no pattern{hint}')
         return NAMED[value]
     if not isinstance(value, Mapping):
-        raise ConfigError(f'`{flag}` got {shown(value)}, it must be a pattern, its dict, or a name')
+        raise ConfigError(f'`{flag}` got {format_value(value)}, it must be a pattern, its dict, or a name')
     rest = {str(name): one for name, one in value.items()}
     for several in (Union, Intersection):
         if rest.keys() == {several.name} and isinstance(rest[several.name], (list, tuple)):
@@ -534,7 +536,7 @@ def as_pattern(value: Any, flag: str = 'sparse_pattern') -> Pattern:
         return kind(**rest)
     except TypeError:
         missing = [field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING]
-        raise ConfigError(f'{kind.__name__} got {shown(rest)}, it needs {", ".join(missing)}') from None
+        raise ConfigError(f'{kind.__name__} got {format_value(rest)}, it needs {", ".join(missing)}') from None
 
 
 def check_known(pattern: Pattern, flag: str = 'sparse_pattern') -> None:
@@ -548,7 +550,7 @@ def check_known(pattern: Pattern, flag: str = 'sparse_pattern') -> None:
         )
 
 
-def divided(n: int, size: int) -> int:
+def divide_exactly(n: int, size: int) -> int:
     """How many of a size it takes for n."""
     return -(-n // size) if n else 0
 

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from x_transformers.flags.checks import ConfigError, shown
-from x_transformers.patterns.base import Mix, Pattern, as_pattern, divided, is_pattern, pattern
+from x_transformers.flags.checks import ConfigError, format_value
+from x_transformers.patterns.base import Mix, Pattern, as_pattern, divide_exactly, is_pattern, pattern
 from x_transformers.patterns.blocks import AtRandom
 from x_transformers.patterns.branches import Branch, Columns, GatherRows, Listed, Reach
 
@@ -32,10 +32,10 @@ class Behind(Pattern):
         if not is_pattern(self.of):
             self.refuse('of', 'a pattern, its dict, or a name')
         object.__setattr__(self, 'of', as_pattern(self.of, 'of'))
-        for one in parts_of(self.of):
+        for one in get_parts(self.of):
             if isinstance(one, (Mix, AtRandom)) or one.marked:
                 reason = 'it is drawn' if isinstance(one, AtRandom) else 'it goes around the whole, or asks for marks'
-                raise ConfigError(f'`of` of Behind got {shown(one)}, which cannot begin further on: {reason}')
+                raise ConfigError(f'`of` of Behind got {format_value(one)}, which cannot begin further on: {reason}')
 
     def begun(self, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Positions behind the first ones, and where both are."""
@@ -69,7 +69,7 @@ class Behind(Pattern):
             more = 0 if first % (layout.size * layout.stride) == 0 else layout.size - 1
             return Branch(replace_span(layout, more), sees)
         if isinstance(layout, Listed):
-            keys = lists_behind(layout.keys, layout.size, first, divided(n, layout.size))
+            keys = shift_lists(layout.keys, layout.size, first, divide_exactly(n, layout.size))
             return Branch(Listed(layout.size, keys), sees)
         if isinstance(layout, Columns):
             return Branch(Columns(layout.keys + first), sees)
@@ -120,15 +120,15 @@ class Behind(Pattern):
         return False
 
 
-def parts_of(one: Pattern) -> list[Pattern]:
-    return [one, *(inner for part in one.parts() for inner in parts_of(part))]
+def get_parts(one: Pattern) -> list[Pattern]:
+    return [one, *(inner for part in one.parts() for inner in get_parts(part))]
 
 
 def replace_span(span: Reach, more: int) -> Reach:
     return Reach(span.size, span.before + more, span.after + more, span.stride)
 
 
-def lists_behind(keys: Tensor, size: int, first: int, chunks: int) -> Tensor:
+def shift_lists(keys: Tensor, size: int, first: int, chunks: int) -> Tensor:
     """Lists of keys (.. N k) of chunks that begin at `first`, as those of so many chunks that begin at 0."""
     whole, part = divmod(first, size)
     moved = torch.where(keys >= 0, keys + first, -1)

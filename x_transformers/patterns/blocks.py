@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.flags.checks import ConfigError, Maybe, is_int
-from x_transformers.patterns.base import Pattern, divided, pattern
+from x_transformers.patterns.base import Pattern, divide_exactly, pattern
 from x_transformers.patterns.branches import Branch, Columns, GatherRows, Listed, Reach
 
 
-def of_rows(size: Any, like: Tensor) -> Any:
+def block_of_rows(size: Any, like: Tensor) -> Any:
     """A number for all rows, or one of each (b), for positions whose first axis is that of rows."""
     return size.view(-1, *[1] * (like.ndim - 1)) if isinstance(size, Tensor) else size
 
@@ -76,12 +76,12 @@ class BlockPermutation(Pattern):
         return at_least(-(-self.length // self.block), 1)
 
     def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
-        block, filled, length = (of_rows(size, i) for size in (self.block, self.filled, self.length))
+        block, filled, length = (block_of_rows(size, i) for size in (self.block, self.filled, self.length))
         seen = j // block == (i // block + self.shift) % filled
         return seen | (length < self.blocks)
 
     def keys_bound(self, n: int, causal: bool) -> int:
-        return max(divided(n, self.blocks), min(n, self.blocks - 1))
+        return max(divide_exactly(n, self.blocks), min(n, self.blocks - 1))
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
         block, filled = self.block, self.filled
@@ -97,10 +97,10 @@ class BlockPermutation(Pattern):
     def of_each_row(self, n: int) -> tuple[Branch, ...]:
         """Branches of rows of several lengths, of at most n tokens. Queries are cut as in the longest row; those of a
         chunk are of several blocks of their row, whose keys are of as many blocks."""
-        size = max(divided(n, self.blocks), 1)
+        size = max(divide_exactly(n, self.blocks), 1)
         of_rows: tuple[Any, ...] = (self.block, self.filled, self.length)
         block, filled, length = (t.view(-1, 1, 1) for t in of_rows)
-        start = torch.arange(divided(n, size), device=block.device).unsqueeze(-1) * size  # N 1
+        start = torch.arange(divide_exactly(n, size), device=block.device).unsqueeze(-1) * size  # N 1
         first, last = start // block, torch.minimum((start + size - 1) // block, filled - 1)  # b N 1
         slot = torch.arange(max(3 * size, self.blocks - 1), device=block.device)
         keys = (first + slot // block + self.shift) % filled * block + slot % block  # b N k
@@ -118,7 +118,7 @@ class BlockPermutation(Pattern):
 WORD = 0xFFFFFFFF
 
 
-def mixed(state: Tensor, more: Tensor | int) -> Tensor:
+def mix_bits(state: Tensor, more: Tensor | int) -> Tensor:
     """A word of 32 bits from two, such that all bits depend on all: the same on every device, with no state."""
     state = (state ^ (more + 0x9E3779B9 + (state << 6) + (state >> 2))) & WORD
     for _ in range(2):
@@ -159,7 +159,7 @@ class AtRandom(OfBlocks):
 
     def check_max_len(self) -> None:
         """Refuse a length of which no blocks could be stored, since all of them are seen."""
-        blocks, kind = divided(self.max_len, self.block), type(self).__name__
+        blocks, kind = divide_exactly(self.max_len, self.block), type(self).__name__
         if blocks < self.most:
             raise ConfigError(
                 f'`max_len` of {kind} got {self.max_len}, {blocks} blocks of {self.block}, but {kind} needs {self.most}'
@@ -232,7 +232,7 @@ class RandomBlocks(AtRandom):
         return sum(self.exclude) + self.k
 
     def drawn(self, heads: int, layer: int) -> Tensor:
-        blocks = divided(self.max_len, self.block)
+        blocks = divide_exactly(self.max_len, self.block)
         return replace(self, layer=layer).draws(tuple(range(heads)), blocks, torch.full((), blocks))
 
     def draws(self, heads: tuple[int, ...], size: int, blocks: Tensor) -> Tensor:
@@ -249,12 +249,12 @@ class RandomBlocks(AtRandom):
         before = (start - first).clamp(min=0)
         count = before + (end - behind).clamp(min=0)
         head = torch.tensor(heads, device=blocks.device).unsqueeze(-1)
-        state = mixed(mixed(torch.full_like(head, self.seed), self.layer), head)
-        state = mixed(mixed(state, blocks), own)  # (b) h N
+        state = mix_bits(mix_bits(torch.full_like(head, self.seed), self.layer), head)
+        state = mix_bits(mix_bits(state, blocks), own)  # (b) h N
         found = state.new_zeros(*state.shape, 0)
         for at in range(self.k):  # Bentley and Floyd 1987: one of t + 1, or the last of them if it is there already
             most = count - self.k + at
-            state = mixed(state, at)
+            state = mix_bits(state, at)
             one = state % (most + 1).clamp(min=1)
             one = torch.where((found == one.unsqueeze(-1)).any(dim=-1), most, one)
             found = torch.cat((found, one.unsqueeze(-1)), dim=-1)
@@ -271,7 +271,7 @@ class RandomBlocks(AtRandom):
             if table is not None and table.shape[1] == blocks:
                 return table[list(heads)]
             return self.draws(heads, blocks, torch.full((), blocks))
-        blocks, size = blocks.view(-1, 1, 1), max(divided(self.longest, self.block), 1)
+        blocks, size = blocks.view(-1, 1, 1), max(divide_exactly(self.longest, self.block), 1)
         drawn = self.draws(heads, size, blocks)
         if table is not None:
             known = table[list(heads), :size].to(drawn.device)
@@ -288,7 +288,7 @@ class RandomBlocks(AtRandom):
         head: Any = 0
         if isinstance(self.head, tuple):  # heads are the second axis of what the engine asks
             head = torch.arange(len(self.head), device=i.device).view(-1, *[1] * (i.ndim - 2))
-        row = (of_rows(torch.arange(len(listed), device=i.device), i),) if listed.ndim == 4 else ()
+        row = (block_of_rows(torch.arange(len(listed), device=i.device), i),) if listed.ndim == 4 else ()
         return (listed[(*row, head, own)] == (j // self.block).unsqueeze(-1)).any(dim=-1)
 
     def keys_bound(self, n: int, causal: bool) -> int:
@@ -355,7 +355,7 @@ class BigBird(AtRandom):
         return None if self.others is None else self.others.drawn(heads, layer)
 
     def is_global(self, at: Tensor) -> Tensor:
-        (first, last), own, count = self.ends, at // self.block, of_rows(self.count, at)
+        (first, last), own, count = self.ends, at // self.block, block_of_rows(self.count, at)
         return (own < first) | (own >= count - last) | (count < self.most)
 
     def near(self, i: Tensor, j: Tensor) -> Tensor:
@@ -369,7 +369,7 @@ class BigBird(AtRandom):
         return n if self.global_blocks else min(n, self.most * self.block)
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
-        several, count = isinstance(self.length, Tensor), divided(n, self.block)
+        several, count = isinstance(self.length, Tensor), divide_exactly(n, self.block)
         if count < self.most:  # and so is each row
             return (Branch(Reach(max(n, 1), 0, 0), lambda i, j, marks=None: (i >= 0) & (j >= 0)),)
         beside = self.window_blocks // 2 * self.block

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.flags.checks import ConfigError, is_int, shown
-from x_transformers.patterns.base import Pattern, divided, pattern
+from x_transformers.flags.checks import ConfigError, format_value, is_int
+from x_transformers.patterns.base import Pattern, divide_exactly, pattern
 from x_transformers.patterns.branches import Branch, Listed
 
 # queries of a row that read the pixels around them at once
@@ -22,7 +22,7 @@ def is_pair(value: Any, least: int) -> bool:
     return isinstance(value, (tuple, list)) and len(value) == 2 and all(is_int(one) and one >= least for one in value)
 
 
-def in_blocks(at: Tensor, image: Pair, block: Pair) -> tuple[Tensor, Tensor]:
+def split_image_blocks(at: Tensor, image: Pair, block: Pair) -> tuple[Tensor, Tensor]:
     """Rows and columns of the pixels at places in block raster order: block after block, inside each row after row."""
     (height, width), (rows, columns) = image, block
     top = at // (rows * width) * rows
@@ -52,12 +52,12 @@ def block_raster_order(image: Pair, block: Pair) -> Tensor:
     """
     for name, value in (('image', image), ('block', block)):
         if not is_pair(value, 1):
-            raise ConfigError(f'`{name}` got {shown(value)}, it must be a pair of integers of at least 1')
-    row, column = in_blocks(torch.arange(image[0] * image[1]), (image[0], image[1]), (block[0], block[1]))
+            raise ConfigError(f'`{name}` got {format_value(value)}, it must be a pair of integers of at least 1')
+    row, column = split_image_blocks(torch.arange(image[0] * image[1]), (image[0], image[1]), (block[0], block[1]))
     return row * image[1] + column
 
 
-def around(first: Tensor, count: int, limit: int) -> Tensor:
+def neighbors_of_blocks(first: Tensor, count: int, limit: int) -> Tensor:
     """So many numbers from each first one on:  N -> N count, -1 for those that are not below the limit."""
     found = first.unsqueeze(-1) + torch.arange(count)
     return torch.where((found >= 0) & (found < limit), found, -1)
@@ -90,7 +90,7 @@ class Local2D(Pattern):
         """Its row and column."""
         if self.order == 'raster':
             return at // self.image[1], at % self.image[1]
-        return in_blocks(at, self.image, self.query_block)
+        return split_image_blocks(at, self.image, self.query_block)
 
     def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
         (row, column), (key_row, key_column) = self.pixel(i), self.pixel(j)
@@ -117,10 +117,10 @@ class Local2D(Pattern):
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
         (height, width), (rows, columns), (above, beside) = self.image, self.query_block, self.flange
         run = self.run
-        row, column = self.pixel(torch.arange(divided(n, run)) * run)
+        row, column = self.pixel(torch.arange(divide_exactly(n, run)) * run)
         top, left = row // rows * rows, column // columns * columns
-        key_rows = around(top - above, min(rows + above * (1 if causal else 2), height + above), height)
-        key_columns = around(left - beside, min(columns + 2 * beside, width + beside), width)
+        key_rows = neighbors_of_blocks(top - above, min(rows + above * (1 if causal else 2), height + above), height)
+        key_columns = neighbors_of_blocks(left - beside, min(columns + 2 * beside, width + beside), width)
         key_rows, key_columns = key_rows.unsqueeze(-1), key_columns.unsqueeze(-2)
         if self.order == 'raster':
             keys = key_rows * width + key_columns
@@ -166,9 +166,9 @@ class Conv2D(Pattern):
         width, half = self.image[1], self.kernel // 2
         # the longest part of a row that is not too long; a whole row, if its length has no such divisor
         run = max([one for one in range(4, RUN + 1) if width % one == 0] or [width])
-        first = torch.arange(divided(n, run)) * run
-        key_rows = around(first // width - half, half + 1, self.image[0]).unsqueeze(-1)
-        key_columns = around(first % width - half, min(run + 2 * half, width + half), width).unsqueeze(-2)
+        first = torch.arange(divide_exactly(n, run)) * run
+        key_rows = neighbors_of_blocks(first // width - half, half + 1, self.image[0]).unsqueeze(-1)
+        key_columns = neighbors_of_blocks(first % width - half, min(run + 2 * half, width + half), width).unsqueeze(-2)
         keys = torch.where((key_rows >= 0) & (key_columns >= 0), key_rows * width + key_columns, -1)
         return (Branch(Listed(run, keys.flatten(1)), self.visible),)
 

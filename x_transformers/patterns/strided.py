@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.patterns.base import Pattern, divided, pattern
+from x_transformers.patterns.base import Pattern, divide_exactly, pattern
 from x_transformers.patterns.branches import Branch, Columns, Reach
 
 # queries that see themselves, at once
@@ -30,10 +30,10 @@ class Strided(Pattern):
         return (i - j) % self.stride == 0
 
     def keys_bound(self, n: int, causal: bool) -> int:
-        return divided(n, self.stride)
+        return divide_exactly(n, self.stride)
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
-        return (Branch(Reach(max(divided(n, self.stride), 1), 0, 0, self.stride), self.visible, 1),)
+        return (Branch(Reach(max(divide_exactly(n, self.stride), 1), 0, 0, self.stride), self.visible, 1),)
 
     @property
     def period(self) -> int:
@@ -53,10 +53,10 @@ class Column(Pattern):
         return ((i - j) % self.width == 0) & (j <= i)
 
     def keys_bound(self, n: int, causal: bool) -> int:
-        return divided(n, self.width)
+        return divide_exactly(n, self.width)
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
-        return (Branch(Reach(max(divided(n, self.width), 1), 0, 0, self.width), self.visible, 1),)
+        return (Branch(Reach(max(divide_exactly(n, self.width), 1), 0, 0, self.width), self.visible, 1),)
 
     @property
     def period(self) -> int:
@@ -100,7 +100,7 @@ class Summary(Pattern):
         return self.sums_up(j) | (i == j)
 
     def keys_bound(self, n: int, causal: bool) -> int:
-        return min(n, divided(n, self.stride) * self.c + 1)
+        return min(n, divide_exactly(n, self.stride) * self.c + 1)
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
         first = torch.arange(0, n, self.stride) + (self.stride - (self.back + 1) * self.c)

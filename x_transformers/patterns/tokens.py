@@ -111,8 +111,8 @@ class MarkedQueries(MarkedKeys):
         return (Branch(GatherRows(None), self.visible),)
 
 
-def without_marked_queries(pattern: Pattern) -> Pattern:
+def drop_marked_queries(pattern: Pattern) -> Pattern:
     """The same, for queries that are not marked."""
     if isinstance(pattern, Several):
-        return type(pattern)(tuple(map(without_marked_queries, pattern.patterns)))
+        return type(pattern)(tuple(map(drop_marked_queries, pattern.patterns)))
     return MarkedKeys() if isinstance(pattern, Global) and pattern.mask else pattern

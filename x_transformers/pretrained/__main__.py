@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers import pretrained
-from x_transformers.core.files import needed
+from x_transformers.core.files import import_optional
 from x_transformers.flags import ConfigError
 from x_transformers.modalities.vit import sides
 from x_transformers.pretrained.engine import build
@@ -67,7 +67,7 @@ def inspect(options: argparse.Namespace) -> int:
 
 
 def check(options: argparse.Namespace) -> int:
-    transformers = needed('transformers', 'to compare with it', 'test-pretrained')
+    transformers = import_optional('transformers', 'to compare with it', 'test-pretrained')
     folder = locate(resolve(options.source)).folder
     ours, info = pretrained.load(folder, dtype=torch.float32, return_info=True)
     architecture = (info.config.get('architectures') or ['AutoModel'])[0]

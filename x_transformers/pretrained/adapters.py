@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.files import Present
+from x_transformers.core.files import StampedFile
 from x_transformers.core.modes import at_least_float
-from x_transformers.flags import ConfigError, shown
+from x_transformers.flags import ConfigError, format_value
 from x_transformers.pretrained.checkpoints import canonical_name
 from x_transformers.pretrained.files import Weights
 from x_transformers.pretrained.folders import ADAPTER, ModelLocation, locate, read_json, resolve
@@ -61,7 +61,7 @@ class Adapter:
     @classmethod
     def from_location(cls, location: ModelLocation, allow_pickle: bool) -> Adapter:
         """Read an adapter.  Raises NoModelError for kinds that no product of two matrices describes."""
-        at = Present(location.folder)
+        at = StampedFile(location.folder)
         config = read_json(at / ADAPTER)
         if 'peft_type' not in config:
             raise NoModelError(f'`{at / ADAPTER}` has no `peft_type`: it is not that of an adapter of PEFT')
@@ -73,7 +73,8 @@ class Adapter:
         for name, allowed in PLAIN.items():
             if name in config and config[name] not in allowed:
                 raise NoModelError(
-                    f'`{name}` of the adapter `{location.folder}` is {shown(config[name])}, which is more than adding '
+                    f'`{name}` of the adapter `{location.folder}` is {format_value(config[name])}, which is more '
+                    'than adding '
                     f'products to weights: {MERGE}'
                 )
         file = location.file or next((name for name in FILES if (at / name).is_file()), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from x_transformers.pretrained import fields
-from x_transformers.pretrained.fields import back, negate, unless, when
+from x_transformers.pretrained.fields import negate, set_way_back, unless, when
 from x_transformers.pretrained.heads import SPANS_OF_BASE, TOKEN_CLASSES
 from x_transformers.pretrained.llama import LLAMA, WINDOW
 from x_transformers.pretrained.mappings import (
@@ -268,7 +268,7 @@ register(LLAMA.like(
     model=dict(emb_dropout='emb_pdrop'),
     layers=dict(
         **ALIBI, rel_pos_kwargs=fields.mpt_slopes, norm_eps='layer_norm_eps', attn_qkv_bias=None, attn_out_bias=None,
-        attn_qkv_clip=back(fields.invert_mpt)(lambda c: fields.mpt_attention(c).get('clip_qkv')),
+        attn_qkv_clip=set_way_back(fields.invert_mpt)(lambda c: fields.mpt_attention(c).get('clip_qkv')),
         attn_softmax_scale=lambda c: fields.mpt_attention(c).get('softmax_scale'),
         attn_dropout=lambda c: fields.mpt_attention(c).get('attn_pdrop', 0), ff_no_bias=True,
         ff_activation=Const('gelu'), ff_dim_inner=lambda c: 4 * c.hidden_size, ff_sublayer_dropout='resid_pdrop',

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from x_transformers.flags import ConfigError, did_you_mean, shown
+from x_transformers.flags import ConfigError, did_you_mean, format_value
 from x_transformers.flags.config import KINDS, encode
 from x_transformers.pretrained.fields import ACTIVATIONS, add_defaults, invert_keywords, round_if_whole
 from x_transformers.pretrained.specs import SPECS, Fields, ModelSpec, rename_fields
@@ -124,8 +124,9 @@ def check_keywords(model: nn.Module, fields: Fields) -> None:
     """Refuse a model that was built in another way than its config says."""
     for path, (own, other) in find_differences(canonicalize(get_call(model)), canonicalize(fields.keywords())).items():
         raise ConfigError(
-            f'`{get_keyword(path)}` of the model is {shown(own)}, which its {fields.spec.type} config does not say: it '
-            f'would be read as {shown(other)}'
+            f'`{get_keyword(path)}` of the model is {format_value(own)}, which its {fields.spec.type} config does '
+            'not say: it '
+            f'would be read as {format_value(other)}'
         )
 
 
@@ -285,7 +286,7 @@ def match_class(spec: ModelSpec, call: Mapping[str, Any], tied: bool, longest: i
         better = improve(spec, config, tied, call, wrong) if len(wrong) <= FAR else None
         if better is None:
             path, (own, other) = next(iter(wrong.items()))
-            reason = f'`{get_keyword(path)}` would be {shown(other)}, here it is {shown(own)}'
+            reason = f'`{get_keyword(path)}` would be {format_value(other)}, here it is {format_value(own)}'
             return ConfigMatch(None, reason, len(wrong))
         config, wrong = better
     pad, sizes = config.get('pad_token_id'), [v for name, v in config.items() if name.endswith('vocab_size') and v]
@@ -309,7 +310,9 @@ def infer_config(model: nn.Module, tied: bool, hf_type: str | None) -> dict[str,
     """
     hf_type = hf_type and str(hf_type).replace('-', '_')
     if hf_type is not None and hf_type not in SPECS:
-        raise ConfigError(f'`hf_type` got {shown(hf_type)}, which is not supported{did_you_mean(hf_type, SPECS)}')
+        raise ConfigError(
+            f'`hf_type` got {format_value(hf_type)}, which is not supported{did_you_mean(hf_type, SPECS)}'
+        )
     call = get_call(model)
     now, longest = canonicalize(call), call.get('net', call).get('max_seq_len', 0)
     tried = {kind: match_type(spec, now, tied, longest) for kind, spec in SPECS.items() if hf_type in (None, kind)}

@@ -6,7 +6,7 @@ from typing import Any
 
 from x_transformers.flags import ConfigError
 from x_transformers.pretrained import fields
-from x_transformers.pretrained.fields import activation, back, negate, when
+from x_transformers.pretrained.fields import activation, negate, set_way_back, when
 from x_transformers.pretrained.heads import (
     NOTHING,
     HeadSpec,
@@ -100,7 +100,7 @@ def invert_deberta_scale(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     return {} if v is None else {'pos_att_type': ['c2p', 'p2c'][: round(1 / (v**2 * k['attn_dim_head'])) - 1]}
 
 
-@back(invert_deberta_scale)
+@set_way_back(invert_deberta_scale)
 def deberta_scale(c: Fields) -> float | None:
     """Return the softmax scale, which depends on the number of relative terms even if none is computed."""
     if c.relative_attention or not list_terms(c):
@@ -108,8 +108,8 @@ def deberta_scale(c: Fields) -> float | None:
     return (c.hidden_size // c.num_attention_heads * (1 + len(list_terms(c)))) ** -0.5
 
 
-@back(invert_disentangled)
-def disentangled(c: Fields) -> dict[str, Any] | None:
+@set_way_back(invert_disentangled)
+def map_disentangled(c: Fields) -> dict[str, Any] | None:
     """Return the relative positions as a value of `attn_disentangled`."""
     if not c.relative_attention or not list_terms(c):
         return None
@@ -311,7 +311,7 @@ register(BERT.like(
 ))  # fmt: skip
 
 
-@back('embedding_size', if_set=True)
+@set_way_back('embedding_size', if_set=True)
 def embedding_width(c: Fields) -> int | None:
     return c.embedding_size
 
@@ -344,7 +344,7 @@ register(BERT.like(
         abs_pos_emb_scale=when('position_biased_input', 1.0),
     ),
     layers=dict(
-        attn_disentangled=disentangled, attn_softmax_scale=deberta_scale,
+        attn_disentangled=map_disentangled, attn_softmax_scale=deberta_scale,
         disable_abs_pos_emb=negate('position_biased_input'),
     ),
     links=links(
@@ -366,7 +366,7 @@ register(BERT.like(
     ),
     base='deberta.', tied=(f'{CLS}.decoder.weight', 'deberta.embeddings.word_embeddings.weight'),
     always_ties=lambda config: config.get('legacy') is False, left=lambda c,
-    name: disentangled(c) is None and name.startswith(OF_DISTANCES),
+    name: map_disentangled(c) is None and name.startswith(OF_DISTANCES),
     heads=encoder_heads(
         sequence_head(
             classifier('first', activation('pooler_hidden_act'), dropout=first_set('cls_dropout')),
@@ -384,7 +384,7 @@ def invert_modern_transform(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     return {'classifier_activation': fields.invert_activation(v['activation']), 'classifier_bias': v['bias']}
 
 
-@back(invert_modern_transform)
+@set_way_back(invert_modern_transform)
 def modern_transform(c: Fields) -> dict[str, Any]:
     return {
         'activation': activation('classifier_activation')(c), 'bias': c.classifier_bias, 'norm': 'layer',
@@ -392,7 +392,7 @@ def modern_transform(c: Fields) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@back('classifier_pooling', inverse=lambda v: {'first': 'cls'}.get(v, v))
+@set_way_back('classifier_pooling', inverse=lambda v: {'first': 'cls'}.get(v, v))
 def modern_token(c: Fields) -> str:
     return {'cls': 'first', 'mean': 'mean'}[c.classifier_pooling]
 
@@ -422,7 +422,7 @@ register(BERT.like(
     fixed=dict(classifier_pooling=('cls', 'mean')), free=('repad_logits_with_grad',),
     model=dict(
         max_seq_len=0, post_emb_norm_bias='norm_bias', emb_dropout='embedding_dropout', logits_bias='decoder_bias',
-        head_transform=back(invert_modern_transform)(lambda c: {'dim': c.hidden_size, **modern_transform(c)}),
+        head_transform=set_way_back(invert_modern_transform)(lambda c: {'dim': c.hidden_size, **modern_transform(c)}),
     ),
     layers=dict(
         norm_bias='norm_bias', first_attn_norm=False, attn_qkv_bias='attention_bias', attn_out_bias='attention_bias',

@@ -1,8 +1,8 @@
 """Conversion of config fields to keywords of this library. Each function takes the `Fields` of a config.
 
-Some can be read backwards too, `@back(...)`: the fields that a value of the keyword comes from, for models that were
-never loaded. The first argument is the value, the second are the keywords of the stack and the wrapper together. What
-comes out is only a proposal: it is read again, and must give the same keywords.
+Some can be read backwards too, `@set_way_back(...)`: the fields that a value of the keyword comes from, for models that
+were never loaded. The first argument is the value, the second are the keywords of the stack and the wrapper together.
+What comes out is only a proposal: it is read again, and must give the same keywords.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from x_transformers.flags import ConfigError, is_int, shown, warn_once
+from x_transformers.flags import ConfigError, format_value, is_int, warn_once
 from x_transformers.flags.config import KINDS
 from x_transformers.pretrained.mappings import order_heads
 from x_transformers.pretrained.specs import Const, Fields, ModuleSpec, Value
@@ -40,7 +40,7 @@ ACTIVATIONS = {
 Back = Callable[[Any, dict[str, Any]], dict[str, Any]]
 
 
-def back(
+def set_way_back(
     *fields: str | Back, inverse: Callable[[Any], Any] = lambda v: v, if_set: bool = False
 ) -> Callable[[Any], Any]:
     """Mark a function from fields to a keyword with its inverse, for configs of models that were never loaded.
@@ -92,7 +92,7 @@ def invert_value(value: Value, now: Any, given: dict[str, Any]) -> dict[str, Any
 def activation(name: str) -> Callable[[Fields], str]:
     """Return a function to the activation that a field names."""
 
-    @back(name, inverse=invert_activation)
+    @set_way_back(name, inverse=invert_activation)
     def read(c: Fields) -> str:
         value = getattr(c, name)
         if value not in ACTIVATIONS:
@@ -109,11 +109,13 @@ def invert_activation(name: str) -> str:
 
 
 def negate(name: str) -> Callable[[Fields], bool]:
-    return back(name, inverse=operator.not_)(lambda c: not getattr(c, name))
+    return set_way_back(name, inverse=operator.not_)(lambda c: not getattr(c, name))
 
 
 def power(name: str, exponent: float) -> Callable[[Fields], float]:
-    return back(name, inverse=lambda v: round_if_whole(v ** (1 / exponent)))(lambda c: getattr(c, name) ** exponent)
+    return set_way_back(name, inverse=lambda v: round_if_whole(v ** (1 / exponent)))(
+        lambda c: getattr(c, name) ** exponent
+    )
 
 
 def emb_scale(name: str) -> Callable[[Fields], float]:
@@ -129,11 +131,11 @@ def emb_scale(name: str) -> Callable[[Fields], float]:
 
 def token_id(name: str, default: int | None = None) -> Callable[[Fields], int | None]:
     """Return a function to the id of a special token. Most specs have no field for it."""
-    return back(name)(lambda c: c.values.get(name, default))
+    return set_way_back(name)(lambda c: c.values.get(name, default))
 
 
 def one_over(name: str) -> Callable[[Fields], float]:
-    return back(name, inverse=lambda v: round_if_whole(1 / v))(lambda c: 1 / getattr(c, name))
+    return set_way_back(name, inverse=lambda v: round_if_whole(1 / v))(lambda c: 1 / getattr(c, name))
 
 
 def round_if_whole(number: float) -> float:
@@ -185,7 +187,7 @@ MULTI_HEAD: dict[str, Value] = dict(
 def area(name: str) -> Callable[[Fields], Any]:
     """Return a function to a size: one number if height and width are equal, else both."""
 
-    @back(name, inverse=list_if_pair)
+    @set_way_back(name, inverse=list_if_pair)
     def read(c: Fields) -> Any:
         value = getattr(c, name)
         pair = value if isinstance(value, (list, tuple)) else (value, value)
@@ -199,7 +201,7 @@ def invert_classes(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     return {'id2label': names, 'label2id': {name: int(i) for i, name in names.items()}}
 
 
-@back(invert_classes)
+@set_way_back(invert_classes)
 def classes(c: Fields) -> int:
     """Return the number of classes of a head."""
     labels = c.values.get('id2label')
@@ -209,12 +211,12 @@ def classes(c: Fields) -> int:
 # heads
 
 
-@back('head_dim')
+@set_way_back('head_dim')
 def head_width(c: Fields) -> int:
     return c.values.get('head_dim') or c.hidden_size // c.num_attention_heads
 
 
-@back('num_key_value_heads')
+@set_way_back('num_key_value_heads')
 def kv_heads(c: Fields) -> int:
     return c.num_key_value_heads or c.num_attention_heads
 
@@ -300,7 +302,7 @@ def invert_window(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@back(invert_window)
+@set_way_back(invert_window)
 def window(c: Fields) -> Any:
     """Return the number of previous tokens that each layer attends to. transformers counts the token itself too."""
     slides = list_windowed(c)
@@ -352,8 +354,8 @@ def read_rope_of_kind(c: Fields, kind: str) -> dict[str, Any]:
     return said
 
 
-@back(lambda v, k: {'partial_rotary_factor': v / k['attn_dim_head']})
-def rotated(c: Fields) -> int:
+@set_way_back(lambda v, k: {'partial_rotary_factor': v / k['attn_dim_head']})
+def rotated_channels(c: Fields) -> int:
     part = read_rope(c)['partial_rotary_factor']
     width = int(head_width(c) * part)
     if width % 2:
@@ -364,7 +366,7 @@ def rotated(c: Fields) -> int:
     return width
 
 
-@back('qk_rope_head_dim')
+@set_way_back('qk_rope_head_dim')
 def rotated_latents(c: Fields) -> int:
     """Return the number of rotated channels of a latent head."""
     width = c.config.get('head_dim')
@@ -378,7 +380,7 @@ def rotated_latents(c: Fields) -> int:
     return c.qk_rope_head_dim
 
 
-@back('rope_theta')
+@set_way_back('rope_theta')
 def theta(c: Fields) -> float:
     return float(read_rope(c)['rope_theta'])
 
@@ -388,7 +390,7 @@ def get_trained_length(c: Fields, said: dict[str, Any], kind: str | None) -> int
     of_all = None if kind else c.values.get(name)  # It takes precedence, except for kinds of layers.
     if of_all is not None and not (is_int(of_all) and of_all > 0):
         raise ConfigError(
-            f'`{name}` of this {c.spec.type} checkpoint is {shown(of_all)}, it must be a number of tokens'
+            f'`{name}` of this {c.spec.type} checkpoint is {format_value(of_all)}, it must be a number of tokens'
         )
     return of_all or said.get(name) or c.max_position_embeddings
 
@@ -408,7 +410,7 @@ def invert_scaling(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     return {'rope_parameters': {'rope_type': kind, 'rope_theta': k['rotary_theta'] or 10000.0, **said}}
 
 
-@back(invert_scaling)
+@set_way_back(invert_scaling)
 def scaling(c: Fields, kind: str | None = None) -> dict[str, Any] | None:
     """Return the rotary scaling as a value of `rotary_scaling`."""
     said = read_rope(c, kind)
@@ -474,7 +476,7 @@ def invert_rotating_by_kind(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     return {'rope_parameters': found}
 
 
-@back(invert_rotating_by_kind)
+@set_way_back(invert_rotating_by_kind)
 def rotating_by_kind(c: Fields) -> Any:
     """Return the rotary base and scaling of each layer, which differ for full attention."""
     local, full = read_own_rope(c, 'sliding_attention'), read_own_rope(c, 'full_attention')
@@ -555,7 +557,7 @@ def invert_falcon(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@back(invert_falcon)
+@set_way_back(invert_falcon)
 def falcon_block(c: Fields) -> Any:
     """Return the kind of parallel block: two norms, a shared one, or None for sequential branches."""
     return True if has_two_norms(c) else 'shared' if c.new_decoder_architecture or c.parallel_attn else None
@@ -606,7 +608,7 @@ def invert_qwen_experts(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     return {'num_local_experts': max(x or 0 for x in experts), 'mlp_only_layers': plain}
 
 
-@back(invert_qwen_experts)
+@set_way_back(invert_qwen_experts)
 def qwen_experts(c: Fields) -> Any:
     """Return the number of experts of each layer, None for a dense one."""
     layers = [
@@ -621,7 +623,7 @@ def invert_deepseek_experts(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     return {'n_routed_experts': max(x or 0 for x in experts), 'first_k_dense_replace': experts.count(None)}
 
 
-@back(lambda v, k: {'qk_nope_head_dim': v - (k['attn_dim_latent_rope'] or 0)})
+@set_way_back(lambda v, k: {'qk_nope_head_dim': v - (k['attn_dim_latent_rope'] or 0)})
 def latent_head_width(c: Fields) -> int:
     return c.qk_nope_head_dim + c.qk_rope_head_dim
 
@@ -632,7 +634,7 @@ def is_extra_layer(c: Fields, name: str) -> bool:
     return match is not None and int(match[1]) >= c.num_hidden_layers
 
 
-@back(invert_deepseek_experts)
+@set_way_back(invert_deepseek_experts)
 def deepseek_experts(c: Fields) -> Any:
     return merge_equal(
         [c.n_routed_experts if i >= c.first_k_dense_replace else None for i in range(c.num_hidden_layers)]

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.files import Present, needed, write_json
-from x_transformers.flags import shown
+from x_transformers.core.files import StampedFile, import_optional, write_json
+from x_transformers.flags import format_value
 from x_transformers.pretrained.folders import CONFIG, TOKENIZER, read_json
 from x_transformers.pretrained.foreign import (
     AGAIN,
@@ -26,8 +26,8 @@ from x_transformers.pretrained.foreign import (
     NoModelError,
     describe_folder,
     find_foreign,
-    format_of,
-    listed,
+    get_format,
+    list_names,
     names_in,
 )
 
@@ -44,7 +44,7 @@ UNITS = {'KB': 10**3, 'MB': 10**6, 'GB': 10**9}
 
 
 def safetensors() -> ModuleType:
-    return needed('safetensors', 'to read weights', 'pretrained')
+    return import_optional('safetensors', 'to read weights', 'pretrained')
 
 
 @contextmanager
@@ -65,7 +65,7 @@ class Weights:
     """
 
     def __init__(self, folder: Path, allow_pickle: bool = False, file: str | None = None) -> None:
-        self.folder, self.stack, self.at = folder, ExitStack(), Present(folder)
+        self.folder, self.stack, self.at = folder, ExitStack(), StampedFile(folder)
         self.given: dict[str, Tensor] = {}
         self.stored: dict[str, str] = {}
         self.changes: dict[str, Callable[[Tensor], Tensor]] = {}
@@ -89,11 +89,11 @@ class Weights:
         indices = [name for name in named if IS_INDEX.search(name)]
         if shards and not indices:
             raise NoModelError(
-                f'{start}, only files of a set without its index, {listed(shards)}: {AGAIN}, or name one'
+                f'{start}, only files of a set without its index, {list_names(shards)}: {AGAIN}, or name one'
             )
         if named:
             said = indices + [name for name in named if name not in (*indices, *(shards if indices else ()))]
-            raise NoModelError(f'{start}, but {listed(said)}: name one, as `{self.folder / said[0]}`')
+            raise NoModelError(f'{start}, but {list_names(said)}: name one, as `{self.folder / said[0]}`')
         raise NoModelError(f'{start}: {describe_folder(self.folder, CONFIG)}')
 
     def find(self, file: str, allow_pickle: bool) -> dict[str, str]:
@@ -103,7 +103,7 @@ class Weights:
             self.read_from = []
             return {}
         self.read_from = sorted(set(where.values())) if where else self.set_of(file)
-        kinds = {name: format_of(self.at / name) for name in self.read_from}
+        kinds = {name: get_format(self.at / name) for name in self.read_from}
         if 'pickle' in kinds.values() and not allow_pickle:
             raise ValueError(
                 f'`{self.folder}` has its weights in `{file}`, a pickle, which can run code when it is read; '
@@ -129,7 +129,9 @@ class Weights:
             raise ValueError(f'`{path}` has no `weight_map`, which says where each tensor is')
         for name in {str(name): name for name in files.values()}.values():
             if not isinstance(name, str) or os.path.isabs(name) or '..' in Path(name).parts:
-                raise ValueError(f'`weight_map` of `{path}` names {shown(name)}, it must name files in its folder')
+                raise ValueError(
+                    f'`weight_map` of `{path}` names {format_value(name)}, it must name files in its folder'
+                )
             if not (self.at / name).is_file():
                 raise NoModelError(f'`{self.folder}` has no {name}, which its index names, {CUT_OFF}')
         return files
@@ -145,7 +147,8 @@ class Weights:
         missing = [name for name in names if not (self.at / name).is_file()]
         if missing:
             raise NoModelError(
-                f'`{self.at / file}` is one of {int(part[2])} files of a model, of which {listed(missing)} is absent'
+                f'`{self.at / file}` is one of {int(part[2])} files of a model, of which {list_names(missing)} is '
+                'absent'
             )
         return names
 
@@ -222,7 +225,7 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
             f'the model alone'
         ) from error
     if not isinstance(content, dict):
-        raise NoModelError(f'`{path}` holds {shown(content)}, it must hold a dict of tensors')
+        raise NoModelError(f'`{path}` holds {format_value(content)}, it must hold a dict of tensors')
     state = find_state_dict(content, path)
     for name, t in state.items():
         if t.layout is not torch.strided or t.is_meta or t.is_quantized:
@@ -243,10 +246,10 @@ def find_state_dict(content: dict[Any, Any], path: Path) -> dict[str, Tensor]:
     if not found and not has_dots(loose):
         found = {name: one for name, one in inside.items() if has_dots(one)}
     if len(found) > 1:
-        raise NoModelError(f'`{path}` holds several models, {listed([*found])}: save one of them alone')
+        raise NoModelError(f'`{path}` holds several models, {list_names([*found])}: save one of them alone')
     if found or loose:
         return next(iter(found.values()), loose)
-    said = listed([str(name) for name in content]) or 'an empty dict'
+    said = list_names([str(name) for name in content]) or 'an empty dict'
     raise NoModelError(f'`{path}` holds {said}, it must hold a dict of tensors by name')
 
 
@@ -279,13 +282,15 @@ def compact(t: Tensor) -> Tensor:
     return t if whole and t.is_contiguous() else t.clone(memory_format=torch.contiguous_format)
 
 
-def in_bytes(size: int | str) -> int:
+def count_bytes(size: int | str) -> int:
     """'5GB' -> 5,000,000,000"""
     if isinstance(size, int) and not isinstance(size, bool) and size > 0:
         return size
     match = re.fullmatch(r'(\d+) ?([KMG]B)', str(size).upper())
     if match is None or not int(match[1]):
-        raise ValueError(f"`max_shard_size` got {shown(size)}, it must be bytes, or a text such as '5GB' or '200MB'")
+        raise ValueError(
+            f"`max_shard_size` got {format_value(size)}, it must be bytes, or a text such as '5GB' or '200MB'"
+        )
     return int(match[1]) * UNITS[match[2]]
 
 

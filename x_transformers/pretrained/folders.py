@@ -10,21 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from x_transformers.core.files import Present, needed
-from x_transformers.flags import shown, warn_once
+from x_transformers.core.files import StampedFile, import_optional
+from x_transformers.flags import format_value, warn_once
 from x_transformers.pretrained.foreign import (
     AGAIN,
     CUT_OFF,
     NEEDS,
     SUFFIXES,
     NoModelError,
-    closed,
+    close_sentence,
     describe_config,
     describe_folder,
     find_foreign,
     first_bytes,
-    format_of,
-    listed,
+    get_format,
+    list_names,
     names_in,
     text_of_other,
 )
@@ -55,7 +55,7 @@ class ModelLocation:
 
     @property
     def is_adapter(self) -> bool:
-        return (Present(self.folder) / ADAPTER).is_file()
+        return (StampedFile(self.folder) / ADAPTER).is_file()
 
 
 def resolve(source: str | os.PathLike[str], allow_pickle: bool = False, **hub: Any) -> Path:
@@ -64,7 +64,7 @@ def resolve(source: str | os.PathLike[str], allow_pickle: bool = False, **hub: A
     hub   keywords of `huggingface_hub.snapshot_download`
     """
     if not isinstance(source, str | os.PathLike):
-        raise TypeError(f'`source` got {shown(source)}, it must be a path or a repository id')
+        raise TypeError(f'`source` got {format_value(source)}, it must be a path or a repository id')
     path, name = Path(source).expanduser(), os.fspath(source)
     if not name:  # An empty path would be the current folder.
         raise ValueError("`source` got '', it must be a path or a repository id")
@@ -72,7 +72,7 @@ def resolve(source: str | os.PathLike[str], allow_pickle: bool = False, **hub: A
         if path.exists() or path.is_symlink():
             return path
     except PermissionError as error:  # A folder above it cannot be opened.
-        raise closed(path) from error
+        raise close_sentence(path) from error
     link = re.match(r'(?:https?://(?:huggingface\.co|hf\.co)/|hf://)(?:models/)?([\w.-]+/[\w.-]+)', name)
     if link or '://' in name:
         way = f"name the repository by its id, '{link[1]}'" if link else 'download it, and name the folder'
@@ -80,11 +80,11 @@ def resolve(source: str | os.PathLike[str], allow_pickle: bool = False, **hub: A
     looks_like_path = path.is_absolute() or name.startswith(('.', '~'))
     is_file = name.endswith((*SUFFIXES, '.json', '.gguf'))
     if (os.sep in name and looks_like_path) or name.count('/') > 1 or is_file:
-        there = listed(names_in(path.parent)) if is_file and path.parent.is_dir() else ''
+        there = list_names(names_in(path.parent)) if is_file and path.parent.is_dir() else ''
         raise NoModelError(
             f'`source` got {name!r}, which is no folder and no file{f"; `{path.parent}` has {there}" if there else ""}'
         )
-    hub_of = needed('huggingface_hub', f'to load {name!r}, which is no folder,', 'hub')
+    hub_of = import_optional('huggingface_hub', f'to load {name!r}, which is no folder,', 'hub')
     patterns = ['*.json', '*.safetensors', *TOKENIZER, *(['*.bin'] if allow_pickle else [])]
     try:
         return Path(hub_of.snapshot_download(name, allow_patterns=patterns, **hub))
@@ -104,15 +104,15 @@ def locate(path: Path, depth: int = 0) -> ModelLocation:
     if not path.is_dir():
         return locate_file(path)
     if not os.access(path, os.X_OK):
-        raise closed(path)
-    at = Present(path)
+        raise close_sentence(path)
+    at = StampedFile(path)
     if any((at / name).exists() or (at / name).is_symlink() for name in (ADAPTER, CONFIG)):
         return ModelLocation(path)
     try:
         inner = None if depth == DEPTH else find_inside(path)
         said = '' if inner else describe_folder(path)
     except PermissionError as error:
-        raise closed(path) from error
+        raise close_sentence(path) from error
     if inner is None:
         raise NoModelError(f'`{path}` has no config.json: {said}{hint_above(path)}')
     warn_once(f'`{path}` has no config.json, so the model in `{inner}` is loaded')
@@ -129,8 +129,8 @@ def locate_file(path: Path) -> ModelLocation:
         if text_of_other(start) is not None or 'weight_map' not in read_json(path):
             raise NoModelError(f'`{path}` holds no weights: name the folder, a file of weights, or its index')
     else:
-        format_of(path)
-    at = Present(folder)
+        get_format(path)
+    at = StampedFile(folder)
     if (at / ADAPTER).is_file() and name.startswith('adapter_model'):
         return ModelLocation(folder, name)
     if not (at / CONFIG).is_file():
@@ -153,7 +153,7 @@ def find_inside(path: Path) -> Path | None:
     models = [one for one in folders if is_model(one)]
     if len(models) > 1:
         models.sort(key=lambda one: [int(n) if n.isdigit() else n for n in re.split(r'(\d+)', one.name)])
-        names = listed([one.name for one in models])
+        names = list_names([one.name for one in models])
         raise NoModelError(
             f'`{path}` has no config.json, it holds several models, {names}: name one, as `{models[-1]}`'
         )
@@ -230,7 +230,7 @@ def describe_error(path: Path, error: Exception) -> str:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the config.json of a folder, with a `model_type`, which its classes name if it does not say so itself."""
-    path = Present(folder) / CONFIG
+    path = StampedFile(folder) / CONFIG
     config = read_json(path)
     if config.get('model_type') is not None or 'class' in config:
         return config

@@ -42,7 +42,7 @@ class Foreign:
         return f'{"is" if self.what.split()[0] in ("a", "an", "the", "part") else "holds"} {self.what}'
 
 
-def by_transformers(call: str, version: str = '') -> str:
+def is_saved_by_transformers(call: str, version: str = '') -> str:
     return f'`{call}` of transformers{version} reads it, and `save_pretrained` writes what is needed'
 
 
@@ -53,7 +53,7 @@ FOREIGN = (
     Foreign(('model_index.json',), 'the list of parts of a diffusers pipeline',
             'each part is a model in a folder of its own, such as `text_encoder`: name that folder'),
     Foreign(('*.gguf', '*.ggml', 'ggml-model*'), 'a GGUF file of llama.cpp',
-            by_transformers('AutoModelForCausalLM.from_pretrained(folder, gguf_file=name)')),
+            is_saved_by_transformers('AutoModelForCausalLM.from_pretrained(folder, gguf_file=name)')),
     Foreign(('*.incomplete', '*.part', '*.crdownload', '*.aria2', '*.download'), 'an interrupted download', AGAIN),
     Foreign(('consolidated*.pth', 'consolidated*.pt'), "weights in Meta's own format",
             '`convert_llama_weights_to_hf.py` of transformers converts them'),
@@ -81,13 +81,13 @@ FOREIGN = (
     Foreign(('*.onnx', '*.onnx_data', 'onnx/'), 'a graph of ONNX',
             'weights cannot be read back from it: take the model that it was exported from'),
     Foreign(('tf_model*.h5', '*.h5', '*.keras', '*.hdf5'), 'weights of TensorFlow or Keras',
-            by_transformers('AutoModel.from_pretrained(folder, from_tf=True)', ' 4')),
+            is_saved_by_transformers('AutoModel.from_pretrained(folder, from_tf=True)', ' 4')),
     Foreign(('*.ckpt.index', '*.ckpt.meta', '*.ckpt.data-*', '*.ckpt-*', 'checkpoint', 'saved_model.pb', '*.pb',
              'variables/'), 'part of a checkpoint of TensorFlow',
             'the `convert_..._original_tf_checkpoint_to_pytorch.py` script of the model in transformers 4 converts it'),
     Foreign(('flax_model*.msgpack', '*.msgpack', 'orbax*', '_CHECKPOINT_METADATA', 'ocdbt.process_*/',
              'manifest.ocdbt'), 'weights of Flax or JAX',
-            by_transformers('AutoModel.from_pretrained(folder, from_flax=True)', ' 4')),
+            is_saved_by_transformers('AutoModel.from_pretrained(folder, from_flax=True)', ' 4')),
     Foreign(('*.mlpackage/', '*.mlmodel', '*.mlmodelc/', 'coreml/'), 'a model of Core ML',
             'weights cannot be read back from it: take the model that it was exported from'),
     Foreign(('*.engine', '*.plan', '*.trt'), 'an engine of TensorRT', 'take the model that it was built from'),
@@ -158,12 +158,12 @@ def describe_folder(folder: Path, *known: str) -> str:
         return f'`{found[0].rstrip("/")}` {found[1].said}; {needs}: {found[1].way}'
     weights = [name for name in names if name.endswith(SUFFIXES)]
     if weights and not known:
-        return f'it holds weights alone, {listed(weights)}; {NEEDS}: put the config.json of the model beside them'
-    said = f'it holds {listed(names)}' if names else f'it holds no more than {known[0]}' if known else 'it is empty'
+        return f'it holds weights alone, {list_names(weights)}; {NEEDS}: put the config.json of the model beside them'
+    said = f'it holds {list_names(names)}' if names else f'it holds no more than {known[0]}' if known else 'it is empty'
     return f'{said}; {needs}'
 
 
-def listed(names: list[str], most: int = 4) -> str:
+def list_names(names: list[str], most: int = 4) -> str:
     """Return the first names of a list, and how many more there are."""
     said = ', '.join(f'`{name}`' for name in names[:most])
     return said if len(names) <= most else f'{said} and {len(names) - most} more'
@@ -202,10 +202,10 @@ def first_bytes(path: Path) -> bytes:
         with open(path, 'rb') as file:
             return file.read(512)
     except PermissionError as error:
-        raise closed(path) from error
+        raise close_sentence(path) from error
 
 
-def closed(path: Path) -> PermissionError:
+def close_sentence(path: Path) -> PermissionError:
     return PermissionError(f'`{path}` cannot be read: this process has no permission to open it')
 
 
@@ -215,7 +215,7 @@ def text_of_other(start: bytes) -> tuple[str, str] | None:
     return next((said for begin, said in TEXTS.items() if plain.startswith(begin)), None)
 
 
-def format_of(path: Path) -> str:
+def get_format(path: Path) -> str:
     """Return the format of a file of weights by its content: 'safetensors' or 'pickle'.
 
     Raises:

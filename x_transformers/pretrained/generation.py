@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 
 from x_transformers.flags.checks import warn_once
-from x_transformers.generation.rules import BANNED, GenerationHistory, NoEndBefore, NoRepeat, ban, history_of, mask_of
+from x_transformers.generation.rules import (
+    BANNED,
+    GenerationHistory,
+    NoEndBefore,
+    NoRepeat,
+    get_mask,
+    history_of,
+    mask_tokens,
+)
 from x_transformers.generation.sampling import TotalLength, min_p, top_k, top_p
 
 TOP_K = 50  # Default of `transformers` for sampling.
@@ -69,12 +77,12 @@ class BadWords:
         ids, real = history_of(ids, history).left_padded()
         length = ids.shape[1]
         for word in self.words:
-            last = mask_of(word[-1:], logits)
+            last = get_mask(word[-1:], logits)
             if len(word) == 1:
-                logits = ban(logits, last)
+                logits = mask_tokens(logits, last)
             elif len(word) <= length:
                 said = (ids[:, length - len(word) + 1 :] == ids.new_tensor(word[:-1])).all(dim=-1)
-                logits = ban(logits, last, said if real is None else said & real[:, length - len(word)])
+                logits = mask_tokens(logits, last, said if real is None else said & real[:, length - len(word)])
         return logits
 
 
@@ -87,7 +95,7 @@ class ForcedFirstToken:
     def __call__(self, ids: Tensor, logits: Tensor, history: GenerationHistory | None = None) -> Tensor:
         history = history_of(ids, history)
         alone = history.num_prompt_tokens + history.num_generated == 1
-        return force_tokens(logits, mask_of(self.tokens, logits), alone)
+        return force_tokens(logits, get_mask(self.tokens, logits), alone)
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,7 @@ class ForcedLastToken:
         history = history_of(ids, history)
         if history.max_new_tokens is None:
             return logits
-        return force_tokens(logits, mask_of(self.tokens, logits), history.num_generated == history.max_new_tokens - 1)
+        return force_tokens(logits, get_mask(self.tokens, logits), history.num_generated == history.max_new_tokens - 1)
 
 
 @dataclass(frozen=True)
@@ -118,7 +126,7 @@ class SuppressedAtBegin:
         if self.behind_first:
             alone = history.num_prompt_tokens == 1
             begin = alone.long() if torch.is_tensor(alone) else int(alone)
-        return ban(logits, mask_of(self.tokens, logits), history.num_generated == begin)
+        return mask_tokens(logits, get_mask(self.tokens, logits), history.num_generated == begin)
 
 
 def extract_generation_config(config: Mapping[str, Any]) -> dict[str, Any]:

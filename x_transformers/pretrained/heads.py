@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.flags import ConfigError, shown, size
+from x_transformers.flags import ConfigError, format_value, size
 from x_transformers.pretrained.engine import ConversionStep
-from x_transformers.pretrained.fields import back, classes, invert_value, is_set, token_id
+from x_transformers.pretrained.fields import classes, invert_value, is_set, set_way_back, token_id
 from x_transformers.pretrained.mappings import WeightMapping, link, links
 from x_transformers.pretrained.specs import Const, Fields, ModelSpec, Value, get_spec
 
@@ -146,7 +146,7 @@ def select_head(spec: ModelSpec, config: Mapping[str, Any], head: Any) -> ModelS
             )
         return kinds[fits[0]](name) if fits else spec
     if not isinstance(head, str) or head not in kinds:
-        raise ConfigError(f"`head` got {shown(head)}, of a {spec.type} it must be 'auto', {known}")
+        raise ConfigError(f"`head` got {format_value(head)}, of a {spec.type} it must be 'auto', {known}")
     return adapt_base(spec, kinds[head](name), name)
 
 
@@ -158,7 +158,7 @@ def resolve_head(config: Mapping[str, Any], head: Any, num_classes: int | None) 
     """Return the spec for a head given by name or as a module, and the config that describes it."""
     kind = 'embed' if isinstance(head, nn.Module) else head
     if num_classes is not None and not size.test(num_classes):
-        raise ValueError(f'`num_classes` got {shown(num_classes)}, it must be {size.words}')
+        raise ValueError(f'`num_classes` got {format_value(num_classes)}, it must be {size.words}')
     spec = find_spec(config, kind)
     if spec.head == 'span' and num_classes not in (None, 2):
         raise ConfigError(f"`num_classes` got {num_classes}, of a head for spans it is 2: take `head='classify'`")
@@ -228,7 +228,7 @@ def initialize_weights(
 # tables
 
 
-@back('problem_type', if_set=True)
+@set_way_back('problem_type', if_set=True)
 def problem(c: Fields) -> str | None:
     """Return what the labels of sequences are, which decides the loss."""
     return c.values.get('problem_type')
@@ -239,7 +239,7 @@ def classifier(kind: str, act: str | Value = None, **more: Value) -> dict[str, V
     act = Const(act) if isinstance(act, str) else act
     labels = {} if kind in ('all', 'span') else {'problem_type': problem}
 
-    @back(lambda v, k: invert_value(act, v['activation'], k))
+    @set_way_back(lambda v, k: invert_value(act, v['activation'], k))
     def transform(c: Fields) -> dict[str, Any]:
         return {'activation': c.value(act), 'norm': None}
 
@@ -265,7 +265,7 @@ def embedding_head(pooler: str = '') -> HeadSpec:
         return HeadSpec(('Model',), NOTHING, bare=True)
     options = {'token': 'first', 'activation': 'tanh'}
 
-    @back('has_pooler', inverse=is_set)
+    @set_way_back('has_pooler', inverse=is_set)
     def layer(c: Fields) -> dict[str, Any] | None:
         return {**options, 'dim': c.hidden_size} if c.has_pooler else None
 

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from x_transformers.core.files import needed
+from x_transformers.core.files import import_optional
 from x_transformers.pretrained.loading import load
 from x_transformers.pretrained.saving import save
 
-hub = needed('huggingface_hub', '`HubMixin`', 'hub')
+hub = import_optional('huggingface_hub', '`HubMixin`', 'hub')
 
 
 class HubMixin(hub.PyTorchModelHubMixin):

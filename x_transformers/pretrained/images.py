@@ -9,7 +9,7 @@ from typing import Any
 from x_transformers.flags import ConfigError, warn_once
 from x_transformers.modalities.vit import sides
 from x_transformers.pretrained import fields
-from x_transformers.pretrained.fields import activation, back, negate, when
+from x_transformers.pretrained.fields import activation, negate, set_way_back, when
 from x_transformers.pretrained.mappings import (
     FIRST,
     HALVES,
@@ -43,7 +43,7 @@ def invert_pooler(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     return {'has_pooler': True, 'pooler_output_size': v['dim'], 'pooler_act': fields.invert_activation(v['activation'])}
 
 
-@back(invert_pooler)
+@set_way_back(invert_pooler)
 def pooler(c: Fields) -> dict[str, Any] | None:
     """Return the layer on the first token, if the file has one."""
     if not is_bare(c) or not c.has_pooler:
@@ -51,7 +51,7 @@ def pooler(c: Fields) -> dict[str, Any] | None:
     return {'dim': c.pooler_output_size or c.hidden_size, 'activation': activation('pooler_act')(c)}
 
 
-@back(fields.invert_classes)
+@set_way_back(fields.invert_classes)
 def num_classes(c: Fields) -> int | None:
     return None if is_bare(c) else fields.classes(c) or None
 
@@ -161,17 +161,17 @@ def invert_dinov2_inner(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     return {'use_swiglu_ffn': gated, 'mlp_ratio': ratios[0] if ratios else v / k['dim']}
 
 
-@back(invert_dinov2_inner)
+@set_way_back(invert_dinov2_inner)
 def dinov2_inner(c: Fields) -> int:
     return dinov2_width(c.hidden_size, c.mlp_ratio, c.use_swiglu_ffn)
 
 
-@back(lambda v, k: {} if k['ff_glu'] else {'hidden_act': fields.invert_activation(v)})
+@set_way_back(lambda v, k: {} if k['ff_glu'] else {'hidden_act': fields.invert_activation(v)})
 def dinov2_activation(c: Fields) -> str:
     return 'silu' if c.use_swiglu_ffn else activation('hidden_act')(c)
 
 
-@back('use_mask_token', inverse=bool)
+@set_way_back('use_mask_token', inverse=bool)
 def dinov2_mask(c: Fields) -> bool:
     return c.use_mask_token if c.has_mask_token is None else c.has_mask_token
 
@@ -185,7 +185,7 @@ def warn_of_dropped_paths(c: Fields) -> None:
         )
 
 
-@back('image_size', inverse=fields.list_if_pair)
+@set_way_back('image_size', inverse=fields.list_if_pair)
 def dinov2_image(c: Fields) -> Any:
     """Return the image size. Sizes whose positions transformers would resample as a square are refused."""
     size = c.value(fields.area('image_size'))
@@ -266,7 +266,7 @@ def map_tower(base: str) -> Links:
     )
 
 
-@back('vision_use_head', inverse=fields.is_set)
+@set_way_back('vision_use_head', inverse=fields.is_set)
 def attention_head(c: Fields) -> Any:
     return 'attention' if c.vision_use_head else Const(None)
 
@@ -307,7 +307,7 @@ SIGLIP_VISION = register(VIT.like(
 ))  # fmt: skip
 
 
-@back('projection_dim', inverse=itemgetter('dim'), if_set=True)
+@set_way_back('projection_dim', inverse=itemgetter('dim'), if_set=True)
 def projection(c: Fields) -> dict[str, Any] | None:
     if not c.architecture.endswith('WithProjection'):
         return None
@@ -349,7 +349,7 @@ def invert_clip_pooler(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     return {**invert_eos(v.get('eos')), **({'projection_dim': v['dim']} if 'dim' in v else {})}
 
 
-@back(invert_clip_pooler)
+@set_way_back(invert_clip_pooler)
 def clip_pooler(c: Fields) -> dict[str, Any] | None:
     if c.architecture == 'CLIPModel':  # The whole model pools.
         return None
@@ -387,7 +387,7 @@ CLIP_TEXT = register(ModelSpec(
 ))  # fmt: skip
 
 
-@back('projection_size', inverse=itemgetter('dim'))
+@set_way_back('projection_size', inverse=itemgetter('dim'))
 def siglip_pooler(c: Fields) -> dict[str, Any] | None:
     if c.architecture == 'SiglipModel':  # The whole model pools.
         return None
@@ -407,12 +407,12 @@ SIGLIP_TEXT = register(CLIP_TEXT.like(
 # Both towers.
 
 
-@back('text_config', inverse=invert_eos)
+@set_way_back('text_config', inverse=invert_eos)
 def text_eos(c: Fields) -> int | None:
     return get_eos(c.parts['text'])
 
 
-@back('logit_scale_init_value', inverse=math.log)
+@set_way_back('logit_scale_init_value', inverse=math.log)
 def logit_scale(c: Fields) -> float:
     return math.exp(c.logit_scale_init_value)
 
@@ -436,7 +436,7 @@ CLIP = register(ModelSpec(
 ))  # fmt: skip
 
 
-@back('text_config', inverse=lambda v: {'projection_size': v})
+@set_way_back('text_config', inverse=lambda v: {'projection_size': v})
 def text_width(c: Fields) -> int:
     return c.parts['text'].projection_size or c.parts['text'].hidden_size
 

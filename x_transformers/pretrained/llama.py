@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from x_transformers.pretrained import fields
-from x_transformers.pretrained.fields import activation, back, negate, unless, when
+from x_transformers.pretrained.fields import activation, negate, set_way_back, unless, when
 from x_transformers.pretrained.heads import OF_DECODERS, SPANS_OF_BASE
 from x_transformers.pretrained.mappings import (
     ALTERNATING,
@@ -62,13 +62,13 @@ LLAMA = register(ModelSpec(
         dim='hidden_size', depth='num_hidden_layers', heads='num_attention_heads', attn_kv_heads=fields.kv_heads,
         attn_dim_head=fields.head_width, attn_qkv_bias='attention_bias', attn_out_bias='attention_bias',
         use_rmsnorm=True, norm_add_unit_offset=False, norm_eps='rms_norm_eps', rotary_pos_emb=True,
-        rotary_emb_dim=fields.rotated, rotary_theta=fields.theta, rotary_scaling=fields.scaling, ff_glu=True,
+        rotary_emb_dim=fields.rotated_channels, rotary_theta=fields.theta, rotary_scaling=fields.scaling, ff_glu=True,
         ff_activation=activation('hidden_act'), ff_dim_inner='intermediate_size', ff_no_bias=negate('mlp_bias'),
         ff_glu_bias='mlp_bias', attn_dropout='attention_dropout', verbose=False,
     ),
     sizes=dict(
         heads='num_attention_heads', kv_heads=fields.kv_heads, dim_head=fields.head_width, dim_value=fields.head_width,
-        rotated=fields.rotated,
+        rotated=fields.rotated_channels,
     ),
     links=links(LLAMA_ATTENTION, LLAMA_GATED, LLAMA_NORMS, LLAMA_ENDS), ignored=(r'.*rotary_emb\.inv_freq',),
     base='model.', heads=OF_DECODERS,
@@ -260,7 +260,7 @@ def has_latent(c: Fields) -> bool:
     return c.q_lora_rank is not None
 
 
-@back('num_attention_heads', 'num_key_value_heads')
+@set_way_back('num_attention_heads', 'num_key_value_heads')
 def heads_of_latents(c: Fields) -> int:
     """Return the number of heads. transformers requires an equal number of key heads."""
     return c.num_attention_heads

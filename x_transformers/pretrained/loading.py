@@ -11,11 +11,11 @@ from typing import Any, Literal, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.files import Present
+from x_transformers.core.files import StampedFile
 from x_transformers.core.modes import at_least_float
 from x_transformers.features.positions import ScaledSinusoidalEmbedding
 from x_transformers.features.rotary import RotaryEmbedding
-from x_transformers.flags import ConfigError, shown
+from x_transformers.flags import ConfigError, format_value
 from x_transformers.flags.checks import warn_once
 from x_transformers.flags.config import KINDS
 from x_transformers.flags.unexpected import answering
@@ -255,8 +255,8 @@ def load(
         adapter = Adapter.from_location(location, allow_pickle)
         location = adapter.find_base(base, hub)
     elif base is not None:
-        raise ValueError(f'`base` got {shown(base)}, but `{location.folder}` is no adapter')
-    at = Present(location.folder)
+        raise ValueError(f'`base` got {format_value(base)}, but `{location.folder}` is no adapter')
+    at = StampedFile(location.folder)
     config = read_config(location.folder)
     wanted = LoadOptions(dropout, num_tokens, strict, cls, keywords, head, num_classes, unknown)
     with Weights(location.folder, allow_pickle, location.file) as weights:
@@ -545,7 +545,7 @@ def read_ties(config: Mapping[str, Any], shapes: Mapping[str, Tensor]) -> dict[s
     """Return the names of tensors that were tied by hand, each with the name that the file has."""
     ties = config.get('tied', {})
     if not isinstance(ties, Mapping) or not {*ties, *ties.values()} <= shapes.keys():
-        raise ConfigError(f'`tied` of this {OWN} checkpoint got {shown(ties)}, it must be names of its tensors')
+        raise ConfigError(f'`tied` of this {OWN} checkpoint got {format_value(ties)}, it must be names of its tensors')
     return dict(ties)
 
 

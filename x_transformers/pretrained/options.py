@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.routing import flags_of_strangers
-from x_transformers.flags import ConfigError, Feature, advice, did_you_mean, probability, shown
+from x_transformers.flags import ConfigError, Feature, advice, did_you_mean, format_value, probability
 from x_transformers.flags.config import KINDS, decode
-from x_transformers.flags.resolved import flags_of, known_features
+from x_transformers.flags.resolved import get_flags, known_features
 from x_transformers.pretrained.heads import is_head_weight
 
 DTYPES = {name: getattr(torch, name) for name in ('float32', 'float16', 'bfloat16', 'float64')}
@@ -26,7 +26,7 @@ def resolve_dtype(dtype: Any, config: Mapping[str, Any]) -> torch.dtype | None:
         return None
     found = DTYPES.get(dtype.removeprefix('torch.')) if isinstance(dtype, str) else dtype
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise ValueError(f"`dtype` got {shown(dtype)}, it must be 'auto' or one of {', '.join(DTYPES)}")
+        raise ValueError(f"`dtype` got {format_value(dtype)}, it must be 'auto' or one of {', '.join(DTYPES)}")
     return found
 
 
@@ -38,7 +38,7 @@ def make_placement(device_map: Any) -> Callable[[str], torch.device | None]:
         device = None if device_map is None else parse_device(device_map)
         return lambda name: device
     if not isinstance(device_map, Mapping):
-        raise TypeError(f'`device_map` got {shown(device_map)}, it must be None, a device or a dict')
+        raise TypeError(f'`device_map` got {format_value(device_map)}, it must be None, a device or a dict')
     devices = {prefix: parse_device(device) for prefix, device in device_map.items()}
 
     def place(name: str) -> torch.device | None:
@@ -54,7 +54,7 @@ def parse_device(device: Any) -> torch.device:
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f'`device_map` got {shown(device)}, which is no device of torch: {error}') from error
+        raise ValueError(f'`device_map` got {format_value(device)}, which is no device of torch: {error}') from error
 
 
 # The call that builds the model.
@@ -78,7 +78,7 @@ def select_own_features(call: Mapping[str, Any]) -> list[type[Feature]]:
 
 def accepts_keyword(call: Mapping[str, Any], name: str) -> bool:
     """Return True if the class of a call, or a user's feature in it, has the keyword."""
-    if name in KINDS[call['class']].accepted() or name in flags_of(select_own_features(call)):
+    if name in KINDS[call['class']].accepted() or name in get_flags(select_own_features(call)):
         return True
     if 'depth' in call:
         return name == 'features' or name in flags_of_strangers(decode_features(call))
@@ -115,7 +115,7 @@ def set_dropout(call: dict[str, Any], dropout: float | None) -> dict[str, Any]:
     if dropout is None:
         return call
     if not probability.test(dropout):
-        raise ValueError(f'`dropout` got {shown(dropout)}, it must be {probability.words}')
+        raise ValueError(f'`dropout` got {format_value(dropout)}, it must be {probability.words}')
     return {
         name: set_dropout(value, dropout) if isinstance(value, dict)
         else dropout if 'dropout' in name else value
@@ -128,7 +128,7 @@ def set_num_tokens(call: dict[str, Any], num_tokens: int | None) -> dict[str, An
     if num_tokens is None:
         return call
     if not isinstance(num_tokens, int) or isinstance(num_tokens, bool):
-        raise TypeError(f'`num_tokens` got {shown(num_tokens)}, it must be an integer')
+        raise TypeError(f'`num_tokens` got {format_value(num_tokens)}, it must be an integer')
     if call['class'] == 'Classifier':
         return {**call, 'net': set_num_tokens(call['net'], num_tokens)}
     held = list_vocabularies(call)
@@ -165,7 +165,9 @@ def freeze(model: nn.Module, trainable: str | Collection[str]) -> None:
     if trainable == 'all':
         return
     if not isinstance(trainable, Collection) or not all(isinstance(prefix, str) for prefix in trainable):
-        raise TypeError(f"`trainable` got {shown(trainable)}, it must be 'all', 'head', or prefixes of parameters")
+        raise TypeError(
+            f"`trainable` got {format_value(trainable)}, it must be 'all', 'head', or prefixes of parameters"
+        )
     names = [name for name, _ in model.named_parameters()]
     if trainable == 'head':
         learning = set(filter(is_head_weight, names))
@@ -174,7 +176,7 @@ def freeze(model: nn.Module, trainable: str | Collection[str]) -> None:
         learning = set().union(*(match_prefix(prefix, names) for prefix in prefixes))
     if not learning:
         without = 'the model has no head with parameters of its own' if trainable == 'head' else 'nothing would learn'
-        raise ValueError(f'`trainable` got {shown(trainable)}, but {without}')
+        raise ValueError(f'`trainable` got {format_value(trainable)}, but {without}')
     for name, p in model.named_parameters():
         p.requires_grad_(name in learning)
 

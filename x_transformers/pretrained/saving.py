@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.files import renewing, write_json
+from x_transformers.core.files import renew_folder, write_json
 from x_transformers.features.rotary import RotaryEmbedding
 from x_transformers.finetuning import FineTuned
-from x_transformers.flags import ConfigError, shown
+from x_transformers.flags import ConfigError, format_value
 from x_transformers.flags.config import is_configured
 from x_transformers.flags.unexpected import answering
 from x_transformers.pretrained import engine
 from x_transformers.pretrained.described import canonicalize, check_keywords, find_differences, get_call, infer_config
-from x_transformers.pretrained.files import GENERATION, OF_MODEL, Get, copy_tokenizer, in_bytes, write_weights
+from x_transformers.pretrained.files import GENERATION, OF_MODEL, Get, copy_tokenizer, count_bytes, write_weights
 from x_transformers.pretrained.heads import NOT_THERE, find_spec, is_head_weight, list_heads, resolve_head
 from x_transformers.pretrained.loading import Info, rebuild_buffers
 from x_transformers.pretrained.options import VOCABULARIES
@@ -58,7 +58,7 @@ def save(
         OSError: The folder cannot be written.
     """
     if format not in ('hf', 'own'):
-        raise ValueError(f"`format` got {shown(format)}, it must be 'hf' or 'own'")
+        raise ValueError(f"`format` got {format_value(format)}, it must be 'hf' or 'own'")
     model = unwrap(model)
     if not is_configured(model):
         raise TypeError(f'`model` got a {type(model).__name__}, it must be a model of this library')
@@ -69,10 +69,10 @@ def save(
             f'x_transformers.parallel into the `State` of a model on one device, and save that'
         )
     if not isinstance(generation, Mapping | None):
-        raise TypeError(f'`generation` got {shown(generation)}, it must be a dict or None')
+        raise TypeError(f'`generation` got {format_value(generation)}, it must be a dict or None')
     if tokenizer_from is not None and not Path(tokenizer_from).is_dir():
         raise NotADirectoryError(f'`tokenizer_from` got {str(tokenizer_from)!r}, it must be a folder')
-    folder, most = Path(path), in_bytes(max_shard_size)
+    folder, most = Path(path), count_bytes(max_shard_size)
     if format == 'own':
         info = getattr(model, 'pretrained', None)
         config, get, sizes = prepare_own_files(model)
@@ -81,7 +81,7 @@ def save(
         info = getattr(model, 'pretrained', None)
         config, get, sizes = prepare_hf_files(model, info, hf_type)
     generation = getattr(info, 'generation', None) if generation is None else generation
-    with renewing(folder, OF_MODEL) as new:
+    with renew_folder(folder, OF_MODEL) as new:
         if tokenizer_from is not None:
             copy_tokenizer(Path(tokenizer_from), new)
         write_json(config, new / 'config.json')

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from x_transformers.flags import ConfigError
 from x_transformers.pretrained import fields
-from x_transformers.pretrained.fields import activation, back, unless, when
+from x_transformers.pretrained.fields import activation, set_way_back, unless, when
 from x_transformers.pretrained.heads import HeadSpec, classifier, map_classes, sequence_head
 from x_transformers.pretrained.mappings import CUT, JOIN, ROW, link, links, map_projections
 from x_transformers.pretrained.specs import Const, Fields, ModelSpec, ModuleSpec, Value, register
@@ -22,7 +22,7 @@ def on_both_sides(values: Mapping[str, Value]) -> dict[str, Value]:
     return {side + name: value for side in ('enc_', 'dec_') for name, value in values.items()}
 
 
-@back('pad_token_id')
+@set_way_back('pad_token_id')
 def pad_id(c: Fields) -> int:
     """Return the id that fills sequences after their end."""
     return 0 if c.pad_token_id is None else c.pad_token_id
@@ -31,7 +31,7 @@ def pad_id(c: Fields) -> int:
 # Embeddings of both sides: one table, or two if the config or the file says so.
 
 
-@back('share_encoder_decoder_embeddings', inverse=bool)
+@set_way_back('share_encoder_decoder_embeddings', inverse=bool)
 def is_shared(c: Fields) -> bool:
     return bool(c.values.get('share_encoder_decoder_embeddings', True)) and not c.values.get('own_tables')
 
@@ -72,7 +72,7 @@ def invert_t5_activation(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     return {'feed_forward_proj': kind, 'dense_act_fn': name, 'is_gated_act': gated}
 
 
-@back(invert_t5_activation)
+@set_way_back(invert_t5_activation)
 def t5_activation(c: Fields) -> str:
     kind, _, name = c.feed_forward_proj.rpartition('-')
     name = c.dense_act_fn or ('gelu_new' if c.feed_forward_proj == 'gated-gelu' else name)
@@ -100,7 +100,7 @@ def invert_t5_scale(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     return {'scale_decoder_outputs': (v if k['dec_tie_embedding'] else k['dec_logits_scale']) != 1}
 
 
-@back(invert_t5_scale)
+@set_way_back(invert_t5_scale)
 def t5_tied_scale(c: Fields) -> float | None:
     return t5_scale(c) if c.tied else None
 
@@ -284,7 +284,7 @@ BART = register(ModelSpec(
 ))  # fmt: skip
 
 
-@back('decoder_vocab_size')
+@set_way_back('decoder_vocab_size')
 def marian_tokens(c: Fields) -> int:
     """Return the size of the vocabulary of the decoder."""
     return c.vocab_size if c.share_encoder_decoder_embeddings else c.decoder_vocab_size or c.vocab_size

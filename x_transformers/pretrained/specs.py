@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from x_transformers.flags import ConfigError, did_you_mean, shown
+from x_transformers.flags import ConfigError, did_you_mean, format_value
 from x_transformers.flags.config import KINDS
 from x_transformers.pretrained.mappings import ModelSizes, WeightMapping
 
@@ -247,7 +247,8 @@ class Fields:
         unknown = find_unknown_fields(spec, self.config)
         if unknown:
             raise ConfigError(
-                f'`{unknown[0]}` of this {spec.type} checkpoint is {shown(self.config[unknown[0]])}, which the library '
+                f'`{unknown[0]}` of this {spec.type} checkpoint is {format_value(self.config[unknown[0]])}, which '
+                'the library '
                 f'does not know{did_you_mean(unknown[0], known)}; `unknown={unknown}` ignores it if it does not '
                 f"affect the outputs, and `unknown='ignore'` ignores all such fields"
             )
@@ -255,8 +256,9 @@ class Fields:
             allowed = spec.fixed.get(name)
             if allowed is not None and value not in allowed:
                 raise ConfigError(
-                    f'`{name}` of this {spec.type} checkpoint is {shown(value)}, which the library does not compute: '
-                    f'it must be {" or ".join(map(shown, allowed))}'
+                    f'`{name}` of this {spec.type} checkpoint is {format_value(value)}, which the library does not '
+                    'compute: '
+                    f'it must be {" or ".join(map(format_value, allowed))}'
                 )
 
     def value(self, value: Value) -> Any:
@@ -347,7 +349,7 @@ def drop_unknown(spec: ModelSpec, config: Mapping[str, Any], unknown: Any) -> tu
     """
     names = () if unknown == 'error' else (unknown,) if isinstance(unknown, str) else unknown
     if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"`unknown` got {shown(unknown)}, it must be 'error', 'ignore', or names of fields")
+        raise TypeError(f"`unknown` got {format_value(unknown)}, it must be 'error', 'ignore', or names of fields")
     wrong = next((name for name in names if name in list_known_fields(spec)), None)
     if wrong is not None:
         raise ConfigError(f'`unknown` names `{wrong}`, which a {spec.type} reads: it cannot be ignored')
@@ -376,7 +378,7 @@ SPECS: dict[str, ModelSpec] = {}
 def register(row: ModelSpec) -> ModelSpec:
     """Register a model type, or replace one."""
     if not isinstance(row, ModelSpec):
-        raise TypeError(f'`row` got {shown(row)}, it must be a Row')
+        raise TypeError(f'`row` got {format_value(row)}, it must be a Row')
     SPECS[row.type.replace('-', '_')] = row
     return row
 
@@ -395,7 +397,8 @@ def read_own_call(config: Mapping[str, Any]) -> dict[str, Any]:
     kind = call.get('class') if isinstance(call, Mapping) else None
     if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(
-            f'`config` of this {OWN} checkpoint is {shown(call)}, it must be a dict whose `class` names a class of '
+            f'`config` of this {OWN} checkpoint is {format_value(call)}, it must be a dict whose `class` names a '
+            'class of '
             f'models{did_you_mean(str(kind), KINDS)}'
         )
     return dict(call)

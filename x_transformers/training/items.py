@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from x_transformers.core.checks import NAMED, is_item_count
-from x_transformers.flags import shown
+from x_transformers.flags import format_value
 
 __all__ = ['count_items', 'mean_of_items', 'scale_of_fewer', 'share_of_items']
 
@@ -27,7 +27,8 @@ def count_items(valid: Tensor, num_items: Any = None) -> Any:
         return valid.sum().clamp(min=1)
     if not is_item_count(num_items):
         raise TypeError(
-            f'`num_items_in_batch` got {shown(num_items)}, it must be {NAMED["num_items_in_batch"].allowed.words}'
+            f'`num_items_in_batch` got {format_value(num_items)}, it must be '
+            f'{NAMED["num_items_in_batch"].allowed.words}'
         )
     # A tensor may say that no batch has a target: then no loss does.
     return num_items.to(valid.device).reshape(()).clamp(min=1) if torch.is_tensor(num_items) else num_items

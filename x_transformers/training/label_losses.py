@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from x_transformers.core.checks import a_tensor, can_look, check_range
-from x_transformers.core.modes import accurate
+from x_transformers.core.checks import can_read_values, check_range, check_tensor
+from x_transformers.core.modes import to_float
 from x_transformers.flags import Check, ConfigError, is_number
 from x_transformers.training.items import count_items, mean_of_items, share_of_items
 from x_transformers.training.masking import IGNORED
@@ -55,7 +55,7 @@ def check_items_of_labels(labels: Any, num_items: Any) -> None:
         raise ValueError('`num_items_in_batch` needs `labels`: without them there is no loss')
 
 
-def problem_of(labels: Tensor, logits: Tensor, problem: str | None) -> str:
+def get_problem(labels: Tensor, logits: Tensor, problem: str | None) -> str:
     """Return the kind of the problem: as it is set, or numbers for one output; else labels that are whole numbers are
     classes, and others, or one for each output, say how far it holds."""
     if problem is not None or logits.shape[-1] == 1:
@@ -82,7 +82,7 @@ def label_loss(
         logits: (... l), of rows (b l) or tokens (b n l).
         labels: (...) of classes; (... l) of the other two, or (...) where l is 1.
         real: Which rows or tokens count, (...). None for all.
-        problem: One of `PROBLEMS`, None to tell by the labels, see `problem_of`.
+        problem: One of `PROBLEMS`, None to tell by the labels, see `get_problem`.
         num_items: Divide the sum of the losses by it, in place of the number of labels.
         what: The word for labels in messages about their range.
         terms: Options of the cross entropy.
@@ -92,7 +92,7 @@ def label_loss(
         ValueError: Labels have another shape, or are out of range.
     """
     count, shape = logits.shape[-1], tuple(logits.shape[:-1])
-    kind = problem_of(a_tensor(labels, 'labels'), logits, problem)
+    kind = get_problem(check_tensor(labels, 'labels'), logits, problem)
     got = f'`labels` got {labels.dtype} of shape {tuple(labels.shape)}'
     if kind == SINGLE:
         if labels.shape != shape:
@@ -100,7 +100,7 @@ def label_loss(
         if labels.is_floating_point() or labels.is_complex():
             raise TypeError(f'{got}, they must be whole numbers, as there are several classes')
         labels = labels if real is None else labels.masked_fill(~real, IGNORED)
-        known = labels[labels != IGNORED] if can_look(labels) else labels
+        known = labels[labels != IGNORED] if can_read_values(labels) else labels
         check_range(known, 'labels', 0, count - 1, what)
         if terms is not None and any(terms):
             return class_loss(logits, labels.long(), num_items, *terms)
@@ -115,7 +115,7 @@ def label_loss(
         if problem is None and labels.shape == shape and count > 1:
             raise TypeError(f'{got}, they must be whole numbers, as there are several classes, or {(*shape, count)}')
         raise ValueError(f'{got}, they must be {tuple(logits.shape)}{also}')
-    logits = accurate(logits)
+    logits = to_float(logits)
     valid = torch.ones_like(labels, dtype=torch.bool) if real is None else real.unsqueeze(-1).expand(labels.shape)
     if kind == MULTI:
         valid = valid & (labels != IGNORED)
@@ -123,7 +123,7 @@ def label_loss(
     found, wanted = logits.masked_fill(~valid, 0.0), labels.to(logits.dtype).masked_fill(~valid, 0.0)
     if kind == REGRESSION:
         return mean_of_items((found - wanted).square(), valid, num_items)
-    if can_look(wanted) and bool(((wanted < 0) | (wanted > 1)).any()):
+    if can_read_values(wanted) and bool(((wanted < 0) | (wanted > 1)).any()):
         raise ValueError(f'`labels` must be from 0 to 1 or {IGNORED}, got {wanted.min():g} to {wanted.max():g}')
     return mean_of_items(F.binary_cross_entropy_with_logits(found, wanted, reduction='none'), valid, num_items)
 
@@ -133,7 +133,7 @@ def class_loss(
 ) -> Tensor:
     """Return what `torch.nn.functional.cross_entropy` does of logits (... l), 0 if no label counts. With `num_items`,
     the weighted sum divided by that."""
-    logits, labels = accurate(logits).flatten(0, -2), labels.flatten()
+    logits, labels = to_float(logits).flatten(0, -2), labels.flatten()
     weights = None if class_weights is None else logits.new_tensor(class_weights)
     total = F.cross_entropy(logits, labels, weights, None, IGNORED, None, 'sum', label_smoothing)
     valid = labels != IGNORED
@@ -158,7 +158,7 @@ def span_loss(logits: Tensor, labels: Tensor, real: Tensor | None = None, num_it
         ValueError: Labels have another shape or dtype, or are below zero.
     """
     wanted = (len(logits), 2)
-    if a_tensor(labels, 'labels').shape != wanted or labels.is_floating_point():
+    if check_tensor(labels, 'labels').shape != wanted or labels.is_floating_point():
         got = f'{labels.dtype} of shape {tuple(labels.shape)}'
         raise ValueError(f'`labels` got {got}, they must be whole numbers {wanted}: where spans start and end')
     labels = labels.long()
@@ -167,7 +167,7 @@ def span_loss(logits: Tensor, labels: Tensor, real: Tensor | None = None, num_it
         ignored = ignored | ~real.gather(1, labels.clamp(0, logits.shape[1] - 1))
         logits = logits.masked_fill(~real.unsqueeze(-1), torch.finfo(logits.dtype).min)
     labels = labels.masked_fill(ignored & (labels >= 0), IGNORED)
-    known = labels[labels != IGNORED] if can_look(labels) else labels
+    known = labels[labels != IGNORED] if can_read_values(labels) else labels
     check_range(known, 'labels', 0, logits.shape[1] - 1, 'places')
     starts, ends = (
         next_token_loss(logits[..., i], labels[:, i], ignore_index=IGNORED, num_items=num_items) for i in (0, 1)
@@ -183,6 +183,6 @@ def loss_with_share(
         return loss(logits, labels, mask), 1
     counted = labels != IGNORED
     if mask is not None:
-        real = mask if mask.shape == labels.shape[:2] else mask.any(dim=-1)
-        counted = counted & real.view(*real.shape, *[1] * (labels.ndim - real.ndim))
+        token_mask = mask if mask.shape == labels.shape[:2] else mask.any(dim=-1)
+        counted = counted & token_mask.view(*token_mask.shape, *[1] * (labels.ndim - token_mask.ndim))
     return loss(logits, labels, mask, num_items), share_of_items(counted, num_items)

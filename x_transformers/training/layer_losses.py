@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.own_modules import known_stack, refuse_own_stack
-from x_transformers.flags import Check, ConfigError, is_number, one_of, shown
+from x_transformers.flags import Check, ConfigError, format_value, is_number, one_of
 from x_transformers.flags.checks import Maybe
 from x_transformers.training.items import scale_of_fewer
 from x_transformers.training.losses import predictable
@@ -103,14 +103,14 @@ class Objective(NamedTuple):
         n = targets.tokens.shape[1]
         losses = [
             weight
-            * mean_token_loss(of_head(logits, head), targets.of(head, self.last_only), terms)
+            * mean_token_loss(select_head(logits, head), targets.of(head, self.last_only), terms)
             * (1.0 if terms.num_items is None or self.last_only else scale_of_fewer(n - 1, head))
             for head, weight in enumerate(self.heads)
         ]
         return sum(losses[1:], losses[0])
 
 
-def of_head(logits: Any, head: int) -> Any:
+def select_head(logits: Any, head: int) -> Any:
     """Return the logits of one of several heads, from a tuple of them or a `Readout`."""
     if not isinstance(logits, Readout):
         return logits[head]
@@ -156,7 +156,7 @@ class AuxiliaryLosses(nn.Module):
     def now(self, training: bool, progress: float | None) -> Objective | None:
         """Return the losses of a call; None for that of the next token alone."""
         if progress is not None and not (is_number(progress) and 0 <= progress <= 1):
-            raise ValueError(f'`progress` got {shown(progress)}, it must be a number from 0 to 1')
+            raise ValueError(f'`progress` got {format_value(progress)}, it must be a number from 0 to 1')
         if progress is not None and not self.schedule:
             raise ValueError('`progress` needs `intermediate_layer_loss`: nothing else changes with it')
         if not training:
@@ -193,15 +193,15 @@ def refuse_net(net: nn.Module, losses: AuxiliaryLosses) -> None:
             )
     if not losses.schedule:
         return
-    if 'return_block_readouts' not in getattr(features, 'takes', ()):
+    if 'return_block_readouts' not in getattr(features, 'call_inputs', ()):
         raise ConfigError(
             f'`intermediate_layer_loss` needs a net that gives its logits after each block, as TransformerWrapper: '
             f'`net` is {type(net).__name__}'
         )
     refuse_own_stack(net.attn_layers, 'intermediate_layer_loss', 'it does not tell what its blocks give')
     for feature in known_stack(net.attn_layers).features.active:
-        idle = feature.only_trains or feature.waits
-        if not idle and {'finish', 'through'} & {*feature.runs_at()}:
+        idle = feature.training_only or feature.waits
+        if not idle and {'finish', 'execute_layers'} & {*feature.runs_at()}:
             raise ConfigError(
-                f'`intermediate_layer_loss` does not go with `{feature.title}`: its blocks give no outputs'
+                f'`intermediate_layer_loss` does not go with `{feature.display_name}`: its blocks give no outputs'
             )

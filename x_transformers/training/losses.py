@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor
 
-from x_transformers.core.checks import as_mask, check_lengths, for_each_row, within
-from x_transformers.core.modes import accurate
+from x_transformers.core.checks import as_mask, check_lengths, expand_batch, mask_from_lengths
+from x_transformers.core.modes import to_float
 from x_transformers.core.nets import counts_tokens
 
 
@@ -43,11 +43,11 @@ def real_tokens(
         ValueError or TypeError for another shape or kind.
     """
     b, n = x.shape[:2]
-    found = [] if mask is None else [as_mask(for_each_row(mask, b), 'mask', b, n, like=x)]
+    found = [] if mask is None else [as_mask(expand_batch(mask, b), 'mask', b, n, like=x)]
     for name, value in (('lens', lens), ('seq_start_pos', start)):
         if value is not None:
             check_lengths(value, name, b, n)
-            found.append(within(value, n) if name == 'lens' else ~within(value, n))
+            found.append(mask_from_lengths(value, n) if name == 'lens' else ~mask_from_lengths(value, n))
     return functools.reduce(torch.logical_and, found) if found else None
 
 
@@ -74,7 +74,7 @@ def mean_of_rows(losses: Tensor, real: Tensor | None) -> Tensor:
     return losses.masked_fill(~there, 0.0).sum() / there.sum().clamp(min=1)
 
 
-def before_padding(ids: Tensor, ignore_index: int) -> Tensor:
+def mask_before_padding(ids: Tensor, ignore_index: int) -> Tensor:
     """Return which ids (b, n) do not belong to the padding at the end of their row, where all are `ignore_index`."""
     return not_last(ids != ignore_index) | (ids != ignore_index)
 
@@ -107,7 +107,7 @@ def tell_padding(net: Any, inputs: dict[str, Any], real: Callable[[], Tensor], c
 
 def entropy(logits: Tensor) -> Tensor:
     """Entropy of the distribution over the last axis, in nats, in float32 at least."""
-    log_probs = accurate(logits).log_softmax(dim=-1)
+    log_probs = to_float(logits).log_softmax(dim=-1)
     return -(log_probs.exp() * log_probs).sum(dim=-1)
 
 
@@ -122,7 +122,7 @@ def calc_z_loss(pre_softmax_attns: Sequence[Tensor], mask: Tensor | None = None,
     if not pre_softmax_attns:
         return torch.zeros((), dtype=torch.float32, device=None if mask is None else mask.device)
     dtypes = [z.dtype for z in pre_softmax_attns]
-    pre_softmax_attns = [accurate(z) for z in pre_softmax_attns]
+    pre_softmax_attns = [to_float(z) for z in pre_softmax_attns]
     # hidden logits are -inf, or the lowest finite number
     seen = [(z > torch.finfo(dtype).min / 2).any(dim=-1) for z, dtype in zip(pre_softmax_attns, dtypes, strict=True)]
     total: Any = sum(
@@ -143,15 +143,21 @@ def attn_z_loss(trace: Any, weight: float, x: Tensor, call: Any, stack: Any = No
     """
     for feature in getattr(getattr(stack, 'features', None), 'active', ()):
         if getattr(feature, 'leaves_out_tokens', False):
-            raise ValueError(f'the z-loss of attention needs maps of all tokens, `{feature.title}` leaves some out')
+            raise ValueError(
+                f'the z-loss of attention needs maps of all tokens, `{feature.display_name}` leaves some out'
+            )
     maps = [inter.pre_softmax_attn for inter in trace.attn_intermediates]
     if not maps:
         return x.new_zeros(())
-    real, start, count = call.real_keys(call.shown), call.inputs.get('seq_start_pos'), maps[0].shape[-2]
+    token_mask, start, count = (
+        call.select_key_mask(call.token_mask),
+        call.inputs.get('seq_start_pos'),
+        maps[0].shape[-2],
+    )
     if start is not None:  # in the order of the stack padding is in front of all
-        begun = ~within(start, call.leading + call.tokens)
-        real = begun if real is None else begun & real
-    return calc_z_loss(maps, None if real is None else real[:, -count:], weight)
+        begun = ~mask_from_lengths(start, call.num_prefix_tokens + call.tokens)
+        token_mask = begun if token_mask is None else begun & token_mask
+    return calc_z_loss(maps, None if token_mask is None else token_mask[:, -count:], weight)
 
 
 def kept_tokens(seq: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor | None]:

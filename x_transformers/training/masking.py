@@ -15,22 +15,22 @@ IGNORED = -100  # label of what is no target
 PASSES = 3  # over the words of a row, each of which fills what the last one could not
 
 
-def drawn(like: Tensor, generator: Generator | None = None) -> Tensor:
+def draw_mask(like: Tensor, generator: Generator | None = None) -> Tensor:
     """Return uniform random numbers from 0 to 1, one for each token (b, n)."""
     return torch.rand(like.shape, dtype=torch.float32, device=like.device, generator=generator)
 
 
-def ranked(keys: Tensor) -> Tensor:
+def rank_tokens(keys: Tensor) -> Tensor:
     """Return the rank of each key in its row. Equal keys keep their order."""
     return keys.argsort(dim=-1, stable=True).argsort(dim=-1)
 
 
 def random_rank(mask: Tensor, generator: Generator | None = None) -> Tensor:
     """Return the ranks of the tokens in `mask` (b, n), in random order per row. The others follow."""
-    return ranked(drawn(mask, generator).masked_fill(~mask, 2.0))
+    return rank_tokens(draw_mask(mask, generator).masked_fill(~mask, 2.0))
 
 
-def share_of(count: int | Tensor, share: float) -> int | Tensor:
+def get_share(count: int | Tensor, share: float) -> int | Tensor:
     """Return `share` of a number, rounded up, without the rounding of floats (.15 * 20 is 3)."""
     part = Fraction(share).limit_denominator(10**6)
     return (count * part.numerator + part.denominator - 1) // part.denominator
@@ -38,10 +38,10 @@ def share_of(count: int | Tensor, share: float) -> int | Tensor:
 
 def chosen_tokens(mask: Tensor, share: float, generator: Generator | None = None) -> Tensor:
     """Return a mask (b, n) of chosen tokens: a share, rounded up, of those in `mask`."""
-    return mask & (random_rank(mask, generator) < share_of(mask.sum(dim=-1, keepdim=True), share))
+    return mask & (random_rank(mask, generator) < get_share(mask.sum(dim=-1, keepdim=True), share))
 
 
-def runs_of(*names: Tensor) -> Tensor:
+def get_runs(*names: Tensor) -> Tensor:
     """Return the index of the run (b, n) of each token. Neighbors with equal `names` (b, n) form a run."""
     changes = torch.stack([name[:, 1:] != name[:, :-1] for name in names]).any(dim=0)
     return torch.nn.functional.pad(changes.long().cumsum(dim=-1), (1, 0))
@@ -52,13 +52,13 @@ def chosen_words(mask: Tensor, words: Tensor, share: float, generator: Generator
 
     words   b n   neighbours with one number are a word; tokens that `mask` leaves out are no part of it
     """
-    run = runs_of(words)
+    run = get_runs(words)
     sizes = torch.zeros_like(run).scatter_add(1, run, mask.long())
-    keys, left = drawn(mask, generator), share_of(mask.sum(dim=-1, keepdim=True), share)
+    keys, left = draw_mask(mask, generator), get_share(mask.sum(dim=-1, keepdim=True), share)
     keys, size, chosen = keys.gather(1, run), sizes.gather(1, run), torch.zeros_like(mask)
     for _ in range(PASSES):
         fits = mask & ~chosen & (size <= left)
-        rank = ranked(keys.masked_fill(~fits, 2.0))
+        rank = rank_tokens(keys.masked_fill(~fits, 2.0))
         first = torch.full_like(run, run.shape[1]).scatter_reduce(1, run, rank.where(fits, rank.shape[1]), 'amin')
         new = fits & (first.gather(1, run) + size <= left)
         chosen, left = chosen | new, left - new.sum(dim=-1, keepdim=True)
@@ -81,13 +81,13 @@ def chosen_spans(
     arXiv:1907.10529, with .2 and 10
     """
     start = random_rank(mask, generator)
-    left = drawn(mask, generator).clamp(min=1e-7).log()  # P(length > l) = (1 - stop)^l
+    left = draw_mask(mask, generator).clamp(min=1e-7).log()  # P(length > l) = (1 - stop)^l
     length = (left / (math.log1p(-stop) if stop < 1 else -math.inf)).floor().add(1).clamp(max=longest)
-    whole = runs_of(mask) if runs is None else runs_of(mask, runs)
+    whole = get_runs(mask) if runs is None else get_runs(mask, runs)
     keys = start * longest
     for offset in range(1, min(longest, mask.shape[1])):
         reaches = (length[:, :-offset] > offset) & (whole[:, :-offset] == whole[:, offset:])
         key = (start[:, :-offset] * longest + offset).where(reaches, keys[:, offset:])
         keys = torch.cat((keys[:, :offset], torch.minimum(keys[:, offset:], key)), dim=1)
     keys = keys.masked_fill(~mask, mask.shape[1] * longest)
-    return mask & (ranked(keys) < share_of(mask.sum(dim=-1, keepdim=True), share))
+    return mask & (rank_tokens(keys) < get_share(mask.sum(dim=-1, keepdim=True), share))

@@ -16,7 +16,7 @@ from torch.nn.modules.conv import _ConvNd
 from x_transformers.cache import LayerIntermediates
 from x_transformers.core.intermediates import Intermediates
 from x_transformers.core.own_modules import known_stack
-from x_transformers.flags import is_number, shown
+from x_transformers.flags import format_value, is_number
 from x_transformers.flags.configurable import muon_parameters_inside
 from x_transformers.flags.unexpected import answering
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from x_transformers.x_transformers import Attention, AttentionLayers as Stack
 
 
-def weights_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+def get_weights(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     """Return the weights of all linear layers inside a module, each once, including stacks of matrices (x, o, i)."""
     inside = (m for module in modules for m in module.modules())
     found: Any = (m.weight for m in inside if isinstance(m, nn.Linear) or getattr(m, 'matrices', False))
@@ -80,9 +80,9 @@ def param_groups(model: nn.Module, weight_decay: float = 0.1) -> list[dict[str, 
         ValueError: `weight_decay` is below 0, or no parameter learns.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f'`model` got {shown(model)}, it must be a module')
+        raise TypeError(f'`model` got {format_value(model)}, it must be a module')
     if not is_number(weight_decay):
-        raise TypeError(f'`weight_decay` got {shown(weight_decay)}, it must be a number')
+        raise TypeError(f'`weight_decay` got {format_value(weight_decay)}, it must be a number')
     if not weight_decay >= 0:
         raise ValueError(f'`weight_decay` got {weight_decay}, it must be at least 0')
     found: dict[nn.Parameter, tuple[str, bool]] = {}
@@ -120,7 +120,9 @@ def largest_logits(source: Tensor | Intermediates) -> Tensor:
     """Return the largest logit of each head, (h,), without masked keys."""
     logits = source.pre_softmax_attn if isinstance(source, Intermediates) else source
     if not torch.is_tensor(logits) or logits.ndim != 4:
-        raise TypeError(f'`qk_clip_` got {shown(logits)}, it must be logits (b, h, i, j), or Intermediates with them')
+        raise TypeError(
+            f'`qk_clip_` got {format_value(logits)}, it must be logits (b, h, i, j), or Intermediates with them'
+        )
     return logits.detach().amax(dim=(0, 2, 3))
 
 
@@ -158,7 +160,7 @@ def shrink(projection: Any, rows: Tensor) -> None:
 def stack_qk_clip_(stack: Stack, intermediates: LayerIntermediates, tau: float) -> None:
     """Apply QK clipping to every attention layer of a stack. A layer that ran several times uses its largest logits."""
     if not isinstance(intermediates, LayerIntermediates):
-        raise TypeError(f'`attn_qk_clip_` got {shown(intermediates)}, it must be the intermediates of a pass')
+        raise TypeError(f'`attn_qk_clip_` got {format_value(intermediates)}, it must be the intermediates of a pass')
     known: dict[Any, list[Tensor]] = defaultdict(list)
     for inter in intermediates.attn_intermediates or ():
         if inter.layer_index is None or inter.layer_index >= len(stack.layers):

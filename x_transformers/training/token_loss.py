@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.modes import at_least_float, transformed
-from x_transformers.core.recompute import ModuleSnapshot, batched, differentiated, identity, recompute
-from x_transformers.flags import is_int, is_number, shown
+from x_transformers.core.modes import at_least_float, is_transformed
+from x_transformers.core.recompute import ModuleSnapshot, differentiate_formula, identity, is_batched_grad, recompute
+from x_transformers.flags import format_value, is_int, is_number
 from x_transformers.flags.checks import Maybe
 from x_transformers.training.items import count_items
 
@@ -79,7 +79,7 @@ def cross_entropies(logits: Tensor, targets: Tensor, terms: Terms) -> Tensor:
     return losses.view(shape)
 
 
-def shared(losses: Tensor, shares: Tensor) -> Tensor:
+def share_weight(losses: Tensor, shares: Tensor) -> Tensor:
     """Return the sum of shares times losses. Losses with a share of zero may be NaN."""
     return (losses * shares).masked_fill(shares == 0, 0.0).sum()
 
@@ -231,20 +231,20 @@ class WeightedLoss(torch.autograd.Function):
         targets, shares, terms, dtype = rest
         losses, ctx.grads = run(hidden, weight, bias, targets, shares, terms, dtype, ctx.needs_input_grad[:3])
         ctx.save_for_backward(hidden, weight, bias, targets, shares)
-        ctx.terms, ctx.dtype, ctx.dtypes = terms, dtype, dtypes_of(hidden, weight, bias)
-        return shared(losses, shares)
+        ctx.terms, ctx.dtype, ctx.dtypes = terms, dtype, get_dtypes(hidden, weight, bias)
+        return share_weight(losses, shares)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled() or transformed() or batched(grad):
+        if torch.is_grad_enabled() or is_transformed() or is_batched_grad(grad):
             *inputs, targets, shares = ctx.saved_tensors
             plain = functools.partial(plain_loss, targets=targets, terms=ctx.terms, dtype=ctx.dtype)
             needs = ctx.needs_input_grad[:3]
-            return *differentiated(lambda *t: shared(plain(*t), shares), inputs, needs, grad), *NONE
+            return *differentiate_formula(lambda *t: share_weight(plain(*t), shares), inputs, needs, grad), *NONE
         grads, ctx.grads = ctx.grads, None  # given away: those of the weights need not be copied
         if grads is None:
             _, grads = run(*ctx.saved_tensors, terms=ctx.terms, dtype=ctx.dtype, forms=ctx.needs_input_grad[:3])
-        return *scaled(grads, grad, ctx.dtypes), *NONE
+        return *scale_gradients(grads, grad, ctx.dtypes), *NONE
 
 
 class SingleLosses(torch.autograd.Function):
@@ -254,29 +254,29 @@ class SingleLosses(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
         targets, _, ctx.terms, ctx.dtype = rest
         ctx.save_for_backward(hidden, weight, bias, targets)
-        ctx.dtypes = dtypes_of(hidden, weight, bias)
+        ctx.dtypes = get_dtypes(hidden, weight, bias)
         return run(hidden, weight, bias, targets, None, ctx.terms, ctx.dtype)[0]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, targets = ctx.saved_tensors
-        if torch.is_grad_enabled() or transformed() or batched(grad):
+        if torch.is_grad_enabled() or is_transformed() or is_batched_grad(grad):
             plain = functools.partial(plain_loss, targets=targets, terms=ctx.terms, dtype=ctx.dtype)
-            return *differentiated(plain, inputs, ctx.needs_input_grad[:3], grad), *NONE
+            return *differentiate_formula(plain, inputs, ctx.needs_input_grad[:3], grad), *NONE
         _, grads = run(
             *inputs, targets=targets, shares=grad, terms=ctx.terms, dtype=ctx.dtype, forms=ctx.needs_input_grad[:3]
         )
-        return *scaled(grads, None, ctx.dtypes), *NONE
+        return *scale_gradients(grads, None, ctx.dtypes), *NONE
 
 
 NONE = (None,) * 4
 
 
-def dtypes_of(*inputs: Tensor | None) -> list[torch.dtype | None]:
+def get_dtypes(*inputs: Tensor | None) -> list[torch.dtype | None]:
     return [None if t is None else t.dtype for t in inputs]
 
 
-def scaled(grads: Gradients, grad: Any, dtypes: list[torch.dtype | None]) -> list[Tensor | None]:
+def scale_gradients(grads: Gradients, grad: Any, dtypes: list[torch.dtype | None]) -> list[Tensor | None]:
     """Return gradients multiplied by that of the loss, in place, in the dtypes of their inputs."""
     pairs = zip(grads, dtypes, strict=True)
     known = (
@@ -314,7 +314,7 @@ def plain_loss(
 def weighted_loss_op(hidden, weight, bias, targets, shares, ignore_index, smoothing, z_weight, dtype, forms):
     terms = Terms(ignore_index, smoothing, z_weight)
     losses, grads = run(hidden, weight, bias, targets, shares, terms, dtype, tuple(forms))
-    return shared(losses, shares), *(losses.new_empty(0) if grad is None else grad for grad in grads)
+    return share_weight(losses, shares), *(losses.new_empty(0) if grad is None else grad for grad in grads)
 
 
 @weighted_loss_op.register_fake
@@ -327,7 +327,7 @@ def _(hidden, weight, bias, targets, shares, ignore_index, smoothing, z_weight, 
 
 def keep_for_backward(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*output[1:])
-    ctx.forms, ctx.dtypes = inputs[-1], dtypes_of(*inputs[:3])
+    ctx.forms, ctx.dtypes = inputs[-1], get_dtypes(*inputs[:3])
 
 
 def scale_formed(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
@@ -352,9 +352,9 @@ def fused_losses(
     """Return the losses (n,) of tokens, or with shares (n,) the sum of their products."""
     compiling = torch.compiler.is_compiling()
     plain = not compiling and not (is_plain(hidden) and is_plain(weight) and is_plain(bias))
-    if plain or transformed() or (compiling and shares is None):
+    if plain or is_transformed() or (compiling and shares is None):
         losses = plain_loss(hidden, weight, bias, targets, terms)
-        return losses if shares is None else shared(losses, shares)
+        return losses if shares is None else share_weight(losses, shares)
     dtype, inputs = autocast_dtype(hidden), (hidden, weight, bias)
     needs = tuple(t is not None and t.requires_grad and torch.is_grad_enabled() for t in inputs)
     if compiling:
@@ -368,7 +368,7 @@ def fused_losses(
         return (SingleLosses if shares is None else WeightedLoss).apply(*inputs, targets, shares, terms, dtype)
     with torch.no_grad():
         losses, _ = run(*inputs, targets=targets, shares=None, terms=terms, dtype=dtype)
-        return losses if shares is None else shared(losses, shares)
+        return losses if shares is None else share_weight(losses, shares)
 
 
 def check_targets(targets: Tensor, classes: int, ignore_index: int) -> None:
@@ -381,7 +381,7 @@ def check_linear(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor |
     """Refuse what are no tensors, or of shapes that do not fit."""
     for name, t in (('hidden', hidden), ('weight', weight), ('targets', targets), ('bias', bias), ('weights', weights)):
         if not (torch.is_tensor(t) or (t is None and name in ('bias', 'weights'))):
-            raise TypeError(f'`{name}` got {shown(t)}, it must be a tensor')
+            raise TypeError(f'`{name}` got {format_value(t)}, it must be a tensor')
     if weight.ndim != 2 or hidden.shape[-1:] != weight.shape[1:] or targets.shape != hidden.shape[:-1]:
         raise ValueError(
             f'`hidden` got the shape {tuple(hidden.shape)}, `weight` {tuple(weight.shape)}, `targets` '
@@ -394,9 +394,9 @@ def check_linear(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor |
 def check_options(ignore_index: Any, label_smoothing: Any, z_loss_weight: Any) -> None:
     for name, value in (('label_smoothing', label_smoothing), ('z_loss_weight', z_loss_weight)):
         if not is_number(value):
-            raise TypeError(f'`{name}` got {shown(value)}, it must be a number')
+            raise TypeError(f'`{name}` got {format_value(value)}, it must be a number')
     if not is_int(ignore_index):
-        raise TypeError(f'`ignore_index` got {shown(ignore_index)}, it must be an integer')
+        raise TypeError(f'`ignore_index` got {format_value(ignore_index)}, it must be an integer')
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f'`label_smoothing` got {label_smoothing}, it must be a number from 0 to 1')
     if not z_loss_weight >= 0:
@@ -503,20 +503,20 @@ BY_TOKEN: set[type[nn.Module]] = {
 }  # fmt: skip
 
 
-def by_token(module: Any) -> bool:
+def loss_by_token(module: Any) -> bool:
     """Return True if a module is known to process each token alone: by its exact class, or by declaration."""
     if getattr(module, 'by_token', False):
         return True
     norm = type(module) in (nn.LayerNorm, nn.RMSNorm) and len(module.normalized_shape) == 1
-    return (norm or type(module) in BY_TOKEN) and all(map(by_token, module.children()))
+    return (norm or type(module) in BY_TOKEN) and all(map(loss_by_token, module.children()))
 
 
 def reads_whole(head: nn.Module) -> bool:
     """Return True if a non-linear head needs all tokens at once: it may mix them, a graph is traced, or there are
     hooks.
     """
-    listened = torch.compiler.is_compiling() or transformed() or any(map(overheard, head.modules()))
-    return listened or not by_token(head)
+    listened = torch.compiler.is_compiling() or is_transformed() or any(map(overheard, head.modules()))
+    return listened or not loss_by_token(head)
 
 
 @dataclass(frozen=True)
@@ -589,13 +589,13 @@ class Readout:
             def of(now: Now, x: Tensor, t: Tensor) -> tuple[Tensor, ...]:
                 return tuple(one[0] for one in token_losses(self.read(now, x[None]), t[None], terms))
 
-            found = by_chunks(of, (hidden, flat), self.classes, self.modules, self.without)
+            found = sum_by_chunks(of, (hidden, flat), self.classes, self.modules, self.without)
         return tuple(one.view(targets.shape) for one in found)
 
     def loss(self, targets: Tensor, shares: Tensor, terms: Terms) -> Tensor:
         """Return the sum of all losses times `shares`, shaped like the targets; the mean over heads."""
         if self.linears is None or terms.is_log_prob or shares.requires_grad:
-            found = [shared(losses, shares) for losses in self.losses(targets, terms)]
+            found = [share_weight(losses, shares) for losses in self.losses(targets, terms)]
         else:
             rest = targets.flatten(), shares.flatten(), terms
             hidden = self.hidden.flatten(0, -2)
@@ -607,7 +607,7 @@ def scaled_by(hidden: Tensor, linear: Linear) -> Tensor:
     return hidden if linear.scale == 1 else hidden * linear.scale
 
 
-def by_chunks(
+def sum_by_chunks(
     function: Callable[..., tuple[Tensor, ...]],
     tensors: tuple[Tensor, ...],
     classes: int,
@@ -628,15 +628,15 @@ def by_chunks(
 # models that leave their logits to the loss
 
 
-def readout_of(model: Any, x: Tensor, call: Any, to_logits_kwargs: dict[str, Any]) -> Readout:
+def get_readout(model: Any, x: Tensor, call: Any, to_logits_kwargs: dict[str, Any]) -> Readout:
     """Return the output of a model's `read_out` for hidden states (b, n, d), not computed yet."""
     classes = model.logits_dim or model.num_tokens
-    if not (to_logits_kwargs or model.features.at.get('spread') or model.features.at.get('logits')):
+    if not (to_logits_kwargs or model.features.by_stage.get('head_input') or model.features.by_stage.get('logits')):
         return Readout.through(x, model.to_logits, classes)
     part = None if call is None else call.with_values(in_part=True)
 
     def read(now: Now, x: Tensor) -> Any:
-        own = None if part is None else part.with_values(on=now(part.on))
+        own = None if part is None else part.with_values(features=now(part.features))
         return now(model).read_out(x, call=own, to_logits_kwargs=to_logits_kwargs)
 
     whole = bool(to_logits_kwargs) or reads_whole(model.to_logits)
@@ -647,11 +647,15 @@ def readout_of(model: Any, x: Tensor, call: Any, to_logits_kwargs: dict[str, Any
 def may_read_later(model: Any, cls: type) -> bool:
     """Return True if a loss may read the hidden states of a model itself: no hook or override sees its output."""
     own = type(model).forward is cls.forward and type(model).read_out is cls.read_out
-    rings = [feature for stage in ('spread', 'logits', 'answer') for feature in model.features.at.get(stage, ())]
+    rings = [
+        feature
+        for stage in ('head_input', 'logits', 'model_output')
+        for feature in model.features.by_stage.get(stage, ())
+    ]
     return own and model.to_logits is not None and not overheard(model) and all(f.by_token for f in rings)
 
 
-def later(net: Any) -> dict[str, Any]:
+def read_logits_later(net: Any) -> dict[str, Any]:
     """Return the keyword that makes a net leave its logits to the loss, if it can. Other nets compute them."""
     return {'return_readout': True} if hasattr(type(net), 'can_return_readout') and net.can_return_readout else {}
 
@@ -672,7 +676,7 @@ def weighted_token_loss(logits: Any, targets: Tensor, weights: Tensor, terms: Te
     if isinstance(logits, Readout):
         return logits.loss(targets, weights, terms)
     losses = token_losses(logits, targets, terms)
-    total: Any = sum(shared(one, weights) for one in losses)
+    total: Any = sum(share_weight(one, weights) for one in losses)
     return total / len(losses)
 
 

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from x_transformers.core.modes import accurate, transformed
-from x_transformers.core.rows import all_of
+from x_transformers.core.modes import is_transformed, to_float
+from x_transformers.core.rows import and_entries
 from x_transformers.features.clusters.kernel import FAR, SELF, UNSEEN, Extra
 from x_transformers.features.documents import TellsDocuments
 from x_transformers.features.levels import AttentionFeature
@@ -131,7 +131,7 @@ class Clusters(AttentionFeature):
         'disentangled': 'it does not use distances between tokens of a cluster',
         'use_rel_proj_pos_bias': 'this bias is computed for all keys at once',
     }
-    cuts = None
+    tp_shards = None
 
     def __init_subclass__(cls, kind: str = '', **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -170,18 +170,18 @@ class Clusters(AttentionFeature):
     @staticmethod
     def of_all(q: Tensor, call: Any) -> Tensor:
         """Queries for all keys: earlier tokens ask nothing."""
-        return q if call.past is None else F.pad(q, (0, 0, call.keys - call.rows, 0))
+        return q if call.past is None else F.pad(q, (0, 0, call.keys - call.q_len, 0))
 
     @staticmethod
-    def of_new(out: Tensor, log_sums: Tensor, call: Any) -> tuple[Tensor, Tensor]:
+    def of_new(out: Tensor, lse: Tensor, call: Any) -> tuple[Tensor, Tensor]:
         if call.past is None:
-            return out, log_sums
-        return out[..., call.keys - call.rows :, :], log_sums[..., call.keys - call.rows :]
+            return out, lse
+        return out[..., call.keys - call.q_len :, :], lse[..., call.keys - call.q_len :]
 
     @staticmethod
     def are_few(call: Any) -> bool:
         """Whether the queries are few beside the keys of a cache, so that they look through them one by one."""
-        return call.past is not None and call.rows <= 8
+        return call.past is not None and call.q_len <= 8
 
     def of_few(
         self, q: Tensor, k: Tensor, v: Tensor, ids: Tensor, width: int, call: Any, head: int = 0, resort: bool = False
@@ -192,7 +192,7 @@ class Clusters(AttentionFeature):
         ids       b h n r   the clusters of all tokens, in each round
         """
         rows, keys, heads = q.shape[2], k.shape[2], q.shape[1]
-        ordinary = type(q) is Tensor and not torch.compiler.is_compiling() and not transformed()
+        ordinary = type(q) is Tensor and not torch.compiler.is_compiling() and not is_transformed()
         if rows == 1 and keys >= MANY and ordinary:
             return self.of_one(q, k, v, ids, width, call, head, resort)
         place = torch.arange(keys, device=q.device)
@@ -204,7 +204,7 @@ class Clusters(AttentionFeature):
         chunk = (same.cumsum(dim=3) - 1).div(width, rounding_mode='floor')
         at = own.view(-1, 1, 1).expand(*chunk.shape[:3], 1, chunk.shape[-1])
         seen = (same & (chunk.gather(3, at) - chunk <= 1)).any(dim=-1) & (place <= own.unsqueeze(-1))
-        scores = accurate(q) @ accurate(k).mT
+        scores = to_float(q) @ to_float(k).mT
         if resort:
             scores = scores + torch.where(place == own.unsqueeze(-1), SELF, 0.0)
         if (extra := self.extra(call, head)) is not None:
@@ -213,7 +213,7 @@ class Clusters(AttentionFeature):
             seen = seen & (scores > UNSEEN)
         blind = ~seen.any(dim=-1, keepdim=True)
         weights = scores.masked_fill(~seen & ~blind, -torch.inf).softmax(dim=-1).masked_fill(blind, 0.0)
-        return weights @ accurate(v)
+        return weights @ to_float(v)
 
     def of_one(
         self, q: Tensor, k: Tensor, v: Tensor, ids: Tensor, width: int, call: Any, head: int, resort: bool
@@ -224,18 +224,18 @@ class Clusters(AttentionFeature):
         if (hidden := self.hidden(call, heads)) is not None:
             shown = ~hidden.view(-1, heads, 1, keys)
             same = same & shown & shown[..., -1:]
-        row, rank, place, count = listed(same.flatten(0, 2))
+        row, rank, place, count = list_clusters(same.flatten(0, 2))
         near = rank.div(width, rounding_mode='floor') >= (count - 1).div(width, rounding_mode='floor')[row] - 1
         seen = torch.zeros(batch * heads, keys, dtype=torch.bool, device=q.device)
         seen[row[near] // rounds, place[near]] = True
-        row, rank, place, count = listed(seen)  # once, of keys that several rounds show
+        row, rank, place, count = list_clusters(seen)  # once, of keys that several rounds show
         most = max(int(count.amax()), 1)
         at = torch.zeros(batch * heads, most, dtype=torch.long, device=q.device)
         at[row, rank] = place
         at, visible = (t.view(batch, heads, most) for t in (at, torch.arange(most, device=q.device) < count[:, None]))
         b, h = (torch.arange(m, device=q.device).view(-1, *[1] * (2 - a)) for a, m in enumerate(q.shape[:2]))
-        k, v = (accurate(t[b, h, at]) for t in (k, v))
-        scores = accurate(q) @ k.mT
+        k, v = (to_float(t[b, h, at]) for t in (k, v))
+        scores = to_float(q) @ k.mT
         at, visible = at.unsqueeze(2), visible.unsqueeze(2)
         if resort:
             scores = scores + torch.where(at == keys - 1, SELF, 0.0)
@@ -249,7 +249,7 @@ class Clusters(AttentionFeature):
     @staticmethod
     def hidden(call: Any, heads: int) -> Tensor | None:
         """Which keys are padding, (b h) n, None for none."""
-        masks = [call.widened(term, True) for term in call.masks if term.of_keys]
+        masks = [call.expand_term(term, True) for term in call.masks if term.of_keys]
         if not masks:
             return None
         seen = functools.reduce(torch.logical_and, masks)
@@ -258,7 +258,7 @@ class Clusters(AttentionFeature):
     @staticmethod
     def documents(call: Any, heads: int) -> Tensor | None:
         """Which document each token is of, counted from 0 on, as rows of all heads (r n); None for one."""
-        ids = getattr(call.own(TellsDocuments), 'ids', None)
+        ids = getattr(call.ctx(TellsDocuments), 'ids', None)
         if ids is None:
             return None
         ids = ids.expand(call.batch, -1)
@@ -283,18 +283,18 @@ class Clusters(AttentionFeature):
         masks = tuple([t.pointwise(0, True) for t in call.masks if not t.of_keys and t.name != 'document_ids'])
         if not call.biases and not masks:
             return None
-        bias, seen = call.bias_entry(), all_of(masks) if masks else None
-        behind = 0 if call.context is not None else call.keys - call.rows
+        bias, seen = call.bias_entry(), and_entries(masks) if masks else None
+        behind = 0 if call.context is not None else call.keys - call.q_len
 
         def of(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             at = b, h + head, (i - behind).clamp(min=0), j
-            added = torch.zeros((), dtype=torch.float32, device=j.device) if bias is None else accurate(bias(*at))
+            added = torch.zeros((), dtype=torch.float32, device=j.device) if bias is None else to_float(bias(*at))
             return added if seen is None else torch.where(seen(*at), added, -FAR)
 
         return of
 
 
-def listed(chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def list_clusters(chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Of rows r n: of what is chosen the row, how many before it, and the place; and the number in each row."""
     row, place = chosen.nonzero().unbind(-1)
     count = torch.bincount(row, minlength=chosen.shape[0])

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from x_transformers.core.checks import can_look
-from x_transformers.core.merging import merged
-from x_transformers.core.modes import accurate, transformed, without_autocast
-from x_transformers.core.recompute import batched, differentiated
-from x_transformers.core.rows import taken
+from x_transformers.core.checks import can_read_values
+from x_transformers.core.merging import merge_outputs
+from x_transformers.core.modes import disable_autocast, is_transformed, to_float
+from x_transformers.core.recompute import differentiate_formula, is_batched_grad
+from x_transformers.core.rows import gather_along
 from x_transformers.flags.checks import Maybe
 from x_transformers.kernels.dense import differentiable_sdpa
 
@@ -92,7 +92,9 @@ def spans(keys: Tensor) -> tuple[Tensor, Tensor]:
     return start, end
 
 
-def by_rank(clusters: Tensor, hidden: Tensor | None, width: int, causal: bool, widths: Tensor | None = None) -> Order:
+def sort_by_rank(
+    clusters: Tensor, hidden: Tensor | None, width: int, causal: bool, widths: Tensor | None = None
+) -> Order:
     """Each cluster is cut by itself, into chunks of `width` tokens; a token sees its chunk and the one before.
 
     clusters   r n   which one each token is of, from 0 on
@@ -130,7 +132,7 @@ def seeing(
     return Order(token, inverse(token), first, last, inner, part, block, back, ahead)
 
 
-def by_chunk(clusters: Tensor, hidden: Tensor | None, documents: Tensor | None, width: int, across: bool) -> Order:
+def sort_by_chunk(clusters: Tensor, hidden: Tensor | None, documents: Tensor | None, width: int, across: bool) -> Order:
     """All tokens of a document are cut into chunks of `width`, sorted by their clusters; a token sees its chunk, the
     one before and the one behind: of these its own cluster, or, if `across`, all tokens.
 
@@ -250,17 +252,17 @@ def attend(
     """
     heads: Any = q.shape[1]
     if q.shape[0] == 0 or q.shape[2] == 0:
-        return torch.zeros_like(accurate(v)), accurate(v).new_zeros(q.shape[:-1])
-    rows = tuple([accurate(t).flatten(0, 1) for t in (q, k, v)])
-    plain = extra is None and not torch.compiler.is_compiling() and not transformed()
+        return torch.zeros_like(to_float(v)), to_float(v).new_zeros(q.shape[:-1])
+    rows = tuple([to_float(t).flatten(0, 1) for t in (q, k, v)])
+    plain = extra is None and not torch.compiler.is_compiling() and not is_transformed()
     if plain:
-        out, log_sums = Clustered.apply(*rows, tuple(orders), last_resort)
+        out, lse = Clustered.apply(*rows, tuple(orders), last_resort)
     else:
-        out, log_sums = by_formula(*rows, orders=orders, last_resort=last_resort, extra=extra, heads=heads)
-    return out.unflatten(0, (-1, heads)), log_sums.unflatten(0, (-1, heads))
+        out, lse = attend_by_formula(*rows, orders=orders, last_resort=last_resort, extra=extra, heads=heads)
+    return out.unflatten(0, (-1, heads)), lse.unflatten(0, (-1, heads))
 
 
-def by_formula(
+def attend_by_formula(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -281,13 +283,13 @@ def by_formula(
         blind = most < UNSEEN
         weights = (scores - most.masked_fill(blind, 0.0)).exp()
         total = weights.sum(dim=-1, keepdim=True).masked_fill(blind, 1.0)  # whose logarithm has a gradient
-        log_sums = (total.log() + most).masked_fill(blind, -math.inf)
+        lse = (total.log() + most).masked_fill(blind, -math.inf)
         out = (weights / total) @ own.windows(own.sorted(v))
-        parts.append((own.unsorted(out), own.unsorted(log_sums).squeeze(-1)))
-    return parts[0] if len(parts) == 1 else merged(parts)
+        parts.append((own.unsorted(out), own.unsorted(lse).squeeze(-1)))
+    return parts[0] if len(parts) == 1 else merge_outputs(parts)
 
 
-def in_groups(
+def sort_in_groups(
     q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor, hidden: Tensor | None, extra: Extra | None,
     ragged: bool = False,
 ) -> Tensor:  # fmt: skip
@@ -314,7 +316,7 @@ def in_groups(
         bias = of.flatten(1, 2).to(q.dtype)
     if hidden is not None or ragged:
         unseen = ~some_keys if ragged else torch.zeros_like(keys, dtype=torch.bool)
-        unseen = unseen if hidden is None else unseen | taken(hidden, keys.flatten(1), -1).view_as(keys)
+        unseen = unseen if hidden is None else unseen | gather_along(hidden, keys.flatten(1), -1).view_as(keys)
         bias = torch.where(unseen.view(b, h * groups, 1, -1), -FAR, q.new_zeros(()) if bias is None else bias)
     if bias is not None:  # who sees no key sees all, which counts nothing
         sighted = bias.amax(dim=-1, keepdim=True) > UNSEEN
@@ -328,7 +330,8 @@ def in_groups(
 
 
 class Clustered(torch.autograd.Function):
-    """`by_formula`, a piece at a time, of which only the outcome is kept: the backward pass computes scores again.
+    """`attend_by_formula`, a piece at a time, of which only the outcome is kept: the backward pass computes scores
+    again.
 
     As all orders together are one softmax, its backward pass needs of them but their log-sum Z:  P = exp(s - Z)
     """
@@ -343,41 +346,41 @@ class Clustered(torch.autograd.Function):
         level = most.amax(dim=0)
         shares = (most - level.masked_fill(level == -math.inf, 0.0)).exp2_()
         total = (totals * shares).sum(dim=0)
-        log_sums = total.log2().add_(level).view(q.shape[:-1]) / LOG2
+        lse = total.log2().add_(level).view(q.shape[:-1]) / LOG2
         shares /= total.masked_fill(total == 0, 1.0)
         out = outs.new_zeros(len(total), v.shape[-1])
         for slots, share in zip(blocks.slots, shares, strict=True):
             out.addcmul_(outs.index_select(0, slots), share)
         out = out.view(*q.shape[:-1], -1)
-        ctx.save_for_backward(q, k, v, out, log_sums)
+        ctx.save_for_backward(q, k, v, out, lse)
         ctx.orders, ctx.last_resort, ctx.blocks = orders, last_resort, blocks
         ctx.set_materialize_grads(False)
-        return out, log_sums
+        return out, lse
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, of_sums: Tensor | None) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # in a checkpoint they are handed out once
         grad = torch.zeros_like(saved[3]) if grad is None else grad
-        with without_autocast(grad):
-            return *gradients_of(ctx, saved, grad, of_sums), None, None
+        with disable_autocast(grad):
+            return *get_gradients(ctx, saved, grad, of_sums), None, None
 
 
-def gradients_of(ctx: Any, saved: Sequence[Tensor], grad: Tensor, of_sums: Tensor | None) -> tuple[Tensor | None, ...]:
+def get_gradients(ctx: Any, saved: Sequence[Tensor], grad: Tensor, of_sums: Tensor | None) -> tuple[Tensor | None, ...]:
     """Of queries, keys and values."""
-    q, k, v, out, log_sums = saved
-    if torch.is_grad_enabled() or batched(grad):
+    q, k, v, out, lse = saved
+    if torch.is_grad_enabled() or is_batched_grad(grad):
 
         def formula(*qkv: Tensor) -> Tensor:
-            found, sums = by_formula(*qkv, orders=ctx.orders, last_resort=ctx.last_resort)
+            found, sums = attend_by_formula(*qkv, orders=ctx.orders, last_resort=ctx.last_resort)
             return found if of_sums is None else torch.cat((found, sums.unsqueeze(-1)), dim=-1)
 
         both = grad if of_sums is None else torch.cat((grad, of_sums.unsqueeze(-1)), dim=-1)
-        return differentiated(formula, (q, k, v), ctx.needs_input_grad[:3], both)
+        return differentiate_formula(formula, (q, k, v), ctx.needs_input_grad[:3], both)
     # ds = P (dP - d),  d = sum(P dP) less the gradient of the log-sum
     level = (grad * out).sum(dim=-1, keepdim=True)
     level = level if of_sums is None else level - of_sums.unsqueeze(-1)
-    log_sums = (log_sums * LOG2).masked_fill(log_sums == -math.inf, math.inf)  # exp(s - inf) is nothing
-    of_queries = torch.cat((q * LOG2, grad, level, log_sums.unsqueeze(-1)), dim=-1)
+    lse = (lse * LOG2).masked_fill(lse == -math.inf, math.inf)  # exp(s - inf) is nothing
+    of_queries = torch.cat((q * LOG2, grad, level, lse.unsqueeze(-1)), dim=-1)
     of_q, of_k, of_v = pieces_backward(ctx.blocks, of_queries, torch.cat((k, v), dim=-1), q.shape[-1])
     return of_q, of_k / LOG2, of_v
 
@@ -417,7 +420,7 @@ class ClusterBlocks:
         self.row = torch.arange(rows, device=device).unsqueeze(-1) * n
         token = (torch.stack([own.token for own in orders]) + self.row).flatten()
         first, last = (torch.stack(t).flatten() for t in zip(*((own.first, own.last) for own in orders), strict=True))
-        slot = self.cut(first, last) if can_look(token) else self.grid(device)
+        slot = self.cut(first, last) if can_read_values(token) else self.grid(device)
         self.slots = [
             slot.index_select(0, (own.place + self.row).flatten() + at * rows * n) for at, own in enumerate(orders)
         ]
@@ -536,7 +539,7 @@ def inside(sizes: Tensor, total: int) -> tuple[Tensor, Tensor]:
     return block, torch.arange(total, device=sizes.device) - begins
 
 
-def scores_of(piece: ClusterPiece, q: Tensor, k: Tensor) -> Tensor:
+def get_scores(piece: ClusterPiece, q: Tensor, k: Tensor) -> Tensor:
     """To the base of 2."""
     return piece.near.to(q.dtype).mul_(-SELF * LOG2).baddbmm_(q, k.mT)
 
@@ -551,7 +554,7 @@ def pieces_forward(blocks: ClusterBlocks, q: Tensor, kv: Tensor, keep: bool) -> 
         (c, g, w), here = piece.near.shape, slice(piece.start, piece.start + len(piece.queries))
         own = q.index_select(0, piece.queries).view(c, g, -1)
         k, v = kv.index_select(0, piece.keys).view(c, w, -1).tensor_split([e], dim=-1)
-        scores = scores_of(piece, own, k)
+        scores = get_scores(piece, own, k)
         most = scores.amax(dim=-1, keepdim=True)
         weights = scores.sub_(most).exp2_()
         torch.bmm(weights, v, out=outs[here].view(c, g, -1))
@@ -570,9 +573,9 @@ def pieces_backward(blocks: ClusterBlocks, of_queries: Tensor, kv: Tensor, e: in
     for piece in blocks.pieces(True):
         c, g, w = piece.near.shape
         of = of_queries.index_select(0, piece.queries).view(c, g, -1)
-        q, grad, level, log_sums = of.split((e, d, 1, 1), dim=-1)
+        q, grad, level, lse = of.split((e, d, 1, 1), dim=-1)
         k, v = kv.index_select(0, piece.keys).view(c, w, -1).split((e, d), dim=-1)
-        weights = scores_of(piece, q, k).sub_(log_sums).exp2_()
+        weights = get_scores(piece, q, k).sub_(lse).exp2_()
         inner = torch.bmm(grad, v.mT).sub_(level).mul_(weights)
         torch.bmm(inner, k, out=own[piece.start : piece.start + c * g].view(c, g, -1))
         of_k.index_add_(0, piece.keys, torch.bmm(inner.mT, q).flatten(0, 1))

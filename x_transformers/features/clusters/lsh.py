@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.modes import accurate, at_least_float, without_autocast
-from x_transformers.core.rows import Pointwise, Rows
+from x_transformers.core.modes import at_least_float, disable_autocast, to_float
+from x_transformers.core.rows import BlockwiseTerm, Pointwise
 from x_transformers.features.clusters.clusters import Clusters
-from x_transformers.features.clusters.kernel import SELF, Order, attend, by_chunk, by_rank
+from x_transformers.features.clusters.kernel import SELF, Order, attend, sort_by_chunk, sort_by_rank
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.flags import ConfigError, PerToken, flag
 
@@ -39,26 +39,26 @@ class KeysOfQueries:
     """There is no projection of keys:  k = q / |q|"""
 
     host: Any
-    title: Any  # of the feature
+    display_name: Any  # of the feature
 
     def without_keys(self, host: Any) -> None:
         if host.kv_heads != host.heads:
-            raise ConfigError(f'`{self.title}` does not go with `kv_heads`: {OF_QUERIES}')
+            raise ConfigError(f'`{self.display_name}` does not go with `kv_heads`: {OF_QUERIES}')
         host.to_k = nn.Identity()
 
-    def sources(self, qkv: Heads, call: Any) -> Heads:
+    def qkv_inputs(self, qkv: Heads, call: Any) -> Heads:
         if call.context is not None:
-            raise ValueError(f'`{self.title}` does not go with a context: {OF_QUERIES}')
-        call.own(self).same = qkv[0] is qkv[1]
+            raise ValueError(f'`{self.display_name}` does not go with a context: {OF_QUERIES}')
+        call.ctx(self).same = qkv[0] is qkv[1]
         return qkv
 
     def projected(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
-        return q, q if call.own(self).same else self.host.to_q(k), v
+        return q, q if call.ctx(self).same else self.host.to_q(k), v
 
-    def heads(self, qkv: Heads, call: Any) -> Heads:
+    def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
-        return q, F.normalize(accurate(k), dim=-1).to(k.dtype), v
+        return q, F.normalize(to_float(k), dim=-1).to(k.dtype), v
 
 
 class SharedQK(KeysOfQueries, AttentionFeature):
@@ -70,19 +70,19 @@ class SharedQK(KeysOfQueries, AttentionFeature):
     paper = 'Reformer, arXiv:2001.04451, section 2'
     shared_qk = flag(False, 'use the L2-normalized queries as keys, without a key projection')
     refuses = {'cross-attention': 'keys are computed from the queries of the same tokens'}
-    settles = ('logit_scale',)
+    sets_on_module = ('logit_scale',)
     clashes = {
         **dict.fromkeys(MAKE_KEYS, OF_QUERIES),
         'cluster': "'lsh' already shares queries and keys, other methods need separate keys",
     }
     row_wise = True
-    cuts = None
+    tp_shards = None
 
     def setup(self, host: Any) -> None:
         self.without_keys(host)
         host.logit_scale = 1.0
 
-    def bias(self, call: Any) -> Rows:
+    def bias(self, call: Any) -> BlockwiseTerm:
         """The penalty of a token with itself, wherever it stands."""
         q_at, k_at = call.of_queries(own := torch.arange(call.keys, device=call.x.device)), own
         nothing = torch.zeros((), dtype=at_least_float(call.x.dtype), device=own.device)  # float16 has no such number
@@ -93,10 +93,10 @@ class SharedQK(KeysOfQueries, AttentionFeature):
             return torch.where(same, SELF, nothing)
 
         def entry() -> Pointwise:
-            behind = torch.full((), call.keys - call.rows, device=own.device)
+            behind = torch.full((), call.keys - call.q_len, device=own.device)
             return lambda b, h, i, j: torch.where(j == i + behind, SELF, 0.0)
 
-        return Rows(of, entry=entry if call.places is None else None)
+        return BlockwiseTerm(of, entry=entry if call.token_idx is None else None)
 
 
 class LSH(KeysOfQueries, Clusters, kind='lsh'):
@@ -111,9 +111,9 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
 
     paper = 'Reformer, arXiv:2001.04451'
     options_of = ('lsh_rounds', 'lsh_buckets', 'lsh_chunks', 'lsh_across_buckets', 'lsh_scale')
-    remembers = {'lsh_ids': PerToken()}
+    states = {'lsh_ids': PerToken()}
     stored_as = {'seed': 'lsh_seed'}
-    settles = ('logit_scale',)
+    sets_on_module = ('logit_scale',)
     clashes = {**Clusters.clashes, **dict.fromkeys((*MAKE_KEYS, 'qkv_receive_diff_residuals'), OF_QUERIES)}
 
     @property
@@ -177,7 +177,7 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
         length    of the call
         lengths   of the row, or of the document, of each token, b 1 or b n; None: that of the call
         """
-        q, (one, other) = accurate(q.detach()), self.buckets(length)
+        q, (one, other) = to_float(q.detach()), self.buckets(length)
         limits: tuple[Tensor | None, ...] = None, None
         if lengths is not None and self.lsh_buckets is None:
             many = max(one * other, 2)
@@ -185,7 +185,7 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
             # Shorter rows may have more buckets in a hash than the longest one: of a single hash, or by rounding.
             most = 2 * (round(math.sqrt(many) / 2) + 3)
             one, other = (many, 1) if many <= ONE_HASH else (max(ONE_HASH, most), most)
-        with without_autocast(q):
+        with disable_autocast(q):
             of = self.directions(one, other, q)  # r h e m
             along = (q @ of.permute(1, 2, 0, 3).flatten(2)).unflatten(-1, (len(of), -1))  # b h n r m
         found = side(along[..., : one // 2], limits[0])
@@ -194,16 +194,16 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
         further = side(along[..., one // 2 :], limits[1])
         return found + (one if limits[0] is None else limits[0]) * further
 
-    def heads(self, qkv: Heads, call: Any) -> Heads:
-        own = call.own(self)
+    def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
+        own = call.ctx(self)
         call.full_precision = True
         if self.lsh_buckets is None:
             own.asks = qkv[0]  # hashed when it is known which tokens are real
-            return super().heads(qkv, call)
+            return super().qkv_heads(qkv, call)
         own.ids = self.hashes(qkv[0], call.count)
         if call.keeps or call.past is not None:
             own.ids = call.state('lsh_ids').append(own.ids)
-        return super().heads(qkv, call)
+        return super().qkv_heads(qkv, call)
 
     # attention
 
@@ -215,21 +215,21 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor | None]:
         if q.numel() == 0:
             return torch.zeros_like(v), None
-        heads, q, own = q.shape[1], accurate(q) * call.scale, call.own(self)
+        heads, q, own = q.shape[1], to_float(q) * call.scale, call.ctx(self)
         ids = self.hashes(own.asks, call.keys, self.lengths(call)) if self.lsh_buckets is None else own.ids
         if self.are_few(call):
             return self.of_few(q, k, v, ids, self.width, call, resort=True).to(v.dtype), None
         hidden, documents = self.hidden(call, heads), self.documents(call, heads)
         orders = [self.order(each, hidden, documents, call) for each in ids.flatten(0, 1).unbind(-1)]
-        out, log_sums = self.of_new(*attend(self.of_all(q, call), k, v, orders, True, self.extra(call)), call)
-        return out.to(v.dtype), log_sums
+        out, lse = self.of_new(*attend(self.of_all(q, call), k, v, orders, True, self.extra(call)), call)
+        return out.to(v.dtype), lse
 
     def order(self, ids: Tensor, hidden: Tensor | None, documents: Tensor | None, call: Any) -> Order:
         """Of tokens by one round of buckets, (b h) n."""
         if self.sorts:
-            return by_chunk(ids, hidden, documents, self.width, bool(self.lsh_across_buckets))
+            return sort_by_chunk(ids, hidden, documents, self.width, bool(self.lsh_across_buckets))
         ids = ids if documents is None else ids + documents * (ids.amax() + 1)
-        return by_rank(ids, hidden, self.width, call.causal)
+        return sort_by_rank(ids, hidden, self.width, call.causal)
 
 
 def side(along: Tensor, limits: Tensor | None = None) -> Tensor:
@@ -247,12 +247,12 @@ def side(along: Tensor, limits: Tensor | None = None) -> Tensor:
 def normals(seed: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
     """Numbers from N(0, 1) that follow from the seed alone, on every device and in a graph; exact in float32."""
     count = torch.arange(math.prod(shape), device=like.device)
-    first, second = (scrambled(count * 2 + at + scrambled(seed.to(like.device))).float() for at in (1, 2))
+    first, second = (scramble_bits(count * 2 + at + scramble_bits(seed.to(like.device))).float() for at in (1, 2))
     radius = (-2 * ((first + 0.5) / 2**32).log()).sqrt()
     return (radius * (second * (2 * math.pi / 2**32)).cos()).view(shape).to(like.dtype)
 
 
-def scrambled(x: Tensor) -> Tensor:
+def scramble_bits(x: Tensor) -> Tensor:
     """Whole numbers of 32 bits, mixed (the finaliser of murmur3)."""
     x = x & 0xFFFFFFFF
     x = ((x ^ (x >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, distributed
 
-from x_transformers.core.modes import accurate, transformed, without_autocast
-from x_transformers.core.rows import Pointwise, Rows, of_each
+from x_transformers.core.modes import disable_autocast, is_transformed, to_float
+from x_transformers.core.rows import BlockwiseTerm, Pointwise, make_axis_lookup
 from x_transformers.features.clusters.clusters import Clusters
-from x_transformers.features.clusters.kernel import attend, by_rank, in_groups
+from x_transformers.features.clusters.kernel import attend, sort_by_rank, sort_in_groups
 from x_transformers.features.patterns import OUTSIDE, HoldsPattern
 from x_transformers.flags import ConfigError, PerToken, warn_once
 from x_transformers.patterns import Sliding
@@ -40,7 +40,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
 
     paper = 'Routing Transformer, arXiv:2003.05997'
     options_of = ('num_clusters', 'local_heads', 'local_pattern', 'routing_decay', 'routing_balanced')
-    takes = OUTSIDE
+    call_inputs = OUTSIDE
     stored_as = {'centroids': 'centroids', 'random_blocks': 'random_blocks'}
     clashes = {
         **Clusters.clashes,
@@ -68,7 +68,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         if self.balanced:
             self.handles = (*Clusters.handles, 'context')
         else:
-            self.remembers = {'cluster': PerToken()}
+            self.states = {'cluster': PerToken()}
         # a call's own size would change clusters with the length
         if not (host.causal and self.cluster_size is not None):
             self.refuse({'cache': 'the size of clusters follows the length'})
@@ -102,12 +102,12 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
 
     # routes
 
-    def heads(self, qkv: Heads, call: Any) -> Heads:
+    def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
         call.full_precision = True
         near, routed = zip(*(self.parts_of(t) for t in (q, k)), strict=True)
-        routed = [F.layer_norm(accurate(t), t.shape[-1:]) for t in routed]
-        own = call.own(self)
+        routed = [F.layer_norm(to_float(t), t.shape[-1:]) for t in routed]
+        own = call.ctx(self)
         own.scores = [self.products(t) for t in routed]
         own.routed = [t.detach() for t in routed] if self.host.training else None
         if not self.balanced:
@@ -125,7 +125,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
     @torch.no_grad()
     def products(self, t: Tensor) -> Tensor:
         """Of tokens and centroids, b h n e -> b h n k."""
-        with without_autocast(t):
+        with disable_autocast(t):
             return t.detach() @ self.centroids.to(t.dtype).mT
 
     def size_of(self, length: Any) -> Any:
@@ -156,13 +156,13 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         windows = self.sizes_of(self.lengths(call))
         if windows is not None:
             call = copy.copy(call)
-            call.masks = [*call.masks, within(windows.expand(-1, call.keys))]
+            call.masks = [*call.masks, mask_within(windows.expand(-1, call.keys))]
         return attended(q, k, v, call, Sliding(self.size_of(call.keys)).for_heads(self.local))[0]
 
     def ranked(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
         """Each token sees its chunk of its cluster, and the one before."""
-        ids, heads = call.own(self).ids, q.shape[1]
-        width, q = self.size_of(call.keys), accurate(q) * call.scale
+        ids, heads = call.ctx(self).ids, q.shape[1]
+        width, q = self.size_of(call.keys), to_float(q) * call.scale
         if self.are_few(call):
             return self.of_few(q, k, v, ids, width, call, self.local)
         hidden, documents = self.hidden(call, heads), self.documents(call, heads)
@@ -171,21 +171,21 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         widths = self.sizes_of(self.lengths(call))
         if widths is not None:
             widths = widths.expand(-1, call.keys).repeat_interleave(heads, dim=0)
-        order = by_rank(ids, hidden, width, call.causal, widths)
+        order = sort_by_rank(ids, hidden, width, call.causal, widths)
         return self.of_new(*attend(self.of_all(q, call), k, v, [order], extra=self.extra(call, self.local)), call)[0]
 
     def taken(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
         """Each centroid takes its best queries and keys."""
-        of_q, of_k = (t.mT for t in call.own(self).scores)
-        queries, keys = call.real_queries, self.hidden(call, 1)
+        of_q, of_k = (t.mT for t in call.ctx(self).scores)
+        queries, keys = call.query_mask, self.hidden(call, 1)
         of_q = of_q if queries is None else of_q.masked_fill(~queries[:, None, None], -torch.inf)
         of_k = of_k if keys is None else of_k.masked_fill(keys[:, None, None], -torch.inf)
         real = queries, None if keys is None else ~keys
         sizes = [self.sizes_of(None if t is None else t.sum(dim=-1)) for t in real]
         picks = [self.best_of(t, size).sort(dim=-1).values for t, size in zip((of_q, of_k), sizes, strict=True)]
-        q, k, v = accurate(q) * call.scale, accurate(k), accurate(v)
+        q, k, v = to_float(q) * call.scale, to_float(k), to_float(v)
         ragged = any(size is not None for size in sizes)
-        return in_groups(q, k, v, picks[0], picks[1], keys, self.extra(call, self.local), ragged)
+        return sort_in_groups(q, k, v, picks[0], picks[1], keys, self.extra(call, self.local), ragged)
 
     def best_of(self, scores: Tensor, sizes: Tensor | None) -> Tensor:
         """Return the places with the largest scores (b h k n), as many as a centroid takes in each row; -1 for none.
@@ -203,11 +203,11 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
     @torch.no_grad()
     def count(self, call: Any) -> None:
         """Add the tokens of a pass in training to those of their centroids."""
-        own = call.own(self)
-        if not self.host.training or own.routed is None or transformed():
+        own = call.ctx(self)
+        if not self.host.training or own.routed is None or is_transformed():
             return
         self.tally[0] = self.tally[0].to(call.x.device)
-        masks = call.real_queries, None if (hidden := self.hidden(call, 1)) is None else ~hidden
+        masks = call.query_mask, None if (hidden := self.hidden(call, 1)) is None else ~hidden
         for side, (t, scores, real) in enumerate(zip(own.routed, own.scores, masks, strict=True)):
             nearest = scores.argmax(dim=-1, keepdim=True)
             of = torch.zeros_like(scores).scatter_(-1, nearest, 1.0)
@@ -228,11 +228,11 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         tally.zero_()
 
 
-def within(windows: Tensor) -> Rows:
+def mask_within(windows: Tensor) -> BlockwiseTerm:
     """Hide keys further from a query than the window of its row or document, b n."""
 
     def entry() -> Pointwise:
-        of_query = of_each(windows)
+        of_query = make_axis_lookup(windows)
         return lambda b, h, i, j: (i - j).abs() <= of_query(b, i)
 
-    return Rows(None, entry=entry)
+    return BlockwiseTerm(None, entry=entry)

@@ -15,14 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.modes import accurate, clamped_to, is_exporting, widest
+from x_transformers.core.modes import clamp_to_dtype, is_exporting, promote_dtypes, to_float
 from x_transformers.features.clusters.clusters import NO_SCORES, Clusters
 from x_transformers.flags import ConfigError, Running, warn_once
 from x_transformers.flags.checks import Maybe
 from x_transformers.kernels.dense import differentiable_sdpa
 
 
-def least(t: Tensor) -> float:
+def least_value(t: Tensor) -> float:
     """A logarithm of nothing, of which sums and differences are finite."""
     return torch.finfo(t.dtype).min / 8
 
@@ -46,7 +46,7 @@ class Sums(NamedTuple):
         stands `carry`."""
         one = self.rounds[0][:, :, :1]
         start = torch.stack(
-            [torch.full_like(one[:, :, 0], 0.0 if at else least(one)) for at in range(len(self.rounds))], 2
+            [torch.full_like(one[:, :, 0], 0.0 if at else least_value(one)) for at in range(len(self.rounds))], 2
         )
         start = start if carry is None else carry
         if isinstance(row, Tensor):
@@ -56,45 +56,45 @@ class Sums(NamedTuple):
         return torch.stack([t[:, :, row - 1] for t in self.rounds], dim=2) if row > 0 else start
 
 
-def widened(carry: Tensor, blocks: Any) -> Tensor:
+def widen_blocks(carry: Tensor, blocks: Any) -> Tensor:
     """What columns were divided by, for more of them."""
     known = carry.shape[-1]
     at = torch.arange(blocks, device=carry.device)
     none = torch.zeros_like(carry[..., :1])
-    none[:, :, 0] = least(carry)
+    none[:, :, 0] = least_value(carry)
     return torch.where(at < known, carry.index_select(-1, at.clamp(max=known - 1)), none)
 
 
 def all_of_column(x: Tensor, pairs: Tensor | None, carry: Any) -> tuple[Tensor, Tensor]:
     """Logarithms of columns by their sum, and that sum:  b h r N, b h 1 N."""
-    sums = (x if pairs is None else torch.where(pairs, x, least(x))).logsumexp(dim=-2, keepdim=True)
+    sums = (x if pairs is None else torch.where(pairs, x, least_value(x))).logsumexp(dim=-2, keepdim=True)
     return x - sums, sums
 
 
 def first_of_column(x: Tensor, pairs: Tensor, carry: Tensor | None) -> tuple[Tensor, Tensor]:
     """The same by sums up to each row:  b h r N twice. What sums are relative to is the first entry, or what stands
     before, which no later row changes; other logarithms than `FURTHEST` from that count as so far."""
-    wide = widest(x.device)
+    wide = promote_dtypes(x.device)
     pairs, first = pairs.expand(x.shape), pairs.to(torch.uint8).argmax(dim=-2, keepdim=True)
     base = x.detach().gather(-2, first.expand_as(x[:, :, :1]))
     start = torch.zeros_like(base, dtype=wide)
     if carry is not None:
-        known = carry > least(carry) / 2
+        known = carry > least_value(carry) / 2
         base, start = torch.where(known, carry, base), known.to(wide)
     most = FURTHEST[wide]
     relative = (x - base).to(wide).clamp(-most, most)
     sums = torch.where(pairs, relative, -torch.inf).exp().cumsum(dim=-2) + start
     empty = sums == 0
     logs = sums.masked_fill(empty, 1.0).log()
-    return (relative - logs).to(x.dtype), torch.where(empty, least(x), (base + logs).to(x.dtype))
+    return (relative - logs).to(x.dtype), torch.where(empty, least_value(x), (base + logs).to(x.dtype))
 
 
-def divided(s: Tensor, sums: Tensor) -> Tensor:
+def divide_blocks(s: Tensor, sums: Tensor) -> Tensor:
     """By a sum, unless it is that of nothing."""
     return s / sums.masked_fill(sums < NOTHING, 1.0)
 
 
-def balanced(
+def balance_scores(
     logits: Tensor, pairs: Maybe[Tensor], rounds: int, causal: bool, carry: Maybe[Tensor] = None
 ) -> tuple[Tensor, Sums]:
     """S of the logits (b h r N): columns are divided by their sum, then rows, so many times.
@@ -108,44 +108,44 @@ def balanced(
     """
     x, sums = (first_of_column if causal else all_of_column)(logits, pairs, None if carry is None else carry[:, :, :1])
     found = [sums]
-    s = (x if pairs is None else torch.where(pairs, x, least(x))).softmax(dim=-1)
+    s = (x if pairs is None else torch.where(pairs, x, least_value(x))).softmax(dim=-1)
     s = s if pairs is None else torch.where(pairs, s, 0.0)
     for step in range(1, rounds):
         sums = s.cumsum(dim=-2) if causal else s.sum(dim=-2, keepdim=True)
         sums = sums if carry is None else sums + carry[:, :, step : step + 1]
         found.append(sums)
-        s = divided(s, sums)
-        s = divided(s, s.sum(dim=-1, keepdim=True))
+        s = divide_blocks(s, sums)
+        s = divide_blocks(s, s.sum(dim=-1, keepdim=True))
     return s, Sums(tuple(found))
 
 
-def mixed(s: Tensor, t: Tensor) -> Tensor:
+def mix_blocks(s: Tensor, t: Tensor) -> Tensor:
     """Blocks of tokens by the weights S:  b h r N, b h N c e -> b h r c e."""
     return (s.to(t.dtype) @ t.flatten(3)).unflatten(3, t.shape[3:])
 
 
-def picked(t: Tensor, index: Tensor, dim: int) -> Tensor:
+def pick_blocks(t: Tensor, index: Tensor, dim: int) -> Tensor:
     """Entries along an axis, of each row of the batch (b i). To broadcast the index would fix a symbolic length."""
     shape, view = [*t.shape], [t.shape[0], *[1] * (t.ndim - 1)]
     shape[dim] = view[dim] = index.shape[1]
     return t.gather(dim, index.reshape(view).expand(shape))
 
 
-def in_blocks(t: Tensor, width: int, blocks: int, filler: float = 0.0) -> Tensor:
+def split_blocks(t: Tensor, width: int, blocks: int, filler: float = 0.0) -> Tensor:
     """... n e -> ... N c e, with what is missing at the end"""
     short = blocks * width - t.shape[-2]
     padded = F.pad(t, (0, 0, 0, short), value=filler) if torch.compiler.is_compiling() or short else t
     return padded.unfold(-2, width, width).mT if is_exporting() else padded.unflatten(-2, (blocks, width))
 
 
-def first_of(t: Tensor, n: Any) -> Tensor:
+def first_tokens(t: Tensor, n: Any) -> Tensor:
     """... N e -> ... n e"""
     if is_exporting():  # which cannot know that n is at most N
         return t.index_select(-2, torch.arange(n, device=t.device))
     return t.narrow(-2, 0, n) if torch.compiler.is_compiling() or t.shape[-2] != n else t
 
 
-def blocks_of(n: Any, width: int) -> Any:
+def get_blocks(n: Any, width: int) -> Any:
     # a graph for all lengths cannot ask whether one fits
     return n // width + 1 if torch.compiler.is_compiling() else -(-n // width)
 
@@ -183,14 +183,14 @@ def attended(q: Tensor, k: Blocks, v: Blocks, mask: Tensor | None, scale: Any, b
     return out.transpose(1, 2).unflatten(0, (b, r)).permute(0, 3, 1, 2, 4)
 
 
-def near(width: int, like: Tensor) -> Tensor:
+def nearby_blocks(width: int, like: Tensor) -> Tensor:
     """Which tokens of its block a query sees, where it sees no later one."""
     return torch.ones(width, width, dtype=torch.bool, device=like.device).tril()
 
 
 def no_later(rows: Tensor, width: int) -> Tensor:
     """What queries of these blocks (r) see, where they see no later key, and the first block no mix:  r c 2c."""
-    own = near(width, rows)
+    own = nearby_blocks(width, rows)
     return torch.cat(((rows > 0)[:, None, None].expand(-1, width, width), own.expand(len(rows), -1, -1)), dim=-1)
 
 
@@ -249,7 +249,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         'sinkhorn_gumbel',
         'sortcut',
     )
-    remembers = {'sinkhorn': Running()}
+    states = {'sinkhorn': Running()}
     handles = ('causal', 'padding', 'past')
     clashes = {
         'dropout': 'it forms no attention weights',
@@ -298,7 +298,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
             return f'{call.keys} tokens: `cluster_blocks` of {self.width} tokens hold {most}'
         return super().unsupported(call)
 
-    def enter(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def pre_attention(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         call.full_precision = True
         return qkv
 
@@ -317,14 +317,14 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
     @staticmethod
     def at_start(call: Any) -> bool:
         """Whether a cache holds nothing; a graph does not ask."""
-        return not torch.compiler.is_compiling() and call.keys == call.rows
+        return not torch.compiler.is_compiling() and call.keys == call.q_len
 
     @staticmethod
     def seen(call: Any) -> Tensor | None:
         """Which keys are real, b j; None for all."""
         seen = None
         for term in call.masks:
-            own = call.widened(term, True)[:, 0, 0]
+            own = call.expand_term(term, True)[:, 0, 0]
             seen = own if seen is None else seen & own
         return seen
 
@@ -332,7 +332,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
 
     def carrier(self, q: Tensor, call: Any) -> Tensor:
         """What rows of S are made of, for each new token:  b g n w."""
-        return accurate(call.x).unsqueeze(1) if self.by_net else accurate(q)
+        return to_float(call.x).unsqueeze(1) if self.by_net else to_float(q)
 
     def summary(self, total: Tensor, many: Tensor) -> Tensor:
         return total if self.by_net else total / many
@@ -340,8 +340,8 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
     def compared(self, asks: Tensor, keys: Tensor, call: Any) -> Tensor:
         """Of blocks of queries, by their summary (b g r w), and means of keys (b h N e):  b h r N."""
         if self.by_net:
-            scores = self.sort(clamped_to(asks.squeeze(1), self.sort[0].weight.dtype))
-            scores = accurate(scores).unflatten(-1, (-1, self.cluster_blocks)).transpose(1, 2)
+            scores = self.sort(clamp_to_dtype(asks.squeeze(1), self.sort[0].weight.dtype))
+            scores = to_float(scores).unflatten(-1, (-1, self.cluster_blocks)).transpose(1, 2)
             at = torch.arange(keys.shape[2], device=keys.device)
             # a graph for all lengths has one block too many
             scores = scores.index_select(-1, at.clamp(max=self.cluster_blocks - 1))
@@ -354,28 +354,28 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
     def balanced(
         self, logits: Tensor, pairs: Tensor | None, call: Any, carry: Tensor | None = None
     ) -> tuple[Tensor, Sums]:
-        return balanced(logits, pairs, self.sinkhorn_iters, call.causal, carry)
+        return balance_scores(logits, pairs, self.sinkhorn_iters, call.causal, carry)
 
     # no token sees a later one
 
     def from_the_start(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
         """All tokens are new, and none is hidden."""
         n, c, scale = q.shape[-2], self.width, call.scale
-        blocks = blocks_of(n, c)
+        blocks = get_blocks(n, c)
         first = torch.arange(blocks, device=q.device)
         tokens = self.carrier(q, call)
-        per_block = in_blocks(tokens, c, blocks).sum(dim=-2)
+        per_block = split_blocks(tokens, c, blocks).sum(dim=-2)
         asks = per_block.cumsum(dim=2) - per_block + tokens.index_select(2, (first * c).clamp(max=n - 1))
         asks = self.summary(asks, first[:, None] * c + 1)
-        q, k, v = (in_blocks(t, c, blocks) for t in (q, k, v))
-        s, sums = self.balanced(self.compared(asks, accurate(k).mean(dim=-2), call), first[:, None] > first, call)
-        mixes = [mixed(s, t) for t in (k, v)]
+        q, k, v = (split_blocks(t, c, blocks) for t in (q, k, v))
+        s, sums = self.balanced(self.compared(asks, to_float(k).mean(dim=-2), call), first[:, None] > first, call)
+        mixes = [mix_blocks(s, t) for t in (k, v)]
         if self.keeps(call):
             last = (n - 1) // c
             rest = asks[:, :, last], per_block.sum(dim=2), torch.full_like(asks[:, 0, 0, 0], n)
             self.keep(call, SinkhornState(sums.before(last), *rest, *(t[:, :, last] for t in mixes)))
         out = attended(q, Blocks(mixes[0], k), Blocks(mixes[1], v), no_later(first, c), scale)
-        return first_of(out.flatten(2, 3), n)
+        return first_tokens(out.flatten(2, 3), n)
 
     def going_on(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
         """None is hidden, some came before."""
@@ -392,11 +392,12 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
             asks = self.summary(sums, rows[1:, None] * c + 1)
             asks = torch.cat((state.asks.unsqueeze(2), asks), dim=2)
             blocks = [t[:, :, : last * c].unflatten(2, (last, c)) for t in (k, v)]
-            carry = widened(state.sums, last)
+            carry = widen_blocks(state.sums, last)
             pairs = rows[:, None] > torch.arange(last, device=q.device)
-            s, sums = self.balanced(self.compared(asks, accurate(blocks[0]).mean(dim=-2), call), pairs, call, carry)
+            s, sums = self.balanced(self.compared(asks, to_float(blocks[0]).mean(dim=-2), call), pairs, call, carry)
             mix_k, mix_v = (
-                torch.cat((own, mixed(s[:, :, 1:], t)), dim=2) for own, t in zip((mix_k, mix_v), blocks, strict=True)
+                torch.cat((own, mix_blocks(s[:, :, 1:], t)), dim=2)
+                for own, t in zip((mix_k, mix_v), blocks, strict=True)
             )
             state = SinkhornState(
                 sums.before(last - known, carry), asks[:, :, -1], total, state.count, mix_k[:, :, -1], mix_v[:, :, -1]
@@ -407,8 +408,8 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         if last == first:
             return self.in_one_block(q, (mix_k, mix_v) if first else None, own_k, own_v, call)
         count = last - first + 1
-        q = in_blocks(F.pad(q, (0, 0, off, 0)), c, count)
-        pairs = [Blocks(mix, in_blocks(own, c, count)) for mix, own in ((mix_k, own_k), (mix_v, own_v))]
+        q = split_blocks(F.pad(q, (0, 0, off, 0)), c, count)
+        pairs = [Blocks(mix, split_blocks(own, c, count)) for mix, own in ((mix_k, own_k), (mix_v, own_v))]
         out = attended(q, pairs[0], pairs[1], no_later(torch.arange(first, last + 1, device=q.device), c), call.scale)
         return out.flatten(2, 3)[:, :, off : off + n]
 
@@ -440,17 +441,17 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         if old is not None:
             total, count = total + old.total.unsqueeze(2), count + old.count.unsqueeze(-1).long()
         inside = at.clamp(0, n - 1)
-        many = picked(count, inside, 1).clamp(min=1)[:, None, :, None]
-        asks = self.summary(picked(total, inside, 2), many)
+        many = pick_blocks(count, inside, 1).clamp(min=1)[:, None, :, None]
+        asks = self.summary(pick_blocks(total, inside, 2), many)
         is_row = (at >= 0) & (at < n)
         if old is not None:
             asks = torch.where((which == 0)[:, None], old.asks.unsqueeze(2), asks)
             is_row = is_row | (which == 0)
         earlier = torch.arange(grid.blocks, device=q.device) < rows.unsqueeze(-1)
         pairs = earlier & grid.filled.unsqueeze(1) & is_row.unsqueeze(-1)  # b a N
-        carry = None if old is None else widened(old.sums, grid.blocks)
+        carry = None if old is None else widen_blocks(old.sums, grid.blocks)
         s, sums = self.balanced(self.compared(asks, grid.means(k), call), pairs.unsqueeze(1), call, carry)
-        mixes = [mixed(s, t) for t in (k, v)]
+        mixes = [mix_blocks(s, t) for t in (k, v)]
         if self.keeps(call):
             last = torch.div(begin + n - 1, c, rounding_mode='floor') - known
             rest = nth(asks, last), total[:, :, -1], count[:, -1].to(asks.dtype)
@@ -459,38 +460,40 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         # the tokens of these blocks
         place = begin[:, None] - known[:, None] * c + torch.arange(n, device=q.device)
         back = torch.arange(len(which) * c, device=q.device) - place[:, :1]
-        q = picked(q, back.clamp(0, n - 1), 2).unflatten(2, (-1, c))
+        q = pick_blocks(q, back.clamp(0, n - 1), 2).unflatten(2, (-1, c))
         inside = rows.clamp(0, grid.blocks - 1)
-        own = [picked(t, inside, 2) for t in (k, v)]
-        own_real = picked(grid.real, inside, 1)
+        own = [pick_blocks(t, inside, 2) for t in (k, v)]
+        own_real = pick_blocks(grid.real, inside, 1)
         own_real = own_real & ((rows >= 0) & (rows < grid.blocks)).unsqueeze(-1)
-        mask = torch.cat((slots.unsqueeze(2).expand(-1, -1, c, -1), own_real.unsqueeze(2) & near(c, q)), dim=-1)
+        mask = torch.cat(
+            (slots.unsqueeze(2).expand(-1, -1, c, -1), own_real.unsqueeze(2) & nearby_blocks(c, q)), dim=-1
+        )
         out = attended(q, Blocks(mixes[0], own[0]), Blocks(mixes[1], own[1]), mask, call.scale, blind=True)
-        return picked(out.flatten(2, 3), place, 2)
+        return pick_blocks(out.flatten(2, 3), place, 2)
 
     # all tokens see all
 
     def both_ways(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, call: Any) -> Tensor:
         n, c = q.shape[-2], self.width
-        tokens, blocks, grid = self.carrier(q, call), blocks_of(n, c), None
+        tokens, blocks, grid = self.carrier(q, call), get_blocks(n, c), None
         real: Any
         if seen is not None:
             grid = SinkhornGrid.of(seen, c, k)
             q, k, v, tokens = grid.placed(q), *(grid.placed(t, hide=True) for t in (k, v, tokens))
             real, blocks = grid.real, grid.blocks
         else:
-            q, k, v, tokens = (in_blocks(t, c, blocks) for t in (q, k, v, tokens))
+            q, k, v, tokens = (split_blocks(t, c, blocks) for t in (q, k, v, tokens))
             short = torch.compiler.is_compiling() or blocks * c != n
             real = (torch.arange(blocks * c, device=q.device) < n).unflatten(0, (blocks, c))[None] if short else None
         many: Any = c if real is None else real.sum(dim=-1).clamp(min=1)[:, None, :, None]
         filled: Any = None if real is None else real.any(dim=-1)
         pairs: Any = None if real is None else (filled.unsqueeze(-1) & filled.unsqueeze(-2)).unsqueeze(1)
-        asks, keys = self.summary(tokens.sum(dim=-2), many), accurate(k).sum(dim=-2) / many
+        asks, keys = self.summary(tokens.sum(dim=-2), many), to_float(k).sum(dim=-2) / many
         s, _ = self.balanced(self.compared(asks, keys, call), pairs, call)
         if self.sortcut:
             s, pairs = s[:, :, : self.sortcut], None if pairs is None else pairs[:, :, : self.sortcut]
-        mixes = [mixed(s, t) for t in (k, v)]
-        slots: Any = None if real is None else slots_of(pairs.squeeze(1), real)
+        mixes = [mix_blocks(s, t) for t in (k, v)]
+        slots: Any = None if real is None else get_slots(pairs.squeeze(1), real)
         if self.sortcut:
             mask = None if slots is None else slots.flatten(1)[:, None, None]
             sighted = None if mask is None else mask.any(dim=-1, keepdim=True)
@@ -499,7 +502,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
             both: Any = slots, real
             mask = None if slots is None else torch.cat(both, dim=-1).unsqueeze(2)
             out = attended(q, Blocks(mixes[0], k), Blocks(mixes[1], v), mask, call.scale, blind=True).flatten(2, 3)
-        return first_of(out, n) if grid is None else grid.back(out, n)
+        return first_tokens(out, n) if grid is None else grid.back(out, n)
 
     def nothing(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
         """There are no queries."""
@@ -530,10 +533,10 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
 
 def nth(t: Tensor, which: Tensor) -> Tensor:
     """One of the third axis for each of the batch:  b h r ... -> b h ..."""
-    return picked(t, which.unsqueeze(-1), 2).squeeze(2)
+    return pick_blocks(t, which.unsqueeze(-1), 2).squeeze(2)
 
 
-def slots_of(pairs: Tensor, real: Tensor) -> Tensor:
+def get_slots(pairs: Tensor, real: Tensor) -> Tensor:
     """Which keys of a mix have anything in them:  b r N, b N c -> b r c"""
     return pairs.to(torch.float32) @ real.to(torch.float32) > 0
 
@@ -554,7 +557,7 @@ class SinkhornGrid(NamedTuple):
     def of(cls, seen: Tensor | None, width: int, keys: Tensor) -> SinkhornGrid:
         """Of the keys (b h n e) that are seen (b n), None for all."""
         b, n = keys.shape[0], keys.shape[-2]
-        blocks = blocks_of(n, width)
+        blocks = get_blocks(n, width)
         places = torch.arange(blocks * width, device=keys.device)
         if seen is None:
             starts, inside = places.new_zeros(b), (places < n).expand(b, -1)
@@ -577,18 +580,18 @@ class SinkhornGrid(NamedTuple):
     def placed(self, t: Tensor, hide: bool = False) -> Tensor:
         """b h n e -> b h N c e"""
         if self.places is None:
-            t = in_blocks(t, self.real.shape[-1], self.blocks)
+            t = split_blocks(t, self.real.shape[-1], self.blocks)
         else:
-            t = picked(t, self.places, 2).unflatten(2, self.real.shape[1:])
+            t = pick_blocks(t, self.places, 2).unflatten(2, self.real.shape[1:])
         return t.masked_fill(~self.real[:, None, :, :, None], 0.0) if hide else t
 
     def means(self, k: Tensor) -> Tensor:
-        return accurate(k).sum(dim=-2) / self.real.sum(dim=-1).clamp(min=1)[:, None, :, None]
+        return to_float(k).sum(dim=-2) / self.real.sum(dim=-1).clamp(min=1)[:, None, :, None]
 
     def slots(self, pairs: Tensor) -> Tensor:
-        return slots_of(pairs, self.real)
+        return get_slots(pairs, self.real)
 
     def back(self, t: Tensor, n: Any) -> Tensor:
         """b h (N c) e -> b h n e, zeros for what stands before the first real token"""
         at = torch.arange(n, device=t.device) - self.starts.unsqueeze(-1)
-        return picked(t, at.clamp(min=0), 2).masked_fill((at < 0)[:, None, :, None], 0.0)
+        return pick_blocks(t, at.clamp(min=0), 2).masked_fill((at < 0)[:, None, :, None], 0.0)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from x_transformers.core.modes import accurate
+from x_transformers.core.modes import to_float
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.linear import aft_sums as sums
-from x_transformers.features.linear.kernel import Scaled, least
+from x_transformers.features.linear.kernel import Scaled, least_value
 from x_transformers.flags import ConfigError, Running, flag, none, one_of, size
 
 WHOLE = torch.contiguous_format
@@ -85,7 +85,7 @@ class AttentionFree(AttentionFeature):
         if kind == 'simple':
             self.refuse({'cross-attention': ''})
         if kind != 'full':
-            self.remembers = {'aft': Running()}
+            self.states = {'aft': Running()}
 
     def unsupported(self, call: Any) -> str | None:
         for name in ('rotary_pos_emb', 'polar_pos_emb'):
@@ -102,13 +102,13 @@ class AttentionFree(AttentionFeature):
             return '`causal=False`: its table is one of earlier keys'
         return super().unsupported(call)
 
-    def past(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
+    def update_cache(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
         """Of a causal sequence with sums the cache counts the tokens alone, in rows of no width."""
         call.full_precision = True
         if not self.sums_up(call):
-            return call.with_past(k, v)
+            return call.append_past(k, v)
         call.summed = 0 if call.past is None else call.past.length
-        call.with_past(k[..., :0], None)
+        call.append_past(k[..., :0], None)
         return k, v
 
     def sums_up(self, call: Any) -> bool:
@@ -116,7 +116,7 @@ class AttentionFree(AttentionFeature):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, None]:
         self.check_places(call)
-        masks = [call.widened(term, True) for term in call.masks if term.of_keys]
+        masks = [call.expand_term(term, True) for term in call.masks if term.of_keys]
         if masks:
             k = k.masked_fill(~functools.reduce(torch.logical_and, masks).mT, -torch.inf)
         rows, heads = q.shape[-2], q.shape[1]
@@ -127,7 +127,7 @@ class AttentionFree(AttentionFeature):
         out = sums.quotient(found)
         if self.aft != 'conv':
             out = out.squeeze(1).unflatten(-1, (heads, -1)).transpose(1, 2)
-        return (accurate(q).sigmoid() * out).to(q.dtype), None
+        return (to_float(q).sigmoid() * out).to(q.dtype), None
 
     def laid_out(self, t: Tensor) -> Tensor:
         """Heads side by side, which all have the same weights:  b 1 n (h d); of a convolution as they are."""
@@ -136,10 +136,10 @@ class AttentionFree(AttentionFeature):
     def found(self, k: Tensor, v: Tensor, rows: int, call: Any) -> Scaled:
         if self.aft == 'full':
             of_query, of_key = self.vectors(call, rows, k.shape[-2])
-            return sums.full(*finite(k, v), of_query, of_key, call.triangle, self.aft_max_len)
+            return sums.full(*finite(k, v), of_query, of_key, call.needs_causal_mask, self.aft_max_len)
         if not call.causal:
             if self.aft == 'simple':
-                return sums.everything(*finite(k, v))
+                return sums.sum_everything(*finite(k, v))
             return sums.local(*finite(k, v), self.near(call, k.shape[-2]), self.aft_window, False, None)
         return self.after(k, v, rows, call)
 
@@ -148,7 +148,7 @@ class AttentionFree(AttentionFeature):
         past, keeps = call.state('aft').value, call.keeps or call.past is not None
         sums_before = None if past is None else Scaled(*past[:2])
         if self.aft == 'simple':
-            found = sums.simple(*finite(k, v), sums_before)
+            found = sums.sum_simple(*finite(k, v), sums_before)
             if keeps:
                 # by itself: a view would keep those of all tokens
                 call.state('aft').keep([t[:, :, -1].clone(memory_format=WHOLE) for t in found])
@@ -158,7 +158,7 @@ class AttentionFree(AttentionFeature):
         found = sums.local(*finite(k, v), self.near(call, k.shape[-2]), self.aft_window, True, sums_before)
         if keeps:  # what is near no later query
             gone = max(k.shape[-2] - self.aft_window + 1, 0)
-            total = sums.first(sums.everything(*finite(k[..., :gone, :], v[..., :gone, :]))).plus(sums_before)
+            total = sums.first_chunk(sums.sum_everything(*finite(k[..., :gone, :], v[..., :gone, :]))).plus(sums_before)
             call.state('aft').keep([*total, *(t[..., gone:, :].clone(memory_format=WHOLE) for t in (k, v))])
         return Scaled(*(t[:, :, -rows:] for t in found))
 
@@ -171,8 +171,8 @@ class AttentionFree(AttentionFeature):
 
     def vectors(self, call: Any, *counts: int) -> list[Tensor]:
         """The vectors of the last so many tokens, each (b or 1, n, r):  of queries, and of keys."""
-        total, real = call.keys + call.summed, call.all_real
-        tables = [accurate(self.u), accurate(self.v)]
+        total, real = call.keys + call.summed, call.all_key_mask
+        tables = [to_float(self.u), to_float(self.v)]
         if real is None:
             return [t[total - n : total].unsqueeze(0) for t, n in zip(tables, counts, strict=True)]
         at = torch.arange(total, device=real.device)
@@ -182,11 +182,11 @@ class AttentionFree(AttentionFeature):
     def near(self, call: Any, n: int) -> sums.Near:
         """Logits of places near each other, of the last n tokens."""
         if self.aft == 'local':
-            return sums.by_products(*self.vectors(call, n, n), window=self.aft_window)
-        return sums.by_distance(accurate(self.w), self.aft_window)
+            return sums.sum_by_products(*self.vectors(call, n, n), window=self.aft_window)
+        return sums.sum_by_distance(to_float(self.w), self.aft_window)
 
 
 def finite(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and values in many digits; hidden keys at a level of which differences are finite."""
-    k = accurate(k)
-    return k.clamp(min=least(k)), accurate(v)
+    k = to_float(k)
+    return k.clamp(min=least_value(k)), to_float(v)

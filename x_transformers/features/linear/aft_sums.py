@@ -19,9 +19,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from x_transformers.core.modes import transformed
-from x_transformers.core.recompute import batched, differentiated
-from x_transformers.features.linear.kernel import Scaled, by_spans, first as up_to, in_chunks, least, triangle
+from x_transformers.core.modes import is_transformed
+from x_transformers.core.recompute import differentiate_formula, is_batched_grad
+from x_transformers.features.linear.kernel import (
+    Scaled,
+    first_token as up_to,
+    least_value,
+    split_chunks,
+    sum_by_spans,
+    triangle,
+)
 from x_transformers.kernels.recurrences import scan
 
 # tokens of a chunk at least, and those of a graph that takes all lengths
@@ -34,16 +41,16 @@ SPAN = 1024
 SCORES = 2**22
 
 
-def pairs_of(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def get_pairs(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Keys as numbers (... n 2 d), those of values and denominators, and the level (... 1 1 d) that they are of."""
     top = k.detach().amax(dim=-2, keepdim=True)
     e = (k - top).exp()
     return torch.stack((e * v, e), dim=-2), top.unsqueeze(-2)
 
 
-def met(k: Tensor, v: Tensor, w: Tensor | None) -> Scaled:
+def sum_met(k: Tensor, v: Tensor, w: Tensor | None) -> Scaled:
     """What queries find in keys (... j d) that all of them see, by logits w (... i j); for any, if they are zeros."""
-    pairs, top = pairs_of(k, v)
+    pairs, top = get_pairs(k, v)
     if w is None:
         return Scaled(pairs.sum(dim=-3, keepdim=True), top)
     most = w.detach().amax(dim=-1, keepdim=True)
@@ -64,7 +71,7 @@ def quarter(w: Tensor, size: int) -> Tensor:
     return blocks[..., :, 1, :, :, 0, :].diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
 
 
-def within(k: Tensor, v: Tensor, w: Tensor | None) -> Scaled:
+def mask_within(k: Tensor, v: Tensor, w: Tensor | None) -> Scaled:
     """What queries find in the keys of their chunk up to their own, by logits w (... c c).  k, v: ... c d"""
     own = k if w is None else k + w.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
     level = own.detach()
@@ -72,7 +79,7 @@ def within(k: Tensor, v: Tensor, w: Tensor | None) -> Scaled:
     value, level, size = torch.stack((e * v, e), dim=-2), level.unsqueeze(-2), 1
     while size < k.shape[-2]:
         first_k, first_v = (t.unflatten(-2, (-1, 2, size))[..., 0, :, :] for t in (k, v))
-        found = met(first_k, first_v, None if w is None else quarter(w, size))
+        found = sum_met(first_k, first_v, None if w is None else quarter(w, size))
         value, level = (t.unflatten(-3, (-1, 2, size)) for t in (value, level))
         second = Scaled(value[..., 1, :, :, :], level[..., 1, :, :, :]).plus(found)
         halves = ((value[..., 0, :, :, :], second.value), (level[..., 0, :, :, :], second.level))
@@ -85,21 +92,21 @@ def within(k: Tensor, v: Tensor, w: Tensor | None) -> Scaled:
 DEPTH = 60.0
 
 
-def at_once(k: Tensor, v: Tensor, w: Any) -> Scaled:
+def sum_at_once(k: Tensor, v: Tensor, w: Any) -> Scaled:
     """The same by one product, at one level of the chunk, where that leaves each query digits of its largest key; that
     needs a look at the numbers."""
     ordinary = type(k) is Tensor and k.device.type == 'cpu' and w is not None
     logits: Any = w
-    if not ordinary or torch.compiler.is_compiling() or transformed() or not is_flat(k.detach(), logits.detach()):
-        return within(k, v, w)
+    if not ordinary or torch.compiler.is_compiling() or is_transformed() or not is_flat(k.detach(), logits.detach()):
+        return mask_within(k, v, w)
     later = ~triangle(logits.shape[-1], logits)
-    return met(k, v, logits.masked_fill(later, -torch.inf))
+    return sum_met(k, v, logits.masked_fill(later, -torch.inf))
 
 
 def is_flat(k: Tensor, w: Tensor) -> bool:
     """Whether no query's largest key is too far below the largest one of its chunk."""
     seen = k.cummax(dim=-2).values
-    below = torch.where(seen > least(k) / 2, k.amax(dim=-2, keepdim=True) - seen, 0.0).amax()
+    below = torch.where(seen > least_value(k) / 2, k.amax(dim=-2, keepdim=True) - seen, 0.0).amax()
     visible = triangle(w.shape[-1], w)
     lowest, highest = (torch.where(visible, w, none) for none in (torch.inf, -torch.inf))
     spread = (highest.amax(dim=-1) - lowest.amin(dim=-1)).amax()
@@ -118,7 +125,7 @@ class AftChunks(NamedTuple):
 
     @classmethod
     def of(cls, k: Tensor, v: Tensor, size: int) -> AftChunks:
-        return cls(in_chunks(k, size, least(k)), in_chunks(v, size), k.shape[-2])
+        return cls(split_chunks(k, size, least_value(k)), split_chunks(v, size), k.shape[-2])
 
     @property
     def size(self) -> int:
@@ -132,17 +139,17 @@ class AftChunks(NamedTuple):
         return Scaled(*(up_to(t, self.n).unflatten(-1, (-1, value.shape[-1])) for t in flat))
 
 
-def moved(t: Tensor, by: int, axis: int, filler: float = 0.0) -> Tensor:
+def move_chunks(t: Tensor, by: int, axis: int, filler: float = 0.0) -> Tensor:
     """What stands so many further on in place of each, fillers from beyond the ends."""
     n, pad = t.shape[axis], (0, 0) * (t.ndim - 1 - axis)
     t = F.pad(t, (*pad, -by, 0) if by < 0 else (*pad, 0, by), value=filler)
     return t.narrow(axis, 0, n) if by < 0 else t.narrow(axis, by, n)
 
 
-def delayed(sums: Scaled, by: int, past: Scaled | None) -> Scaled:
+def delay_sums(sums: Scaled, by: int, past: Scaled | None) -> Scaled:
     """Sums (b h N ...) up to so many chunks before each; what stands before the first is the past."""
     value, level = sums.value, sums.level
-    front = Scaled(torch.zeros_like(value[:, :, :1]), torch.full_like(level[:, :, :1], least(level)))
+    front = Scaled(torch.zeros_like(value[:, :, :1]), torch.full_like(level[:, :, :1], least_value(level)))
     front = front if past is None else Scaled(*(t.unsqueeze(2) for t in past))
     return Scaled(*(torch.cat((*[f] * by, t), dim=2).narrow(2, 0, t.shape[2])
                     for f, t in zip(front, sums, strict=True)))  # fmt: skip
@@ -153,7 +160,7 @@ def running(totals: Scaled, past: Scaled | None = None) -> Scaled:
     value, own = totals.value.movedim(2, 0), totals.level.movedim(2, 0)
     level = own.cummax(dim=0).values
     if past is None:
-        past = Scaled(torch.zeros_like(value[0]), torch.full_like(own[0], least(own)))
+        past = Scaled(torch.zeros_like(value[0]), torch.full_like(own[0], least_value(own)))
     level = torch.maximum(level, past.level)
     if torch.compiler.is_compiling():  # all with all, since chunks are few
         at = torch.arange(level.shape[0], device=level.device)
@@ -173,26 +180,26 @@ def backwards(sums: Scaled) -> Scaled:
 # no weights of places
 
 
-def everything(k: Tensor, v: Tensor) -> Scaled:
+def sum_everything(k: Tensor, v: Tensor) -> Scaled:
     """All keys, for any query:  b h 1 2 d. There may be none."""
     if k.shape[-2] == 0:
-        k, v = F.pad(k, (0, 0, 0, 1), value=least(k)), F.pad(v, (0, 0, 0, 1))
-    return met(k, v, None)
+        k, v = F.pad(k, (0, 0, 0, 1), value=least_value(k)), F.pad(v, (0, 0, 0, 1))
+    return sum_met(k, v, None)
 
 
-def first(found: Scaled) -> Scaled:
+def first_chunk(found: Scaled) -> Scaled:
     """What any query finds, without the axis of queries."""
     return Scaled(found.value.squeeze(2), found.level.squeeze(2))
 
 
-def simple(k: Tensor, v: Tensor, past: Scaled | None) -> Scaled:
+def sum_simple(k: Tensor, v: Tensor, past: Scaled | None) -> Scaled:
     """Keys up to each query, and before them the sums (b h 2 d) of the past."""
     if torch.compiler.is_compiling():
-        chunks, past = AftChunks.of(k, v, COMPILED_CHUNK), past_of(past)
-        far = delayed(running(met(chunks.k, chunks.v, None), past), 1, past)
-        return chunks.joined(within(chunks.k, chunks.v, None).plus(far))
+        chunks, past = AftChunks.of(k, v, COMPILED_CHUNK), get_past(past)
+        far = delay_sums(running(sum_met(chunks.k, chunks.v, None), past), 1, past)
+        return chunks.joined(mask_within(chunks.k, chunks.v, None).plus(far))
     level = k.detach().cummax(dim=-2).values
-    start = torch.full_like(level[..., :1, :], least(level)) if past is None else past.level
+    start = torch.full_like(level[..., :1, :], least_value(level)) if past is None else past.level
     level = torch.maximum(level, start)
     decay = (torch.cat((start, level[..., :-1, :]), dim=-2) - level).exp()
     e = (k - level).exp()
@@ -201,12 +208,12 @@ def simple(k: Tensor, v: Tensor, past: Scaled | None) -> Scaled:
     return Scaled(found.movedim(0, 2), level.unsqueeze(-2))
 
 
-def past_of(sums: Scaled | None) -> Scaled | None:
+def get_past(sums: Scaled | None) -> Scaled | None:
     """Sums b h 2 d as those of one query, b h 1 2 d."""
     return None if sums is None else Scaled(*(t.unsqueeze(2) for t in sums))
 
 
-def size_of(k: Tensor, window: int) -> int:
+def get_size(k: Tensor, window: int) -> int:
     """The length of chunks, in the neighbours of which a window ends."""
     if torch.compiler.is_compiling():
         return max(power_of_two(window - 1), COMPILED_CHUNK)
@@ -222,25 +229,25 @@ Near = Callable[[int, int], Tensor]
 def local(k: Tensor, v: Tensor, near: Near, window: int, causal: bool, past: Scaled | None) -> Scaled:
     """Keys up to each query, or all, with weights by place for those less than `window` away, and before them the
     `past` (b h 2 d), which is not near."""
-    chunks, past = AftChunks.of(k, v, size_of(k, window)), past_of(past)
-    size, totals = chunks.size, met(chunks.k, chunks.v, None)
-    far = delayed(running(totals, past), 2, past)
+    chunks, past = AftChunks.of(k, v, get_size(k, window)), get_past(past)
+    size, totals = chunks.size, sum_met(chunks.k, chunks.v, None)
+    far = delay_sums(running(totals, past), 2, past)
     if not causal:
-        far = far.plus(backwards(delayed(running(backwards(totals)), 2, None)))
+        far = far.plus(backwards(delay_sums(running(backwards(totals)), 2, None)))
     around = (-1, 0) if causal else (-1, 0, 1)
 
     def step(k: list[Tensor], v: list[Tensor], logits: list[Tensor], far: Scaled) -> Scaled:
         """Of some chunks; keys and values of spans, the middle one theirs."""
-        k, v = (beside(t, around) for t in (k, v))
+        k, v = (concat_beside(t, around) for t in (k, v))
         if causal:
-            return at_once(k[1], v[1], logits[1]).plus(met(k[0], v[0], logits[0])).plus(far)
-        return met(torch.cat(k, dim=-2), torch.cat(v, dim=-2), torch.cat(logits, dim=-1)).plus(far)
+            return sum_at_once(k[1], v[1], logits[1]).plus(sum_met(k[0], v[0], logits[0])).plus(far)
+        return sum_met(torch.cat(k, dim=-2), torch.cat(v, dim=-2), torch.cat(logits, dim=-1)).plus(far)
 
     ks, vs = (spans_of(t, size) for t in (chunks.k, chunks.v))
     logits = zip(*(same_or_spans(near(by, size), size, len(ks)) for by in around), strict=True)
     fars = [Scaled(*t) for t in zip(*(spans_of(t, size) for t in far), strict=True)]
-    step_by_spans: Any = by_spans(step, len(ks), ())
-    sides = (three(ks, least(k)), three(vs, 0.0), logits, fars)
+    step_by_spans: Any = sum_by_spans(step, len(ks), ())
+    sides = (three(ks, least_value(k)), three(vs, 0.0), logits, fars)
     parts = [step_by_spans(*part) for part in zip(*sides, strict=True)]
     found = parts[0] if len(parts) == 1 else Scaled(*(torch.cat(t, dim=2) for t in zip(*parts, strict=True)))
     return chunks.joined(found)
@@ -262,7 +269,7 @@ def three(spans: Sequence[Tensor], filler: float) -> list[list[Tensor]]:
     return [list(each) for each in zip((end, *spans), spans, (*spans[1:], end), strict=False)]
 
 
-def beside(spans: list[Tensor], around: Sequence[int]) -> list[Tensor]:
+def concat_beside(spans: list[Tensor], around: Sequence[int]) -> list[Tensor]:
     """The chunks that stand so far from each of the middle span."""
     before, own, after = spans
     parts = (before[:, :, -1:], own, after[:, :, :1])
@@ -270,7 +277,7 @@ def beside(spans: list[Tensor], around: Sequence[int]) -> list[Tensor]:
     return [every.narrow(2, 1 + by, own.shape[2]) for by in around]
 
 
-def by_distance(table: Tensor, window: int) -> Near:
+def sum_by_distance(table: Tensor, window: int) -> Near:
     """Logits from a table (h 2s-1) of distances, from far ahead to far behind; or (h s), of keys behind."""
     behind_only = table.shape[-1] == window
 
@@ -283,13 +290,13 @@ def by_distance(table: Tensor, window: int) -> Near:
     return near
 
 
-def by_products(of_query: Tensor, of_key: Tensor, window: int) -> Near:
+def sum_by_products(of_query: Tensor, of_key: Tensor, window: int) -> Near:
     """Logits from vectors of places, both (b or 1, n, r)."""
 
     def near(by: int, size: int) -> Tensor:
-        own, others = (in_chunks(t.unsqueeze(1), size) for t in (of_query, of_key))
+        own, others = (split_chunks(t.unsqueeze(1), size) for t in (of_query, of_key))
         at = torch.arange(size, device=of_key.device)
-        logits = own @ moved(others, by, 2).mT
+        logits = own @ move_chunks(others, by, 2).mT
         return torch.where((at.unsqueeze(-1) - at - by * size).abs() < window, logits, 0.0)
 
     return near
@@ -303,14 +310,14 @@ def full(k: Tensor, v: Tensor, of_query: Tensor, of_key: Tensor, causal: bool, m
     which there are `most`."""
     of_query, of_key = of_query.unsqueeze(1), of_key.unsqueeze(1)
     if not causal:
-        return in_rows(k, v, of_query, of_key)
+        return sum_in_rows(k, v, of_query, of_key)
     n, everything = of_query.shape[-2], (k, v, of_key)
     earlier = k.shape[-2] - n
     k, v, of_key = (t[..., earlier:, :] for t in everything)
     compiled = torch.compiler.is_compiling()
     size = min(power_of_two(most), COMPILED_ROWS) if compiled else min(CHUNK, power_of_two(n))
     own = AftChunks.of(k, v, size)
-    inside = own.joined(at_once(own.k, own.v, in_chunks(of_query, size) @ in_chunks(of_key, size).mT))
+    inside = own.joined(sum_at_once(own.k, own.v, split_chunks(of_query, size) @ split_chunks(of_key, size).mT))
 
     def between(found: Scaled, *tokens: Tensor) -> Scaled:
         """What some queries find in their keys, from what they find in their chunks. In halves: the second one sees
@@ -325,35 +332,35 @@ def full(k: Tensor, v: Tensor, of_query: Tensor, of_key: Tensor, causal: bool, m
         first, second = (
             between(Scaled(*own), *half) for own, half in zip(inside, zip(*parts, strict=True), strict=True)
         )
-        both = zip(first, second.plus(in_rows(k, v, of_query, of_key)), strict=True)
+        both = zip(first, second.plus(sum_in_rows(k, v, of_query, of_key)), strict=True)
         return Scaled(*(torch.cat(halves, dim=2) for halves in both))
 
     found = between(inside, k, v, of_query, of_key)
     if earlier == 0:
         return found
     k, v, of_key = (t[..., :earlier, :] for t in everything)
-    return found.plus(in_rows(k, v, of_query, of_key))
+    return found.plus(sum_in_rows(k, v, of_query, of_key))
 
 
-def in_rows(k: Tensor, v: Tensor, of_query: Tensor, of_key: Tensor) -> Scaled:
+def sum_in_rows(k: Tensor, v: Tensor, of_query: Tensor, of_key: Tensor) -> Scaled:
     """What queries find in keys that all of them see."""
-    pairs, top = pairs_of(k, v)
+    pairs, top = get_pairs(k, v)
     flat = pairs.flatten(-2).flatten(0, 1)
     shared = of_query.shape[0] == of_key.shape[0] == 1
     flat = flat.transpose(0, 1).flatten(1).unsqueeze(0) if shared else flat  # rows beside each other
-    value, most = of_places(of_query.flatten(0, 1), of_key.flatten(0, 1), flat)
+    value, most = select_places(of_query.flatten(0, 1), of_key.flatten(0, 1), flat)
     value = value.squeeze(0).unflatten(-1, (k.shape[0], -1)).transpose(0, 1) if shared else value
     return Scaled(value.unsqueeze(1).unflatten(-1, pairs.shape[-2:]), top + most.unsqueeze(1).unsqueeze(-1))
 
 
-def of_places(of_query: Tensor, of_key: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
+def select_places(of_query: Tensor, of_key: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
     """exp(w - most) pairs,  with w = u v^T and its largest numbers in each row.  b i r, b j r, b j x -> b i x, b i 1"""
-    if torch.compiler.is_compiling() or transformed():
-        return by_formula(of_query, of_key, pairs)
+    if torch.compiler.is_compiling() or is_transformed():
+        return sum_by_formula(of_query, of_key, pairs)
     return InRows.apply(of_query, of_key, pairs)
 
 
-def by_formula(of_query: Tensor, of_key: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
+def sum_by_formula(of_query: Tensor, of_key: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
     w = of_query @ of_key.mT
     most = w.detach().amax(dim=-1, keepdim=True)
     return (w - most).exp() @ pairs, most
@@ -368,7 +375,7 @@ class InRows(torch.autograd.Function):
         ctx.save_for_backward(u, v, pairs)
         value, most = u.new_empty(*u.shape[:-1], pairs.shape[-1]), u.new_empty(*u.shape[:-1], 1)
         ctx.kept = None
-        for at, weights, own in weights_of(u, v, None):
+        for at, weights, own in get_weights(u, v, None):
             most[:, at] = own
             value[:, at] = weights @ pairs
             ctx.kept = [(at, weights, own)] if weights.shape[1] == u.shape[1] else None
@@ -379,10 +386,10 @@ class InRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         inputs = u, v, pairs = ctx.saved_tensors
-        if torch.is_grad_enabled() or batched(grad):
-            return differentiated(lambda *t: by_formula(*t)[0], inputs, ctx.needs_input_grad, grad)
+        if torch.is_grad_enabled() or is_batched_grad(grad):
+            return differentiate_formula(lambda *t: sum_by_formula(*t)[0], inputs, ctx.needs_input_grad, grad)
         grads = [torch.empty_like(u), torch.zeros_like(v), torch.zeros_like(pairs)]
-        for at, weights, _ in ctx.kept or weights_of(u, v, ctx.most):
+        for at, weights, _ in ctx.kept or get_weights(u, v, ctx.most):
             own = grad[:, at]
             grads[2].baddbmm_(weights.mT, own)
             weights = weights * (own @ pairs.mT)
@@ -391,7 +398,7 @@ class InRows(torch.autograd.Function):
         return tuple(grads)
 
 
-def weights_of(u: Tensor, v: Tensor, most: Tensor | None) -> Iterator[tuple[slice, Tensor, Tensor]]:
+def get_weights(u: Tensor, v: Tensor, most: Tensor | None) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Which rows, their weights, and the largest logits."""
     height = max(SCORES // (v.shape[0] * v.shape[1]), 64)
     for start in range(0, u.shape[1], height):
@@ -407,5 +414,5 @@ def weights_of(u: Tensor, v: Tensor, most: Tensor | None) -> Iterator[tuple[slic
 def quotient(found: Scaled) -> Tensor:
     """Sums of values by those of weights; zeros where there is no key."""
     values, weights = found.value.unbind(-2)
-    none = found.level.squeeze(-2) < least(found.level) / 2
+    none = found.level.squeeze(-2) < least_value(found.level) / 2
     return (values / weights.clamp(min=torch.finfo(weights.dtype).tiny)).masked_fill(none, 0.0)

@@ -11,22 +11,30 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.modes import accurate, clamped_to
-from x_transformers.core.rows import taken
+from x_transformers.core.modes import clamp_to_dtype, to_float
+from x_transformers.core.rows import gather_along
 from x_transformers.features.documents import TellsDocuments, begins
 from x_transformers.features.levels import AttentionFeature
-from x_transformers.features.linear.delta import corrected
-from x_transformers.features.linear.kernel import FeatureMap, LinearTokens, Scaled, causal, in_documents, read, summed
+from x_transformers.features.linear.delta import correct_values
+from x_transformers.features.linear.kernel import (
+    FeatureMap,
+    LinearTokens,
+    Scaled,
+    causal,
+    read,
+    sum_chunks,
+    sum_in_documents,
+)
 from x_transformers.features.linear.maps import (
     Phi,
     dpfp,
     elu_features,
     favor,
     half_waves,
-    of_unit_length,
-    of_unit_sum,
     orthogonal_normals,
     relu_features,
+    scale_to_unit_length,
+    scale_to_unit_sum,
     waves,
 )
 from x_transformers.flags import ConfigError, Running, boolean, count, flag, none, one_of, positive, size, warn_once
@@ -145,7 +153,7 @@ class LinearAttention(AttentionFeature):
         example=0.8,
     )
     stored_as = {'w': 'features_w', 'age': 'features_age', 'sigma': 'rff_sigma', 'gate': 'write_gate'}
-    remembers = {'key sums': Running()}
+    states = {'key sums': Running()}
     refuses = {
         'documents': '',
         **dict.fromkeys(
@@ -204,22 +212,22 @@ class LinearAttention(AttentionFeature):
         self.unit = self.kernel in OF_HEADS if self.kernel_l2norm is None else bool(self.kernel_l2norm)
         self.norm = self.kernel_key_norm or (None if not delta else 'l2' if self.kernel in SIGNED else 'sum')
 
-    def initialise(self) -> None:
-        on = {feature.title for feature in self.host.features.active}
-        if self.unit and 'qk_norm' in on:
+    def initialize(self) -> None:
+        features = {feature.display_name for feature in self.host.features.active}
+        if self.unit and 'qk_norm' in features:
             way = (
                 '' if self.kernel_l2norm else f': set `kernel_l2norm=False`, which is on with `kernel={self.kernel!r}`'
             )
             raise ConfigError(f'`kernel_l2norm` does not go with `qk_norm`, which norms queries and keys already{way}')
         signed = 'kernel_update' if self.kernel_update == 'delta' else 'kernel' if self.kernel in SIGNED else ''
-        if signed and 'laser' in on:
+        if signed and 'laser' in features:
             reason = 'sums of exponentials of values may be negative'
             raise ConfigError(f'`{signed}={getattr(self, signed)!r}` does not go with `laser`: {reason}')
-        if self.kernel not in OF_SCALE and 'softmax_scale' in on:
+        if self.kernel not in OF_SCALE and 'softmax_scale' in features:
             raise ConfigError(f'`kernel` got {self.kernel!r}, which has no scale: it does not go with `softmax_scale`')
 
     @property
-    def cuts(self) -> dict[str, tuple[int, str]]:
+    def tp_shards(self) -> dict[str, tuple[int, str]]:
         return dict.fromkeys(['gate.weight', 'gate.bias'] if self.gated else [], (0, 'kv_heads'))
 
     @property
@@ -255,54 +263,56 @@ class LinearAttention(AttentionFeature):
                 return f'`{name}`: {self.reason(name)}'
         if self.gated and not call.causal:
             return f'`causal=False`: `kernel_update={self.kernel_update!r}` reads the keys in their order'
-        if call.causal and (call.places is not None or call.context is not None):
-            where = 'a context' if call.places is None else 'queries that `views` puts elsewhere'
+        if call.causal and (call.token_idx is not None or call.context is not None):
+            where = 'a context' if call.token_idx is None else 'queries that `views` puts elsewhere'
             return f'{where}: where it is causal, its keys are those of its queries'
-        if call.places is not None and call.inputs.get('document_ids') is not None:
+        if call.token_idx is not None and call.inputs.get('document_ids') is not None:
             return 'queries that `views` puts elsewhere: its documents are those of its queries'
         return super().unsupported(call)
 
-    def past(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
+    def update_cache(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
         """The keys of a context are cached; of a sequence the cache counts the tokens alone, in rows of no width."""
         call.full_precision = True
         if call.context is not None:
-            return call.with_past(k, v)
+            return call.append_past(k, v)
         call.summed = 0 if call.past is None else call.past.length
-        call.with_past(k[..., :0], None)
+        call.append_past(k[..., :0], None)
         if self.gated:  # here, where autocast still is at work
             mem = call.inputs.get('mem')
             x = call.x if mem is None else torch.cat((mem, call.x), dim=1)
-            call.own(self).gate = rearrange(self.gate(x), 'b n k -> b k n 1')
+            call.ctx(self).gate = rearrange(self.gate(x), 'b n k -> b k n 1')
         return k, v
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, None]:
         # query head h reads key head h mod k
-        heads = rearrange(accurate(q), 'b (g k) n e -> b k g n e', k=k.shape[1])
-        keys = LinearTokens(accurate(k), accurate(v), self.seen(call))
+        heads = rearrange(to_float(q), 'b (g k) n e -> b k g n e', k=k.shape[1])
+        keys = LinearTokens(to_float(k), to_float(v), self.seen(call))
         found = self.found(heads, keys, self.features_of(heads, call.scale), call)
-        return clamped_to(rearrange(self.quotient(found.value), 'b k g n d -> b (g k) n d'), v.dtype), None
+        return clamp_to_dtype(rearrange(self.quotient(found.value), 'b k g n d -> b (g k) n d'), v.dtype), None
 
     def found(self, q: Tensor, keys: LinearTokens, features: FeatureMap, call: Any) -> Scaled:
         """What the queries find, b k g n (e + 1)."""
         chunk, past = self.kernel_chunk, self.remembered(call)
-        documents = getattr(call.own(TellsDocuments), 'ids', None)
+        documents = getattr(call.ctx(TellsDocuments), 'ids', None)
         # what stands in front of the tokens
-        added = keys.k.shape[-2] - (0 if call.context is not None else call.rows if call.tokens is None else call.count)
+        added = keys.k.shape[-2] - (
+            0 if call.context is not None else call.q_len if call.tokens is None else call.count
+        )
         mems = call.memories if self.gated else 0  # without an order they may stand anywhere
-        front = summed(keys.part(0, added - mems), features, chunk) if added > mems else None
+        front = sum_chunks(keys.part(0, added - mems), features, chunk) if added > mems else None
         own = keys.part(added - mems, keys.k.shape[-2])
         if self.gated:
-            own = written(self.kernel_update, own, accurate(call.own(self).gate))
+            own = written(self.kernel_update, own, to_float(call.ctx(self).gate))
         if mems:  # what the cache holds has begun with them
             before, own = own.part(0, mems), own.part(mems, own.k.shape[-2])
             past = past or self.in_order(before.k.unsqueeze(2), before, features)[1]
         if documents is not None:
             found = self.per_document(q, own, features, call, documents)
-        elif call.triangle or self.gated:
+        elif call.needs_causal_mask or self.gated:
             found, total = self.in_order(q, own, features, past)
             self.remember(call, total)
         else:
-            total = summed(own, features, chunk).plus(past)
+            total = sum_chunks(own, features, chunk).plus(past)
             self.remember(call, total)
             return read(q, total.plus(front), features, chunk)
         return found if front is None else found.plus(read(q, front, features, chunk))
@@ -310,15 +320,15 @@ class LinearAttention(AttentionFeature):
     def per_document(self, q: Tensor, keys: LinearTokens, features: FeatureMap, call: Any, ids: Tensor) -> Scaled:
         """The same, where a query sees the tokens of its document alone, which need not stand side by side."""
         order = ids.argsort(dim=-1, stable=True)
-        sorted_keys = LinearTokens(*keys.each(lambda t, axis: taken(t, order, axis)))
-        sorted_keys = sorted_keys._replace(document=begins(taken(ids, order, -1)).cumsum(dim=-1))
-        q = taken(q, order, -2)
-        if call.triangle or self.gated:
+        sorted_keys = LinearTokens(*keys.each(lambda t, axis: gather_along(t, order, axis)))
+        sorted_keys = sorted_keys._replace(document=begins(gather_along(ids, order, -1)).cumsum(dim=-1))
+        q = gather_along(q, order, -2)
+        if call.needs_causal_mask or self.gated:
             found, _ = self.in_order(q, sorted_keys, features)
         else:
-            found = in_documents(q, sorted_keys, features, self.kernel_chunk)
+            found = sum_in_documents(q, sorted_keys, features, self.kernel_chunk)
         back = order.argsort(dim=-1)
-        sorted_back: Any = (None if t is None else taken(t, back, -2) for t in found)
+        sorted_back: Any = (None if t is None else gather_along(t, back, -2) for t in found)
         return Scaled(*sorted_back)
 
     def in_order(
@@ -327,7 +337,7 @@ class LinearAttention(AttentionFeature):
         """What queries find in the past and in the keys up to their own, and what all of them leave."""
         if self.kernel_update != 'delta':
             return causal(q, keys, features, self.kernel_chunk, past)
-        found, state = corrected(q, keys, features, self.kernel_chunk, None if past is None else past.value)
+        found, state = correct_values(q, keys, features, self.kernel_chunk, None if past is None else past.value)
         return Scaled(found), Scaled(state)
 
     def phi(self, like: Tensor, scale: Any) -> Phi:
@@ -356,9 +366,9 @@ class LinearAttention(AttentionFeature):
         def features(x: Tensor, leveled: bool) -> tuple[Tensor, Tensor | None]:
             if not torch.compiler.is_compiling():  # else each product of the engine copies its features
                 x = x.contiguous()
-            found, up = phi(of_unit_length(x) if unit else x, leveled and norm is None)
+            found, up = phi(scale_to_unit_length(x) if unit else x, leveled and norm is None)
             if norm is not None:
-                return of_unit_sum(found) if norm == 'sum' else of_unit_length(found), None
+                return scale_to_unit_sum(found) if norm == 'sum' else scale_to_unit_length(found), None
             return (found, up) if up is None or divides else (found * up.exp(), None)
 
         reads = [getattr(self, name) for name in ('w', 'sigma') if name in self.owned]
@@ -382,7 +392,7 @@ class LinearAttention(AttentionFeature):
     @staticmethod
     def seen(call: Any) -> Tensor | None:
         """Which keys are visible, b 1 j 1, None for all."""
-        masks = [call.widened(term, True) for term in call.masks if term.of_keys]
+        masks = [call.expand_term(term, True) for term in call.masks if term.of_keys]
         return functools.reduce(torch.logical_and, masks).mT if masks else None
 
     @staticmethod

@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from x_transformers.core.modes import is_exporting, transformed
+from x_transformers.core.modes import is_exporting, is_transformed
 from x_transformers.features.linear.kernel import (
     ChunkMask,
     FeatureMap,
     LinearTokens,
     Scaled,
-    by_spans,
-    first,
-    in_chunks,
-    in_spans,
-    joined,
+    concat_chunks,
+    first_token,
+    split_chunks,
+    split_spans,
+    sum_by_spans,
 )
 from x_transformers.flags.checks import Maybe
 
@@ -79,7 +79,7 @@ def keep_for_backward(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) ->
     ctx.added = adds is not None
 
 
-def carry_back(ctx: Any, grad: Tensor, of_found: Tensor) -> tuple[Tensor | None, ...]:
+def carry_gradients(ctx: Any, grad: Tensor, of_found: Tensor) -> tuple[Tensor | None, ...]:
     """The same from the other end."""
     stays, reading, writing, states, found = ctx.saved_tensors
     n = found.shape[2]
@@ -92,15 +92,15 @@ def carry_back(ctx: Any, grad: Tensor, of_found: Tensor) -> tuple[Tensor | None,
     return grads.select(2, n - end), None, of_reading, of_writing, errors, after if ctx.added else None, None
 
 
-carried_states.register_autograd(carry_back, setup_context=keep_for_backward)
+carried_states.register_autograd(carry_gradients, setup_context=keep_for_backward)
 
 
-def carried(start: Tensor, stays: Tensor | None, *chunks: Tensor) -> tuple[Tensor, Tensor]:
+def carry_state(start: Tensor, stays: Tensor | None, *chunks: Tensor) -> tuple[Tensor, Tensor]:
     """`carried_states` from the first to the last: in transforms of `torch.func`, which do not know the operation, and
     in programs of one length step by step."""
     reading, writing, target = chunks
     n = target.shape[2]
-    if not transformed() and not (is_exporting() and type(n) is int):
+    if not is_transformed() and not (is_exporting() and type(n) is int):
         return carried_states(start, stays, reading, writing, target, None, False)
     states, found = [start], []
     for at in range(n):
@@ -120,7 +120,7 @@ class Told(NamedTuple):
     document: Maybe[Tensor]
 
 
-def corrected(
+def correct_values(
     q: Tensor, tokens: LinearTokens, features: FeatureMap, chunk: int, past: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """What queries (b k g n e) find behind their own token, b k g n d, and the last state, b k m d."""
@@ -132,21 +132,21 @@ def corrected(
         if told is None:
             state = k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]) if past is None else past
             told = Told(state, None if part.document is None else part.document.new_full((len(part.document), 1), -1))
-        return of_span(features.of_queries(q), part._replace(k=k, v=v), told, chunk)
+        return run_span(features.of_queries(q), part._replace(k=k, v=v), told, chunk)
 
-    spans = in_spans(tokens, n, chunk)
-    step, parts = by_spans(go_on, len(spans), features.reads), []
+    spans = split_spans(tokens, n, chunk)
+    step, parts = sum_by_spans(go_on, len(spans), features.reads), []
     told: Any = None
-    for own, part in zip(in_spans(q, n, chunk), spans, strict=True):
+    for own, part in zip(split_spans(q, n, chunk), spans, strict=True):
         found, told = step(own, part, told)
         parts.append(Scaled(found))
-    return joined(parts).value, told.state
+    return concat_chunks(parts).value, told.state
 
 
-def of_span(q: Tensor, tokens: LinearTokens, told: Told, chunk: int) -> tuple[Tensor, Told]:
+def run_span(q: Tensor, tokens: LinearTokens, told: Told, chunk: int) -> tuple[Tensor, Told]:
     """Some chunks at once, of features of queries (b k g n m) and keys (b k n m); their states one after the other."""
     n = q.shape[3]
-    q, k, v, rate = (in_chunks(t, chunk) for t in (q, tokens.k, tokens.v, tokens.rate))
+    q, k, v, rate = (split_chunks(t, chunk) for t in (q, tokens.k, tokens.v, tokens.rate))
     sight = ChunkMask.of(tokens.document, told.document, k)
     errors = rate * (k @ k.mT)  # of which the solution reads what is below the diagonal
     errors = errors if tokens.document is None else errors.masked_fill(~sight.near, 0.0)
@@ -155,7 +155,7 @@ def of_span(q: Tensor, tokens: LinearTokens, told: Told, chunk: int) -> tuple[Te
     reading = k if sight.reads is None else k * sight.reads
     writing = (k if sight.goes_on is None else k * sight.goes_on).mT
     stays = None if tokens.document is None else sight.between.diagonal(-1, -2, -1).to(k.dtype)
-    states, corrections = carried(told.state, stays, -(solved @ reading), writing, solved @ v)
+    states, corrections = carry_state(told.state, stays, -(solved @ reading), writing, solved @ v)
     q = q.transpose(2, 3)  # b k N g c m
     weights = q @ k.mT.unsqueeze(3)
     weights = weights.tril_() if tokens.document is None else weights.masked_fill(~sight.near.unsqueeze(-3), 0.0)
@@ -163,4 +163,4 @@ def of_span(q: Tensor, tokens: LinearTokens, told: Told, chunk: int) -> tuple[Te
     earlier = earlier if sight.reads is None else earlier * sight.reads.unsqueeze(3)
     found = weights @ corrections.unsqueeze(3) + earlier  # b k N g c d
     last = None if tokens.document is None else tokens.document[:, -1:]
-    return first(found.transpose(2, 3).flatten(3, 4), n), Told(states[:, :, -1], last)
+    return first_token(found.transpose(2, 3).flatten(3, 4), n), Told(states[:, :, -1], last)

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
-from x_transformers.core.modes import is_exporting, transformed
+from x_transformers.core.modes import is_exporting, is_transformed
 from x_transformers.flags.checks import Maybe
 
 # chunks that are computed at once, outside of compiled graphs: what stays in the cache of a core
@@ -70,7 +70,11 @@ class FeatureMap(NamedTuple):
         v = F.pad(tokens.v, (0, 1), value=1.0) if self.weighs else tokens.v
         if tokens.seen is None:
             return k, up, v
-        return k.masked_fill(~tokens.seen, 0.0), None if up is None else up.masked_fill(~tokens.seen, least(up)), v
+        return (
+            k.masked_fill(~tokens.seen, 0.0),
+            None if up is None else up.masked_fill(~tokens.seen, least_value(up)),
+            v,
+        )
 
 
 class LinearTokens(NamedTuple):
@@ -106,12 +110,12 @@ class LinearTokens(NamedTuple):
         return [LinearTokens(*one) for one in zip(*([None] * spans if t is None else t for t in parts), strict=True)]
 
 
-def least(t: Tensor) -> float:
+def least_value(t: Tensor) -> float:
     """A logarithm of nothing, of which differences are finite."""
     return torch.finfo(t.dtype).min / 8
 
 
-def in_spans(t: Any, n: int, chunk: int) -> Sequence[Any]:
+def split_spans(t: Any, n: int, chunk: int) -> Sequence[Any]:
     """Parts of tokens that are computed at once. A compiled graph has one way for all lengths."""
     if n == 0 or torch.compiler.is_compiling():
         return (t,)
@@ -119,10 +123,10 @@ def in_spans(t: Any, n: int, chunk: int) -> Sequence[Any]:
     return t.split(CHUNKS * chunk, -2) if isinstance(t, Tensor) else t.split(CHUNKS * chunk)
 
 
-def by_spans(step: Callable[..., Any], spans: int, reads: Sequence[Tensor]) -> Callable[..., Any]:
+def sum_by_spans(step: Callable[..., Any], spans: int, reads: Sequence[Tensor]) -> Callable[..., Any]:
     """A step that is taken for each span. Where these are many, what it computes is forgotten, and computed again in
     the backward pass."""
-    if spans <= FEW_SPANS or torch.compiler.is_compiling() or not torch.is_grad_enabled() or transformed():
+    if spans <= FEW_SPANS or torch.compiler.is_compiling() or not torch.is_grad_enabled() or is_transformed():
         return step
 
     def forgetful(*trees: Any) -> Any:
@@ -136,7 +140,7 @@ def by_spans(step: Callable[..., Any], spans: int, reads: Sequence[Tensor]) -> C
     return forgetful
 
 
-def joined(parts: Sequence[Scaled]) -> Scaled:
+def concat_chunks(parts: Sequence[Scaled]) -> Scaled:
     """Side by side, token after token."""
     if len(parts) == 1:
         return parts[0]
@@ -153,19 +157,19 @@ def products(k: Tensor, v: Tensor) -> Tensor:
     return (v.mT @ k).mT  # so that the gradient of k is laid out as k is, which what made it reads many times as fast
 
 
-def summed(tokens: LinearTokens, features: FeatureMap, chunk: int) -> Scaled:
+def sum_chunks(tokens: LinearTokens, features: FeatureMap, chunk: int) -> Scaled:
     """What keys leave:  b k m d."""
 
     def leave(part: LinearTokens, total: Scaled | None) -> Scaled:
         k, up, v = features.of_tokens(part)
         if up is None:
             return Scaled(products(k, v)).plus(total)
-        level = F.pad(up.detach(), (0, 0, 0, 1), value=least(up)).amax(dim=-2, keepdim=True)
+        level = F.pad(up.detach(), (0, 0, 0, 1), value=least_value(up)).amax(dim=-2, keepdim=True)
         return Scaled(products(k, v * (up - level).exp()), level).plus(total)
 
-    spans = in_spans(tokens, tokens.k.shape[-2], chunk)
+    spans = split_spans(tokens, tokens.k.shape[-2], chunk)
     total: Any = None
-    step = by_spans(leave, len(spans), features.reads)
+    step = sum_by_spans(leave, len(spans), features.reads)
     for part in spans:
         total = step(part, total)
     return total
@@ -178,10 +182,10 @@ def read(q: Tensor, sums: Scaled, features: FeatureMap, chunk: int) -> Scaled:
         own = features.of_queries(q)
         return (own.flatten(2, 3) @ sums).unflatten(2, own.shape[2:4])
 
-    spans = in_spans(q, q.shape[-2], chunk)
-    step = by_spans(find, len(spans), features.reads)
+    spans = split_spans(q, q.shape[-2], chunk)
+    step = sum_by_spans(find, len(spans), features.reads)
     parts = [Scaled(step(part, sums.value)) for part in spans]
-    return Scaled(joined(parts).value, None if sums.level is None else sums.level.unsqueeze(2))
+    return Scaled(concat_chunks(parts).value, None if sums.level is None else sums.level.unsqueeze(2))
 
 
 # keys up to each query
@@ -202,9 +206,9 @@ class Transposed(torch.autograd.Function):
         return grad @ b, grad.mT @ a
 
 
-def met(a: Tensor, b: Tensor) -> Tensor:
+def attend_met(a: Tensor, b: Tensor) -> Tensor:
     """a @ b.mT"""
-    plainly = torch.is_grad_enabled() and not torch.compiler.is_compiling() and not transformed()
+    plainly = torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_transformed()
     return Transposed.apply(a, b) if plainly else a @ b.mT
 
 
@@ -226,28 +230,28 @@ def causal(
 
     def go_on(q: Tensor, part: LinearTokens, carry: Any) -> tuple[Scaled, Carry]:
         k, up, v = features.of_tokens(part)
-        carry = before_all(up, part, past) if carry is None else carry
+        carry = sum_before_all(up, part, past) if carry is None else carry
         v = v if part.rate is None else v * part.rate
-        return of_span(features.of_queries(q), part._replace(k=k, v=v), up, carry, chunk, before)
+        return sum_span(features.of_queries(q), part._replace(k=k, v=v), up, carry, chunk, before)
 
-    spans = in_spans(tokens, n, chunk)
-    step, parts = by_spans(go_on, len(spans), features.reads), []
+    spans = split_spans(tokens, n, chunk)
+    step, parts = sum_by_spans(go_on, len(spans), features.reads), []
     carry: Any = None
-    for own, part in zip(in_spans(q, n, chunk), spans, strict=True):
+    for own, part in zip(split_spans(q, n, chunk), spans, strict=True):
         found, carry = step(own, part, carry)
         parts.append(found)
-    return joined(parts), Scaled(carry.sums, carry.level)
+    return concat_chunks(parts), Scaled(carry.sums, carry.level)
 
 
-def before_all(up: Tensor | None, tokens: LinearTokens, past: Scaled | None) -> Carry:
+def sum_before_all(up: Tensor | None, tokens: LinearTokens, past: Scaled | None) -> Carry:
     """What stands before the first key."""
     document = None if tokens.document is None else tokens.document.new_full((len(tokens.document), 1), -1)
     if past is not None:
         return Carry(*past, document)
-    return Carry(None, None if up is None else up.new_full((*up.shape[:2], 1, 1), least(up)), document)
+    return Carry(None, None if up is None else up.new_full((*up.shape[:2], 1, 1), least_value(up)), document)
 
 
-def in_chunks(t: Tensor, chunk: int, filler: float = 0.0) -> Tensor:
+def split_chunks(t: Tensor, chunk: int, filler: float = 0.0) -> Tensor:
     """... n d -> ... N c d"""
     n = t.shape[-2]
     if is_exporting():  # a program for all lengths cannot know that n fits, nor have one chunk for some
@@ -258,7 +262,7 @@ def in_chunks(t: Tensor, chunk: int, filler: float = 0.0) -> Tensor:
     return (F.pad(t, (0, 0, 0, short), value=filler) if short else t).unflatten(-2, (chunks, chunk))
 
 
-def first(t: Tensor, n: int) -> Tensor:
+def first_token(t: Tensor, n: int) -> Tensor:
     """... m d -> ... n d. That n is at most m, a graph for all lengths cannot know."""
     if not torch.compiler.is_compiling() and n == t.shape[-2]:
         return t
@@ -276,29 +280,29 @@ def lower(weights: Tensor, groups: int, diagonal: int) -> Tensor:
     return weights.unflatten(-2, (groups, -1)).tril(diagonal).flatten(-3, -2)  # in place its gradient copies all
 
 
-def of_span(
+def sum_span(
     q: Tensor, tokens: LinearTokens, up: Tensor | None, carry: Carry, chunk: int, before: bool
 ) -> tuple[Scaled, Carry]:
     """Some chunks at once, of features of queries (b k g n m) and keys (b k n m)."""
     groups, n = q.shape[2:4]
-    q, k, v = (in_chunks(t, chunk) for t in (q, tokens.k, tokens.v))
+    q, k, v = (split_chunks(t, chunk) for t in (q, tokens.k, tokens.v))
     q = q.transpose(2, 3).flatten(3, 4)  # b k N (g c) m
-    weights, plain = met(q, k), up is None and tokens.fade is None and tokens.document is None
+    weights, plain = attend_met(q, k), up is None and tokens.fade is None and tokens.document is None
     if plain:
         level, weights = Levels(between=triangle(k.shape[2] + 1, k).to(k.dtype)), lower(weights, groups, -int(before))
     else:
         level = Levels.of(up, tokens, carry, k, -int(before))
         weights = (weights.unflatten(3, (groups, chunk)) * level.near.unsqueeze(3)).flatten(3, 4)
     sums, last = chunk_sums(k, v if level.goes_on is None else v * level.goes_on, level.between, carry.sums)
-    earlier = met(q, sums).unflatten(3, (groups, chunk))
+    earlier = attend_met(q, sums).unflatten(3, (groups, chunk))
     if level.read is not None:
         earlier = earlier * level.read.unsqueeze(3)
     found = (weights @ v).unflatten(3, (groups, chunk)) + earlier  # b k N g c d
-    found = first(found.transpose(2, 3).flatten(3, 4), n)
+    found = first_token(found.transpose(2, 3).flatten(3, 4), n)
     document = None if tokens.document is None else tokens.document[:, -1:]
     if level.of_queries is None:
         return Scaled(found), Carry(last, None, document)
-    levels = first(level.of_queries.flatten(2, 3), n).unsqueeze(2)
+    levels = first_token(level.of_queries.flatten(2, 3), n).unsqueeze(2)
     return Scaled(found, levels), Carry(last, level.last, document)
 
 
@@ -338,14 +342,14 @@ class Levels(NamedTuple):
         chunk, sight = k.shape[3], ChunkMask.of(tokens.document, carry.document, k, diagonal)
         near = goes_on = between = reads = None  # logarithms
         if tokens.fade is not None:
-            left = in_chunks(tokens.fade, chunk).cumsum(dim=3)  # b k N c 1
+            left = split_chunks(tokens.fade, chunk).cumsum(dim=3)  # b k N c 1
             near, goes_on, reads = left - left.mT, left[:, :, :, -1:] - left, left
             between = sums_between(left[:, :, :, -1])
         if up is None:
             read = None if reads is None and sight.reads is None else factors(reads, sight.reads, k)
             within = None if goes_on is None and sight.goes_on is None else factors(goes_on, sight.goes_on, k)
             return cls(factors(near, sight.near, k), within, factors(between, sight.between, k), read)
-        none, up = least(up), in_chunks(up, chunk, least(up))
+        none, up = least_value(up), split_chunks(up, chunk, least_value(up))
         near, goes_on = plus(up.mT, near), plus(up, goes_on)
         tops = highest(goes_on, sight.goes_on, none, 3).squeeze(3)
         tops = torch.cat((carry.level, tops), dim=2)  # b k 1+N 1
@@ -378,7 +382,7 @@ class ChunkMask(NamedTuple):
         near, between = triangle(k.shape[3], k, diagonal), triangle(k.shape[2] + 1, k)
         if document is None:
             return cls(near, between)
-        own = in_chunks(document.unsqueeze(-1), k.shape[3], -2).unsqueeze(1)  # b 1 N c 1
+        own = split_chunks(document.unsqueeze(-1), k.shape[3], -2).unsqueeze(1)  # b 1 N c 1
         ends = torch.cat((last[:, None, :, None], own[:, :, :, -1]), dim=2)  # b 1 1+N 1
         near, between = near & (own == own.mT), between & (ends == ends.mT)
         return cls(near, between, own == own[:, :, :, -1:], own == ends[:, :, :-1].unsqueeze(-1))
@@ -413,7 +417,7 @@ def factors(logs: Tensor | None, where: Maybe[Tensor], like: Tensor) -> Tensor:
 # all keys of each document
 
 
-def in_documents(q: Tensor, tokens: LinearTokens, features: FeatureMap, chunk: int) -> Scaled:
+def sum_in_documents(q: Tensor, tokens: LinearTokens, features: FeatureMap, chunk: int) -> Scaled:
     """What queries find in all keys of their document: in those up to their own, and from behind in the others."""
     ahead, _ = causal(q, tokens, features, chunk)
     behind, _ = causal(q.flip(-2), tokens.flip(), features, chunk, before=True)

@@ -50,7 +50,7 @@ def dpfp(x: Tensor, nu: int) -> Tensor:
     return torch.cat([r * r.roll(by, -1) for by in range(1, nu + 1)], dim=-1)
 
 
-def of_head(x: Tensor, w: Tensor) -> Tensor:
+def map_head(x: Tensor, w: Tensor) -> Tensor:
     """Products with the vectors of each head.  x: b k n e, or with groups b k g n e;  w: k e m"""
     return x @ (w if x.ndim == 4 else w.unsqueeze(1))
 
@@ -60,21 +60,21 @@ def waves(x: Tensor, w: Tensor, unit: bool) -> tuple[Tensor, Tensor | None]:
 
     E phi(x) . phi(y) = exp(x . y),  where vectors are of one length (`unit`) times a number, and has no level
     """
-    along = of_head(x, w)
+    along = map_head(x, w)
     features = torch.cat((along.sin(), along.cos()), dim=-1) * w.shape[-1] ** -0.5
     return features, None if unit else x.square().sum(dim=-1, keepdim=True) / 2
 
 
 def half_waves(x: Tensor, w: Tensor) -> Tensor:
     """(... e) -> (... m):  m^-1/2 relu(w x), whose products depend on the angle of two vectors."""
-    return of_head(x, w).relu() * w.shape[-1] ** -0.5
+    return map_head(x, w).relu() * w.shape[-1] ** -0.5
 
 
-def of_unit_length(x: Tensor) -> Tensor:
+def scale_to_unit_length(x: Tensor) -> Tensor:
     return x * x.square().sum(dim=-1, keepdim=True).clamp(min=1e-12).rsqrt()
 
 
-def of_unit_sum(x: Tensor) -> Tensor:
+def scale_to_unit_sum(x: Tensor) -> Tensor:
     return x / x.sum(dim=-1, keepdim=True).clamp(min=1e-6)
 
 

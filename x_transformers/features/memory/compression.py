@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.modes import accurate
-from x_transformers.core.rows import taken
+from x_transformers.core.modes import to_float
+from x_transformers.core.rows import gather_along
 from x_transformers.flags.checks import Maybe
 
 Compressed = tuple[Tensor, Tensor | None]
@@ -31,20 +31,20 @@ class Compression(nn.Module):
         super().__init__()
         self.ratio = ratio
 
-    def forward(self, old: Tensor, real: Tensor | None = None) -> Compressed:
+    def forward(self, old: Tensor, token_mask: Tensor | None = None) -> Compressed:
         """Memories (b n d), and which are real (b n), None for all, as fewer of each."""
         front = -old.shape[1] % self.ratio
-        if real is not None:
-            old = old.masked_fill(~real.unsqueeze(-1), 0.0)
-            real = self.padded(real.unsqueeze(-1), front).squeeze(-1).unflatten(1, (-1, self.ratio))
-        new = self.joined(self.padded(old, front), real).to(old.dtype)
-        return new, None if real is None else real.any(dim=-1)
+        if token_mask is not None:
+            old = old.masked_fill(~token_mask.unsqueeze(-1), 0.0)
+            token_mask = self.padded(token_mask.unsqueeze(-1), front).squeeze(-1).unflatten(1, (-1, self.ratio))
+        new = self.joined(self.padded(old, front), token_mask).to(old.dtype)
+        return new, None if token_mask is None else token_mask.any(dim=-1)
 
     def padded(self, t: Tensor, front: int) -> Tensor:
         edge = t[:, :1].expand(-1, front, -1)
         return torch.cat((edge if self.pads_with_edge else torch.zeros_like(edge), t), dim=1)
 
-    def joined(self, old: Tensor, real: Tensor | None) -> Tensor:
+    def joined(self, old: Tensor, token_mask: Tensor | None) -> Tensor:
         """Memories (b (n c) d), real ones (b n c), as b n d."""
         raise NotImplementedError
 
@@ -57,21 +57,21 @@ class Compression(nn.Module):
 class Mean(Compression):
     pads_with_edge = True
 
-    def joined(self, old: Tensor, real: Tensor | None) -> Tensor:
+    def joined(self, old: Tensor, token_mask: Tensor | None) -> Tensor:
         parts = old.unflatten(1, (-1, self.ratio))
-        if real is None:
+        if token_mask is None:
             return parts.mean(dim=2)
-        return (accurate(parts).sum(dim=2) / real.sum(dim=-1, keepdim=True).clamp(min=1)).to(old.dtype)
+        return (to_float(parts).sum(dim=2) / token_mask.sum(dim=-1, keepdim=True).clamp(min=1)).to(old.dtype)
 
 
 class Max(Compression):
     pads_with_edge = True
 
-    def joined(self, old: Tensor, real: Tensor | None) -> Tensor:
+    def joined(self, old: Tensor, token_mask: Tensor | None) -> Tensor:
         parts = old.unflatten(1, (-1, self.ratio))
-        if real is None:
+        if token_mask is None:
             return parts.amax(dim=2)
-        hidden = ~real.unsqueeze(-1)
+        hidden = ~token_mask.unsqueeze(-1)
         highest = parts.masked_fill(hidden, torch.finfo(old.dtype).min).amax(dim=2)
         return highest.masked_fill(hidden.all(dim=2), 0.0)
 
@@ -100,7 +100,7 @@ class Conv(Learned):
         if as_mean:
             like_pool(self.conv, 1 / self.ratio)
 
-    def joined(self, old: Tensor, real: Tensor | None) -> Tensor:
+    def joined(self, old: Tensor, token_mask: Tensor | None) -> Tensor:
         return self.conv(old.mT).mT
 
 
@@ -116,7 +116,7 @@ class DilatedConv(Learned):
         for conv in self.convs if as_mean else ():
             like_pool(conv, 0.5)
 
-    def joined(self, old: Tensor, real: Tensor | None) -> Tensor:
+    def joined(self, old: Tensor, token_mask: Tensor | None) -> Tensor:
         reach = sum(conv.dilation[0] for conv in self.convs)
         x = F.pad(old.mT, (reach, 0))
         for number, conv in enumerate(self.convs):
@@ -129,12 +129,12 @@ class MostUsed(Compression):
 
     by_use = True
 
-    def kept(self, old: Tensor, real: Tensor | None, use: Tensor) -> Compressed:
+    def kept(self, old: Tensor, token_mask: Tensor | None, use: Tensor) -> Compressed:
         """`use` is how much of all attention each got (b n). Nothing learns which are kept."""
-        use = use if real is None else use.masked_fill(~real, -1.0)
+        use = use if token_mask is None else use.masked_fill(~token_mask, -1.0)
         count = -(-old.shape[1] // self.ratio)
         at = use.topk(count, dim=-1).indices.sort(dim=-1).values
-        return taken(old, at, -2), None if real is None else real.gather(-1, at)
+        return gather_along(old, at, -2), None if token_mask is None else token_mask.gather(-1, at)
 
 
 def like_pool(conv: Any, weight: float) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_vectors
-from x_transformers.core.modes import accurate
+from x_transformers.core.modes import to_float
 from x_transformers.core.own_modules import known_stack
 from x_transformers.features.heads import (
     KeyRMSNorm,
@@ -32,14 +32,14 @@ from x_transformers.flags import (
     Running,
     count,
     flag,
+    format_value,
     none,
     not_negative,
     one_of,
-    shown,
     size,
     warn_once,
 )
-from x_transformers.kernels.dense import differentiable_sdpa, heads_of, tile_heads
+from x_transformers.kernels.dense import differentiable_sdpa, split_heads, tile_heads
 from x_transformers.training.losses import mean_or_zero
 
 # what a layer does to queries, keys and values wherever they stand
@@ -108,7 +108,7 @@ class CompressiveMemory(ModelFeature):
         self.numbers = [owners.index(at) for at in self.order]
         if self.cmem_fn == 'most_used':
             self.check_counted(stack)
-            self.remembers = {'mem_use': Running()}
+            self.states = {'mem_use': Running()}
         if self.cmem_loss == 'attn':
             self.check_content(stack)
         self.each = nn.ModuleList(self.new(stack.dim) for _ in owners)
@@ -123,21 +123,23 @@ class CompressiveMemory(ModelFeature):
         name = "`cmem_fn='most_used'`"
         if stack.features.find(LayerDropout):
             raise ConfigError(f'{name} does not go with `layer_dropout`: a layer left out attends to nothing')
-        for layer in (attention_of(stack.layers[at]) for at in self.order):
+        for layer in (get_attention(stack.layers[at]) for at in self.order):
             if layer.flash:
                 raise ConfigError(f'{name} does not go with `attn_flash=True`: the fused kernel forms no weights')
-            if layer.features.at.get('attend') or layer.features.find(Window):
-                owner = next(iter((*layer.features.at.get('attend', ()), layer.features.find(Window))))
-                raise ConfigError(f'{name} does not go with `attn_{owner.title}`: it needs the weights of all keys')
+            if layer.features.by_stage.get('attend') or layer.features.find(Window):
+                owner = next(iter((*layer.features.by_stage.get('attend', ()), layer.features.find(Window))))
+                raise ConfigError(
+                    f'{name} does not go with `attn_{owner.display_name}`: it needs the weights of all keys'
+                )
 
     def check_content(self, stack: Any) -> None:
         """Refuse layers whose queries and keys are made of more than the stream."""
         name, ways = "`cmem_len` with `cmem_loss='attn'`", "write `cmem_loss='ae'` or None"
         for kind in (UseAdaptiveLayerNorm, UseAdaptiveRMSNorm):
             if own := stack.features.find(kind):
-                raise ConfigError(f'{name} does not go with `{own.title}`: memories have no conditions; {ways}')
+                raise ConfigError(f'{name} does not go with `{own.display_name}`: memories have no conditions; {ways}')
         for at in self.order:
-            layer = attention_of(stack.layers[at])
+            layer = get_attention(stack.layers[at])
             if any(getattr(to, 'in_features', None) != stack.dim for to in (layer.to_q, layer.to_k, layer.to_v)):
                 raise ConfigError(f'{name} needs queries, keys and values made of the stream itself; {ways}')
 
@@ -146,7 +148,7 @@ class CompressiveMemory(ModelFeature):
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         """Pairs of memories and of masks as one of each, for the stack."""
         pairs = self.checked(inputs.get('mems'), call)
-        call.own(self).kept = kept = [Stored(*pair) for pair in pairs]
+        call.ctx(self).kept = kept = [Stored(*pair) for pair in pairs]
         if not pairs:
             return inputs
         inputs = {**inputs, 'mems': [own.whole for own in kept]}
@@ -154,7 +156,7 @@ class CompressiveMemory(ModelFeature):
         if masks is None:
             return inputs
         if not isinstance(masks, (list, tuple)) or len(masks) != len(kept):
-            raise ValueError(f'`mem_masks` got {shown(masks)}, it must be a list with one for each of `mems`')
+            raise ValueError(f'`mem_masks` got {format_value(masks)}, it must be a list with one for each of `mems`')
         for at, (own, mask) in enumerate(zip(kept, self.host.shifted(masks), strict=True)):
             own.hide(mask, f'mem_masks[{at}]')
         return {**inputs, 'mem_masks': [own.whole_real for own in kept]}
@@ -175,13 +177,13 @@ class CompressiveMemory(ModelFeature):
             pairs.append((pair[0], pair[1]))
         return pairs
 
-    def shorten(self, x: Tensor, call: Any) -> Tensor:
+    def strip_prefix(self, x: Tensor, call: Any) -> Tensor:
         """Count how much of all attention each memory gets, of the queries of the segment so far."""
-        kept = call.own(self).kept
+        kept = call.ctx(self).kept
         if self.cmem_fn != 'most_used' or not call.keeps or not kept or kept[0].whole is None:
             return x
-        held, tokens = kept[0].whole.shape[1], call.leading + call.tokens
-        layers = [own for own in call.trace.attn_intermediates if own.layer_type == 'a']
+        held, tokens = kept[0].whole.shape[1], call.num_prefix_tokens + call.tokens
+        layers = [own for own in call.intermediates.attn_intermediates if own.layer_type == 'a']
         with torch.no_grad():
             use = torch.stack([self.use_of(own.post_softmax_attn, held, tokens, call) for own in layers], dim=1)
             state = call.state('mem_use')
@@ -192,32 +194,32 @@ class CompressiveMemory(ModelFeature):
     def use_of(self, weights: Tensor, held: int, tokens: int, call: Any) -> Tensor:
         """From weights (b h i j), the sums over queries, of the mean over heads, for each memory (b l)."""
         first = weights.shape[-1] - tokens - held
-        weights, real = accurate(weights[..., first : first + held]).mean(dim=1), real_of(call, tokens)
-        if real is not None:
-            weights = weights.masked_fill(~real[:, -weights.shape[1] :, None], 0.0)
+        weights, token_mask = to_float(weights[..., first : first + held]).mean(dim=1), get_real(call, tokens)
+        if token_mask is not None:
+            weights = weights.masked_fill(~token_mask[:, -weights.shape[1] :, None], 0.0)
         return weights.sum(dim=1)
 
-    def remember(self, mems: Any, hiddens: Sequence[Tensor], call: Any) -> list[tuple[Tensor, Tensor]]:
+    def update_memories(self, mems: Any, hiddens: Sequence[Tensor], call: Any) -> list[tuple[Tensor, Tensor]]:
         self.check_segment(hiddens, call)
-        known, use = getattr(call.own(self), 'kept', None), call.new_states.get('mem_use')
+        known, use = getattr(call.ctx(self), 'kept', None), call.new_states.get('mem_use')
         if known is None:  # read in several calls
             known = [Stored(*pair) for pair in mems or ()]
         known = known or [Stored(None, None) for _ in hiddens]
-        real = real_of(call, hiddens[0].shape[1])
+        token_mask = get_real(call, hiddens[0].shape[1])
         kept, losses = [], []
         for at, (own, h) in enumerate(zip(known, hiddens, strict=True)):
-            new, old = own.followed_by(h, real, self.host.max_mem_len)
+            new, old = own.followed_by(h, token_mask, self.host.max_mem_len)
             if old.count:
                 of_old = None if use is None else use.value[:, at, own.cmem_count : own.cmem_count + old.count]
                 compressed = self.compressed(at, old, of_old)
                 if call.training and self.cmem_loss is not None:
-                    losses.append(self.loss(at, old, compressed, Memories(h, real)))
+                    losses.append(self.loss(at, old, compressed, Memories(h, token_mask)))
                 new.take(compressed, self.cmem_len)
             kept.append(new)
         if losses:
             call.add_loss('cmem', sum(losses[1:], losses[0]) * self.cmem_loss_weight)
         masks = [(own.mem_real, own.cmem_real) for own in kept]
-        call.trace.mem_masks = masks if any(mask is not None for pair in masks for mask in pair) else None
+        call.intermediates.mem_masks = masks if any(mask is not None for pair in masks for mask in pair) else None
         return [own.pair(h) for own, h in zip(kept, hiddens, strict=True)]
 
     def check_segment(self, hiddens: Sequence[Tensor], call: Any) -> None:
@@ -260,19 +262,19 @@ class CompressiveMemory(ModelFeature):
             back = function.expanded(new.rows, old.count)
             return mean_square(old.rows - back, old.real)
         layer = known_stack(self.host.attn_layers).current_layers()[self.order[at]]
-        found = by_content(layer, Memories(own.rows.detach(), own.real), (old, new))
+        found = attend_by_content(layer, Memories(own.rows.detach(), own.real), (old, new))
         return mean_square(found[0] - found[1], own.real)
 
 
-def by_content(layer: Any, own: Memories, memories: Sequence[Memories]) -> list[Tensor]:
+def attend_by_content(layer: Any, own: Memories, memories: Sequence[Memories]) -> list[Tensor]:
     """What a layer's attention to each of several memories gives, by content alone (b n h d); weights are constants.
 
     A query that finds nothing real gets zeros.
     """
-    attention = attention_of(layer)
+    attention = get_attention(layer)
     norm, fixed = layer[0][0], Fixed(attention)
-    on = attention.features.rebound(fixed)
-    acting = [feature for feature in on.active if isinstance(feature, OF_CONTENT)]
+    features = attention.features.rebind(fixed)
+    acting = [feature for feature in features.active if isinstance(feature, OF_CONTENT)]
     widths = (attention.dim_key, attention.dim_key, attention.shape.dim_value)
 
     def heads(rows: Tensor) -> Any:
@@ -280,9 +282,9 @@ def by_content(layer: Any, own: Memories, memories: Sequence[Memories]) -> list[
         qkv: Any = fixed.to_q(x), fixed.to_k(x), fixed.to_v(x)
         for feature in acting:
             qkv = feature.projected(qkv, None) if 'projected' in feature.runs_at() else qkv
-        qkv = tuple(heads_of(t, width) for t, width in zip(qkv, widths, strict=True))
+        qkv = tuple(split_heads(t, width) for t, width in zip(qkv, widths, strict=True))
         for feature in acting:
-            qkv = feature.heads(qkv, None) if 'heads' in feature.runs_at() else qkv
+            qkv = feature.qkv_heads(qkv, None) if 'qkv_heads' in feature.runs_at() else qkv
         return qkv
 
     q, found = heads(own.rows)[0], []
@@ -298,18 +300,18 @@ def by_content(layer: Any, own: Memories, memories: Sequence[Memories]) -> list[
     return found
 
 
-def mean_square(t: Tensor, real: Tensor | None) -> Tensor:
+def mean_square(t: Tensor, token_mask: Tensor | None) -> Tensor:
     """Of all numbers of the real rows of (b n ...), in float32 at least."""
-    t = accurate(t.flatten(2))
-    if real is None:
+    t = to_float(t.flatten(2))
+    if token_mask is None:
         return mean_or_zero(t.square())
-    return t.masked_fill(~real.unsqueeze(-1), 0.0).square().mean(dim=-1).sum() / real.sum().clamp(min=1)
+    return t.masked_fill(~token_mask.unsqueeze(-1), 0.0).square().mean(dim=-1).sum() / token_mask.sum().clamp(min=1)
 
 
-def real_of(call: Any, tokens: int) -> Tensor | None:
+def get_real(call: Any, tokens: int) -> Tensor | None:
     return real_rows(call.new_states, call.inputs.get('seq_start_pos'), tokens)
 
 
-def attention_of(layer: Any) -> Any:
+def get_attention(layer: Any) -> Any:
     """The attention of a layer, whatever is around it."""
     return next(module for module in layer[1].modules() if hasattr(module, 'to_q'))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from x_transformers.core.checks import as_mask
-from x_transformers.flags import shown
+from x_transformers.flags import format_value
 from x_transformers.flags.checks import Maybe
 
 Pair = tuple[Tensor | None, Tensor | None]
@@ -45,11 +45,11 @@ class Stored:
     @property
     def whole(self) -> Tensor | None:
         """As rows in front of a segment, oldest first."""
-        return together(self.cmem, self.mem)
+        return concat_memories(self.cmem, self.mem)
 
     @property
     def whole_real(self) -> Tensor | None:
-        return masks_together(self.cmem, self.cmem_real, self.mem, self.mem_real)
+        return concat_masks(self.cmem, self.cmem_real, self.mem, self.mem_real)
 
     def hide(self, mask: Any, name: str) -> None:
         """Take masks of both, (mask of mem, mask of cmem), or one of both in the order of `whole`."""
@@ -61,16 +61,18 @@ class Stored:
             self.cmem_real, self.mem_real = both[:, :at], both[:, at:]
             return
         if not isinstance(mask, (list, tuple)) or len(mask) != 2:
-            raise ValueError(f'`{name}` got {shown(mask)}, it must be a mask, or a pair of masks as memories are')
+            raise ValueError(
+                f'`{name}` got {format_value(mask)}, it must be a mask, or a pair of masks as memories are'
+            )
         for part, own in (('mem', mask[0]), ('cmem', mask[1])):
             rows = getattr(self, part)
             if own is not None:
                 count = 0 if rows is None else rows.shape[1]
                 setattr(self, f'{part}_real', as_mask(own, name, batch, count, like=self.whole))
 
-    def followed_by(self, h: Tensor, real: Tensor | None, most: int) -> tuple[Stored, Memories]:
+    def followed_by(self, h: Tensor, token_mask: Tensor | None, most: int) -> tuple[Stored, Memories]:
         """With the hidden states of a segment behind, at most so many; and what leaves, oldest first."""
-        mem, mem_real = together(self.mem, h), masks_together(self.mem, self.mem_real, h, real)
+        mem, mem_real = concat_memories(self.mem, h), concat_masks(self.mem, self.mem_real, h, token_mask)
         left = max(mem.shape[1] - most, 0)
         gone, stays = (None, None) if mem_real is None else (mem_real[:, :left], mem_real[:, left:])
         old = Memories(mem[:, :left], gone)
@@ -78,30 +80,30 @@ class Stored:
 
     def take(self, new: Memories, most: int) -> None:
         """Add compressed memories, of which the last ones stay."""
-        real = masks_together(self.cmem, self.cmem_real, new.rows, new.real)
-        cmem = together(self.cmem, new.rows)
+        token_mask = concat_masks(self.cmem, self.cmem_real, new.rows, new.real)
+        cmem = concat_memories(self.cmem, new.rows)
         left = max(cmem.shape[1] - most, 0)
-        self.cmem, self.cmem_real = cmem[:, left:], None if real is None else real[:, left:]
+        self.cmem, self.cmem_real = cmem[:, left:], None if token_mask is None else token_mask[:, left:]
 
     def pair(self, like: Tensor) -> tuple[Tensor, Tensor]:
         mem, cmem = (like[:, :0] if t is None else t for t in (self.mem, self.cmem))
         return mem, cmem
 
 
-def together(first: Tensor | None, second: Tensor | None) -> Maybe[Tensor]:
+def concat_memories(first: Tensor | None, second: Tensor | None) -> Maybe[Tensor]:
     if first is None or second is None:
         return second if first is None else first
     return torch.cat((first, second), dim=1)
 
 
-def masks_together(
+def concat_masks(
     first: Tensor | None, first_real: Tensor | None, second: Tensor | None, second_real: Tensor | None
 ) -> Tensor | None:
     """Masks of two parts as one, None for all real."""
     if first_real is None and second_real is None:
         return None
-    parts = [(t, real) for t, real in ((first, first_real), (second, second_real)) if t is not None]
-    whole = [t.new_ones(t.shape[:2], dtype=torch.bool) if real is None else real for t, real in parts]
+    parts = [(t, token_mask) for t, token_mask in ((first, first_real), (second, second_real)) if t is not None]
+    whole = [t.new_ones(t.shape[:2], dtype=torch.bool) if token_mask is None else token_mask for t, token_mask in parts]
     return torch.cat(whole, dim=1)
 
 
@@ -112,11 +114,11 @@ def real_rows(states: Mapping[str, Any], start: Tensor | None, tokens: int) -> T
     start    padding on the left of each row (b)
     """
     state = states.get('real')
-    real = None if state is None else state.tensor.squeeze(-1)[:, -tokens:]
+    token_mask = None if state is None else state.tensor.squeeze(-1)[:, -tokens:]
     if start is None:
-        return real
+        return token_mask
     begun = torch.arange(tokens, device=start.device) >= start.unsqueeze(-1)
-    return begun if real is None else begun & real
+    return begun if token_mask is None else begun & token_mask
 
 
 class Fixed:

@@ -10,8 +10,8 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.checks import a_list, a_tensor, as_mask, check_device
-from x_transformers.core.modes import accurate, without_autocast
+from x_transformers.core.checks import as_mask, check_device, check_list, check_tensor
+from x_transformers.core.modes import disable_autocast, to_float
 from x_transformers.core.own_modules import known_stack
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.features.memory.kept import real_rows
@@ -23,14 +23,14 @@ from x_transformers.flags import (
     OfContext,
     PerToken,
     flag,
+    format_value,
     is_int,
     none,
     number,
     one_of,
-    shown,
     size,
 )
-from x_transformers.flags.checks import a_switch, tensor_of
+from x_transformers.flags.checks import a_switch, get_tensor
 
 # keys of a part
 PART = 1024
@@ -45,11 +45,11 @@ def nearest(q: Tensor, k: Tensor, seen: Tensor, count: int) -> Tensor:
     count              how many
     returns   b k m min(count, j)
     """
-    q, count = accurate(q), min(count, k.shape[2])
+    q, count = to_float(q), min(count, k.shape[2])
     best, at = q.new_empty(*q.shape[:3], 0), seen.new_empty(*q.shape[:3], 0, dtype=torch.long)
     for start in range(0, k.shape[2], PART):
         own = slice(start, min(start + PART, k.shape[2]))
-        scores = q @ accurate(k[:, :, own]).mT
+        scores = q @ to_float(k[:, :, own]).mT
         scores = scores.masked_fill(~seen[:, None, None, own], -torch.inf)
         found = scores.topk(min(count, scores.shape[-1]), dim=-1)
         best, at = torch.cat((best, found.values), dim=-1), torch.cat((at, found.indices + start), dim=-1)
@@ -62,9 +62,9 @@ def nearest(q: Tensor, k: Tensor, seen: Tensor, count: int) -> Tensor:
 def nearest_of_coarse(q: Tensor, k: Tensor, seen: Tensor, count: int, projection: Tensor, wide: int = 4) -> Tensor:
     """The same of the `wide * count` keys that fit best in the few dimensions of a `projection` (e r), by r / e of the
     work. Some of the best may be missing."""
-    narrow = accurate(q) @ projection.to(accurate(q).dtype), accurate(k) @ projection.to(accurate(q).dtype)
+    narrow = to_float(q) @ projection.to(to_float(q).dtype), to_float(k) @ projection.to(to_float(q).dtype)
     at = nearest(*narrow, seen, wide * count)
-    scores = (accurate(taken_for_each(k, at)) @ accurate(q).unsqueeze(-1)).squeeze(-1)
+    scores = (to_float(taken_for_each(k, at)) @ to_float(q).unsqueeze(-1)).squeeze(-1)
     known = seen[:, None, None].expand(*at.shape[:3], -1).gather(-1, at)
     order = scores.masked_fill(~known, -torch.inf).topk(min(count, at.shape[-1]), dim=-1).indices
     return at.gather(-1, order)
@@ -112,18 +112,18 @@ class KNNMemory(AttentionFeature):
         is_settings | none,
         example=(2, 0.5, 'exact'),
     )
-    takes = {
+    call_inputs = {
         'knn_store': Input('(k b h m e, v b h m e, count b), of earlier segments'),
         'knn_reset': Input('b, True to clear the store'),
     }
     stored_as = {'gate': 'knn_gate', 'scale': 'knn_scale'}
-    remembers = {'knn': OfContext(), 'knn keys': PerToken(), 'knn values': PerToken()}
+    states = {'knn': OfContext(), 'knn keys': PerToken(), 'knn values': PerToken()}
     refuses = {
         'documents': 'keys of several documents would be stored together',
         'some tokens': 'the keys of all tokens are stored',
         'cross-attention': 'it stores keys of the sequence itself',
     }
-    settles = ('logit_scale',)
+    sets_on_module = ('logit_scale',)
     per_head = True
     clashes = {
         **dict.fromkeys(
@@ -150,31 +150,31 @@ class KNNMemory(AttentionFeature):
 
     # in a call
 
-    def heads(self, qkv: Heads, call: Any) -> Heads:
+    def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
         q, k = l2norm(q) * self.scale.exp()[:, None, None].to(q.dtype), l2norm(k)
-        call.own(self).queries, call.own(self).like = q, (k, v)
+        call.ctx(self).queries, call.ctx(self).like = q, (k, v)
         if call.keeps or call.past is not None:
             call.state('knn keys').append(k.detach())
             call.state('knn values').append(v.detach())
         return q, k, v
 
-    def stored_keys(self, k: Tensor, call: Any) -> Tensor:
+    def extra_keys(self, k: Tensor, call: Any) -> Tensor:
         return l2norm(k)
 
-    def attended(self, out: Tensor, call: Any) -> Tensor:
+    def head_outputs(self, out: Tensor, call: Any) -> Tensor:
         k, v, count = self.store(call)
         if call.keeps or call.past is not None:
             call.state('knn').keep([k, v, count])
         if k.shape[2] == 0:
             return out
-        far = self.looked_up(call.own(self).queries, k, v, count).to(out.dtype)
+        far = self.looked_up(call.ctx(self).queries, k, v, count).to(out.dtype)
         gate = self.gate.sigmoid()[:, None, None].to(out.dtype)
         return torch.where((count > 0)[:, None, None, None], gate * far + (1 - gate) * out, out)
 
     def store(self, call: Any) -> Store:
         """What is given, else what the cache holds, without the rows that forget."""
-        given, (k, v) = call.inputs.get('knn_store'), call.own(self).like
+        given, (k, v) = call.inputs.get('knn_store'), call.ctx(self).like
         if given is not None:
             check_store(given, k, v)
             store = [t.detach() for t in given]
@@ -193,13 +193,13 @@ class KNNMemory(AttentionFeature):
         heads, groups = k.shape[1], q.shape[1] // k.shape[1]
         q = rearrange(q, 'b (g k) i e -> b k (g i) e', k=heads)  # query head h reads key head h mod k
         seen = torch.arange(k.shape[2], device=k.device) >= k.shape[2] - count.unsqueeze(-1)
-        with without_autocast(q):
+        with disable_autocast(q):
             at = self.best(q, k, seen)
             known = seen[:, None, None].expand(*at.shape[:3], -1).gather(-1, at)
-            scores = (accurate(taken_for_each(k, at)) @ accurate(q).unsqueeze(-1)).squeeze(-1)
+            scores = (to_float(taken_for_each(k, at)) @ to_float(q).unsqueeze(-1)).squeeze(-1)
             known = known | (count == 0)[:, None, None, None]  # of nothing there is nothing, but no NaN
             weights = scores.masked_fill(~known, -torch.inf).softmax(dim=-1)
-            found = (weights.unsqueeze(-2) @ accurate(taken_for_each(v, at))).squeeze(-2)
+            found = (weights.unsqueeze(-2) @ to_float(taken_for_each(v, at))).squeeze(-2)
         return rearrange(found, 'b k (g i) d -> b (g k) i d', g=groups)
 
     @torch.no_grad()
@@ -219,7 +219,7 @@ def projection(width: int) -> Tensor:
 def check_store(store: Any, k: Tensor, v: Tensor) -> None:
     """Refuse a store of other sizes than the layer's."""
     if not isinstance(store, (list, tuple)) or len(store) != 3:
-        raise ValueError(f'`knn_mems` got {shown(store)}, each must be keys, values and how many are real')
+        raise ValueError(f'`knn_mems` got {format_value(store)}, each must be keys, values and how many are real')
     for t, like, name in ((store[0], k, 'keys'), (store[1], v, 'values')):
         wanted = (
             *like.shape[:2],
@@ -227,10 +227,10 @@ def check_store(store: Any, k: Tensor, v: Tensor) -> None:
             like.shape[3],
         )
         if not torch.is_tensor(t) or tuple(t.shape) != wanted:
-            got = tuple(t.shape) if torch.is_tensor(t) else shown(t)
+            got = tuple(t.shape) if torch.is_tensor(t) else format_value(t)
             raise ValueError(f'`knn_mems` got {name} {got}, they must be {wanted}, as of the layer and this batch')
         check_device(t, 'knn_mems', like)
-    count = a_tensor(store[2], 'knn_mems')
+    count = check_tensor(store[2], 'knn_mems')
     if count.is_floating_point() or count.shape != k.shape[:1]:
         raise ValueError(
             f'`knn_mems` got counts of shape {tuple(count.shape)}, they must be whole numbers, ({k.shape[0]},)'
@@ -258,9 +258,9 @@ class KNNMemoryLayers(StackFeature):
         one_of('exact', 'coarse'),
         example='coarse',
     )
-    takes = {
+    call_inputs = {
         'knn_mems': Input('stores of earlier segments, one for each run of such a layer'),
-        'knn_reset': Input('b, True to clear the store', tensor_of('b')),
+        'knn_reset': Input('b, True to clear the store', get_tensor('b')),
     }
     refuses = {'documents': KNNMemory.refuses['documents'], 'some tokens': 'the keys of all tokens are stored'}
     clashes = {
@@ -278,7 +278,7 @@ class KNNMemoryLayers(StackFeature):
             raise ConfigError('`knn_mem_layers` needs a causal stack: the stored tokens are earlier ones')
         if max(which) >= layers or len(set(which)) < len(which):
             raise ConfigError(
-                f'`knn_mem_layers` got {shown(which)}, it must be different numbers below the {layers} '
+                f'`knn_mem_layers` got {format_value(which)}, it must be different numbers below the {layers} '
                 'layers of self-attention'
             )
         kinds = list(host.layer_types)
@@ -294,10 +294,10 @@ class KNNMemoryLayers(StackFeature):
         """The steps at which such layers run."""
         return [step for step, at in enumerate(call.order) if at in self.at]
 
-    def open(self, x: Tensor, call: Any) -> Tensor:
+    def stack_input(self, x: Tensor, call: Any) -> Tensor:
         given, runs = call.inputs.get('knn_mems'), self.steps(call)
         if given is not None:
-            a_list(given, 'knn_mems')
+            check_list(given, 'knn_mems')
         if given and len(given) != len(runs):
             raise ValueError(f'`knn_mems` got {len(given)} stores, it must have one for each of {len(runs)} runs')
         return x
@@ -315,7 +315,7 @@ class KNNMemoryOfModel(ModelFeature):
     """Return the stores of the layers, with the tokens of the current segment."""
 
     paper = KNNMemory.paper
-    takes = {'return_knn_mems': Input('True to return (output, knn_mems)', a_switch)}
+    call_inputs = {'return_knn_mems': Input('True to return (output, knn_mems)', a_switch)}
     by_token = True  # but where it is asked for by hand
 
     def embedded(self, x: Tensor, call: Any) -> Tensor:
@@ -325,12 +325,12 @@ class KNNMemoryOfModel(ModelFeature):
             call.keeps = 'all'
         return x
 
-    def answer(self, out: Any, x: Tensor, call: Any) -> Any:
+    def model_output(self, out: Any, x: Tensor, call: Any) -> Any:
         if not call.inputs.get('return_knn_mems'):
             return out
-        return out, self.stored(call.trace, call.inputs.get('seq_start_pos'))
+        return out, self.stored(call.intermediates, call.inputs.get('seq_start_pos'))
 
-    def carry(self, trace: Any) -> dict[str, Any] | None:
+    def next_segment_inputs(self, trace: Any) -> dict[str, Any] | None:
         return None if self.layers is None else {'knn_mems': self.stored(trace), 'knn_reset': None}
 
     @property
@@ -343,21 +343,23 @@ class KNNMemoryOfModel(ModelFeature):
         found = []
         for own in states:
             k, v = own['knn keys'].tensor, own['knn values'].tensor
-            real = real_rows(trace.model_states, start, k.shape[2])
-            found.append(followed(own['knn'].value, k, v, real, self.layers.knn_mem_size))
+            token_mask = real_rows(trace.model_states, start, k.shape[2])
+            found.append(append_entries(own['knn'].value, k, v, token_mask, self.layers.knn_mem_size))
         return found
 
 
-def followed(store: Store, k: Tensor, v: Tensor, real: Tensor | None, most: int) -> tuple[Tensor, Tensor, Tensor]:
+def append_entries(
+    store: Store, k: Tensor, v: Tensor, token_mask: Tensor | None, most: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """A store with new keys and values behind, the real ones, of which the last ones stay."""
     keys, values = (torch.cat((old, new.to(old.dtype)), dim=2) for old, new in zip(store[:2], (k, v), strict=True))
     held, count = store[0].shape[2], store[2]
-    if real is None:
+    if token_mask is None:
         count = count + k.shape[2]
     else:
         begun = torch.arange(held, device=k.device) >= held - count.unsqueeze(-1)
-        order = torch.cat((begun, real), dim=1).to(torch.uint8).argsort(dim=-1, stable=True)[:, None, :, None]
+        order = torch.cat((begun, token_mask), dim=1).to(torch.uint8).argsort(dim=-1, stable=True)[:, None, :, None]
         keys, values = (t.gather(2, order.expand(-1, t.shape[1], -1, t.shape[3])) for t in (keys, values))
-        count = count + real.sum(dim=-1)
+        count = count + token_mask.sum(dim=-1)
     left = max(keys.shape[2] - most, 0)
     return keys[:, :, left:].detach(), values[:, :, left:].detach(), count.clamp(max=most)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from x_transformers.core.calls import Call
-from x_transformers.core.rows import Pointwise, Rows, all_of, taken
+from x_transformers.core.rows import BlockwiseTerm, Pointwise, and_entries, gather_along
 from x_transformers.flags.checks import Maybe
 from x_transformers.patterns import Branch, Global, Pattern
-from x_transformers.patterns.engine.flash import by_flash, numbers_of, takes
-from x_transformers.patterns.engine.formula import Scores, by_formula, of_front, of_index, together
+from x_transformers.patterns.engine.flash import get_numbers, run_flash_pattern, takes
+from x_transformers.patterns.engine.formula import Scores, concat_groups, index_scores, prefix_scores, run_by_formula
 from x_transformers.patterns.engine.layouts import Grid
 from x_transformers.patterns.engine.placement import Placement
 
@@ -34,130 +34,132 @@ def attended(
     for head, one in enumerate(patterns):
         heads.setdefault(one.any_head(), []).append(head)
     if len(heads) == 1:
-        return of_heads(q, k, v, call, patterns[0].joined(patterns), marks, None)
+        return _attend_heads(q, k, v, call, patterns[0].joined(patterns), marks, None)
     outs, order = [], [head for own in heads.values() for head in own]
     for own in heads.values():
         index: Any = torch.tensor(own, device=q.device)
         parts = (t[:, own[0] : own[-1] + 1] if own[-1] - own[0] < len(own) else t[:, index] for t in (q, k, v))
         whole: Any = patterns[own[0]].joined([patterns[head] for head in own])
-        outs.append(of_heads(*parts, call=call, pattern=whole, marks=marks, heads=index)[0])
+        outs.append(_attend_heads(*parts, call=call, pattern=whole, marks=marks, heads=index)[0])
     out = torch.cat(outs, dim=1)
     if order == sorted(order):
         return out, None
     return out[:, torch.tensor(order, device=q.device).argsort()], None
 
 
-def of_heads(
+def _attend_heads(
     q: Tensor, k: Tensor, v: Tensor, call: Call, pattern: Pattern, marks: Tensor | None, heads: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """The same for heads of one pattern."""
     place = Placement.of(call, pattern)
-    if call.places is not None or place.by_row:
-        return of_rows(q, k, v, call, pattern, marks, heads, place)
+    if call.token_idx is not None or place.by_row:
+        return _attend_queries(q, k, v, call, pattern, marks, heads, place)
     # Tokens outside of the pattern are keys in front of the others, and rows of their own.
-    count, own = place.count, scores_of(call, call.masks, heads)
-    first = max(count - (call.keys - call.rows), 0)
-    text, n = own if count == 0 else behind(own, first, count), call.keys - count
-    rows = call.rows - first
+    count, own = place.count, get_scores(call, call.masks, heads)
+    first = max(count - (call.keys - call.q_len), 0)
+    text, n = own if count == 0 else _attend_with_prefix(own, first, count), call.keys - count
+    rows = call.q_len - first
     if first and rows == 0:
-        return of_outside(q, k, v, own)
-    at = torch.arange(n - rows, n, device=q.device) if is_few(call) and not takes(q, k, v, call) else None
+        return _attend_outside(q, k, v, own)
+    at = torch.arange(n - rows, n, device=q.device) if _is_few(call) and not takes(q, k, v, call) else None
     grid = Grid(n, n - rows if at is None else 0, q.device, at, None if marks is None else marks[:, count:])
     rest = q if first == 0 else q[:, :, first:]
-    out, log_sums = of_branches(rest, k, v, call, branches_of(pattern, n, call, marks), grid, text)
+    out, lse = attend_branches(rest, k, v, call, _get_branches(pattern, n, call, marks), grid, text)
     if first == 0:
-        return out, log_sums
-    outside, sums = of_outside(q[:, :, :first], k, v, own)
-    return torch.cat((outside, out), dim=2), None if log_sums is None else torch.cat((sums, log_sums), dim=2)
+        return out, lse
+    outside, sums = _attend_outside(q[:, :, :first], k, v, own)
+    return torch.cat((outside, out), dim=2), None if lse is None else torch.cat((sums, lse), dim=2)
 
 
-def of_rows(
+def _attend_queries(
     q: Tensor, k: Tensor, v: Tensor, call: Call, pattern: Pattern, marks: Tensor | None, heads: Tensor | None,
     place: Placement,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The same where the tokens that the pattern counts stand elsewhere in each row, or queries do."""
     at, n = None, call.keys - place.count
-    if call.places is not None or is_few(call) or call.rows < call.keys:
+    if call.token_idx is not None or _is_few(call) or call.q_len < call.keys:
         at = call.of_queries(place.positions(call.keys, q.device))
-    own = dataclasses.replace(scores_of(call, call.masks, heads), place=place)
+    own = dataclasses.replace(get_scores(call, call.masks, heads), place=place)
     if marks is not None:
         index, _ = place.indices(torch.arange(n, device=q.device).expand(len(marks), -1), call.keys)
         marks = marks.gather(-1, index)
     grid = Grid(n, 0, q.device, at, marks, call.keys)
     others = outside_parts(q, k, v, call, own) if place.count else []
-    return by_formula(q, k, v, branches_of(pattern, n, call, marks), grid, own, others)
+    return run_by_formula(q, k, v, _get_branches(pattern, n, call, marks), grid, own, others)
 
 
-def branches_of(pattern: Pattern, n: int, call: Call, marks: Tensor | None) -> tuple[Branch, ...]:
+def _get_branches(pattern: Pattern, n: int, call: Call, marks: Tensor | None) -> tuple[Branch, ...]:
     branches = pattern.branches(n, call.causal)
     return branches if marks is not None else tuple([one for one in branches if not one.of_marks])
 
 
-def of_branches(
+def attend_branches(
     q: Tensor, k: Tensor, v: Tensor, call: Call, branches: tuple[Branch, ...], grid: Grid, own: Scores
 ) -> tuple[Tensor, Tensor | None]:
     """The same by branches, where positions are indices of keys behind those in front."""
     if grid.at is not None or not takes(q, k, v, call):
-        return by_formula(q, k, v, branches, grid, own)
-    entry = numbers_of(own.mask, own.bias, q.dtype)
+        return run_by_formula(q, k, v, branches, grid, own)
+    entry = get_numbers(own.mask, own.bias, q.dtype)
     if entry is not None and own.heads is not None:
-        entry = of_some(entry, own.heads)
+        entry = _attend_some(entry, own.heads)
 
     def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return by_formula(q, k, v, branches, grid, own)[0]
+        return run_by_formula(q, k, v, branches, grid, own)[0]
 
-    return by_flash(q, k, v, call, branches, grid, own.added, own.mask is not None, entry, formula), None
+    return run_flash_pattern(q, k, v, call, branches, grid, own.added, own.mask is not None, entry, formula), None
 
 
-def scores_of(call: Call, masks: Sequence[Rows], heads: Tensor | None = None) -> Scores:
+def get_scores(call: Call, masks: Sequence[BlockwiseTerm], heads: Tensor | None = None) -> Scores:
     added = call.total_keys - call.keys
     each = tuple([one.pointwise(added, True) for one in masks])
-    mask, bias = all_of(each) if each else None, call.bias_entry()
+    mask, bias = and_entries(each) if each else None, call.bias_entry()
     return Scores(call.scale, call.causal, mask, bias, added, call.dropout, heads)
 
 
 # tokens outside of the pattern
 
 
-def behind(own: Scores, rows: int, keys: int) -> Scores:
+def _attend_with_prefix(own: Scores, rows: int, keys: int) -> Scores:
     """Scores of the queries behind the first `rows`, for which the first `keys` are further keys in front."""
-    mask, bias = (each if each is None or rows == 0 else later(each, rows) for each in (own.mask, own.bias))
+    mask, bias = (
+        each if each is None or rows == 0 else _attend_later_keys(each, rows) for each in (own.mask, own.bias)
+    )
     return dataclasses.replace(own, mask=mask, bias=bias, added=own.added + keys)
 
 
-def later(entry: Pointwise, rows: int) -> Pointwise:
+def _attend_later_keys(entry: Pointwise, rows: int) -> Pointwise:
     return lambda b, h, i, j: entry(b, h, i + rows, j)
 
 
-def of_outside(q: Tensor, k: Tensor, v: Tensor, own: Scores) -> tuple[Tensor, Tensor]:
+def _attend_outside(q: Tensor, k: Tensor, v: Tensor, own: Scores) -> tuple[Tensor, Tensor]:
     """What the first queries find among all keys, if they stand outside of the pattern."""
     row, key = torch.arange(q.shape[2], device=q.device), torch.arange(k.shape[2], device=q.device)
     seen = torch.ones(len(row), len(key), dtype=torch.bool, device=q.device)
     seen = key <= row.unsqueeze(-1) + own.added if own.causal else seen
-    return of_index(q, k, v, row[None, None, None], key[None, None, None], seen[None, None, None], own)
+    return index_scores(q, k, v, row[None, None, None], key[None, None, None], seen[None, None, None], own)
 
 
 def outside_parts(q: Tensor, k: Tensor, v: Tensor, call: Call, own: Scores) -> list[tuple[Tensor, Tensor]]:
     """What queries find where rows differ: all of them among the keys outside of the pattern, and those outside among
     the other keys."""
-    key, row = torch.arange(call.keys, device=q.device), torch.arange(call.rows, device=q.device)
+    key, row = torch.arange(call.keys, device=q.device), torch.arange(call.q_len, device=q.device)
     own_keys, is_outside = own.place.outside_keys(q.device), own.place.is_outside(call.keys, q.device)
     at = call.of_queries(key)
     at = (at if at.ndim == 2 else at[None])[:, None, None, :, None]  # at which key each query stands
     there = own_keys[:, None, None]
     seen = there.unsqueeze(-2) <= at if own.causal else torch.ones_like(there.unsqueeze(-2) <= at)
-    parts = [of_index(q, k, v, row[None, None, None], there + own.added, seen, own)]
-    if call.places is None:  # the rows of those outside alone
-        which = there - (call.keys - call.rows)
-        which = torch.where((which >= 0) & (which < call.rows), which, call.rows)
-        at, is_row = there.unsqueeze(-1), (which < call.rows).unsqueeze(-1)
+    parts = [index_scores(q, k, v, row[None, None, None], there + own.added, seen, own)]
+    if call.token_idx is None:  # the rows of those outside alone
+        which = there - (call.keys - call.q_len)
+        which = torch.where((which >= 0) & (which < call.q_len), which, call.q_len)
+        at, is_row = there.unsqueeze(-1), (which < call.q_len).unsqueeze(-1)
     else:
         which = row[None, None, None]
-        is_row = taken(is_outside.expand(call.batch, -1), at.flatten(1).expand(call.batch, -1), -1)
+        is_row = gather_along(is_outside.expand(call.batch, -1), at.flatten(1).expand(call.batch, -1), -1)
         is_row = is_row[:, None, None, :, None]
     seen = is_row & ~is_outside[:, None, None, None]
     seen = seen & (key <= at) if own.causal else seen
-    return [*parts, of_index(q, k, v, which, (key + own.added)[None, None, None], seen, own)]
+    return [*parts, index_scores(q, k, v, which, (key + own.added)[None, None, None], seen, own)]
 
 
 def over_context(q: Tensor, k: Tensor, v: Tensor, call: Call, pattern: Global, at: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,28 +168,30 @@ def over_context(q: Tensor, k: Tensor, v: Tensor, call: Call, pattern: Global, a
 
     Keys are counted from the first real one of each row.
     """
-    own, rows = scores_of(call, call.masks), q.shape[2]
-    parts = [of_front(q, k, v, own)] if own.added else []
+    own, rows = get_scores(call, call.masks), q.shape[2]
+    parts = [prefix_scores(q, k, v, own)] if own.added else []
     if rows and call.keys:
         places, keys = pattern.places().to(q.device), torch.arange(call.keys, device=q.device)
         # of_index:  axes of the batch, of heads, and of groups come first
-        place, each = Placement.among(call.keys, None, None, call.real), torch.arange(rows, device=q.device)
+        place, each = Placement.among(call.keys, None, None, call.key_mask), torch.arange(rows, device=q.device)
         count = 1 if place.offset is None else len(place.offset)
         j, seen = (t[:, None, None] for t in place.indices(places.expand(count, -1), call.keys))
         seen = seen.unsqueeze(-2).expand(-1, -1, -1, rows, -1)
-        parts.append(of_index(q, k, v, each[None, None, None], j + own.added, seen, own))
+        parts.append(index_scores(q, k, v, each[None, None, None], j + own.added, seen, own))
         is_at = (at if at.ndim == 2 else at[None]).unsqueeze(-1) == places  # b|1 i g
         row = torch.where(is_at.any(dim=-2), is_at.to(torch.uint8).argmax(dim=-2), rows)[:, None, None]
         others = ~pattern.chosen(place.positions(call.keys, q.device))
         seen = (row < rows).unsqueeze(-1) & (others if others.ndim == 1 else others[:, None, None, None])
-        parts.append(of_index(q, k, v, row, (keys + own.added)[None, None, None], seen, own))
-    return together(parts, q, v)
+        parts.append(index_scores(q, k, v, row, (keys + own.added)[None, None, None], seen, own))
+    return concat_groups(parts, q, v)
 
 
-def of_some(entry: Pointwise, heads: Tensor) -> Pointwise:
+def _attend_some(entry: Pointwise, heads: Tensor) -> Pointwise:
     return lambda b, h, i, j: entry(b, heads[h], i, j)
 
 
-def is_few(call: Call) -> bool:
+def _is_few(call: Call) -> bool:
     """Whether there are few queries of many keys."""
-    return call.rows == 1 or (not torch.compiler.is_compiling() and call.rows <= FEW_QUERIES and call.rows < call.keys)
+    return call.q_len == 1 or (
+        not torch.compiler.is_compiling() and call.q_len <= FEW_QUERIES and call.q_len < call.keys
+    )

@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from x_transformers.core.merging import merged
-from x_transformers.core.modes import accurate, at_least_float, without_autocast
+from x_transformers.core.merging import merge_outputs
+from x_transformers.core.modes import at_least_float, disable_autocast, to_float
 from x_transformers.core.rows import Pointwise
 from x_transformers.flags.checks import Maybe
 from x_transformers.patterns.branches import Branch
-from x_transformers.patterns.engine.layouts import Grid, Group, group_of
+from x_transformers.patterns.engine.layouts import Grid, Group, get_group
 from x_transformers.patterns.engine.placement import Placement
 
 ALL_COUNT = Placement()  # positions are indices of keys
@@ -57,13 +57,13 @@ def rows_at(t: Tensor, index: Tensor) -> Tensor:
     return found.unflatten(2, index.shape[2:])
 
 
-def of_group(
+def _group_scores(
     q: Tensor, k: Tensor, v: Tensor, group: Group, sees: Callable[[Tensor, Tensor], Tensor] | None, grid: Grid,
     own: Scores,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """What each query of the call finds among the keys of its group:  b h i d, and log-sums b h i, -inf of none."""
     at, is_query = own.place.indices(group.queries, grid.all_keys)
-    row = rows_of(at, is_query, group, grid, own)
+    row = get_rows(at, is_query, group, grid, own)
     j, is_key = own.place.indices(group.keys, grid.all_keys)
     j = j + own.added
     seen = is_query.unsqueeze(-1) & is_key.unsqueeze(-2)
@@ -72,10 +72,10 @@ def of_group(
         seen = seen & sees(i_pos, j_pos)
     if own.causal:
         seen = seen & (j_pos <= i_pos)
-    return of_index(q, k, v, row, j, seen, own)
+    return index_scores(q, k, v, row, j, seen, own)
 
 
-def rows_of(at: Tensor, is_query: Tensor, group: Group, grid: Grid, own: Scores) -> Tensor:
+def get_rows(at: Tensor, is_query: Tensor, group: Group, grid: Grid, own: Scores) -> Tensor:
     """Which rows of the call the queries of a group are; one more than there are for none."""
     if grid.at is None:
         rows = grid.all_keys - grid.first
@@ -86,14 +86,14 @@ def rows_of(at: Tensor, is_query: Tensor, group: Group, grid: Grid, own: Scores)
     return torch.where(is_query, own_rows, rows)
 
 
-def of_index(
+def index_scores(
     q: Tensor, k: Tensor, v: Tensor, row: Tensor, j: Tensor, seen: Tensor, own: Scores
 ) -> tuple[Tensor, Tensor]:
     """The same, of rows (b|1 1 G c), keys (b|1 h|1 G s), and which pairs meet (b|1 h|1 G c s)."""
     rows = q.shape[2]
     i = row.clamp(max=max(rows - 1, 0))
-    with without_autocast(q):
-        scores = (accurate(rows_at(q, i)) * own.scale) @ accurate(rows_at(k, j)).mT
+    with disable_autocast(q):
+        scores = (to_float(rows_at(q, i)) * own.scale) @ to_float(rows_at(k, j)).mT
     b = torch.arange(q.shape[0], device=q.device)[:, None, None, None, None]
     where = b, own.head_index(q.shape[1], q.device), i.unsqueeze(-1), j.unsqueeze(-2)
     if own.bias is not None:
@@ -101,13 +101,15 @@ def of_index(
     if own.mask is not None:
         seen = seen & own.mask(*where)
     blind = ~seen.any(dim=-1, keepdim=True)
-    log_sums = scores.masked_fill(~(seen | blind), -torch.inf).logsumexp(dim=-1, keepdim=True)
-    weights = (scores - log_sums).masked_fill(~seen, -torch.inf).exp()
+    lse = scores.masked_fill(~(seen | blind), -torch.inf).logsumexp(dim=-1, keepdim=True)
+    weights = (scores - lse).masked_fill(~seen, -torch.inf).exp()
     out = F.dropout(weights, own.dropout).to(v.dtype) @ rows_at(v, j)
-    return back(out, row, rows), back(log_sums.masked_fill(blind, -torch.inf), row, rows, -torch.inf).squeeze(-1)
+    return _shift_back(out, row, rows), _shift_back(lse.masked_fill(blind, -torch.inf), row, rows, -torch.inf).squeeze(
+        -1
+    )
 
 
-def back(t: Tensor, row: Tensor, rows: int, filler: float = 0.0) -> Tensor:
+def _shift_back(t: Tensor, row: Tensor, rows: int, filler: float = 0.0) -> Tensor:
     """From groups (b h G c d) to rows (b h i d); those of no group get the filler."""
     flat, count = t.flatten(2, 3), row.shape[2] * row.shape[3]
     place = torch.arange(count, device=t.device).expand(row.shape[0], -1)
@@ -117,44 +119,44 @@ def back(t: Tensor, row: Tensor, rows: int, filler: float = 0.0) -> Tensor:
     return rows_at(flat, found[:, None, None]).squeeze(2)
 
 
-def by_formula(
+def run_by_formula(
     q: Tensor, k: Tensor, v: Tensor, branches: tuple[Branch, ...], grid: Grid, own: Scores,
     others: Sequence[tuple[Tensor, Tensor]] = (),
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Attention to what the branches see, to the keys in front, and what `others` found:  b h i d, log-sums b h i."""
     parts = [*others]
-    marks = none_marked if grid.marks is None else marked_at(grid.marks)
+    marks = none_marked if grid.marks is None else _marked_at(grid.marks)
     for branch in branches:
-        group = group_of(branch.layout, grid)
+        group = get_group(branch.layout, grid)
         if 0 in group.queries.shape or 0 in group.keys.shape:
             continue
-        parts.append(of_group(q, k, v, group, lambda i, j, b=branch: b.sees(i, j, marks), grid, own))
+        parts.append(_group_scores(q, k, v, group, lambda i, j, b=branch: b.sees(i, j, marks), grid, own))
     if own.added:
-        parts.append(of_front(q, k, v, own))
-    return together(parts, q, v)
+        parts.append(prefix_scores(q, k, v, own))
+    return concat_groups(parts, q, v)
 
 
-def of_front(q: Tensor, k: Tensor, v: Tensor, own: Scores) -> tuple[Tensor, Tensor]:
+def prefix_scores(q: Tensor, k: Tensor, v: Tensor, own: Scores) -> tuple[Tensor, Tensor]:
     """What all queries find among the keys in front."""
     row = torch.arange(q.shape[2], device=q.device)[None, None, None]
     front = torch.arange(own.added, device=q.device)[None, None, None]
     seen = torch.ones((), dtype=torch.bool, device=q.device).expand(1, 1, 1, q.shape[2], own.added)
-    return of_index(q, k, v, row, front, seen, own)
+    return index_scores(q, k, v, row, front, seen, own)
 
 
-def together(parts: list[tuple[Tensor, Tensor]], q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def concat_groups(parts: list[tuple[Tensor, Tensor]], q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """What is found in all parts, zeros and -inf of none."""
     if not parts:
         nothing = v.new_zeros(*q.shape[:-1], v.shape[-1])
         return nothing, torch.full(q.shape[:-1], -torch.inf, dtype=at_least_float(q.dtype), device=q.device)
-    return parts[0] if len(parts) == 1 else merged(parts)
+    return parts[0] if len(parts) == 1 else merge_outputs(parts)
 
 
 def none_marked(positions: Tensor) -> Tensor:
     return torch.zeros_like(positions, dtype=torch.bool)
 
 
-def marked_at(marks: Tensor) -> Callable[[Tensor], Tensor]:
+def _marked_at(marks: Tensor) -> Callable[[Tensor], Tensor]:
     """Which positions (b|1 h|1 ...) are marked, -1 is not."""
 
     def of(positions: Tensor) -> Tensor:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
-from x_transformers.core.recompute import batched
+from x_transformers.core.recompute import is_batched_grad
 from x_transformers.flags.checks import Maybe
-from x_transformers.patterns.base import divided
+from x_transformers.patterns.base import divide_exactly
 from x_transformers.patterns.branches import Columns, GatherRows, Listed, Reach
 
 
@@ -43,47 +43,47 @@ class Group(NamedTuple):
     keys: Tensor
 
 
-def within(positions: Tensor, first: int, n: int) -> Tensor:
+def _lies_within(positions: Tensor, first: int, n: int) -> Tensor:
     """-1 for what is no position."""
     return positions.masked_fill((positions < first) | (positions >= n), -1)
 
 
-def to_4d(t: Tensor) -> Tensor:
+def _to_4d(t: Tensor) -> Tensor:
     return t.reshape(*[1] * (4 - t.ndim), *t.shape)
 
 
-def group_of(layout: Reach | Listed | Columns | GatherRows, grid: Grid) -> Group:
+def get_group(layout: Reach | Listed | Columns | GatherRows, grid: Grid) -> Group:
     if grid.at is not None:
-        return of_each(layout, grid)
+        return _expand_each(layout, grid)
     if isinstance(layout, Reach):
-        return of_span(layout, grid)
+        return _span_keys(layout, grid)
     if isinstance(layout, Listed):
-        chunks = divided(grid.n, layout.size)
+        chunks = divide_exactly(grid.n, layout.size)
         queries = grid.count(chunks * layout.size).unflatten(0, (chunks, layout.size))
         listed = layout.keys.to(grid.device)[..., :chunks, :]
-        keys = listed.unsqueeze(0) if listed.ndim == 3 else to_4d(listed)
-        return Group(to_4d(within(queries, grid.first, grid.n)), within(keys, 0, grid.n))
+        keys = listed.unsqueeze(0) if listed.ndim == 3 else _to_4d(listed)
+        return Group(_to_4d(_lies_within(queries, grid.first, grid.n)), _lies_within(keys, 0, grid.n))
     everything = grid.count(grid.n)
     if isinstance(layout, Columns):
-        return Group(to_4d(everything[grid.first :]), chosen(layout.keys, grid, 0))
-    return Group(chosen(layout.queries, grid, grid.first), to_4d(everything))
+        return Group(_to_4d(everything[grid.first :]), _choose_branch(layout.keys, grid, 0))
+    return Group(_choose_branch(layout.queries, grid, grid.first), _to_4d(everything))
 
 
-def chosen(positions: Tensor | None, grid: Grid, first: int) -> Tensor:
+def _choose_branch(positions: Tensor | None, grid: Grid, first: int) -> Tensor:
     """Some positions, from the first one on; those that are marked, if it is not said which."""
     if positions is not None:
-        found = within(positions.to(grid.device), first, grid.n)  # in graphs nothing is looked at
-        return found[:, None, None] if found.ndim == 2 else to_4d(found)
+        found = _lies_within(positions.to(grid.device), first, grid.n)  # in graphs nothing is looked at
+        return found[:, None, None] if found.ndim == 2 else _to_4d(found)
     marks = grid.marks.clone()
     marks[:, :first] = False
-    order = marks.long().argsort(dim=-1, descending=True, stable=True)[:, : most_of(marks)]
+    order = marks.long().argsort(dim=-1, descending=True, stable=True)[:, : _get_most(marks)]
     return order.masked_fill(~marks.gather(-1, order), -1)[:, None, None]
 
 
-def most_of(marks: Tensor) -> int:
+def _get_most(marks: Tensor) -> int:
     """The most that are marked in a row, one at least."""
     # a compiler does not trace the question, and knows the number as a symbol
-    unknown = not torch.compiler.is_compiling() and (batched(marks) or isinstance(marks, FakeTensor))
+    unknown = not torch.compiler.is_compiling() and (is_batched_grad(marks) or isinstance(marks, FakeTensor))
     if unknown or marks.device.type == 'meta' or not marks.numel():
         return marks.shape[-1]
     most: Any = marks.sum(dim=-1).max().clamp(min=1).item()
@@ -92,33 +92,36 @@ def most_of(marks: Tensor) -> int:
     return most
 
 
-def marked(grid: Grid) -> Tensor:
+def _mark_queries(grid: Grid) -> Tensor:
     """The same of those that are marked, as many as there may be, where there are few queries."""
     return torch.where(grid.marks, grid.count(grid.n), -1)[:, None, None]
 
 
-def of_span(span: Reach, grid: Grid) -> Group:
+def _span_keys(span: Reach, grid: Grid) -> Group:
     size, before, after, stride = span
     first = grid.first // stride // size
-    chunks = divided(divided(grid.n, stride), size) - first
+    chunks = divide_exactly(divide_exactly(grid.n, stride), size) - first
     start = (grid.count(chunks) + first).unsqueeze(-1) * size  # N 1
     residue = grid.count(stride)[:, None, None]
     queries = (start + grid.count(size)) * stride + residue  # s N c
     own = start + grid.count(-before, size + after)
     keys = torch.where(own >= 0, own * stride + residue, -1)
-    return Group(to_4d(within(queries, grid.first, grid.n).flatten(0, 1)), to_4d(within(keys, 0, grid.n).flatten(0, 1)))
+    return Group(
+        _to_4d(_lies_within(queries, grid.first, grid.n).flatten(0, 1)),
+        _to_4d(_lies_within(keys, 0, grid.n).flatten(0, 1)),
+    )
 
 
-def of_each(layout: Reach | Listed | Columns | GatherRows, grid: Grid) -> Group:
+def _expand_each(layout: Reach | Listed | Columns | GatherRows, grid: Grid) -> Group:
     """A group for each of the queries."""
     at = grid.at if grid.at.ndim == 2 else grid.at[None]  # b|1 i
-    queries = within(at, 0, grid.n)[:, None, :, None]
+    queries = _lies_within(at, 0, grid.n)[:, None, :, None]
     if isinstance(layout, Reach):
         size, before, after, stride = layout
         own = at // stride // size * size
         own = own.unsqueeze(-1) + grid.count(-before, size + after)
         keys = torch.where(own >= 0, own * stride + (at % stride).unsqueeze(-1), -1).unsqueeze(1)
-        return Group(queries, within(keys, 0, grid.n))
+        return Group(queries, _lies_within(keys, 0, grid.n))
     if isinstance(layout, Listed):
         listed, chunk = layout.keys.to(grid.device), (at // layout.size).clamp(0, layout.keys.shape[-2] - 1)
         if listed.ndim == 4:  # of each row
@@ -127,9 +130,9 @@ def of_each(layout: Reach | Listed | Columns | GatherRows, grid: Grid) -> Group:
         else:
             keys = listed[..., chunk, :]
             keys = keys.unsqueeze(1) if keys.ndim == 3 else keys.movedim(0, 1)
-        return Group(queries, within(keys, 0, grid.n))
+        return Group(queries, _lies_within(keys, 0, grid.n))
     if isinstance(layout, Columns):
-        return Group(queries.mT, marked(grid) if layout.keys is None else chosen(layout.keys, grid, 0))
-    wanted = marked(grid) if layout.queries is None else chosen(layout.queries, grid, 0)  # b|1 1 1 r
+        return Group(queries.mT, _mark_queries(grid) if layout.keys is None else _choose_branch(layout.keys, grid, 0))
+    wanted = _mark_queries(grid) if layout.queries is None else _choose_branch(layout.queries, grid, 0)  # b|1 1 1 r
     hit = (queries[:, 0] == wanted[:, 0]).any(dim=-1)[:, None, None] & (queries.mT >= 0)
-    return Group(torch.where(hit, queries.mT, -1), to_4d(grid.count(grid.n)))
+    return Group(torch.where(hit, queries.mT, -1), _to_4d(grid.count(grid.n)))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from x_transformers.core.rows import Pointwise
 from x_transformers.flags.checks import Maybe
-from x_transformers.patterns.base import divided
+from x_transformers.patterns.base import divide_exactly
 from x_transformers.patterns.branches import Branch, Columns, Listed, Reach
 from x_transformers.patterns.engine.formula import none_marked
 from x_transformers.patterns.engine.layouts import Grid
@@ -150,7 +150,7 @@ def families(span: Reach, first: int, n: int) -> list[Family]:
     size, before, after, _ = span
     if first >= n:
         return []
-    start = max(divided(first, size), divided(before, size))
+    start = max(divide_exactly(first, size), divide_exactly(before, size))
     stop = (n - after) // size if n > after else 0
     if stop <= start:
         begin = max(first // size * size - before, 0)
@@ -189,7 +189,7 @@ class Cut(NamedTuple):
         seen = branch.sees(i, j, none_marked if table is None else lambda positions: table[b, positions])
         seen = seen & (j <= i) if self.causal else seen
         seen = seen if real is None else seen & real
-        numbers = hidden(~seen, self.dtype)
+        numbers = _hides_all(~seen, self.dtype)
         return numbers if self.entry is None else numbers + self.of_entry(i, j + self.added, b)
 
     def of_entry(self, i: Tensor, j: Tensor, b: Tensor) -> Tensor:
@@ -204,22 +204,26 @@ class Cut(NamedTuple):
         return branch.period is not None and step % branch.period == 0
 
 
-def hidden(where: Tensor, dtype: torch.dtype) -> Tensor:
+def _hides_all(where: Tensor, dtype: torch.dtype) -> Tensor:
     """What is added to scores to hide them: the lowest number but for a factor, so that sums are finite."""
     return torch.zeros(where.shape, dtype=dtype, device=where.device).masked_fill_(where, torch.finfo(dtype).min / 2)
 
 
-def pieces_of(branch: Branch, cut: Cut) -> Iterator[Piece]:
+def get_pieces(branch: Branch, cut: Cut) -> Iterator[Piece]:
     """The pieces of a branch; each query is in at most one of them."""
     layout = branch.layout
     if isinstance(layout, Reach):
-        return of_span(branch, layout, cut)
+        return _pieces_of_span(branch, layout, cut)
     if isinstance(layout, Listed):
-        return of_lists(branch, layout, cut)
-    return of_columns(branch, layout.keys, cut) if isinstance(layout, Columns) else of_rows(branch, layout.queries, cut)
+        return _pieces_of_lists(branch, layout, cut)
+    return (
+        _pieces_of_columns(branch, layout.keys, cut)
+        if isinstance(layout, Columns)
+        else _pieces_of_rows(branch, layout.queries, cut)
+    )
 
 
-def in_front(cut: Cut) -> Iterator[Piece]:
+def prefix_pieces(cut: Cut) -> Iterator[Piece]:
     """All queries, and the keys in front."""
     rows, mask = cut.grid.n - cut.grid.first, None
     if cut.entry is not None:
@@ -236,23 +240,27 @@ def classes(stride: int, first: int, n: int) -> Iterator[tuple[int, int, int, in
     """Classes of positions mod the stride, from one up to another, that have queries from one up to another."""
     begin, known = 0, None
     for r in range(min(stride, n) + 1):
-        own = None if r == min(stride, n) else (max(divided(first - r, stride), 0), divided(n - r, stride))
+        own = (
+            None if r == min(stride, n) else (max(divide_exactly(first - r, stride), 0), divide_exactly(n - r, stride))
+        )
         if own != known:
             if known is not None:
                 yield begin, r, *known
             begin, known = r, own
 
 
-def of_span(branch: Branch, span: Reach, cut: Cut) -> Iterator[Piece]:
+def _pieces_of_span(branch: Branch, span: Reach, cut: Cut) -> Iterator[Piece]:
     for begin, end, first, last in classes(span.stride, cut.grid.first, cut.grid.n):
         for own in families(span, first, last):
             few = max(WINDOWS // (cut.heads * own.reads * cut.width * own.count), 1)
             together = end - begin if own.count == 1 else min(end - begin, few)
             for residue in range(begin, end, together):
-                yield from of_chunks(branch, own, cut, residue, min(together, end - residue), span.stride)
+                yield from _pieces_of_chunks(branch, own, cut, residue, min(together, end - residue), span.stride)
 
 
-def of_chunks(branch: Branch, own: Family, cut: Cut, residue: int, together: int, stride: int) -> Iterator[Piece]:
+def _pieces_of_chunks(
+    branch: Branch, own: Family, cut: Cut, residue: int, together: int, stride: int
+) -> Iterator[Piece]:
     """Chunks of some classes, some at a time."""
     grid, jump = cut.grid, stride * own.size
     start, first = residue + own.start * stride, residue + own.first * stride
@@ -290,7 +298,7 @@ def of_chunks(branch: Branch, own: Family, cut: Cut, residue: int, together: int
 # gathered rows
 
 
-def of_lists(branch: Branch, layout: Listed, cut: Cut) -> Iterator[Piece]:
+def _pieces_of_lists(branch: Branch, layout: Listed, cut: Cut) -> Iterator[Piece]:
     grid, size = cut.grid, layout.size
     keys = layout.keys.to(grid.device)
     keys = (keys if keys.ndim == 3 else keys[None]).masked_fill(keys >= grid.n, -1)  # h|1 N s
@@ -327,7 +335,7 @@ def of_lists(branch: Branch, layout: Listed, cut: Cut) -> Iterator[Piece]:
         start = stop
 
 
-def chosen(positions: Tensor | None, cut: Cut, first: int) -> tuple[Tensor, Tensor | None]:
+def _choose_pieces(positions: Tensor | None, cut: Cut, first: int) -> tuple[Tensor, Tensor | None]:
     """Some positions from the first on, k; or those that are marked, b k, and which of these are any, b 1 1 k."""
     if positions is not None:
         positions = positions.to(cut.grid.device)
@@ -339,9 +347,9 @@ def chosen(positions: Tensor | None, cut: Cut, first: int) -> tuple[Tensor, Tens
     return order + first, (cut.grid.count(most) < counts)[:, None, None]
 
 
-def of_columns(branch: Branch, positions: Tensor | None, cut: Cut) -> Iterator[Piece]:
+def _pieces_of_columns(branch: Branch, positions: Tensor | None, cut: Cut) -> Iterator[Piece]:
     grid = cut.grid
-    keys, real = chosen(positions, cut, 0)
+    keys, real = _choose_pieces(positions, cut, 0)
     if keys.shape[-1] == 0:
         return
     entries = keys.shape[-1] * (1 if real is None else cut.batch) * (1 if cut.entry is None else cut.heads)
@@ -358,9 +366,9 @@ def of_columns(branch: Branch, positions: Tensor | None, cut: Cut) -> Iterator[P
         yield Piece(Slice(start - grid.first, stop - grid.first), Some(own + cut.added), mask)
 
 
-def of_rows(branch: Branch, positions: Tensor | None, cut: Cut) -> Iterator[Piece]:
+def _pieces_of_rows(branch: Branch, positions: Tensor | None, cut: Cut) -> Iterator[Piece]:
     grid = cut.grid
-    queries, real = chosen(positions, cut, grid.first)
+    queries, real = _choose_pieces(positions, cut, grid.first)
     j = grid.count(grid.n)
     entries = grid.n * (1 if real is None else cut.batch) * (1 if cut.entry is None else cut.heads)
     some = max(MASK // entries, 16)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from x_transformers.core.checks import can_look
+from x_transformers.core.checks import can_read_values
 from x_transformers.flags.checks import Maybe
 from x_transformers.patterns import Pattern
 
@@ -46,7 +46,7 @@ class Placement(NamedTuple):
             return cls()
         pads = None if index is None else -index[:, 0]
         # The size of an image is fixed: what a mask hides at its beginning are pixels, not padding.
-        mask = call.query_mask if call.causal or pattern.size is None else None
+        mask = call.token_mask if call.causal or pattern.size is None else None
         found = cls.among(call.keys, outside, pads, mask, call.summed, pattern.depends_on_length)
         if call.summed and found.offset is not None:
             # Rows may have begun before the first key that is kept: then only blocks must stay where they are.
@@ -89,14 +89,14 @@ class Placement(NamedTuple):
             offset = pads + first
             if count and table is None:
                 places = pads.unsqueeze(-1) + torch.arange(count, device=pads.device)
-        elif real is not None and not (can_look(real) and bool(real[:, :1].all())):
+        elif real is not None and not (can_read_values(real) and bool(real[:, :1].all())):
             offset = real.to(torch.uint8).argmax(dim=-1) + (first - gone)
         lengths = None
         padding: Any = pads
         known: Any = real
         if with_lengths and real is None:
             lengths = keys - count - padding
-        elif with_lengths and not (can_look(known) and bool(known[:, [0, -1]].all())):
+        elif with_lengths and not (can_read_values(known) and bool(known[:, [0, -1]].all())):
             end = known.shape[1] - known.flip(-1).to(torch.uint8).argmax(dim=-1)
             lengths = end if offset is None else end + (first - gone) - offset
         return cls(count, offset, places, table, lengths)
