@@ -171,7 +171,7 @@ def test_layers_that_are_left_out_keep_no_past():
 def test_two_threads_continue_the_same_cache(monkeypatch):
     """One appends while the other does: as if the second ran while the first writes."""
     old, first, second = torch.zeros(1, 3, 2), torch.ones(1, 1, 2), torch.full((1, 1, 2), 2.0)
-    buffer, write, others = Buffer(old).moved(8), torch.Tensor.copy_, []
+    buffer, write, others = Buffer(old).copy_to_memory(8), torch.Tensor.copy_, []
 
     def meanwhile(t, new):
         if not others:

@@ -255,6 +255,7 @@ class Looks(torch.overrides.TorchFunctionMode):
 def test_checks_wait_for_no_device(monkeypatch):
     """Where values cannot be looked at for free, a generation looks once more at its end, and not at each step."""
     monkeypatch.setattr('x_transformers.generation.failures.can_read_values', lambda t: False)
+    monkeypatch.setattr('x_transformers.core.checks.can_read_values', lambda t: False)
     model, counts = language(), []
     for steps in (3, 9):
         for options in (COLD, WARM, dict(eos_token=10, **COLD)):

@@ -161,8 +161,8 @@ def test_declarations_of_earlier_releases(logged):
         looks_ahead, looks_ahead_by = 'it sees later ones', 'earlier'
         can_cache, can_cache_in_training, can_pad_left = False, True, False
         not_in_stack = {'alibi_pos_bias': 'one of them'}  # noqa: RUF012
-        tp_unsupported, allows_eager = 'all heads are one', True
-        ignored_with = {'second': 'third'}  # noqa: RUF012
+        uncut, falls_back = 'all heads are one', True
+        idle_beside = {'second': 'third'}  # noqa: RUF012
 
     assert [(own.axes, own.check and own.check.words) for own in Earlier.call_inputs.values()] == [
         ('b n d', 'a tilt'),
@@ -180,7 +180,7 @@ def test_declarations_of_earlier_releases(logged):
         'alibi_pos_bias': 'one of them',
         'several devices': 'all heads are one',
     }
-    assert Earlier.fuses is None and Earlier.options == {'second': 'not third'}
+    assert Earlier.runs_fused is None and Earlier.requires_flag == {'second': 'not third'}
     (line,) = logged
     assert 'Earlier declares ' in line and "`refuses = {'cache': reason}`" in line and 'Input(axes' in line
 
@@ -191,11 +191,11 @@ def test_declarations_of_earlier_releases_in_setup(logged):
 
         def setup(self, host):
             self.can_cache = False
-            self.allows_eager = True
+            self.falls_back = True
 
     net = Decoder(dim=16, depth=1, heads=2, features=[Forgets], attn_forgets=True)
     assert not net.can_cache_kv and any('Forgets sets `can_cache`' in line for line in logged)
-    assert any('`falls_back`, which is now `fuses = None`' in line for line in logged)
+    assert any('`falls_back`, which is now `runs_fused = None`' in line for line in logged)
     with pytest.raises(TypeError, match='Waits sets `waits` in `setup`: declare'):
 
         class Waits(Forgets):

@@ -218,7 +218,7 @@ TOGETHER = [
     (
         stack,
         dict(weight_tie_layers=True, layers_execute_order=(0, 1)),
-        '`weight_tie_layers` and `layers_execute_order` both choose the order, set only one',
+        '`weight_tie_layers` does not go with `layers_execute_order`: both choose the order of layers',
     ),
     (
         stack,

@@ -844,7 +844,8 @@ def switched_on(layer, *stages):
 
 
 def changes_the_sum(layer):
-    return switched_on(layer, 'prepend_kv', 'mixed_weights', 'gathered', 'leave', 'attended', 'output', 'past')
+    after = ('mixed_weights', 'weighted_values', 'post_attention', 'head_outputs', 'merged_heads')
+    return switched_on(layer, 'prepend_kv', *after, 'update_cache')
 
 
 @each(LAYER_CASES)
@@ -864,7 +865,7 @@ def test_maps_times_values_are_the_output(case, flash):
         6,
     )
     assert (weights[..., -6:].triu(1) == 0).all()
-    if not layer.features.by_stage.get('normaliser'):
+    if not layer.features.by_stage.get('normalizer'):
         assert_close(weights.abs(), logits.softmax(dim=-1))  # some give them a sign
     if not changes_the_sum(layer):
         heads = weights[..., -6:] @ values

@@ -109,7 +109,8 @@ def test_clusters_of_rows_and_documents(name):
 
 def test_buckets_of_every_length():
     """One by one, as the number of all buckets; where two hashes begin, the product of both."""
-    lsh = model(Decoder, attn_cluster='lsh', attn_cluster_size=1).attn_layers.layers[0][1].features.at['attend'][0]
+    layer = model(Decoder, attn_cluster='lsh', attn_cluster_size=1).attn_layers.layers[0][1]
+    lsh = layer.features.by_stage['attend'][0]
     lengths = torch.arange(1, 700)
     many = torch.stack(lsh.buckets_of(lengths), dim=-1)
     assert many.tolist() == [[*lsh.buckets(n)] for n in lengths.tolist()]

@@ -307,10 +307,10 @@ class Wrong(AttentionFeature):
 
 
 MISTAKES = {
-    'fewer queries': (lambda x: (x[:, ::2], x, x), '`views` gave 4 queries for 7 tokens: a fourth value must say'),
-    'more queries': (lambda x: (x.repeat(1, 2, 1), x, x), '`views` gave 14 queries for 7 tokens'),
-    'fewer keys': (lambda x: (x, x[:, 1:], x[:, 1:]), r'`views` gave inputs of \[7, 6, 6\] tokens'),
-    'fewer values': (lambda x: (x, x, x[:, 1:]), r'`views` gave inputs of \[7, 7, 6\] tokens'),
+    'fewer queries': (lambda x: (x[:, ::2], x, x), 'gave 4 queries for 7 tokens: a fourth value must be'),
+    'more queries': (lambda x: (x.repeat(1, 2, 1), x, x), '`select_inputs` gave 14 queries for 7 tokens'),
+    'fewer keys': (lambda x: (x, x[:, 1:], x[:, 1:]), r'`select_inputs` gave inputs of \[7, 6, 6\] tokens'),
+    'fewer values': (lambda x: (x, x, x[:, 1:]), r'`select_inputs` gave inputs of \[7, 7, 6\] tokens'),
     'places of others': (lambda x: (x, x, x, torch.arange(3)), r'places of torch.int64 and shape \(3,\)'),
     'places of no row': (
         lambda x: (x, x, x, torch.zeros(5, 7).long()),

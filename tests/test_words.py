@@ -22,7 +22,7 @@ GLOSSARY = {
     'front', 'gain', 'gains', 'gone', 'hear', 'heard', 'house', 'judges', 'late', 'lengthen', 'links', 'log_sums',
     'meet', 'outline', 'plain', 'real', 'remember', 'remembers', 'room', 'shorten', 'shown', 'sight', 'sighted',
     'stand',
-    'tell', 'told', 'trace', 'triangle', 'turn', 'turned', 'turns', 'tp_unsupported', 'unseen', 'unwind', 'untouched',
+    'tell', 'told', 'trace', 'triangle', 'turn', 'turned', 'turns', 'uncut', 'unseen', 'unwind', 'untouched',
     'waits',
     'weigh',
 }  # fmt: skip

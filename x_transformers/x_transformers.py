@@ -244,7 +244,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
 
     @property
     def settles_projection(self) -> bool:
-        """Return True if a feature builds `to_out`, at `initialise`."""
+        """Return True if a feature builds `to_out`, at `initialize`."""
         return any('to_out' in feature.sets_on_module for feature in self.features.active)
 
     if TYPE_CHECKING:

@@ -139,7 +139,7 @@ BUGS = {
         ('the level is that of the whole chunk', 'highest(near, sight.near, none, -1), reads', 'highest(near, None, none, -1), reads'),
         ('what another level holds is added as it is', 'one.value * (own - level).exp() for', 'one.value for'),
         ('documents go on into the next chunk', "own == own[:, :, :, -1:], own == ends[:, :, :-1].unsqueeze(-1)", "own == own[:, :, :, -1:], own == own"),
-        ('hidden keys count', 'return (\n            k.masked_fill(~tokens.seen, 0.0),\n            None', 'return k, None'),
+        ('hidden keys count', 'return (\n            k.masked_fill(~tokens.seen, 0.0),\n            None', 'return (\n            k,\n            None'),
         ('hidden keys set the level', 'None if up is None else up.masked_fill(~tokens.seen, least_value(up))', 'up'),
         ('keys of a document count twice', 'carry, k, -int(before))', 'carry, k, 0)'),
         ('what faded counts in the sum of its chunk', 'left[:, :, :, -1:] - left, left', '0 * left, left', 'test_linear_updates.py'),

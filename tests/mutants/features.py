@@ -286,7 +286,7 @@ BUGS = {
         ('values of their own are left out', 'return q, k, call.zero_hidden_keys(given)', 'return q, k, v', 'test_head_dims.py'),
         ('the mix of values is turned round', 'residual + mix * (v - residual)', 'v + mix * (residual - v)'),
         ('further keys go to the first layers', 'pairs = [None] * (layers - len(pairs)) + pairs[max(len(pairs) - layers, 0) :]', 'pairs = pairs[:layers]'),
-        ('residuals of keys are those of the first layer', 'residual = stream.only_new(each[at], name)', 'residual = stream.only_new(each[0], name)'),
+        ('residuals of keys are those of the first layer', 'residual = stream.select_new(each[at], name)', 'residual = stream.select_new(each[0], name)'),
         ('a mask of further keys covers the learned ones', 'behind = call.keys + (0 if memory is None else memory.num_mem_kv)', 'behind = call.keys'),
         ('a gradient flows into further keys', 'pairs = [(k.detach(), v.detach()) for k, v in pairs]', 'pairs = [(k, v) for k, v in pairs]'),
     ]),

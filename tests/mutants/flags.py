@@ -25,7 +25,7 @@ BUGS = {
     ]),
     'flags/explain.py': ('test_flags.py test_coverage.py', [
         ('flags at their default are told', 'if not is_same_class(own[n], f.default)]', 'if True]'),
-        ('effects of other values are told', 'if (\n                is_same_class(value, one.value)\n                and others', 'if others'),
+        ('effects of other values are told', 'if (\n                is_same_class(value, one.value)\n                and others', 'if (\n                others'),
         ('effects beside other keywords are told', 'all(is_same_class(others[n], v) for n, v in (one.others or {}).items())', 'True'),
         ('defaults are no keywords that hold', '{other: known[other].default for other in one.others} | given', '{**given}'),
         ('effects of other classes are told', 'if one.flag == flag and one.host in hosts', 'if one.flag == flag', 'test_flags.py'),

@@ -6,7 +6,7 @@ BUGS = {
         ('a parameter in two places becomes two', 'if owners[id(parameter)] > 1:', 'if False:'),
         ('what joins tokens may stand where the sequence is cut', '    if not sequence:  # it acts', '    if True:  # it acts'),
         ('features without flags are not asked', 'if not (on or feature.is_user_defined) and (feature.flags or', 'if not on and (True or', 'ecosystem/test_distributed.py -kfeatures_of_users'),
-        ('modules of users are taken for ours', "return kind.__module__.partition('.')[0] == PACKAGE or 'tp_shards' in vars(kind)", 'return True', 'ecosystem/test_distributed.py -kfeatures_of_users'),
+        ('modules of users are taken for ours', "return kind.__module__.partition('.')[0] == PACKAGE or bool(", "return True or bool(", 'ecosystem/test_distributed.py -kfeatures_of_users'),
         ('what a feature says against it is not heard', "reason = feature.reason('several devices') or (", "reason = '' or ("),
         ('tables that are read elsewhere are not', "if id(getattr(module.shared[0], 'emb', None)) in cut}", 'if False}', 'ecosystem/test_distributed.py -mslow -ktied_heads_inside_of_others'),
         ('some of the heads turn', 'if attn.rotate_num_heads != attn.heads:', 'if False:'),

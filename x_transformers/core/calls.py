@@ -85,27 +85,31 @@ def split_views(views: Any, x: Tensor, features: Features, at: Tensor | None = N
     if at is not None:
         check_no_subset(features)
         if token_idx is not None:
-            raise ValueError('`views` puts queries elsewhere, but only those of some tokens are wanted')
+            raise ValueError('`select_inputs` puts queries elsewhere, but only those of some tokens are wanted')
         return (gather_along(three[0], at, -2), *three[1:]), at
     if any(not torch.is_tensor(t) or t.ndim != 3 for t in three):
         return tuple(three), None  # refused below
     counts, n = [t.shape[1] for t in three], x.shape[-2]
     if len(three) != 3 or counts[1:] != [n, n]:
-        raise ValueError(f'`views` gave inputs of {counts} tokens, those of keys and values must have the {n} of `x`')
+        raise ValueError(
+            f'`select_inputs` gave inputs of {counts} tokens, those of keys and values must have the {n} of `x`'
+        )
     if token_idx is None and counts[0] != n:
         raise ValueError(
-            f'`views` gave {counts[0]} queries for {n} tokens: a fourth value must say at which tokens they stand'
+            f'`select_inputs` gave {counts[0]} queries for {n} tokens: a fourth value must be the indices of their '
+            f'tokens'
         )
     if token_idx is None:
         return tuple(three), None
     wanted = ((counts[0],), (three[0].shape[0], counts[0]))
-    if check_tensor(token_idx, 'views').shape not in wanted or token_idx.dtype not in (torch.int32, torch.int64):
+    whole = check_tensor(token_idx, 'select_inputs').dtype in (torch.int32, torch.int64)
+    if not whole or token_idx.shape not in wanted:
         raise ValueError(
-            f'`views` gave places of {token_idx.dtype} and shape {tuple(token_idx.shape)}, they must be whole numbers, '
-            f'{wanted[0]} or {wanted[1]}'
+            f'`select_inputs` gave places of {token_idx.dtype} and shape {tuple(token_idx.shape)}, they must be whole '
+            f'numbers, {wanted[0]} or {wanted[1]}'
         )
-    check_range(token_idx, 'views', 0, n - 1, 'places')
-    check_device(token_idx, 'views', three[0])
+    check_range(token_idx, 'select_inputs', 0, n - 1, 'places')
+    check_device(token_idx, 'select_inputs', three[0])
     return tuple(three), token_idx.long()
 
 
@@ -323,7 +327,9 @@ class Call(AddsLosses, HasStates, BlockwiseCall):
         raises   ValueError at earlier stages, and at `attend`, which reads `mask_entry` or `masks`
         """
         if not self.combined:
-            raise ValueError('`visible` is known from `scores` to `gathered` only, where masks have been put together')
+            raise ValueError(
+                '`visible` is known from `scores` to `weighted_values` only, where masks have been put together'
+            )
         if not self.needs_causal_mask:
             return self.mask
         added, stop = self.total_keys - self.keys, self.keys - self.later_keys

@@ -96,13 +96,6 @@ class Abilities:
         """Whether rows may have padding on the left, `seq_start_pos`."""
         return not any(feature.reason('left padding') for feature in self.features.active)
 
-    def describe(self) -> dict[str, str]:
-        model: Any = self
-        none = self.pos_emb in (None, no_positions)
-        places = 'no absolute positions' if none else type(self.pos_emb).__name__
-        head = 'embeddings' if model.to_logits is None else f'logits, {type(model.to_logits).__name__}'
-        return {'embed': f'ids (b n) -> (b n {model.emb_dim}), {places}', 'readout': f'(b n {model.dim}) -> {head}'}
-
     def check_no_stack_flags(self, flags: Mapping[str, Any]) -> None:
         """Raise ConfigError for a keyword of the model that belongs to its stack."""
         model: Any = self

@@ -138,7 +138,7 @@ class UseCoPE(AttentionFeature):
                 f'`use_cope` got queries of width {qkv[0].shape[-1]}, its positions have {self.host.dim_key}: '
                 f'it does not go with `polar_pos_emb`, which doubles them'
             )
-        call.ctx(self).queries = qkv[0]  # `meet` may change them
+        call.ctx(self).queries = qkv[0]  # `pre_kernel` may change them
         return qkv
 
     def masked_scores(self, sim: Tensor, call: Any) -> Tensor:
@@ -162,7 +162,7 @@ class GivenCoPE(AttentionFeature):
             host.cope = self.cope
 
     def pre_attention(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
-        call.ctx(self).queries = qkv[0]  # `meet` may change them
+        call.ctx(self).queries = qkv[0]  # `pre_kernel` may change them
         return qkv
 
     def masked_scores(self, sim: Tensor, call: Any) -> Tensor:

@@ -23,6 +23,7 @@ from x_transformers.core.token_subset import check_kind_for_subset, check_no_sub
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.layouts import checked_order, repeat_layers
 from x_transformers.features.norms import Identity
+from x_transformers.features.positions import no_positions
 from x_transformers.features.residuals import LayerDropout, ResidualScale
 from x_transformers.flags import ConfigError, Features, format_value, is_int, is_number
 from x_transformers.training.optim import get_weights, largest_logits, muon_parameters, qk_clip_, stack_qk_clip_
@@ -479,6 +480,13 @@ class ReadsTokens:
             raise ValueError(
                 'logits were asked for, but the model has no head: it was built with `return_only_embed=True`'
             )
+
+    def describe(self) -> dict[str, str]:
+        model: Any = self
+        none = self.pos_emb in (None, no_positions)
+        places = 'no absolute positions' if none else type(self.pos_emb).__name__
+        head = 'embeddings' if model.to_logits is None else f'logits, {type(model.to_logits).__name__}'
+        return {'embed': f'ids (b n) -> (b n {model.emb_dim}), {places}', 'readout': f'(b n {model.dim}) -> {head}'}
 
 
 def no_ids(prefix: Tensor | None) -> Tensor:

@@ -415,7 +415,7 @@ class PostEmbNorm(ModelFeature):
         self.norm = kind(width, eps=self.post_emb_norm_eps) if self.post_emb_norm else Identity()
 
     def active_stages(self) -> tuple[str, ...]:
-        return ('lengthen',) if self.late else ('embedded',)
+        return ('prepend_prefix',) if self.late else ('embedded',)
 
     def embedded(self, x: Tensor, call: Any) -> Tensor:
         return self.host.post_emb_norm(x)

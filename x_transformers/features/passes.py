@@ -1,7 +1,7 @@
 """Models that run their stack several times: recycling, and looped models with an exit gate.
 
-A feature here overrides the `passes` stage: it gets a function that runs the stack once, the hidden states, and the
-call.
+A feature here overrides the `execute_stack` stage: it gets a function that runs the stack once, the hidden states, and
+the call.
 """
 
 from __future__ import annotations

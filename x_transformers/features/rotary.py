@@ -427,7 +427,7 @@ class RotaryPositions(StackFeature):
         """Turn layers by these: the first is that of the module."""
         self.sets = sets
         if self.rereads:
-            self.states = {**type(self).remembers, 'stage': PerToken()}
+            self.states = {**type(self).states, 'stage': PerToken()}
 
     @property
     def follows_length(self) -> bool:

@@ -324,7 +324,7 @@ class KVResiduals(StackFeature):
             return inputs
         hidden = call.shared['c'].get('context_mask')
         stream = call.whole or call
-        residual = stream.only_new(each[at], name) if layer.kind == 'a' else zero_masked(each[at], hidden)
+        residual = stream.select_new(each[at], name) if layer.kind == 'a' else zero_masked(each[at], hidden)
         if layer.kind == 'c' and call.cache is not None:  # the keys of the context are in the cache
             residual = residual[:, :0]
         return {**inputs, 'kv_input_residual': residual}

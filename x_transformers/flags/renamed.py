@@ -34,7 +34,7 @@ IN_REFUSES: dict[str, Callable[[Any], tuple[str, dict[str, Any]]]] = {
 AS_VALUES: dict[str, tuple[str, Any]] = {
     'begins_anew': ('counts_from', 'segment'),
     'bounded': ('counts_from', 'segment'),
-    'falls_back': ('fuses', None),
+    'falls_back': ('runs_fused', None),
     'from_first': ('counts_from', 'call'),
     'needs_no_depth': ('keeps_blocks', None),
     'reads_positions': ('gives_positions', None),
@@ -43,11 +43,9 @@ AS_VALUES: dict[str, tuple[str, Any]] = {
 RENAMED: dict[str, str] = {
     'serves': 'enabled_by',
     'yields_to': 'overridden_by',
-    'idle_beside': 'ignored_with',
     'options': 'requires_flag',
     'only_trains': 'training_only',
     'fuses': 'runs_fused',
-    'falls_back': 'allows_eager',
     'keys_may_leave': 'allows_eviction',
     'limits_sight': 'limits_window',
     'is_band': 'is_window',
@@ -56,7 +54,6 @@ RENAMED: dict[str, str] = {
     'keeps_plain_keys': 'keeps_unrotated_keys',
     'takes': 'call_inputs',
     'cuts': 'tp_shards',
-    'uncut': 'tp_unsupported',
     'input_cuts': 'tp_input_shards',
     'remembers': 'states',
 }
@@ -82,7 +79,7 @@ def translate_declarations(cls: Any) -> None:
             spelled.append(f'`{name}`, which is now `{new} = {value!r}`')
     if others := own.get('idle_beside'):
         cls.requires_flag = {**cls.requires_flag, **{name: f'not {other}' for name, other in others.items()}}
-        spelled.append("`idle_beside`, which is now `options = {flag: 'not other'}`")
+        spelled.append("`idle_beside`, which is now `requires_flag = {flag: 'not other'}`")
     if by := own.get('looks_ahead_by'):
         cls.refuses = {**cls.refuses, 'causal': (cls.refuses.get('causal', ''), by)}
     for name in old:

@@ -55,7 +55,7 @@ FEATURES = {
     LayerPositionsInModel, PatternsInModel, UntiedPositionsInModel, readouts.HeadTransform, readouts.LogitsScale,
     readouts.LogitsSoftclamp,
 }  # fmt: skip
-CHOSEN_AT_CONSTRUCTION = {'activation', 'widen', 'layout', 'norm', 'residual', 'readout'}
+CHOSEN_AT_CONSTRUCTION = {'activation', 'up_proj', 'layout', 'norm', 'residual', 'readout'}
 # The inputs that a stack gives to its attention layers in a step.
 INPUTS = {'rotary_pos_emb': True, 'rel_pos': True}
 

@@ -83,7 +83,10 @@ def fits(call: Call, features: Features) -> bool:
 def has_form(feature: type[Feature]) -> bool:
     """Whether a feature says for all of its stages of scores what it does there."""
     stages = set(EAGER_STAGES) & set(feature.runs_at())
-    one, late = stages & {'scores', 'logits'}, stages & {'rows', 'normaliser', 'normalising', 'weights', 'mix'}
+    one, late = (
+        stages & {'scores', 'logits'},
+        stages & {'masked_scores', 'normalizer', 'wrap_normalizer', 'weights', 'mixed_weights'},
+    )
     said = len(one) < 2 and stages == one | late
     for form, steps in (('score_mod', one), ('rescale', late)):
         said = said and (not steps or is_overridden_together(feature, form, *steps))

@@ -31,7 +31,7 @@ from x_transformers.parallel.styles import (
 from x_transformers.parallel.views import WHOLE, Lane
 from x_transformers.x_transformers import Attention, AttentionLayers, FeedForward, TransformerWrapper
 
-UNKNOWN = 'nobody has said how it is cut: a feature, or a module, declares `cuts`'
+UNKNOWN = 'nobody has said how it is cut: a feature, or a module, declares `tp_shards`'
 NOT_ALONE = 'nobody has said that it looks at each token alone'
 BRANCHES = (Attention, FeedForward)
 # modules of torch that do the same with a number whichever others there are, and with a token
@@ -144,7 +144,7 @@ def unknown(feature: Feature, level: str, sequence: bool) -> str:
 def is_known(module: nn.Module) -> bool:
     """Return True if the class of a module belongs to the library, or declares how it is sharded."""
     kind = type(module)
-    return kind.__module__.partition('.')[0] == PACKAGE or 'tp_shards' in vars(kind)
+    return kind.__module__.partition('.')[0] == PACKAGE or bool({'tp_shards', 'cuts'} & vars(kind).keys())
 
 
 def refuse_unknown(modules: Iterable[nn.Module], known: tuple[type[nn.Module], ...], reason: str) -> None:
