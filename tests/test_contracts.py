@@ -1,13 +1,14 @@
 """What stages of a user's own features must give: a refusal names the feature and the stage."""
 
 import re
+from typing import ClassVar
 
 import pytest
 import torch
 
-from x_transformers import Decoder, FeedForward, TransformerWrapper
+from x_transformers import Attention, Decoder, FeedForward, TransformerWrapper, flags
 from x_transformers.features import ATTENTION, AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
-from x_transformers.flags import Check, flag
+from x_transformers.flags import Check, Running, flag
 from x_transformers.flags.renamed import OLD_DECLARATIONS, RENAMED
 
 
@@ -206,6 +207,32 @@ def test_declarations_of_earlier_releases_in_setup(logged):
     for name, words in (('joins_tokens', 'call `self.refuse`'), ('waits', 'a property `always`')):
         with pytest.raises(TypeError, match=f'Mine has a property `{name}`, which is now .*{words}'):
             type('Mine', (Forgets,), {name: property(lambda self: 'reason')})
+
+
+def test_attributes_of_earlier_releases(logged):
+    """Calls, handles of states and features are read by the names that they had; what never was is missing."""
+    from x_transformers.flags import shown
+    from x_transformers.kernels.merging import merged
+
+    assert shown is flags.format_value and merged.__name__ == 'merge_outputs'
+    found = {}
+
+    class Reads(AttentionFeature):
+        reads = flag(False, 'reads the call')
+        states: ClassVar = {'sums': Running()}
+
+        def layer_output(self, out, call):
+            found.update(rows=call.rows, real=call.real, own=call.own(self), sight=call.sight)
+            found['state'] = call.state('sums')
+            with pytest.raises(AttributeError, match='no attribute'):
+                _ = call.never
+            return out
+
+    layer = Attention(dim=16, heads=2, features=[Reads], reads=True)
+    layer(torch.randn(2, 5, 16), mask=torch.tensor([[True] * 5, [True] * 3 + [False] * 2]))
+    assert found['rows'] == 5 and found['real'].sum() == 8 and found['sight'] is None
+    assert layer.features.at is layer.features.by_stage
+    assert any('`rows` of a Call is now `q_len`' in line for line in logged)
 
 
 def test_names_of_earlier_releases(logged, monkeypatch):

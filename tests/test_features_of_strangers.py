@@ -26,8 +26,8 @@ class KnnMemory(AttentionFeature):
     paper = 'arXiv:2203.08913'
     knn = flag(None, 'how many keys of the store a query attends to', size, example=2)
     knn_after = flag(4, 'tokens that are this old are in the store', size)
-    requires_flag: ClassVar = {'knn_after': 'knn'}
-    states: ClassVar = {'store': PerToken()}
+    options: ClassVar = {'knn_after': 'knn'}
+    remembers: ClassVar = {'store': PerToken()}
     joins_tokens = 'its store reaches over documents'
     not_across = 'a context is no past'
 
@@ -35,18 +35,18 @@ class KnnMemory(AttentionFeature):
         self.gate = nn.Parameter(torch.zeros(host.shape.heads, 1, 1))
         self.times = nn.Parameter(torch.tensor(10.0))
 
-    def qkv_heads(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def heads(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = qkv
         rows = torch.cat((F.normalize(k, dim=-1), v), dim=-1).detach()
-        own = call.ctx(self)
+        own = call.own(self)
         own.q, own.store = self.times * F.normalize(q, dim=-1), call.state('store').append(rows)
         return qkv
 
-    def head_outputs(self, near: Tensor, call: Any) -> Tensor:
-        q, store = call.ctx(self).q, call.ctx(self).store
+    def attended(self, near: Tensor, call: Any) -> Tensor:
+        q, store = call.own(self).q, call.own(self).store
         k, v = store.repeat(1, q.shape[1] // store.shape[1], 1, 1).tensor_split((q.shape[-1],), dim=-1)
         old = (call.q_at.unsqueeze(-1) - call.k_at.unsqueeze(-2) >= self.knn_after).unsqueeze(-3)
-        old = old if call.key_mask is None else old & call.key_mask[:, None, None]
+        old = old if call.real is None else old & call.real[:, None, None]
         best, index = (q @ k.mT).masked_fill(~old, -torch.inf).topk(min(self.knn, k.shape[2]), dim=-1)
         found = best.isfinite()
         weights = best.masked_fill(~found, -1e30).softmax(dim=-1) * found
@@ -63,7 +63,7 @@ class Grid(AttentionFeature):
     grid_reach = flag(None, 'k, how many tokens wide and high', size, example=3)
     grid_width = flag(4, 'tokens of a line', size)
     grid_height = flag(4, 'lines', size)
-    requires_flag: ClassVar = {'grid_width': 'grid_reach', 'grid_height': 'grid_reach'}
+    options: ClassVar = {'grid_width': 'grid_reach', 'grid_height': 'grid_reach'}
     not_across = 'a context has another grid'
 
     def mask(self, call: Any) -> Tensor:

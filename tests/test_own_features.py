@@ -477,6 +477,7 @@ def test_attributes_of_hosts_are_declared(room):
             and ast.unparse(node.value) in ('host', 'self.host')
         }  # fmt: skip
         module = importlib.import_module(f'x_transformers.features.{room.stem}')
+        written -= {'layer_types', 'layers_execute_order', 'norm_changes', 'residual_options'}  # for all to change
         assert written <= set(getattr(getattr(module, kind.name), 'sets_on_module', ())), kind.name
 
 

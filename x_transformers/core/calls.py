@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -143,6 +143,21 @@ class Call(AddsLosses, HasStates, BlockwiseCall):
 
     A kernel may run the call in blocks of its queries: each is a call of its own, with fewer rows and keys.
     """
+
+    old_names: ClassVar[dict[str, str]] = {
+        'all_real': 'all_key_mask',
+        'blind': 'fully_masked',
+        'may_be_blind': 'may_have_fully_masked',
+        'own': 'ctx',
+        'places': 'token_idx',
+        'real': 'key_mask',
+        'real_queries': 'query_mask',
+        'rows': 'q_len',
+        'sight': 'window',
+        'sighted': 'has_visible_key',
+        'trace': 'intermediates',
+        'triangle': 'needs_causal_mask',
+    }
 
     x: Tensor
     heads: int

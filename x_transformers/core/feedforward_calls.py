@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -20,6 +20,11 @@ from x_transformers.flags import Remembered
 class FeedForwardCall(AddsLosses, HasStates):
     """One pass through a feedforward: its input (... d), inputs of its features, and what the stack says of it: `stack`
     is its call, which keeps the states, and the step of this layer."""
+
+    old_names: ClassVar[dict[str, str]] = {
+        'own': 'ctx',
+        'real': 'zero_padding',
+    }
 
     x: Tensor
     inputs: dict[str, Any]

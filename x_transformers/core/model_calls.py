@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -78,6 +78,24 @@ class ModelCall(AddsLosses, HasStates):
     `StackCall`, `maps_apart` that nobody reads the attention maps, `hides` that a mask or padding on the left hides
     tokens, `returns_readout` that the caller wants a `Readout` in place of logits.
     """
+
+    old_names: ClassVar[dict[str, str]] = {
+        'before_padding': 'move_before_padding',
+        'behind_padding': 'move_after_padding',
+        'front': 'prefix_parts',
+        'given': 'input_len',
+        'leading': 'num_prefix_tokens',
+        'new': 'new_len',
+        'on': 'features',
+        'only_new': 'select_new',
+        'own': 'ctx',
+        'put_in_front': 'prepend_tokens',
+        'shown': 'token_mask',
+        'take_off': 'remove_prefix',
+        'tokens_mask': 'make_token_mask',
+        'trace': 'intermediates',
+        'with_front': 'prepend_positions',
+    }
 
     intermediates: LayerIntermediates
     inputs: dict[str, Any]

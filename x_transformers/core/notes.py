@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils._pytree import tree_leaves, tree_map
 
+from x_transformers.flags.renamed import HasOldNames
+
 
 def copy_container(value: Any) -> Any:
     """A list or table that may grow by itself; anything else as it is."""
@@ -59,7 +61,7 @@ class FeatureContext:
 
 
 @dataclass(kw_only=True)
-class HasContexts:
+class HasContexts(HasOldNames):
     """What the call of every level offers to features for their notes, by the class of the feature."""
 
     contexts: dict[type, FeatureContext] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -79,6 +79,25 @@ class StackCall(AddsLosses, HasStates, TokenSubset, ChecksOnce):
     `keeps` says what the trace holds: 'all' that layers leave behind, 'past' for what the cache needs, or None for
     nothing.
     """
+
+    old_names: ClassVar[dict[str, str]] = {
+        'adopt': 'merge_from',
+        'among': 'subset_call',
+        'beside': 'side_inputs',
+        'given': 'input_len',
+        'held': 'cache_len',
+        'new': 'new_len',
+        'only': 'subset_idx',
+        'only_new': 'select_new',
+        'own': 'ctx',
+        'put': 'scatter',
+        'real': 'token_mask',
+        'seen': 'past_len',
+        'some': 'gather',
+        'start': 'left_pad',
+        'trace': 'intermediates',
+        'with_beside': 'replace_side_inputs',
+    }
 
     intermediates: LayerIntermediates
     inputs: dict[str, Any]

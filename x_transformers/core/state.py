@@ -23,6 +23,7 @@ from x_transformers.core.buffers import Buffer, CachedState, Derived
 from x_transformers.core.files import is_count
 from x_transformers.flags.checks import Maybe
 from x_transformers.flags.declared import Noted, OfContext, PerToken, Remembered, Ring, Running
+from x_transformers.flags.renamed import HasOldNames
 from x_transformers.flags.resolved import did_you_mean
 
 
@@ -231,8 +232,14 @@ def get_state(content: dict[str, Any]) -> CachedState:
 # what a feature is handed
 
 
-class Handle:
+class Handle(HasOldNames):
     """One state in one call: what the past left, and what the next call finds."""
+
+    old_names: ClassVar[dict[str, str]] = {
+        'known': 'checked_past',
+        'put': 'store',
+        'rows': 'vectors',
+    }
 
     __slots__ = ('call', 'declared', 'key', 'past')
 

@@ -446,6 +446,7 @@ class ReadsTokens:
     """Checks of the ids that a model is called with, and of the logits that are requested."""
 
     features: Features
+    pos_emb: Any
     num_tokens: int
     to_logits: Any
     token_emb: Any

@@ -63,6 +63,7 @@ from x_transformers.flags.declared import (
     Running,
     flag,
 )
+from x_transformers.flags.renamed import old_functions
 from x_transformers.flags.resolved import (
     advice,
     catalogue_for,
@@ -141,3 +142,19 @@ __all__ = [
     'warn_of_idle',
     'warn_once',
 ]
+
+# Names of earlier versions, which features of users may import for one minor version.
+__getattr__ = old_functions(
+    __name__,
+    {
+        'a_mapping': 'mapping',
+        'accepted': 'accepted_keywords',
+        'an_instance': 'instance_of',
+        'flags_of': 'get_flags',
+        'of_keys': 'mapping_with_keys',
+        'shown': 'format_value',
+        'signature_of': 'get_signature',
+        'switch_of': 'get_switch',
+        'unbound': 'unbind_method',
+    },
+)

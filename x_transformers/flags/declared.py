@@ -29,7 +29,13 @@ from x_transformers.flags.contracts import (
     run_transform,
     takes_arguments,
 )
-from x_transformers.flags.renamed import OLD_DECLARATIONS, RENAMED, translate_declarations, translate_of_instance
+from x_transformers.flags.renamed import (
+    OLD_DECLARATIONS,
+    RENAMED,
+    HasOldNames,
+    translate_declarations,
+    translate_of_instance,
+)
 
 PACKAGE = __name__.partition('.')[0]
 REQUIRED = inspect.Parameter.empty
@@ -409,13 +415,22 @@ def _bind_stage(feature: Feature, stage: str, kind: str) -> Callable[..., Any]:
     return functools.partial(run_transform if kind == 'ring' else run_override, feature, stage)
 
 
-class Features:
+class Features(HasOldNames):
     """The features of one module that are switched on.
 
     Each stage of their level is an attribute: what runs there in a call, bound when the features are arranged. A ring
     is a tuple of transforms in running order, so that `for transform in features.heads` runs it, and a term a tuple of
     functions; both are empty where no feature acts. A choice is one function, or None.
     """
+
+    old_names: ClassVar[dict[str, str]] = {
+        'acting': 'active_for',
+        'at': 'by_stage',
+        'chain': 'apply',
+        'only': 'filter',
+        'pick': 'select',
+        'unwind': 'apply_reversed',
+    }
 
     stage_names: ClassVar[frozenset[str]] = frozenset()  # of all levels
     operators: Any = None  # those of the layer, and which of them may run beside these features, once it has run

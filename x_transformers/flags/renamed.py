@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from x_transformers.flags.checks import Input, warn_once
 
@@ -146,3 +147,30 @@ def translate_of_instance(feature: Any, name: str, value: Any) -> None:
     spelling, reasons = IN_REFUSES[name](value)
     warn_once(f'{type(feature).__name__} sets `{name}`, which is now {spelling}: call `self.refuse` in `setup`')
     feature.refuse(reasons)
+
+
+class HasOldNames:
+    """Base of classes whose attributes had other names in earlier versions, which can be read for one minor version."""
+
+    old_names: ClassVar[Mapping[str, str]] = {}
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            new = type(self).old_names.get(name)
+            if new is None:
+                raise AttributeError(f'{type(self).__name__!r} object has no attribute {name!r}')
+            warn_once(f'`{name}` of a {type(self).__name__} is now `{new}`')
+            return getattr(self, new)
+
+
+def old_functions(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return a `__getattr__` for a module, by which its functions have the names of earlier versions too."""
+
+    def find(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f'module {module!r} has no attribute {name!r}')
+        warn_once(f'`{module}.{name}` is now `{names[name]}`')
+        return getattr(sys.modules[module], names[name])
+
+    return find

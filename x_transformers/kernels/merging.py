@@ -1,5 +1,9 @@
 """`merge_outputs`, which kernels of users put disjoint keys together by."""
 
 from x_transformers.core.merging import merge_outputs
+from x_transformers.flags.renamed import old_functions
 
 __all__ = ['merge_outputs']
+
+# The name of earlier versions, which kernels of users may import for one minor version.
+__getattr__ = old_functions(__name__, {'merged': 'merge_outputs'})
