@@ -619,18 +619,19 @@ def test_measured_effects_are_told(capsys, monkeypatch):
     assert heads == ['tiny, modern baseline', 'huge, modern baseline']
     assert [line[0] for line in lines if '±' in line] == ['*', ' ', '*', ' ']
 
-    told = [line.strip() for line in stack(attn_qk_norm=True, attn_kv_heads=2).explain().splitlines()]
+    monkeypatch.setattr(explain, 'WIDTH', 1000)  # A line for each.
+    told = [line.strip() for line in stack(attn_qk_norm=True, attn_kv_heads=2).explain(measured=True).splitlines()]
     told = [line for line in told if line.startswith('measured')]
     qk_norm = f'attn_qk_norm [{QKNorm.paper}]: {QK_NORM}, 1.05 x memory (modern baseline, tiny, 5 seeds)'
     assert sorted(told) == [f'measured     {text}' for text in (f'attn_kv_heads 2: {MEASURED[1]}', qk_norm)]
-    assert 'measured' not in stack(attn_qk_norm=False, attn_kv_heads=1).explain()
+    assert 'measured' not in stack(attn_qk_norm=False, attn_kv_heads=1).explain(measured=True)
 
     # a variant of several keywords is told where all of them hold, and of several classes nowhere
     with_others = [replace(MEASURED[0], others=others) for others in ({'kv_heads': 2}, {'qk_norm_scale': 10}, None)]
     monkeypatch.setattr(explain, 'table', lambda: with_others)
-    assert stack(attn_qk_norm=True).explain().count('measured') == 1
-    assert stack(attn_qk_norm=True, attn_kv_heads=2).explain().count('measured') == 2
-    assert stack(attn_qk_norm=True, attn_qk_norm_scale=8).explain().count('measured') == 0
+    assert stack(attn_qk_norm=True).explain(measured=True).count('measured') == 1
+    assert stack(attn_qk_norm=True, attn_kv_heads=2).explain(measured=True).count('measured') == 2
+    assert stack(attn_qk_norm=True, attn_qk_norm_scale=8).explain(measured=True).count('measured') == 0
 
 
 def test_what_is_measured_exists():
@@ -667,7 +668,8 @@ def test_command_refuses_unknown_flags(capsys):
 # explanations
 
 
-def test_explain_follows_the_running_order():
+def test_explain_follows_the_running_order(monkeypatch):
+    monkeypatch.setattr(explain, 'WIDTH', 1000)  # A stage begins each line.
     flags = dict(attn_softclamp_logits=True, attn_pre_talking_heads=True, attn_head_scale=True, attn_qk_norm=True)
     text = model(stack(**flags, macaron=True), num_memory_tokens=2).explain()
     order = ['MemoryTokens', 'Macaron', 'QKNorm', 'PreTalkingHeads', 'SoftclampLogits', 'HeadScale']
@@ -678,6 +680,26 @@ def test_explain_follows_the_running_order():
     assert stages == ['qkv_heads', 'qkv_heads', 'scores', 'logits', 'head_outputs', 'layer_output']
     assert 'softclamp_logits=True' in text and 'num_memory_tokens=2' in text
     assert text.startswith('TransformerWrapper num_tokens=7') and 'attn_layers: Decoder dim=16' in text
+
+
+def test_explain_fits_on_a_screen():
+    """Equal layers are one entry; inputs of the call and measured effects are listed only when they are asked for."""
+    flags = dict(attn_kv_heads=1, rotary_pos_emb=True, use_rmsnorm=True, ff_swish=True, ff_glu=True, ff_no_bias=True)
+    net = model(Decoder(dim=16, depth=12, heads=2, attn_flash=True, **flags))
+
+    def shown(**options):
+        lines = net.explain(**options).splitlines()
+        assert max(map(len, lines)) <= 100
+        return lines, [word for line in lines for word in line.split()[:1] if word in ('inputs', 'measured')]
+
+    lines, extra = shown()
+    assert len(lines) <= 40 and not extra
+    assert sum('(12 equal modules)' in line for line in lines) == 2
+    lines, extra = shown(inputs=True)
+    assert {*extra} == {'inputs'} and any('prepend_embeds' in line for line in lines)
+    lines, extra = shown(measured=True)
+    assert {*extra} == {'measured'} and any('bits per byte' in line for line in lines)
+    assert {*shown(inputs=True, measured=True)[1]} == {'inputs', 'measured'}
 
 
 def test_explain_says_what_is_there_by_default():
@@ -816,7 +838,7 @@ def test_own_feature_on_a_stack(name, tmp_path):
     for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         assert torch.equal(other(ids), out)
     # explained, cached, and named in JSON
-    assert 'Damped (damped=True): Values fade with a learned rate per head' in net.explain()
+    assert 'Damped (damped=True): Values fade with a learned rate per head' in ' '.join(net.explain().split())
     _, trace = net(ids[:, :3], return_intermediates=True)
     assert net.can_cache_kv
     assert_close(net(ids, cache=trace), out[:, 3:])

@@ -187,7 +187,7 @@ class ContinuousTransformerWrapper(Wrapper):
         mems              memories of the previous segment, (b, m, d) per self-attention layer
         cache             intermediates or cache of an earlier call. x has all vectors, or with
                           `input_not_include_cache` the new ones
-        **kwargs          inputs of the stack and of features: `context`, `condition`, ...; `explain()` lists them
+        **kwargs          inputs of the stack and of features, such as `context`; `explain(inputs=True)` lists them
         returns  b n d    with `return_embeddings` hidden states, before the output projection
         """
         x = match_precision(check_vectors(x, 'x', 'b', 'n', self.width_in), self)

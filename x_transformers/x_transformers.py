@@ -276,7 +276,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         cache                                   intermediates of an earlier call; x has the new tokens
         return_intermediates                    return (output, `Intermediates`)
         stack_call                              the call of the stack around, which has checked all inputs
-        **inputs                                inputs of features; `explain()` lists them
+        **inputs                                inputs of features; `explain(inputs=True)` lists them
         returns         b n d
         """
         features = self.features.active_for(inputs)
@@ -745,7 +745,7 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
                                                    `input_not_include_cache` the new ones
         return_hiddens                             return (output, `LayerIntermediates`); with 'past' only what the
                                                    cache needs is in it
-        **inputs                                   inputs of features; `explain()` lists them
+        **inputs                                   inputs of features; `explain(inputs=True)` lists them
         returns              b n d
         raises                                     ValueError or TypeError for inputs of another shape or kind
         """
@@ -1125,7 +1125,7 @@ class TransformerWrapper(ReadsTokens, Wrapper):
         cache                    intermediates or cache of an earlier call. x has all tokens, or with
                                  `input_not_include_cache` the new ones; the outputs are those of the new tokens
         **kwargs                 inputs of the stack and of features: `context`, `context_mask`, `attn_mask`, `pos`,
-                                 `prepend_embeds`, ...; `explain()` lists them
+                                 `prepend_embeds`, ...; `explain(inputs=True)` lists them
         excise_prepend_embeds    exclude `prepend_embeds` from the output
         logits_to_keep           compute only the logits of the last tokens
         token_emb_kwargs, to_logits_kwargs   passed to a custom token embedding and output head

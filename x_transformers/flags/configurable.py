@@ -294,7 +294,7 @@ class Configurable(nn.Module):
         return importlib.import_module(PRETRAINED).save(self, path, format=format, **options)
 
     def describe(self) -> dict[str, str]:
-        """The module's own steps, for `explain`: a stage, or a name of its own, and what happens there."""
+        """Return the steps of the module itself for `explain`: a stage or another name, and a text."""
         return {}
 
     def _replicate_for_data_parallel(self) -> Configurable:
@@ -361,9 +361,17 @@ class Configurable(nn.Module):
         importlib.import_module(RESIZING).resize(self, num_tokens)
         return self
 
-    def explain(self) -> str:
-        """Return a text that lists what runs in this model, stage by stage, with the inputs it takes."""
-        return '\n'.join(explain_module(self))
+    def explain(self, *, inputs: bool = False, measured: bool = False) -> str:
+        """List what runs in this model, stage by stage; equal layers are one entry.
+
+        Args:
+            inputs: Also list the inputs of `forward` that each module and its features take.
+            measured: Also list the effects of the flags on loss, time and memory in our benchmarks.
+
+        Returns:
+            A text, one line for each stage and feature, wrapped at 100 characters.
+        """
+        return explain_module(self, inputs, measured)
 
 
 def muon_parameters_inside(*modules: nn.Module, queries_and_keys: bool = False) -> list[nn.Parameter]:

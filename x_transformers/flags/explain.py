@@ -1,9 +1,10 @@
-"""Text of `model.explain()`: what runs in a built model, and what its flags were measured to change."""
+"""Text of `model.explain()`: the steps of a built model, the inputs it takes, and the measured effects of its flags."""
 
 from __future__ import annotations
 
 import inspect
 import json
+import textwrap
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -17,21 +18,68 @@ from x_transformers.flags.config import is_configured, is_same_class
 from x_transformers.flags.declared import Feature, Features
 from x_transformers.flags.resolved import get_flags
 
+# Width of a line of `model.explain()`; longer ones are continued below their text.
+WIDTH = 100
 
-def explain_module(module: Any, name: str = '') -> Iterator[str]:
-    """Lines that say what runs in `module`, in order: its own steps and its features, then the modules inside."""
-    yield f'{name + ": " if name else ""}{type(module).__name__} {_headline(module)}'.rstrip()
-    yield from (f'  {stage:<12} {text}' for stage, text in steps(module))
-    found: dict[tuple[str, ...], list[str]] = {}
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the text, before it is wrapped: a stage with its description, or the headline of a module."""
+
+    depth: int  # of its module in the tree of modules
+    stage: str  # '' for a headline
+    text: str
+
+    def wrap(self) -> str:
+        """Return the line with its indent, continued below its text where it is wider than `WIDTH`."""
+        head = '  ' * self.depth + (f'{self.stage:<12} ' if self.stage else '')
+        below = ' ' * (len(head) if self.stage else len(head) + 4)
+        return textwrap.fill(
+            self.text,
+            WIDTH,
+            initial_indent=head,
+            subsequent_indent=below,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+
+def explain_module(module: Any, inputs: bool = False, measured: bool = False) -> str:
+    """Return the text of `module.explain()`: its own steps and features in running order, then the modules inside.
+
+    Args:
+        module: A module that is built from flags.
+        inputs: Also list the inputs of the forward call that its features take.
+        measured: Also list the effects that its flags had in benchmarks.
+    """
+    return '\n'.join(line.wrap() for line in _collect_lines(module, inputs, measured))
+
+
+def _collect_lines(module: Any, inputs: bool, measured: bool) -> Iterator[Line]:
+    """Yield the lines of a module and of those inside; equal modules are one entry."""
+    yield Line(0, '', f'{type(module).__name__} {_headline(module)}'.rstrip())
+    yield from (Line(1, stage, text) for stage, text in steps(module))
+    if inputs and (names := ', '.join(_input_names(module))):
+        yield Line(1, 'inputs', names)
+    if measured:
+        yield from (Line(1, 'measured', text) for text in effects(module))
+    found: dict[tuple[Line, ...], list[str]] = {}
     for path, child in _inner_modules(module):
-        found.setdefault(tuple(explain_module(child)), []).append(path)
-    for (first, *rest), paths in found.items():
-        yield f'  {", ".join(paths)}: {first}'
-        yield from (f'  {line}' for line in rest)
+        found.setdefault(tuple(_collect_lines(child, inputs, measured)), []).append(path)
+    for (headline, *rest), paths in found.items():
+        yield Line(1, '', f'{_join_paths(paths)}: {headline.text}')
+        yield from (Line(line.depth + 1, line.stage, line.text) for line in rest)
+
+
+def _join_paths(paths: list[str]) -> str:
+    """Return the paths of equal modules, only the first two and the last of many."""
+    if len(paths) <= 4:
+        return ', '.join(paths)
+    return f'{paths[0]}, {paths[1]}, ..., {paths[-1]} ({len(paths)} equal modules)'
 
 
 def _inner_modules(module: nn.Module, path: str = '') -> Iterator[tuple[str, Any]]:
-    """The modules with flags that stand in `module`, the outermost ones, by path."""
+    """Yield the outermost modules with flags inside `module`, with their paths."""
     for name, child in module.named_children():
         here = f'{path}.{name}' if path else name
         if is_configured(child) and hasattr(child, '_given'):  # a part of a module was given none
@@ -41,7 +89,7 @@ def _inner_modules(module: nn.Module, path: str = '') -> Iterator[tuple[str, Any
 
 
 def steps(module: Any) -> Iterator[tuple[str, str]]:
-    """What a module does itself (its `outline`) and what its features add, by stage, in running order."""
+    """Yield each stage of a module with its text, in running order: its own steps, and those of its features."""
     features = getattr(module, 'features', None)
     at = features.by_stage if isinstance(features, Features) else {}
     outline = dict(module.describe())
@@ -56,14 +104,16 @@ def steps(module: Any) -> Iterator[tuple[str, str]]:
     off = [name for cls in type(module).catalogue for name, f in cls.flags.items() if name in off and f.default]
     if off:
         yield 'off', ', '.join(f'{name}=False' for name in off)
-    inputs = dict.fromkeys(i for f in getattr(features, 'active', ()) for i in f.call_inputs)
-    if inputs:
-        yield 'inputs', ', '.join(inputs)
-    yield from (('measured', text) for text in effects(module))
+
+
+def _input_names(module: Any) -> dict[str, None]:
+    """Return the inputs that the features of a module take, each once, in their order."""
+    active = getattr(getattr(module, 'features', None), 'active', ())
+    return dict.fromkeys(name for feature in active for name in feature.call_inputs)
 
 
 def effects(module: Any) -> Iterator[str]:
-    """What the flags of a module, as they were given, were measured to change."""
+    """Yield the measured effects of the flags that a module was given."""
     hosts, given = {cls.__name__ for cls in type(module).__mro__}, module._given
     known = {**type(module).arguments(), **get_flags(type(module).catalogue)}
     papers = {name: cls.paper for cls in type(module).catalogue for name in cls.flags if cls.paper}
@@ -80,7 +130,7 @@ def effects(module: Any) -> Iterator[str]:
 
 
 def settings(feature: Feature) -> list[str]:
-    """The flags of a feature that differ from their defaults."""
+    """Return the flags of a feature that differ from their defaults, as `name=value`."""
     own = feature.__dict__
     return [f'{n}={format_value(own[n])}' for n, f in feature.flags.items() if not is_same_class(own[n], f.default)]
 
