@@ -713,7 +713,7 @@ def test_help_lists_every_stage(kind):
         (AttentionFeature, {'qkv_heads': lambda self, q, k, v, call: (q, k, v)},
          r'`qkv_heads\(self, q, k, v, call\)`, which its stage calls as \(\(q, k, v\), call\) -> \(q, k, v\)'),
         (AttentionFeature, {'masked_scores': lambda self, sim, call, *, scale: sim},
-        r'`rows\(self, sim, call, \*, scale\)`'),
+        r'`masked_scores\(self, sim, call, \*, scale\)`'),
         (AttentionFeature, {'layer_output': staticmethod(lambda out: out)}, r'`layer_output\(out\)`, which'),
         (FeedForwardFeature, {'run': lambda self, x: x}, r'`run\(self, x\)`, .* calls as \(x, call\) -> out'),
         (StackFeature, {'norm': lambda self, dim: dim}, r'`norm\(self, dim\)`, .* calls as \(\) -> Module'),

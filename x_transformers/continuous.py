@@ -200,7 +200,7 @@ class ContinuousTransformerWrapper(Wrapper):
             x, mask = self.through_stem(x, mask, cache, kwargs)
         request = OutputRequest(return_intermediates, return_mems, return_attn, detach_mems)
         call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
-        x = call.embed_whole(self, x, lambda x: self._embed(x, call))
+        x = call.embed_tokens(self, x, lambda x: self._embed(x, call))
         call.maps_apart = request.mems_alone
         x = call.features.apply('pool', self.run_stack(x, call, mask, mems, request.keeps, kwargs), call)
         out = x if return_embeddings else self._read_output(x)

@@ -1957,9 +1957,9 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_to_logits: nn.Module | None
     """Custom output head. Default: None."""
     enc_max_mem_len: int
-    """Number of hidden states that are returned as memories (Transformer-XL). Default: 0."""
+    """Number of hidden states returned as memories (Transformer-XL). Default: 0."""
     enc_shift_mem_down: int
-    """Number of layers by which memories are shifted down: layer i gets the memories of layer i + n. Default: 0."""
+    """Number n of layers: layer i gets the memories of layer i + n. Default: 0."""
     enc_attn_z_loss_weight: float
     """Weight of the z-loss of the attention logits. Default: 0.0001."""
     enc_input_not_include_cache: bool
@@ -3051,9 +3051,9 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_to_logits: nn.Module | None
     """Custom output head. Default: None."""
     dec_max_mem_len: int
-    """Number of hidden states that are returned as memories (Transformer-XL). Default: 0."""
+    """Number of hidden states returned as memories (Transformer-XL). Default: 0."""
     dec_shift_mem_down: int
-    """Number of layers by which memories are shifted down: layer i gets the memories of layer i + n. Default: 0."""
+    """Number n of layers: layer i gets the memories of layer i + n. Default: 0."""
     dec_attn_z_loss_weight: float
     """Weight of the z-loss of the attention logits. Default: 0.0001."""
     dec_input_not_include_cache: bool

@@ -187,7 +187,7 @@ class MultiInputTransformerWrapper(Wrapper):
         if return_embeddings and return_logits_and_embeddings:
             raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
         call = open_model(self, next(iter(x.values())), mask, cache, input_not_include_cache, kwargs)
-        h = call.embed_whole(self, dict(x), lambda given: self._embed(given, call))
+        h = call.embed_tokens(self, dict(x), lambda given: self._embed(given, call))
         mems = self.shifted(mems)
         call.maps_apart = request.mems_alone
         h = call.features.apply('pool', self.run_stack(h, call, mask, mems, request.keeps, kwargs), call)

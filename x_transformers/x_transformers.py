@@ -109,6 +109,7 @@ from x_transformers.features.derived import (
     DerivedLinears,
     ReadsTokens,
     RunsSubset,
+    count_kv_heads,
     keep_none,
     sort_members,
 )
@@ -209,11 +210,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         **flags: kw.Unpack[kw.AttentionKeywords],
     ) -> None:
         super().__init__()
-        if one_kv_head and kv_heads is not None:
-            raise ConfigError('`one_kv_head` and `kv_heads` both set the number of key heads, set only one')
-        kv_heads = 1 if one_kv_head else kv_heads or heads
-        if heads % kv_heads:
-            raise ConfigError(f'`kv_heads` got {kv_heads}, it must divide the number of heads, {heads}')
+        kv_heads = count_kv_heads(heads, kv_heads, one_kv_head)
         self.shape = Shape(heads, kv_heads, dim_head, value_dim_head or dim_head, dim_out or dim)
         self.dim, self.dim_kv_in = dim, dim_context or dim
         self.heads, self.kv_heads, self.causal, self.flash = heads, kv_heads, bool(causal), flash
@@ -285,10 +282,9 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
             chosen = views if features.select_inputs is None else features.select_inputs(x)
             views, token_idx = split_views(chosen, x, features, inputs.get('at'))
         call = self.open_call(views, token_idx, context, mask, causal, cache, inputs, stack_call)
-        call.keeps = parts_kept(return_intermediates)
         views = views if context is None else (views[0], context, context)
         attn_mask = None if attn_mask is None else self.own_mask(attn_mask)
-        call.unmasked = mask is context_mask is attn_mask is None
+        call.keeps, call.unmasked = parts_kept(return_intermediates), mask is context_mask is attn_mask is None
         if not call.unmasked and not inputs.get('clean'):
             views = call.zero_hidden_inputs(views, mask if context_mask is context is None else context_mask, attn_mask)
         for transform in features.qkv_inputs:
@@ -616,8 +612,7 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
         active = self.features = self._compose(features, own)
         self.lay_out(cross_attend, only_cross, depth)
         active.setup()
-        if depth is None:
-            self.depth = len(self.layers_execute_order)
+        self.depth = len(self.layers_execute_order) if depth is None else self.depth
         self.num_attn_layers, self.num_cross_attn_layers, self.num_ff_layers = map(self.layer_types.count, 'acf')
         if self.rel_pos_kwargs and getattr(self, 'rel_pos', None) is None:
             warn_once('`rel_pos_kwargs` has no effect unless a position bias is set')
@@ -631,18 +626,7 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
             *_, self.final_norm = active.apply('norms', (None, None, self.new_norm()), 'end', len(self.layers))
         self.keep_derived()
         sort_members(self, MEMBERS_OF_STACK)
-        attention = [module for module in self.modules() if isinstance(module, Attention)]
-        recalls = all(KINDS[kind].recalls for kind in self.layer_types)
-        self.remembers = collect_states(active, self.layer_types, self)
-        cached = not any(f.reason('cache') for f in active.active) and all(a.can_cache_kv for a in attention)
-        self.can_cache_kv = recalls and cached
-        self.can_cache_kv_in_training = self.can_cache_kv and not any(
-            f.reason('cache in training') for f in active.active
-        )
-        self.input_names = input_names(self)
-        self.made_by = sorted(
-            {*active.list_switched(), *(n for layer in attention for n in layer.features.list_switched('attn_'))}
-        )
+        self.keep_abilities([module for module in self.modules() if isinstance(module, Attention)])
 
     # whether each call has a mask of pairs of tokens
     masks_pairs = False
@@ -1039,12 +1023,8 @@ class TransformerWrapper(ReadsTokens, Wrapper):
         return_only_embed: Annotated[bool, 'return embeddings, without an output head', boolean] = False,
         token_emb: Annotated[nn.Module | None, 'custom token embedding', instance_of(nn.Module) | none] = None,
         to_logits: Annotated[nn.Module | None, 'custom output head', instance_of(nn.Module) | none] = None,
-        max_mem_len: Annotated[
-            int, 'number of hidden states that are returned as memories (Transformer-XL)', count
-        ] = 0,
-        shift_mem_down: Annotated[
-            int, 'number of layers by which memories are shifted down: layer i gets the memories of layer i + n', count
-        ] = 0,
+        max_mem_len: Annotated[int, 'number of hidden states returned as memories (Transformer-XL)', count] = 0,
+        shift_mem_down: Annotated[int, 'number n of layers: layer i gets the memories of layer i + n', count] = 0,
         attn_z_loss_weight: Annotated[float, 'weight of the z-loss of the attention logits', number] = 1e-4,
         input_not_include_cache: Annotated[bool, 'calls with a cache pass only the new tokens', boolean] = False,
         features: Sequence[type[Feature]] | None = None,
@@ -1056,14 +1036,15 @@ class TransformerWrapper(ReadsTokens, Wrapper):
         self.l2norm_embed, self.logits_dim, self.return_only_embed = bool(l2norm_embed), logits_dim, return_only_embed
         self.logits_bias, self.post_emb_norm_at = bool(logits_bias), post_emb_norm_at
         self.max_mem_len, self.shift_mem_down, self.attn_z_loss_weight = max_mem_len, shift_mem_down, attn_z_loss_weight
-        self.input_not_include_cache = input_not_include_cache
-        self.attn_layers = attn_layers
+        self.input_not_include_cache, self.attn_layers = input_not_include_cache, attn_layers
         self.token_emb = build_token_embedding(self, token_emb)
         self.check_no_stack_flags(flags)
         self.features = self._compose(features, flags).setup()
         keep_none(self, OF_MODEL)
-        self.emb_dropout = nn.Dropout(emb_dropout)
-        self.project_emb = get_projection(self, project_emb, bool(project_emb_bias))
+        self.emb_dropout, self.project_emb = (
+            nn.Dropout(emb_dropout),
+            get_projection(self, project_emb, project_emb_bias),
+        )
         self.to_logits: Any = build_head(self, to_logits)
         sort_members(self, MEMBERS_OF_MODEL)
         if type(self).init_ is not TransformerWrapper.init_:
@@ -1157,9 +1138,8 @@ class TransformerWrapper(ReadsTokens, Wrapper):
             raise ValueError('`return_readout` does not go with `return_logit_entropies`: there are no logits')
         call.ids, call.returns_readout = x if others else None, return_readout
         options = {} if others else token_emb_kwargs or {}
-        x = call.embed_whole(self, embeds, functools.partial(self._embed, call=call, token_emb_kwargs=options))
-        mems = None if mems is None else self.shifted(mems)
-        call.maps_apart = request.mems_alone
+        x = call.embed_tokens(self, embeds, functools.partial(self._embed, call=call, token_emb_kwargs=options))
+        call.maps_apart, mems = request.mems_alone, None if mems is None else self.shifted(mems)
         x = self.run_stack(x, call, mask, mems, request.keeps, kwargs)
         front = None if call.continues else call.inputs.get('prepend_embeds')
         prefix = 0 if front is None else front.shape[1]
@@ -1175,9 +1155,8 @@ class TransformerWrapper(ReadsTokens, Wrapper):
             logits = self.read_later(kept, call, to_logits_kwargs or {})
         call.intermediates.logits = None if return_readout else logits
         out = (logits, hidden) if return_logits_and_embeddings else hidden if only_embed else logits
-        if request.keeps or call.features.model_output:
-            return self.returned(out, request, call, mems, logits, hidden)
-        return out
+        plain = not (request.keeps or call.features.model_output)
+        return out if plain else self.returned(out, request, call, mems, logits, hidden)
 
     def read_later(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
         """Return the logits, or with `return_readout` a `Readout` that computes them or their loss."""

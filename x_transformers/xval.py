@@ -193,7 +193,7 @@ class XValTransformerWrapper(Wrapper):
         x_num = check_numbers(x_num, 'x_num', x)
         request = OutputRequest(return_intermediates, return_mems, return_attn, detach_mems)
         call: Any = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
-        h = call.embed_whole(self, (x, x_num), lambda given: self.embed_all(*given, call=call))
+        h = call.embed_tokens(self, (x, x_num), lambda given: self.embed_all(*given, call=call))
         call.maps_apart = request.mems_alone
         h = self.run_stack(h, call, mask, mems, request.keeps, kwargs)
         h = call.features.apply('pool', h, call)

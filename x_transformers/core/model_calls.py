@@ -202,7 +202,7 @@ class ModelCall(AddsLosses, HasStates):
         """The same call with other values."""
         return ModelCall(**{**{name: getattr(self, name) for name in OF_CALLS}, **values})
 
-    def embed_whole(self, model: Model, tokens: Any, embed: Callable[[Any], Tensor]) -> Tensor:
+    def embed_tokens(self, model: Model, tokens: Any, embed: Callable[[Any], Tensor]) -> Tensor:
         """Embed the new ones of the `tokens`, (b, n, ...) or a dict of these."""
         return embed(tokens) if self.input_len == self.new_len else self.embed_new(model, tokens, embed)
 

@@ -15,8 +15,16 @@ from einops.layers.torch import Rearrange
 from torch import Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
-from x_transformers.core.branches import is_attention
-from x_transformers.core.checks import boolean_mask, check_ids, check_tensor, check_weight, first_tensor, input_width
+from x_transformers.core.branches import KINDS, collect_states, is_attention
+from x_transformers.core.checks import (
+    boolean_mask,
+    check_ids,
+    check_tensor,
+    check_weight,
+    first_tensor,
+    input_names,
+    input_width,
+)
 from x_transformers.core.intermediates import Intermediates
 from x_transformers.core.rows import to_4d
 from x_transformers.core.token_subset import check_kind_for_subset, check_no_subset
@@ -149,6 +157,18 @@ class DerivedAttributes:
                 each: Any = [None] * len(self.layer_types)
                 setattr(self, name, nn.ModuleList(each))
 
+    def keep_abilities(self, attention: Sequence[Any]) -> None:
+        """Set what layers and features together allow: caches, inputs and states; and the flags they were made with."""
+        features, stack = self.features, self
+        self.remembers = collect_states(features, self.layer_types, stack)
+        refused = any(f.reason('cache') for f in features.active) or not all(layer.can_cache_kv for layer in attention)
+        self.can_cache_kv = all(KINDS[kind].recalls for kind in self.layer_types) and not refused
+        refused = any(f.reason('cache in training') for f in features.active)
+        self.can_cache_kv_in_training = self.can_cache_kv and not refused
+        self.input_names = input_names(stack)
+        of_attention = (name for layer in attention for name in layer.features.list_switched('attn_'))
+        self.made_by = sorted({*features.list_switched(), *of_attention})
+
     def is_any_set(self, names: Sequence[str]) -> bool:
         return any(getattr(self, name, False) for name in names)
 
@@ -264,6 +284,16 @@ class MadeWhenRead:
 def half(x: Tensor) -> float:
     """Stand in for a learned mix of value residuals: it is one half."""
     return 0.5
+
+
+def count_kv_heads(heads: int, kv_heads: int | None, one_kv_head: bool) -> int:
+    """Return the number of key heads that the flags of a layer ask for."""
+    if one_kv_head and kv_heads is not None:
+        raise ConfigError('`one_kv_head` and `kv_heads` both set the number of key heads, set only one')
+    kv_heads = 1 if one_kv_head else kv_heads or heads
+    if heads % kv_heads:
+        raise ConfigError(f'`kv_heads` got {kv_heads}, it must divide the number of heads, {heads}')
+    return kv_heads
 
 
 class DerivedHeads:
