@@ -207,7 +207,7 @@ def test_more_that_an_operator_does_not_handle():
         (dict(bare=True, nearby=2), '`bare` and `nearby` both choose the attend, set only one'),
         (
             dict(bare=True, attn_sparse_topk=2),
-            '`bare` does not go with `attn_sparse_topk`: it takes the place of normaliser, at `attend`',
+            '`bare` does not go with `attn_sparse_topk`: it takes the place of normalizer, at `attend`',
         ),
         (
             dict(nearby=2, attn_talking_heads=True),

@@ -272,7 +272,7 @@ def test_values_of_an_earlier_layer():
 
 
 REFUSED = {
-    'selective': (dict(selective=True), '`selective` does not go with queries that `views` puts elsewhere'),
+    'selective': (dict(selective=True), '`selective` does not go with queries that `select_inputs` puts elsewhere'),
     'over the sequence': (
         dict(orthog_projected_values_over_sequence=True, orthog_projected_values=True),
         '`orthog_projected',
@@ -319,9 +319,9 @@ MISTAKES = {
     'half places': (lambda x: (x, x, x, torch.arange(7.0)), 'places of torch.float32'),
     'places beyond': (
         lambda x: (x, x, x, torch.arange(7) + 1),
-        '`views` got places from 1 to 7, they must be from 0 to 6',
+        '`select_inputs` got places from 1 to 7, they must be from 0 to 6',
     ),
-    'no tensor': (lambda x: (x, x, x, list(range(7))), '`views` got .*it must be a tensor'),
+    'no tensor': (lambda x: (x, x, x, list(range(7))), '`select_inputs` got .*it must be a tensor'),
 }
 
 

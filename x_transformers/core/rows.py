@@ -553,4 +553,4 @@ class BlockwiseCall(CallFields):
     def check_no_token_idx(self, name: str, reason: str) -> None:
         """For a feature that knows its queries only in the order of the keys."""
         if self.token_idx is not None:
-            raise ValueError(f'`{name}` does not go with queries that `views` puts elsewhere: {reason}')
+            raise ValueError(f'`{name}` does not go with queries that `select_inputs` puts elsewhere: {reason}')

@@ -177,7 +177,7 @@ def list_call_needs(call: Any, feature: Any) -> Iterator[tuple[str, str]]:
     if call.context is not None:
         yield 'context', '`context`: its keys are those of its queries'
     if call.token_idx is not None:
-        yield 'elsewhere', 'queries that `views` puts elsewhere'
+        yield 'elsewhere', 'queries that `select_inputs` puts elsewhere'
     if call.dropout:
         yield 'dropout', '`dropout`: it forms no attention weights'
     if call.inputs.get('keep_maps') and feature.maps is None:

@@ -264,10 +264,10 @@ class LinearAttention(AttentionFeature):
         if self.gated and not call.causal:
             return f'`causal=False`: `kernel_update={self.kernel_update!r}` reads the keys in their order'
         if call.causal and (call.token_idx is not None or call.context is not None):
-            where = 'a context' if call.token_idx is None else 'queries that `views` puts elsewhere'
+            where = 'a context' if call.token_idx is None else 'queries that `select_inputs` puts elsewhere'
             return f'{where}: where it is causal, its keys are those of its queries'
         if call.token_idx is not None and call.inputs.get('document_ids') is not None:
-            return 'queries that `views` puts elsewhere: its documents are those of its queries'
+            return 'queries that `select_inputs` puts elsewhere: its documents are those of its queries'
         return super().unsupported(call)
 
     def update_cache(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
