@@ -170,6 +170,21 @@ def hidden_keys(x: Tensor, mask_prob: float) -> Tensor:
     return torch.ones_like(x, dtype=torch.bool).scatter(1, hidden, False)
 
 
+def check_z_loss(net: nn.Module, z_loss_weight: float) -> None:
+    """Raise if a z-loss is asked of a model whose outputs are log-probabilities."""
+    if z_loss_weight and getattr(net, 'output_is_log_prob', False):
+        raise ConfigError('`z_loss_weight` must be 0 with `mixture_of_softmax`: its output is normalised already')
+
+
+def check_loss_inputs(kwargs: dict[str, Any], return_outputs: bool) -> None:
+    """Raise if a keyword for the model cannot be combined with the loss."""
+    filling = {name for name in FILLS_INTERMEDIATES if kwargs.get(name)}
+    if filling and not return_outputs:
+        raise ValueError(f'`{min(filling)}` needs `return_outputs=True`: what it gives comes with the intermediates')
+    allowed = {*filling, 'document_ids'}
+    refuse_own({name: v for name, v in kwargs.items() if name not in allowed}, 'the loss', SET_BY_LOSS)
+
+
 # the wrapper
 
 
@@ -237,8 +252,7 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
         self.next_embed_loss_weight = next_embed_loss_weight
         self.looped_loss_threshold_exit, self.looped_loss_slope = looped_loss_threshold_exit, looped_loss_slope
         self.looped_exit_loss_weight = looped_exit_loss_weight
-        if z_loss_weight and getattr(net, 'output_is_log_prob', False):
-            raise ConfigError('`z_loss_weight` must be 0 with `mixture_of_softmax`: its output is normalised already')
+        check_z_loss(net, z_loss_weight)
         self.label_smoothing, self.z_loss_weight = label_smoothing, z_loss_weight
         given = intermediate_layer_loss, future_target_weights, last_position_only
         self.auxiliary = AuxiliaryLosses(net, *given) if any(given) else None
@@ -283,11 +297,7 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
         raises                  ValueError or TypeError for inputs of another shape or kind
         """
         x = check_ids(x, 'x', 2)
-        beside = {name for name in FILLS_INTERMEDIATES if kwargs.get(name)}
-        known = {*beside, 'document_ids'}
-        if beside and not return_outputs:
-            raise ValueError(f'`{min(beside)}` needs `return_outputs=True`: what it gives comes with the intermediates')
-        refuse_own({name: v for name, v in kwargs.items() if name not in known}, 'the loss', SET_BY_LOSS)
+        check_loss_inputs(kwargs, return_outputs)
         targets = self.targets_of(x, labels)
         if prefix_attn_len is not None:
             targets = self.suffix_of(x, targets, lens, prefix_attn_len, kwargs)
@@ -302,13 +312,7 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
         kwargs.update({name: True for name, ask in asked.items() if ask})
         kwargs.update({} if return_outputs else read_logits_later(self.net))
         with AuxLosses() as aux, maps_apart(not (return_outputs or self.add_attn_z_loss)):
-            out = self.net(ids, return_intermediates=wanted, **kwargs)
-        intermediates: Any = None
-        if wanted:
-            out, intermediates = out
-        predicted: Any = None
-        if predicts:
-            out, predicted = out
+            out, predicted, intermediates = self._run_net(ids, predicts, wanted, kwargs)
 
         heads = out if isinstance(out, tuple) else (out,)
         lead = heads[0].shape[1] - ids.shape[1]
@@ -338,6 +342,13 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
             return loss
         logits = tuple(head[:, lead:-1] for head in heads)
         return loss, (logits if isinstance(out, tuple) else logits[0], intermediates)
+
+    def _run_net(self, ids: Tensor, predicts: bool, wanted: bool, kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
+        """Return the logits, the predicted next embeddings and the intermediates; None for those not asked for."""
+        out = self.net(ids, return_intermediates=wanted, **kwargs)
+        out, intermediates = out if wanted else (out, None)
+        out, predicted = out if predicts else (out, None)
+        return out, predicted, intermediates
 
     def targets_of(self, x: Tensor, labels: Tensor | None) -> Tensor:
         if labels is None:

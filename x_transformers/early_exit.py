@@ -144,6 +144,38 @@ def balance_targets(losses: Tensor, positive: Tensor, real: Tensor) -> Tensor:
     return torch.stack(means).sum() / torch.stack(there).sum().clamp(min=1)
 
 
+# what the wrapper is built of
+
+
+def normalize_block_weights(weights: str | Sequence[float], blocks: int) -> list[float]:
+    """Return the loss weights of the blocks, with a sum of 1, from their values or their name."""
+    named = {'uniform': [1.0] * blocks, 'linear': [float(n) for n in range(1, blocks + 1)]}
+    values = named[weights] if isinstance(weights, str) else weights
+    if len(values) != blocks:
+        raise ConfigError(f'`layer_loss_weights` got {len(values)} numbers, there are {blocks} blocks')
+    return [weight / sum(values) for weight in values]
+
+
+def build_heads(net: Any, count: int) -> nn.ModuleList:
+    """Build output heads for the hidden states of `net`, one for each block before the last."""
+    return nn.ModuleList(linear_head(net.dim, net.logits_dim or net.num_tokens, False) for _ in range(count))
+
+
+def build_zero_linear(dim: int, dim_out: int, bias: float = 0.0) -> nn.Linear:
+    """Build a linear layer that returns `bias` for every input at first."""
+    linear = nn.Linear(dim, dim_out)
+    nn.init.zeros_(linear.weight)
+    nn.init.constant_(linear.bias, bias)
+    return linear
+
+
+def build_classifier(kind: str, stack: Any, blocks: int) -> nn.Linear:
+    """Build the classifier of exits, which gives every block the same probability at first."""
+    if kind == 'geometric':
+        return build_zero_linear(stack.dim, blocks - 1, -math.log(blocks - 1))
+    return build_zero_linear(stack.dim_context if kind == 'sequence' else stack.dim, blocks)
+
+
 # the wrapper
 
 
@@ -218,8 +250,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         super().__init__(net, ignore_index, pad_value)
         self.blocks = blocks = self.checked_blocks(net, exit_heads)
         stack = known_stack(net.attn_layers)
-        if not isinstance(layer_loss_weights, str) and len(layer_loss_weights) != blocks:
-            raise ConfigError(f'`layer_loss_weights` got {len(layer_loss_weights)} numbers, there are {blocks} blocks')
+        self.layer_weights = normalize_block_weights(layer_loss_weights, blocks)
         if exit_classifier == 'sequence' and not stack.cross_attend:
             raise ConfigError("`exit_classifier='sequence'` needs `cross_attend` of the stack: it reads the context")
         if mixed_samples != 1 and exit_train != 'mixed':
@@ -228,26 +259,11 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         self.kind, self.confidence, self.oracle_of = exit_classifier, exit_confidence, exit_oracle
         self.exit_penalty, self.exit_rbf_sigma = exit_penalty, exit_rbf_sigma
         self.exit_loss_weight, self.exit_detach = exit_loss_weight, bool(exit_detach)
-        named = {'uniform': [1.0] * blocks, 'linear': [float(n) for n in range(1, blocks + 1)]}
-        weights = named[layer_loss_weights] if isinstance(layer_loss_weights, str) else layer_loss_weights
-        self.layer_weights = [weight / sum(weights) for weight in weights]
-        if exit_heads == 'per_layer':
-            model: Any = net
-            classes = model.logits_dim or model.num_tokens
-            self.exit_heads = nn.ModuleList(linear_head(model.dim, classes, False) for _ in range(blocks - 1))
-        else:
-            self.exit_heads = None
+        self.exit_heads = build_heads(net, blocks - 1) if exit_heads == 'per_layer' else None
         self.exit_classifier: Any = None
         if exit_classifier is not None:
-            width = stack.dim_context if exit_classifier == 'sequence' else stack.dim
-            self.exit_classifier = nn.Linear(width, blocks - (exit_classifier == 'geometric'))
-            nn.init.zeros_(self.exit_classifier.weight)
-            nn.init.constant_(self.exit_classifier.bias, -math.log(blocks - 1) if exit_classifier == 'geometric' else 0)
-        self.exit_confidence = None
-        if exit_confidence == 'classifier':
-            self.exit_confidence = nn.Linear(stack.dim, 1)
-            nn.init.zeros_(self.exit_confidence.weight)
-            nn.init.zeros_(self.exit_confidence.bias)
+            self.exit_classifier = build_classifier(exit_classifier, stack, blocks)
+        self.exit_confidence = build_zero_linear(stack.dim, 1) if exit_confidence == 'classifier' else None
 
     @classmethod
     def settled(cls) -> dict[str, Any]:

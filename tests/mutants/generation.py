@@ -145,9 +145,9 @@ BUGS = {
         ('lengths of several axes are flat', 'return lens.reshape(prompts.shape[:-1]), None', 'return lens + 1, None', 'test_generate.py -kmask'),
     ]),
     'generation/speculative.py': ('test_speculative.py', [
-        ('guesses move clusters', 'uncached = counts_tokens(wrapper.net) and', 'uncached = False and', 'test_speculative.py -kclusters'),
-        ('guesses shift what others count', 'if gets_whole_input(wrapper.net) and hasattr', 'if False and hasattr', 'test_clients.py -karound_a_model'),
-        ('tokens are guessed that depend on how many are read', "if uncached or getattr(wrapper.net, 'follows_length', False):", 'if uncached:', 'test_rotary_scaling.py'),
+        ('guesses move clusters', 'uncached = counts_tokens(net) and', 'uncached = False and', 'test_speculative.py -kclusters'),
+        ('guesses shift what others count', 'if gets_whole_input(net) and hasattr', 'if False and hasattr', 'test_clients.py -karound_a_model'),
+        ('tokens are guessed that depend on how many are read', "if uncached or getattr(net, 'follows_length', False):", 'if uncached:', 'test_rotary_scaling.py'),
         ('guesses run over the end of what is known', 'token_mask = torch.where(start >= 0, (t - start).clamp(max=count), 0)', 'token_mask = torch.where(start >= 0, count, 0)'),
         ('a rejected token is drawn from the whole', 'rest = (own - q[rows, accepted]).clamp(min=0)', 'rest = own'),
         ('a row that ended goes on', 'self.done = self.done | ended', 'self.done = self.done | (ended & False)'),

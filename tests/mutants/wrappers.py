@@ -216,7 +216,7 @@ BUGS = {
         ('weights of blocks are alike', "'linear': [float(n) for n in", "'linear': [1.0 for n in"),
         ('blocks are drawn without the last', 'torch.randint(1, self.blocks + 1, ids.shape', 'torch.randint(1, self.blocks, ids.shape'),
         ('the net learns from the classifier', 'states = [state.detach() for state in states]', 'pass'),
-        ('a geometric classifier stops at once', '-math.log(blocks - 1) if', 'math.log(blocks - 1) if'),
+        ('a geometric classifier stops at once', 'blocks - 1, -math.log(blocks - 1)', 'blocks - 1, math.log(blocks - 1)'),
         ('the last block is read by a head of another', 'if self.exit_heads is not None and block < self.blocks:', 'if self.exit_heads is not None and block < self.blocks - 1:'),
         ('a threshold falls from the prompt on', 'rule.start, rule.most = state.length - 1, seq_len', 'rule.start, rule.most = 0, seq_len'),
         ('any cache of a prompt will do', "if not same or ('exits' in inputs) != ('exits' in own):", 'if False:'),

@@ -391,6 +391,28 @@ class Speculation:
             self.ids, self.pads, self.start = self.ids[:, drop:], self.pads - drop, self.start - drop
 
 
+def limit_drafts(net: Any, inputs: dict[str, Any], batch_size: int, cache_kv: bool, num_draft_tokens: int) -> int:
+    """Return the number of tokens to draft: 0, with a warning, where drafts would change what the model computes."""
+    uncached = counts_tokens(net) and not getattr(net, 'can_cache_kv', True)
+    if uncached or getattr(net, 'follows_length', False):
+        warn_once(
+            'speculative decoding drafts no tokens: in this model, earlier tokens depend on the number of later ones'
+        )
+        num_draft_tokens = 0
+    if gets_whole_input(net) and hasattr(net, 'attn_layers') and batch_size > 1:
+        warn_once(
+            'speculative decoding drafts no tokens for batches of models with custom code, which may not ignore padding'
+        )
+        num_draft_tokens = 0
+    check_looped_exits(net, inputs, batch_size, cache_kv)
+    if inputs.get('looped_inference'):
+        warn_once(
+            'speculative decoding drafts no tokens with `looped_inference`, which decides at each token when to exit'
+        )
+        num_draft_tokens = 0
+    return num_draft_tokens
+
+
 def speculation(
     wrapper: Any,
     prompts: Any,
@@ -435,23 +457,7 @@ def speculation(
         modules += list(draft.modules())
         of_draft = inputs if draft_kwargs is None else draft_kwargs
         guesser = Draft(Rewinder(draft, {**of_draft, **(exits or {})}, **reading))
-    uncached = counts_tokens(wrapper.net) and not getattr(wrapper.net, 'can_cache_kv', True)
-    if uncached or getattr(wrapper.net, 'follows_length', False):
-        warn_once(
-            'speculative decoding drafts no tokens: in this model, earlier tokens depend on the number of later ones'
-        )
-        num_draft_tokens = 0
-    if gets_whole_input(wrapper.net) and hasattr(wrapper.net, 'attn_layers') and len(ids) > 1:
-        warn_once(
-            'speculative decoding drafts no tokens for batches of models with custom code, which may not ignore padding'
-        )
-        num_draft_tokens = 0
-    check_looped_exits(wrapper.net, inputs, len(ids), reading['cache_kv'])
-    if inputs.get('looped_inference'):
-        warn_once(
-            'speculative decoding drafts no tokens with `looped_inference`, which decides at each token when to exit'
-        )
-        num_draft_tokens = 0
+    num_draft_tokens = limit_drafts(wrapper.net, inputs, len(ids), reading['cache_kv'], num_draft_tokens)
     return Speculation(
         reader=Rewinder(wrapper.net, inputs, **reading),
         guesser=guesser,
