@@ -30,7 +30,7 @@ from x_transformers.flags import (
     none,
     size,
 )
-from x_transformers.next_latent_wrapper import not_negative, sigreg_loss
+from x_transformers.next_latent_wrapper import normalize_rollout_weights, not_negative, sigreg_loss
 from x_transformers.training.items import mean_of_items, scale_of_fewer, share_of_items
 from x_transformers.training.layer_losses import Targets
 from x_transformers.training.losses import each_head, mask_before_padding, readable, real_tokens, tell_padding
@@ -71,6 +71,20 @@ def perceptron(dim: int, dim_out: int) -> nn.Sequential:
         nn.LeakyReLU(),
         nn.Linear(wide, dim_out),
     )
+
+
+def check_probed_net(net: Any, dim: int, predicts: bool) -> None:
+    """Raise if the latents have another width, are not predicted, or are not all that the head of `net` reads."""
+    if dim != net.attn_layers.dim:
+        raise ConfigError(f'`dim` got {dim}, the latents of `net` have width {net.attn_layers.dim}')
+    if getattr(net, 'output_is_log_prob', False):
+        raise ConfigError('`mixture_of_softmax` is set: its mixture is not part of the head, which the probe needs')
+    if not predicts:
+        raise ConfigError(
+            '`predict_next_embed_with_action` and `predict_next_embed_no_action` are both off: nothing is foretold'
+        )
+    if getattr(net, 'dim_readout', None) is not None:
+        raise ConfigError('`head_transform` is set: it is not part of the head, which the probe needs')
 
 
 def check_hiddens_index(net: Any, index: int | None) -> None:
@@ -141,30 +155,19 @@ class LatentAutoregressive(Configurable):
     ) -> None:  # fmt: skip
         super().__init__()
         check_net(net)
-        if dim != net.attn_layers.dim:
-            raise ConfigError(f'`dim` got {dim}, the latents of `net` have width {net.attn_layers.dim}')
-        if getattr(net, 'output_is_log_prob', False):
-            raise ConfigError('`mixture_of_softmax` is set: its mixture is not part of the head, which the probe needs')
-        if not (predict_next_embed_with_action or predict_next_embed_no_action):
-            raise ConfigError(
-                '`predict_next_embed_with_action` and `predict_next_embed_no_action` are both off: nothing is foretold'
-            )
-        if getattr(net, 'dim_readout', None) is not None:
-            raise ConfigError('`head_transform` is set: it is not part of the head, which the probe needs')
+        with_action, alone = predict_next_embed_with_action, predict_next_embed_no_action
+        check_probed_net(net, dim, bool(with_action or alone))
         check_hiddens_index(net, predictor_input_hiddens_index)
-        weights = (1.0,) * num_rollouts if rollout_loss_weights is None else tuple(rollout_loss_weights)
-        if len(weights) != num_rollouts or sum(weights) <= 0:
-            words = f'{num_rollouts} numbers, not all of them 0'
-            raise ConfigError(f'`rollout_loss_weights` got {weights}, it must be {words}')
+        self.rollout_loss_weights = normalize_rollout_weights(
+            'rollout_loss_weights', rollout_loss_weights, num_rollouts
+        )
         probe = () if ce_probe_module is None else (ce_probe_module,)
         model: Any = net
         model.to_logits = nn.Sequential(*probe, *perceptron(dim, dim), model.to_logits)
         self.net, self.num_rollouts = net, num_rollouts
-        with_action, alone = predict_next_embed_with_action, predict_next_embed_no_action
         self.action_emb: Any = nn.Embedding(model.num_tokens, dim) if with_action else None
         self.to_next_embed_pred = perceptron(2 * dim, dim) if with_action else None
         self.to_next_embed_no_action_pred = perceptron(dim, dim) if alone else None
-        self.rollout_loss_weights = tuple(weight / sum(weights) for weight in weights)
         self.ignore_index, self.pad_value, self.frac_gradient = ignore_index, pad_value, frac_gradient
         self.sigreg_loss_weight, self.l2_loss_weight = sigreg_loss_weight, l2_loss_weight
         self.sigreg_loss_kwargs, self.detach_target = dict(sigreg_loss_kwargs), detach_target

@@ -167,6 +167,22 @@ def frozen_logits(net: Any, x: Tensor) -> tuple[Tensor, ...]:
     return logits if isinstance(logits, tuple) else (logits,)
 
 
+def normalize_rollout_weights(name: str, given: Sequence[float] | None, num_rollouts: int) -> tuple[float, ...]:
+    """Return the loss weights of the predicted steps, with a sum of 1: those given as `name`, or equal ones."""
+    weights = (1.0,) * num_rollouts if given is None else tuple(given)
+    if len(weights) != num_rollouts or sum(weights) <= 0:
+        raise ConfigError(f'`{name}` got {weights}, it must be {num_rollouts} numbers, not all of them 0')
+    return tuple(weight / sum(weights) for weight in weights)
+
+
+def check_kl_head(net: nn.Module) -> None:
+    """Raise if the logits of `net` are not those of its head alone, which the KL divergence needs."""
+    if getattr(net, 'output_is_log_prob', False):
+        raise ConfigError('`kl_loss_weight` must be 0 with `mixture_of_softmax`: its mixture is not part of the head')
+    if getattr(net, 'dim_readout', None) is not None:
+        raise ConfigError('`kl_loss_weight` must be 0 with `head_transform`: it is not part of the head')
+
+
 # the wrapper
 
 
@@ -228,15 +244,9 @@ class NextLatentWrapper(Configurable):
         width = known_stack(net.attn_layers).dim
         if dim != width:
             raise ConfigError(f'`dim` got {dim}, the hidden states of `net` have width {width}')
-        weights = (1.0,) * num_rollouts if rollout_weights is None else tuple(rollout_weights)
-        if len(weights) != num_rollouts or sum(weights) <= 0:
-            raise ConfigError(f'`rollout_weights` got {weights}, it must be {num_rollouts} numbers, not all of them 0')
-        if kl_loss_weight > 0 and getattr(net, 'output_is_log_prob', False):
-            raise ConfigError(
-                '`kl_loss_weight` must be 0 with `mixture_of_softmax`: its mixture is not part of the head'
-            )
-        if kl_loss_weight > 0 and getattr(net, 'dim_readout', None) is not None:
-            raise ConfigError('`kl_loss_weight` must be 0 with `head_transform`: it is not part of the head')
+        self.rollout_loss_weights = normalize_rollout_weights('rollout_weights', rollout_weights, num_rollouts)
+        if kl_loss_weight > 0:
+            check_kl_head(net)
         self.net, self.num_rollouts = net, num_rollouts
         self.token_emb: Any = net.token_emb
         self.dynamics_model = self.dynamics(
@@ -245,7 +255,6 @@ class NextLatentWrapper(Configurable):
         self.loss_fn = self.distance(loss_type)
         self.next_latent_loss_weight, self.kl_loss_weight = next_latent_loss_weight, kl_loss_weight
         self.ignore_index, self.pad_value = ignore_index, pad_value
-        self.rollout_loss_weights = tuple(weight / sum(weights) for weight in weights)
         self.sigreg_loss_weight, self.sigreg_loss_kwargs = sigreg_loss_weight, dict(sigreg_loss_kwargs or {})
         self.dynamic_rollout_loss_weight, self.dynamic_loss_decay = dynamic_rollout_loss_weight, dynamic_loss_decay
 
