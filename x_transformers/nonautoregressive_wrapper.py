@@ -170,17 +170,8 @@ class NonAutoregressiveWrapper(Configurable):
     ) -> None:
         super().__init__()
         check_masked_net(net)
-        model: Any = net
-        if mask_id >= model.num_tokens:
-            raise ConfigError(f'`mask_id` got {mask_id}, it must be less than `num_tokens`, {model.num_tokens}')
-        if model.num_tokens < 2:
-            raise ConfigError(
-                '`net` must have another token than `mask_id`, which is never an answer: it has one token'
-            )
-        if token_critic is not None and self_token_critic:
-            raise ConfigError('`token_critic` and `self_token_critic` both make the critic, set only one')
-        if token_critic is None and not self_token_critic and critic_loss_weight != 1.0:
-            warn_once('`critic_loss_weight` has no effect unless `token_critic` or `self_token_critic` is set')
+        check_mask_id(net, mask_id)
+        check_critic(token_critic, self_token_critic, critic_loss_weight)
         if not self_cond and self_cond_train_prob != 0.75:
             warn_once('`self_cond_train_prob` has no effect unless `self_cond` is set')
         self.net, self.mask_id, self.steps = net, mask_id, steps
@@ -191,16 +182,25 @@ class NonAutoregressiveWrapper(Configurable):
         self.can_mask_prev_unmasked = bool(can_mask_prev_unmasked)
         self.self_cond, self.self_cond_train_prob = bool(self_cond), self_cond_train_prob
         if self_cond:
-            self.null_embed = nn.Parameter(torch.randn(model.dim))
-            self.to_self_cond = nn.Linear(model.dim, model.emb_dim, bias=False)
+            self._add_self_conditioning(net)
         self.token_critic: Any = SelfCritic(net) if self_token_critic else token_critic
         self.critic_loss_weight = critic_loss_weight
         self.use_simple_mdlm_loss_weight = bool(use_simple_mdlm_loss_weight)
         self.cond_drop_prob, self.ceil_counts = cond_drop_prob, bool(ceil_counts)
-        if cond_drop_prob > 0 and not known_stack(net.attn_layers).cross_attend:
-            raise ConfigError('`cond_drop_prob` needs a net that reads a context: set `cross_attend`')
         if cond_drop_prob > 0:
-            self.null_text = nn.Parameter(torch.randn(1, known_stack(net.attn_layers).dim_context) * 0.02)
+            self._add_null_text(net)
+
+    def _add_self_conditioning(self, net: Any) -> None:
+        """Add the projection of the previous embeddings, and the vector that replaces them at the first step."""
+        self.null_embed = nn.Parameter(torch.randn(net.dim))
+        self.to_self_cond = nn.Linear(net.dim, net.emb_dim, bias=False)
+
+    def _add_null_text(self, net: Any) -> None:
+        """Add the vector that replaces a dropped context."""
+        stack = known_stack(net.attn_layers)
+        if not stack.cross_attend:
+            raise ConfigError('`cond_drop_prob` needs a net that reads a context: set `cross_attend`')
+        self.null_text = nn.Parameter(torch.randn(1, stack.dim_context) * 0.02)
 
     def resize_own_tokens(self, old: int, new: int) -> None:
         self.num_tokens = new
@@ -377,13 +377,7 @@ class NonAutoregressiveWrapper(Configurable):
         filter_thres, confidence_noise = as_number(filter_thres), as_number(confidence_noise)
         own = {name: kwargs.pop(name) for name in MASKED_OPTIONS if name in kwargs}
         choice = TokenSampler(**own, vocabulary=self.num_tokens) if own else None
-        require(batch_size is None or (is_int(batch_size) and batch_size >= 1), 'batch_size', batch_size, 'at least 1')
-        require(
-            check_in_range(start_temperature, 0.0), 'start_temperature', start_temperature, 'a number of at least 0'
-        )
-        kept = filter_thres is None or (check_in_range(filter_thres, 0.0, 1.0) and filter_thres < 1)
-        require(kept, 'filter_thres', filter_thres, 'at least 0 and less than 1, or None')
-        require(is_number(noise_level_scale), 'noise_level_scale', noise_level_scale, 'a number')
+        check_draws(batch_size, start_temperature, filter_thres, noise_level_scale)
         refuse_own(kwargs, 'generate', SET_BY_WRAPPER)
         require(order in ORDERS, 'order', order, f'one of {", ".join(map(repr, ORDERS))}')
         require(check_in_range(confidence_noise, 0.0), 'confidence_noise', confidence_noise, 'a number of at least 0')
@@ -396,11 +390,8 @@ class NonAutoregressiveWrapper(Configurable):
         with eval_modules(list(self.modules())):
             for step, to_hide in enumerate(counts, start=1):
                 left = (self.steps - step) / self.steps
-                logits, new = self.guess(seq, last, kwargs)
-                if against is not None:
-                    scale = 1 + (cond_scale - 1) * ((1 - left) if cond_scale_grows else 1.0)
-                    logits = guide_logits(logits, self.guess(seq, last, against)[0], scale)
-                last = new
+                scale = 1 + (cond_scale - 1) * ((1 - left) if cond_scale_grows else 1.0)
+                logits, last = self.guess_guided(seq, last, kwargs, against, scale)
                 logits = self.without_mask(logits)
                 if choice is not None:
                     logits = choice.process_logits(logits, GenerationHistory(seq, 0))
@@ -417,9 +408,7 @@ class NonAutoregressiveWrapper(Configurable):
                 else:
                     scores = self.doubts(logits, guessed, confidence_noise * left, generator)
                 may_change = wanted if self.can_mask_prev_unmasked else hidden
-                scores = scores.masked_fill(~may_change, -torch.finfo(scores.dtype).max)
-                rank = scores.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
-                hidden = rank < to_hide.unsqueeze(-1)
+                hidden = select_highest(scores, may_change, to_hide)
                 seq = seq.masked_fill(hidden, self.mask_id)
         failed.raise_first()
         return seq[0] if batch_size is None and given is None else seq
@@ -479,6 +468,15 @@ class NonAutoregressiveWrapper(Configurable):
             inputs['sum_embeds'] = self.to_self_cond(last)
         return self.net(seq, return_logits_and_embeddings=True, **inputs)
 
+    def guess_guided(
+        self, seq: Tensor, last: Tensor | None, kwargs: dict[str, Any], against: dict[str, Any] | None, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the logits of a step, guided away from those of `against`, and the unguided embeddings."""
+        logits, embeds = self.guess(seq, last, kwargs)
+        if against is not None:
+            logits = guide_logits(logits, self.guess(seq, last, against)[0], scale)
+        return logits, embeds
+
     def hidden_counts(self, n: Any) -> Any:
         """How many tokens of n, or of (b), are still hidden after each step; none after the last."""
         device = torch.device('cpu') if is_int(n) else n.device
@@ -494,6 +492,13 @@ class NonAutoregressiveWrapper(Configurable):
         counts = torch.minimum(counts.long().clamp(min=0), n)
         counts[-1] = 0
         return counts
+
+
+def select_highest(scores: Tensor, allowed: Tensor, count: Tensor) -> Tensor:
+    """Return True for the `count` (b) highest scores (b, n) of each sequence, `allowed` (b, n) entries first."""
+    scores = scores.masked_fill(~allowed, -torch.finfo(scores.dtype).max)
+    rank = scores.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+    return rank < count.unsqueeze(-1)
 
 
 def top_k(logits: Tensor, thres: float = 0.9) -> Tensor:
@@ -533,3 +538,28 @@ def check_masked_net(net: nn.Module) -> None:
             raise ValueError(f'`net` got {type(net).__name__}, which has no `{name}`: it must be as TransformerWrapper')
     check_every_place(net)
     check_sees_both_sides(net)
+
+
+def check_mask_id(net: Any, mask_id: int) -> None:
+    """Raise if `mask_id` is not a token of the model, or is its only one."""
+    if mask_id >= net.num_tokens:
+        raise ConfigError(f'`mask_id` got {mask_id}, it must be less than `num_tokens`, {net.num_tokens}')
+    if net.num_tokens < 2:
+        raise ConfigError('`net` must have another token than `mask_id`, which is never an answer: it has one token')
+
+
+def check_critic(token_critic: nn.Module | None, self_token_critic: bool, critic_loss_weight: float) -> None:
+    """Raise if there are two critics, and warn about the weight of a critic that is not set."""
+    if token_critic is not None and self_token_critic:
+        raise ConfigError('`token_critic` and `self_token_critic` both make the critic, set only one')
+    if token_critic is None and not self_token_critic and critic_loss_weight != 1.0:
+        warn_once('`critic_loss_weight` has no effect unless `token_critic` or `self_token_critic` is set')
+
+
+def check_draws(batch_size: Any, start_temperature: Any, filter_thres: Any, noise_level_scale: Any) -> None:
+    """Raise if an argument of `generate` that says how tokens are drawn is out of range."""
+    require(batch_size is None or (is_int(batch_size) and batch_size >= 1), 'batch_size', batch_size, 'at least 1')
+    require(check_in_range(start_temperature, 0.0), 'start_temperature', start_temperature, 'a number of at least 0')
+    kept = filter_thres is None or (check_in_range(filter_thres, 0.0, 1.0) and filter_thres < 1)
+    require(kept, 'filter_thres', filter_thres, 'at least 0 and less than 1, or None')
+    require(is_number(noise_level_scale), 'noise_level_scale', noise_level_scale, 'a number')

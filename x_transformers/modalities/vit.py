@@ -70,6 +70,24 @@ def scale_by(lengths: tuple[int, int], always: bool = False) -> str:
     return f'{lengths[0]} x {lengths[1]}' if always or lengths[0] != lengths[1] else str(lengths[0])
 
 
+def count_patches(image_size: Any, patch_size: Any, crop: bool) -> tuple[int, int]:
+    """Return the number of rows and columns of patches of an image; `crop` allows pixels that fill no patch."""
+    image, patch = sides(image_size), sides(patch_size)
+    grid = (image[0] // patch[0], image[1] // patch[1])
+    rest = image[0] % patch[0] or image[1] % patch[1]
+    if not all(grid) or (rest and not crop):
+        raise ConfigError(f'`patch_size` got {patch_size}, it must divide `image_size`, {image_size}')
+    return grid
+
+
+def build_norm(dim: int, normalizes: bool, bias: bool, eps: float | None) -> nn.Module:
+    """Build the layer norm of `post_emb_norm`, or an identity without it."""
+    if not normalizes and (bias or eps is not None):
+        warn_once('`post_emb_norm_bias` and `post_emb_norm_eps` have no effect unless `post_emb_norm` is set')
+    kind = BiasedLayerNorm if bias else LayerNorm
+    return kind(dim, eps=eps) if normalizes else nn.Identity()
+
+
 class ViTransformerWrapper(Configurable):
     """Vision Transformer (ViT): images to classes or embeddings.  (b, c, height, width) -> (b, classes)
 
@@ -121,11 +139,7 @@ class ViTransformerWrapper(Configurable):
         ] = None,
     ) -> None:
         super().__init__()
-        image, self.patch = sides(image_size), sides(patch_size)
-        self.grid = (image[0] // self.patch[0], image[1] // self.patch[1])
-        rest = image[0] % self.patch[0] or image[1] % self.patch[1]
-        if not all(self.grid) or (rest and not crop_to_patches):
-            raise ConfigError(f'`patch_size` got {patch_size}, it must divide `image_size`, {image_size}')
+        self.patch, self.grid = sides(patch_size), count_patches(image_size, patch_size, crop_to_patches)
         if begins_with_cls(known_stack(attn_layers)) and not prefix_tokens:
             raise ConfigError('`tupe_cls_first` needs `prefix_tokens`: patches alone have no class token')
         dim, dim_patch = known_stack(attn_layers).dim, channels * math.prod(self.patch)
@@ -139,16 +153,20 @@ class ViTransformerWrapper(Configurable):
         self.patch_to_embedding = nn.Sequential(norms[0], nn.Linear(dim_patch, dim, bias=bool(patch_bias)), norms[1])
         self.prefix_tokens = nn.Parameter(torch.randn(prefix_tokens, dim) * 0.02) if prefix_tokens else None
         self.mask_token: Any = nn.Parameter(torch.randn(dim) * 0.02) if mask_token else None
-        if not post_emb_norm and (post_emb_norm_bias or post_emb_norm_eps is not None):
-            warn_once('`post_emb_norm_bias` and `post_emb_norm_eps` have no effect unless `post_emb_norm` is set')
-        kind = BiasedLayerNorm if post_emb_norm_bias else LayerNorm
-        self.post_emb_norm = kind(dim, eps=post_emb_norm_eps) if post_emb_norm else nn.Identity()
+        self.post_emb_norm = build_norm(dim, post_emb_norm, post_emb_norm_bias, post_emb_norm_eps)
         self.dropout = nn.Dropout(emb_dropout)
         self.attn_layers = attn_layers
         self._check_pool(pool_kwargs, post_pool_norm)
-        self.attn_pool = TokenPool(known_stack(attn_layers), pool_kwargs or {}) if pool == 'attention' else None
-        self.post_pool_norm = known_stack(attn_layers).new_norm() if post_pool_norm else nn.Identity()
-        width: Any = dim * (2 if pool == 'first_mean' else 1)
+        self._add_pooling(pool_kwargs or {}, post_pool_norm, pooler, num_classes)
+
+    def _add_pooling(
+        self, pool_kwargs: dict, post_pool_norm: bool, pooler: dict | None, num_classes: int | None
+    ) -> None:
+        """Add the modules after the stack: pooling, the norm and the layer after it, and the output head."""
+        stack = known_stack(self.attn_layers)
+        self.attn_pool = TokenPool(stack, pool_kwargs) if self.pool == 'attention' else None
+        self.post_pool_norm = stack.new_norm() if post_pool_norm else nn.Identity()
+        width: Any = stack.dim * (2 if self.pool == 'first_mean' else 1)
         self.pooler: Any = nn.Identity() if pooler is None else PooledHead(width, pooler)
         width = width if pooler is None else self.pooler[0].out_features
         self.mlp_head = self._build_head(width, num_classes) if num_classes else nn.Identity()
