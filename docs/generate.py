@@ -1,11 +1,12 @@
-"""Write the pages that are made of the code: every flag by topic and the options of generation, `docs/flags/*.md`, and
-keywords of other libraries, `docs/from-other-libraries.md`.
+"""Write what is made of the code: every flag by topic and the options of generation, `docs/flags/*.md`, keywords of
+other libraries, `docs/from-other-libraries.md`, and the tables of packages and modules in `docs/contributing.md`.
 
-python docs/generate.py    # after a change to a flag or the table; a test compares the pages with both
+python docs/generate.py    # after a change to a flag, a docstring of a module, or a table; a test compares the pages
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Iterator
@@ -19,7 +20,17 @@ from x_transformers.generation.choice import ENDS, TokenSampler
 from x_transformers.nonautoregressive_wrapper import MASKED_OPTIONS
 from x_transformers.objectives.permutation import CHOOSING
 
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
 FOLDER = Path(__file__).parent / 'flags'
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / 'x_transformers'
+CONTRIBUTING = ROOT / 'docs' / 'contributing.md'
+# Packages whose modules the page lists: those of a forward pass and of generation.
+LISTED = ('core', 'kernels', 'patterns/engine', 'generation')
 OF_WORDS = Path(__file__).parent / 'from-other-libraries.md'
 HOSTS: dict[type[Configurable], str] = {
     Attention: 'attn_',
@@ -283,7 +294,73 @@ def page_of_words() -> str:
     return '\n'.join(lines).rstrip() + '\n'
 
 
+def purpose(file: Path) -> str:
+    """Return the first sentence of the docstring of a module, without the period."""
+    text = ast.get_docstring(ast.parse(file.read_text(encoding='utf-8'))) or ''
+    return re.split(r'\.(?:\s|$)', text.split('\n\n')[0].replace('\n', ' '))[0]
+
+
+def contract() -> tuple[list[list[str]], list[str]]:
+    """Return the layers of packages and modules in pyproject.toml, the highest first, and the exceptions."""
+    tools = tomllib.loads((ROOT / 'pyproject.toml').read_text(encoding='utf-8'))['tool']
+    (found,) = (one for one in tools['importlinter']['contracts'] if one['type'] == 'layers')
+    return [re.findall(r'\w+', layer) for layer in found['layers']], found['ignore_imports']
+
+
+def named(names: list[str]) -> str:
+    """Return names of packages and modules; a layer of many modules is named by its first and last one."""
+    found = [f'`{name}/`' if (PACKAGE / name).is_dir() else f'`{name}.py`' for name in names]
+    return ', '.join(found) if len(found) < 6 else f'{found[0]} ... {found[-1]}'
+
+
+def table_of_packages() -> str:
+    """Return the table of packages and top modules: their purposes, and what the contract lets them import."""
+    layers, exceptions = contract()
+    lines = ['| package or module | contains | may import |', '|---|---|---|']
+    for place, layer in enumerate(layers):
+        below = ', '.join(map(named, layers[place + 1 :]))
+        if len(layers) - place > 5:
+            below = f'{named(layers[place + 1])}, and all below'
+        if len(layer) >= 6:
+            lines.append(f'| {named(layer)} | models, wrappers, losses and tools that users import | {below} |')
+            continue
+        for name in layer:
+            file = PACKAGE / name / '__init__.py' if (PACKAGE / name).is_dir() else PACKAGE / f'{name}.py'
+            beside = named([other for other in layer if other != name])
+            allowed = ', '.join(filter(None, (beside, below))) or 'no other'
+            lines.append(f'| {named([name])} | {cell(purpose(file))} | {allowed} |')
+    lines += [
+        '',
+        'Exceptions, for the command line, generated types, and names in annotations:',
+        '',
+        *(f'- `{one}`' for one in exceptions),
+        '',
+    ]
+    return '\n'.join(lines)
+
+
+def tables_of_modules() -> str:
+    """Return a table of the modules of each listed package, with their purposes."""
+    lines = []
+    for package in LISTED:
+        lines += [f'| `{package}/` | contains |', '|---|---|']
+        files = (file for file in sorted((PACKAGE / package).glob('*.py')) if file.stem != '__init__')
+        lines += [*(f'| `{file.name}` | {cell(purpose(file))} |' for file in files), '']
+    return '\n'.join(lines)
+
+
+def page_for_contributors() -> str:
+    """Return docs/contributing.md with its tables of packages and modules as the code has them."""
+    text = CONTRIBUTING.read_text(encoding='utf-8')
+    for mark, table in (('packages', table_of_packages()), ('modules', tables_of_modules())):
+        begin, end = f'<!-- {mark} -->\n', f'<!-- end of {mark} -->'
+        before, rest = text.split(begin)
+        text = f'{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}'
+    return text
+
+
 if __name__ == '__main__':
+    CONTRIBUTING.write_text(page_for_contributors(), encoding='utf-8')
     OF_WORDS.write_text(page_of_words(), encoding='utf-8')
     FOLDER.mkdir(exist_ok=True)
     for name, text in pages().items():

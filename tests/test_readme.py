@@ -1,6 +1,7 @@
 """README and documentation keep their word: snippets run, shapes are true, keywords, commands and links exist."""
 
 import ast
+import importlib
 import importlib.util
 import inspect
 import io
@@ -315,3 +316,38 @@ def test_pages_of_flags_are_those_of_the_declarations():
     for name, text in pages.items():
         assert (ROOT / 'docs' / 'flags' / name).read_text(encoding='utf-8') == text, 'run docs/generate.py'
     assert generate.OF_WORDS.read_text(encoding='utf-8') == generate.page_of_words(), 'run docs/generate.py'
+    page = generate.CONTRIBUTING.read_text(encoding='utf-8')
+    assert page == generate.page_for_contributors(), 'run docs/generate.py'
+
+
+PACKAGE = ROOT / 'x_transformers'
+PACKAGES = '|'.join(sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != '__pycache__'))
+
+
+@pytest.mark.parametrize('file', LINKED, ids=lambda file: str(file.relative_to(ROOT)))
+def test_modules_that_pages_name_exist(file):
+    """Paths of files and packages, and dotted names in and below `x_transformers`."""
+    text = re.sub(r'https?://\S+', '', file.read_text(encoding='utf-8'))
+    folders = f'{PACKAGES}|x_transformers|tests|docs|examples|benchmarks'
+    for path in re.findall(rf'(?<![\w/.-])(?:(?:{folders})/)[\w/-]*(?:\.\w+)?', text):
+        assert any((folder / path).exists() for folder in (ROOT, PACKAGE, file.parent)), path
+    for name in re.findall(r'\bx_transformers(?:\.[a-z_]\w*)+', text):
+        if name != 'x_transformers.py':
+            find_name(name)
+    for name in re.findall(rf'(?<=`)(?:{PACKAGES})(?:\.\w+)+(?=[`(])', text):
+        if not re.search(rf'(?m)^{name.partition(".")[0]} = ', text):  # a variable of the page
+            find_name(f'x_transformers.{name}')
+
+
+def find_name(name):
+    """Import the longest module of a dotted name, and look up the rest."""
+    parts, found = name.split('.'), x_transformers
+    for number, part in enumerate(parts[1:], 2):
+        if not hasattr(found, part):
+            try:
+                importlib.import_module('.'.join(parts[:number]))
+            except ModuleNotFoundError as error:
+                if error.name.startswith('x_transformers'):
+                    raise
+                return  # It needs an optional package.
+        found = getattr(found, part)

@@ -1,4 +1,4 @@
-"""The state of a running model: keys, values, and whatever else its features remember of the past.
+"""`Cache`, the state of earlier calls of a model: keys, values, and states of its features.
 
 What belongs here: the `Cache` that holds the buffers of a whole model, and what a stack leaves behind. A cache is a
 value: crop, reorder and their like return a new one, and continuing twice from the same cache gives two independent

@@ -1,4 +1,4 @@
-"""Recurrent modules: what they make of a token follows from it and a state of fixed size, which the past leaves.
+"""Recurrent modules: layers whose past is a state of fixed size.
 
     RWKVTimeMix       sums of values by their keys, that fade at a rate of each channel
     RWKVChannelMix    a feedforward that also reads the token before

@@ -1,1 +1,1 @@
-"""What a pass carries: calls, buffers, traces, checks of what comes in, the routing of keywords."""
+"""State of a forward pass (calls, caches, intermediates), checks of its inputs, routing of keywords, and files."""

@@ -1,4 +1,4 @@
-"""Losses that features add, by `call.add_loss(name, value)`, to the loss of whatever trains them.
+"""Losses that features add to the training loss, by `call.add_loss(name, value)`.
 
 What trains a model gathers them around its calls of the model, and adds their sum once:
 

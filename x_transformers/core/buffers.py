@@ -1,4 +1,4 @@
-"""What the past leaves behind, and rows of tokens that grow: the memory behind keys, values and states of features.
+"""Buffers that grow with the tokens: keys, values and states of features of earlier calls.
 
 Appending writes into memory allocated ahead, so a token costs no copy of its past. Buffers are values: continuing
 twice from the same one gives two independent continuations.

@@ -1,4 +1,4 @@
-"""What a call of an attention layer leaves behind: maps, values, keys for the cache."""
+"""`Intermediates` of an attention layer: attention maps, values, and keys for the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What wrappers refuse: nets that they cannot train, and keywords of a net that they set themselves."""
+"""Checks of the nets that wrappers train, and of the keywords that wrappers set themselves."""
 
 from __future__ import annotations
 

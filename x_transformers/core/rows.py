@@ -1,5 +1,5 @@
-"""How a call is cut into blocks of its rows: queries and keys (`QueryBlock`), masks and biases that can be computed for
-a block at a time (`BlockwiseTerm`), and the call itself (`BlockwiseCall`).
+"""Blocks of the queries of a call: queries and keys (`QueryBlock`), masks and biases that can be computed per block
+(`BlockwiseTerm`), and the call itself (`BlockwiseCall`).
 
 A block sees the keys up to its last row where the call is causal, and no further back than a window reaches; keys that
 features put in front are always there.

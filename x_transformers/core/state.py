@@ -1,4 +1,4 @@
-"""What features remember of the past, beside keys and values, and how a call hands it to them.
+"""States that features keep of earlier tokens besides keys and values, and how a call passes them on.
 
     class Mean(AttentionFeature):
         remembers = {'sums': Running()}

@@ -1,4 +1,4 @@
-"""A pass over some tokens of a stream: layers change these alone, and read the keys of all."""
+"""Layers on a subset of the tokens: only these change, with the keys of all tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rooms: one class per paper, in the file of what it touches, in the order in which features run.
+"""Features: one class per paper, in the file of the part that it changes, in the order in which features run.
 
 levels          the stages of each level, and what a feature may do there
 catalogue       all features, in the order in which they run

@@ -1,1 +1,1 @@
-"""From logits to text: readers, the choice of tokens, sampling, speculative decoding, prompts on disk."""
+"""Generation of text: incremental forward passes, sampling, speculative decoding, paged batches and saved prompts."""

@@ -1,4 +1,4 @@
-"""Many requests at once, each of its own length, which join and leave between two steps and share a pool of memory."""
+"""Continuous batching: requests of different lengths join and leave between steps, and share a pool of memory."""
 
 from __future__ import annotations
 

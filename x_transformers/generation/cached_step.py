@@ -1,4 +1,4 @@
-"""A step of decoding whose past is tensors: for programs that are exported, which hold no `Cache`."""
+"""A decode step whose cache is a set of tensors, for programs that are exported."""
 
 from __future__ import annotations
 

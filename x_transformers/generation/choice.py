@@ -1,4 +1,4 @@
-"""How a token is chosen from the logits of a net, and where a row of tokens ends.
+"""`TokenSampler`, the pipeline from logits to a token, and `StoppingCriteria`, which ends sequences.
 
 What belongs here: `TokenSampler`, which puts together what is switched on, once, before a generation starts, and
 `StoppingCriteria`. The single steps are pure functions of `sampling.py`. No models.

@@ -1,4 +1,4 @@
-"""The engine of generation: a reader that keeps the cache of one net, and the states that grow sequences with it.
+"""`IncrementalModel`, the forward passes of one net with its cache, and the states that grow sequences with it.
 
 Wrappers around models of tokens, of vectors and of several streams all read through `IncrementalModel`.
 """

@@ -1,4 +1,4 @@
-"""Rows of a generation for which no token can be chosen, and the error that names them."""
+"""Errors that name the sequences of a batch for which no token can be chosen."""
 
 from __future__ import annotations
 

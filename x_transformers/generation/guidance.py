@@ -1,4 +1,4 @@
-"""Classifier-free guidance: a second reading without what the tokens are to follow, and how far to lead away from it.
+"""Classifier-free guidance: a second forward pass without the condition, and the weight of the difference.
 
 What belongs here: the keywords of `generate` for it, their checks, and what the second reading is given. No models.
 """

@@ -1,4 +1,4 @@
-"""The ways to generate of a language model, and what it thinks of given texts.
+"""Methods of language models that generate text, and that score given texts.
 
 What belongs here: `GeneratesText`, the methods of `AutoregressiveWrapper` beside its loss.
 """

@@ -1,4 +1,4 @@
-"""What many sequences remember, in blocks of one pool: none needs room ahead, and equal beginnings are shared.
+"""Paged caches: the states of many sequences in blocks of one pool, with shared prefixes.
 
 place t of a sequence  ->  slot  table[t // block_size] * block_size + t % block_size
 """

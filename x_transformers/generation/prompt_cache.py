@@ -1,4 +1,4 @@
-"""A prompt that was read once: for many continuations, and on disk.
+"""`PromptCache`, the cache of a prompt for many continuations, in memory and on disk.
 
     cache = model.read_prompt(prompt)                        the net reads the prompt
     model.generate(None, 16, prompt_cache = cache)           continue it

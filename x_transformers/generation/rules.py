@@ -1,4 +1,4 @@
-"""Rules on the next token that look at the tokens before it, and the history that they are given.
+"""Rules on the next token that depend on earlier tokens, and the history that they get.
 
 What belongs here: `GenerationHistory`, and rules as functions (ids (b, t), logits (b, l), history) -> logits, which may
 stand among the `logits_processor`. The options of `Choice` and those of a generation_config.json use the same ones.

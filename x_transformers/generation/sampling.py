@@ -1,4 +1,4 @@
-"""Sampling: what to do with the logits of the next token, and with the tokens before it.
+"""Sampling functions: filters and penalties of logits, the draw, and the padding of prompts.
 
 What belongs here: pure functions on logits of shape `(..., l)`, with any leading axes and `l` the vocabulary. Filters
 that leave out improbable tokens, the draw itself, and ways to combine the logits of two models. Below them, how prompts

@@ -1,4 +1,4 @@
-"""Speculative decoding: guess some tokens, read all of them at once, and keep those that the model would have said.
+"""Speculative decoding: draft some tokens, check them in one forward pass, and keep those that the model accepts.
 
     guesses x_1 .. x_k from a draft with probabilities q_i, the model's own being p_i
     x_i is accepted with probability min(1, p_i(x_i) / q_i(x_i)), as long as all before it were

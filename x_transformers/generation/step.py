@@ -1,4 +1,5 @@
-"""One decode step written out, `Step`: from the last token of each row and the cache to logits and the next cache.
+"""`Step`, one decode step written out: from the last token of each sequence and the cache to logits and the next
+cache.
 
 In a small model most of the time of a step goes into calling modules and asking stages. For models that consist of
 known parts alone, a step is the few functions below, with the same cache and the same numbers as the ordinary forward

@@ -1,4 +1,4 @@
-"""Blocks: attention a few rows of queries at a time, so that its memory grows with the length, not with its square.
+"""Attention to all keys for a block of queries at a time: memory grows linearly with the length, not quadratically.
 
 What belongs here: the loop over blocks (`run_in_blocks`), and additive attention in blocks with a gradient of its own.
 How a call is cut stands in `core/rows.py`. What a block computes is forgotten, and computed again in the backward pass.

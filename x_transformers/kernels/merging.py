@@ -1,4 +1,4 @@
-"""`merge_outputs`, which kernels of users put disjoint keys together by."""
+"""`merge_outputs` for kernels of users: merge attention to disjoint sets of keys."""
 
 from x_transformers.core.merging import merge_outputs
 from x_transformers.flags.renamed import old_functions

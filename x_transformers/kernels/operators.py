@@ -1,4 +1,4 @@
-"""The ways to compute attention as operators that say themselves what they cannot take, in order of preference.
+"""Operators that compute attention, in order of preference, each with the calls that it cannot compute.
 
     Own             a feature at the stage `attend`, in place of all others
     Banded          torch's fused kernel on a CPU, on the keys near each query

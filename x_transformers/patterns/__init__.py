@@ -1,4 +1,4 @@
-"""Sparse patterns: which key a query sees, as a value of a config.
+"""Sparse attention patterns: which keys each query attends to, as a value of a config.
 
     Decoder(dim=512, depth=6, attn_sparse_pattern=Sliding(256) | Global(first=4))
 

@@ -1,4 +1,4 @@
-"""The engine of sparse patterns: attention to a few keys of each query, without the scores of all.
+"""Engine of sparse patterns: attention to a few keys of each query, without the scores of all.
 
     attention  a call with patterns: which heads, which positions, which branches
     placement  which tokens of a call a pattern counts, and from where

@@ -1,4 +1,4 @@
-"""The way of a call through patterns: which heads, which positions, which branches."""
+"""Attention of one call with patterns: its heads, positions and branches."""
 
 from __future__ import annotations
 

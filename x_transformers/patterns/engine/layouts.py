@@ -1,4 +1,4 @@
-"""Which queries and keys meet in a layout, as indices:  b|1 h|1 G c  and  b|1 h|1 G s,  -1 for none."""
+"""Queries and keys of a layout as indices:  b|1 h|1 G c  and  b|1 h|1 G s,  -1 for none."""
 
 from __future__ import annotations
 

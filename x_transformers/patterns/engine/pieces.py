@@ -1,4 +1,5 @@
-"""Calls of a kernel that together are a branch: views of queries and keys where neighbours meet, else gathered rows.
+"""Kernel calls that together compute a branch: views of queries and keys where they are neighbors, else gathered
+ones.
 
 Axes: B batch of the kernel, h heads, c queries, s keys, e features. A `Piece` has two sides, each of which reads its
 part of a tensor b h j e as B h c e, and writes or adds such parts back; and a mask, 0 or -inf, which broadcasts.

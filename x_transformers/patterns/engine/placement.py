@@ -1,4 +1,4 @@
-"""Which tokens of a call a pattern counts, and from where: those of each row, without padding and what stands outside.
+"""Positions that a pattern counts: the tokens of each sequence without padding.
 
 A pattern counts the tokens of a row from its first real one, as if the row were alone. Memory tokens, prefixes, class
 tokens and registers stand outside of it (`outside_pattern`): all tokens attend to them, and they attend to all. A
