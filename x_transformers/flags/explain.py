@@ -178,42 +178,42 @@ class Measured:
         return f'{equal}, {timed}; {costs} ({self.baseline} baseline, {self.models}, {self.seeds} seeds)'
 
     def as_given(self) -> str:
-        """The variant and the value of its flag."""
+        """Return the variant and the value of its flag."""
         return self.variant if self.value is True else f'{self.variant} ({self.flag}={self.value!r})'
 
 
 @cache
 def table() -> tuple[Measured, ...]:
-    """All that was measured."""
+    """Return all measured effects."""
     found = contents()
     rows = (dict(zip(found['columns'], row, strict=True)) for row in found['rows'])
     return tuple(Measured(**{name: _as_tuple(value) for name, value in row.items()}) for row in rows)
 
 
 def about() -> dict[str, str]:
-    """How it was measured, in a sentence for models of each size."""
+    """Return how effects were measured, in a sentence for models of each size."""
     return contents()['about']
 
 
 def contents() -> dict[str, Any]:
-    """The file as it is."""
+    """Return the content of the file of measured effects."""
     return json.loads(files('x_transformers.flags').joinpath('measured.json').read_text(encoding='utf-8'))
 
 
 def _as_tuple(value: Any) -> Any:
-    """JSON has no tuples."""
+    """Return a value from JSON with tuples in place of lists."""
     if isinstance(value, dict):
         return {name: _as_tuple(inner) for name, inner in value.items()}
     return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def measured(hosts: Collection[str], flag: str) -> Iterator[Measured]:
-    """What is known of a flag of one of these classes."""
+    """Yield the measured effects of a flag of one of these classes."""
     return (one for one in table() if one.flag == flag and one.host in hosts)
 
 
 def rankings() -> dict[tuple[str, str], list[Measured]]:
-    """All variants by the size of models and their baseline, the best in equal steps first."""
+    """Return all variants by the size of models and their baseline, the best in equal steps first."""
     found: dict[tuple[str, str], list[Measured]] = {(one.models, one.baseline): [] for one in table()}
     for one in sorted(table(), key=lambda one: one.bits):
         found[one.models, one.baseline].append(one)
