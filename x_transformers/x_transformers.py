@@ -1155,7 +1155,7 @@ class TransformerWrapper(ReadsTokens, Wrapper):
             logits = self.read_later(kept, call, to_logits_kwargs or {})
         call.intermediates.logits = None if return_readout else logits
         out = (logits, hidden) if return_logits_and_embeddings else hidden if only_embed else logits
-        plain = not (request.keeps or call.features.model_output)
+        plain = not request.keeps and len(call.features.model_output) == 0
         return out if plain else self.returned(out, request, call, mems, logits, hidden)
 
     def read_later(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
