@@ -223,7 +223,10 @@ def load(
 
     Args:
         source: A folder; a file of weights or an index in it; an adapter of PEFT; or a repository id.
-        revision, cache_dir, token, local_files_only: As in `huggingface_hub.snapshot_download`.
+        revision: As in `huggingface_hub.snapshot_download`.
+        cache_dir: As there.
+        token: As there.
+        local_files_only: As there.
         dtype: 'auto' for that of the config, or a dtype.
         device_map: A device, or a dict from prefixes of modules to devices.
         head: 'auto' for that of the file, 'lm', 'mlm', 'classify', 'tokens', 'span', 'embed', or a module on hidden
