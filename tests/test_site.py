@@ -77,12 +77,12 @@ def page(browser):
     context = browser.new_context()
     opened = context.new_page()
     opened.wrong = []
-    opened.features('console', lambda message: opened.wrong.append(message.text) if message.type == 'error' else None)
-    opened.features('pageerror', lambda error: opened.wrong.append(str(error)))
+    opened.on('console', lambda message: opened.wrong.append(message.text) if message.type == 'error' else None)
+    opened.on('pageerror', lambda error: opened.wrong.append(str(error)))
     # What was still on its way when the next page was opened is no failure.
     failed = lambda request: None if 'ERR_ABORTED' in (request.failure or '') else f'failed: {request.url}'  # noqa: E731
-    opened.features('requestfailed', lambda request: opened.wrong.extend(filter(None, [failed(request)])))
-    opened.features('request', lambda request: None if '127.0.0.1' in request.url else opened.wrong.append(request.url))
+    opened.on('requestfailed', lambda request: opened.wrong.extend(filter(None, [failed(request)])))
+    opened.on('request', lambda request: None if '127.0.0.1' in request.url else opened.wrong.append(request.url))
     yield opened
     context.close()
 

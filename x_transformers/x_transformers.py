@@ -6,8 +6,8 @@ Masks are boolean, True means attend. Each paper is a feature that plugs in at a
 
 A module stores its features as `features`; `features.active_for(inputs)` are those active in a pass. Each stage is an
 attribute of these: a tuple of functions, empty where no feature acts, or one function that overrides the module's own.
-`chain(stage, value, call)` and `unwind` run a stage in one line, `collect` and `pick` do so for terms and choices.
-A stack checks the inputs of its layers, and settles what their queries see; `stack_call` tells them so.
+`apply(stage, value, call)` and `apply_reversed` run a stage in one line; `collect` gathers terms, `select` a choice.
+A stack checks the inputs of its layers once, and resolves the masks of their queries; `stack_call` says so.
 """
 
 import functools
@@ -337,16 +337,16 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         if stack_call is None:
             check_inputs(inputs, self.features, self.own_inputs, self)
             self.refuse_unfused(inputs)
-            query_mask = check_attention_inputs(self, views, token_idx, context, mask, cache)
+            token_mask = check_attention_inputs(self, views, token_idx, context, mask, cache)
         else:
             checked_before = stack_call.checked
             for name, value in inputs.items():
                 if name not in self.input_names or checked_before.get(name) is not value:
                     self.check_inputs_once(inputs, checked_before)
                     break
-            query_mask = mask if token_idx is None else select_query_mask(mask, token_idx, views[1].shape[1])
+            token_mask = mask if token_idx is None else select_query_mask(mask, token_idx, views[1].shape[1])
         x, causal = views[0], self.causal if causal is None else causal
-        call = Call(x, self.query_heads, context, query_mask, causal, self.logit_scale, inputs)
+        call = Call(x, self.query_heads, context, token_mask, causal, self.logit_scale, inputs)
         call.batch, call.q_len, call.tokens = x.shape[0], x.shape[1], views[1]
         call.token_idx = token_idx if context is None else None
         call.backends, call.training, call.maps = self.sdp_backends, self.training, self.query_heads // self.heads

@@ -1,4 +1,4 @@
-"""What a pass through a feedforward in which features act keeps track of: its mask, its place in the stack."""
+"""`FeedForwardCall`, the state of one call of a feedforward with active features: its mask and place in the stack."""
 
 from __future__ import annotations
 

@@ -509,9 +509,8 @@ class RotaryPositions(StackFeature):
                 raise ValueError(
                     f'`rotary_xpos` overflows past {longest} positions{where}, raise `rotary_xpos_scale_base`'
                 )
-            return positions, dict(
-                centre=0 if call.left_pad is not None else call.past_len - call.cache_len, reach=reach
-            )
+            centre = 0 if call.left_pad is not None else call.past_len - call.cache_len
+            return positions, dict(centre=centre, reach=reach)
         centre = first_positions(positions[..., call.memories :], call.token_mask).reshape(-1, 1)
         if call.token_mask is not None:
             token_mask = F.pad(call.token_mask, (positions.shape[-1] - call.token_mask.shape[1], 0), value=True)
@@ -630,11 +629,8 @@ class RotaryPositions(StackFeature):
         )
         if known is not None and is_exporting():
             torch._assert_async((known[:, -1, 0] == stage).all(), words)  # pyright: ignore[reportPrivateImportUsage]  torch has no public name for it
-        if (
-            known is None
-            or torch.compiler.is_compiling()
-            or not (can_read_values(stage) or stage.device.type == 'cuda')
-        ):
+        readable = can_read_values(stage) or stage.device.type == 'cuda'
+        if known is None or torch.compiler.is_compiling() or not readable:
             return
         if bool((known[:, -1, 0] != stage).any()):
             raise ValueError(words)

@@ -233,11 +233,8 @@ def filter_with(filter_logits_fn: Any, filter_kwargs: Any = None, name: str = 'f
     filters = [filter_named(one) for one in (filter_logits_fn if chained else (filter_logits_fn,))]
     alone = filter_kwargs is None or isinstance(filter_kwargs, dict)
     options = [filter_kwargs or {}] * (1 if filter_kwargs else len(filters)) if alone else filter_kwargs
-    if (
-        not isinstance(options, (list, tuple))
-        or len(options) != len(filters)
-        or not all(isinstance(one, dict) for one in options)
-    ):
+    fits = isinstance(options, (list, tuple)) and len(options) == len(filters)
+    if not fits or not all(isinstance(one, dict) for one in options):
         words = f'a dict for each of the {len(filters)} filters' if chained else 'a dict'
         raise ValueError(f'`{name}` got {filter_kwargs!r}, it must be {words}')
     bound = [bind(one, keywords) for one, keywords in zip(filters, options, strict=True)]
@@ -596,8 +593,7 @@ def padded_prompts(
         raise ValueError(
             f'`prompt_lens` got {lens.tolist()}, it must hold {b} integers from 1 to {t}, one for each prompt'
         )
-    longest = int(lens.max())
-    pads = longest - lens
+    longest, pads = int(lens.max()), int(lens.max()) - lens
     if not pads.any():
         return ids[:, :longest], None, leading
     return align_right(ids[:, :longest], lens, pad_value), pads, leading
@@ -611,9 +607,8 @@ def read_prompts(
     prompt_lens, left_pad = take_padding(prompts, prompt_lens, inputs)
     ids, pads, leading = padded_prompts(prompts, prompt_lens, pad_value, device)
     if inputs.get('pos') is not None:
-        inputs['pos'] = _place_tokens(
-            inputs['pos'], ids.shape[1] if isinstance(prompts, list) else prompts.shape[-1], ids, pads
-        )
+        width = ids.shape[1] if isinstance(prompts, list) else prompts.shape[-1]
+        inputs['pos'] = _place_tokens(inputs['pos'], width, ids, pads)
     return ids, pads if left_pad is None else left_pad, leading
 
 

@@ -260,12 +260,11 @@ class SingleLosses(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, targets = ctx.saved_tensors
+        forms = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled() or is_transformed() or is_batched_grad(grad):
             plain = functools.partial(plain_loss, targets=targets, terms=ctx.terms, dtype=ctx.dtype)
-            return *differentiate_formula(plain, inputs, ctx.needs_input_grad[:3], grad), *NONE
-        _, grads = run(
-            *inputs, targets=targets, shares=grad, terms=ctx.terms, dtype=ctx.dtype, forms=ctx.needs_input_grad[:3]
-        )
+            return *differentiate_formula(plain, inputs, forms, grad), *NONE
+        _, grads = run(*inputs, targets=targets, shares=grad, terms=ctx.terms, dtype=ctx.dtype, forms=forms)
         return *scale_gradients(grads, None, ctx.dtypes), *NONE
 
 
@@ -279,9 +278,7 @@ def get_dtypes(*inputs: Tensor | None) -> list[torch.dtype | None]:
 def scale_gradients(grads: Gradients, grad: Any, dtypes: list[torch.dtype | None]) -> list[Tensor | None]:
     """Return gradients multiplied by that of the loss, in place, in the dtypes of their inputs."""
     pairs = zip(grads, dtypes, strict=True)
-    known = (
-        grad is not None and type(grad) is Tensor and grad.device.type == 'cpu' and not torch.compiler.is_compiling()
-    )
+    known = type(grad) is Tensor and grad.device.type == 'cpu' and not torch.compiler.is_compiling()
     itself = grad is None or (known and bool(grad == 1))  # a pass over the weights less
     factor: Any = grad
     return [None if g is None else (g if itself else g.mul_(factor)).to(dtype) for g, dtype in pairs]
@@ -579,9 +576,8 @@ class Readout:
         """Return the loss of each target, for each head."""
         hidden, flat = self.hidden.flatten(0, -2), targets.flatten()
         if self.linears is not None and not terms.is_log_prob:
-            found = [
-                fused_losses(scaled_by(hidden, one), one.weight, one.bias, flat, None, terms) for one in self.linears
-            ]
+            heads = self.linears
+            found = [fused_losses(scaled_by(hidden, h), h.weight, h.bias, flat, None, terms) for h in heads]
         elif self.whole:
             return token_losses(self.logits, targets, terms)
         else:
@@ -647,12 +643,9 @@ def get_readout(model: Any, x: Tensor, call: Any, to_logits_kwargs: dict[str, An
 def may_read_later(model: Any, cls: type) -> bool:
     """Return True if a loss may read the hidden states of a model itself: no hook or override sees its output."""
     own = type(model).forward is cls.forward and type(model).read_out is cls.read_out
-    rings = [
-        feature
-        for stage in ('head_input', 'logits', 'model_output')
-        for feature in model.features.by_stage.get(stage, ())
-    ]
-    return own and model.to_logits is not None and not overheard(model) and all(f.by_token for f in rings)
+    stages = ('head_input', 'logits', 'model_output')
+    acting = [feature for stage in stages for feature in model.features.by_stage.get(stage, ())]
+    return own and model.to_logits is not None and not overheard(model) and all(f.by_token for f in acting)
 
 
 def read_logits_later(net: Any) -> dict[str, Any]:
