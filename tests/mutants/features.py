@@ -250,7 +250,7 @@ BUGS = {
         ('turned keys stay although an offset moves all', 'return same and (call.past_len is call.cache.seen or bool(call.past_len == call.cache.seen))', 'return same', 'test_positions.py'),
         ('xPos counts from 0', 'centre = first_positions(positions[..., call.memories :], call.token_mask).reshape(-1, 1)', 'centre = torch.zeros(1, 1)', 'test_positions.py -krow_begins'),
         ('positions of padding overflow', 'positions = torch.where(token_mask, positions, centre)', 'pass', 'test_positions.py'),
-        ('an offset is a distance from 0', 'centre=0 if call.left_pad is not None else call.past_len - call.cache_len', 'centre=0', 'test_positions.py -mslow -krow_begins'),
+        ('an offset is a distance from 0', 'centre = 0 if call.left_pad is not None else call.past_len - call.cache_len', 'centre = 0', 'test_positions.py -mslow -krow_begins'),
         ('float16 has the range of float32', 'reach = REACH_IN_FLOAT16 if is_half(x) else REACH', 'reach = REACH', 'test_positions.py'),
         ('xPos scales keys as queries', '1.0 if scale is None else scale**-1', '1.0 if scale is None else scale', 'test_positions.py'),
         ('positions are not interpolated', 'self.inv_freq.dtype, self.interpolation_factor)', 'self.inv_freq.dtype)', 'test_positions.py'),
