@@ -205,7 +205,8 @@ def picture(
 
 def label_axes(axis: Any, words: Sequence[str] | None, shape: Sequence[int]) -> None:
     if words is None or shape[0] != len(words):
-        axis.set_xticks([]), axis.set_yticks([])
+        axis.set_xticks([])
+        axis.set_yticks([])
         return
     axis.set_yticks(range(len(words)), words, fontsize=5)
     ahead = [''] * (shape[1] - len(words))

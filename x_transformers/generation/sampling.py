@@ -1,8 +1,7 @@
 """Sampling functions: filters and penalties of logits, the draw, and the padding of prompts.
 
-What belongs here: pure functions on logits of shape `(..., l)`, with any leading axes and `l` the vocabulary. Filters
-that leave out improbable tokens, the draw itself, and ways to combine the logits of two models. Below them, how prompts
-are checked and padded. No models, no loops over tokens.
+Pure functions on logits of shape `(..., l)`, with any leading axes and `l` the vocabulary: filters that leave out
+improbable tokens, the draw, and ways to combine the logits of two models. Then the padding of prompts.
 
 A filter sets what it leaves out to -inf and keeps the other logits as they are. It never changes its input.
 """
@@ -231,8 +230,9 @@ def filter_with(filter_logits_fn: Any, filter_kwargs: Any = None, name: str = 'f
     """
     chained = isinstance(filter_logits_fn, (list, tuple))
     filters = [filter_named(one) for one in (filter_logits_fn if chained else (filter_logits_fn,))]
-    alone = filter_kwargs is None or isinstance(filter_kwargs, dict)
-    options = [filter_kwargs or {}] * (1 if filter_kwargs else len(filters)) if alone else filter_kwargs
+    options = filter_kwargs
+    if options is None or isinstance(options, dict):
+        options = [options or {}] * (1 if options else len(filters))
     fits = isinstance(options, (list, tuple)) and len(options) == len(filters)
     if not fits or not all(isinstance(one, dict) for one in options):
         words = f'a dict for each of the {len(filters)} filters' if chained else 'a dict'

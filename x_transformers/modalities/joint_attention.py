@@ -39,7 +39,8 @@ class JointAttention(Configurable):
         self, a: Tensor, b: Tensor, mask_a: Tensor | None = None, mask_b: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """mask_a, mask_b   b n, b m   True for real tokens, which alone are seen; the outputs of others are 0"""
-        check_vectors(a, 'a', 'b', 'n', self.dim), check_vectors(b, 'b', 'b', 'm', self.dim)
+        check_vectors(a, 'a', 'b', 'n', self.dim)
+        check_vectors(b, 'b', 'b', 'm', self.dim)
         if a.shape[0] != b.shape[0]:
             raise ValueError(f'`b` got {b.shape[0]} rows, `a` has {a.shape[0]}')
         n, m = a.shape[1], b.shape[1]

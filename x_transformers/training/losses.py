@@ -62,7 +62,8 @@ def predictable(real: Tensor, ahead: int = 1) -> Tensor:
 def mean_or_zero(t: Tensor) -> Tensor:
     """Return the mean of all entries; 0, joined to the graph, if there are none."""
     if torch.compiler.is_compiling():  # how many there are may depend on data
-        return t.sum() / torch.sym_max(t.numel(), 1)
+        count: Any = torch.sym_max(t.numel(), 1)
+        return t.sum() / count
     return t.mean() if t.numel() else t.sum()
 
 
