@@ -210,16 +210,24 @@ def run_fused(q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -
     else:
         sdpa_mask = make_sdpa_mask(call if call.span is not None else call.combine(), q)
     out = grouped_sdpa(q, k, v, sdpa_mask.mask, call, is_causal=sdpa_mask.is_causal)
-    return out if sdpa_mask.has_visible_key is None else out.masked_fill(~sdpa_mask.has_visible_key, 0.0)
+    return out if sdpa_mask.fully_masked is None else out.masked_fill(sdpa_mask.fully_masked, 0.0)
 
 
 class SdpaMask(NamedTuple):
-    """What the queries of a call see, as torch's kernel is told: a mask or bias, or the triangle alone. Rows in which
-    `has_visible_key` (b h i 1) is False see nothing."""
+    """Mask arguments of torch's kernel: a boolean mask or a bias, or `is_causal` alone. The outputs of queries in which
+    `fully_masked`, (b, h, i, 1), is True are 0."""
 
     mask: Maybe[Tensor]
     is_causal: bool = False
-    has_visible_key: Maybe[Tensor] = None
+    fully_masked: Maybe[Tensor] = None
+
+    def as_bias(self, dtype: torch.dtype) -> SdpaMask:
+        """Return the same with an additive mask, which torch's kernel would otherwise make of a boolean one in each
+        layer."""
+        if self.mask is None or self.mask.dtype != torch.bool:
+            return self
+        bias = torch.zeros_like(self.mask, dtype=dtype).masked_fill_(~self.mask, -torch.inf)
+        return self._replace(mask=bias)
 
 
 ALL, CAUSAL = SdpaMask(None), SdpaMask(None, True)
@@ -230,19 +238,19 @@ def make_sdpa_mask(call: Call, q: Tensor) -> SdpaMask:
         triangle = call.needs_causal_mask
         if not triangle or call.q_len == call.keys == call.total_keys:
             return CAUSAL if triangle else ALL
-    return _masked_sight(call, q)
+    return _make_dense_sdpa_mask(call, q)
 
 
-def _masked_sight(call: Call, q: Tensor) -> SdpaMask:
+def _make_dense_sdpa_mask(call: Call, q: Tensor) -> SdpaMask:
     """Return the mask or bias of a call that torch's kernel is given."""
     seen = call.visible()
     if seen is None:
         return SdpaMask(_make_sdpa_bias(call, q))
-    has_visible_key = seen.any(dim=-1, keepdim=True) if call.may_have_fully_masked else None
-    if has_visible_key is not None:
-        seen = seen | ~has_visible_key  # a blind row looks everywhere, for finite gradients, and gives zeros
+    fully_masked = ~seen.any(dim=-1, keepdim=True) if call.may_have_fully_masked else None
+    if fully_masked is not None:
+        seen = seen | fully_masked  # Such a query attends to every key, for finite gradients; its output is set to 0.
     mask = seen if call.bias is None else _make_sdpa_bias(call, q).masked_fill(~seen, _hides_keys(dtype_of_products(q)))
-    return SdpaMask(mask, has_visible_key=has_visible_key)
+    return SdpaMask(mask, fully_masked=fully_masked)
 
 
 def _make_sdpa_bias(call: Call, q: Tensor) -> Tensor:

@@ -134,7 +134,7 @@ def shared_visibility(x: Tensor, stack_call: StackCall, layers: Iterable[Any]) -
     call.keys = call.total_keys = x.shape[-2]
     settle_given(features, call, (x, x, x), masks)
     dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
-    sdpa_mask = make_sdpa_mask(call.combine(), x.new_empty(0, dtype=dtype))
+    sdpa_mask = make_sdpa_mask(call.combine(), x.new_empty(0, dtype=dtype)).as_bias(dtype)
     if sdpa_mask.mask is not None and sdpa_mask.mask.requires_grad and dtype in HALF:
         return None  # layers would add up the gradient of one bias in half precision
     # also inputs that this layer lacks: one that is given them does not see the same
