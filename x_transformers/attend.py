@@ -100,7 +100,7 @@ class ChoosesKernel:
 
     @property
     def kernel_words(self) -> str:
-        """Which operators are asked, in which order, and what stands against the fused one, for `explain()`."""
+        """Return which operators are asked, in which order, and what stands against the fused one, for `explain()`."""
         names, reason = ', '.join([operator.name for operator in self.operators]), self.against.get(FUSED.name)
         return names if reason is None else f'{names}; not {FUSED.name} ({reason})'
 
@@ -324,7 +324,7 @@ class Attend(Configurable, ChoosesKernel):
 
     @property
     def is_as_built(self) -> bool:
-        """Whether nobody has replaced `attn_dropout` or assigned `attn_fn`."""
+        """Return True if nobody has replaced `attn_dropout` or assigned `attn_fn`."""
         return type(self._modules.get('attn_dropout')) is nn.Dropout and self.assigned_attn_fn is None
 
     @property
@@ -410,12 +410,12 @@ class Attend(Configurable, ChoosesKernel):
         return out, call.intermediates if seen or plain else None
 
     def is_changed(self, module: nn.Module) -> bool:
-        """Whether somebody looks at the dropout of weights, or has put something in the place of softmax."""
+        """Return True if somebody looks at the dropout of weights, or has put something in the place of softmax."""
         looks = module._forward_hooks or module._forward_pre_hooks or 'forward' in module.__dict__ or any(OF_ALL)
         return bool(looks) or 'own_attn_fn' in self.__dict__ or 'attn_fn' in self._modules
 
     def is_patched(self) -> bool:
-        """Whether the code of others gets what `forward` returns, and may read the maps."""
+        """Return True if the code of others gets what `forward` returns, and may read the maps."""
         return (
             self.__class__.forward is not WRITTEN
             or 'forward' in self.__dict__

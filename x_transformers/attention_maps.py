@@ -140,7 +140,7 @@ def first_tokens(real: Tensor) -> Tensor:
 
 
 def rollout(net: nn.Module, ids: Tensor, mask: Tensor | None = None, **inputs: Any) -> Tensor:
-    """How much of each token reaches another one through all layers:  b n n, rows sum to 1
+    """Return how much of each token reaches another one through all layers:  b n n, rows sum to 1
 
         prod of (A_l + I) / 2, from the first layer to the last, A_l the mean over heads
 

@@ -213,7 +213,7 @@ class BeliefStateWrapper(Configurable):
 
     @staticmethod
     def beyond(seq: Any, lens: Tensor | None) -> Tensor:
-        """Which places (b n) are behind the end of their row."""
+        """Return which places (b n) are behind the end of their row."""
         if not torch.is_tensor(seq) or seq.ndim != 2:
             raise ValueError(f'`seq` got {seq!r}, it must be token ids (b, n)')
         if lens is None:

@@ -67,7 +67,7 @@ class Cache:
 
     @property
     def batch(self) -> int | None:
-        """How many rows it holds, None if nothing is held."""
+        """Return how many rows it holds, None if nothing is held."""
         held = [layer.buffers[0].batch for layer in self.layers if layer is not None]
         held += [state.batch for _, state in self.named() if state.batch is not None]
         return held[0] if held else None
@@ -226,8 +226,8 @@ class Cache:
         return replace(self, layers=layers, kinds=list(self.kinds), states=drop_derived(self.states))
 
     def cannot(self, operation: str, count: int = 0) -> str | None:
-        """Which state cannot do an operation exactly, and why; None if all can. Of `crop` and `keep_last`, `count` is
-        how many tokens are taken back, or stay; 'shift' moves rows by different places."""
+        """Return which state cannot do an operation exactly, and why; None if all can. Of `crop` and `keep_last`,
+        `count` is how many tokens are taken back, or stay; 'shift' moves rows by different places."""
         for name, state in self.named():
             if reason := state.cannot(operation, count):
                 return f'the {state.kind} state `{name}`, {reason}'

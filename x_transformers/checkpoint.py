@@ -258,12 +258,12 @@ class Old:
         return width
 
     def rotary(self, stack: str) -> int | None:
-        """How many features of a head turn, None if there are no rotary positions."""
+        """Return how many features of a head turn, None if there are no rotary positions."""
         table = self.state.get(f'{stack}rotary_pos_emb.inv_freq')
         return self.rotary_dim or (None if table is None else 2 * len(table))
 
     def told_heads(self, attention: str) -> int | None:
-        """How many heads there are, where a parameter has one entry for each."""
+        """Return how many heads there are, where a parameter has one entry for each."""
         stack = re.match(r'(|.*?\.)layers\.', attention)
         tables = ((f'{stack[1]}rel_pos.relative_attention_bias.weight', 1),) if stack else ()
         own = (('qk_norm_q_scale', 0), ('head_scale_params', 1), ('to_v_head_gate.weight', 0))

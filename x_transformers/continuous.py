@@ -214,7 +214,7 @@ class ContinuousTransformerWrapper(Wrapper):
 
     @property
     def width_in(self) -> int | str:
-        """How wide the input must be; a letter where a module of the user's settles it."""
+        """Return how wide the input must be; a letter where a module of the user's settles it."""
         if self.conv_stem is not None:
             return self.conv_stem.dim_in
         return getattr(self.project_in, 'in_features', self.dim if isinstance(self.project_in, nn.Identity) else 'd')

@@ -152,7 +152,7 @@ class ContinuousTransformerAutoencoder(Configurable):
         return next(self.parameters()).device
 
     def real(self, seq: Tensor, lens: Tensor | None) -> Tensor:
-        """Which vectors (b n) are real."""
+        """Return which vectors (b n) are real."""
         check_vectors(seq, 'seq', 'b', 'n', self.dim_input)
         if seq.shape[1] == 0:
             raise ValueError('`seq` holds no vectors')
@@ -192,7 +192,7 @@ class ContinuousTransformerAutoencoder(Configurable):
         return_unreduced_loss: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """How badly sequences are decoded from their latents and the vectors before each.
+        """Return how badly sequences are decoded from their latents and the vectors before each.
 
         seq                    b n d   vectors
         lens                   b       number of real vectors of each row

@@ -39,7 +39,7 @@ def check_scheme(scheme: str) -> None:
 
 
 def num_roles_for_scheme(scheme: str, *, max_seq_len: int, num_fillers: int) -> int:
-    """How many roles a scheme has, see `role_ids_for_tokens`."""
+    """Return how many roles a scheme has, see `role_ids_for_tokens`."""
     check_scheme(scheme)
     return {
         'bidirectional': max_seq_len * (max_seq_len + 1) // 2,

@@ -276,7 +276,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
 
     @staticmethod
     def checked_blocks(net: Any, exit_heads: str) -> int:
-        """How many blocks a net has, of which tokens may leave each; or a refusal."""
+        """Return how many blocks a net has, of which tokens may leave each; or a refusal."""
         try:
             blocks = get_blocks(net)
         except ValueError as error:

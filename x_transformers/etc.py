@@ -101,7 +101,7 @@ class EtcChunks(NamedTuple):
         return self.cut(F.pad(t, (more, more), value=fill), fill)
 
     def window(self, device: torch.device) -> Tensor:
-        """Which of the keys around see each other and exist:  chunks size (3 size)"""
+        """Return which of the keys around see each other and exist:  chunks size (3 size)"""
         places = torch.arange(self.count * self.size, device=device).unflatten(0, (-1, self.size))
         first = places[:, :1] - self.size
         keys = (first + torch.arange(3 * self.size, device=device)).unsqueeze(1)

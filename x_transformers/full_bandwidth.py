@@ -376,7 +376,7 @@ class FullBandwidth(Configurable):
 
     @staticmethod
     def real_tokens(like: Tensor, mask: Tensor | None, start: Tensor | None) -> Tensor | None:
-        """Which tokens of `like` (b n) are real, by a mask (b n) and the padding in front (b)."""
+        """Return which tokens of `like` (b n) are real, by a mask (b n) and the padding in front (b)."""
         if start is None:
             return None if mask is None else mask.bool()
         begun = ~mask_from_lengths(start, like.shape[1])

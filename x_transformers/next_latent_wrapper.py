@@ -86,7 +86,7 @@ def sigreg_loss(
     *,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """How far vectors (... d) are from a standard normal distribution, seen along random directions a.
+    """Return how far vectors (... d) are from a standard normal distribution, seen along random directions a.
 
         mean_a  int |E exp(i t <a, x>) - exp(-t^2 / 2)|^2 exp(-t^2 / 2) dt        by the trapezoid rule
 

@@ -317,7 +317,7 @@ class NonAutoregressiveWrapper(Configurable):
         return slope.abs() / gamma.detach().clamp(min=1 / n)
 
     def critic_loss(self, filled: Tensor, x: Tensor, real: Tensor | None, kwargs: dict[str, Any]) -> Tensor:
-        """How badly the critic tells which tokens are not those of the data."""
+        """Return how badly the critic tells which tokens are not those of the data."""
         wrong = filled != x
         filled = filled if real is None else filled.masked_fill(~real, self.mask_id)
         scores = to_float(self.criticised(filled, kwargs))
@@ -454,7 +454,7 @@ class NonAutoregressiveWrapper(Configurable):
 
     @staticmethod
     def doubts(logits: Tensor, guessed: Tensor, noise: float, generator: Generator | None) -> Tensor:
-        """How improbable the guessed tokens (b n) are; with noise, by the logarithm."""
+        """Return how improbable the guessed tokens (b n) are; with noise, by the logarithm."""
         if noise == 0:
             return 1 - to_float(logits).softmax(dim=-1).gather(-1, guessed.unsqueeze(-1)).squeeze(-1)
         known = to_float(logits).log_softmax(dim=-1).gather(-1, guessed.unsqueeze(-1)).squeeze(-1)
@@ -478,7 +478,7 @@ class NonAutoregressiveWrapper(Configurable):
         return logits, embeds
 
     def hidden_counts(self, n: Any) -> Any:
-        """How many tokens of n, or of (b), are still hidden after each step; none after the last."""
+        """Return how many tokens of n, or of (b), are still hidden after each step; none after the last."""
         device = torch.device('cpu') if is_int(n) else n.device
         wide = promote_dtypes(device) if self.ceil_counts else torch.float32
         shares = self.schedule_fn(torch.linspace(0, 1, self.steps + 1, dtype=wide, device=device)[1:])

@@ -210,7 +210,7 @@ class XLAutoregressiveWrapper(Configurable):
 
     @property
     def has_ttt(self) -> bool:
-        """Whether modules learn at test time."""
+        """Return True if modules learn at test time."""
         return self.ttt is not None
 
     # training

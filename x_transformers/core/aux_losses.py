@@ -115,7 +115,7 @@ class IgnoredLosses(AuxLosses):
 
 
 def is_in_backward() -> bool:
-    """Whether this is run again by a backward pass, as checkpoints are: its losses were counted."""
+    """Return True if this is run again by a backward pass, as checkpoints are: its losses were counted."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 

@@ -45,12 +45,12 @@ class Kind:
 
     @property
     def joins_tokens(self) -> str:
-        """How the tokens of a row meet in it, if they do."""
+        """Return how the tokens of a row meet in it, if they do."""
         return '' if self.attends or self.remembers == {} else 'such a layer reads other tokens'
 
     @property
     def recalls(self) -> bool:
-        """Whether it gives a token the same that the whole sequence would, from what it keeps of the past."""
+        """Return True if it gives a token the same that the whole sequence would, from what it keeps of the past."""
         return self.attends or self.remembers is not None
 
 

@@ -29,7 +29,8 @@ class Storage:
         self.tensor, self.filled = tensor, filled
 
     def takes(self, start: int, count: int) -> bool:
-        """Whether `count` tokens may be written from `start` on: by one caller only, whatever other threads do."""
+        """Return True if `count` tokens may be written from `start` on: by one caller only, whatever other threads
+        do."""
         if torch.compiler.is_compiling():
             return self.claim(start, start + count)
         with CLAIMING:
@@ -266,7 +267,7 @@ class EvictingBuffer(Buffer):
 
 
 def _is_frozen(t: Tensor) -> bool:
-    """Whether a tensor cannot be written to, made in inference mode and met outside of it."""
+    """Return True if a tensor cannot be written to, made in inference mode and met outside of it."""
     return not torch.compiler.is_compiling() and t.is_inference() and not torch.is_inference_mode_enabled()
 
 

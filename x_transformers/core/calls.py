@@ -47,7 +47,7 @@ Views = tuple[Tensor, Tensor, Tensor]
 def check_attention_inputs(
     attn: Any, views: Views, token_idx: Tensor | None, context: Tensor | None, mask: Maybe[Tensor], cache: Any
 ) -> Tensor | None:
-    """Which queries of an attention layer are real, of all tokens or of those at `token_idx`; or a refusal."""
+    """Return which queries of an attention layer are real, of all tokens or of those at `token_idx`; or a refusal."""
     x = views[0]
     check_vectors(x, 'x', 'b', 'n', input_width(x, attn.dim, attn.to_q))
     n = views[1].shape[1]
@@ -70,7 +70,7 @@ def check_attention_inputs(
 
 
 def select_query_mask(token_mask: Tensor | None, token_idx: Tensor | None, new: int) -> Tensor | None:
-    """Which queries are real, of all tokens or of those at `token_idx` of the `new` ones."""
+    """Return which queries are real, of all tokens or of those at `token_idx` of the `new` ones."""
     if token_mask is None or token_idx is None:
         return token_mask
     return gather_along(token_mask[:, token_mask.shape[1] - new :], token_idx, -1)
@@ -114,7 +114,8 @@ def split_views(views: Any, x: Tensor, features: Features, at: Tensor | None = N
 
 
 def is_large(like: Tensor, batch: int, heads: int, rows: int, keys: int) -> bool:
-    """Whether the scores of a call are too many to be held at once. An exported graph has one way for all lengths."""
+    """Return True if the scores of a call are too many to be held at once. An exported graph has one way for all
+    lengths."""
     if rows == 1 or (
         is_exporting() or rows <= blocks.COMPILED_ROWS if torch.compiler.is_compiling() else is_transformed()
     ):
@@ -215,7 +216,7 @@ class Call(AddsLosses, HasStates, BlockwiseCall):
 
     @property
     def memories(self) -> int:
-        """How many keys come from the memory of an earlier segment."""
+        """Return how many keys come from the memory of an earlier segment."""
         mem = self.inputs.get('mem')
         return 0 if mem is None else mem.shape[1]
 
@@ -253,7 +254,7 @@ class Call(AddsLosses, HasStates, BlockwiseCall):
 
     @property
     def needs_causal_mask(self) -> bool:
-        """Whether the causal triangle hides anything."""
+        """Return True if the causal triangle hides anything."""
         hides = self.causal and self.token_idx is None and (self.q_len > 1 or self.later_keys > 0)
         return True if hides else False  # a plain bool also where the length is symbolic
 
@@ -294,7 +295,7 @@ class Call(AddsLosses, HasStates, BlockwiseCall):
         return kept if self.memories == 0 else torch.cat((rows[..., : self.memories, :], kept), dim=-2)
 
     def make_key_mask(self, mask: Tensor | None, context_mask: Tensor | None) -> Tensor | None:
-        """Which keys are real, (b j): the context's mask, else in self-attention that of the tokens."""
+        """Return which keys are real, (b j): the context's mask, else in self-attention that of the tokens."""
         own = self.context is None
         mem_mask: Any = self.inputs.get('mem_mask')
         name = 'context_mask' if context_mask is not None else 'mask'
@@ -324,7 +325,7 @@ class Call(AddsLosses, HasStates, BlockwiseCall):
 
     @property
     def query_mask(self) -> Tensor | None:
-        """Which of the queries are real tokens, (b i), from the masks of the call; None for all."""
+        """Return which of the queries are real tokens, (b i), from the masks of the call; None for all."""
         real = None if self.token_mask is None else self.token_mask[:, -self.q_len :]
         if self.context is None and self.key_mask is not None:
             keys = self.of_queries(self.key_mask)
@@ -333,11 +334,11 @@ class Call(AddsLosses, HasStates, BlockwiseCall):
 
     @property
     def is_lower_triangular(self) -> bool:
-        """Whether the causal triangle hides only what is to the right of the diagonal, in the last keys."""
+        """Return True if the causal triangle hides only what is to the right of the diagonal, in the last keys."""
         return self.needs_causal_mask and self.later_keys == 0 and self.keys >= self.q_len
 
     def visible(self) -> Tensor | None:
-        """Which keys each query sees, broadcasting to b h i j; None for all. Known once `combine` has run.
+        """Return which keys each query sees, broadcasting to b h i j; None for all. Known once `combine` has run.
 
         raises   ValueError at earlier stages, and at `attend`, which reads `mask_entry` or `masks`
         """
@@ -355,7 +356,7 @@ class Call(AddsLosses, HasStates, BlockwiseCall):
         return triangle[None, None] if self.mask is None else self.mask & triangle
 
     def has_visible_in_last(self, last: int) -> Tensor | None:
-        """Which queries see any of the last keys, broadcasting to b h i 1; None for all."""
+        """Return which queries see any of the last keys, broadcasting to b h i 1; None for all."""
         if not self.masks and not (self.needs_causal_mask and self.keys < self.q_len):
             return None
         if not is_large(self.x, self.batch, 1, self.q_len, self.total_keys):
@@ -367,14 +368,14 @@ class Call(AddsLosses, HasStates, BlockwiseCall):
         return torch.cat(seen, dim=-2)
 
     def has_visible_key(self, first: int = 0) -> Tensor:
-        """Which queries see any key, from the `first` on, broadcasting to b h i 1."""
+        """Return which queries see any key, from the `first` on, broadcasting to b h i 1."""
         seen = self.visible()
         if seen is None:
             return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.x.device)
         return (seen[..., first:] if seen.shape[-1] > 1 else seen).any(dim=-1, keepdim=True)
 
     def fully_masked(self) -> Tensor:
-        """Which queries see no key, broadcasting to b h i 1."""
+        """Return which queries see no key, broadcasting to b h i 1."""
         return ~self.has_visible_key()
 
     def precision(self) -> AbstractContextManager:

@@ -66,7 +66,7 @@ def check_inputs(inputs: dict[str, Any], features: Features, own: tuple[str, ...
 
 
 def _find_unused_inputs(module: Any, name: str) -> str:
-    """Which feature would read an input, if the user's `features` leave it out."""
+    """Return which feature would read an input, if the user's `features` leave it out."""
     absent = (cls for cls in type(module).catalogue if cls not in module.features.catalogue)
     reader = next((cls for cls in absent if name in cls.call_inputs), None)
     return '' if reader is None else f': `features` leaves out {reader.__name__}, which reads it, see `extend`'
@@ -108,8 +108,8 @@ def check_tensor(value: Any, name: str) -> Tensor:
 
 
 def can_read_values(t: Tensor) -> bool:
-    """Whether the values of a tensor can be looked at: on the CPU, no subclass that may hold none, and neither traced
-    nor one of many in a transform."""
+    """Return True if the values of a tensor can be looked at: on the CPU, no subclass that may hold none, and neither
+    traced nor one of many in a transform."""
     if torch.compiler.is_compiling() or type(t) not in (Tensor, nn.Parameter):
         return False
     if t.device.type != 'cpu' or t.numel() == 0 or is_tracing():
@@ -143,7 +143,7 @@ def _format_sizes(*wanted: int | str | None) -> str:
 
 
 def _matches_shape(t: Tensor, wanted: Sequence[int | str | None]) -> bool:
-    """Whether a tensor has the wanted sizes; None, or a letter, is any."""
+    """Return True if a tensor has the wanted sizes; None, or a letter, is any."""
     if t.ndim != len(wanted):
         return False
     for want, got in zip(wanted, t.shape, strict=True):
@@ -410,7 +410,7 @@ def check_lengths(value: Any, name: str, batch: int, high: int | None = None) ->
 
 
 def mask_from_lengths(lens: Tensor, n: int) -> Tensor:
-    """Which of n places lie within the lengths of rows, (b):  b n"""
+    """Return which of n places lie within the lengths of rows, (b):  b n"""
     return torch.arange(n, device=lens.device) < rearrange(lens, 'b -> b 1')
 
 
@@ -467,7 +467,8 @@ def check_past(new: Sequence[Tensor | None], past: Sequence[Maybe[Buffer]]) -> N
 
 
 def is_overridden_together(cls: type, name: str, *others: str) -> bool:
-    """Whether `name` is defined no further up than any of the others: no subclass changed them and left it behind."""
+    """Return True if `name` is defined no further up than any of the others: no subclass changed them and left it
+    behind."""
     at = {n: i for i, base in reversed([*enumerate(cls.__mro__)]) for n in vars(base)}
     return all(at[name] <= at.get(other, len(at)) for other in others)
 

@@ -262,7 +262,7 @@ class ModelCall(AddsLosses, HasStates):
         return zero_masked(t, token_mask)
 
     def make_token_mask(self, x: Tensor) -> Tensor | None:
-        """Which of the last tokens, as many as `x` has, are real (b n); None for all."""
+        """Return which of the last tokens, as many as `x` has, are real (b n); None for all."""
         token_mask, start = self.mask, self.inputs.get('seq_start_pos')
         if token_mask is None and start is None:
             return None
@@ -275,7 +275,8 @@ class ModelCall(AddsLosses, HasStates):
         return token_mask if start is None else token_mask & ((place < 0) | (place >= start.unsqueeze(-1)))
 
     def make_known_mask(self) -> Tensor | None:
-        """Which of the cached tokens are real, (b held), if a mask was given for them, and this call's says nothing."""
+        """Return which of the cached tokens are real, (b held), if a mask was given for them, and this call's says
+        nothing."""
         given = self.token_mask
         if not self.num_prefix_tokens and given is not None and given.ndim == 2 and given.shape[1] == self.tokens:
             return None  # rows of the cache may have been exchanged by hand since
@@ -294,7 +295,7 @@ class ModelCall(AddsLosses, HasStates):
 
     @property
     def left_pad(self) -> Tensor | None:
-        """How much padding each row has before its leading tokens, where that changes the order."""
+        """Return how much padding each row has before its leading tokens, where that changes the order."""
         return self.inputs.get('seq_start_pos') if self.num_prefix_tokens else None
 
     def move_after_padding(self, t: Tensor) -> Tensor:

@@ -200,5 +200,5 @@ class maps_apart:
 
 
 def are_maps_apart() -> bool:
-    """Whether the caller of a stack reads no attention maps."""
+    """Return True if the caller of a stack reads no attention maps."""
     return not torch.compiler.is_compiling() and APART.get()

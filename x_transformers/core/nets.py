@@ -42,7 +42,7 @@ def check_every_place(net: nn.Module) -> None:
 
 
 def is_prefix(stack: Any) -> bool:
-    """Whether a stack is that of a prefix language model: not causal itself, it makes a mask that is."""
+    """Return True if a stack is that of a prefix language model: not causal itself, it makes a mask that is."""
     return any(kind.__name__ == 'PrefixDecoder' for kind in type(stack).__mro__)
 
 

@@ -52,7 +52,7 @@ class FeatureContext:
         return self.map_values(lambda value: tree_map(function, value))
 
     def is_unchanged(self, before: FeatureContext) -> bool:
-        """Whether nothing was noted since a copy was made."""
+        """Return True if nothing was noted since a copy was made."""
         then, now = vars(before), vars(self)
         return then.keys() == now.keys() and all(
             len(note) == len(then[name]) if isinstance(note, (list, dict)) else note is then[name]

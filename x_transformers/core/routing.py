@@ -145,7 +145,8 @@ def per_layer(value: Any, declared: Flag | None) -> tuple[Any, ...] | None:
 
 
 def _warn_of_idle_flags(declared: Flag | None, values: Mapping[str, Any], shared_out: set[str]) -> bool:
-    """Whether a flag is an option of a feature that is off in this layer alone, by a tuple: it needs no warning."""
+    """Return True if a flag is an option of a feature that is off in this layer alone, by a tuple: it needs no
+    warning."""
     feature = None if declared is None else declared.feature
     if feature is None or next(iter(feature.flags)) not in shared_out:
         return False
@@ -174,7 +175,7 @@ def split_model_flags(flags: dict[str, Any], wrapper: type[Configurable]) -> tup
 
 
 def flags_of_strangers(features: Sequence[type[Feature]] | None) -> set[str]:
-    """How the flags of a user's features may be written on a model: bare, or with the prefix of a branch."""
+    """Return how the flags of a user's features may be written on a model: bare, or with the prefix of a branch."""
     names = get_flags(known_features(features))
     return {prefix + name for prefix in ('', *PREFIXES) for name in names}
 

@@ -36,8 +36,8 @@ Pointwise = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def holds_maps(scores: int) -> bool:
-    """Whether maps of so many scores, b h i j in all, are formed at once where gradients must reach them. A CPU is
-    asked for as many as a GPU: its blocks are there for speed, and gradients come first."""
+    """Return True if maps of so many scores, b h i j in all, are formed at once where gradients must reach them. A CPU
+    is asked for as many as a GPU: its blocks are there for speed, and gradients come first."""
     return scores <= LARGE['cuda']
 
 
@@ -46,7 +46,7 @@ def scores_of_block(like: Tensor) -> int:
 
 
 def block_size(like: Tensor, scores_per_row: int) -> int:
-    """How many rows of `like` (... n d) a block has. A graph has as many blocks up to twice the length."""
+    """Return how many rows of `like` (... n d) a block has. A graph has as many blocks up to twice the length."""
     if torch.compiler.is_compiling():
         q_len, count = like.shape[-2], 1
         while count * COMPILED_ROWS < q_len:
@@ -167,7 +167,7 @@ class BlockwiseTerm:
 
     @property
     def by_entry(self) -> bool:
-        """Whether `pointwise` has an answer."""
+        """Return True if `pointwise` has an answer."""
         return self.entry is not None
 
     def pointwise(self, added: int, filler: float) -> Pointwise:
@@ -441,8 +441,8 @@ class BlockwiseCall(CallFields):
         return new
 
     def mask_entry(self) -> Pointwise | None:
-        """Whether one query sees one key:  b, h, i, j -> bool, where j counts the keys in front too. All masks and the
-        triangle, each of which must be `by_entry`; None if every query sees all."""
+        """Return True if one query sees one key:  b, h, i, j -> bool, where j counts the keys in front too. All masks
+        and the triangle, each of which must be `by_entry`; None if every query sees all."""
         added = self.total_keys - self.keys
         masks = [mask.pointwise(added, True) for mask in self.masks] + (
             [_causal_entry(self)] if self.needs_causal_mask else []
@@ -518,7 +518,7 @@ class BlockwiseCall(CallFields):
         return self.find_positions('index')[1]
 
     def in_order(self, *names: str) -> bool:
-        """Whether the queries are the last keys, and all are counted from the first one, by these inputs."""
+        """Return True if the queries are the last keys, and all are counted from the first one, by these inputs."""
         return self.token_idx is None and all(self.inputs.get(name) is None for name in names)
 
     def find_positions(self, *names: str) -> tuple[Tensor, Tensor]:

@@ -384,7 +384,7 @@ setattr(StackCall, '__dataclass_fields__', HiddenFields())  # noqa: B010  what a
 
 
 def acts(branch: Any) -> bool:
-    """Whether a feedforward, inside of what is around it, has features that act at each call."""
+    """Return True if a feedforward, inside of what is around it, has features that act at each call."""
     while isinstance(branch, nn.Module) and branch._modules.get('fn') is not None:
         branch = branch._modules['fn']
     if hasattr(branch, 'acts') or not isinstance(branch, nn.Module):

@@ -211,7 +211,7 @@ FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
 
 
 def is_content(value: Any) -> bool:
-    """Whether `CachedState.content` can have given this."""
+    """Return True if `CachedState.content` can have given this."""
     kind = value.get('kind') if isinstance(value, dict) else None
     fields = FIELDS.get(kind) if isinstance(kind, str) else None
     return fields is not None and {*value} == {'kind', *fields} and all(test(value[n]) for n, test in fields.items())

@@ -61,7 +61,7 @@ class Abilities:
 
     @overridable
     def has_absolute_positions(self) -> bool:
-        """Whether positions begin anew in every segment, unless the caller says where it stands."""
+        """Return True if positions begin anew in every segment, unless the caller says where it stands."""
         if self.pos_emb is not None and self.pos_emb is not no_positions:
             return True
         features = (*known_stack(self.attn_layers).features.active, *self.features.active)
@@ -69,7 +69,7 @@ class Abilities:
 
     @overridable
     def follows_length(self) -> bool:
-        """Whether what a token becomes depends on how many are read with it."""
+        """Return True if what a token becomes depends on how many are read with it."""
         return any(feature.follows_length for feature in known_stack(self.attn_layers).features.active)
 
     @overridable
@@ -78,22 +78,23 @@ class Abilities:
 
     @overridable
     def train_max_looped_steps(self) -> int:
-        """How often a looped model runs its stack in training."""
+        """Return how often a looped model runs its stack in training."""
         return getattr(self, 'max_looped_steps', 1)
 
     def starts_over(self, cache: Cache, count: int, pads: Tensor | None = None) -> bool:
-        """Whether tokens of a cache must be read again, once there are `count` more; rows begin with `pads` (b)."""
+        """Return True if tokens of a cache must be read again, once there are `count` more; rows begin with `pads`
+        (b)."""
         of_stack = known_stack(self.attn_layers).features.active
         return any(f.starts_over is not None and f.starts_over(cache, count, pads) for f in of_stack)
 
     @overridable
     def reads_whole(self) -> bool:
-        """Whether tokens must be read together with those before them, as modules of others may need."""
+        """Return True if tokens must be read together with those before them, as modules of others may need."""
         return has_own_forward(self) or reads_whole(self)
 
     @overridable
     def can_pad_left(self) -> bool:
-        """Whether rows may have padding on the left, `seq_start_pos`."""
+        """Return True if rows may have padding on the left, `seq_start_pos`."""
         return not any(feature.reason('left padding') for feature in self.features.active)
 
     def check_no_stack_flags(self, flags: Mapping[str, Any]) -> None:

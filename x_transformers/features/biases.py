@@ -29,7 +29,7 @@ from x_transformers.flags.checks import get_tensor
 
 
 def distances(q_pos: Tensor, k_pos: Tensor) -> Tensor:
-    """How far each key lies behind each query, q - k:  i, j -> i j, or with rows b i j."""
+    """Return how far each key lies behind each query, q - k:  i, j -> i j, or with rows b i j."""
     return q_pos.unsqueeze(-1) - k_pos.unsqueeze(-2)
 
 
@@ -169,7 +169,7 @@ class SplitAlibi(AlibiPositionalBias):
         self.sides = tuple(self.sides[head] for head in heads)
 
     def sees(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Which keys the queries see, by their positions:  b i, b j -> b h i j; i, j -> 1 h i j"""
+        """Return which keys the queries see, by their positions:  b i, b j -> b h i j; i, j -> 1 h i j"""
         distance = distances(q_pos, k_pos)
         distance = distance if distance.ndim == 4 else distance[:, None] if distance.ndim == 3 else distance[None, None]
         return distance * torch.tensor(self.sides, device=distance.device).view(-1, 1, 1) >= 0

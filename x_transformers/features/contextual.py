@@ -16,7 +16,7 @@ from x_transformers.kernels.dense import lowest_value
 
 
 def is_hidden(sim: Tensor) -> Tensor:
-    """Which logits the mask has hidden: they hold the lowest finite number."""
+    """Return which logits the mask has hidden: they hold the lowest finite number."""
     return sim <= lowest_value(sim)
 
 
@@ -211,8 +211,8 @@ class Selective(AttentionFeature):
         return torch.where(hidden, sim, (sim - earlier.unsqueeze(1)).to(sim.dtype))
 
     def may_hide(self, call: Any) -> Tensor:
-        """Which keys a query may hide, (i j) or (b i j): no others' padding, not itself, not the first of a sequence,
-        nothing in front of the tokens."""
+        """Return which keys a query may hide, (i j) or (b i j): no others' padding, not itself, not the first of a
+        sequence, nothing in front of the tokens."""
         place = torch.arange(call.keys, device=call.x.device)
         allowed = place != call.of_queries(place).unsqueeze(-1)
         allowed = allowed & call.cut_keys(~self.first(call.whole))
@@ -223,7 +223,7 @@ class Selective(AttentionFeature):
 
     @staticmethod
     def first(call: Any) -> Tensor:
-        """Which keys a sequence begins with, or stand in front of it, (j) or (b 1 j)."""
+        """Return which keys a sequence begins with, or stand in front of it, (j) or (b 1 j)."""
         n = call.q_len
         first = torch.arange(n, device=call.x.device) == 0
         documents, real = getattr(call.ctx(TellsDocuments), 'ids', None), call.query_mask

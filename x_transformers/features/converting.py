@@ -61,7 +61,7 @@ def rebuild_(stack: Any, flags: dict[str, Any], finish: Finish | None = None) ->
 
 
 def inner_models(net: Any) -> str:
-    """Which parts of a model are what is asked for."""
+    """Return which parts of a model are what is asked for."""
     parts = net.named_modules() if isinstance(net, nn.Module) else ()
     around = [name for name, part in parts if isinstance(getattr(part, 'attn_layers', None), nn.Module)]
     outer = [name for name in around if not any(name.startswith(f'{other}.') for other in around)]

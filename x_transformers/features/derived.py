@@ -209,7 +209,7 @@ class DerivedAttributes:
 
     @property
     def sees_future(self) -> bool:
-        """Whether a token may depend on any later one."""
+        """Return True if a token may depend on any later one."""
         return not self.causal
 
     def describe(self) -> dict[str, str]:
@@ -341,7 +341,7 @@ class DerivedHeads:
 
     @property
     def groups(self) -> int:
-        """How many query heads share a key head."""
+        """Return how many query heads share a key head."""
         return self.heads // self.kv_heads
 
     @property
@@ -381,7 +381,8 @@ class DerivedHeads:
 
     @property
     def projects(self) -> bool:
-        """Whether there is a projection out: always, but for one head that already has the width of the input."""
+        """Return True if there is a projection out: always, but for one head that already has the width of the
+        input."""
         shape = self.shape
         if self.project is not None:
             return self.project
@@ -483,7 +484,7 @@ class ReadsTokens:
 
     @property
     def can_keep_logits(self) -> bool:
-        """Whether logits of the last tokens alone can be asked for, as `logits_to_keep`."""
+        """Return True if logits of the last tokens alone can be asked for, as `logits_to_keep`."""
         return not self.features.by_stage.get('pool')
 
     def _check_ids(

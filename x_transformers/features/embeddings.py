@@ -153,12 +153,12 @@ def check_rows(pos: Tensor | None, rows: int) -> None:
 
 
 def adds_positions(host: Any) -> bool:
-    """Whether a model adds absolute positions to its tokens."""
+    """Return True if a model adds absolute positions to its tokens."""
     return bool(host.use_abs_pos_emb and host.max_seq_len > 0 and not known_stack(host.attn_layers).disable_abs_pos_emb)
 
 
 def hands_on_positions(host: Any) -> bool:
-    """Whether the stack of a model reads the vectors of positions apart from the tokens."""
+    """Return True if the stack of a model reads the vectors of positions apart from the tokens."""
     for feature in known_stack(host.attn_layers).features.active:
         if feature.gives_positions is None:
             return True

@@ -62,7 +62,7 @@ class Exits:
     log: list[Tensor] | None = None
 
     def leaves(self, tokens: Tokens) -> Tensor:
-        """Which tokens (m) leave now."""
+        """Return which tokens (m) leave now."""
         return torch.zeros_like(tokens.row, dtype=torch.bool)
 
     def bound(self, inputs: dict[str, Any], leading: int, front: Tensor | None) -> Exits:
@@ -178,7 +178,7 @@ class ExitsInStack(StackFeature):
         return x
 
     def leaves(self, exits: Exits, number: int, states: tuple[Tensor, ...], call: Any, going: Tensor | None) -> Tensor:
-        """Which of the tokens (b n) leave after a block: of those that are `going`, or of all."""
+        """Return which of the tokens (b n) leave after a block: of those that are `going`, or of all."""
         b, n, _ = states[0].shape
         place = torch.arange(n, device=states[0].device) + (call.past_len - exits.leading)
         if going is None:

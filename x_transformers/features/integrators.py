@@ -228,10 +228,10 @@ class ReceiveViews(StackFeature):
 
     @classmethod
     def wanted(cls, host: Any, index: int) -> bool:
-        """Whether a layer wants three views."""
+        """Return True if a layer wants three views."""
         return host.layer_types[index] == 'a' and host.features.find(cls) is not None
 
     @classmethod
     def views_of_residual(cls, host: Any, index: int) -> int:
-        """How many inputs the residual of a layer makes for its branch: one, where an integrator makes them."""
+        """Return how many inputs the residual of a layer makes for its branch: one, where an integrator makes them."""
         return 3 if cls.wanted(host, index) and host.features.find(Integrator) is None else 1

@@ -93,7 +93,7 @@ class LatentRope(AttentionFeature):
 
 
 def turning_features(stack: Any) -> int | None:
-    """How many features of a head turn, if latents say it.  Raises ConfigError where layers differ."""
+    """Return how many features of a head turn, if latents say it.  Raises ConfigError where layers differ."""
     layers = range(stack.layer_types.count('a'))
     widths = {stack.flags_for('a', number).get('dim_latent_rope') for number in layers} - {None}
     if len(widths) > 1:

@@ -63,7 +63,7 @@ class LayerPositions(StackFeature):
         return x + vectors
 
     def run_of(self, call: Any) -> int | None:
-        """Which table joins before the step, if a block begins with it: that of its run, or of its layer."""
+        """Return which table joins before the step, if a block begins with it: that of its run, or of its layer."""
         block, index, order = self.host.len_default_block, call.order[call.step], self.host.layers_execute_order
         if tuple(call.order) == tuple(order):
             return None if call.step % block else call.step // block

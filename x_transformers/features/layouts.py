@@ -257,7 +257,7 @@ class ParallelBlock(StackFeature):
             raise ConfigError(f'`parallel_block` does not go with this `layers_execute_order`: {TORN}')
 
     def is_whole(self, order: Sequence[int]) -> bool:
-        """Whether the layers of an order come in whole blocks."""
+        """Return True if the layers of an order come in whole blocks."""
         blocks = [tuple(order[at : at + self.length]) for at in range(0, len(order), self.length)]
         return all(
             self.begins(first) and block == tuple(range(first, first + self.length))
@@ -266,7 +266,7 @@ class ParallelBlock(StackFeature):
         )
 
     def begins(self, index: int) -> bool:
-        """Whether a layer is the first one of its block."""
+        """Return True if a layer is the first one of its block."""
         return index == self.first(index)
 
     def first(self, index: int) -> int:

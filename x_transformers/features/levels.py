@@ -418,6 +418,6 @@ class ModelFeature(Feature):
 
 
 def uses(stack: Any, name: str) -> bool:
-    """Whether any self-attention of a stack has a flag on."""
+    """Return True if any self-attention of a stack has a flag on."""
     value = stack.branch_flags['a'].get(name)
     return any(value) if isinstance(value, tuple) else bool(value)

@@ -120,7 +120,7 @@ class Slots(AttentionFeature):
         return views[0], sum_slots(views[1], of_keys), sum_slots(views[2], of_values)
 
     def commutes(self, views: tuple[Tensor, Tensor, Tensor], call: Any) -> bool:
-        """Whether nobody but this feature sees keys and values between the projections and the slots."""
+        """Return True if nobody but this feature sees keys and values between the projections and the slots."""
         host, (_, n, width), k = self.host, views[1].shape, self.linformer_k
         one_matrix = self.linformer_proj == 'linear' and (self.linformer_share != 'none' or host.kv_heads == 1)
         ends = not call.keeps and call.past is None and call.unmasked and not is_exporting()
@@ -132,7 +132,7 @@ class Slots(AttentionFeature):
         return pays and n <= self.linformer_max_len and not is_of_others(host)
 
     def others(self, call: Any) -> bool:
-        """Whether other features of the attention act in a call."""
+        """Return True if other features of the attention act in a call."""
         given = [name for name, value in call.inputs.items() if value is not None]
         features = [feature for feature in self.host.features.active if feature is not self]
         return any(not feature.waits or any(name in feature.call_inputs for name in given) for feature in features)
@@ -163,7 +163,7 @@ class Slots(AttentionFeature):
         return (out if mask is None else out.masked_fill(~any_seen, 0.0)), None
 
     def all_seen(self, call: Any) -> bool:
-        """Whether each slot is known to hold a token."""
+        """Return True if each slot is known to hold a token."""
         return not call.masks and self.linformer_proj == 'linear' and call.keys > 0
 
     def slots(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -169,7 +169,7 @@ PACKED = ('cu_seqlens_q', 'cu_seqlens_k', 'max_seqlen_q', 'max_seqlen_k')
 
 
 def document_ids(boundaries: Tensor, length: int) -> Tensor:
-    """Which document each token is of, (n,), from where they begin and end:  [0, 3, 7] -> 0 0 0 1 1 1 1"""
+    """Return which document each token is of, (n,), from where they begin and end:  [0, 3, 7] -> 0 0 0 1 1 1 1"""
     return torch.bucketize(torch.arange(length, device=boundaries.device), boundaries, right=True)
 
 

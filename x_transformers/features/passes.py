@@ -24,7 +24,7 @@ Run = Callable[..., tuple[Tensor, LayerIntermediates]]
 
 
 def get_steps(call: Any, name: str, otherwise: int) -> int:
-    """How many passes the caller wants."""
+    """Return how many passes the caller wants."""
     given = call.inputs.get(name)
     if given is None:
         return otherwise
@@ -134,7 +134,7 @@ class Looped(ModelFeature):
         return x, self.joined(traces, caches, gates, logits, call)
 
     def may_exit(self, x: Tensor, call: Any) -> bool:
-        """Whether this call generates a token, for which the passes may end early; a prompt runs all."""
+        """Return True if this call generates a token, for which the passes may end early; a prompt runs all."""
         if x.shape[0] != 1 or (call.cache is not None and call.new_len != 1):
             raise ValueError(
                 f'`looped_inference` got {x.shape[0]} rows and {call.new_len} new tokens, it must be 1 row, token by '

@@ -279,12 +279,12 @@ class SparsePattern(HoldsPattern, AttentionFeature):
 
     @staticmethod
     def chosen(marks: Tensor, patterns: Sequence[Pattern]) -> Tensor:
-        """Which queries of which heads are global, of those that are marked:  b h i 1."""
+        """Return which queries of which heads are global, of those that are marked:  b h i 1."""
         heads = torch.tensor([one.marked for one in patterns], device=marks.device)
         return (marks[:, None] & heads[:, None]).unsqueeze(-1)
 
     def marks(self, call: Any) -> Tensor | None:
-        """Which keys are marked, b j; None for none."""
+        """Return which keys are marked, b j; None for none."""
         given = call.inputs.get('global_mask')
         if not self.pattern.marked:
             if given is not None:
@@ -326,7 +326,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
 
     @staticmethod
     def shown(pattern: Pattern, marks: Tensor | None, call: Any) -> Tensor:
-        """Which keys a pattern shows each query:  b|1 i j."""
+        """Return which keys a pattern shows each query:  b|1 i j."""
         place, device = Placement.of(call, pattern), call.x.device
         own = place.positions(call.keys, device)
         own = own if own.ndim == 2 else own[None]
@@ -343,7 +343,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         return seen | outside.unsqueeze(-2) | call.of_queries(outside).unsqueeze(-1)
 
     def shown_across(self, call: Any) -> Tensor:
-        """Which keys of a context the pattern shows each query:  b|1 i j."""
+        """Return which keys of a context the pattern shows each query:  b|1 i j."""
         queries = call.ctx(self).places
         keys = Placement.among(call.keys, None, None, call.key_mask).positions(call.keys, call.x.device)
         queries, keys = (t if t.ndim == 2 else t[None] for t in (queries, keys))
@@ -406,18 +406,18 @@ class PatternsInModel(ModelFeature):
 
 
 def has_patterns(stack: Any) -> bool:
-    """Whether layers of a stack have a pattern."""
+    """Return True if layers of a stack have a pattern."""
     return known_stack(stack).features.find(PatternsInStack) is not None
 
 
 def reads_places(layer: Any) -> bool:
-    """Whether a layer has a pattern over a context."""
+    """Return True if a layer has a pattern over a context."""
     features = getattr(layer[1], 'features', None) if layer.kind == 'c' else None
     return features is not None and features.find(SparsePattern) is not None
 
 
 def holds_pattern(layer: Any) -> bool:
-    """Whether a layer of self-attention has a pattern, in all heads or in some."""
+    """Return True if a layer of self-attention has a pattern, in all heads or in some."""
     features = getattr(layer[1], 'features', None) if layer.kind == 'a' else None
     return features is not None and features.find(HoldsPattern) is not None
 
@@ -450,7 +450,7 @@ class GlobalTokensInStack(StackFeature):
 
 
 def reads_marks(layer: Any) -> bool:
-    """Whether a layer has a pattern with Global('mask')."""
+    """Return True if a layer has a pattern with Global('mask')."""
     features = getattr(layer[1], 'features', None) if layer.kind == 'a' else None
     found = None if features is None else features.find(SparsePattern)
     return found is not None and found.pattern.of_layer(layer[1].layer_number).marked

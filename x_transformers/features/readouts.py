@@ -102,7 +102,7 @@ def retie(net: nn.Module, name: str, before: nn.Module | None) -> None:
 
 
 def stands_for_a_table(module: nn.Module | None) -> bool:
-    """Whether it is a token embedding, or goes for one, as a module that keeps several of them."""
+    """Return True if it is a token embedding, or goes for one, as a module that keeps several of them."""
     return isinstance(module, TokenEmbedding) or all(hasattr(module, name) for name in ('table', 'rows'))
 
 

@@ -205,7 +205,7 @@ class Reversible(StackFeature):
         return mean_of_halves(x) if self.norms_both else x
 
     def saves(self, x: Tensor, call: Any) -> bool:
-        """Whether a backward pass may come that computes the streams back."""
+        """Return True if a backward pass may come that computes the streams back."""
         stack = self.host
         if not (stack.training and torch.is_grad_enabled()) or torch.compiler.is_compiling() or is_transformed():
             return False
@@ -231,8 +231,8 @@ def mean_of_halves(x: Tensor) -> Tensor:
 
 
 def owns_what_learns(stack: nn.Module) -> bool:
-    """Whether gradients flow into parameters only, or what hooks make of these: a replica of `nn.DataParallel` has
-    other tensors in their place."""
+    """Return True if gradients flow into parameters only, or what hooks make of these: a replica of `nn.DataParallel`
+    has other tensors in their place."""
     beside = (t for m in stack.modules() if not m._forward_pre_hooks for t in (*m._buffers.values(), *vars(m).values()))
     return not any(torch.is_tensor(t) and t.requires_grad for t in beside)
 

@@ -94,7 +94,7 @@ class ShawValues(AttentionFeature):
 
 
 def clip_distance(q_pos: Tensor, k_pos: Tensor, most: int) -> Tensor:
-    """Which vector belongs to each pair:  broadcasts to b h i j."""
+    """Return which vector belongs to each pair:  broadcasts to b h i j."""
     if k_pos.is_floating_point():
         raise ValueError(f'`pos` got {k_pos.dtype}, it must be whole numbers: each distance has a separate vector')
     index = (-distances(q_pos, k_pos)).clamp(-most, most) + most

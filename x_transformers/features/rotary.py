@@ -198,7 +198,7 @@ def cos_and_sin(freqs: Tensor, scale: Maybe[Tensor | float], t: Tensor, dtype: t
 
 
 def is_half(x: Tensor) -> bool:
-    """Whether queries and keys of these tokens are float16."""
+    """Return True if queries and keys of these tokens are float16."""
     if x.device.type != 'meta' and torch.is_autocast_enabled(x.device.type):
         return torch.get_autocast_dtype(x.device.type) == torch.float16
     return x.dtype == torch.float16
@@ -452,7 +452,7 @@ class RotaryPositions(StackFeature):
         return sum((lengths > most) * (lengths - most if keeps else 1) for most, keeps in limits)
 
     def starts_over(self, cache: Any, count: int, pads: Tensor | None) -> bool:
-        """Whether generation has to read all tokens again.
+        """Return True if generation has to read all tokens again.
 
         A cache in the caller's hands keeps what dynamic scaling has turned; generation does not depend on its cache.
         """
@@ -530,7 +530,7 @@ class RotaryPositions(StackFeature):
 
     @staticmethod
     def goes_on(x: Tensor, call: Any) -> bool:
-        """Whether positions go on from the kept ones."""
+        """Return True if positions go on from the kept ones."""
         kept = call.state('positions').past
         # rows that the user repeated or took out of `cached_kv` are not those whose positions were kept
         same = kept is not None and kept.batch == x.shape[0] and kept.length == call.cache_len
@@ -671,7 +671,7 @@ class RotaryLayers(StackFeature):
         positions.use(self.sets)
 
     def number(self, wanted: bool | Mapping[str, Any], positions: RotaryPositions) -> int | None:
-        """Which set a layer turns by, a new one if it is not there yet."""
+        """Return which set a layer turns by, a new one if it is not there yet."""
         if isinstance(wanted, bool):
             return 0 if wanted else None
         theta, first = wanted.get('theta', positions.rotary_theta), self.sets[0]

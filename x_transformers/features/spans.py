@@ -87,7 +87,8 @@ class AdaptiveSpan(AttentionFeature):
         return self.max_span * logits.sigmoid().transpose(1, 2)
 
     def reach(self, z: Tensor, call: Any) -> int:
-        """How many tokens back some head looks, read once in a call; in a graph S, or what a cache was cut for."""
+        """Return how many tokens back some head looks, read once in a call; in a graph S, or what a cache was cut
+        for."""
         own = call.ctx(self)
         if 'reach' not in vars(own):
             own.reach = self.looked_up(z, call)
@@ -127,7 +128,7 @@ class AdaptiveSpan(AttentionFeature):
         return self.shares(call, call.ctx(self).z, sees=False)
 
     def shares(self, call: Any, z: Tensor, sees: bool) -> BlockwiseTerm:
-        """Which keys are seen, or the logarithm of how much."""
+        """Return which keys are seen, or the logarithm of how much."""
         index, own, limit, ramp = call.k_at, call.q_at, self.max_span, self.span_ramp
         reach = self.reach(z, call) if call.in_order('index') else None
         constant = self.adaptive_span == 'static'

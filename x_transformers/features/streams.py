@@ -112,7 +112,7 @@ class HyperConnection(Streams):
 
 
 def learned_beside_ones(state: dict[str, Tensor], prefix: str, views: int) -> bool:
-    """Whether a hyper-connection has learned, but not how to mix: a matrix of ones gives that no gradient."""
+    """Return True if a hyper-connection has learned, but not how to mix: a matrix of ones gives that no gradient."""
     names = ('dynamic_alpha_fn', 'dynamic_beta_fn', 'static_alpha')
     alpha, beta, own = (state.get(prefix + name) for name in names)
     if alpha is None or beta is None or own is None or alpha.is_meta or alpha.ndim != 2:
@@ -243,7 +243,7 @@ class UseGatedMultiResidual(StackFeature):
 
 
 def sizes(host: Any, index: int) -> dict[str, int]:
-    """How many streams there are, and how many views of them a layer wants."""
+    """Return how many streams there are, and how many views of them a layer wants."""
     found = host.features.find(ResidualStreams)
     streams = 1 if found is None else found.num_residual_streams
     return dict(streams=streams, views=ReceiveViews.views_of_residual(host, index))

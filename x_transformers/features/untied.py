@@ -161,7 +161,7 @@ class UntiedPositionsInStack(StackFeature):
 
 
 def begins_with_cls(stack: Any) -> bool:
-    """Whether the token at position 0 has no position in a stack with scores of positions."""
+    """Return True if the token at position 0 has no position in a stack with scores of positions."""
     own = stack.features.find(UntiedPositionsInStack)
     return own is not None and own.tupe_cls_first
 
@@ -212,7 +212,7 @@ class UntiedPositionsInModel(ModelFeature):
         }
 
     def known(self, call: Any) -> Tensor | None:
-        """Which of the new tokens have a position, b n; None for all."""
+        """Return which of the new tokens have a position, b n; None for all."""
         pos, start = call.inputs.get('pos'), call.inputs.get('seq_start_pos')
         if not self.first:
             return None

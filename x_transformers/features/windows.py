@@ -74,7 +74,7 @@ def window(call: Any, past: int | None, ahead: Maybe[int]) -> BlockwiseTerm:
 
 
 def between(of_key: Callable[[Tensor, Tensor], Tensor], first: Maybe[Tensor], last: Tensor | None) -> Pointwise:
-    """Whether the place of a key is none before the first and none behind the last one that a query sees."""
+    """Return True if the place of a key is none before the first and none behind the last one that a query sees."""
     if last is None:
         farthest = make_axis_lookup(first)
         return lambda b, h, i, j: of_key(b, j) >= farthest(b, i)

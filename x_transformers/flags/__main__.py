@@ -96,7 +96,7 @@ def refusals() -> Iterator[tuple[str, list[str]]]:
 
 
 def holds(cls: type[Feature], other: type[Feature], host: type[Configurable]) -> bool:
-    """Whether a feature stays on beside another one, which does not give way to it either."""
+    """Return True if a feature stays on beside another one, which does not give way to it either."""
     known = get_flags(host.catalogue)
     both = {name: known[name].example for name in (switch(cls), switch(other))}
     is_on = cls.is_on({**{name: declared.default for name, declared in known.items()}, **both})

@@ -17,7 +17,7 @@ KINDS: dict[str, Any] = {}
 
 
 def is_configured(value: Any) -> bool:
-    """Whether something is a module that is built from flags."""
+    """Return True if something is a module that is built from flags."""
     return isinstance(value, nn.Module) and getattr(type(value), 'kinds', None) is KINDS
 
 
@@ -29,7 +29,7 @@ def _is_defined(kind: type[Feature] = Feature) -> Iterator[type[Feature]]:
 
 
 def _class_title(feature: type[Feature]) -> str:
-    """How a config names a feature: `Rotary`, one of the library's; `my_module:MyPaper`, one of the user's."""
+    """Return how a config names a feature: `Rotary`, one of the library's; `my_module:MyPaper`, one of the user's."""
     ours = feature.__module__.startswith('x_transformers.')
     return feature.__qualname__ if ours else f'{feature.__module__}:{feature.__qualname__}'
 

@@ -39,13 +39,13 @@ class BareKeys(NamedTuple):
 
 @functools.cache
 def number_of_arguments(signature: str) -> int | None:
-    """How many arguments a stage hands to its method, `((q, k), call) -> (q, k)` two; None if that varies."""
+    """Return how many arguments a stage hands to its method, `((q, k), call) -> (q, k)` two; None if that varies."""
     handed = re.sub(r'\(.*?\)', 'a tuple', signature.partition(' -> ')[0][1:-1])
     return None if '...' in handed else handed.count(',') + bool(handed)
 
 
 def takes_arguments(method: Any, count: int | None) -> bool:
-    """Whether a method of a class can be called with so many arguments, beside `self` or the class."""
+    """Return True if a method of a class can be called with so many arguments, beside `self` or the class."""
     bound = isinstance(method, (types.FunctionType, classmethod))
     function = method.__func__ if isinstance(method, (classmethod, staticmethod)) else method
     if count is None or not inspect.isfunction(function):

@@ -267,7 +267,7 @@ class Feature:
 
     @classmethod
     def is_on(cls, values: Mapping[str, Any]) -> bool:
-        """Whether the switch is on. A feature without flags answers to its inputs, and is always there."""
+        """Return True if the switch is on. A feature without flags answers to its inputs, and is always there."""
         if not cls.flags:
             return True
         switch, declared = next(iter(cls.flags.items()))
@@ -280,7 +280,7 @@ class Feature:
 
     @classmethod
     def runs(cls, values: Mapping[str, Any]) -> bool:
-        """Whether the feature is switched on and no other takes over."""
+        """Return True if the feature is switched on and no other takes over."""
         return cls.is_on(values) and cls.overruled_by(values) is None
 
     @classmethod
@@ -359,7 +359,7 @@ NAMES: WeakKeyDictionary[type, tuple[list[int], frozenset[str]]] = WeakKeyDictio
 
 
 def _has_attribute(keeper: Any, name: str) -> bool:
-    """Whether an object has an attribute itself, rather than by asking another."""
+    """Return True if an object has an attribute itself, rather than by asking another."""
     own = {**vars(keeper), **getattr(keeper, '_parameters', {}), **getattr(keeper, '_buffers', {})}
     own |= getattr(keeper, '_modules', {})
     return own[name] is not None if name in own else getattr(type(keeper), name, None) is not None

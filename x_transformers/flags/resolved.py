@@ -247,7 +247,7 @@ def warn_of_idle(cls: type[Feature], runs: bool, values: Mapping[str, Any], give
 
 
 def is_set(known: Mapping[str, Flag], values: Mapping[str, Any], name: str) -> bool:
-    """Whether a flag is on: its feature is, if the flag is the switch, else it differs from its default."""
+    """Return True if a flag is on: its feature is, if the flag is the switch, else it differs from its default."""
     owner = known[name].feature
     if owner is not None and name == next(iter(owner.flags)):
         always = owner.is_on({**values, **{n: flag.default for n, flag in owner.flags.items()}})

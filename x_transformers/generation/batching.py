@@ -288,7 +288,7 @@ class PagedEngine:
 
     @property
     def busy(self) -> bool:
-        """Whether anything waits or runs."""
+        """Return True if anything waits or runs."""
         return bool(self.waiting or self.running)
 
     def results(self) -> dict[int, Completion]:
@@ -357,7 +357,7 @@ class PagedEngine:
         return got
 
     def would_share(self, one: Request) -> bool:
-        """Whether the next request begins as this one does."""
+        """Return True if the next request begins as this one does."""
         if not self.waiting:
             return False
         first, other = one.ids[: self.pool.block_size], self.waiting[0].ids

@@ -71,7 +71,8 @@ def grid_search_exit(
 
 
 def exit_p_value(risk: float, count: int, delta: float, bound: str = 'hoeffding') -> float:
-    """How probable a mean loss of at most `risk` is, of `count` losses in 0 .. 1 whose expectation exceeds `delta`.
+    """Return how probable a mean loss of at most `risk` is, of `count` losses in 0 .. 1 whose expectation exceeds
+    `delta`.
 
     hoeffding             exp(-2 n max(0, delta - risk)^2)
     hoeffding_bentkus     min(exp(-n KL(risk || delta)), e P(Binomial(n, delta) <= ceil(n risk))),  the tighter one
@@ -94,7 +95,7 @@ def exit_p_value(risk: float, count: int, delta: float, bound: str = 'hoeffding'
 def learn_then_test(
     risks: Iterable[float], count: int, *, delta: float, eps: float, bound: str = 'hoeffding'
 ) -> int | None:
-    """Which of several settings, the safest first, is the last one whose risk is surely at most `delta`.
+    """Return which of several settings, the safest first, is the last one whose risk is surely at most `delta`.
 
     They are tested in order, and the first that may be too risky ends the tests, whatever comes after it: then the risk
     of the answer exceeds `delta` with a probability of at most `eps`.

@@ -370,7 +370,7 @@ class StoppingCriteria:
         return self
 
     def is_eos(self, tokens: Tensor) -> Tensor:
-        """Which tokens (...) end a row."""
+        """Return which tokens (...) end a row."""
         return (tokens.unsqueeze(-1) == self.eos).any(dim=-1)
 
     @property

@@ -197,7 +197,7 @@ class IncrementalModel:
         return None if cannot is None else cannot(operation, count)
 
     def starts_over(self, cache: Any, count: int, pads: Tensor | None) -> bool:
-        """Whether tokens that were read must be read again, now that there are `count` more."""
+        """Return True if tokens that were read must be read again, now that there are `count` more."""
         return self.follows_length and self.net.starts_over(cache, count, pads)
 
     def inputs_at(self, length: int, start: int, pads: Tensor | None) -> dict[str, Any]:

@@ -184,13 +184,13 @@ def mean_context(context: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def get_gap(logits: Tensor) -> Tensor:
-    """How far the most probable token is ahead of the next:  p_(1) - p_(2)"""
+    """Return how far the most probable token is ahead of the next:  p_(1) - p_(2)"""
     best = to_float(logits).softmax(dim=-1).topk(min(2, logits.shape[-1]), dim=-1).values
     return best[..., 0] - best[..., 1:].sum(dim=-1)
 
 
 def saturation(tokens: Tokens) -> Tensor:
-    """Whether the state has settled:  cos(h_n, h_{n-1}), 0 behind the first block."""
+    """Return True if the state has settled:  cos(h_n, h_{n-1}), 0 behind the first block."""
     if tokens.block == 1:
         return torch.zeros_like(tokens.stream[:, 0])
     return F.cosine_similarity(tokens.stream, tokens.before, dim=-1)
@@ -259,7 +259,7 @@ class Watched:
 
 
 def is_unfinished(new: Tensor, endings: StoppingCriteria) -> Tensor:
-    """Which new tokens (b s) do not stand behind the end of their row."""
+    """Return which new tokens (b s) do not stand behind the end of their row."""
     token_mask = torch.ones_like(new, dtype=torch.bool)
     for at in range(1, new.shape[1]) if endings else ():
         token_mask[:, at] = token_mask[:, at - 1] & (endings.reasons(new[:, max(at - endings.width, 0) : at], at) == 0)

@@ -45,7 +45,7 @@ class BlockPool:
 
     @property
     def used(self) -> int:
-        """How many blocks are held."""
+        """Return how many blocks are held."""
         return self.num_blocks - len(self.free)
 
     def take(self, count: int) -> list[int]:
@@ -124,14 +124,14 @@ class Table:
         self.pool, self.blocks, self.length = pool, list(blocks), length
 
     def missing(self, count: int) -> int:
-        """How many free blocks it needs for `count` tokens more."""
+        """Return how many free blocks it needs for `count` tokens more."""
         size = self.pool.block_size
         new = -(-(self.length + count) // size) - len(self.blocks)
         return max(new, 0) + (count > 0 and self.shares_last)
 
     @property
     def shares_last(self) -> bool:
-        """Whether its next token would stand in a block that others hold."""
+        """Return True if its next token would stand in a block that others hold."""
         at = self.length // self.pool.block_size
         return at < len(self.blocks) and self.pool.holders[self.blocks[at]] > 1
 

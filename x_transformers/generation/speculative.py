@@ -281,7 +281,7 @@ class Speculation:
         return SpeculativeStats(self.rounds, *self.counted.tolist())
 
     def room(self) -> int:
-        """How many tokens can be guessed before the window would have to slide, one token at a time."""
+        """Return how many tokens can be guessed before the window would have to slide, one token at a time."""
         window: Any = self.reader.window
         return self.guesses if window is None else window - self.ids.shape[1]
 

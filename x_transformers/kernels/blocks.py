@@ -90,7 +90,7 @@ def _split_distance_table(call: Call) -> tuple[DistanceTable | None, list[Blockw
 
 
 def can_add(q: Tensor, k: Tensor, v: Tensor, call: Call) -> bool:
-    """Whether `run_additive` does this call: on a CPU, in one dtype of many digits, if only a table of distances
+    """Return True if `run_additive` does this call: on a CPU, in one dtype of many digits, if only a table of distances
     learns."""
     if (
         torch.compiler.is_compiling()
@@ -201,7 +201,7 @@ def _additive_formula(
 
 
 def _has_only_distances(call: Call, bias: DistanceTable | None, q: Tensor, v: Tensor) -> bool:
-    """Whether nothing is added but a table of distances, and nothing hidden but by the triangle."""
+    """Return True if nothing is added but a table of distances, and nothing hidden but by the triangle."""
     known = hasattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu')
     alone = bias is not None and not call.biases and not call.masks and call.total_keys == call.keys >= call.q_len
     return known and alone and call.dropout == 0 and call.later_keys == 0 and q.shape[-1] == v.shape[-1]

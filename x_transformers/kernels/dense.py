@@ -113,12 +113,13 @@ def attention_maps(q: Tensor, k: Tensor, call: Call, features: Features) -> tupl
 
 
 def wants_maps(module: nn.Module, call: Call, patched: bool = False) -> bool:
-    """Whether somebody may read the maps of a call. `patched`: the code of others gets what the module returns."""
+    """Return True if somebody may read the maps of a call. `patched`: the code of others gets what the module
+    returns."""
     return patched or is_hooked(module) or call.keeps == 'all'
 
 
 def carries_gradients(q: Tensor, k: Tensor, call: Call, features: Features) -> bool:
-    """Whether the maps of a call must be those that its output is made of, so that gradients reach them.
+    """Return True if the maps of a call must be those that its output is made of, so that gradients reach them.
 
     Where there are too many scores for that, where a feature attends in its own way, and in compiled graphs, maps are
     computed apart from the output.
@@ -270,12 +271,12 @@ def run_fused_in_blocks(q: Tensor, k: Tensor, v: Tensor, call: Call, features: F
 
 
 def needs_no_mask(call: Call) -> bool:
-    """Whether whole keys are hidden, by the triangle or for all queries, and nothing is added to scores."""
+    """Return True if whole keys are hidden, by the triangle or for all queries, and nothing is added to scores."""
     return not call.biases and _can_use_is_causal(call) and all(mask.of_keys for mask in call.masks)
 
 
 def _can_use_is_causal(call: Call) -> bool:
-    """Whether the triangle, if there is one, is that of torch's kernels: of as many queries as keys."""
+    """Return True if the triangle, if there is one, is that of torch's kernels: of as many queries as keys."""
     return not call.needs_causal_mask or call.q_len == call.keys == call.total_keys
 
 

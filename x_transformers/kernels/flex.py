@@ -67,7 +67,8 @@ def load_flex() -> types.ModuleType | None:
 
 
 def fits(call: Call, features: Features) -> bool:
-    """Whether all that acts on the scores of a call has a form for FlexAttention, and no other kernel is as good."""
+    """Return True if all that acts on the scores of a call has a form for FlexAttention, and no other kernel is as
+    good."""
     if call.x.device.type not in DEVICES or call.dropout or call.backends is not None or load_flex() is None:
         return False
     if torch.are_deterministic_algorithms_enabled():  # the gradient of a table is summed up in any order
@@ -81,7 +82,7 @@ def fits(call: Call, features: Features) -> bool:
 
 
 def has_form(feature: type[Feature]) -> bool:
-    """Whether a feature says for all of its stages of scores what it does there."""
+    """Return True if a feature says for all of its stages of scores what it does there."""
     stages = set(EAGER_STAGES) & set(feature.runs_at())
     one, late = (
         stages & {'scores', 'logits'},
@@ -366,8 +367,8 @@ def run_flex_pattern(
 
 
 def _pad_to_blocks(pattern: Pattern, call: Call) -> bool:
-    """Whether a kernel that computes whole blocks computes little that is hidden: for neighbours, and for keys and
-    queries that all meet. A dilation or a stride spreads few keys over all blocks."""
+    """Return True if a kernel that computes whole blocks computes little that is hidden: for neighbours, and for keys
+    and queries that all meet. A dilation or a stride spreads few keys over all blocks."""
     return not pattern.cannot_cache and all(neighbours(one) for one in pattern.branches(call.keys, call.causal))
 
 

@@ -72,18 +72,18 @@ class Pattern:
     # what it means
 
     def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
-        """Whether the query at i sees the key at j. `marks` says of positions which are marked.
+        """Return True if the query at i sees the key at j. `marks` says of positions which are marked.
 
         A pattern whose heads differ gives one more axis in front, of `heads` heads, by `for_heads`.
         """
         raise NotImplementedError
 
     def keys_bound(self, n: int, causal: bool) -> int:
-        """How many of n keys a query sees at most."""
+        """Return how many of n keys a query sees at most."""
         raise NotImplementedError
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
-        """How it is computed for n positions."""
+        """Return how it is computed for n positions."""
         raise NotImplementedError
 
     @property
@@ -104,7 +104,7 @@ class Pattern:
 
     @property
     def of_differences(self) -> bool:
-        """Whether it knows nothing of where a sequence begins, so that documents may stand side by side."""
+        """Return True if it knows nothing of where a sequence begins, so that documents may stand side by side."""
         return self.period == 1
 
     def check(self) -> None:
@@ -127,7 +127,7 @@ class Pattern:
 
     @property
     def depends_on_length(self) -> bool:
-        """Whether `of_length` gives other patterns for other lengths."""
+        """Return True if `of_length` gives other patterns for other lengths."""
         return type(self).of_length is not Pattern.of_length
 
     def of_lengths(self, lengths: Tensor, n: int) -> Pattern:
@@ -163,7 +163,7 @@ class Pattern:
 
     @staticmethod
     def share(patterns: Sequence[Any], heads: int) -> tuple[int, ...] | None:
-        """How many heads each of some patterns of this kind gets, if it is not as many each."""
+        """Return how many heads each of some patterns of this kind gets, if it is not as many each."""
         return None
 
     # what it is made of
@@ -420,7 +420,7 @@ class Mix(Pattern):
         return replace(self, patterns=tuple([one.stored(table) for one in self.patterns]))
 
     def shares(self, heads: int) -> tuple[int, ...]:
-        """How many heads each pattern gets."""
+        """Return how many heads each pattern gets."""
         p = len(self.patterns)
         if self.heads is not None:
             if sum(self.heads) != heads:
@@ -500,7 +500,7 @@ def only_pattern(patterns: Sequence[Pattern], tables: Sequence[Tensor | None]) -
 
 
 def is_pattern(value: Any) -> bool:
-    """Whether it may be one: a pattern, its form in a config, or the name of one."""
+    """Return True if it may be one: a pattern, its form in a config, or the name of one."""
     return isinstance(value, (Pattern, str, Mapping))
 
 
@@ -551,7 +551,7 @@ def check_known(pattern: Pattern, flag: str = 'sparse_pattern') -> None:
 
 
 def divide_exactly(n: int, size: int) -> int:
-    """How many of a size it takes for n."""
+    """Return how many of a size it takes for n."""
     return -(-n // size) if n else 0
 
 

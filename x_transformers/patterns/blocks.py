@@ -72,7 +72,7 @@ class BlockPermutation(Pattern):
 
     @property
     def filled(self) -> Any:
-        """How many blocks have any token."""
+        """Return how many blocks have any token."""
         return at_least(-(-self.length // self.block), 1)
 
     def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
@@ -154,7 +154,7 @@ class AtRandom(OfBlocks):
 
     @property
     def most(self) -> int:
-        """How many blocks a query may see."""
+        """Return how many blocks a query may see."""
         raise NotImplementedError
 
     def check_max_len(self) -> None:
@@ -167,7 +167,7 @@ class AtRandom(OfBlocks):
 
     @property
     def count(self) -> Any:
-        """How many blocks there are, in all rows or in each."""
+        """Return how many blocks there are, in all rows or in each."""
         if self.length is None:
             raise ConfigError(f'`length` of {type(self).__name__} got None: ask `of_length(n)`')
         return -(-self.length // self.block)
@@ -336,7 +336,7 @@ class BigBird(AtRandom):
 
     @property
     def ends(self) -> tuple[int, int]:
-        """How many blocks are global, in front and at the end."""
+        """Return how many blocks are global, in front and at the end."""
         last = self.global_blocks // 2 if self.variant == 'itc' else 0
         return self.global_blocks - last, last
 

@@ -67,7 +67,7 @@ class Branch(NamedTuple):
 
     @property
     def of_marks(self) -> bool:
-        """Whether its layout is that of marked queries or keys."""
+        """Return True if its layout is that of marked queries or keys."""
         return isinstance(self.layout, (Columns, GatherRows)) and self.layout[0] is None
 
     def without(self, others: Sequence[Any]) -> Branch:

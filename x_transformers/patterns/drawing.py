@@ -16,7 +16,7 @@ PIXELS = 512  # about, of a side
 
 
 def dense(patterns: Sequence[Any], n: int, causal: bool, marks: Any = None) -> Tensor:
-    """Which of n tokens each one sees:  h n n."""
+    """Return which of n tokens each one sees:  h n n."""
     place = torch.arange(n)
     i, j = place.unsqueeze(-1), place
     seen = torch.stack([one.visible(i, j, marks).expand(n, n) for one in patterns])

@@ -41,7 +41,7 @@ class Global(Pattern):
             self.refuse('mask', 'alone: put them together by `|`')
 
     def chosen(self, at: Tensor, marks: Any = None) -> Tensor:
-        """Whether tokens at these positions are global."""
+        """Return True if tokens at these positions are global."""
         if self.mask:
             if marks is None:
                 raise ValueError("`visible` of Global('mask') needs `marks`: which positions are marked")

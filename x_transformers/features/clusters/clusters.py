@@ -180,7 +180,7 @@ class Clusters(AttentionFeature):
 
     @staticmethod
     def are_few(call: Any) -> bool:
-        """Whether the queries are few beside the keys of a cache, so that they look through them one by one."""
+        """Return True if the queries are few beside the keys of a cache, so that they look through them one by one."""
         return call.past is not None and call.q_len <= 8
 
     def of_few(
@@ -248,7 +248,7 @@ class Clusters(AttentionFeature):
 
     @staticmethod
     def hidden(call: Any, heads: int) -> Tensor | None:
-        """Which keys are padding, (b h) n, None for none."""
+        """Return which keys are padding, (b h) n, None for none."""
         masks = [call.expand_term(term, True) for term in call.masks if term.of_keys]
         if not masks:
             return None
@@ -257,7 +257,7 @@ class Clusters(AttentionFeature):
 
     @staticmethod
     def documents(call: Any, heads: int) -> Tensor | None:
-        """Which document each token is of, counted from 0 on, as rows of all heads (r n); None for one."""
+        """Return which document each token is of, counted from 0 on, as rows of all heads (r n); None for one."""
         ids = getattr(call.ctx(TellsDocuments), 'ids', None)
         if ids is None:
             return None

@@ -60,7 +60,7 @@ class Order(NamedTuple):
 
     @property
     def width(self) -> int:
-        """How many keys a block of queries meets."""
+        """Return how many keys a block of queries meets."""
         return (self.back + 1 + self.ahead) * self.block
 
 

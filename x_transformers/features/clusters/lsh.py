@@ -146,7 +146,7 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
     # hashes
 
     def buckets(self, length: Any) -> tuple[int, int]:
-        """How many there are: of one hash, or of two, whose product it is."""
+        """Return how many there are: of one hash, or of two, whose product it is."""
         many = self.lsh_buckets or max(2 * -(-length // self.width), 2)
         if many <= ONE_HASH:
             return many, 1

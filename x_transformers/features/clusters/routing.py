@@ -129,7 +129,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
             return t.detach() @ self.centroids.to(t.dtype).mT
 
     def size_of(self, length: Any) -> Any:
-        """How many tokens a chunk has, or a balanced cluster takes."""
+        """Return how many tokens a chunk has, or a balanced cluster takes."""
         return self.cluster_size or -(-length // self.num_clusters)
 
     def sizes_of(self, lengths: Tensor | None) -> Tensor | None:

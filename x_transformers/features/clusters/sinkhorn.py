@@ -184,7 +184,7 @@ def attended(q: Tensor, k: Blocks, v: Blocks, mask: Tensor | None, scale: Any, b
 
 
 def nearby_blocks(width: int, like: Tensor) -> Tensor:
-    """Which tokens of its block a query sees, where it sees no later one."""
+    """Return which tokens of its block a query sees, where it sees no later one."""
     return torch.ones(width, width, dtype=torch.bool, device=like.device).tril()
 
 
@@ -316,12 +316,12 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
 
     @staticmethod
     def at_start(call: Any) -> bool:
-        """Whether a cache holds nothing; a graph does not ask."""
+        """Return True if a cache holds nothing; a graph does not ask."""
         return not torch.compiler.is_compiling() and call.keys == call.q_len
 
     @staticmethod
     def seen(call: Any) -> Tensor | None:
-        """Which keys are real, b j; None for all."""
+        """Return which keys are real, b j; None for all."""
         seen = None
         for term in call.masks:
             own = call.expand_term(term, True)[:, 0, 0]
@@ -537,7 +537,7 @@ def nth(t: Tensor, which: Tensor) -> Tensor:
 
 
 def get_slots(pairs: Tensor, real: Tensor) -> Tensor:
-    """Which keys of a mix have anything in them:  b r N, b N c -> b r c"""
+    """Return which keys of a mix have anything in them:  b r N, b N c -> b r c"""
     return pairs.to(torch.float32) @ real.to(torch.float32) > 0
 
 

@@ -104,7 +104,7 @@ def sum_at_once(k: Tensor, v: Tensor, w: Any) -> Scaled:
 
 
 def is_flat(k: Tensor, w: Tensor) -> bool:
-    """Whether no query's largest key is too far below the largest one of its chunk."""
+    """Return True if no query's largest key is too far below the largest one of its chunk."""
     seen = k.cummax(dim=-2).values
     below = torch.where(seen > least_value(k) / 2, k.amax(dim=-2, keepdim=True) - seen, 0.0).amax()
     visible = triangle(w.shape[-1], w)
@@ -399,7 +399,7 @@ class InRows(torch.autograd.Function):
 
 
 def get_weights(u: Tensor, v: Tensor, most: Tensor | None) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Which rows, their weights, and the largest logits."""
+    """Return which rows, their weights, and the largest logits."""
     height = max(SCORES // (v.shape[0] * v.shape[1]), 64)
     for start in range(0, u.shape[1], height):
         at = slice(start, min(start + height, u.shape[1]))

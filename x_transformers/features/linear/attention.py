@@ -391,7 +391,7 @@ class LinearAttention(AttentionFeature):
 
     @staticmethod
     def seen(call: Any) -> Tensor | None:
-        """Which keys are visible, b 1 j 1, None for all."""
+        """Return which keys are visible, b 1 j 1, None for all."""
         masks = [call.expand_term(term, True) for term in call.masks if term.of_keys]
         return functools.reduce(torch.logical_and, masks).mT if masks else None
 

@@ -108,7 +108,7 @@ def concat_masks(
 
 
 def real_rows(states: Mapping[str, Any], start: Tensor | None, tokens: int) -> Tensor | None:
-    """Which of the last tokens of a call, as the stack sees them, are real (b n); None for all.
+    """Return which of the last tokens of a call, as the stack sees them, are real (b n); None for all.
 
     states   what the model remembers of the call
     start    padding on the left of each row (b)

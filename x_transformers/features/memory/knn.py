@@ -37,7 +37,7 @@ PART = 1024
 
 
 def nearest(q: Tensor, k: Tensor, seen: Tensor, count: int) -> Tensor:
-    """Which keys have the largest products with each query, among those seen.
+    """Return which keys have the largest products with each query, among those seen.
 
     q         b k m e
     k         b k j e
@@ -204,7 +204,7 @@ class KNNMemory(AttentionFeature):
 
     @torch.no_grad()
     def best(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
-        """Which keys each query reads."""
+        """Return which keys each query reads."""
         if self.search == 'coarse':
             return nearest_of_coarse(q, k, seen, self.topk, self.knn_projection)
         return nearest(q, k, seen, self.topk)

@@ -191,7 +191,7 @@ def _attend_some(entry: Pointwise, heads: Tensor) -> Pointwise:
 
 
 def _is_few(call: Call) -> bool:
-    """Whether there are few queries of many keys."""
+    """Return True if there are few queries of many keys."""
     return call.q_len == 1 or (
         not torch.compiler.is_compiling() and call.q_len <= FEW_QUERIES and call.q_len < call.keys
     )

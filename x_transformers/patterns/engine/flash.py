@@ -29,7 +29,7 @@ DTYPES = (torch.float32, torch.float64)
 
 
 def takes(q: Tensor, k: Tensor, v: Tensor, call: Call) -> bool:
-    """Whether this kernel does a call: on a CPU, in one dtype of many digits, if no bias learns."""
+    """Return True if this kernel does a call: on a CPU, in one dtype of many digits, if no bias learns."""
     if torch.compiler.is_compiling() or q.device.type != 'cpu' or call.dropout or is_transformed() or FORWARD is None:
         return False
     if torch.is_autocast_enabled('cpu') and not call.full_precision:

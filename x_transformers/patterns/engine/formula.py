@@ -76,7 +76,7 @@ def _group_scores(
 
 
 def get_rows(at: Tensor, is_query: Tensor, group: Group, grid: Grid, own: Scores) -> Tensor:
-    """Which rows of the call the queries of a group are; one more than there are for none."""
+    """Return which rows of the call the queries of a group are; one more than there are for none."""
     if grid.at is None:
         rows = grid.all_keys - grid.first
         return torch.where(is_query & (at >= grid.first), at - grid.first, rows)
@@ -157,7 +157,7 @@ def none_marked(positions: Tensor) -> Tensor:
 
 
 def _marked_at(marks: Tensor) -> Callable[[Tensor], Tensor]:
-    """Which positions (b|1 h|1 ...) are marked, -1 is not."""
+    """Return which positions (b|1 h|1 ...) are marked, -1 is not."""
 
     def of(positions: Tensor) -> Tensor:
         row = torch.arange(marks.shape[0], device=marks.device).reshape(-1, *[1] * (positions.ndim - 1))

@@ -201,7 +201,7 @@ class Cut(NamedTuple):
         return self.grid.count(self.batch)[:, None, None, None]
 
     def alike(self, branch: Branch, step: int) -> bool:
-        """Whether all that is so many positions further on sees the same."""
+        """Return True if all that is so many positions further on sees the same."""
         return branch.period is not None and step % branch.period == 0
 
 

@@ -35,7 +35,7 @@ class Placement(NamedTuple):
 
     @property
     def by_row(self) -> bool:
-        """Whether indices of keys do not follow from positions by one number for all rows."""
+        """Return True if indices of keys do not follow from positions by one number for all rows."""
         return self.offset is not None or self.table is not None or self.lengths is not None
 
     @classmethod
