@@ -17,7 +17,7 @@ State = Tensor | tuple[Tensor, ...]
 
 
 class Pondered(NamedTuple):
-    """What `ACT` returns.
+    """Outputs of `ACT`.
 
     state     as it was given, the weighted sum of the states after each step
     ponder    ...    N + R of each element: steps, and what is left; 0 of those that are masked

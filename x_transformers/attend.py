@@ -71,7 +71,7 @@ from x_transformers.keywords import AttendKeywords, Unpack
 
 
 class ChoosesKernel:
-    """What decides how scores are computed, from `features` and `flash`."""
+    """Mixin that selects the attention kernel from `features` and `flash`."""
 
     attend: Any
     features: Features
@@ -528,7 +528,7 @@ def sizes_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
 
 
 def attend_with(layer: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
-    """What the operator of a layer makes of queries, keys and values; what it leaves behind goes to the call."""
+    """Run the attention operator of a layer on queries, keys and values. Intermediates go to the call."""
     attend = layer._modules['attend']
     own = getattr(attend, '__dict__', {})
     if isinstance(attend, Attend) and own.get('layer') is not None and own['layer'] is not layer:

@@ -346,7 +346,7 @@ def check_content(content: dict[str, Any]) -> None:
 
 @dataclass
 class LayerIntermediates:
-    """What a stack leaves behind, and a wrapper adds to. Passed back as `cache`, it continues the sequence.
+    """Intermediates of a stack and its wrapper. Passed back as `cache`, they continue the sequence.
 
     hiddens              inputs of the self-attention layers, before their norm; the next memories
     last_hidden          the output of the stack

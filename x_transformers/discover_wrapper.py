@@ -1,4 +1,4 @@
-"""What one vector of a language model knows of a sequence: tensor product representations, fitted and operated on."""
+"""Tensor product representations: fit them to hidden states of a language model, and operate on them."""
 
 from __future__ import annotations
 

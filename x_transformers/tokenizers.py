@@ -42,7 +42,7 @@ def package() -> ModuleType:
 
 
 class Encodes:
-    """What all tokenizers share.
+    """Base class of tokenizers.
 
     num_tokens       ids are below this
     pad_id, bos_id, eos_id

@@ -492,7 +492,7 @@ class Layer(RunsSubset, ModuleList):
         return out if outside is None else call.norm(outside, out)
 
     def branch(self, x: Tensor, call: 'StackCall', features: Features) -> Tensor:
-        """What the layer adds to the stream, of which it reads `x`: its norms included, without the residual.
+        """Return the output of the layer for `x`, with its norms, without the residual.
 
         call, features   the call at the layer's step, and the features of the stack, `stack.features`
         """

@@ -121,7 +121,7 @@ def is_in_backward() -> bool:
 
 @dataclass(kw_only=True)
 class AddsLosses(HasContexts):
-    """What the call of every level offers to features.
+    """Mixin of the calls of every level, to which features add losses.
 
     `training` is that of the module that was called; `in_part` says that the call is one of several parts.
     """

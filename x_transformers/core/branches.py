@@ -65,7 +65,7 @@ def is_attention(kind: str) -> bool:
 
 
 def collect_states(features: Features, kinds: Iterable[str], stack: Any = None) -> dict[str, Remembered]:
-    """What the features of a stack and the kinds of its layers remember.  Raises ConfigError for a name used twice."""
+    """Collect the states of features and of kinds of layers.  Raises ConfigError for a name used twice."""
     owners = dict.fromkeys(features.states, 'a feature of the stack')
     declared = dict(features.states)
     for kind in dict.fromkeys(kinds):

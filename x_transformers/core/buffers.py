@@ -44,7 +44,7 @@ class Storage:
 
 
 class CachedState:
-    """What the past left under one name. A value: each operation gives a new one.
+    """One named state in a cache. Immutable: each operation returns a new one.
 
     length   the tokens that it has seen
     batch    its rows, None if it does not know them

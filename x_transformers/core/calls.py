@@ -291,7 +291,7 @@ class Call(AddsLosses, HasStates, BlockwiseCall):
         return call.append_past(k, v)
 
     def after_memories(self, rows: Tensor, kept: Tensor) -> Tensor:
-        """What was kept, behind the rows of memories."""
+        """Return the cached tokens after those of memories."""
         return kept if self.memories == 0 else torch.cat((rows[..., : self.memories, :], kept), dim=-2)
 
     def make_key_mask(self, mask: Tensor | None, context_mask: Tensor | None) -> Tensor | None:

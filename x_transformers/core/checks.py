@@ -191,7 +191,7 @@ def first_tensor(found: Iterable[T]) -> Maybe[T]:
 
 
 def find_weights(module: nn.Module) -> tuple[Tensor, ...]:
-    """What stands in the place of parameters: of a replica that `nn.DataParallel` makes for a device, plain tensors."""
+    """Return the parameters of a module, or the plain tensors that a replica of `nn.DataParallel` has instead."""
     replicas = (getattr(one, '_former_parameters', {}) for one in module.modules())
     return (*module.parameters(), *(t for held in replicas for t in held.values()))
 

@@ -31,7 +31,7 @@ class MissingMaps:
 
 @dataclass(init=False, repr=False, eq=False)
 class Intermediates:
-    """What one attention call leaves behind.
+    """Intermediates of one attention call.
 
     The maps are computed when they are first read, from the queries and keys that were kept, so that asking for the
     cache costs nothing.
@@ -93,7 +93,7 @@ class Intermediates:
 
     @property
     def states(self) -> dict[str, CachedState]:
-        """What features remember, by name: beside keys and values, or where these are not kept."""
+        """Return the states of features by name, other than keys and values."""
         return self.loose if self.past is None else self.past.states
 
     def get_hybrid_hidden(self) -> Any:

@@ -1,4 +1,4 @@
-"""What a pass through a model keeps track of: tokens in front, their masks, the order of rows padded on the left."""
+"""Per-call state of a model: prefix tokens, their masks, and the token order of left-padded rows."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ class ModelCall(AddsLosses, HasStates):
         raise ValueError(f'`{name}` got {t.shape[axis]} tokens, it must have {self.input_len}')
 
     def zero_hidden_tokens(self, t: Tensor) -> Tensor:
-        """What the caller gave for the new tokens (b n d), finite where masks or the padding on the left hide it."""
+        """Return per-token inputs of the new tokens, (b, n, d), finite where masks or left padding hide them."""
         token_mask, start = self.token_mask, self.inputs.get('seq_start_pos')
         if token_mask is not None and (
             token_mask.ndim != 2 or token_mask.shape[1] < self.new_len or token_mask.shape[0] != t.shape[0]

@@ -1,4 +1,4 @@
-"""What a feature keeps from one of its stages for a later one, in one pass: `call.ctx(self).queries = q`."""
+"""Scratch values that a feature passes from one stage to a later one of the same call: `call.ctx(self).queries = q`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def copy_container(value: Any) -> Any:
 
 
 class FeatureContext:
-    """What one feature has noted in one pass, as attributes."""
+    """Scratch values of one feature in one call, as attributes."""
 
     if TYPE_CHECKING:
         # each feature chooses its own names
@@ -62,7 +62,7 @@ class FeatureContext:
 
 @dataclass(kw_only=True)
 class HasContexts(HasOldNames):
-    """What the call of every level offers to features for their notes, by the class of the feature."""
+    """Mixin of the calls of every level: scratch values of features, by the class of the feature."""
 
     contexts: dict[type, FeatureContext] = field(default_factory=dict)
 

@@ -87,7 +87,7 @@ class FlagRouting(Configurable):
         return set(get_flags(catalogue_for(level, self.given_features))) - set(get_flags(level))
 
     def _hint(self, name: str, value: Any) -> str:
-        """What to write instead of an unknown keyword."""
+        """Return a hint about an unknown keyword."""
         if name in Configurable.kinds['TransformerWrapper'].accepted():
             return f': it belongs to the wrapper, TransformerWrapper({name}=...)'
         known = {**self.accepted(), **get_flags(self.given_features or ())}

@@ -182,7 +182,7 @@ def _offset_entry(entry: Pointwise, added: int, filler: float) -> Pointwise:
 
 
 class DenseTerm(BlockwiseTerm):
-    """What was given whole."""
+    """A mask or bias that was given as one tensor."""
 
     @property
     def by_entry(self) -> bool:
@@ -333,7 +333,7 @@ def to_4d(t: Tensor) -> Tensor:
 if TYPE_CHECKING:
 
     class CallFields:
-        """What the call around `BlockwiseCall` has. (In that class they would be fields of its own.)"""
+        """Fields of the call that `BlockwiseCall` reads. (In that class they would become dataclass fields.)"""
 
         x: Tensor
         tokens: Tensor
@@ -358,7 +358,7 @@ else:
 
 @dataclass(kw_only=True)
 class BlockwiseCall(CallFields):
-    """What a call of an attention layer needs to be run in blocks: its masks and biases, and how to narrow it.
+    """Mixin of an attention call that runs in blocks: its masks and biases, and how to narrow them to a block.
 
     A block is a call with fewer `rows` and `keys`, made by `block(span)` of the `whole`. Then `later_keys` follow that
     of its last query, and `carried` is what earlier blocks hand on. `token_idx` says at which of the new tokens each
@@ -431,7 +431,7 @@ class BlockwiseCall(CallFields):
         return new.combine()
 
     def reads(self) -> list[Tensor]:
-        """What blocks read of what the caller may hold."""
+        """Return the tensors that blocks read and the caller may hold."""
         tensors = [term.t for term in (*self.masks, *self.biases) if isinstance(term, DenseTerm)]
         return tensors + [t for t in (*self.inputs.values(), self.key_mask, self.token_mask) if torch.is_tensor(t)]
 
@@ -450,7 +450,7 @@ class BlockwiseCall(CallFields):
         return and_entries(tuple(masks)) if masks else None
 
     def bias_entry(self) -> Pointwise | None:
-        """What is added to the score of one query and one key:  b, h, i, j -> float. None for nothing."""
+        """Return the function of the bias of one query and key:  b, h, i, j -> float. None for nothing."""
         added = self.total_keys - self.keys
         biases = [bias.pointwise(added, 0.0) for bias in self.biases]
         return _sum_entries(tuple(biases)) if biases else None
@@ -467,18 +467,18 @@ class BlockwiseCall(CallFields):
                 term.split(height)
 
     def cut(self, t: Tensor) -> Tensor:
-        """What broadcasts to the scores of the whole call, (... i j), for those of this block."""
+        """Narrow a tensor that broadcasts to all scores, (..., i, j), to the scores of this block."""
         if self.span is None:
             return t
         whole = self.whole
         return whole.split_once.get(id(t), DenseTerm(t, whole.q_len, whole.keys)).of(self.span.queries, self.span.keys)
 
     def cut_keys(self, t: Tensor) -> Tensor:
-        """What counts all keys, (... j), for those of this block."""
+        """Narrow a tensor of all keys, (..., j), to the keys of this block."""
         return t if self.span is None else slice_keys(t, self.span.keys, self.whole.keys, -1)
 
     def cut_rows(self, t: Tensor) -> Tensor:
-        """What counts the queries of the whole call, (... i d), for those of this block."""
+        """Narrow a tensor of all queries, (..., i, d), to the queries of this block."""
         return t if self.span is None else t[..., self.span.queries, :]
 
     def of_queries(self, t: Tensor, dim: int = -1) -> Tensor:

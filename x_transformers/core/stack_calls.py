@@ -186,7 +186,7 @@ class StackCall(AddsLosses, HasStates, TokenSubset, ChecksOnce):
                           for n, t in self.norm_inputs.items()})  # fmt: skip
 
     def finish(self, x: Tensor, log_probs: bool) -> LayerIntermediates:
-        """What the pass leaves behind, once its output is known."""
+        """Return the intermediates of the pass, given its output."""
         self.intermediates.last_hidden = x
         self.intermediates.cache_length = self.past_len + self.new_len
         if self.intermediates.block_hiddens:
@@ -229,7 +229,7 @@ class StackCall(AddsLosses, HasStates, TokenSubset, ChecksOnce):
         return prepend_positions(pos, self.memories, self.token_mask)
 
     def branch_inputs(self, layer: Layer, norm: nn.Module | None) -> dict[str, Any]:
-        """What a branch is called with: shared masks and positions, and its own past."""
+        """Return the keywords of a branch: shared masks and positions, and its own cached keys and values."""
         kind = KINDS[layer.kind]
         inputs = dict(self.shared.get(layer.kind, ()))
         if kind.inputs is not None:
@@ -257,7 +257,7 @@ class StackCall(AddsLosses, HasStates, TokenSubset, ChecksOnce):
         return {'mem': mem} if mask is None else {'mem': mem, 'mem_mask': mask}
 
     def layer_inputs(self, layer: Layer) -> dict[str, Any]:
-        """What features of a feedforward are told: which tokens are real, and which layer it is."""
+        """Return the keywords for features of a feedforward: the token mask, and the layer index."""
         place = {'layer': layer.index, 'kind': layer.kind, 'stack': (self, self.step)}
         return (
             place
@@ -288,7 +288,7 @@ class StackCall(AddsLosses, HasStates, TokenSubset, ChecksOnce):
         return self.with_values(intermediates=self.intermediates.fork(), contexts=notes)
 
     def side_inputs(self) -> list[Tensor]:
-        """What layers read beside x: conditions, contexts, biases, masks, memories, and what features noted."""
+        """Return all tensors that layers read besides `x`: conditions, contexts, biases, masks, memories and others."""
         leaves = tree_leaves([getattr(self, name) for name in SIDE_INPUTS])
         found = (leaf.side_inputs() if hasattr(leaf, 'side_inputs') else [leaf] for leaf in leaves)
         return list({id(t): t for several in found for t in several if torch.is_tensor(t)}.values())

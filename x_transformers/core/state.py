@@ -248,7 +248,7 @@ class Handle(HasOldNames):
 
     @property
     def checked_past(self) -> Any:
-        """What the past left; None at the beginning.  Raises ValueError if it must be there, and is not."""
+        """Return the state; None at the beginning.  Raises ValueError if it must be there, and is not."""
         past, batch = self.past, self.call.batch
         if past is None and self.call.continues:
             raise ValueError(f'`cache` holds no {self.key}: it is of another model, or its keys were cut by hand')
@@ -321,7 +321,7 @@ class RecurrentHandle(Handle):
 
     @property
     def value(self) -> Any:
-        """What the past left, None at the beginning. It is not to be written to: others may go on from there too."""
+        """Return the state, None at the beginning. Do not change it in place: other sequences may continue from it."""
         known = self.checked_past
         return None if known is None else known.value
 
@@ -376,7 +376,7 @@ HANDLES: dict[type[Remembered], type[Handle]] = {
 
 
 class HasStates:
-    """What the call of every level offers to features that remember something.
+    """Mixin of the calls of every level, for features with a state.
 
     `declared` are the kinds of the states of its module, by name; `count` is how many tokens are new, and
     `num_memories` how many rows of memories stand in front of theirs; `batch` the rows of the input, if it is known;
@@ -395,7 +395,7 @@ class HasStates:
         count: int
 
     def state(self, name: str, at: int | None = None) -> Any:
-        """What a feature of this module has declared under `name` in `remembers`.
+        """Return the state that a feature of this module has declared under `name`.
 
         `at` is a number that keeps several of them apart, such as the step of a layer.
         """

@@ -46,7 +46,7 @@ class SelectedLayers(list):
 if TYPE_CHECKING:
 
     class StackCallFields:
-        """What the call around `TokenSubset` has. (In that class they would be fields of its own.)"""
+        """Fields of the call that `TokenSubset` reads. (In that class they would become dataclass fields.)"""
 
         batch: int | None
         left_pad: Tensor | None
@@ -65,7 +65,7 @@ else:
 
 @dataclass(kw_only=True)
 class TokenSubset(StackCallFields):
-    """What the call of a stack needs to be run for some tokens.
+    """Mixin of the call of a stack that runs for a subset of the tokens.
 
     Layers change all new tokens, or `subset_idx` some of them (b k), of which `runs` says which are meant (b k), if not
     all. A call of those alone, by `subset_call`, knows that of the `whole` stream, to whose tokens the keys belong.

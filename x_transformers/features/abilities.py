@@ -1,4 +1,4 @@
-"""What a model around a stack says of itself to those who generate with it: whether it can be cached, and how far."""
+"""Abilities of a model around a stack that generation depends on: whether it can be cached, and how far."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Abilities:
 
 
 class GivesOutputs:
-    """What a model around a stack returns beside its main output: memories, maps, entropies, losses."""
+    """Mixin of a model that returns memories, maps, entropies and losses besides its main output."""
 
     attn_layers: Any
     attn_z_loss_weight: float

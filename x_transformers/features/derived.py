@@ -113,7 +113,7 @@ def keep_none(host: Any, names: Sequence[str]) -> None:
 
 
 class DerivedAttributes:
-    """What a stack keeps for classes that derive from it and for code that edits it.
+    """Attributes of a stack for subclasses and for code that edits it.
 
     `layer_dropouts` may be assigned, and so may modules where a feature runs them; the rest is there to be read.
 
@@ -297,7 +297,7 @@ def count_kv_heads(heads: int, kv_heads: int | None, one_kv_head: bool) -> int:
 
 
 class DerivedHeads:
-    """What an attention layer keeps for classes that derive from it, and for hooks that look at its heads.
+    """Attributes of an attention layer for subclasses, and for hooks on its heads.
 
     split_q_heads, split_k_heads, split_v_heads   b n (h d) -> b h n d
     merge_heads                                   b h n d -> b n (h d)
@@ -396,7 +396,7 @@ class DerivedHeads:
 
 
 class DerivedLinears:
-    """What a feedforward keeps for optimizers and for code that edits its projections."""
+    """Attributes of a feedforward for optimizers and for code that edits its projections."""
 
     dim: int
     dim_inner: int

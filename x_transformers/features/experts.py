@@ -173,7 +173,7 @@ class Experts(nn.Module):
         return linear(self.between(linear(x, up, up_bias)), down, down_bias)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What the experts give, which were chosen, and how probable each was."""
+        """Return the output of the experts, which were chosen, and the probability of each."""
         up, down, rows = self.up_gate if self.gated else self.up, self.down, x.reshape(-1, x.shape[-1])
         chosen, weights, shares = self.choose(self.router(rows))
         weights_of_all = (up.weight, up.bias, down.weight, down.bias)

@@ -37,7 +37,7 @@ class Stage(NamedTuple):
 
     @property
     def signature(self) -> str:
-        """What its method is called with, and what it gives."""
+        """Return the signature of its method."""
         if '->' in self.takes:
             return self.takes
         several = self.takes.partition(')')[0] + ')' if self.takes.startswith('(') else ''

@@ -223,7 +223,7 @@ class Transform(nn.Module):
 
 
 def transform_to(width: int, own: Mapping[str, Any]) -> Transform:
-    """What the options of `head_transform` say, for hidden states of a width."""
+    """Make the `head_transform` for hidden states of a width."""
     dim, kind, eps = own.get('dim') or width, own.get('norm', 'layer'), own.get('eps')
     if kind is None:
         norm = nn.Identity()

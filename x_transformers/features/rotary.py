@@ -158,7 +158,7 @@ def turning_dtype(t: Tensor, freqs: Tensor) -> torch.dtype:
 
 
 def make_rotations(freqs: Tensor, scale: Tensor | float | None, t: Tensor, dtype: torch.dtype) -> Tensor:
-    """What pairs of features are multiplied by; those beyond the angles by one."""
+    """Return the factors of pairs of channels; those beyond the angles are one."""
     cos, sin = cos_and_sin(freqs, scale, t, dtype)
     still = (0, (t.shape[-1] - freqs.shape[-1]) // 2)
     return torch.complex(F.pad(cos, still, value=1.0), F.pad(sin, still))

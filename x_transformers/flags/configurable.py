@@ -329,7 +329,7 @@ class Configurable(nn.Module):
         return self._given
 
     def follow(self, progress: float) -> None:
-        """What the module itself changes in the course of training."""
+        """Update the schedules of the module itself at the end of a training step."""
 
     def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
         """Return the matrices of hidden layers, for Muon, each once: those of values, outputs and feedforwards.

@@ -1,4 +1,4 @@
-"""What the method of a stage must take, and give: the kind of what came in, and the axes that later stages count on.
+"""Checks of the arguments and results of stage methods: types, and the axes that later stages rely on.
 
 The library's own features are tested for it. Those of users are looked at each time, so that a mistake is refused by
 the name of the feature and the stage, and not by an error, or a broadcast, far behind it.

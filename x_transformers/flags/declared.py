@@ -290,7 +290,7 @@ class Feature:
 
     @property
     def display_name(self) -> str:
-        """What the user wrote to have it: its switch, or the first input that it reads."""
+        """Return the keyword that enables it: its switch, or the first input that it reads."""
         return next(iter((*self.flags, *self.call_inputs, type(self).__name__)))
 
     @property
@@ -409,7 +409,7 @@ EAGER_STAGES = (
 
 
 def _bind_stage(feature: Feature, stage: str, kind: str) -> Callable[..., Any]:
-    """What runs for a feature at a stage: its method, inside of its contract if it is a user's."""
+    """Return the method of a feature at a stage, wrapped in its contract if the feature is a user's."""
     if not feature.is_user_defined:
         return getattr(feature, stage)
     return functools.partial(run_transform if kind == 'ring' else run_override, feature, stage)

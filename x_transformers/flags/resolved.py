@@ -27,7 +27,7 @@ def known_flags(catalogue: tuple[type[Feature], ...]) -> dict[str, Flag]:
 
 
 def known_features(features: Any) -> tuple[type[Feature], ...]:
-    """What a user gave as `features`, checked; () for None."""
+    """Check and return the `features` of a user; () for None."""
     known = isinstance(features, Sequence) and all(isinstance(f, type) and issubclass(f, Feature) for f in features)
     if features is not None and not known:
         raise ConfigError(f'`features` got {format_value(features)}, it must be a tuple of Feature classes')

@@ -113,7 +113,7 @@ class IncrementalModel:
         self.pending: tuple[int, Tensor] | None = None
 
     def read(self, sequence: Tensor, pads: Tensor | None = None, count: int | None = None) -> Tensor:
-        """What the net gives at the last place of `sequence` (b n ...), of which `pads` (b) places are padding.
+        """Return the outputs at the last token of `sequence`, (b, n, ...), with `pads`, (b,), tokens of padding.
 
         With `count`, what it gives at the last places, so many, none of which it has read before:  b count ...
         """
@@ -164,7 +164,7 @@ class IncrementalModel:
         return self.fast is not None and self.fast.takes(sequence[:, -1:], cache)
 
     def recomputed(self, sequence: Tensor, inputs: dict[str, Any], count: int | None) -> Tensor:
-        """What the net gives without a cache. Rows with different padding are read apart, if it takes none."""
+        """Return the outputs without a cache. Rows with different padding run apart if the net takes none."""
         pads = inputs.get('seq_start_pos')
         if pads is None or getattr(self.net, 'can_pad_left', True):
             return self.last(self.net(sequence, **inputs), count)
@@ -258,7 +258,7 @@ class IncrementalModel:
 
 
 class Generated(NamedTuple):
-    """What `generate` gives if more than tokens was asked for; None for what was not.
+    """Result of `generate` if more than tokens was requested. Fields that were not requested are None.
 
     tokens           ... s   the new tokens
     log_probs        ... s   their log probabilities in nats, 0 after the end of a row

@@ -62,7 +62,7 @@ def fingerprint(net: nn.Module) -> str:
 
 @dataclass
 class PromptCache:
-    """What a net remembers of its prompts, and what it says after them.
+    """Cache of prompts: the states of a net after them, and its outputs at their last tokens.
 
     ids          b t    the prompts, padded on the left
     pads         b      number of paddings, if any

@@ -434,7 +434,7 @@ def sdpa_gradients(
 
 
 class Saved:
-    """What a kernel saves, unpacked once in a backward pass with a graph: a checkpoint hands out each tensor once."""
+    """A saved tensor of a kernel, unpacked once in a backward pass with a graph: a checkpoint unpacks only once."""
 
     __slots__ = ('__weakref__', 'packed', 'tensor')
 

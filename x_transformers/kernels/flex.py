@@ -389,7 +389,7 @@ def _get_bounds(place: Placement, batch: int, device: torch.device) -> tuple[Ten
 
 
 class Shown(BlockwiseTerm):
-    """What the patterns of heads show, as a mask of a call.
+    """The visibility of the patterns of heads, as a mask of a call.
 
     kinds, of_head    the patterns, and which of them each head has
     places            where the tokens stand that each pattern counts

@@ -57,7 +57,7 @@ def _get_band(call: Call) -> tuple[int, int, list[BlockwiseTerm]] | None:
 
 
 def _not_banded(call: Call) -> str | None:
-    """What keeps a call from being computed this way."""
+    """Return the reason why a call cannot be computed this way, or None."""
     found = _get_band(call)
     if found is None or call.token_idx is not None or call.context is not None:
         return 'its queries may see any key'

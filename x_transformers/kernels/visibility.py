@@ -59,7 +59,7 @@ def combine_terms(
 
 @dataclass
 class Visibility:
-    """What the queries of all self-attention layers of a pass see, settled once: masks and biases, each in one piece.
+    """Masks and biases of all self-attention layers of a pass, combined once.
 
     It is that of a layer which is given the same masks and inputs, by identity, and whose features hide and add the
     same in all layers, as they declare with `same_in_layers`.
@@ -109,7 +109,7 @@ DECIDES = frozenset((*MASKS, 'rel_pos', 'attn_bias'))
 
 
 def shared_visibility(x: Tensor, stack_call: StackCall, layers: Iterable[Any]) -> Visibility | None:
-    """What the queries of self-attention see, for all layers of a pass. None where each layer settles it itself."""
+    """Return the masks and biases shared by all layers of a pass; None if each layer has to combine its own."""
     given = stack_call.shared['a']
     if torch.compiler.is_compiling() or is_transformed() or stack_call.cache is not None or stack_call.mems:
         return None

@@ -1,4 +1,4 @@
-"""What all patterns share: their checks, how they are put together, and their form in a config."""
+"""Base classes of patterns: checks, combinations, and their form in a config."""
 
 from __future__ import annotations
 
