@@ -263,7 +263,7 @@ def test_no_look_ahead_and_rows_that_see_nothing(name):
         (grad,) = torch.autograd.grad(attn(x)[:, t].sum(), x)
         seen = [[j for j in range(t + 1) if meant(name, h, t, j)] for h in range(4)]
         asks = any(t in keys or len(keys) > 1 for keys in seen)  # of one key alone any query makes the same
-        assert (grad[:, t + 1 :] == 0).all() and (grad[:, t] != 0).any() == asks
+        assert (grad[:, t + 1 :] == 0).all() and (grad[:, t].abs() > 1e-12).any() == asks  # 0 but for rounding
     attn.to_out = torch.nn.Identity()
     hidden = torch.zeros(1, 14, dtype=torch.bool)
     hidden[:, :3] = True
