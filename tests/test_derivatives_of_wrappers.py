@@ -21,7 +21,7 @@ CUT = {
     'hidden tokens, guessed before': ('the first guess, arXiv:2208.04202', {'first_guess'}),
     'next latent': (
         'targets, tokens, the head and the fading of weights, arXiv:2511.05963',
-        {'latent_losses', 'weights', 'State'}),
+        {'latent_losses', 'weights', 'ModuleState'}),
     'latents': ('what is foretold, and most of the probe, by default', {'forward', 'scale_grad'}),
     'free': ('the difference between the hard choice and the soft one, arXiv:2510.17558', {'forward'}),
 }  # fmt: skip

@@ -32,6 +32,7 @@ def branch(net, index, x, context=None):
         (dict(only_attn=True), 'aaa', 1),
         (dict(only_attn=True, cross_attend=True), 'acacac', 2),
         (dict(only_attn=True, sandwich_coef=1), 'aaa', 1),
+        (dict(only_attn=True, par_ratio=3), 'a', 1),
         (dict(only_attn=True, custom_layers=('a', 'a')), 'aa', 1),
         (dict(only_attn=True, weight_tie_layers=True), 'a', 1),
     ],

@@ -105,7 +105,8 @@ class ParRatio(StackFeature):
         if len(attention) > width:
             raise ConfigError(f'`par_ratio` got {self.par_ratio}, which leaves no room for feedforwards')
         head = [*attention, *['f'] * (width - len(attention))] * groups
-        return head + ['f'] * (total - len(head))
+        kinds = head + ['f'] * (total - len(head))
+        return kinds if 'f' in block else [kind for kind in kinds if kind != 'f']
 
 
 class SandwichCoef(StackFeature):
@@ -123,7 +124,7 @@ class SandwichCoef(StackFeature):
         coef = self.sandwich_coef
         if coef > depth:
             raise ConfigError(f'`sandwich_coef` got {coef}, it must be at most `depth`, {depth}')
-        return ['a'] * coef + block * (depth - coef) + ['f'] * coef
+        return ['a'] * coef + block * (depth - coef) + (['f'] * coef if 'f' in block else [])
 
 
 class WeightTying(StackFeature):
