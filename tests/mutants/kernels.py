@@ -5,6 +5,7 @@ BUGS = {
     'kernels/dense.py': ('test_attention.py test_kernels.py', [
         ('a bias is lower than what hides', 'return -torch.inf if dtype == torch.float16 else torch.finfo(dtype).min / 2', 'return torch.finfo(dtype).min / 2', 'test_half_precision.py'),
         ('a hidden key of float16 weighs something', 'if dtype_of_products(q) != torch.float16 else (torch.finfo(torch.float16).max,) * 2', 'if dtype_of_products(q) != torch.float16 else (3e4, 1.0)', 'test_half_precision.py'),
+        ('a mask that all layers share hides what it shows', 'masked_fill_(~self.mask, -torch.inf)', 'masked_fill_(self.mask, -torch.inf)', 'test_shared_visibility.py'),
         ('a bias passes the range of float16', 'return clamp_to_dtype(call.bias, dtype_of_products(q)).to(q.dtype)', 'return call.bias.to(q.dtype)', 'test_half_precision.py'),
         ('the softmax stays in half precision', 'dtype=torch.float32 if sim.dtype in HALF else sim.dtype', 'dtype=sim.dtype', 'test_scores.py -khalf_precision'),
         ('key heads are repeated side by side', 'torch.cat((t,) * (heads // t.shape[1]), dim=1)', 't.repeat_interleave(heads // t.shape[1], dim=1)'),

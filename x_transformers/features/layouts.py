@@ -65,8 +65,11 @@ class OnlyAttention(StackFeature):
         return [kind for kind in block if kind != 'f']
 
     def setup(self, host: Any) -> None:
-        if 'f' in host.layer_types:
+        if 'f' in (getattr(host.features.find(CustomLayers), 'custom_layers', None) or ()):
             raise ConfigError("`only_attn` does not go with `custom_layers` that have feedforwards ('f')")
+        if 'f' in host.layer_types:  # of a layout that adds its own
+            host.layer_types = tuple(kind for kind in host.layer_types if kind != 'f')
+            host.layers_execute_order = tuple(range(len(host.layer_types)))
 
 
 class CustomLayers(StackFeature):
@@ -105,8 +108,7 @@ class ParRatio(StackFeature):
         if len(attention) > width:
             raise ConfigError(f'`par_ratio` got {self.par_ratio}, which leaves no room for feedforwards')
         head = [*attention, *['f'] * (width - len(attention))] * groups
-        kinds = head + ['f'] * (total - len(head))
-        return kinds if 'f' in block else [kind for kind in kinds if kind != 'f']
+        return head + ['f'] * (total - len(head))
 
 
 class SandwichCoef(StackFeature):
@@ -124,7 +126,7 @@ class SandwichCoef(StackFeature):
         coef = self.sandwich_coef
         if coef > depth:
             raise ConfigError(f'`sandwich_coef` got {coef}, it must be at most `depth`, {depth}')
-        return ['a'] * coef + block * (depth - coef) + (['f'] * coef if 'f' in block else [])
+        return ['a'] * coef + block * (depth - coef) + ['f'] * coef
 
 
 class WeightTying(StackFeature):
