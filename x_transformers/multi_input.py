@@ -202,8 +202,7 @@ class MultiInputTransformerWrapper(Wrapper):
 
     @property
     def can_return_readout(self) -> bool:
-        """Return True if a loss may read the hidden states itself, with `return_readout`: nobody listens to the
-        output."""
+        """Return True if a loss may read the hidden states itself, with `return_readout`: the output has no hooks."""
         own = type(self).forward is MultiInputTransformerWrapper.forward
         own = own and all(feature.by_token for feature in self.features.by_stage.get('model_output', ()))
         return own and self.to_logits is not None and not overheard(self)

@@ -73,8 +73,7 @@ def select_winners(t: Tensor, winners: Tensor) -> Tensor:
 
 
 def repulsion(logits: Any, valid: Tensor) -> Tensor:
-    """Return how far candidates (b k n l) disagree: mean KL of each to their mean, in nats, at the valid places (b
-    n)."""
+    """Return how far candidates (b k n l) disagree: mean KL of each to their mean, in nats, at valid places (b n)."""
     log_probs = to_float(logits).log_softmax(dim=-1)
     probs = log_probs.exp()
     mean = probs.mean(dim=1, keepdim=True).clamp(min=torch.finfo(probs.dtype).tiny).log()

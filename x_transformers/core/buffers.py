@@ -29,8 +29,7 @@ class Storage:
         self.tensor, self.filled = tensor, filled
 
     def takes(self, start: int, count: int) -> bool:
-        """Return True if `count` tokens may be written from `start` on: by one caller only, whatever other threads
-        do."""
+        """Return True if `count` tokens may be written from `start` on: by one caller only, also among threads."""
         if torch.compiler.is_compiling():
             return self.claim(start, start + count)
         with CLAIMING:

@@ -114,8 +114,7 @@ def split_views(views: Any, x: Tensor, features: Features, at: Tensor | None = N
 
 
 def is_large(like: Tensor, batch: int, heads: int, rows: int, keys: int) -> bool:
-    """Return True if the scores of a call are too many to be held at once. An exported graph has one way for all
-    lengths."""
+    """Return True if the scores of a call are too many to hold at once; never in an exported graph."""
     if rows == 1 or (
         is_exporting() or rows <= blocks.COMPILED_ROWS if torch.compiler.is_compiling() else is_transformed()
     ):

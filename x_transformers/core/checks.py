@@ -467,8 +467,7 @@ def check_past(new: Sequence[Tensor | None], past: Sequence[Maybe[Buffer]]) -> N
 
 
 def is_overridden_together(cls: type, name: str, *others: str) -> bool:
-    """Return True if `name` is defined no further up than any of the others: no subclass changed them and left it
-    behind."""
+    """Return True if `name` is defined no further up than all others, so that no subclass changed these alone."""
     at = {n: i for i, base in reversed([*enumerate(cls.__mro__)]) for n in vars(base)}
     return all(at[name] <= at.get(other, len(at)) for other in others)
 

@@ -275,8 +275,7 @@ class ModelCall(AddsLosses, HasStates):
         return token_mask if start is None else token_mask & ((place < 0) | (place >= start.unsqueeze(-1)))
 
     def make_known_mask(self) -> Tensor | None:
-        """Return which of the cached tokens are real, (b held), if a mask was given for them, and this call's says
-        nothing."""
+        """Return which of the cached tokens are real, (b held), if only they were given a mask."""
         given = self.token_mask
         if not self.num_prefix_tokens and given is not None and given.ndim == 2 and given.shape[1] == self.tokens:
             return None  # rows of the cache may have been exchanged by hand since

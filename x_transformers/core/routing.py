@@ -145,8 +145,7 @@ def per_layer(value: Any, declared: Flag | None) -> tuple[Any, ...] | None:
 
 
 def _warn_of_idle_flags(declared: Flag | None, values: Mapping[str, Any], shared_out: set[str]) -> bool:
-    """Return True if a flag is an option of a feature that is off in this layer alone, by a tuple: it needs no
-    warning."""
+    """Return True if a flag needs no warning: its feature is off in this layer alone, by a tuple."""
     feature = None if declared is None else declared.feature
     if feature is None or next(iter(feature.flags)) not in shared_out:
         return False

@@ -82,8 +82,7 @@ class Abilities:
         return getattr(self, 'max_looped_steps', 1)
 
     def starts_over(self, cache: Cache, count: int, pads: Tensor | None = None) -> bool:
-        """Return True if tokens of a cache must be read again, once there are `count` more; rows begin with `pads`
-        (b)."""
+        """Return True if tokens of a cache must be read again, after `count` more; rows begin with `pads` (b)."""
         of_stack = known_stack(self.attn_layers).features.active
         return any(f.starts_over is not None and f.starts_over(cache, count, pads) for f in of_stack)
 

@@ -381,8 +381,7 @@ class DerivedHeads:
 
     @property
     def projects(self) -> bool:
-        """Return True if there is a projection out: always, but for one head that already has the width of the
-        input."""
+        """Return True if there is a projection out: always, but for one head as wide as the input."""
         shape = self.shape
         if self.project is not None:
             return self.project

@@ -143,8 +143,7 @@ class Experts(nn.Module):
         return [self.down] if self.shared is None else [self.down, self.shared[-1]]
 
     def choose(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return which experts a token gets, with which weights, and how probable each of all was:  n x -> n k, n k, n
-        x."""
+        """Return which experts a token gets, with which weights, and all probabilities:  n x -> n k, n k, n x."""
         if self.kind == 'sigmoid':
             scores = logits.sigmoid()
             chosen = self.allowed(scores).topk(self.top_k, dim=-1).indices

@@ -87,8 +87,7 @@ class AdaptiveSpan(AttentionFeature):
         return self.max_span * logits.sigmoid().transpose(1, 2)
 
     def reach(self, z: Tensor, call: Any) -> int:
-        """Return how many tokens back some head looks, read once in a call; in a graph S, or what a cache was cut
-        for."""
+        """Return how many tokens back some head looks, read once in a call; in a graph S, or that of the cache."""
         own = call.ctx(self)
         if 'reach' not in vars(own):
             own.reach = self.looked_up(z, call)

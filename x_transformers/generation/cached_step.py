@@ -59,8 +59,7 @@ class CachedStep(nn.Module):
 
     @property
     def dynamic_shapes(self) -> dict[str, Any]:
-        """Return which axes of `x` and `past` are free: the batch, and the tokens so far. An example has two or
-        more."""
+        """Return which axes of `x` and `past` are free: the batch and the past, at least two in an example."""
         auto = torch.export.Dim.AUTO
         rows = named_rows(self.known).values()
         return {'x': {0: auto}, 'past': [{0: auto, one.tensor.ndim - 2: auto} for one in rows]}

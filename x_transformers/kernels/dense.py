@@ -113,8 +113,7 @@ def attention_maps(q: Tensor, k: Tensor, call: Call, features: Features) -> tupl
 
 
 def wants_maps(module: nn.Module, call: Call, patched: bool = False) -> bool:
-    """Return True if somebody may read the maps of a call. `patched`: the code of others gets what the module
-    returns."""
+    """Return True if somebody may read the maps of a call. `patched`: a user's code gets the result."""
     return patched or is_hooked(module) or call.keeps == 'all'
 
 
@@ -223,8 +222,7 @@ class SdpaMask(NamedTuple):
     fully_masked: Maybe[Tensor] = None
 
     def as_bias(self, dtype: torch.dtype) -> SdpaMask:
-        """Return the same with an additive mask, which torch's kernel would otherwise make of a boolean one in each
-        layer."""
+        """Return the arguments with an additive mask. Torch's kernel would make it of a boolean one in each layer."""
         if self.mask is None or self.mask.dtype != torch.bool:
             return self
         bias = torch.zeros_like(self.mask, dtype=dtype).masked_fill_(~self.mask, -torch.inf)

@@ -67,8 +67,7 @@ def load_flex() -> types.ModuleType | None:
 
 
 def fits(call: Call, features: Features) -> bool:
-    """Return True if all that acts on the scores of a call has a form for FlexAttention, and no other kernel is as
-    good."""
+    """Return True if all that acts on the scores of a call has a form for FlexAttention, and no kernel is better."""
     if call.x.device.type not in DEVICES or call.dropout or call.backends is not None or load_flex() is None:
         return False
     if torch.are_deterministic_algorithms_enabled():  # the gradient of a table is summed up in any order

@@ -46,8 +46,7 @@ READS = 32
 
 
 def _get_band(call: Call) -> tuple[int, int, list[BlockwiseTerm]] | None:
-    """Return how far back and ahead queries see, and the masks that say something else; None if there is no such
-    limit."""
+    """Return how far back and ahead queries see, and the other masks; None if there is no such limit."""
     bands = [mask for mask in call.masks if mask.band]
     past = [mask.reach for mask in bands if mask.reach is not None]
     ahead = [mask.reach_ahead for mask in bands if mask.reach_ahead is not None]
