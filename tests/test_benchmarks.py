@@ -351,7 +351,7 @@ def rows_of_two(Row):
 def test_effects_of_flags(scripts):
     """Paired differences, and what the baseline reaches in the same time."""
     pytest.importorskip('scipy', reason='pip install scipy')
-    Row = scripts('flag_rows').Row
+    effects, Row = scripts('flag_statistics'), scripts('flag_rows').Row
     rows = rows_of_two(Row)
     found = effects.effects(rows, 'plain')
     one, other = found['use_rezero'], found['macaron']
@@ -411,7 +411,7 @@ def test_what_is_left_in_larger_models(scripts):
 def test_which_flags_go_together(scripts):
     """Greedy selection takes what gains most in equal time; pairs are compared with the sum of their parts."""
     pytest.importorskip('scipy', reason='pip install scipy')
-    Row = scripts('flag_rows').Row
+    effects, Row = scripts('flag_statistics'), scripts('flag_rows').Row
     rows = [row for row in rows_of_two(Row) if row.variant != 'macaron' or row.stage == 'costs']
     rows += [Row('single', 'plain', 'macaron', 0, 100, 1e-3, 2.9)]
     best = ['use_rezero', 'macaron']
@@ -447,7 +447,7 @@ def test_which_flags_go_together(scripts):
 def test_intervals_of_pairs(scripts):
     """Few seeds of many pairs: all of them say together how far seeds lie apart."""
     pytest.importorskip('scipy', reason='pip install scipy')
-    Row = scripts('flag_rows').Row
+    effects, Row = scripts('flag_statistics'), scripts('flag_rows').Row
     names = ('macaron', 'use_rezero', 'resi_dual')
     rows = [Row('single', 'plain', name, seed, 100, 1e-3, 3.0) for name in ('', *names) for seed in range(2)]
     for pair, bits in (('macaron + use_rezero', (2.9, 3.1)), ('macaron + resi_dual', (2.5, 2.7))):

@@ -33,7 +33,7 @@ def normed(w, x, o):
 
 def formula(w, x, causal, depth=2, **o):
     """Blocks of attention and feedforward, each with its norm, and what it reads."""
-    parallel, stream = o.get('parallel_block', False), x
+    parallel, stream, before = o.get('parallel_block', False), x, x
     for at in range(2 * depth):
         before = stream if at % 2 == 0 else before
         read = before if parallel else stream

@@ -553,7 +553,7 @@ def test_one_graph():
     for options in (dict(exit_classifier='geometric'), dict(exit_train='mixed', exit_heads='per_layer')):
         model = built(**options)
         torch._dynamo.reset()
-        compiled = torch.compile(lambda x, model=model: model(x), fullgraph=True, backend='aot_eager')
+        compiled, first = torch.compile(lambda x, model=model: model(x), fullgraph=True, backend='aot_eager'), None
         for run in (compiled, model):
             torch.manual_seed(1)
             loss = run(IDS)
