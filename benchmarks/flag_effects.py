@@ -208,11 +208,11 @@ def keyword_of(variant: str, baseline: str, sizes: Sizes) -> tuple[str | None, s
         return None, None, None, None
     named = (name for name in switched if name.rpartition('.')[2] == variant.split()[0])
     name = next(named, next(iter(switched)))
-    own, host = switched[name]
-    others = {owner_of(other)[0]: value for other, value in given.items() if owner_of(other)[1] == host}
+    own, owner = switched[name]
+    others = {owner_of(other)[0]: value for other, value in given.items() if owner_of(other)[1] == owner}
     others.pop(own)
-    of_one_class = {other for _, other in switched.values()} == {host}
-    return own, host, values[name], others if of_one_class else None
+    of_one_class = {other for _, other in switched.values()} == {owner}
+    return own, owner, values[name], others if of_one_class else None
 
 
 def owner_of(name: str) -> tuple[str, str]:

@@ -81,8 +81,8 @@ class Segments(nn.Module):
             found.append(logits)
         return torch.cat(found, dim=1)
 
-    def stepped(self, progress: float) -> None:
-        self.net.stepped(progress)
+    def on_step_end(self, progress: float) -> None:
+        self.net.on_step_end(progress)
 
 
 def model_of(name: str, settings: dict[str, Any]) -> nn.Module:
@@ -136,7 +136,7 @@ def train(run: Run, draw: Callable[[torch.Generator], Tensor], held_out: Tensor)
         optimiser.zero_grad()
         run.steps += 1
         used += time.process_time() - start
-        model.stepped(min(1.0, used / budget))
+        model.on_step_end(min(1.0, used / budget))
         while len(run.bits) < PARTS and used >= budget * (len(run.bits) + 1) / PARTS:
             bits = bits_of(model, held_out)
             run.bits.append(bits.mean().item())

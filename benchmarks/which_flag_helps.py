@@ -71,7 +71,7 @@ def model_of(keywords: dict[str, Any], sizes: Sizes, max_seq_len: int | None = N
         num_tokens=256, max_seq_len=max_seq_len or sizes.seq_len, attn_layers=stack, **parts['model']
     )
     model = AutoregressiveWrapper(net, **parts['train'])
-    model.stepped(0.0)
+    model.on_step_end(0.0)
     return model
 
 
@@ -138,7 +138,7 @@ def trained(row: Row, sizes: Sizes, text: Corpus) -> Iterator[Row]:
         for group in optimiser.param_groups:
             group['lr'] = row.rate * min(1.0, (step + 1) / max(1, row.steps // 20)) * (1 - step / row.steps)
         step_of(model, optimiser, batch)
-        model.stepped((step + 1) / row.steps)
+        model.on_step_end((step + 1) / row.steps)
     row.seconds, row.parameters = now(sizes.device) - start, sum(weight.numel() for weight in model.parameters())
     for length in lengths:
         held_out = text.held_out(most(sizes, length), length).to(sizes.device)

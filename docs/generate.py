@@ -32,7 +32,7 @@ CONTRIBUTING = ROOT / 'docs' / 'contributing.md'
 # Packages whose modules the page lists: those of a forward pass and of generation.
 LISTED = ('core', 'kernels', 'patterns/engine', 'generation')
 OF_WORDS = Path(__file__).parent / 'from-other-libraries.md'
-HOSTS: dict[type[Configurable], str] = {
+OWNERS: dict[type[Configurable], str] = {
     Attention: 'attn_',
     FeedForward: 'ff_',
     AttentionLayers: '',
@@ -91,7 +91,7 @@ def cell(text: object) -> str:
     return str(text).replace('|', r'\|').replace('\n', ' ')
 
 
-def described(host: type[Configurable], prefix: str, feature: type[Feature]) -> Iterator[str]:
+def described(owner: type[Configurable], prefix: str, feature: type[Feature]) -> Iterator[str]:
     """Yield the lines of one feature: its formula, flags, paper, figures, and what it cannot be combined with."""
     switch = next((name for name in feature.switches if name in feature.flags), next(iter(feature.flags)))
     yield from (f'### `{prefix}{switch}`', '', *inspect.cleandoc(feature.__doc__ or '').splitlines(), '')
@@ -103,7 +103,7 @@ def described(host: type[Configurable], prefix: str, feature: type[Feature]) -> 
     yield ''
     if feature.paper:
         yield from (f'Paper: {linked(feature.paper)}.', '')
-    for one in results.measured({cls.__name__ for cls in host.__mro__}, switch):
+    for one in results.measured({cls.__name__ for cls in owner.__mro__}, switch):
         yield from (f'Measured (`{one.as_given()}`): {one}.', '')
     for title, pairs in (('Needs', feature.needs), ('Cannot be combined with', feature.clashes)):
         if pairs:
@@ -122,12 +122,12 @@ def pages() -> dict[str, str]:
             'equal training steps and after equal training time, and the ratios of step time and memory; see '
             '[measured effects](../measured.md).', '',
         ]  # fmt: skip
-        for host, prefix in HOSTS.items():
-            own = [cls for cls in host.catalogue if cls.flags and topic_of(cls) == topic]
+        for owner, prefix in OWNERS.items():
+            own = [cls for cls in owner.catalogue if cls.flags and topic_of(cls) == topic]
             if own:
-                parts[topic] += [f'## {LEVELS[host].partition(":")[0].partition(".")[0]}', '', LEVELS[host], '']
+                parts[topic] += [f'## {LEVELS[owner].partition(":")[0].partition(".")[0]}', '', LEVELS[owner], '']
             for feature in own:
-                parts[topic] += described(host, prefix, feature)
+                parts[topic] += described(owner, prefix, feature)
     found = {f'{topic}.md': '\n'.join(lines).rstrip() + '\n' for topic, lines in parts.items()}
     return {**found, 'generation.md': options_page()}
 

@@ -216,9 +216,9 @@ class Run(runs.Run):
         wanted = torch.tensor([labels[i] for i in drawn], device=self.device)
         return F.cross_entropy(self.logits([rows[i] for i in drawn]), wanted)
 
-    def stepped(self, progress: float) -> None:
+    def on_step_end(self, progress: float) -> None:
         if self.config.train in ('full', 'scratch'):
-            self.model.backbone.stepped(progress)
+            self.model.backbone.on_step_end(progress)
 
     @torch.no_grad()
     def answers(self, part: str) -> Tensor:

@@ -124,8 +124,8 @@ class Enlarger(nn.Module):
     def config(self) -> dict[str, Any]:
         return dict(encoder=self.encoder.config, decoder=self.decoder.config)
 
-    def stepped(self, progress: float) -> None:
-        self.decoder.stepped(progress)
+    def on_step_end(self, progress: float) -> None:
+        self.decoder.on_step_end(progress)
 
 
 def build_model(config: Config) -> TransformerWrapper | Enlarger:

@@ -802,7 +802,7 @@ def inputs_for(net: Wrapper, case: Case, batch: int = 3, length: int = 7, seed: 
     vectors = not isinstance(net, TransformerWrapper)
     width_in = getattr(getattr(net, 'project_in', None), 'in_features', stack.dim)
     inputs = {'x': normal(batch, length, width_in) if vectors else ids(batch, length, generator)}
-    takes = {name for host in (net, stack) for feature in host.features.active for name in feature.call_inputs}
+    takes = {name for owner in (net, stack) for feature in owner.features.active for name in feature.call_inputs}
     width = case.stack.get('cross_attn_dim_context') or stack.dim
     builders: dict[str, Callable[[], Any]] = {
         'condition': lambda: normal(batch, length, case.stack.get('dim_condition', stack.dim)),

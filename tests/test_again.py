@@ -262,12 +262,12 @@ class Table(AttentionFeature):
     table = flag(False, 'scale the logits')
     row_wise = True
 
-    def setup(self, host):
+    def setup(self, owner):
         self.gain = nn.Parameter(torch.ones(()))
-        host.lookup = [nn.Linear(1, 1)]
+        owner.lookup = [nn.Linear(1, 1)]
 
     def logits(self, sim, call):
-        return sim * self.gain + self.host.lookup[0].bias
+        return sim * self.gain + self.owner.lookup[0].bias
 
 
 @pytest.mark.parametrize('way', WAYS)

@@ -57,8 +57,8 @@ SIZES = dict(dim=DIM, depth=1, heads=2, attn_dim_head=8, rotary_pos_emb=True, ve
 class InAttention(AttentionFeature):
     """Adds (sum w)^2, in every attention."""
 
-    def setup(self, host):
-        self.price = nn.Parameter(torch.linspace(0.1, 0.4, host.dim))
+    def setup(self, owner):
+        self.price = nn.Parameter(torch.linspace(0.1, 0.4, owner.dim))
 
     def layer_output(self, out, call):
         call.add_loss('price', self.price.sum().square())
@@ -68,8 +68,8 @@ class InAttention(AttentionFeature):
 class InStack(StackFeature):
     """Adds (sum w)^2, once per run of the stack."""
 
-    def setup(self, host):
-        self.price = nn.Parameter(torch.linspace(0.2, 0.3, host.dim))
+    def setup(self, owner):
+        self.price = nn.Parameter(torch.linspace(0.2, 0.3, owner.dim))
 
     def stack_input(self, x, call):
         call.add_loss('price', self.price.sum().square())
@@ -79,8 +79,8 @@ class InStack(StackFeature):
 class InModel(ModelFeature):
     """Adds (sum w)^2, once per call of the model."""
 
-    def setup(self, host):
-        self.price = nn.Parameter(torch.linspace(0.2, 0.3, host.dim))
+    def setup(self, owner):
+        self.price = nn.Parameter(torch.linspace(0.2, 0.3, owner.dim))
 
     def embedded(self, x, call):
         call.add_loss('model', self.price.sum().square())
@@ -298,7 +298,7 @@ def next_token(logits, ids):
 class Balance(AttentionFeature):
     """A loss of what a call reads."""
 
-    def setup(self, host):
+    def setup(self, owner):
         self.worth = nn.Parameter(torch.ones(()))
 
     def qkv_heads(self, qkv, call):
@@ -331,8 +331,8 @@ def test_gradients_through_the_stream(stack):
 class InFeedForward(FeedForwardFeature):
     """Adds (sum w)^2, in every feedforward."""
 
-    def setup(self, host):
-        self.price = nn.Parameter(torch.linspace(0.1, 0.4, host.dim))
+    def setup(self, owner):
+        self.price = nn.Parameter(torch.linspace(0.1, 0.4, owner.dim))
 
     def layer_output(self, out, call):
         call.add_loss('of feedforwards', self.price.sum().square())

@@ -417,12 +417,12 @@ def test_centroids_move_as_by_hand(causal):
     attn, x = routing(causal, routing_decay=0.9, num_clusters=6), randn(B, N, 16)
     before, real = attn.centroids.clone(), ~HIDDEN
     attn(x)
-    attn.stepped(0.1)
+    attn.on_step_end(0.1)
     assert torch.equal(attn.centroids, before)
     attn.train()
     attn(x, mask=real)
     attn(x.flip(0), mask=real.flip(0))  # two passes before a step
-    attn.stepped(0.2)
+    attn.on_step_end(0.2)
     q, k, _, _ = routes(attn.eval(), x)
     sides = 0
     for h, c in itertools.product(range(HEADS), range(6)):
@@ -436,7 +436,7 @@ def test_centroids_move_as_by_hand(causal):
         sides += len(means) == 1
     assert sides  # some have queries or keys alone
     moved = attn.centroids.clone()
-    attn.stepped(0.3)
+    attn.on_step_end(0.3)
     assert torch.equal(attn.centroids, moved)
 
 
@@ -446,7 +446,7 @@ def test_replicas_move_their_centroids_together(monkeypatch):
     parts, whole = (copy.deepcopy(attn), copy.deepcopy(attn)), copy.deepcopy(attn)
     x = randn(4, N, 16)
     whole(x)
-    whole.stepped(0.5)
+    whole.on_step_end(0.5)
     for part, rows in zip(parts, x.split(2), strict=True):
         part(rows)
     tallies = [part.features.by_stage['attend'][0].tally[0].clone() for part in parts]
@@ -454,7 +454,7 @@ def test_replicas_move_their_centroids_together(monkeypatch):
     monkeypatch.setattr(torch.distributed, 'is_initialized', lambda: True)
     monkeypatch.setattr(torch.distributed, 'all_reduce', lambda t: t.copy_(sum(tallies)))
     for part in parts:
-        part.stepped(0.5)
+        part.on_step_end(0.5)
         assert_close(part.centroids, whole.centroids, tolerance=1e-6)
 
 
@@ -470,7 +470,7 @@ def test_centroids_reach_the_means_of_blobs():
         attn.centroids.copy_(F.normalize(blobs + 0.2 * torch.randn(3, 8), dim=-1)[None])
     for _ in range(30):
         attn((blobs.repeat(20, 1) + 0.05 * torch.randn(60, 8))[None])
-        attn.stepped(0.5)
+        attn.on_step_end(0.5)
     assert ((attn.centroids[0] * blobs).sum(dim=-1) > 0.99).all()
 
 
@@ -614,7 +614,7 @@ def test_keys_are_recalled_by_routes(seed):
     routed = dict(attn_cluster=('routing', None), attn_num_clusters=8, attn_cluster_size=64, attn_local_heads=0)
     near = Sliding(16)
     net = net_for(task, Encoder, attn_sparse_pattern=(None, near), **routed, **flags)
-    assert learned(net, task, steps=700, b=16, lr=6e-3, after=net.stepped) > 0.85
+    assert learned(net, task, steps=700, b=16, lr=6e-3, after=net.on_step_end) > 0.85
     local = net_for(task, Encoder, attn_sparse_pattern=near, **flags)
     assert learned(local, task, steps=150, b=16, lr=6e-3) < 0.25
 

@@ -25,8 +25,8 @@ class Past:
     """A cache of `Drift`: the vectors themselves."""
 
     vectors: torch.Tensor
-    seen: int
-    leading = 0
+    num_seen_tokens: int
+    num_prefix_tokens = 0
 
     @property
     def cache(self):
@@ -38,7 +38,7 @@ class Past:
 
     def keep_last(self, count):
         assert 0 <= count <= self.length
-        return Past(self.vectors[:, self.length - count :], self.seen)
+        return Past(self.vectors[:, self.length - count :], self.num_seen_tokens)
 
 
 class Drift(nn.Module):
@@ -68,7 +68,7 @@ class Drift(nn.Module):
     ):
         self.fed.append(tuple(x.shape))
         b, new, _ = x.shape
-        before = 0 if cache is None else cache.seen
+        before = 0 if cache is None else cache.num_seen_tokens
         start = torch.zeros(b, dtype=torch.long) if seq_start_pos is None else seq_start_pos
         vectors = x + self.places[(torch.arange(before, before + new) - start[:, None]).clamp(min=0)]
         if cache is not None:

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from x_transformers import Attention, Decoder, FeedForward, TransformerWrapper, flags
+from x_transformers.cache import Cache
 from x_transformers.features import ATTENTION, AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
-from x_transformers.flags import Check, Running, flag
+from x_transformers.flags import Check, RecurrentState, flag
 from x_transformers.flags.renamed import OLD_DECLARATIONS, RENAMED
 
 
@@ -89,7 +90,7 @@ REMOVED = [
 
 @pytest.mark.parametrize(('level', 'stage'), REMOVED, ids=str)
 def test_stages_of_earlier_releases(level, stage):
-    """A method of their names would never run: the refusal names the stage, or what of the host, to use instead."""
+    """A method of their names would never run: the refusal names the stage, or what of the owner, to use instead."""
     with pytest.raises(TypeError, match=f'Mine has `{stage}`, which is no stage any more: use ') as refusal:
         own(level, stage, lambda self, value: value)
     instead = re.search(r'`(\w+)', str(refusal.value).partition('any more')[2])[1]
@@ -190,7 +191,7 @@ def test_declarations_of_earlier_releases_in_setup(logged):
     class Forgets(AttentionFeature):
         forgets = flag(False, 'does it')
 
-        def setup(self, host):
+        def setup(self, owner):
             self.can_cache = False
             self.falls_back = True
 
@@ -200,7 +201,7 @@ def test_declarations_of_earlier_releases_in_setup(logged):
     with pytest.raises(TypeError, match='Waits sets `waits` in `setup`: declare'):
 
         class Waits(Forgets):
-            def setup(self, host):
+            def setup(self, owner):
                 self.waits = True
 
         Decoder(dim=16, depth=1, heads=2, features=[Waits], attn_forgets=True)
@@ -211,6 +212,7 @@ def test_declarations_of_earlier_releases_in_setup(logged):
 
 def test_attributes_of_earlier_releases(logged):
     """Calls, handles of states and features are read by the names that they had; what never was is missing."""
+    from x_transformers.features import Running
     from x_transformers.flags import shown
     from x_transformers.kernels.merging import merged
 
@@ -221,6 +223,9 @@ def test_attributes_of_earlier_releases(logged):
         reads = flag(False, 'reads the call')
         states: ClassVar = {'sums': Running()}
 
+        def stepped(self, progress):
+            found.update(progress=progress, host=self.host)
+
         def layer_output(self, out, call):
             found.update(rows=call.rows, real=call.real, own=call.own(self), sight=call.sight)
             found['state'] = call.state('sums')
@@ -230,6 +235,10 @@ def test_attributes_of_earlier_releases(logged):
 
     layer = Attention(dim=16, heads=2, features=[Reads], reads=True)
     layer(torch.randn(2, 5, 16), mask=torch.tensor([[True] * 5, [True] * 3 + [False] * 2]))
+    layer.stepped(0.5)
+    assert found['progress'] == 0.5 and found['host'] is layer and Running is RecurrentState
+    cache = Cache(num_seen_tokens=5, num_prefix_tokens=2)
+    assert (cache.seen, cache.leading, cache.made_by) == (5, 2, None)
     assert found['rows'] == 5 and found['real'].sum() == 8 and found['sight'] is None
     assert layer.features.at is layer.features.by_stage
     assert any('`rows` of a Call is now `q_len`' in line for line in logged)
@@ -244,7 +253,7 @@ def test_names_of_earlier_releases(logged, monkeypatch):
         renamed = flag(False, 'does it')
         unneeded = True
 
-        def setup(self, host):
+        def setup(self, owner):
             self.unneeded = 3
 
         def final(self, out, call):

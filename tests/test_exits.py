@@ -70,7 +70,7 @@ def test_with_a_cache(case):
         out = torch.cat(outs, dim=1)
         assert_close(out[real], whole[real])
         depth = trace.cache.states['exit_depth'].tensor[:, -7:, 0]
-        if not trace.cache.leading:  # which stands behind padding
+        if not trace.cache.num_prefix_tokens:  # which stands behind padding
             assert depth.equal(
                 DEPTHS.clamp(max=len(net.attn_layers.layers_execute_order) // net.attn_layers.len_default_block).where(
                     real, 0

@@ -31,8 +31,8 @@ class KnnMemory(AttentionFeature):
     joins_tokens = 'its store reaches over documents'
     not_across = 'a context is no past'
 
-    def setup(self, host: Attention) -> None:
-        self.gate = nn.Parameter(torch.zeros(host.shape.heads, 1, 1))
+    def setup(self, owner: Attention) -> None:
+        self.gate = nn.Parameter(torch.zeros(owner.shape.heads, 1, 1))
         self.times = nn.Parameter(torch.tensor(10.0))
 
     def heads(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -147,13 +147,13 @@ class Mixing(FeedForwardFeature):
         return modules
 
 
-class Running(FeedForwardFeature):
+class RecurrentState(FeedForwardFeature):
     """Runs in its own way."""
 
     running = flag(False, 'run twice')
 
     def run(self, x, call):
-        return self.host.ff(x) + self.host.ff(x)
+        return self.owner.ff(x) + self.owner.ff(x)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ class Running(FeedForwardFeature):
 )
 def test_refusals(flags, message):
     with pytest.raises(ConfigError, match=message):
-        FeedForward(8, features=(*FEEDFORWARD, Mixing, Running), **flags)
+        FeedForward(8, features=(*FEEDFORWARD, Mixing, RecurrentState), **flags)
 
 
 def test_layers_of_their_own():

@@ -58,7 +58,7 @@ from x_transformers.flags import (
     positive,
     warn_once,
 )
-from x_transformers.flags.__main__ import HOSTS, main, refusals, table
+from x_transformers.flags.__main__ import OWNERS, main, refusals, table
 from x_transformers.flags.explain import Measured
 
 ROOT = Path(__file__).parent.parent
@@ -636,11 +636,11 @@ def test_measured_effects_are_told(capsys, monkeypatch):
 
 def test_what_is_measured_exists():
     """Every flag that the file of measured effects names is one of its class, which has the value."""
-    hosts = (*HOSTS, AutoregressiveWrapper)
-    known = {(cls.__name__, n): f for cls in hosts for n, f in {**cls.arguments(), **get_flags(cls.catalogue)}.items()}
+    owners = (*OWNERS, AutoregressiveWrapper)
+    known = {(cls.__name__, n): f for cls in owners for n, f in {**cls.arguments(), **get_flags(cls.catalogue)}.items()}
     for one in explain.table():
         for name, value in {one.flag: one.value, **(one.others or {})}.items() if one.flag else ():
-            assert known[one.host, name].refusal(value) is None, one
+            assert known[one.owner, name].refusal(value) is None, one
     assert {one.models for one in explain.table()} == {*explain.about()} == {'small models', '50M parameters'}
 
 
@@ -751,8 +751,8 @@ class Damped(AttentionFeature):
     damping = flag(0.1, 'the rate at first', positive, example=0.5)
     stored_as = {'rate': 'damping_rate'}  # noqa: RUF012
 
-    def setup(self, host):
-        self.rate = nn.Parameter(torch.full((host.shape.kv_heads, 1, 1), float(self.damping)))
+    def setup(self, owner):
+        self.rate = nn.Parameter(torch.full((owner.shape.kv_heads, 1, 1), float(self.damping)))
 
     def head_outputs(self, out, call):
         return out * torch.exp(-self.rate)
@@ -1006,13 +1006,13 @@ def test_layers_of_a_stack_are_what_they_are_alone():
         assert {s: [type(f) for f in at] for s, at in on.by_stage.items()} == {
             s: [type(f) for f in at] for s, at in twin.by_stage.items()
         }
-        assert all(f.host is branch and f in on.active for at in on.by_stage.values() for f in at)
+        assert all(f.owner is branch and f in on.active for at in on.by_stage.values() for f in at)
         assert (on.call_inputs, on.optional_inputs, [*on.input_checkers]) == (
             twin.call_inputs,
             twin.optional_inputs,
             [*twin.input_checkers],
         )
-        assert all(f.host is branch for f in on.input_checkers.values())
+        assert all(f.owner is branch for f in on.input_checkers.values())
         plain = {k: v for k, v in vars(alone).items() if isinstance(v, (bool, int, float, str))}
         assert {k: (type(vars(branch)[k]), vars(branch)[k]) for k in plain} == {
             k: (type(v), v) for k, v in plain.items() if k != 'layer_number'

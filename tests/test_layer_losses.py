@@ -121,15 +121,15 @@ def test_evaluation_is_the_plain_loss():
 
 def test_training_loops_tell_the_progress():
     model, x = model_of(stack=dict(depth=4), intermediate_layer_loss='step'), ids_of(2, 7)
-    with pytest.raises(ValueError, match=r'`intermediate_layer_loss` follows the training: call `stepped'):
+    with pytest.raises(ValueError, match=r'`intermediate_layer_loss` follows the training: call `on_step_end'):
         model(x)
     for progress in (0.0, 0.2, 0.4, 0.9):
-        model.stepped(progress)
+        model.on_step_end(progress)
         assert_close(model(x), model(x, progress=progress))
     assert_close(model(x, progress=0.0), model(x, progress=1 / 17))
     assert model(x, progress=0.0) > model(x) + 0.1, 'what is said in the call wins'
     around = nn.ModuleList([model])
-    copy.deepcopy(around)[0].stepped(0.1)
+    copy.deepcopy(around)[0].on_step_end(0.1)
     assert model.auxiliary.active == ()
 
 
@@ -220,7 +220,7 @@ def test_heads_of_all_kinds_read_the_layers_between(kind):
     inputs = dict(mems=[randn(2, 4, DIM, seed=layer) for layer in range(2)]) if kind == 'memories' else {}
     first = ends_at(net, 1, x, **{**inputs, **({'mems': inputs['mems'][:1]} if inputs else {})})
     own = F.nll_loss(first[:, :-1].transpose(1, 2), x[:, 1:]) if kind == 'mixture' else mean_loss(first, x)
-    model.auxiliary.follow(1.0)
+    model.auxiliary.update_schedules(1.0)
     assert_close(model(x, progress=0.0, **inputs), own + model(x, **inputs))
     assert bool(calls) == (kind == 'hook')
 
@@ -249,7 +249,7 @@ def test_a_graph_for_each_set_of_layers():
 
     compiled = torch.compile(model, fullgraph=True, backend=backend)
     for progress in (0.0, 0.1, 0.2, 0.3, 0.7):
-        model.stepped(progress)
+        model.on_step_end(progress)
         assert_close(compiled(x), model(x))
     assert len(graphs) == 2
 
@@ -319,7 +319,7 @@ def test_layers_between_learn_to_predict(seed):
         torch.manual_seed(seed)
         net = net_of(stack=dict(depth=6, dim=32, pre_norm=False), num_tokens=task.tokens, max_seq_len=32)
         model = AutoregressiveWrapper(net, intermediate_layer_loss=schedule)
-        model.stepped(0.0)
+        model.on_step_end(0.0)
         fit(model, lambda model=model: model(task.draw(32)[0]), 150)
         x = task.draw(200)[0]
         with torch.no_grad():

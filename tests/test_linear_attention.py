@@ -368,17 +368,17 @@ def test_features_are_drawn_anew_in_training_alone():
     other, before, drawn = copy.deepcopy(net), net(ids), attn.features_w.clone()
     for step in range(1, 6):
         net(ids).sum().backward()
-        net.stepped(step / 5)
+        net.on_step_end(step / 5)
         assert int(attn.features_age) == step and torch.equal(attn.features_w, drawn) == (step < 3)
     assert not torch.allclose(net(ids), before) and torch.equal(other(ids), before)
     other.load_state_dict(net.state_dict())  # the features are part of the function, and so is their age
     assert torch.equal(other(ids), net(ids))
-    other.stepped(1.0)
+    other.on_step_end(1.0)
     assert not torch.equal(other.attn_layers.layers[0][1].features_w, attn.features_w)
     fixed = Attention(16, kernel='relu', kernel_redraw=0)
     drawn = fixed.features_w.clone()
     for _ in range(3):
-        fixed.stepped(1.0)
+        fixed.on_step_end(1.0)
     assert torch.equal(fixed.features_w, drawn)
 
 

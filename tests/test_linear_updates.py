@@ -256,7 +256,7 @@ def test_what_is_drawn_and_learned():
     assert (square - torch.diag_embed(square.diagonal(dim1=1, dim2=2))).abs().max() < 1e-4
     drawn = fixed.features_w.clone()
     for _ in range(3):
-        fixed.stepped(1.0)
+        fixed.on_step_end(1.0)
     assert torch.equal(fixed.features_w, drawn)  # unless `kernel_redraw` says so
     for update, bias in (('gate', 2.0), ('delta', 0.0)):
         gated = Attention(16, heads=4, kv_heads=2, causal=True, kernel='elu', kernel_update=update)

@@ -43,8 +43,8 @@ from x_transformers.features import (
     Kind,
     ModelFeature,
     PerLayer,
+    RecurrentState,
     Ring,
-    Running,
     StackFeature,
     extend,
     flag,
@@ -409,10 +409,10 @@ class Averaged(FeedForwardFeature):
 
     averaged = flag(False, 'keep an average')
 
-    def setup(self, host):
+    def setup(self, owner):
         self.seen, self.steps = [], []
 
-    def stepped(self, progress):
+    def on_step_end(self, progress):
         assert not torch.is_grad_enabled()
         self.steps.append(progress)
 
@@ -422,13 +422,13 @@ class Warmed(AttentionFeature):
 
     warmed = flag(False, 'begin without attention')
 
-    def setup(self, host):
+    def setup(self, owner):
         self.share = torch.zeros(())
 
     def layer_output(self, out, call):
         return out * self.share
 
-    def stepped(self, progress):
+    def on_step_end(self, progress):
         self.share.fill_(progress)
 
 
@@ -441,23 +441,23 @@ def test_features_hear_of_steps():
     assert steps == [[], []]  # a pass is none, computed twice or not
     before = model(ids).item()
     for progress in (0.5, 1):
-        model.stepped(progress)
+        model.on_step_end(progress)
     assert steps == [[0.5, 1], [0.5, 1]] and model(ids).item() != before
     assert all(layer[1].share == 1 for layer in net.layers if layer.kind == 'a')
     for wrong, error in ((1.5, ValueError), (-1, ValueError), ('half', TypeError), (float('nan'), ValueError)):
         with pytest.raises(error, match='`progress` got'):
-            model.stepped(wrong)
+            model.on_step_end(wrong)
 
 
-# attributes of the host
+# attributes of the owner
 
 
 class Scaled(AttentionFeature):
     scaled = flag(0.0, 'the factor of logits', example=0.5)
     sets_on_module = ('logit_scale',)
 
-    def setup(self, host):
-        host.logit_scale = self.scaled
+    def setup(self, owner):
+        owner.logit_scale = self.scaled
 
 
 def test_two_features_do_not_settle_one_attribute():
@@ -467,14 +467,14 @@ def test_two_features_do_not_settle_one_attribute():
 
 
 @pytest.mark.parametrize('room', sorted((Path(rows.__file__).parent.parent / 'features').glob('*.py')), ids=str)
-def test_attributes_of_hosts_are_declared(room):
+def test_attributes_of_owners_are_declared(room):
     tree = ast.parse(room.read_text(encoding='utf-8'))
     for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
         written = {
             node.attr
             for node in ast.walk(kind)
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-            and ast.unparse(node.value) in ('host', 'self.host')
+            and ast.unparse(node.value) in ('owner', 'self.owner')
         }  # fmt: skip
         module = importlib.import_module(f'x_transformers.features.{room.stem}')
         written -= {'layer_types', 'layers_execute_order', 'norm_changes', 'residual_options'}  # for all to change
@@ -575,7 +575,7 @@ class Parts(FeedForwardFeature):
     tokens_at_once = flag(None, 'how many', Check('a number', lambda v: v is None or v > 0), example=2)
 
     def run(self, x, call):
-        return torch.cat([self.host.ff(part) for part in x.split(self.tokens_at_once, dim=-2)], dim=-2)
+        return torch.cat([self.owner.ff(part) for part in x.split(self.tokens_at_once, dim=-2)], dim=-2)
 
 
 class Told(FeedForwardFeature):
@@ -776,12 +776,12 @@ class AtOnce(StackFeature):
 
     def execute_layers(self, run, x, call):
         on, own = (
-            self.host.features.active_for(call.inputs),
+            self.owner.features.active_for(call.inputs),
             call.replace_side_inputs([t.detach() for t in call.side_inputs()]),
         )
         total = x
         for own.step, index in enumerate(call.order):
-            total = total + self.host.layers[index].branch(x, own, on)
+            total = total + self.owner.layers[index].branch(x, own, on)
         return total
 
 
@@ -903,7 +903,7 @@ class SumOfAttended(AttentionFeature):
     """The sum of all tokens so far, beside what attention gives."""
 
     of_attended = flag(False, 'add the sum of all tokens so far')
-    states: ClassVar = {'sums': Running()}
+    states: ClassVar = {'sums': RecurrentState()}
 
     def layer_output(self, out, call):
         sums = call.x.cumsum(dim=1) + (0 if call.state('sums').value is None else call.state('sums').value)
@@ -942,7 +942,7 @@ def test_a_tensor_is_saved_if_it_is_a_buffer_or_has_a_name_in_checkpoints():
         tables = flag(False, 'keep some tensors')
         stored_as: ClassVar = {'named': 'table'}
 
-        def setup(self, host):
+        def setup(self, owner):
             self.named, self.bare = torch.ones(1), torch.ones(1)
             self.saved, self.passing = torch.nn.Buffer(torch.ones(1)), torch.nn.Buffer(torch.ones(1), persistent=False)
             self.saved = torch.zeros(1)  # still one that is saved
@@ -968,12 +968,12 @@ def test_layers_that_a_feature_runs_one_by_one_find_their_own_past():
         def execute_layers(self, run, x, call):
             for step, index in enumerate(call.order):
                 call.step = step
-                x = x + self.host.layers[index].branch(x, call, self.host.features)
+                x = x + self.owner.layers[index].branch(x, call, self.owner.features)
             return x
 
     class Sums(AttentionFeature):
         sums = flag(False, 'add the sum of all tokens')
-        states: ClassVar = {'sums': Running()}
+        states: ClassVar = {'sums': RecurrentState()}
 
         def layer_output(self, out, call):
             state = call.state('sums')

@@ -589,7 +589,7 @@ class Tilt(AttentionFeature):
 
     tilt = flag(0.0, 'how much')
 
-    def setup(self, host):
+    def setup(self, owner):
         self.table = self.tilt * torch.arange(1.0, 5.0)[:, None, None]
 
     def scores(self, sim, call):

@@ -390,22 +390,22 @@ def test_a_change_of_any_tensor_is_seen():
 # caches of keys and values by hand
 
 
-def cache_by_hand(length=4, seen=4, leading=0, **states):
+def cache_by_hand(length=4, num_seen_tokens=4, num_prefix_tokens=0, **states):
     k, v = vectors_of(2, 1, length, 3), vectors_of(2, 1, length, 3, seed=1)
-    return Cache([KeysValues.of((k, v))], ['a'], states, seen, leading)
+    return Cache([KeysValues.of((k, v))], ['a'], states, num_seen_tokens, num_prefix_tokens)
 
 
 def test_a_crop_takes_back_tokens_that_were_seen():
     """Also where older ones were cut away by hand: the next token stands behind those seen."""
-    cropped = cache_by_hand(length=4, seen=9).crop(3)
-    assert (cropped.length, cropped.seen) == (3, 8)
+    cropped = cache_by_hand(length=4, num_seen_tokens=9).crop(3)
+    assert (cropped.length, cropped.num_seen_tokens) == (3, 8)
     assert torch.equal(cropped.layers[0].pair[0], cache_by_hand().layers[0].pair[0][..., :3, :])
 
 
 def test_a_window_may_begin_within_what_stands_in_front():
     for count, leading in ((4, 3), (2, 1), (1, 0)):
-        kept = cache_by_hand(leading=3).keep_last(count)
-        assert (kept.length, kept.seen, kept.leading) == (count, count, leading)
+        kept = cache_by_hand(num_prefix_tokens=3).keep_last(count)
+        assert (kept.length, kept.num_seen_tokens, kept.num_prefix_tokens) == (count, count, leading)
 
 
 def test_gradients_reach_the_past_through_what_is_appended():

@@ -174,7 +174,7 @@ class Counted(AttentionFeature):
     row_wise = True
 
     def weighted_values(self, out, weights, call):
-        self.host.__dict__.setdefault('used', []).append(weights.detach().sum(dim=-2))
+        self.owner.__dict__.setdefault('used', []).append(weights.detach().sum(dim=-2))
         return out + weights.amax(dim=-1, keepdim=True)
 
 

@@ -453,5 +453,5 @@ def test_every_flag_in_every_kind_of_generation(case):
 
 def takes_condition(net):
     return any(
-        'condition' in feature.call_inputs for host in (net, net.attn_layers) for feature in host.features.active
+        'condition' in feature.call_inputs for owner in (net, net.attn_layers) for feature in owner.features.active
     )

@@ -14,8 +14,8 @@ from x_transformers.features import (
     FeedForwardFeature,
     ModelFeature,
     PerToken,
+    RecurrentState,
     Ring,
-    Running,
     StackFeature,
     flag,
 )
@@ -37,7 +37,7 @@ class Averaged(AttentionFeature):
     """The moving average of the tokens, beside what attention gives."""
 
     averaged = flag(0.0, 'how much of it stays with each token', example=0.8)
-    states = {'mean': Running()}  # noqa: RUF012
+    states = {'mean': RecurrentState()}  # noqa: RUF012
 
     def layer_output(self, out, call):
         return out + averaged(call.x, self.averaged, call.state('mean'), call.key_mask)
@@ -45,7 +45,7 @@ class Averaged(AttentionFeature):
 
 class AveragedStack(StackFeature):
     averaged_stack = flag(0.0, 'the same for what the layers read', example=0.8)
-    states = {'mean': Running()}  # noqa: RUF012
+    states = {'mean': RecurrentState()}  # noqa: RUF012
 
     def branch_input(self, x, layer, call):
         real = None if call.token_mask is None else call.token_mask[:, -x.shape[1] :]
@@ -55,7 +55,7 @@ class AveragedStack(StackFeature):
 
 class AveragedModel(ModelFeature):
     averaged_model = flag(0.0, 'the same for what the stack gives', example=0.8)
-    states = {'mean': Running()}  # noqa: RUF012
+    states = {'mean': RecurrentState()}  # noqa: RUF012
 
     def strip_prefix(self, x, call):
         return x + averaged(x, self.averaged_model, call.state('mean'), call.make_token_mask(x))
@@ -66,7 +66,7 @@ class Recent(AttentionFeature):
 
     recent = flag(0, 'how many', example=3)
 
-    def setup(self, host):
+    def setup(self, owner):
         self.states = {'recent': Ring(self.recent - 1)}
 
     def layer_output(self, out, call):
@@ -79,7 +79,7 @@ class Recent(AttentionFeature):
 
 class AveragedHidden(FeedForwardFeature):
     averaged_hidden = flag(0.0, 'the same for what the feedforward reads', example=0.8)
-    states = {'mean': Running()}  # noqa: RUF012
+    states = {'mean': RecurrentState()}  # noqa: RUF012
 
     def layer_output(self, out, call):
         return out + averaged(call.zero_padding(call.x), self.averaged_hidden, call.state('mean'), call.mask)
@@ -210,7 +210,7 @@ class Wishes(AttentionFeature):
     """Does with a state what it is told."""
 
     wishes = flag(None, 'a function of the call')
-    states = {'sums': Running(), 'ring': Ring(2)}  # noqa: RUF012
+    states = {'sums': RecurrentState(), 'ring': Ring(2)}  # noqa: RUF012
 
     def layer_output(self, out, call):
         self.wishes(call)
@@ -218,7 +218,7 @@ class Wishes(AttentionFeature):
 
 
 def test_two_features_do_not_write_one_state():
-    with pytest.raises(ConfigError, match='`attn_averaged` and `attn_twice` both remember `mean`: another name'):
+    with pytest.raises(ConfigError, match='`attn_averaged` and `attn_twice` must not both have a state `mean`: rename'):
         stack_of(Averaged, Twice, averaged=0.5, twice=True)
     stack_of(Averaged, Twice, averaged=0.5)  # one is off
 
@@ -226,13 +226,15 @@ def test_two_features_do_not_write_one_state():
         real = flag(False, 'takes the name of what the model remembers')
         states = {'real': PerToken()}  # noqa: RUF012
 
-    with pytest.raises(ConfigError, match='`real` and its host both remember `real`'):
+    with pytest.raises(ConfigError, match='`real` and its owner must not both have a state `real`'):
         TransformerWrapper(num_tokens=5, max_seq_len=5, attn_layers=stack_of(), features=(Real,), real=True)
 
 
-@pytest.mark.parametrize('remembers', [{'a.b': Running()}, {'a: b': Running()}, {1: Running()}, {'a': 3}, 'a', ['a']])
+@pytest.mark.parametrize(
+    'remembers', [*({name: RecurrentState()} for name in ('a.b', 'a: b', 1)), {'a': 3}, 'a', ['a']]
+)
 def test_declarations_that_mean_nothing(remembers):
-    with pytest.raises(ConfigError, match=r'`remembers` of Mine got .*, it must be names'):
+    with pytest.raises(ConfigError, match=r'`states` of Mine got .*, it must be names'):
         type('Mine', (AttentionFeature,), {'remembers': remembers})
 
 

@@ -114,7 +114,7 @@ def test_the_step_gives_what_the_ordinary_way_gives(flags, double):
             for own, one in zip(heads(out), heads(wanted), strict=True):
                 assert_close(own, one[:, place : place + 1], tolerance=tolerance)
         # the cache goes on in the ordinary way, and holds the same
-        assert cache.length == cache.seen == 12
+        assert cache.length == cache.num_seen_tokens == 12
         for own, other in zip(cache.plain().layers, trace.cache.plain().layers, strict=True):
             for t, wanted in zip(own.pair, other.pair, strict=True):
                 assert_close(t, wanted, tolerance=tolerance)
@@ -404,8 +404,8 @@ def test_a_token_past_the_table_is_refused_by_name():
 class Sees(AttentionFeature):
     """Keeps what attention leaves behind."""
 
-    def __init__(self, host, values):
-        super().__init__(host, values)
+    def __init__(self, owner, values):
+        super().__init__(owner, values)
         self.left = []
 
     def head_outputs(self, out, call):

@@ -65,7 +65,7 @@ def test_parts_of_a_batch_add_up(name, way):
     """So do their gradients. Given its own number of targets, a batch has the loss that it has without."""
     options = dict(OPTIONS[name])
     model = randomised(AutoregressiveWrapper(net_of(**options.pop('net', {})), **options))
-    model.stepped(0.1)
+    model.on_step_end(0.1)
     targets, parameters = int((LENS - 1).sum()), list(model.parameters())
     run = partial(model, num_items_in_batch=targets)
     whole = run(**told(way, slice(None)))
@@ -214,7 +214,7 @@ class Loop:
             self.optimizer.zero_grad()
             self.schedule.step()
             self.step += 1
-            self.model.stepped(self.step / 12)
+            self.model.on_step_end(self.step / 12)
         return self
 
     def state(self):

@@ -21,19 +21,19 @@ class Past:
     """A cache of `History`: the vectors themselves."""
 
     vectors: torch.Tensor
-    seen: int
-    leading: int = 0
+    num_seen_tokens: int
+    num_prefix_tokens: int = 0
 
     @property
     def length(self):
         return self.vectors.shape[1]
 
     def keep_last(self, count):
-        assert 0 <= count <= self.length and self.leading == 0
-        return Past(self.vectors[:, self.length - count :], self.seen)
+        assert 0 <= count <= self.length and self.num_prefix_tokens == 0
+        return Past(self.vectors[:, self.length - count :], self.num_seen_tokens)
 
     def reorder(self, rows):
-        return Past(self.vectors[rows], self.seen, self.leading)
+        return Past(self.vectors[rows], self.num_seen_tokens, self.num_prefix_tokens)
 
 
 @dataclass
@@ -76,7 +76,7 @@ class History(nn.Module):
     ):
         self.fed.append(tuple(ids.shape))
         b, new = ids.shape
-        before = 0 if cache is None else cache.seen
+        before = 0 if cache is None else cache.num_seen_tokens
         start = torch.zeros(b, dtype=torch.long) if seq_start_pos is None else seq_start_pos
         place = (torch.arange(before, before + new) - start[:, None]).clamp(min=0)
         vectors, p = self.table[ids] + self.places[place], 0
@@ -84,7 +84,7 @@ class History(nn.Module):
             vectors, p = torch.cat((prepend_embeds, vectors), dim=1), prepend_embeds.shape[1]
         if cache is not None:
             assert input_not_include_cache
-            vectors, p = torch.cat((cache.vectors, vectors), dim=1), cache.leading
+            vectors, p = torch.cat((cache.vectors, vectors), dim=1), cache.num_prefix_tokens
 
         n = vectors.shape[1]
         # places count from the prefix on, and padding takes none

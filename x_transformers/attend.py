@@ -179,7 +179,7 @@ class HeadCount:
 
 
 @dataclass(frozen=True)
-class Host:
+class LayerWithOperator:
     """An attention layer as its features see it, with another `attend`."""
 
     layer: Any
@@ -199,19 +199,19 @@ OF_LAYER = {'scale': 'logit_scale', **{name: name for name in (
 )}}  # fmt: skip
 
 
-def clamp_logits(host: Any, name: str, value: Any) -> None:
+def clamp_logits(owner: Any, name: str, value: Any) -> None:
     """Change a flag of the clamp of logits, or switch it on, in an operator or a layer that is built."""
     if name == 'logit_softclamp_value' and not (is_number(value) and value > 0):
         raise ConfigError(f'`{name}` got {format_value(value)}, it must be positive')
-    values = {flag: getattr(host, flag) for flag in SoftclampLogits.flags} | {name: value}
+    values = {flag: getattr(owner, flag) for flag in SoftclampLogits.flags} | {name: value}
     for flag, one in values.items():
-        vars(host)[flag] = one
-    feature = host.features.find(SoftclampLogits)
+        vars(owner)[flag] = one
+    feature = owner.features.find(SoftclampLogits)
     if feature is not None:
         vars(feature).update(values)
     elif value is True:
-        host.features = host.features.add_feature(SoftclampLogits(host, values))
-        host.choose_kernel()
+        owner.features = owner.features.add_feature(SoftclampLogits(owner, values))
+        owner.choose_kernel()
 
 
 class Attend(Configurable, ChoosesKernel):
@@ -330,10 +330,10 @@ class Attend(Configurable, ChoosesKernel):
     @property
     def sdp_context_manager(self) -> Callable[[], Any]:
         """Makes a context in which torch's fused kernel chooses among the backends of this operator."""
-        host = self.layer or self
-        if not host.flash:
+        owner = self.layer or self
+        if not owner.flash:
             raise AttributeError('`sdp_context_manager` is there with `flash=True` alone')
-        names = host.sdp_backends or ('FLASH_ATTENTION', 'MATH', 'EFFICIENT_ATTENTION')
+        names = owner.sdp_backends or ('FLASH_ATTENTION', 'MATH', 'EFFICIENT_ATTENTION')
         return functools.partial(sdpa_kernel, [getattr(SDPBackend, name) for name in names])
 
     def flash_attn(
@@ -358,7 +358,7 @@ class Attend(Configurable, ChoosesKernel):
 
     @property
     def attend(self) -> Attend:
-        """Features keep what acts on scores in `attend` of their host."""
+        """Features keep what acts on scores in `attend` of their owner."""
         return self
 
     def forward(
@@ -391,22 +391,22 @@ class Attend(Configurable, ChoosesKernel):
             k, v = prepend_kv(call.bare_keys, k, v)
         for transform in features.pre_kernel:
             q, k = transform((q, k), call)
-        host, by_formula = self.__dict__.get('layer') or self, False
+        owner, by_formula = self.__dict__.get('layer') or self, False
         module = self._modules.get('attn_dropout')
         if type(module) is not nn.Dropout or (module.p and module.training) or self.is_changed(module):
-            features, by_formula = self.drops(call, features, host)
+            features, by_formula = self.drops(call, features, owner)
         seen = call.keeps or self._forward_hooks or self._backward_hooks or self._backward_pre_hooks or any(OF_ALL)
         if (patched or seen) and wants_maps(self, call, patched):
-            by_formula = by_formula or (not host.flash and carries_gradients(q, k, call, features))
+            by_formula = by_formula or (not owner.flash and carries_gradients(q, k, call, features))
             if not by_formula:
                 call.intermediates.compute_maps = make_lazy_maps(q, k, call, features)
         if by_formula:
             call.inputs = {**call.inputs, 'keep_maps': True}
         if call.full_precision:
             with call.precision():
-                out = attend_by(host, q, k, v, call, features)
+                out = attend_by(owner, q, k, v, call, features)
         else:
-            out = attend_by(host, q, k, v, call, features)
+            out = attend_by(owner, q, k, v, call, features)
         return out, call.intermediates if seen or plain else None
 
     def is_changed(self, module: nn.Module) -> bool:
@@ -422,7 +422,7 @@ class Attend(Configurable, ChoosesKernel):
             or (self.layer is not None and self.layer.attend is not self)
         )
 
-    def drops(self, call: Call, features: Features, host: Any) -> tuple[Features, bool]:
+    def drops(self, call: Call, features: Features, owner: Any) -> tuple[Features, bool]:
         """Tell a call which weights are dropped, and the function that users have assigned in the place of softmax.
 
         Returns:
@@ -432,7 +432,7 @@ class Attend(Configurable, ChoosesKernel):
         module, assigned = self._modules.get('attn_dropout'), self.assigned_attn_fn
         call.dropout = module.p if isinstance(module, nn.Dropout) and module.training else 0.0
         replaced = module is not None and not is_plainly(module, nn.Dropout) and not is_plainly(module, nn.Identity)
-        by_formula = (replaced or assigned is not None) and not host.flash
+        by_formula = (replaced or assigned is not None) and not owner.flash
         if by_formula and 'attend' in features.by_stage:
             if assigned is not None or not isinstance(module, nn.Dropout):
                 title, name = (
@@ -444,7 +444,7 @@ class Attend(Configurable, ChoosesKernel):
         if by_formula:
             call.drop, call.attn_fn = module if replaced else None, assigned
         if (by_formula or call.dropout) and features.find(AttentionDropout) is None:
-            features = features.add_feature(AttentionDropout(host, {'dropout': 0.0}))
+            features = features.add_feature(AttentionDropout(owner, {'dropout': 0.0}))
         return features, by_formula
 
     def open_call(self, q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any]) -> tuple[Any, ...]:
@@ -463,27 +463,27 @@ class Attend(Configurable, ChoosesKernel):
     def own_features(self, features: Features) -> Features:
         """The features of the layer, reading the parameters kept here, if this is inside of what took its place."""
         inside = self.layer is not None and self.layer.attend is not self
-        return features.rebind(Host(self.layer, self)) if inside else features
+        return features.rebind(LayerWithOperator(self.layer, self)) if inside else features
 
     def make_call(self, q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any]) -> tuple[Any, ...]:
         """A call that no layer made."""
-        host = self.layer or self
+        owner = self.layer or self
         k, v = (t.unsqueeze(1) if check_tensor(t, name).ndim == 3 else t for t, name in ((k, 'k'), (v, 'v')))
         check_operands(q, k, v)
         inputs = {name: arguments[name] for name in ('attn_bias', 'prev_attn', 'attn_delta', 'flash_pack_seq_kwargs')}
         inputs = {name: value for name, value in inputs.items() if value is not None}
-        features = attend_scores(host.features.active_for(inputs))
+        features = attend_scores(owner.features.active_for(inputs))
         unread = inputs.keys() - features.call_inputs
         if unread:
             raise ValueError(
                 f'`{min(unread)}` was given, but nothing reads it: see the keywords of {type(self).__name__}'
             )
-        host.refuse_unfused(inputs)
-        causal = host.causal if arguments['causal'] is None else bool(arguments['causal'])
-        scale = q.shape[-1] ** -0.5 if host.logit_scale is None else host.logit_scale
+        owner.refuse_unfused(inputs)
+        causal = owner.causal if arguments['causal'] is None else bool(arguments['causal'])
+        scale = q.shape[-1] ** -0.5 if owner.logit_scale is None else owner.logit_scale
         token_mask = as_mask(arguments['row_mask'], 'row_mask', q.shape[0], q.shape[-2], like=q)
         call = Call(q[:, 0], q.shape[1], None, token_mask, causal, scale, inputs, keeps='all')
-        call.backends, call.keys, call.batch, call.q_len = host.sdp_backends, k.shape[-2], q.shape[0], q.shape[2]
+        call.backends, call.keys, call.batch, call.q_len = owner.sdp_backends, k.shape[-2], q.shape[0], q.shape[2]
         masks = [] if arguments['mask'] is None else [key_mask(arguments['mask'])]
         q, k, v = combine_terms(features, call, (q, k, v), masks)
         return q, k, v, call, features

@@ -257,9 +257,9 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
         given = intermediate_layer_loss, future_target_weights, last_position_only
         self.auxiliary = AuxiliaryLosses(net, *given) if any(given) else None
 
-    def follow(self, progress: float) -> None:
+    def update_schedules(self, progress: float) -> None:
         if self.auxiliary is not None:
-            self.auxiliary.follow(progress)
+            self.auxiliary.update_schedules(progress)
 
     if TYPE_CHECKING:
         __call__: AutoregressiveWrapperCall
@@ -286,7 +286,7 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
         labels          b n     targets, if they are not `x`: the tokens of an answer, and `ignore_index` for those of
                                 its question, which are input only
         progress        0 to 1  fraction of the training that is done, for `intermediate_layer_loss`; by default that of
-                                `stepped`
+                                `on_step_end`
         prefix_attn_len (b)     for a `PrefixDecoder`: number of first tokens that attend to each other; the loss is
                                 that of the others, arXiv:1910.10683; 'random' samples it per sequence, from 1 on
         num_items_in_batch      divide the sum of the losses of all targets by this number, that of the targets of

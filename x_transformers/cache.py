@@ -11,7 +11,7 @@ import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,46 +24,55 @@ from x_transformers.core.notes import copy_container
 from x_transformers.core.state import get_state, is_content, is_rows
 from x_transformers.core.window import AttentionWindow
 from x_transformers.flags.checks import Maybe
+from x_transformers.flags.renamed import HasOldNames
 
 FORMAT = 'x-transformers cache 4'
 REMEDY = 'Run the model on the tokens again with `return_intermediates=True`, and save that cache'
 
 
 @dataclass
-class Cache:
+class Cache(HasOldNames):
     """The cached keys, values and states of a model, for the tokens processed so far.
 
-    layers         one per executed attention layer, in order, each with the states of its features
-    kinds          'a' for self-attention, 'c' for cross-attention, one per layer
-    states         states of features of the stack, by name
-    seen           number of tokens processed so far; the position of the next one
-    leading        how many of them were prepended to the sequence: memory, class and prepended tokens
-    model_states   states of features of the model
-    made_by        the flags of the stack that determine keys and values, if known
+    layers              one per executed attention layer, in order, each with the states of its features
+    kinds               'a' for self-attention, 'c' for cross-attention, one per layer
+    states              states of features of the stack, by name
+    num_seen_tokens     number of tokens processed so far; the position of the next one
+    num_prefix_tokens   how many of them were prepended to the sequence: memory, class and prepended tokens
+    model_states        states of features of the model
+    built_with_flags    the flags of the stack that determine keys and values, if known
 
     An operation that some state does not support exactly raises an error that names it; `cannot` checks this before.
     """
 
+    old_names: ClassVar[dict[str, str]] = {
+        'seen': 'num_seen_tokens',
+        'leading': 'num_prefix_tokens',
+        'made_by': 'built_with_flags',
+    }
+
     layers: list[KeysValues | None] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     states: dict[str, CachedState] = field(default_factory=dict)
-    seen: int | Tensor = 0
-    leading: int = 0
+    num_seen_tokens: int | Tensor = 0
+    num_prefix_tokens: int = 0
     model_states: dict[str, CachedState] = field(default_factory=dict)
-    made_by: Maybe[Sequence[str]] = None
+    built_with_flags: Maybe[Sequence[str]] = None
 
     @property
     def length(self) -> Any:
-        """The number of cached tokens. Less than `seen` only if keys and values were sliced by the user."""
+        """The number of cached tokens. Less than `num_seen_tokens` only if keys and values were sliced by the user."""
         for layer, kind in zip(self.layers, self.kinds, strict=True):
             if kind == 'a' and layer is not None:
                 return layer.length
         states = (*self.states.values(), *self.model_states.values())
         lengths = [state.length for state in states]  # notes are of no token
-        if torch.is_tensor(self.seen):  # which is no size; intermediates that a user has built do not say of what kind
+        if torch.is_tensor(
+            self.num_seen_tokens
+        ):  # which is no size; intermediates that a user has built do not say of what kind
             unknown = zip(self.layers, self.kinds, strict=True)
             lengths += [layer.length for layer, kind in unknown if layer is not None and kind is None]
-        return (max(lengths) if lengths else 0) or self.seen
+        return (max(lengths) if lengths else 0) or self.num_seen_tokens
 
     @property
     def batch(self) -> int | None:
@@ -115,7 +124,7 @@ class Cache:
 
     @property
     def cache_length(self) -> int | Tensor:
-        return self.seen
+        return self.num_seen_tokens
 
     def split(self, passes: int) -> list[Cache]:
         """The caches of the passes of a stack that runs several times."""
@@ -126,8 +135,8 @@ class Cache:
         for number in range(passes):
             mark, own = f'pass {number}: ', slice(number * per_pass, (number + 1) * per_pass)
             states = {n.removeprefix(mark): state for n, state in self.states.items() if n.startswith(mark)}
-            held = self.layers[own], self.kinds[own], states, self.seen, self.leading
-            parts.append(Cache(*held, made_by=self.made_by))
+            held = self.layers[own], self.kinds[own], states, self.num_seen_tokens, self.num_prefix_tokens
+            parts.append(Cache(*held, built_with_flags=self.built_with_flags))
         return parts
 
     @classmethod
@@ -136,7 +145,8 @@ class Cache:
         states = {f'pass {i}: {name}': state for i, part in enumerate(parts) for name, state in part.states.items()}
         layers, kinds = ([one for part in parts for one in getattr(part, name)] for name in ('layers', 'kinds'))
         last = parts[-1]
-        return cls(layers, kinds, states, last.seen, last.leading, made_by=last.made_by)
+        sizes = last.num_seen_tokens, last.num_prefix_tokens
+        return cls(layers, kinds, states, *sizes, built_with_flags=last.built_with_flags)
 
     def append_from(self, other: Cache, new: int) -> Cache:
         """This cache with the last `new` tokens of another."""
@@ -152,8 +162,8 @@ class Cache:
             buffers = own.buffers if kind == 'c' else [b if b is None else b.append_from(o, new) for b, o in pairs]
             layers.append(KeysValues(tuple(buffers), extended(own.states, others.states), own.changed_by))
         states = extended(self.states, other.states)
-        return replace(self, layers=layers, kinds=list(self.kinds), states=states, seen=other.seen,
-                       leading=other.leading, model_states={})  # fmt: skip
+        sizes = dict(num_seen_tokens=other.num_seen_tokens, num_prefix_tokens=other.num_prefix_tokens)
+        return replace(self, layers=layers, kinds=list(self.kinds), states=states, model_states={}, **sizes)
 
     def crop(self, length: int) -> Cache:
         """Keep the first `length` tokens and remove the others.  Raises ValueError outside 0..length."""
@@ -161,7 +171,7 @@ class Cache:
         self.check('length', length, held)
         self.refuse('crop', held - length)
         cropped = self.changed(lambda state: state.crop(held - length), of_context=False)
-        cropped.seen = self.seen - (held - length)
+        cropped.num_seen_tokens = self.num_seen_tokens - (held - length)
         return cropped
 
     def keep_last(self, count: int) -> Cache:
@@ -172,7 +182,7 @@ class Cache:
         # keys changed by their old positions would be at the wrong ones
         whole = self if count == held else self.plain()
         kept = whole.changed(lambda state: state.keep_last(count), of_context=False)
-        kept.seen, kept.leading = count, max(self.leading - (held - count), 0)
+        kept.num_seen_tokens, kept.num_prefix_tokens = count, max(self.num_prefix_tokens - (held - count), 0)
         return kept
 
     def reorder(self, rows: Tensor) -> Cache:
@@ -253,8 +263,8 @@ class Cache:
             return {name: state.content() for name, state in states.items()}
 
         return {
-            'seen': int(self.seen),
-            'leading': self.leading,
+            'seen': int(self.num_seen_tokens),
+            'leading': self.num_prefix_tokens,
             'kinds': list(self.kinds),
             'layers': [
                 None if layer is None else [None if t is None else t.contiguous() for t in layer.pair]
@@ -264,7 +274,7 @@ class Cache:
             'remembered': [{} if layer is None else contents(layer.states) for layer in whole.layers],
             'states': contents(whole.states),
             'model_states': contents(whole.model_states),
-            'made_by': None if self.made_by is None else list(self.made_by),
+            'made_by': None if self.built_with_flags is None else list(self.built_with_flags),
         }
 
     @classmethod
@@ -356,7 +366,7 @@ class LayerIntermediates:
     aux_losses           losses that features added in this pass, in training, by name
     passes               the caches of all passes, if the stack ran more than once
     whole                why no token can follow, if none can
-    made_by              the flags of the stack that decide what keys and values are
+    built_with_flags     the flags of the stack that decide what keys and values are
     states, model_states   what features of the stack and of the model remember
     mem_masks            which of compressed memories, `mems`, are real; None for all
     block_outputs, block_readouts   what stack and model would give after each block but the last, if asked for
@@ -382,10 +392,10 @@ class LayerIntermediates:
     cache_length: int | Tensor = 0
     aux_losses: dict[str, Tensor] = field(default_factory=dict)
     states: dict[str, CachedState] = field(default_factory=dict)
-    leading: int = 0
+    num_prefix_tokens: int = 0
     passes: Maybe[list[Cache]] = None
     whole: str = ''
-    made_by: Maybe[Sequence[str]] = None
+    built_with_flags: Maybe[Sequence[str]] = None
     model_states: dict[str, CachedState] = field(default_factory=dict)
     mem_masks: list[tuple[Tensor | None, Tensor | None]] | None = None
     block_outputs: list[Tensor] | None = None
@@ -407,7 +417,8 @@ class LayerIntermediates:
             raise ValueError(f'`cache` cannot be continued: {self.whole}')
         if self.passes:
             joined = Cache.joined(self.passes)
-            joined.seen, joined.leading, joined.made_by = self.cache_length, self.leading, self.made_by
+            joined.num_seen_tokens, joined.num_prefix_tokens = self.cache_length, self.num_prefix_tokens
+            joined.built_with_flags = self.built_with_flags
             joined.model_states = dict(self.model_states)
             return joined
         return self.of_last_pass
@@ -418,7 +429,7 @@ class LayerIntermediates:
         layers = [inter.past for inter in attended]
         kinds = [inter.layer_type for inter in attended]
         states, of_model = dict(self.states), dict(self.model_states)
-        return Cache(layers, kinds, states, self.cache_length, self.leading, of_model, self.made_by)
+        return Cache(layers, kinds, states, self.cache_length, self.num_prefix_tokens, of_model, self.built_with_flags)
 
     def fork(self) -> LayerIntermediates:
         """The same, with lists and tables that may grow apart."""
@@ -447,7 +458,7 @@ def cache_of(given: Any) -> Cache | None:
     raise TypeError(f'`cache` got {type(given).__name__}, it must be the intermediates of an earlier call, or a Cache')
 
 
-def check_maker(cache: Cache, kinds: list[str], made_by: Sequence[str]) -> None:
+def check_maker(cache: Cache, kinds: list[str], flags: Sequence[str]) -> None:
     """Refuse the cache of a stack with other layers or flags, as far as it is known who made it."""
     if len(cache.layers) != len(kinds):
         raise ValueError(f'`cache` holds {len(cache.layers)} attention layers, the stack runs {len(kinds)}')
@@ -456,7 +467,8 @@ def check_maker(cache: Cache, kinds: list[str], made_by: Sequence[str]) -> None:
             f"`cache` holds layers of the kinds {cache.kinds}, the stack runs {kinds}: 'a' for self-attention, 'c' for "
             'cross-attention'
         )
-    if cache.made_by is not None and set(cache.made_by) != set(made_by):
-        sides = [sorted(set(one) - set(other)) for one, other in ((cache.made_by, made_by), (made_by, cache.made_by))]
+    made = cache.built_with_flags
+    if made is not None and set(made) != set(flags):
+        sides = [sorted(set(one) - set(other)) for one, other in ((made, flags), (flags, made))]
         ours, theirs = (', '.join(f'`{name}`' for name in side) or 'nothing' for side in sides[::-1])
         raise ValueError(f'`cache` is of another model: only there is {theirs} set, only here {ours}')

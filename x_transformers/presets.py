@@ -353,10 +353,10 @@ def initialise_(
 
 def preset_of_features(model: nn.Module) -> Iterator[nn.Parameter]:
     """The parameters that features of stacks and branches own."""
-    for host in model.modules():
-        if not isinstance(host, AttentionLayers | Attention | FeedForward) or not isinstance(host.features, Features):
+    for owner in model.modules():
+        if not isinstance(owner, AttentionLayers | Attention | FeedForward) or not isinstance(owner.features, Features):
             continue
-        for feature in host.features.active:
+        for feature in owner.features.active:
             for name in feature.owned:
                 own = getattr(feature, name)
                 yield from own.parameters() if isinstance(own, nn.Module) else [own]

@@ -250,8 +250,8 @@ class Recirculation(Configurable):
         x = check_ids(x, 'x', 1)
         refuse_own(kwargs, 'Recirculation', NOT_HERE)
         cache = cache_of(cache)
-        held = 0 if cache is None else cache.length - cache.leading
-        seen = 0 if cache is None else cache.seen - cache.leading
+        held = 0 if cache is None else cache.length - cache.num_prefix_tokens
+        seen = 0 if cache is None else cache.num_seen_tokens - cache.num_prefix_tokens
         if held and not input_not_include_cache and x.shape[1] > held:
             x = x[:, held:]
         if mask is not None and mask.shape != (x.shape[0], held + x.shape[1]):

@@ -741,7 +741,7 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
             check_cache(self, attn_mask)
         call = open_stack(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
         call.keeps = 'all' if return_gumbel_log_probs else parts_kept(return_hiddens)
-        call.intermediates.made_by = self.made_by
+        call.intermediates.built_with_flags = self.built_with_flags
         call.training, call.declared, call.maps_apart = self.training, self.remembers, are_maps_apart()
         nothing_given = mask is context is attn_mask is self_attn_kv_mask is seq_start_pos is causal is None
         if not nothing_given or inputs:
@@ -973,7 +973,7 @@ class Wrapper(Abilities, GivesOutputs, UpdatesStack, Configurable):
         if token_mask is not None:
             call.new_states['real'] = Buffer(token_mask.unsqueeze(-1))
         intermediates.model_states = call.new_states
-        intermediates.leading, intermediates.initial_embeds, call.intermediates = (
+        intermediates.num_prefix_tokens, intermediates.initial_embeds, call.intermediates = (
             call.num_prefix_tokens,
             call.intermediates.initial_embeds,
             intermediates,

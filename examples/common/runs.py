@@ -84,14 +84,14 @@ class Run:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        self.stepped(min(1.0, (self.step + 1) / self.config.steps))
+        self.on_step_end(min(1.0, (self.step + 1) / self.config.steps))
         # a scaler meets infinite gradients by leaving out the step
         return loss.item() if self.scaler.is_enabled() or norm.isfinite() else math.nan
 
-    def stepped(self, progress: float) -> None:
+    def on_step_end(self, progress: float) -> None:
         """Tell features that change in the course of training how far it is."""
-        if hasattr(self.model, 'stepped'):
-            self.model.stepped(progress)
+        if hasattr(self.model, 'on_step_end'):
+            self.model.on_step_end(progress)
 
     def is_finite(self) -> bool:
         finite = all(bool(local(weight).isfinite().all()) for weight in self.model.parameters())

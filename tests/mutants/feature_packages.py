@@ -16,7 +16,7 @@ BUGS = {
         ('the loss forgets norms of heads', "qkv = feature.qkv_heads(qkv, None) if 'qkv_heads' in feature.runs_at() else qkv", 'qkv = tuple(qkv)'),
         ('hidden memories are attended to', 'seen = None if memory.real is None else memory.real[:, None, None]', 'seen = None'),
         ('losses of padding count', 't.masked_fill(~token_mask.unsqueeze(-1), 0.0).square().mean(dim=-1).sum() / token_mask.sum().clamp(min=1)', 't.square().mean()'),
-        ('masks stay at their layer', 'zip(kept, self.host.shifted(masks), strict=True)', 'zip(kept, masks, strict=True)'),
+        ('masks stay at their layer', 'zip(kept, self.owner.shifted(masks), strict=True)', 'zip(kept, masks, strict=True)'),
     ]),
     'features/memory/knn.py': ('test_knn_memory.py', [
         ('queries have one scale', 'self.scale.exp()[:, None, None]', 'self.scale.exp().mean()'),

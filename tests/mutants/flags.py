@@ -28,7 +28,7 @@ BUGS = {
         ('effects of other values are told', 'if (\n                is_same_class(value, one.value)\n                and others', 'if (\n                others'),
         ('effects beside other keywords are told', 'all(is_same_class(others[n], v) for n, v in (one.others or {}).items())', 'True'),
         ('defaults are no keywords that hold', '{other: known[other].default for other in one.others} | given', '{**given}'),
-        ('effects of other classes are told', 'if one.flag == flag and one.host in hosts', 'if one.flag == flag', 'test_flags.py'),
+        ('effects of other classes are told', 'if one.flag == flag and one.owner in owners', 'if one.flag == flag', 'test_flags.py'),
         ('explain lists inputs unasked', "if inputs and (names := ', '.join(_input_names(module))):", "if names := ', '.join(_input_names(module)):", 'test_flags.py'),
         ('explain lists measured effects unasked', 'if measured:', 'if True:', 'test_flags.py'),
         ('explain lists every one of equal layers', 'if len(paths) <= 4:', 'if True:', 'test_flags.py'),

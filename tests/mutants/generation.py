@@ -11,7 +11,7 @@ BUGS = {
     ]),
     'generation/cached_step.py': ('test_export.py -kstep', [
         ('rows that layers share with the stack are kept twice', 'known.get(id(table[name])) or function(', 'function('),
-        ('new tokens begin at the first position', 'return replace(cache, seen=cache.length)', 'return replace(cache, seen=0)'),
+        ('new tokens begin at the first position', 'return replace(cache, num_seen_tokens=cache.length)', 'return replace(cache, num_seen_tokens=0)'),
         ('a model of a context alone is let through', "if 'a' not in cache.kinds and not (cache.states or cache.model_states):", 'if False:'),
         ('what has no row for each token is let through', 'if not isinstance(state, Buffer):', 'if False:'),
         ('a copy goes on with features of another model', 'def __deepcopy__(self, memo: Any) -> Form:\n        return Form()', 'def __deepcopy__(self, memo: Any) -> Form:\n        return self'),
@@ -56,7 +56,7 @@ BUGS = {
         ('the final norm is left out', '(x if self.norm is None else self.norm(x))', 'x + 0'),
         ('query heads of another key head', 'q = q.view(b, self.groups, kv_heads, self.dim_head).transpose(1, 2)', 'q = q.view(b, kv_heads, self.groups, self.dim_head)'),
         ('biases of another head', 'bias.view(-1, self.groups, kv_heads, bias.shape[-1]).transpose(1, 2)', 'bias.view(-1, kv_heads, self.groups, bias.shape[-1])'),
-        ('tokens in front are not seen', 'or cache.leading or cache.model_states', 'or cache.model_states'),
+        ('tokens in front are not seen', 'is not Cache or cache.num_prefix_tokens or cache.model_states', 'is not Cache or cache.model_states'),
         ('a cache of keys before rotation is continued', ' or (past.changed_by is None) != (layer.angles is None)', ''),
         ('further inputs are ignored', 'any(value is not None for value in inputs.values()) or', ''),
         ('hooks are not called', 'or any(own[name] for name in HOOKS)', ''),

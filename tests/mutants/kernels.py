@@ -30,7 +30,7 @@ BUGS = {
         ('a block forgets what earlier ones hand on', 'block.carried = dict(zip(carries, carried, strict=False))', 'block.carried = {}', 'test_kernels.py test_scores.py'),
     ]),
     'kernels/operators.py': ('test_operators.py', [
-        ('operators that were chosen again are the old ones', 'if known is None or known[0] is not host.operators:', 'if known is None:', 'test_step.py -kchosen_kernel'),
+        ('operators that were chosen again are the old ones', 'if known is None or known[0] is not owner.operators:', 'if known is None:', 'test_step.py -kchosen_kernel'),
         ('what an operator cannot take runs', "acting[0].display_name}`, which needs the scores' if acting else feature.unsupported(call)", "acting[0].display_name}`, which needs the scores' if acting else None"),
         ('what acts on scores is ignored', 'acting = stages_of_scores(call, features)\n        reason', 'acting = []\n        reason'),
         ('few key heads stay few', "if 'groups' not in feature.handles:", 'if False:'),

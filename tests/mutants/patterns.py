@@ -61,7 +61,7 @@ BUGS = {
     ]),
     'features/patterns.py': ('test_patterns.py', [
         ('blocks of packed documents run into each other', "self.refuse({'documents': self.not_by_differences})", 'pass'),
-        ('projections of global tokens are those of the others', 'parts = (feature.to_q_global, feature.to_k_global, feature.to_v_global)', 'parts = (host.to_q, host.to_k, host.to_v)', 'test_global_tokens.py'),
+        ('projections of global tokens are those of the others', 'parts = (feature.to_q_global, feature.to_k_global, feature.to_v_global)', 'parts = (owner.to_q, owner.to_k, owner.to_v)', 'test_global_tokens.py'),
         ('all heads have global queries', 'marks[:, None] & heads[:, None]', 'marks[:, None] | ~heads[:, None]', 'test_global_tokens.py'),
         ('a mask counts from the first new token', "(0, call.tokens - marks.shape[1]))[:, call.cache_len :]", "(0, call.tokens - marks.shape[1]))[:, : call.new]", 'test_global_tokens.py'),
         ('a layer counts the queries of each call anew', 'torch.arange(seen - new, seen, device=call.x.device)', 'torch.arange(new, device=call.x.device)', 'test_patterns_across.py'),
@@ -73,7 +73,7 @@ BUGS = {
         ('maps count keys of a context from padding', 'keys = Placement.among(call.keys, None, None, call.key_mask).positions', 'keys = Placement.among(call.keys, None, None, None).positions', 'test_patterns_of_rows.py -kpadded_context'),
         ('maps of what stands outside show what others see', 'return seen | outside.unsqueeze(-2) | call.of_queries(outside).unsqueeze(-1)', 'return seen | outside.unsqueeze(-2)', 'test_patterns_of_rows.py'),
         ('what stands outside leaves the cache', 'if torch.is_tensor(outside) or (outside and not own.of_differences):', 'if False:', 'test_patterns_of_rows.py test_caches_of_windows.py'),
-        ('all layers are the first one', "self.pattern.of_layer(getattr(self.host, 'layer_number', 0))", 'self.pattern.of_layer(0)', 'test_patterns.py test_clusters.py'),
+        ('all layers are the first one', "self.pattern.of_layer(getattr(self.owner, 'layer_number', 0))", 'self.pattern.of_layer(0)', 'test_patterns.py test_clusters.py'),
         ('what is drawn is not read', 'own = own.stored(self.random_blocks) if self.is_drawn else own', 'own = own', 'test_patterns_of_blocks.py'),
         ('layers draw the same blocks', 'feature.draw(module.layer_number)', 'feature.draw(0)', 'test_patterns_of_blocks.py'),
     ]),

@@ -23,8 +23,8 @@ class Kind:
     build       (stack, index of the layer) -> Module
     inputs      (StackCall) -> the keywords that it is called with beside x. Of tokens that `call.real` (b n) does not
                 show, padding, it must tell the others nothing; None stands for all tokens
-    remembers   name -> PerToken(), Running(), Ring(w): what it keeps of earlier tokens, which `inputs` hands to it as
-                `call.state(name, call.step)`. {} if it looks at each token alone. None if it reads others and keeps
+    remembers   name -> PerToken(), RecurrentState(), Ring(w): its states of earlier tokens, which `inputs` hands to it
+                as `call.state(name, call.step)`. {} if it looks at each token alone. None if it reads others and keeps
                 nothing: then the stack cannot be cached. A function of the stack, if that decides how much
     attends     it is an attention of the library: it keeps keys and values, and is asked for `Intermediates`
     cuts_documents   `inputs` hands it `document_ids`, and tokens of a document know nothing of the others

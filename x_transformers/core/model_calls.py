@@ -187,7 +187,7 @@ class ModelCall(AddsLosses, HasStates):
 
     def check_front(self, model: Model) -> None:
         """Refuse a cache that was made with other tokens in front of the sequence."""
-        leading = self.cache.leading
+        leading = self.cache.num_prefix_tokens
         if not model.can_cache_kv:
             raise ValueError('`cache` was given, but this model cannot be cached: its output depends on later tokens')
         if self.continues and self.num_prefix_tokens and self.num_prefix_tokens != leading:
@@ -222,7 +222,7 @@ class ModelCall(AddsLosses, HasStates):
         if self.intermediates.initial_embeds is not None:
             self.intermediates.initial_embeds = self.intermediates.initial_embeds[:, given - new :]
         before, x = x.tensor_split([x.shape[1] - new], dim=1)
-        self.before = before if overrides_forward(model.attn_layers) and not self.cache.leading else None
+        self.before = before if overrides_forward(model.attn_layers) and not self.cache.num_prefix_tokens else None
         return x
 
     def prepend_tokens(self, tokens: Tensor, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -388,11 +388,11 @@ def _call_with_cache(
     inputs: dict[str, Any], given: int, cache: Cache, only_new: bool, of_model: dict[str, Any]
 ) -> ModelCall:
     """Return the call of a model beside a cache."""
-    held = cache.length - cache.leading
+    held = cache.length - cache.num_prefix_tokens
     sizes = (given, given, given - held, held)
     if only_new or given <= held:
         new = given if only_new else min(given, 1)
-        sizes = (held + new, given, new, cache.seen - cache.leading)
+        sizes = (held + new, given, new, cache.num_seen_tokens - cache.num_prefix_tokens)
     return ModelCall(LayerIntermediates(), inputs, cache, *sizes, continues=cache.length > 0, **of_model)
 
 

@@ -92,10 +92,10 @@ class ModuleState:
 
 def modules_of_features(features: Features) -> list[nn.Module]:
     """Return the modules whose parameters features read."""
-    host = features.active[0].host if features.active else None
-    if isinstance(host, nn.Module) or host is None:
-        return [] if host is None else [host]
-    return [value for value in vars(host).values() if isinstance(value, nn.Module)]
+    owner = features.active[0].owner if features.active else None
+    if isinstance(owner, nn.Module) or owner is None:
+        return [] if owner is None else [owner]
+    return [value for value in vars(owner).values() if isinstance(value, nn.Module)]
 
 
 def has_same_values(now: dict[str, Any], then: dict[str, Any]) -> bool:
@@ -191,13 +191,13 @@ class ModuleSnapshot:
 
     def features(self, features: Features, twins: dict[nn.Module, nn.Module]) -> Features:
         """Return features that read what the copies hold."""
-        host = features.active[0].host if features.active else None
-        if isinstance(host, nn.Module):
-            return features.rebind(twins[host], self.states[host].features) if host in twins else features
-        if host is None:
+        owner = features.active[0].owner if features.active else None
+        if isinstance(owner, nn.Module):
+            return features.rebind(twins[owner], self.states[owner].features) if owner in twins else features
+        if owner is None:
             return features
-        new = copy.copy(host)
-        new.__dict__.update({name: self.replace_modules(value, twins) for name, value in vars(host).items()})
+        new = copy.copy(owner)
+        new.__dict__.update({name: self.replace_modules(value, twins) for name, value in vars(owner).items()})
         return features.rebind(new)
 
 

@@ -169,7 +169,8 @@ class StackCall(AddsLosses, HasStates, TokenSubset, ChecksOnce):
             if mem is not None:
                 check_digits(mem, f'mems[{at}]', x)
         if self.cache is not None:
-            check_maker(self.cache, [kind for kind in self.kinds if is_attention(kind)], self.intermediates.made_by)
+            kinds = [kind for kind in self.kinds if is_attention(kind)]
+            check_maker(self.cache, kinds, self.intermediates.built_with_flags)
         for layer in self.cache.layers if self.cache else ():
             if layer is not None and layer.buffers[0].batch != x.shape[0]:
                 raise ValueError(f'`cache` holds {layer.buffers[0].batch} rows, the input has {x.shape[0]}')
@@ -480,4 +481,4 @@ def new_tokens(
         new = given if only_new or cache_age == 0 else min(1 if cache_age is None else cache_age, given)
     if cache_age not in (None, 0, new):
         raise ValueError(f'`cache_age` got {cache_age}, but {new} of {given} tokens are not in the cache')
-    return cache, cache.length, cache.seen, new
+    return cache, cache.length, cache.num_seen_tokens, new

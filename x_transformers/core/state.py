@@ -1,7 +1,7 @@
 """States that features keep of earlier tokens besides keys and values, and how a call passes them on.
 
     class Mean(AttentionFeature):
-        remembers = {'sums': Running()}
+        remembers = {'sums': RecurrentState()}
 
         def result(self, out, call):
             state = call.state('sums')
@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from x_transformers.core.buffers import Buffer, CachedState, Derived
 from x_transformers.core.files import is_count
 from x_transformers.flags.checks import Maybe
-from x_transformers.flags.declared import Noted, OfContext, PerToken, Remembered, Ring, Running
+from x_transformers.flags.declared import Noted, OfContext, PerToken, RecurrentState, Remembered, Ring
 from x_transformers.flags.renamed import HasOldNames
 from x_transformers.flags.resolved import did_you_mean
 
@@ -315,7 +315,7 @@ class RingHandle(Handle):
 
 
 class RecurrentHandle(Handle):
-    """See `Running`."""
+    """See `RecurrentState`."""
 
     __slots__ = ()
 
@@ -369,7 +369,7 @@ class NoteHandle(Handle):
 HANDLES: dict[type[Remembered], type[Handle]] = {
     PerToken: TokenHandle,
     Ring: RingHandle,
-    Running: RecurrentHandle,
+    RecurrentState: RecurrentHandle,
     Noted: NoteHandle,
     OfContext: ContextHandle,
 }

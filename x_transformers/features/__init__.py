@@ -56,8 +56,9 @@ readouts        from hidden states to logits
 from x_transformers.core.branches import KINDS, Kind
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.levels import AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
-from x_transformers.flags import Input, PerLayer, PerToken, Ring, Running, extend, flag
+from x_transformers.flags import Input, PerLayer, PerToken, RecurrentState, Ring, extend, flag
 from x_transformers.flags.contracts import BareKeys
+from x_transformers.flags.renamed import old_functions
 
 __all__ = [
     'ATTENTION',
@@ -73,9 +74,12 @@ __all__ = [
     'ModelFeature',
     'PerLayer',
     'PerToken',
+    'RecurrentState',
     'Ring',
-    'Running',
     'StackFeature',
     'extend',
     'flag',
 ]
+
+# A name of earlier versions, which features of users may import for one minor version.
+__getattr__ = old_functions(__name__, {'Running': 'RecurrentState'})

@@ -398,14 +398,14 @@ class StackBias(StackFeature):
     stored_as = {'module': 'rel_pos'}
 
     def refuse_gates(self) -> None:
-        if uses(self.host, 'data_dependent_alibi'):
+        if uses(self.owner, 'data_dependent_alibi'):
             raise ConfigError(
                 f'`{next(iter(self.flags))}` does not go with `attn_data_dependent_alibi`: one position bias at a time'
             )
 
     def build(self, kind: type[PositionBias], **own: Any) -> PositionBias:
         """The module, with what the user gave for it besides flags."""
-        extra = self.host.rel_pos_kwargs
+        extra = self.owner.rel_pos_kwargs
         if 'scale' in extra:
             own.pop('scale', None)  # which no flag settles
         try:
@@ -422,9 +422,9 @@ class StackBias(StackFeature):
         own = call.shared['a']
         positions = own.get('pos', own.get('index'))
         if positions is None:
-            bias_of_lengths(shared, x, self.host.attn_heads, call.new_len, call.memories + call.tokens)
+            bias_of_lengths(shared, x, self.owner.attn_heads, call.new_len, call.memories + call.tokens)
         else:
-            bias_of_positions(shared, x, self.host.attn_heads, positions[..., -call.new_len :], positions)
+            bias_of_positions(shared, x, self.owner.attn_heads, positions[..., -call.new_len :], positions)
         return x
 
 
@@ -449,21 +449,21 @@ class Alibi(StackBias):
     clashes = {'rel_pos_bias': 'one position bias at a time', 'dynamic_pos_bias': 'one position bias at a time'}
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         self.refuse_gates()
-        heads = self.alibi_num_heads or host.attn_heads
-        if heads > host.attn_heads:
-            raise ConfigError(f'`alibi_num_heads` got {heads}, it must be at most `heads`, {host.attn_heads}')
+        heads = self.alibi_num_heads or owner.attn_heads
+        if heads > owner.attn_heads:
+            raise ConfigError(f'`alibi_num_heads` got {heads}, it must be at most `heads`, {owner.attn_heads}')
         kind: type[PositionBias] = AlibiPositionalBias
         if self.alibi_bidirectional == 'split':
             kind = SplitAlibi
-            if host.causal:
+            if owner.causal:
                 raise ConfigError("`alibi_bidirectional='split'` does not go with `causal`: no head may look ahead")
             if heads % 2:
                 raise ConfigError(
                     f"`alibi_bidirectional='split'` needs an even number of heads with a slope, got {heads}"
                 )
-        self.module = self.build(kind, heads=heads, total_heads=host.attn_heads)
+        self.module = self.build(kind, heads=heads, total_heads=owner.attn_heads)
 
 
 class T5Bias(StackBias):
@@ -480,9 +480,9 @@ class T5Bias(StackBias):
     gives_positions = True
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         self.refuse_gates()
-        least = 2 if host.causal else 4  # half of those of one side are of one distance each
+        least = 2 if owner.causal else 4  # half of those of one side are of one distance each
         if self.rel_pos_num_buckets < least:
             raise ConfigError(f'`rel_pos_num_buckets` got {self.rel_pos_num_buckets}, it must be at least {least} here')
         exact = self.rel_pos_num_buckets // least
@@ -491,13 +491,13 @@ class T5Bias(StackBias):
                 f'`rel_pos_num_buckets` got {self.rel_pos_num_buckets}, of which {exact} are for one distance each: '
                 f'`rel_pos_max_distance` must be larger, it is {self.rel_pos_max_distance}'
             )
-        if self.rel_pos_bias_scale is not None and 'scale' in host.rel_pos_kwargs:
+        if self.rel_pos_bias_scale is not None and 'scale' in owner.rel_pos_kwargs:
             raise ConfigError('`rel_pos_bias_scale` and `rel_pos_kwargs` both give the `scale`, set only one')
         self.module = self.build(
             RelativePositionBias,
-            scale=host.attn_dim_head**0.5 if self.rel_pos_bias_scale is None else float(self.rel_pos_bias_scale),
-            causal=host.causal,
-            heads=host.attn_heads,
+            scale=owner.attn_dim_head**0.5 if self.rel_pos_bias_scale is None else float(self.rel_pos_bias_scale),
+            causal=owner.causal,
+            heads=owner.attn_heads,
             num_buckets=self.rel_pos_num_buckets,
             max_distance=self.rel_pos_max_distance,
         )
@@ -513,11 +513,11 @@ class DynamicBias(StackBias):
     dynamic_pos_bias_norm = flag(False, 'use layer norms in the MLP')
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         self.module = self.build(
             DynamicPositionBias,
-            dim=max(host.dim // 4, 1),
-            heads=host.attn_heads,
+            dim=max(owner.dim // 4, 1),
+            heads=owner.attn_heads,
             depth=self.dynamic_pos_bias_mlp_depth,
             log_distance=bool(self.dynamic_pos_bias_log_distance),
             norm=bool(self.dynamic_pos_bias_norm),

@@ -118,14 +118,14 @@ class UseCoPE(AttentionFeature):
     row_wise = True
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         if self.cope_talking_heads:
             self.refuse({'several devices': 'it mixes heads'})
-        if not host.causal:
+        if not owner.causal:
             raise ConfigError(f'`use_cope` needs `causal`: {self.reason("cross-attention")}')
         self.positions = ContextualPositions(
-            host.dim_key,
-            host.query_heads,
+            owner.dim_key,
+            owner.query_heads,
             self.cope_max_pos,
             bool(self.cope_soft_onehot_pos),
             bool(self.cope_talking_heads),
@@ -133,9 +133,9 @@ class UseCoPE(AttentionFeature):
 
     def pre_attention(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         check_causal(call, 'use_cope', self.reason('cross-attention'))
-        if qkv[0].shape[-1] != self.host.dim_key:
+        if qkv[0].shape[-1] != self.owner.dim_key:
             raise ValueError(
-                f'`use_cope` got queries of width {qkv[0].shape[-1]}, its positions have {self.host.dim_key}: '
+                f'`use_cope` got queries of width {qkv[0].shape[-1]}, its positions have {self.owner.dim_key}: '
                 f'it does not go with `polar_pos_emb`, which doubles them'
             )
         call.ctx(self).queries = qkv[0]  # `pre_kernel` may change them
@@ -157,16 +157,16 @@ class GivenCoPE(AttentionFeature):
     )
     sets_on_module = ('cope',)
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         if isinstance(self.cope, nn.Module):
-            host.cope = self.cope
+            owner.cope = self.cope
 
     def pre_attention(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         call.ctx(self).queries = qkv[0]  # `pre_kernel` may change them
         return qkv
 
     def masked_scores(self, sim: Tensor, call: Any) -> Tensor:
-        added = self.host.cope(call.ctx(self).queries, sim)
+        added = self.owner.cope(call.ctx(self).queries, sim)
         return torch.where(is_hidden(sim), sim, sim + added.to(sim.dtype))
 
 
@@ -189,8 +189,8 @@ class Selective(AttentionFeature):
     row_wise = True
     carries = ('votes',)
 
-    def setup(self, host: Any) -> None:
-        if not host.causal:
+    def setup(self, owner: Any) -> None:
+        if not owner.causal:
             raise ConfigError(f'`selective` needs `causal`: {self.reason("cross-attention")}')
 
     def pre_attention(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -173,15 +173,15 @@ class ConvModule(StackFeature):
     def counts_tokens(self) -> bool:
         return self.conv_norm == 'batch'
 
-    def setup(self, host: Any) -> None:
-        if not host.sees_future and not self.conv_causal:
+    def setup(self, owner: Any) -> None:
+        if not owner.sees_future and not self.conv_causal:
             raise ConfigError('`conv_module` does not go with a causal stack: set `conv_causal`')
         if not self.conv_causal and self.conv_kernel_size % 2 == 0:
             raise ConfigError(f'`conv_kernel_size` got {self.conv_kernel_size}, it must be odd: as much on both sides')
-        if self.conv_norm == 'group' and host.dim % GROUPS:
-            raise ConfigError(f"`conv_norm='group'` needs a width that {GROUPS} groups divide, got {host.dim}")
+        if self.conv_norm == 'group' and owner.dim % GROUPS:
+            raise ConfigError(f"`conv_norm='group'` needs a width that {GROUPS} groups divide, got {owner.dim}")
         for name in ('checkpoint_layers', 'reversible'):
-            if self.conv_norm == 'batch' and getattr(host, name, None):
+            if self.conv_norm == 'batch' and getattr(owner, name, None):
                 raise ConfigError(
                     f"`conv_norm='batch'` does not go with `{name}`: they would count twice, use 'layer' or 'group'"
                 )
@@ -207,11 +207,11 @@ class BlockNorm(StackFeature):
         'reversible': 'it changes the residual stream after a block, which the backward pass cannot invert',
     }
 
-    def setup(self, host: Any) -> None:
-        if not host.pre_norm:
+    def setup(self, owner: Any) -> None:
+        if not owner.pre_norm:
             raise ConfigError('`block_norm` needs `pre_norm`: else the stream is normed behind every branch')
-        host.norm_at_end = False
+        owner.norm_at_end = False
 
     def norms(self, norms: Any, kind: str, index: int) -> Any:
-        last = (index + 1) % self.host.len_default_block == 0
-        return (*norms[:2], self.host.new_norm()) if last and kind != 'end' else norms
+        last = (index + 1) % self.owner.len_default_block == 0
+        return (*norms[:2], self.owner.new_norm()) if last and kind != 'end' else norms

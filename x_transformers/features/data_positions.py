@@ -189,8 +189,8 @@ class DataDependentBias(AttentionFeature):
         'two_stream': 'its gates depend on all tokens in between, also on those that are still to be predicted',
     }
 
-    def setup(self, host: Any) -> None:
-        own = {'dim': host.dim, 'heads': host.heads, 'causal': host.causal}
+    def setup(self, owner: Any) -> None:
+        own = {'dim': owner.dim, 'heads': owner.heads, 'causal': owner.causal}
         kind: type[nn.Module] = DataDependentAlibi
         if self.data_dependent_alibi_per_row:
             kind, own['dim_head'] = PerRowDataDependentAlibi, self.data_dependent_alibi_per_row_dim_head
@@ -226,9 +226,9 @@ class RelativeProjectedBias(AttentionFeature):
     stored_as = {'module': 'rel_proj_pos_bias'}
     refuses = {'cross-attention': 'its distances are between tokens of one sequence'}
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         self.module = RelativeProjPositionalBias(
-            host.dim, host.heads, self.rel_proj_num_distance_basis, self.rel_proj_max_dist
+            owner.dim, owner.heads, self.rel_proj_num_distance_basis, self.rel_proj_max_dist
         )
 
     def bias(self, call: Any) -> BlockwiseTerm:

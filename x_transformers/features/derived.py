@@ -105,11 +105,11 @@ def sort_members(module: nn.Module, names: tuple[str, ...]) -> None:
             held.update(others)
 
 
-def keep_none(host: Any, names: Sequence[str]) -> None:
+def keep_none(owner: Any, names: Sequence[str]) -> None:
     """Set the attributes of these names that nothing has set to None."""
     for name in names:
-        if not hasattr(host, name):
-            setattr(host, name, None)
+        if not hasattr(owner, name):
+            setattr(owner, name, None)
 
 
 class DerivedAttributes:
@@ -167,7 +167,7 @@ class DerivedAttributes:
         self.can_cache_kv_in_training = self.can_cache_kv and not refused
         self.input_names = input_names(stack)
         of_attention = (name for layer in attention for name in layer.features.list_switched('attn_'))
-        self.made_by = sorted({*features.list_switched(), *of_attention})
+        self.built_with_flags = sorted({*features.list_switched(), *of_attention})
 
     def is_any_set(self, names: Sequence[str]) -> bool:
         return any(getattr(self, name, False) for name in names)

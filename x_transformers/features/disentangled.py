@@ -109,36 +109,36 @@ class Disentangled(AttentionFeature):
         'use_latent_kv': 'its position vectors are not projected through latents',
     }
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         own = {**DEFAULTS, **self.disentangled}
         self.terms, self.buckets = tuple(own['terms']), Buckets(own['span'], own['max_distance'])
-        host.logit_scale = ((1 + len(self.terms)) * host.dim_key) ** -0.5
+        owner.logit_scale = ((1 + len(self.terms)) * owner.dim_key) ** -0.5
         self.share = own['share']
         if not self.share and 'c2p' in self.terms:
-            self.to_keys = nn.Linear(host.dim, host.to_k.out_features)
+            self.to_keys = nn.Linear(owner.dim, owner.to_k.out_features)
         if not self.share and 'p2c' in self.terms:
-            self.to_queries = nn.Linear(host.dim, host.to_q.out_features)
+            self.to_queries = nn.Linear(owner.dim, owner.to_q.out_features)
 
     def pre_attention(self, qkv: Heads, call: Any) -> Heads:
         """Products of contents and of all positions."""
         q, k, _ = qkv
-        table, host, own = call.inputs.get('disentangled_table'), self.host, call.ctx(self)
+        table, owner, own = call.inputs.get('disentangled_table'), self.owner, call.ctx(self)
         if table is None:
             raise ValueError('`disentangled_table` is missing: a stack gives it, a layer alone needs 2 span vectors')
-        if table.shape != (2 * self.buckets.span, host.dim):
-            wanted = (2 * self.buckets.span, host.dim)
+        if table.shape != (2 * self.buckets.span, owner.dim):
+            wanted = (2 * self.buckets.span, owner.dim)
             raise ValueError(f'`disentangled_table` got shape {tuple(table.shape)}, it must be {wanted}')
-        if q.shape[-1] != host.dim_key:
+        if q.shape[-1] != owner.dim_key:
             raise ValueError(
-                f'`disentangled` got queries of width {q.shape[-1]}, its vectors have {host.dim_key}: '
+                f'`disentangled` got queries of width {q.shape[-1]}, its vectors have {owner.dim_key}: '
                 f'it does not go with `polar_pos_emb`, which doubles them'
             )
         own.of_queries = own.of_keys = None
         if 'c2p' in self.terms:
-            keys = split_heads((host.to_k if self.share else self.to_keys)(table).unsqueeze(0), host.dim_key)
+            keys = split_heads((owner.to_k if self.share else self.to_keys)(table).unsqueeze(0), owner.dim_key)
             own.of_queries = precise_matmul(q * call.scale, tile_heads(keys, q.shape[1]).to(q.dtype).mT)
         if 'p2c' in self.terms:
-            queries = split_heads((host.to_q if self.share else self.to_queries)(table).unsqueeze(0), host.dim_key)
+            queries = split_heads((owner.to_q if self.share else self.to_queries)(table).unsqueeze(0), owner.dim_key)
             k = tile_heads(k[..., k.shape[-2] - call.keys :, :], q.shape[1])
             own.of_keys = precise_matmul((queries * call.scale).to(k.dtype), k.mT)
         return qkv
@@ -193,19 +193,20 @@ class DisentangledTable(StackFeature):
     enabled_by = ('disentangled',)
     gives_positions = True
 
-    def setup(self, host: Any) -> None:
-        layers = range(host.layer_types.count('a'))
-        each = [host.flags_for('a', number).get('disentangled') for number in layers]
+    def setup(self, owner: Any) -> None:
+        layers = range(owner.layer_types.count('a'))
+        each = [owner.flags_for('a', number).get('disentangled') for number in layers]
         own = [{**DEFAULTS, **one} for one in each if isinstance(one, Mapping)]
         self.used = bool(own)
         if not own:
             return
         if len(own) < len(each) or any((one['span'], one['norm']) != (own[0]['span'], own[0]['norm']) for one in own):
             raise ConfigError('`attn_disentangled` got other values for some layers: all of them share a table')
-        self.table = nn.Parameter(torch.randn(2 * own[0]['span'], host.dim) * 0.02)
+        self.table = nn.Parameter(torch.randn(2 * own[0]['span'], owner.dim) * 0.02)
         self.normed = own[0]['norm']
         if self.normed:
-            self.norm = HeadNorm('layer', (host.dim,), getattr(host, 'norm_eps', None), host.norm_add_unit_offset, True)
+            eps = getattr(owner, 'norm_eps', None)
+            self.norm = HeadNorm('layer', (owner.dim,), eps, owner.norm_add_unit_offset, True)
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if self.used:

@@ -93,7 +93,7 @@ class Documents(TellsDocuments):
         if call.context is not None or call.past is not None or call.memories:
             raise ValueError('`document_ids` does not go with a context, a cache or memories: documents are whole')
         check_documents(ids, call.source)
-        refuse_joined(joined_by(self.host.features.active, call.inputs))
+        refuse_joined(joined_by(self.owner.features.active, call.inputs))
         call.ctx(self).ids, own = ids, ids if call.token_idx is None else call.of_queries(ids)
 
         def entry() -> Pointwise:
@@ -112,13 +112,13 @@ class DocumentsInStack(StackFeature):
 
     call_inputs = {'document_ids': Input('b n, document of each token')}
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         self.joined: dict[str, str] = {}
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
         features = getattr(branch, 'features', None) if kind != 'c' else None
         found = joined_by(features.active, {}) if isinstance(features, Features) else {}
-        self.joined |= {self.host.written(kind, name): reason for name, reason in found.items()}
+        self.joined |= {self.owner.written(kind, name): reason for name, reason in found.items()}
         joins = '' if KINDS[kind].cuts_documents else KINDS[kind].joins_tokens
         self.joined |= {kind: joins} if joins else {}
         return branch
@@ -132,7 +132,7 @@ class DocumentsInStack(StackFeature):
         if call.left_pad is not None:
             raise ValueError('`document_ids` does not go with `seq_start_pos`: use a separate id for padding')
         check_documents(ids, x)
-        refuse_joined({**joined_by(self.host.features.active, call.inputs), **self.joined})
+        refuse_joined({**joined_by(self.owner.features.active, call.inputs), **self.joined})
         call.shared['a']['document_ids'] = call.documents = ids
         call.intermediates.whole = 'it holds packed documents, which are whole'
         call.shared['a'].setdefault('pos', positions_within(ids))
@@ -151,7 +151,7 @@ class DocumentsInModel(ModelFeature):
         if call.cache is not None:
             raise ValueError('`document_ids` does not go with a cache or memories: documents are whole')
         check_documents(ids, call.like_tokens)
-        refuse_joined(joined_by(self.host.features.active, call.inputs))
+        refuse_joined(joined_by(self.owner.features.active, call.inputs))
         if call.inputs.get('pos') is None:
             call.inputs['pos'] = positions_within(ids)
 

@@ -139,7 +139,7 @@ class EmbScale(ModelFeature):
     def is_on(cls, values: Any) -> bool:
         return values['emb_scale'] != 1
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         kinds = (torch.float32, torch.float16, torch.bfloat16)
         self.factors: Any = {kind: torch.tensor(self.emb_scale, dtype=kind, device='cpu').item() for kind in kinds}
 
@@ -152,14 +152,15 @@ def check_rows(pos: Tensor | None, rows: int) -> None:
         raise ValueError(f'`pos` got shape {tuple(pos.shape)}, it must be (n,) or ({rows}, n)')
 
 
-def adds_positions(host: Any) -> bool:
+def adds_positions(owner: Any) -> bool:
     """Return True if a model adds absolute positions to its tokens."""
-    return bool(host.use_abs_pos_emb and host.max_seq_len > 0 and not known_stack(host.attn_layers).disable_abs_pos_emb)
+    disabled = known_stack(owner.attn_layers).disable_abs_pos_emb
+    return bool(owner.use_abs_pos_emb and owner.max_seq_len > 0 and not disabled)
 
 
-def hands_on_positions(host: Any) -> bool:
+def hands_on_positions(owner: Any) -> bool:
     """Return True if the stack of a model reads the vectors of positions apart from the tokens."""
-    for feature in known_stack(host.attn_layers).features.active:
+    for feature in known_stack(owner.attn_layers).features.active:
         if feature.gives_positions is None:
             return True
     return False
@@ -194,33 +195,33 @@ class AbsolutePositions(ModelFeature):
     def is_on(cls, values: Any) -> bool:
         return True
 
-    def setup(self, host: Any) -> None:
-        host.pos_emb = no_positions
-        if not adds_positions(host) or getattr(host, 'axial_abs_pos_emb', None):
+    def setup(self, owner: Any) -> None:
+        owner.pos_emb = no_positions
+        if not adds_positions(owner) or getattr(owner, 'axial_abs_pos_emb', None):
             return
-        host.pos_emb = None
-        if any(getattr(host, name, None) for name in Sinusoids.switches):
+        owner.pos_emb = None
+        if any(getattr(owner, name, None) for name in Sinusoids.switches):
             return  # which stores its own there
-        sizes = host.emb_dim, host.max_seq_len, host.l2norm_embed
+        sizes = owner.emb_dim, owner.max_seq_len, owner.l2norm_embed
         self.module = AbsolutePositionalEmbedding(*sizes, self.abs_pos_emb_scale)
-        if host.l2norm_embed:
+        if owner.l2norm_embed:
             nn.init.normal_(self.module.emb.weight, std=1e-5)
 
     def embed(self, call: Any) -> Tensor | None:
-        return None if hands_on_positions(self.host) else self.vectors(call)
+        return None if hands_on_positions(self.owner) else self.vectors(call)
 
     def vectors_of_others(self, call: Any, inputs: dict[str, Any]) -> Tensor | None:
         """Return the vectors of a module of the user, which may count in another way."""
         tokens = call.like_tokens if call.ids is None else call.ids
-        return self.host.pos_emb(tokens, **inputs_taken_by(self.host.pos_emb, inputs, idle=(None, 0)))
+        return self.owner.pos_emb(tokens, **inputs_taken_by(self.owner.pos_emb, inputs, idle=(None, 0)))
 
     def vectors(self, call: Any) -> Tensor | None:
         """Return the position embeddings of the new tokens, (n, e) or (b, n, e)."""
-        pos, module = call.inputs.get('pos'), self.host.pos_emb
+        pos, module = call.inputs.get('pos'), self.owner.pos_emb
         others = type(module) not in TABLES and is_of_others(module)
-        if torch.is_tensor(pos) and pos.is_floating_point() and not (others and pos.shape[-1] != self.host.emb_dim):
-            if pos.shape[-1] != self.host.emb_dim:
-                wanted = f'vectors of width {self.host.emb_dim}, or whole numbers'
+        if torch.is_tensor(pos) and pos.is_floating_point() and not (others and pos.shape[-1] != self.owner.emb_dim):
+            if pos.shape[-1] != self.owner.emb_dim:
+                wanted = f'vectors of width {self.owner.emb_dim}, or whole numbers'
                 raise ValueError(f'`pos` got {pos.dtype} of shape {tuple(pos.shape)}, it must be {wanted}')
             return call.select_new(pos, 'pos')
         inputs = dict(seq_start_pos=call.inputs.get('seq_start_pos'), offset=call.offset)
@@ -262,15 +263,15 @@ class Sinusoids(ModelFeature):
     def is_on(cls, values: Any) -> bool:
         return bool(values['sinu_pos_emb'] or values['scaled_sinu_pos_emb'])
 
-    def setup(self, host: Any) -> None:
-        scale = host.abs_pos_emb_scale
+    def setup(self, owner: Any) -> None:
+        scale = owner.abs_pos_emb_scale
         if self.sinu_pos_emb:
             for name, given in (('scaled_sinu_pos_emb', self.scaled_sinu_pos_emb), ('abs_pos_emb_scale', scale)):
                 if given not in (None, False):
                     raise ConfigError(f'`sinu_pos_emb` does not go with `{name}`: its scale is 1')
             scale = 1.0
-        if adds_positions(host):
-            self.module = ScaledSinusoidalEmbedding(host.emb_dim, self.sinu_theta, scale, self.sinu_denominator)
+        if adds_positions(owner):
+            self.module = ScaledSinusoidalEmbedding(owner.emb_dim, self.sinu_theta, scale, self.sinu_denominator)
 
 
 class Axes(nn.ParameterList):
@@ -301,17 +302,17 @@ class AxialPositions(ModelFeature):
     stored_as = {'tables': 'axial_pos'}
     counts_from = 'segment'
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         self.lengths = tuple(map(int, self.axial_abs_pos_emb))
-        if host.max_seq_len > math.prod(self.lengths):
+        if owner.max_seq_len > math.prod(self.lengths):
             raise ConfigError(
                 f'`axial_abs_pos_emb` got {self.lengths}, which are {math.prod(self.lengths)} places, fewer than '
-                f'`max_seq_len`, {host.max_seq_len}'
+                f'`max_seq_len`, {owner.max_seq_len}'
             )
-        self.tables = Axes(torch.randn(length, host.emb_dim) * 0.02 for length in self.lengths)
+        self.tables = Axes(torch.randn(length, owner.emb_dim) * 0.02 for length in self.lengths)
 
     def embed(self, call: Any) -> Tensor | None:
-        return None if hands_on_positions(self.host) else self.vectors(call)
+        return None if hands_on_positions(self.owner) else self.vectors(call)
 
     def vectors(self, call: Any) -> Tensor | None:
         """Those of the new tokens:  n e or b n e"""
@@ -349,8 +350,10 @@ class ExtraIds(ModelFeature):
     call_inputs = {'embed_ids': Input('name -> ids b n')}
     stored_as = {'tables': 'embeds'}
 
-    def setup(self, host: Any) -> None:
-        tables = {f'{name}_embed': nn.Embedding(tokens, host.emb_dim) for name, tokens in self.embed_num_tokens.items()}
+    def setup(self, owner: Any) -> None:
+        tables = {
+            f'{name}_embed': nn.Embedding(tokens, owner.emb_dim) for name, tokens in self.embed_num_tokens.items()
+        }
         self.tables = nn.ModuleDict(tables)
         for name, default in self.embed_default_ids.items():
             if default >= self.embed_num_tokens.get(name, 0):
@@ -383,11 +386,11 @@ class SumEmbeds(ModelFeature):
         if given is None:
             return None
         if is_number(given) or (torch.is_tensor(given) and given.ndim == 0):  # the same for all
-            like = first_tensor(find_weights(self.host))
-            given = torch.as_tensor(given, dtype=like.dtype, device=like.device).expand(1, 1, self.host.emb_dim)
+            like = first_tensor(find_weights(self.owner))
+            given = torch.as_tensor(given, dtype=like.dtype, device=like.device).expand(1, 1, self.owner.emb_dim)
         if 0 < check_tensor(given, 'sum_embeds').ndim < 3:  # the same for all rows, or for all tokens
             given = given[(None,) * (3 - given.ndim)]
-        check_vectors(given, 'sum_embeds', 'b', 'n', self.host.emb_dim)
+        check_vectors(given, 'sum_embeds', 'b', 'n', self.owner.emb_dim)
         return call.select_new(given, 'sum_embeds')
 
 
@@ -403,41 +406,41 @@ class PostEmbNorm(ModelFeature):
 
     @property
     def late(self) -> bool:
-        return getattr(self.host, 'post_emb_norm_at', 'embedding') == 'stream'
+        return getattr(self.owner, 'post_emb_norm_at', 'embedding') == 'stream'
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
         return True  # others may put a norm there
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         kind = BiasedLayerNorm if self.post_emb_norm_bias else LayerNorm
-        width = host.dim if self.late else host.emb_dim
+        width = owner.dim if self.late else owner.emb_dim
         self.norm = kind(width, eps=self.post_emb_norm_eps) if self.post_emb_norm else Identity()
 
     def active_stages(self) -> tuple[str, ...]:
         return ('prepend_prefix',) if self.late else ('embedded',)
 
     def embedded(self, x: Tensor, call: Any) -> Tensor:
-        return self.host.post_emb_norm(x)
+        return self.owner.post_emb_norm(x)
 
     def prepend_prefix(self, x: Tensor, call: Any) -> Tensor:
         front, new = x.tensor_split([x.shape[1] - call.new_len], dim=1)
         return torch.cat((front, self.norm(new)), dim=1) if call.prefix_parts else self.norm(new)
 
 
-def get_projection(host: Any, wanted: bool | None, bias: bool) -> nn.Module:
+def get_projection(owner: Any, wanted: bool | None, bias: bool) -> nn.Module:
     """From the width of a model's embeddings to that of its stack; None where they are equal is no projection."""
-    differ, late = host.emb_dim != host.dim, host.post_emb_norm_at != 'embedding'
+    differ, late = owner.emb_dim != owner.dim, owner.post_emb_norm_at != 'embedding'
     if differ and wanted is not None and not wanted:
         raise ConfigError(
             f'`project_emb=False` needs embeddings as wide as the stack: '
-            f'`emb_dim` is {host.emb_dim}, the stack has {host.dim}'
+            f'`emb_dim` is {owner.emb_dim}, the stack has {owner.dim}'
         )
-    if late and not getattr(host.features.find(PostEmbNorm), 'post_emb_norm', False):
+    if late and not getattr(owner.features.find(PostEmbNorm), 'post_emb_norm', False):
         warn_once('`post_emb_norm_at` has no effect unless `post_emb_norm` is set')
         late = False
     if differ or wanted:
-        return nn.Linear(host.emb_dim, host.dim, bias=bias)
+        return nn.Linear(owner.emb_dim, owner.dim, bias=bias)
     for name, given in (('project_emb_bias', not bias), ('post_emb_norm_at', late)):
         if given:
             warn_once(f'`{name}` has no effect unless `project_emb` is set, or `emb_dim` differs')
@@ -510,10 +513,10 @@ class ClassTokens(ModelFeature):
     num_cls_tokens = flag(1, 'number of class tokens', size, example=2)
     stored_as = {'tokens': 'cls_token'}
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         advice = 'take `average_pool_embed`, or an Encoder'
-        check_reads_front(host.attn_layers, '`use_cls_token`', advice, refuses=False)
-        self.tokens = nn.Parameter(torch.randn(self.num_cls_tokens, host.dim) * 0.02)
+        check_reads_front(owner.attn_layers, '`use_cls_token`', advice, refuses=False)
+        self.tokens = nn.Parameter(torch.randn(self.num_cls_tokens, owner.dim) * 0.02)
 
     def prepend_prefix(self, x: Tensor, call: Any) -> Tensor:
         call.ctx(self).behind = call.num_prefix_tokens
@@ -540,12 +543,12 @@ class MemoryTokens(ModelFeature):
     )
     stored_as = {'tokens': 'memory_tokens'}
 
-    def setup(self, host: Any) -> None:
-        self.tokens = nn.Parameter(torch.randn(self.num_memory_tokens, host.dim))
+    def setup(self, owner: Any) -> None:
+        self.tokens = nn.Parameter(torch.randn(self.num_memory_tokens, owner.dim))
         self.every = self.memory_tokens_interspersed_every
         if self.every:
             self.refuse(dict.fromkeys(('cache', 'left padding'), 'memory tokens are inserted at multiples of a length'))
-            if not known_stack(host.attn_layers).causal:
+            if not known_stack(owner.attn_layers).causal:
                 raise ConfigError('`memory_tokens_interspersed_every` needs a causal stack')
 
     def prepend_prefix(self, x: Tensor, call: Any) -> Tensor:
@@ -621,14 +624,15 @@ class DeepEmbeds(ModelFeature):
     ff_deep_embed = flag(False, 'scale the output of each feedforward by a learned vector per token id')
     stored_as = {'table': 'ff_deep_embed'}
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         # one per block, as stored on disk; where a block has several feedforwards, the last ones go without
-        stack = known_stack(host.attn_layers)
-        self.table = nn.Parameter(torch.ones(host.num_tokens, 1 if stack.weight_tie_layers else stack.depth, stack.dim))
+        stack = known_stack(owner.attn_layers)
+        blocks = 1 if stack.weight_tie_layers else stack.depth
+        self.table = nn.Parameter(torch.ones(owner.num_tokens, blocks, stack.dim))
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         """Tokens that have no id, such as those in front, get ones."""
-        no_id = self.host.num_tokens
+        no_id = self.owner.num_tokens
         table = torch.cat((self.table, torch.ones_like(self.table[:1])))
         ids = F.pad(call.like_tokens, (0 if call.continues else call.num_prefix_tokens, 0), value=no_id)
         if call.spread is not None:
@@ -647,7 +651,7 @@ class EmbDropout(ModelFeature):
     def is_on(cls, values: Any) -> bool:
         return True
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         self.module = nn.Dropout(self.emb_dropout)
 
     def prepend_prefix(self, x: Tensor, call: Any) -> Tensor:

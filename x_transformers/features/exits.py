@@ -95,8 +95,8 @@ class ExitsInStack(StackFeature):
     call_inputs = {'exits': Input('an `Exits`, which decides after which block each token exits', an_exit)}
     states = {'exit_depth': PerToken()}
 
-    def setup(self, host: Any) -> None:
-        self.refused = {f'`{feature.display_name}`': reason for feature in host.features.active
+    def setup(self, owner: Any) -> None:
+        self.refused = {f'`{feature.display_name}`': reason for feature in owner.features.active
                         if (reason := feature.reason('some tokens'))}  # fmt: skip
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
@@ -105,12 +105,12 @@ class ExitsInStack(StackFeature):
         for module in branch.modules():
             for feature in getattr(getattr(module, 'features', None), 'active', ()):
                 if reason := feature.reason('some tokens'):
-                    self.refused[f'`{self.host.written(kind, feature.display_name)}`'] = reason
+                    self.refused[f'`{self.owner.written(kind, feature.display_name)}`'] = reason
         return branch
 
     def refusal(self) -> str | None:
         """What of the stack does not go with tokens that leave, and why."""
-        features = self.host.features
+        features = self.owner.features
         others = (
             f'`{feature.display_name}`'
             for feature in features.by_stage.get('execute_layers', ())
@@ -126,12 +126,12 @@ class ExitsInStack(StackFeature):
             raise ValueError(f'`exits` does not go with {reason}')
         if call.memories:
             raise ValueError('`exits` does not go with `mems`: memories are of all layers')
-        if len(call.order) % self.host.len_default_block:
+        if len(call.order) % self.owner.len_default_block:
             raise ValueError('`exits` does not go with `layers_execute_order` that ends inside of a block')
         return x
 
     def execute_layers(self, run: Run, x: Tensor, call: Any) -> Tensor:
-        exits, length = call.inputs.get('exits'), self.host.len_default_block
+        exits, length = call.inputs.get('exits'), self.owner.len_default_block
         if exits is None:
             return run(x, call, range(len(call.order)))
         if run.args[1] is not None:
@@ -146,9 +146,9 @@ class ExitsInStack(StackFeature):
 
     def as_read(self, x: Tensor, call: Any) -> Tensor:
         """The stream as it would leave the stack."""
-        features = self.host.features.active_for(call.inputs)
+        features = self.owner.features.active_for(call.inputs)
         x = features.apply_reversed('stack_output', x, call)
-        return features.select('finish', lambda x, call: call.norm(self.host.final_norm, x))(x, call)
+        return features.select('finish', lambda x, call: call.norm(self.owner.final_norm, x))(x, call)
 
     def leaving(self, run: Run, x: Tensor, call: Any, blocks: Sequence[range], exits: Exits) -> Tensor:
         tracing = torch.compiler.is_compiling() or is_tracing() or is_transformed()
@@ -197,7 +197,7 @@ class ExitsInStack(StackFeature):
         if bool(rows.all()):
             return those_that_go_on(run, x, call, steps, going)
         rows = rows.nonzero().squeeze(-1)
-        part, own, features, layers = call.for_batch_idx(rows), going[rows], run.args[0], self.host.current_layers()
+        part, own, features, layers = call.for_batch_idx(rows), going[rows], run.args[0], self.owner.current_layers()
         for step in steps:
             layer, call.step = layers[call.order[step]], step
             if call.keeps:
@@ -212,7 +212,7 @@ class ExitsInStack(StackFeature):
         """What a later token that goes on longer will read: keys and values of the states that were kept."""
         if not call.keeps:
             return
-        layers = self.host.current_layers()
+        layers = self.owner.current_layers()
         for call.step in steps:
             layers[call.order[call.step]].fill(x, call, run.args[0])
 
@@ -268,7 +268,7 @@ class BlockOutputs(StackFeature):
         if not call.inputs.get('return_block_outputs') or getattr(own, 'closing', False):
             return x
         own.closing = True
-        features, norm = self.host.features.active_for(call.inputs), self.host.final_norm
+        features, norm = self.owner.features.active_for(call.inputs), self.owner.final_norm
         finish = features.select('finish', lambda x, call: call.norm(norm, x))
         hiddens = call.intermediates.block_hiddens[:-1]
         call.intermediates.block_outputs = [
@@ -301,10 +301,10 @@ class BlockReadouts(ModelFeature):
         return out
 
     def logits_of(self, hidden: Tensor, call: Any) -> Readout:
-        call.num_removed, host = 0, self.host
+        call.num_removed, owner = 0, self.owner
         hidden = hidden if call.continues else call.move_before_padding(hidden)
         hidden = call.features.apply_reversed('strip_prefix', hidden, call)
-        if host.can_return_readout:
-            return get_readout(host, hidden, call, {})
-        classes = host.logits_dim or host.num_tokens
-        return Readout(hidden, lambda now, x: host.read_out(x, call, {}), None, classes, whole=True)
+        if owner.can_return_readout:
+            return get_readout(owner, hidden, call, {})
+        classes = owner.logits_dim or owner.num_tokens
+        return Readout(hidden, lambda now, x: owner.read_out(x, call, {}), None, classes, whole=True)

@@ -238,7 +238,7 @@ class MixtureOfExperts(FeedForwardFeature):
     in_slices = True
     refuses = {'several devices': 'experts are not sharded by channels'}
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         experts, sigmoid = self.moe_experts, self.moe_kind == 'sigmoid'
         for name in ('moe_groups', 'moe_score_bias') if not sigmoid else ():
             if getattr(self, name) != self.flags[name].default:
@@ -255,19 +255,19 @@ class MixtureOfExperts(FeedForwardFeature):
             raise ConfigError(
                 f'`moe_top_k` got {self.moe_top_k}, the best {self.moe_top_groups} of `moe_groups` hold {left}'
             )
-        self.given = host.no_bias  # until the layers are built
-        host.no_bias = host.no_bias if self.moe_bias is None else not self.moe_bias
-        width, self.before = self.moe_dim_inner or host.dim_inner, []
+        self.given = owner.no_bias  # until the layers are built
+        owner.no_bias = owner.no_bias if self.moe_bias is None else not self.moe_bias
+        width, self.before = self.moe_dim_inner or owner.dim_inner, []
         if self.moe_shared:
-            host.dim_inner = width * self.moe_shared
-            self.before = self.without_biases(host.build_layers())
-        host.dim_inner = width
+            owner.dim_inner = width * self.moe_shared
+            self.before = self.without_biases(owner.build_layers())
+        owner.dim_inner = width
 
     def layers(self, modules: list[nn.Module]) -> list[nn.Module]:
         """Build the experts from a feedforward of their width. Modules of later features follow the experts."""
         *between, down = self.without_biases(modules)
         between, shared = nn.Sequential(*between), nn.Sequential(*self.before) if self.before else None
-        self.host.no_bias, self.before = self.given, []
+        self.owner.no_bias, self.before = self.given, []
         inside = [(name, m) for name, m in between.named_modules() if isinstance(m, nn.Linear)]
         if len(inside) != 1 or len([*between.parameters()]) != len([*inside[0][1].parameters()]):
             raise ConfigError(
@@ -284,7 +284,7 @@ class MixtureOfExperts(FeedForwardFeature):
 
     def without_biases(self, modules: list[nn.Module]) -> list[Any]:
         """Remove the biases of linear layers, of a gated unit too, if experts have none."""
-        for module in nn.ModuleList(modules).modules() if self.host.no_bias else ():
+        for module in nn.ModuleList(modules).modules() if self.owner.no_bias else ():
             if isinstance(module, nn.Linear):
                 module.register_parameter('bias', None)
         return modules
@@ -295,7 +295,7 @@ class MixtureOfExperts(FeedForwardFeature):
         out, chosen, shares = call.in_slices(moe)(x)
         if self.moe_balance_loss and call.training:
             call.add_loss('moe_balance', self.moe_balance_loss * balance(chosen, shares, call))
-        return self.host.ff(out)
+        return self.owner.ff(out)
 
 
 def balance(chosen: Tensor, shares: Tensor, call: Any) -> Tensor:

@@ -174,7 +174,7 @@ class UseSoLU(FeedForwardFeature):
     refuses = {'several devices': 'its softmax is over all inner channels'}
 
     def activation(self) -> nn.Module:
-        return SoLU(self.host.dim_inner)
+        return SoLU(self.owner.dim_inner)
 
 
 class Swish(FeedForwardFeature):
@@ -211,20 +211,20 @@ class GatedLinearUnit(FeedForwardFeature):
     tp_shards = {}
 
     def up_proj(self, activation: nn.Module) -> nn.Module:
-        host, gains, bias = self.host, bool(self.glu_mult_bias), self.glu_bias is not False
+        owner, gains, bias = self.owner, bool(self.glu_mult_bias), self.glu_bias is not False
         if self.swiglu_limit is None:
             bounds = (bool(self.glu_softclamp), self.glu_gate_softclamp_value, self.glu_up_softclamp_value)
-            return GLU(host.dim, host.dim_inner, activation, gains, *bounds, bias)
+            return GLU(owner.dim, owner.dim_inner, activation, gains, *bounds, bias)
         if self.glu_softclamp:
             raise ConfigError('`swiglu_limit` does not go with `glu_softclamp`: both bound the factors of the gate')
         chosen = (
             ['activation']
-            if host.activation
-            else [f.display_name for f in host.features.by_stage.get('activation', ())]
+            if owner.activation
+            else [f.display_name for f in owner.features.by_stage.get('activation', ())]
         )
         if chosen and not isinstance(activation, nn.SiLU):
             raise ConfigError(f'`swiglu_limit` does not go with `{chosen[0]}`: it has a fixed activation')
-        return BoundedSwiGLU(host.dim, host.dim_inner, self.swiglu_limit, self.swiglu_alpha, gains, bias)
+        return BoundedSwiGLU(owner.dim, owner.dim_inner, self.swiglu_limit, self.swiglu_alpha, gains, bias)
 
 
 class SoftclampActivation(FeedForwardFeature):
@@ -237,7 +237,7 @@ class SoftclampActivation(FeedForwardFeature):
     tp_shards = {}
 
     def up_proj(self, activation: nn.Module) -> nn.Module:
-        linear, activation = self.host._widen(activation)
+        linear, activation = self.owner._widen(activation)
         return nn.Sequential(linear, Softclamp(self.softclamp_value), activation)
 
 
@@ -249,7 +249,7 @@ class PostActivationNorm(FeedForwardFeature):
     refuses = {'several devices': 'it normalizes all inner channels together'}
 
     def layers(self, modules: list[nn.Module]) -> list[nn.Module]:
-        return [modules[0], LayerNorm(self.host.dim_inner), *modules[1:]]
+        return [modules[0], LayerNorm(self.owner.dim_inner), *modules[1:]]
 
 
 class SublayerDropout(FeedForwardFeature):
@@ -276,7 +276,7 @@ class DepthScaledFeedForward(FeedForwardFeature):
     tp_shards = {}
 
     def initialize(self) -> None:
-        for output in self.host.output_layers:
+        for output in self.owner.output_layers:
             depth_scaled_(output, self.output_proj_depth)
 
 
@@ -287,7 +287,7 @@ class ZeroInitFeedForward(FeedForwardFeature):
     tp_shards = {}
 
     def initialize(self) -> None:
-        for output in self.host.output_layers:
+        for output in self.owner.output_layers:
             nn.init.zeros_(output.weight)
             if output.bias is not None:
                 nn.init.zeros_(output.bias)
@@ -333,7 +333,7 @@ class ChunkedFeedForward(FeedForwardFeature):
 
     def initialize(self) -> None:
         """Refuse what would not be the same slice by slice."""
-        at = self.host.features.by_stage
+        at = self.owner.features.by_stage
         built = [f for stage in ('activation', 'up_proj', 'layers') for f in at.get(stage, ())]
         for feature in built:
             if why := feature.reason('documents'):

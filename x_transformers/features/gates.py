@@ -152,7 +152,7 @@ class GateResidual(StackFeature):
             raise ConfigError(
                 f'`gate` of `residual_fn_kwargs` got {format_value(gate)}, it must be one of {", ".join(GATES)}'
             )
-        for name, value in self.host.residual_fn_kwargs.items():
+        for name, value in self.owner.residual_fn_kwargs.items():
             if name not in OPTIONS and not name.startswith('scale_residual'):
                 hint = did_you_mean(name, OPTIONS)
                 raise ConfigError(f'`residual_fn_kwargs` got {name!r}, which the gate {gate!r} does not have{hint}')
@@ -168,8 +168,8 @@ class GateResidual(StackFeature):
             raise ConfigError(
                 "`gate_bias` of `residual_fn_kwargs` does not go with the gate 'input', which has no bias"
             )
-        if gate == 'gtrxl' and not self.host.norm_before:
-            name = 'branch_post_norm' if self.host.pre_norm else 'pre_norm=False'
+        if gate == 'gtrxl' and not self.owner.norm_before:
+            name = 'branch_post_norm' if self.owner.pre_norm else 'pre_norm=False'
             raise ConfigError(
                 f"`{name}` does not go with the gate 'gtrxl' of `residual_fn_kwargs`: its stream has no norm"
             )

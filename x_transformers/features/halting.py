@@ -104,21 +104,21 @@ class TokensHalt(StackFeature):
 
     requires_flag = dict.fromkeys(('act_eps', 'act_ponder_weight', 'act_dense', 'act_max_steps'), 'act_halting')
 
-    def setup(self, host: Any) -> None:
-        for feature in host.features.active:
+    def setup(self, owner: Any) -> None:
+        for feature in owner.features.active:
             reason = feature.reason('some tokens')
             if reason and not (self.act_dense and feature.display_name in WITH_ALL):
                 unless = UNLESS if feature.display_name in WITH_ALL else ''
                 raise ConfigError(f'`act_halting` does not go with `{feature.display_name}`: {reason}{unless}')
-        if not self.act_dense and any(isinstance(feature, CheckpointLayers) for feature in host.features.active):
+        if not self.act_dense and any(isinstance(feature, CheckpointLayers) for feature in owner.features.active):
             reason = 'which tokens run is found out once'
             raise ConfigError(f'`act_halting` does not go with `checkpoint_layers`: {reason}{UNLESS}')
-        runs = len(host.layers_execute_order) // host.len_default_block
+        runs = len(owner.layers_execute_order) // owner.len_default_block
         if self.act_max_steps is not None and self.act_max_steps > runs:
             raise ConfigError(f'`act_max_steps` got {self.act_max_steps}, the block runs {runs} times: raise `depth`')
         if self.act_max_steps is not None:
-            host.layers_execute_order = host.layers_execute_order[: self.act_max_steps * host.len_default_block]
-        self.halt = nn.Linear(host.dim, 1)
+            owner.layers_execute_order = owner.layers_execute_order[: self.act_max_steps * owner.len_default_block]
+        self.halt = nn.Linear(owner.dim, 1)
         nn.init.zeros_(self.halt.weight)
         nn.init.ones_(self.halt.bias)
 
@@ -134,13 +134,13 @@ class TokensHalt(StackFeature):
 
     def execute_layers(self, run: Run, x: Tensor, call: Any) -> Tensor:
         self.check(run, call)
-        length, order = self.host.len_default_block, call.order
+        length, order = self.owner.len_default_block, call.order
         blocks = [range(start, start + length) for start in range(0, len(order), length)]
         tracing = torch.compiler.is_compiling() or is_tracing() or is_transformed()
         whole = self.act_dense or tracing or type(x) is not Tensor or x.is_meta  # how many go on is not known there
         token_mask = None if call.token_mask is None else call.token_mask[:, -x.shape[1] :]
         halting = Halting(x, token_mask, self.act_eps)
-        kept = self.host.features.find(CheckpointLayers)
+        kept = self.owner.features.find(CheckpointLayers)
         again = run if kept is None else functools.partial(kept.segments, run)
         for number, steps in enumerate(blocks, 1):
             given = self.with_signal(x, call, number)
@@ -163,7 +163,7 @@ class TokensHalt(StackFeature):
             raise ValueError(
                 '`transform_block_inputs` does not go with `act_halting`: a token that halts keeps its state'
             )
-        block = tuple(range(self.host.len_default_block))
+        block = tuple(range(self.owner.len_default_block))
         if self.act_max_steps is not None and len(call.order) > self.act_max_steps * len(block):
             runs = len(call.order) // len(block)
             raise ValueError(f'`repeat_blocks` got {runs} runs, more than `act_max_steps={self.act_max_steps}`')
@@ -174,12 +174,12 @@ class TokensHalt(StackFeature):
 
     def with_signal(self, x: Tensor, call: Any, number: int) -> Tensor:
         """What a run of the block begins with: the states, and what tells it which run it is."""
-        signal = self.host.features.find(CoordinatePositions)
+        signal = self.owner.features.find(CoordinatePositions)
         return x if signal is None else signal.signalled(x, call, number)
 
     def leave_keys(self, run: Run, x: Tensor, call: Any, blocks: Sequence[Sequence[int]], number: int) -> None:
         """What a later token that goes on longer will read: keys and values of the states that were kept."""
-        layers = self.host.current_layers()
+        layers = self.owner.current_layers()
         for at, steps in enumerate(blocks if call.keeps else (), number):
             given = self.with_signal(x, call, at)
             for call.step in steps:

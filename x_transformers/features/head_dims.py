@@ -51,30 +51,30 @@ class HeadDims(AttentionFeature):
     sets_on_module = ('shape', 'dim_merged', 'head_widths')
 
     def resolve_sizes(self, widths: Any) -> Any:
-        host, dims = self.host, tuple(self.head_dims)
-        if len(dims) != host.heads:
-            raise ConfigError(f'`head_dims` got {len(dims)} widths, it must have one for each of {host.heads} `heads`')
-        if host.kv_heads != host.heads:
+        owner, dims = self.owner, tuple(self.head_dims)
+        if len(dims) != owner.heads:
+            raise ConfigError(f'`head_dims` got {len(dims)} widths, it must have one for each of {owner.heads} `heads`')
+        if owner.kv_heads != owner.heads:
             raise ConfigError(
                 '`head_dims` does not go with `kv_heads` or `one_kv_head`: query heads have their own keys'
             )
-        if host.shape.dim_value != host.shape.dim_head:
+        if owner.shape.dim_value != owner.shape.dim_head:
             raise ConfigError('`head_dims` does not go with `value_dim_head`: values of a head are as wide as its keys')
         widest = widths.dim_key = max(dims)
-        host.shape = replace(host.shape, dim_head=widest, dim_value=widest)
-        host.dim_merged, host.head_widths = sum(dims), dims
+        owner.shape = replace(owner.shape, dim_head=widest, dim_value=widest)
+        owner.dim_merged, owner.head_widths = sum(dims), dims
         return widths
 
-    def setup(self, host: Any) -> None:
-        if any(getattr(feature, 'apart', None) is not None for feature in host.features.active):
+    def setup(self, owner: Any) -> None:
+        if any(getattr(feature, 'apart', None) is not None for feature in owner.features.active):
             raise ConfigError("`head_dims` does not go with Global('mask'), which has separate projections")
-        dims, widest = host.head_widths, host.shape.dim_head
+        dims, widest = owner.head_widths, owner.shape.dim_head
         for name in ('to_q', 'to_k', 'to_v'):
-            old = getattr(host, name)
+            old = getattr(owner, name)
             new = nn.Linear(old.in_features, sum(dims), bias=False)
             bias = None if old.bias is None else nn.Parameter(torch.zeros(sum(dims)))
             new.register_parameter('bias', bias)
-            setattr(host, name, new)
+            setattr(owner, name, new)
         token_mask = [head * widest + place for head, width in enumerate(dims) for place in range(width)]
         slots = [sum(dims)] * (len(dims) * widest)  # zero, which stands behind all
         for at, slot in enumerate(token_mask):
@@ -88,15 +88,15 @@ class HeadDims(AttentionFeature):
 
     def rotate_new(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
         angles, (q, k) = call.inputs.get('rotary_pos_emb'), qk
-        if angles is not None and angles[0].shape[-1] > min(self.host.head_widths):
+        if angles is not None and angles[0].shape[-1] > min(self.owner.head_widths):
             raise ValueError(
                 f'`rotary_pos_emb` turns {angles[0].shape[-1]} features, more than the narrowest of `head_dims` has, '
-                f'{min(self.host.head_widths)}: give `rotary_emb_dim`'
+                f'{min(self.owner.head_widths)}: give `rotary_emb_dim`'
             )
-        if self.host.logit_scale != self.host.scale:  # another feature says it, for all heads
+        if self.owner.logit_scale != self.owner.scale:  # another feature says it, for all heads
             return qk
-        widths = constant(self.host.head_widths, q.device, q.dtype)
-        return q / (widths.sqrt() * self.host.scale)[:, None, None], k
+        widths = constant(self.owner.head_widths, q.device, q.dtype)
+        return q / (widths.sqrt() * self.owner.scale)[:, None, None], k
 
     def head_outputs(self, out: Tensor, call: Any) -> Tensor:
         if call.inputs.get('o_delta') is not None:
@@ -112,9 +112,9 @@ class HeadDimsInStack(StackFeature):
 
     enabled_by = ('head_dims',)
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         for kind, prefix in (('a', 'attn_'), ('c', 'cross_attn_')):
-            given = host.branch_flags[kind].get('head_dims')
+            given = owner.branch_flags[kind].get('head_dims')
             if given is not None and not isinstance(given, PerLayer):
                 raise ConfigError(
                     f'`{prefix}head_dims` got {format_value(given)}, of a stack it must be `PerLayer(...)` with the '

@@ -31,8 +31,8 @@ class QKNorm(AttentionFeature):
     sets_on_module = ('logit_scale',)
     tp_shards = {'q_scale': (0, 'heads'), 'k_scale': (0, 'kv_heads')}
 
-    def setup(self, host: Any) -> None:
-        shape, groups = host.shape, self.qk_norm_groups
+    def setup(self, owner: Any) -> None:
+        shape, groups = owner.shape, self.qk_norm_groups
         if shape.dim_head % groups or shape.dim_head // groups <= 2:
             raise ConfigError(
                 f'`qk_norm_groups` got {groups}, '
@@ -40,10 +40,10 @@ class QKNorm(AttentionFeature):
             )
         if self.qk_norm_dim_scale:
             start = shape.dim_head**0.25
-            self.q_scale = nn.Parameter(torch.full((host.query_heads, 1, shape.dim_head), start))
-            self.k_scale = nn.Parameter(torch.full((host.key_heads, 1, shape.dim_head), start))
+            self.q_scale = nn.Parameter(torch.full((owner.query_heads, 1, shape.dim_head), start))
+            self.k_scale = nn.Parameter(torch.full((owner.key_heads, 1, shape.dim_head), start))
         else:
-            host.logit_scale = self.qk_norm_scale
+            owner.logit_scale = self.qk_norm_scale
 
     def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
@@ -63,9 +63,9 @@ class QKRMSNorm(AttentionFeature):
     stored_as = {'q_norm': 'q_rmsnorm', 'k_norm': 'k_rmsnorm'}
     tp_shards = {'q_norm.gamma': (0, 'heads'), 'k_norm.gamma': (0, 'kv_heads')}
 
-    def setup(self, host: Any) -> None:
-        self.q_norm = MultiheadRMSNorm(host.shape.dim_head, host.query_heads)
-        self.k_norm = MultiheadRMSNorm(host.shape.dim_head, host.key_heads)
+    def setup(self, owner: Any) -> None:
+        self.q_norm = MultiheadRMSNorm(owner.shape.dim_head, owner.query_heads)
+        self.k_norm = MultiheadRMSNorm(owner.shape.dim_head, owner.key_heads)
 
     def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
@@ -80,8 +80,8 @@ class KeyRMSNorm(AttentionFeature):
     stored_as = {'norm': 'k_rmsnorm'}
     tp_shards = {'norm.gamma': (0, 'kv_heads')}
 
-    def setup(self, host: Any) -> None:
-        self.norm = MultiheadRMSNorm(host.shape.dim_head, host.key_heads)
+    def setup(self, owner: Any) -> None:
+        self.norm = MultiheadRMSNorm(owner.shape.dim_head, owner.key_heads)
 
     def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
@@ -95,8 +95,8 @@ class ValueRMSNorm(AttentionFeature):
     stored_as = {'norm': 'value_rmsnorm'}
     tp_shards = {'norm.gamma': (0, 'kv_heads')}
 
-    def setup(self, host: Any) -> None:
-        self.norm = MultiheadRMSNorm(host.shape.dim_value, host.shape.kv_heads)
+    def setup(self, owner: Any) -> None:
+        self.norm = MultiheadRMSNorm(owner.shape.dim_value, owner.shape.kv_heads)
 
     def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
@@ -164,7 +164,7 @@ class QKHeadNorm(AttentionFeature):
     clashes = dict.fromkeys(('qk_norm', 'qk_rmsnorm', 'k_rmsnorm'), 'both normalize query or key heads')
     stored_as = {'q_norm': 'q_norm', 'k_norm': 'k_norm'}
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         self.q_norm, self.k_norm = (
             HeadNorm(
                 self.qk_head_norm,
@@ -173,7 +173,7 @@ class QKHeadNorm(AttentionFeature):
                 self.qk_head_norm_unit_offset,
                 self.qk_head_norm_bias,
             )
-            for heads, width in ((host.query_heads, host.dim_key), (host.key_heads, host.dim_key))
+            for heads, width in ((owner.query_heads, owner.dim_key), (owner.key_heads, owner.dim_key))
         )
 
     @property
@@ -195,7 +195,7 @@ class HeadNormsInStack(StackFeature):
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
         for name in self.enabled_by if kind in 'ac' else ():
             if flags.get(name):
-                own = {'eps': getattr(self.host, 'norm_eps', None), 'unit_offset': self.host.norm_add_unit_offset}
+                own = {'eps': getattr(self.owner, 'norm_eps', None), 'unit_offset': self.owner.norm_add_unit_offset}
                 own = {f'{name}_{option}': value for option, value in own.items()}
                 flags = {**flags, **{n: v for n, v in own.items() if flags.get(n) is None}}
         return flags
@@ -237,9 +237,9 @@ class ProjectionBias(AttentionFeature):
     )
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         for letter in self.qkv_bias if isinstance(self.qkv_bias, str) else 'qkv':
-            projection = getattr(host, f'to_{letter}')
+            projection = getattr(owner, f'to_{letter}')
             projection.bias = nn.Parameter(torch.zeros(projection.out_features))
 
 
@@ -270,10 +270,10 @@ class ProjectionNorm(AttentionFeature):
     stored_as = {'q_norm': 'q_proj_norm', 'k_norm': 'k_proj_norm'}
     refuses = {'several devices': 'it normalizes all heads together'}
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         options = dict(eps=self.qk_proj_norm_eps, unit_offset=self.qk_proj_norm_unit_offset)
-        self.q_norm = HeadNorm('rms', (host.to_q.out_features,), **options)
-        self.k_norm = HeadNorm('rms', (host.to_k.out_features,), **options)
+        self.q_norm = HeadNorm('rms', (owner.to_q.out_features,), **options)
+        self.k_norm = HeadNorm('rms', (owner.to_k.out_features,), **options)
 
     def projected(self, qkv: Projected, call: Any) -> Projected:
         q, k, v = qkv
@@ -290,5 +290,5 @@ class SoftmaxScale(AttentionFeature):
     sets_on_module = ('logit_scale',)
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
-        host.logit_scale = self.softmax_scale
+    def setup(self, owner: Any) -> None:
+        owner.logit_scale = self.softmax_scale

@@ -18,7 +18,7 @@ from x_transformers.flags import (
     Check,
     ConfigError,
     PerToken,
-    Running,
+    RecurrentState,
     flag,
     format_value,
     instance_of,
@@ -117,21 +117,21 @@ class Hybrid(AttentionFeature):
     )
     hybrid_learned_mix = flag(False, 'compute the mix per token and head from the input, instead of one half')
     stored_as = {'module': 'hybrid_module', 'norms': 'hybrid_norms', 'to_mix': 'hybrid_mix'}
-    states = {'hybrid_hidden': Running(batch_first=False), 'hybrid inputs': PerToken()}
+    states = {'hybrid_hidden': RecurrentState(batch_first=False), 'hybrid inputs': PerToken()}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
         return values['hybrid_module'] is not None
 
-    def setup(self, host: Any) -> None:
-        shape, fold = host.shape, self.hybrid_fold_axial_dim or 1
+    def setup(self, owner: Any) -> None:
+        shape, fold = owner.shape, self.hybrid_fold_axial_dim or 1
         self.module = FoldAxially(fold, copy.deepcopy(self.hybrid_module))
         if getattr(self.hybrid_module, 'state_batch_first', False):
-            self.states = {**self.states, 'hybrid_hidden': Running()}
+            self.states = {**self.states, 'hybrid_hidden': RecurrentState()}
         self.__dict__['hybrid_module'] = type(self.hybrid_module).__name__  # the user's own is not kept
         self.norms = nn.ModuleList(MultiheadRMSNorm(shape.dim_value, shape.heads) for _ in range(2))
         if self.hybrid_learned_mix:
-            self.to_mix = nn.Linear(host.dim, shape.heads, bias=False)
+            self.to_mix = nn.Linear(owner.dim, shape.heads, bias=False)
         self.is_cached = fold == 1
         if fold != 1:
             self.refuse({'cache': 'the state of a folded module is not that of the last token'})
@@ -216,8 +216,8 @@ class RecurrentModule(StackFeature):
         example='rwkv',
     )
 
-    def setup(self, host: Any) -> None:
-        if 'r' not in host.layer_types:
+    def setup(self, owner: Any) -> None:
+        if 'r' not in owner.layer_types:
             warn_once("`recurrent_module` has no effect without layers of kind 'r' in `custom_layers`")
 
 
@@ -271,4 +271,4 @@ def inputs(call: Any) -> dict[str, Any]:
     return given
 
 
-KINDS['r'] = Kind(build, inputs=inputs, remembers={'recurrent': Running()}, cuts_documents=True)
+KINDS['r'] = Kind(build, inputs=inputs, remembers={'recurrent': RecurrentState()}, cuts_documents=True)

@@ -127,10 +127,10 @@ class Integrator(StackFeature):
         raise NotImplementedError
 
     def views(self, index: int) -> int:
-        return 3 if ReceiveViews.wanted(self.host, index) else 1
+        return 3 if ReceiveViews.wanted(self.owner, index) else 1
 
-    def setup(self, host: Any) -> None:
-        self.integrators = nn.ModuleList(self.build(index) for index in range(len(host.layer_types)))
+    def setup(self, owner: Any) -> None:
+        self.integrators = nn.ModuleList(self.build(index) for index in range(len(owner.layer_types)))
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         call.ctx(self).inputs = []
@@ -157,11 +157,11 @@ class IntegrateLayers(Integrator):
 
     def build(self, index: int) -> nn.Module:
         return DynamicLIMe(
-            self.host.dim, index + 1, self.views(index), use_softmax=bool(self.layer_integrate_use_softmax)
+            self.owner.dim, index + 1, self.views(index), use_softmax=bool(self.layer_integrate_use_softmax)
         )
 
     def views(self, index: int) -> int:
-        return 3 if self.host.layer_types[index] == 'a' and 'a' in self.host.layer_types[:index] else 1
+        return 3 if self.owner.layer_types[index] == 'a' and 'a' in self.owner.layer_types[:index] else 1
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
         return {**flags, 'qkv_receive_diff_residuals': True} if kind == 'a' and number > 0 else flags
@@ -201,7 +201,7 @@ class AggregatedResiduals(Integrator):
     def build(self, index: int) -> nn.Module:
         options = self.attn_aggregated_residual_kwargs or {}
         try:
-            return AttentionResidual(self.host.dim, self.views(index), **options)
+            return AttentionResidual(self.owner.dim, self.views(index), **options)
         except TypeError as error:
             raise ConfigError(f'`attn_aggregated_residual_kwargs` got {options}: {error}') from None
 
@@ -217,21 +217,21 @@ class ReceiveViews(StackFeature):
     qkv_receive_diff_residuals = flag(False, 'use separate inputs for queries, keys and values')
     sources = ('num_residual_streams', 'gated_multi_residual', 'integrate_layers', 'attn_aggregated_residuals')
 
-    def setup(self, host: Any) -> None:
-        if not any(set(self.sources) & set(feature.flags) for feature in host.features.active):
+    def setup(self, owner: Any) -> None:
+        if not any(set(self.sources) & set(feature.flags) for feature in owner.features.active):
             wanted = ', '.join(f'`{name}`' for name in self.sources)
             raise ConfigError(f'`qkv_receive_diff_residuals` needs one of {wanted}: they make the separate inputs')
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
-        lime = self.host.features.find(IntegrateLayers)
+        lime = self.owner.features.find(IntegrateLayers)
         return {**flags, 'qkv_receive_diff_residuals': True} if kind == 'a' and lime is None else flags
 
     @classmethod
-    def wanted(cls, host: Any, index: int) -> bool:
+    def wanted(cls, owner: Any, index: int) -> bool:
         """Return True if a layer wants three views."""
-        return host.layer_types[index] == 'a' and host.features.find(cls) is not None
+        return owner.layer_types[index] == 'a' and owner.features.find(cls) is not None
 
     @classmethod
-    def views_of_residual(cls, host: Any, index: int) -> int:
+    def views_of_residual(cls, owner: Any, index: int) -> int:
         """Return how many inputs the residual of a layer makes for its branch: one, where an integrator makes them."""
-        return 3 if cls.wanted(host, index) and host.features.find(Integrator) is None else 1
+        return 3 if cls.wanted(owner, index) and owner.features.find(Integrator) is None else 1

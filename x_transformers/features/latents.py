@@ -28,7 +28,7 @@ class RopeSubheads(AttentionFeature):
     refuses = {'several devices': 'some heads are not like the others'}
 
     def resolve_sizes(self, widths: Any) -> Any:
-        shape, own = self.host.shape, self.latent_rope_subheads
+        shape, own = self.owner.shape, self.latent_rope_subheads
         if own > shape.heads:
             raise ConfigError(f'`latent_rope_subheads` got {own}, it must be at most `heads`, {shape.heads}')
         if shape.kv_heads < shape.heads:
@@ -36,10 +36,10 @@ class RopeSubheads(AttentionFeature):
         widths.key_heads = max(widths.key_heads - own, 1)
         return widths
 
-    def setup(self, host: Any) -> None:
-        if self.latent_rope_subheads == host.shape.heads:  # none is left, and torch warns of layers without outputs
-            host.to_k.weight, host.to_k.out_features = nn.Parameter(host.to_k.weight.detach()[:0]), 0
-        self.to_keys = nn.Linear(host.dim_kv_in, self.latent_rope_subheads * host.shape.dim_head, bias=False)
+    def setup(self, owner: Any) -> None:
+        if self.latent_rope_subheads == owner.shape.heads:  # none is left, and torch warns of layers without outputs
+            owner.to_k.weight, owner.to_k.out_features = nn.Parameter(owner.to_k.weight.detach()[:0]), 0
+        self.to_keys = nn.Linear(owner.dim_kv_in, self.latent_rope_subheads * owner.shape.dim_head, bias=False)
 
     def qkv_inputs(self, qkv: Sources, call: Any) -> Sources:
         call.ctx(self).keys = rearrange(self.to_keys(qkv[1]), 'b n (h d) -> b h n d', h=self.latent_rope_subheads)
@@ -72,14 +72,14 @@ class LatentRope(AttentionFeature):
     tp_shards = {}
 
     def resolve_sizes(self, widths: Any) -> Any:
-        own, width = self.dim_latent_rope, self.host.shape.dim_head
+        own, width = self.dim_latent_rope, self.owner.shape.dim_head
         if own % 2 or own >= width:
             raise ConfigError(f'`dim_latent_rope` got {own}, it must be even and less than the head width, {width}')
         widths.elsewhere = own
         return widths
 
-    def setup(self, host: Any) -> None:
-        self.to_key = nn.Linear(host.dim_kv_in, self.dim_latent_rope, bias=False)
+    def setup(self, owner: Any) -> None:
+        self.to_key = nn.Linear(owner.dim_kv_in, self.dim_latent_rope, bias=False)
 
     def qkv_inputs(self, qkv: Sources, call: Any) -> Sources:
         call.ctx(self).keys = self.to_key(qkv[1])
@@ -87,7 +87,7 @@ class LatentRope(AttentionFeature):
 
     def projected(self, qkv: Sources, call: Any) -> Sources:
         q, k, v = qkv
-        k = k.unflatten(-1, (-1, self.host.dim_key - self.dim_latent_rope))
+        k = k.unflatten(-1, (-1, self.owner.dim_key - self.dim_latent_rope))
         turning = call.ctx(LatentKeysValues).further.unsqueeze(-2).expand(*k.shape[:-1], -1)
         return q, torch.cat((turning, k), dim=-1).flatten(-2), v
 
@@ -109,12 +109,12 @@ class LatentNorm(AttentionFeature):
     stored_as = {'of_q': 'q_latent_norm', 'of_kv': 'kv_latent_norm'}
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
-        refuse_without_latents(host, 'latent_norm')
-        if host.use_latent_q:
-            self.of_q = HeadNorm('rms', (host.dim_latent_q,))
-        if host.use_latent_kv:
-            self.of_kv = HeadNorm('rms', (host.dim_latent_kv,))
+    def setup(self, owner: Any) -> None:
+        refuse_without_latents(owner, 'latent_norm')
+        if owner.use_latent_q:
+            self.of_q = HeadNorm('rms', (owner.dim_latent_q,))
+        if owner.use_latent_kv:
+            self.of_kv = HeadNorm('rms', (owner.dim_latent_kv,))
 
 
 class LatentBias(AttentionFeature):
@@ -124,18 +124,18 @@ class LatentBias(AttentionFeature):
     latent_bias = flag(False, 'biases of the projections to the latents')
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
-        refuse_without_latents(host, 'latent_bias')
+    def setup(self, owner: Any) -> None:
+        refuse_without_latents(owner, 'latent_bias')
 
     def initialize(self) -> None:
         for name in ('to_latent_q', 'to_latent_kv', 'to_rotated_k', 'to_rotateable_k'):
-            projection = getattr(self.host, name, None)
+            projection = getattr(self.owner, name, None)
             if projection is not None:
                 projection.bias = nn.Parameter(torch.zeros(projection.out_features))
 
 
-def refuse_without_latents(host: Any, name: str) -> None:
-    if not (host.use_latent_q or host.use_latent_kv):
+def refuse_without_latents(owner: Any, name: str) -> None:
+    if not (owner.use_latent_q or owner.use_latent_kv):
         raise ConfigError(f'`{name}` needs `use_latent_q` or `use_latent_kv`: there is no latent')
 
 
@@ -158,11 +158,11 @@ class LatentQueries(AttentionFeature):
         widths.q = self.dim_latent_q
         return widths
 
-    def setup(self, host: Any) -> None:
-        self.to_latent = nn.Linear(host.dim, self.dim_latent_q, bias=False)
+    def setup(self, owner: Any) -> None:
+        self.to_latent = nn.Linear(owner.dim, self.dim_latent_q, bias=False)
 
     def qkv_inputs(self, qkv: Sources, call: Any) -> Sources:
-        return get_latent(qkv[0], self.to_latent, getattr(self.host, 'q_latent_norm', None)), *qkv[1:]
+        return get_latent(qkv[0], self.to_latent, getattr(self.owner, 'q_latent_norm', None)), *qkv[1:]
 
 
 class LatentKeysValues(AttentionFeature):
@@ -181,12 +181,12 @@ class LatentKeysValues(AttentionFeature):
         widths.kv = self.dim_latent_kv
         return widths
 
-    def setup(self, host: Any) -> None:
-        self.to_latent = nn.Linear(host.dim_kv_in, self.dim_latent_kv, bias=False)
+    def setup(self, owner: Any) -> None:
+        self.to_latent = nn.Linear(owner.dim_kv_in, self.dim_latent_kv, bias=False)
 
     def qkv_inputs(self, qkv: Sources, call: Any) -> Sources:
         further = next((keys for kind in BYPASSES if (keys := getattr(call.ctx(kind), 'keys', None)) is not None), None)
-        latent = get_latent(qkv[1], self.to_latent, getattr(self.host, 'kv_latent_norm', None))
+        latent = get_latent(qkv[1], self.to_latent, getattr(self.owner, 'kv_latent_norm', None))
         latent, call.ctx(self).further = call.append_past(latent, further)
         call.rebuilds_values = True
         return qkv[0], latent, latent

@@ -40,9 +40,9 @@ class LayerPositions(StackFeature):
     refuses = {'some tokens': 'it changes every token before each layer'}
     clashes = {'reversible': 'it changes the residual stream between layers, which the backward pass cannot invert'}
 
-    def setup(self, host: Any) -> None:
-        runs = self.runs = len(host.layers_execute_order) // host.len_default_block
-        self.tables = nn.Parameter(torch.randn(runs, self.per_layer_abs_pos_emb, host.dim) * 0.02)
+    def setup(self, owner: Any) -> None:
+        runs = self.runs = len(owner.layers_execute_order) // owner.len_default_block
+        self.tables = nn.Parameter(torch.randn(runs, self.per_layer_abs_pos_emb, owner.dim) * 0.02)
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if call.memories:
@@ -64,7 +64,7 @@ class LayerPositions(StackFeature):
 
     def run_of(self, call: Any) -> int | None:
         """Return which table joins before the step, if a block begins with it: that of its run, or of its layer."""
-        block, index, order = self.host.len_default_block, call.order[call.step], self.host.layers_execute_order
+        block, index, order = self.owner.len_default_block, call.order[call.step], self.owner.layers_execute_order
         if tuple(call.order) == tuple(order):
             return None if call.step % block else call.step // block
         if len(set(order)) < len(order):
@@ -104,13 +104,13 @@ class LayerPositionsInModel(ModelFeature):
     enabled_by = ('per_layer_abs_pos_emb',)
 
     def active_stages(self) -> tuple[str, ...]:
-        return self.runs_at() if known_stack(self.host.attn_layers).features.find(LayerPositions) is not None else ()
+        return self.runs_at() if known_stack(self.owner.attn_layers).features.find(LayerPositions) is not None else ()
 
-    def setup(self, host: Any) -> None:
-        tables = known_stack(host.attn_layers).features.find(LayerPositions)
+    def setup(self, owner: Any) -> None:
+        tables = known_stack(owner.attn_layers).features.find(LayerPositions)
         self.most: int = 0 if tables is None else tables.per_layer_abs_pos_emb
         self.counts_from = None if tables is None else 'segment'
-        if tables is not None and getattr(host, 'max_mem_len', 0):
+        if tables is not None and getattr(owner, 'max_mem_len', 0):
             raise ConfigError(
                 '`per_layer_abs_pos_emb` does not go with `max_mem_len`: memories have no position in a table'
             )

@@ -64,12 +64,12 @@ class OnlyAttention(StackFeature):
     def block(self, block: list[str]) -> list[str]:
         return [kind for kind in block if kind != 'f']
 
-    def setup(self, host: Any) -> None:
-        if 'f' in (getattr(host.features.find(CustomLayers), 'custom_layers', None) or ()):
+    def setup(self, owner: Any) -> None:
+        if 'f' in (getattr(owner.features.find(CustomLayers), 'custom_layers', None) or ()):
             raise ConfigError("`only_attn` does not go with `custom_layers` that have feedforwards ('f')")
-        if 'f' in host.layer_types:  # of a layout that adds its own
-            host.layer_types = tuple(kind for kind in host.layer_types if kind != 'f')
-            host.layers_execute_order = tuple(range(len(host.layer_types)))
+        if 'f' in owner.layer_types:  # of a layout that adds its own
+            owner.layer_types = tuple(kind for kind in owner.layer_types if kind != 'f')
+            owner.layers_execute_order = tuple(range(len(owner.layer_types)))
 
 
 class CustomLayers(StackFeature):
@@ -140,8 +140,8 @@ class WeightTying(StackFeature):
     def layout(self, block: list[str], depth: int) -> list[str]:
         return block
 
-    def setup(self, host: Any) -> None:
-        host.layers_execute_order *= host.depth
+    def setup(self, owner: Any) -> None:
+        owner.layers_execute_order *= owner.depth
 
 
 class ExecuteOrder(StackFeature):
@@ -152,8 +152,8 @@ class ExecuteOrder(StackFeature):
     )
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
-        host.layers_execute_order = checked_order(self.layers_execute_order, len(host.layer_types))
+    def setup(self, owner: Any) -> None:
+        owner.layers_execute_order = checked_order(self.layers_execute_order, len(owner.layer_types))
 
 
 class ConcatCombine(nn.Module):
@@ -183,14 +183,14 @@ class UnetSkips(StackFeature):
     refuses = {'some tokens': 'it changes the residual stream of every token between layers'}
     stored_as = {'combines': 'skip_combines'}
 
-    def setup(self, host: Any) -> None:
-        length, layers = host.len_default_block, len(host.layer_types)
+    def setup(self, owner: Any) -> None:
+        length, layers = owner.len_default_block, len(owner.layer_types)
         blocks = layers // length
         if blocks < 2:
             raise ConfigError('`unet_skips` needs a `depth` of at least 2: it joins two blocks')
         self.mirror = {block * length: (blocks - 1 - block) * length for block in range(math.ceil(blocks / 2), blocks)}
         skips = (self.mirror.get(index) for index in range(layers))
-        each: Any = [None if skip is None else ConcatCombine(host.dim, skip) for skip in skips]
+        each: Any = [None if skip is None else ConcatCombine(owner.dim, skip) for skip in skips]
         self.combines = nn.ModuleList(each)
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
@@ -247,16 +247,16 @@ class ParallelBlock(StackFeature):
     }
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
-        self.length, self.shares = host.len_default_block, self.parallel_block == 'shared'
-        if not host.pre_norm:
+    def setup(self, owner: Any) -> None:
+        self.length, self.shares = owner.len_default_block, self.parallel_block == 'shared'
+        if not owner.pre_norm:
             raise ConfigError('`parallel_block` needs `pre_norm`: after the residual it would norm the stream')
-        if host.has_custom_layer_types:
+        if owner.has_custom_layer_types:
             raise ConfigError('`parallel_block` needs the ordinary order of layers, this stack has another order')
-        bare = [f.display_name for f in host.features.active if isinstance(f, (BranchPostNorm, FirstAttentionNorm))]
+        bare = [f.display_name for f in owner.features.active if isinstance(f, (BranchPostNorm, FirstAttentionNorm))]
         if self.shares and bare:
             raise ConfigError(f"`parallel_block='shared'` does not go with `{bare[0]}`: there is no norm to share")
-        if not self.is_whole(host.layers_execute_order):
+        if not self.is_whole(owner.layers_execute_order):
             raise ConfigError(f'`parallel_block` does not go with this `layers_execute_order`: {TORN}')
 
     def is_whole(self, order: Sequence[int]) -> bool:
@@ -295,7 +295,7 @@ class ParallelBlock(StackFeature):
     def normed(self, x: Tensor, layer: Any, call: Any) -> Tensor:
         if not self.shares or self.begins(layer.index):
             return x
-        return call.norm(self.host.layers[self.first(layer.index)][0][0], x)
+        return call.norm(self.owner.layers[self.first(layer.index)][0][0], x)
 
 
 # what reaches every branch
@@ -322,11 +322,11 @@ class ReinjectInput(StackFeature):
         """Return False if the feature does nothing without `in_attn_cond`."""
         return bool(self.reinject_input)
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         if self.reinject_input:
-            self.project = nn.Linear(host.dim, host.dim, bias=False)
+            self.project = nn.Linear(owner.dim, owner.dim, bias=False)
         if self.learned_reinject_input_gate:
-            self.gate = nn.Linear(host.dim, 1, bias=False)
+            self.gate = nn.Linear(owner.dim, 1, bias=False)
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         injected = call.inputs.get('in_attn_cond')
@@ -439,12 +439,12 @@ class DropContextTokens(StackFeature):
     }
     training_only = True
 
-    def setup(self, host: Any) -> None:
-        if not host.cross_attend:
+    def setup(self, owner: Any) -> None:
+        if not owner.cross_attend:
             warn_once('`cross_attn_tokens_dropout` has no effect unless `cross_attend` is set')
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
-        if layer.kind != 'c' or not self.host.training or call.cache is not None:
+        if layer.kind != 'c' or not self.owner.training or call.cache is not None:
             return inputs
         context, mask = inputs['context'], inputs.get('context_mask')
         kept, mask = kept_tokens(context, mask, self.cross_attn_tokens_dropout)

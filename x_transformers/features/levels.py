@@ -130,7 +130,7 @@ def level(
         'similarity': '`attend`, which computes the output from q, k and v',
         'prior': '`scores`, which gets the scores and returns the sum',
         'bare_keys': '`prepend_kv`, which returns `BareKeys(k, v)`',
-        'project_out': "`initialize`, which sets `host.to_out`, and `sets_on_module = ('to_out',)`",
+        'project_out': "`initialize`, which sets `owner.to_out`, and `sets_on_module = ('to_out',)`",
     },
     renamed={
         'widths': 'resolve_sizes',
@@ -186,7 +186,7 @@ class AttentionFeature(Feature):
     which do not depend on `pos` of the caller. `call.of_queries(t)` selects the entries of the queries in a tensor
     over keys.
 
-    `host.shape` has the sizes `heads`, `kv_heads`, `dim_head` and `dim_value`. `widths` takes and returns a dataclass
+    `owner.shape` has the sizes `heads`, `kv_heads`, `dim_head` and `dim_value`. `widths` takes and returns a dataclass
     with the widths of the inputs, `q` and `kv`, and `query_heads`, `key_heads` and `dim_key`; some channels of a key
     head can come from another projection (`elsewhere`). A layer does not have its index: flags that differ between
     layers are passed as a tuple, with one value per layer.
@@ -261,7 +261,7 @@ class AttentionFeature(Feature):
     Stage('layers', 'build', '(modules) -> list of Module', 'change the modules: up projection, dropout, projection'),
     Stage('initialize', 'build', '() -> None', 'change initial values, after everything is built'),
     Stage('ff_input', 'ring', 'b n d', 'input of a call'),
-    Stage('run', 'choice', '(x, call) -> out', 'replaces `host.ff(x)`'),
+    Stage('run', 'choice', '(x, call) -> out', 'replaces `owner.ff(x)`'),
     Stage('layer_output', 'ring', 'b n d', 'output of the feedforward'),
     removed={
         'inner': '`layers`, which gets the list of modules and returns it with the new one',
@@ -277,7 +277,7 @@ class FeedForwardFeature(Feature):
     {stages}
 
     They are called as described in `AttentionFeature`. A feature at `layers` gets the list of modules and returns it
-    changed. `host.output_layers` are the output projections, by default the last module that is no dropout; a module
+    changed. `owner.output_layers` are the output projections, by default the last module that is no dropout; a module
     of the feature with an attribute `output_layers` replaces them.
 
     The call has the input `x`, the `inputs` of features, and in a stack the `mask` (b, n), True for tokens that are not
@@ -315,12 +315,12 @@ IN_FEEDFORWARD = ('ff_input', 'run', 'layer_output')
     Stage('stack_output', 'ring out', 'x', 'after the last layer'),
     Stage('finish', 'choice', '(x, call) -> x', 'replaces the final norm'),
     removed={
-        'kinds': '`setup`, which may replace `host.layer_types`, or `block`',
-        'order': '`setup`, which may replace `host.layers_execute_order`',
-        'each_norm': '`setup`, which may add a function to `host.norm_changes`',
+        'kinds': '`setup`, which may replace `owner.layer_types`, or `block`',
+        'order': '`setup`, which may replace `owner.layers_execute_order`',
+        'each_norm': '`setup`, which may add a function to `owner.norm_changes`',
         'norm_at_end': "`norms`, which is called for the final norm too, with the kind 'end'",
         'norm_branch': '`norms`, which returns the norms before a branch, after it, and after the residual',
-        'residual_options': '`setup`, which may change `host.residual_options`',
+        'residual_options': '`setup`, which may change `owner.residual_options`',
         'skipped': '`layer_input`, where `call.left_out` is True for skipped layers',
         'joined': '`residual`, a module that is called with the branch output and the call',
     },
@@ -341,13 +341,13 @@ class StackFeature(Feature):
 
     They are called as described in `AttentionFeature`.
 
-    `setup` runs when the kinds of all layers are known: it may replace `host.layer_types` and
-    `host.layers_execute_order`, extend `host.norm_changes`, functions that change each new
-    norm, and change `host.residual_options`, arguments of the residuals. `norms` is also called for the final norm,
+    `setup` runs when the kinds of all layers are known: it may replace `owner.layer_types` and
+    `owner.layers_execute_order`, extend `owner.norm_changes`, functions that change each new
+    norm, and change `owner.residual_options`, arguments of the residuals. `norms` is also called for the final norm,
     with the kind 'end': (None, None, norm). A residual is called as `residual(out, skip, call=call)`.
 
     At `execute_layers`, `run(x, call, steps)` runs some of the steps `range(len(call.order))`; the layer of a step is
-    `host.layers[call.order[step]]`. Code that runs layers by `layer.branch(x, call, host.features)` must set
+    `owner.layers[call.order[step]]`. Code that runs layers by `layer.branch(x, call, owner.features)` must set
     `call.step` before each; to run one again, `call.at_step(step)` is the call as it was. Losses added under
     `torch.no_grad` have no gradient: collect them with `AuxLosses`, and pass their gradients on. Several residual
     streams are part of the batch axis of x, (b s, n, d).

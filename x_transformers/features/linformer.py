@@ -74,8 +74,8 @@ class Slots(AttentionFeature):
         'cross_residual_attn': 'it forms no scores for the next layer',
     }
 
-    def setup(self, host: Any) -> None:
-        if host.causal:
+    def setup(self, owner: Any) -> None:
+        if owner.causal:
             raise ConfigError(
                 f'`linformer_k` does not go with `causal`: {OF_ALL}. In cross-attention alone it is written '
                 f'`cross_attn_linformer_k`'
@@ -86,14 +86,14 @@ class Slots(AttentionFeature):
         if k > most:
             raise ConfigError(f'`linformer_k` got {k}, it must be at most `linformer_max_len`, {most}')
         self.learns, self.stride = self.linformer_proj in ('linear', 'conv'), math.ceil(most / k)
-        share, shape = self.linformer_share, host.shape
+        share, shape = self.linformer_share, owner.shape
         if share != 'none' and not self.learns:
             warn_once(f'`linformer_share` has no effect with `linformer_proj={self.linformer_proj!r}`')
         if share == 'layerwise' or not self.learns:
             return
         heads = shape.kv_heads if share == 'none' else 1
-        self.of_keys = self.new(heads, host.dim_key)
-        if share == 'kv' and self.linformer_proj == 'conv' and host.dim_key != shape.dim_value:
+        self.of_keys = self.new(heads, owner.dim_key)
+        if share == 'kv' and self.linformer_proj == 'conv' and owner.dim_key != shape.dim_value:
             raise ConfigError(SAME_WIDTH)
         if share != 'kv':
             self.of_values = self.new(heads, shape.dim_value)
@@ -121,20 +121,20 @@ class Slots(AttentionFeature):
 
     def commutes(self, views: tuple[Tensor, Tensor, Tensor], call: Any) -> bool:
         """Return True if nobody but this feature sees keys and values between the projections and the slots."""
-        host, (_, n, width), k = self.host, views[1].shape, self.linformer_k
-        one_matrix = self.linformer_proj == 'linear' and (self.linformer_share != 'none' or host.kv_heads == 1)
+        owner, (_, n, width), k = self.owner, views[1].shape, self.linformer_k
+        one_matrix = self.linformer_proj == 'linear' and (self.linformer_share != 'none' or owner.kv_heads == 1)
         ends = not call.keeps and call.past is None and call.unmasked and not is_exporting()
-        plainly = all(is_plainly(to, nn.Linear) and to.bias is None for to in (host.to_k, host.to_v))
+        plainly = all(is_plainly(to, nn.Linear) and to.bias is None for to in (owner.to_k, owner.to_v))
         if not (one_matrix and ends and plainly and views[1].shape == views[2].shape) or self.others(call):
             return False
-        made = host.to_k.out_features + host.to_v.out_features
+        made = owner.to_k.out_features + owner.to_v.out_features
         pays = n * k * 2 * width + k * width * made < n * width * made + n * k * made
-        return pays and n <= self.linformer_max_len and not is_of_others(host)
+        return pays and n <= self.linformer_max_len and not is_of_others(owner)
 
     def others(self, call: Any) -> bool:
         """Return True if other features of the attention act in a call."""
         given = [name for name, value in call.inputs.items() if value is not None]
-        features = [feature for feature in self.host.features.active if feature is not self]
+        features = [feature for feature in self.owner.features.active if feature is not self]
         return any(not feature.waits or any(name in feature.call_inputs for name in given) for feature in features)
 
     def update_cache(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
@@ -268,10 +268,10 @@ class SlotsOfLayers(StackFeature):
     stored_as = {'of_a': 'lin_k', 'of_c': 'cross_lin_k'}
     enabled_by = ('linformer_share',)
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         self.kinds: list[str] = []
         for kind in 'ac':
-            layers = [host.flags_for(kind, number) for number in range(host.layer_types.count(kind))]
+            layers = [owner.flags_for(kind, number) for number in range(owner.layer_types.count(kind))]
             names = ('linformer_k', 'linformer_max_len', 'linformer_share', 'linformer_proj')
             own = {tuple(layer.get(name) for name in names) for layer in layers}
             shared = [

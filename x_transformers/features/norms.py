@@ -286,7 +286,7 @@ class UseScaleNorm(StackFeature):
     tp_shards = {}
 
     def norm(self) -> nn.Module:
-        return ScaleNorm(self.host.dim, self.host.norm_add_unit_offset)
+        return ScaleNorm(self.owner.dim, self.owner.norm_add_unit_offset)
 
 
 class UseRMSNorm(StackFeature):
@@ -297,7 +297,7 @@ class UseRMSNorm(StackFeature):
     tp_shards = {}
 
     def norm(self) -> nn.Module:
-        return RMSNorm(self.host.dim, self.host.norm_add_unit_offset)
+        return RMSNorm(self.owner.dim, self.owner.norm_add_unit_offset)
 
 
 class UseSimpleRMSNorm(StackFeature):
@@ -308,7 +308,7 @@ class UseSimpleRMSNorm(StackFeature):
     tp_shards = {}
 
     def norm(self) -> nn.Module:
-        return SimpleRMSNorm(self.host.dim)
+        return SimpleRMSNorm(self.owner.dim)
 
 
 class UseDynamicTanh(StackFeature):
@@ -323,12 +323,12 @@ class UseDynamicTanh(StackFeature):
     }
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
-        if not host.pre_norm:
+    def setup(self, owner: Any) -> None:
+        if not owner.pre_norm:
             raise ConfigError('`use_dynamic_tanh` needs `pre_norm`: after the residual it would bound the stream')
 
     def norm(self) -> nn.Module:
-        return DynamicTanh(self.host.dim, self.dynamic_tanh_init_alpha, unit_offset=self.host.norm_add_unit_offset)
+        return DynamicTanh(self.owner.dim, self.dynamic_tanh_init_alpha, unit_offset=self.owner.norm_add_unit_offset)
 
 
 class UseDerf(StackFeature):
@@ -339,7 +339,7 @@ class UseDerf(StackFeature):
     tp_shards = {}
 
     def norm(self) -> nn.Module:
-        return Derf(self.host.dim, unit_offset=self.host.norm_add_unit_offset)
+        return Derf(self.owner.dim, unit_offset=self.owner.norm_add_unit_offset)
 
 
 class Condition(StackFeature):
@@ -357,8 +357,8 @@ class Condition(StackFeature):
     def is_on(cls, values: Any) -> bool:
         return any(values.get(name) for name in cls.switches)
 
-    def setup(self, host: Any) -> None:
-        self.given_width = self.dim_condition or host.dim
+    def setup(self, owner: Any) -> None:
+        self.given_width = self.dim_condition or owner.dim
         self.width = self.given_width
         if self.adaptive_condition_mlp:
             self.width *= self.adaptive_condition_mlp_expansion
@@ -383,7 +383,7 @@ class Condition(StackFeature):
         condition = call.select_new(per_token(condition), 'condition')
         if call.memories and condition.shape[1] != 1:
             raise ValueError('`condition` got one row per token, but `mems` have no conditions: give one per sequence')
-        call.condition = self.host.adaptive_mlp(condition)
+        call.condition = self.owner.adaptive_mlp(condition)
         return x
 
 
@@ -398,7 +398,7 @@ class UseAdaptiveLayerNorm(StackFeature):
         return x
 
     def norm(self) -> nn.Module:
-        return AdaptiveLayerNorm(self.host.dim, self.host.features.find(Condition).width)
+        return AdaptiveLayerNorm(self.owner.dim, self.owner.features.find(Condition).width)
 
 
 class UseAdaptiveRMSNorm(StackFeature):
@@ -408,7 +408,7 @@ class UseAdaptiveRMSNorm(StackFeature):
     stack_input = UseAdaptiveLayerNorm.stack_input
 
     def norm(self) -> nn.Module:
-        return AdaptiveRMSNorm(self.host.dim, self.host.features.find(Condition).width)
+        return AdaptiveRMSNorm(self.owner.dim, self.owner.features.find(Condition).width)
 
 
 class UseLayerScale(StackFeature):
@@ -421,7 +421,7 @@ class UseLayerScale(StackFeature):
     tp_shards = {}
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
-        return LayerScale(branch, self.host.dim, self.layerscale_init_value, self.host.norm_add_unit_offset)
+        return LayerScale(branch, self.owner.dim, self.layerscale_init_value, self.owner.norm_add_unit_offset)
 
 
 class UseAdaptiveLayerScale(StackFeature):
@@ -431,7 +431,7 @@ class UseAdaptiveLayerScale(StackFeature):
     use_adaptive_layerscale = flag(False, 'gate the output of every branch by a sigmoid of `condition`')
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
-        return AdaptiveLayerScale(branch, self.host.dim, self.host.features.find(Condition).width)
+        return AdaptiveLayerScale(branch, self.owner.dim, self.owner.features.find(Condition).width)
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
         return {**inputs, 'condition': call.condition}
@@ -458,12 +458,12 @@ class UseAdaLNZero(StackFeature):
     refuses = {'some tokens': 'it shifts and scales the branch input of all tokens'}
     inputs = UseAdaptiveLayerScale.inputs
 
-    def setup(self, host: Any) -> None:
-        if not host.pre_norm:
+    def setup(self, owner: Any) -> None:
+        if not owner.pre_norm:
             raise ConfigError('`use_adaln_zero` needs `pre_norm`: a norm behind the branch would undo its gate')
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
-        return AdaLNZero(branch, self.host.dim, self.host.features.find(Condition).width)
+        return AdaLNZero(branch, self.owner.dim, self.owner.features.find(Condition).width)
 
 
 class UseReZero(StackFeature):
@@ -499,7 +499,7 @@ class NormBias(StackFeature):
     tp_shards = {}
 
     def norm(self) -> nn.Module:
-        return BiasedLayerNorm(self.host.dim, self.host.norm_add_unit_offset)
+        return BiasedLayerNorm(self.owner.dim, self.owner.norm_add_unit_offset)
 
 
 class NormEps(StackFeature):
@@ -512,8 +512,8 @@ class NormEps(StackFeature):
     clashes = NO_NORMS
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
-        host.norm_changes += (self.change,)
+    def setup(self, owner: Any) -> None:
+        owner.norm_changes += (self.change,)
 
     def change(self, norm: Any) -> nn.Module:
         if not hasattr(norm, 'eps'):
@@ -541,8 +541,8 @@ class NormAffine(StackFeature):
     def is_on(cls, values: Any) -> bool:
         return not values['norm_affine']
 
-    def setup(self, host: Any) -> None:
-        host.norm_changes += (self.change,)
+    def setup(self, owner: Any) -> None:
+        owner.norm_changes += (self.change,)
 
     def change(self, norm: Any) -> nn.Module:
         if type(norm) not in (LayerNorm, RMSNorm):
@@ -568,13 +568,13 @@ class BranchPostNorm(StackFeature):
     }
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
-        if not host.pre_norm:
+    def setup(self, owner: Any) -> None:
+        if not owner.pre_norm:
             raise ConfigError('`branch_post_norm` needs `pre_norm`: after the residual there is no other norm')
-        host.norm_before = False
+        owner.norm_before = False
 
     def norms(self, norms: tuple[Any, ...], kind: str, index: int) -> tuple[Any, ...]:
-        return norms if kind == 'end' else (norms[0], self.host.new_norm(), norms[2])
+        return norms if kind == 'end' else (norms[0], self.owner.new_norm(), norms[2])
 
 
 class FirstAttentionNorm(StackFeature):
@@ -594,11 +594,11 @@ class FirstAttentionNorm(StackFeature):
     def is_on(cls, values: Any) -> bool:
         return not values['first_attn_norm']
 
-    def setup(self, host: Any) -> None:
-        if not host.pre_norm:
+    def setup(self, owner: Any) -> None:
+        if not owner.pre_norm:
             raise ConfigError('`first_attn_norm=False` needs `pre_norm`: there is no norm before a branch')
-        order = host.layers_execute_order
-        self.first = next((index for index in order if is_attention(host.layer_types[index])), None)
+        order = owner.layers_execute_order
+        self.first = next((index for index in order if is_attention(owner.layer_types[index])), None)
         if order.count(self.first) > 1:
             raise ConfigError(
                 f'`first_attn_norm=False` does not go with this `layers_execute_order`: '
@@ -620,10 +620,10 @@ class PreAndPostNorm(StackFeature):
     sets_on_module = ('norm_outside', 'norm_at_end')
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
-        if not host.pre_norm:
+    def setup(self, owner: Any) -> None:
+        if not owner.pre_norm:
             raise ConfigError('`pre_and_post_norm` needs `pre_norm`: it norms before a branch as well')
-        host.norm_outside, host.norm_at_end = True, False
+        owner.norm_outside, owner.norm_at_end = True, False
 
 
 class SandwichNorm(StackFeature):
@@ -637,9 +637,9 @@ class SandwichNorm(StackFeature):
     }
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
-        if not host.pre_norm:
+    def setup(self, owner: Any) -> None:
+        if not owner.pre_norm:
             raise ConfigError('`sandwich_norm` needs `pre_norm`: it norms a branch on both sides')
 
     def norms(self, norms: tuple[Any, ...], kind: str, index: int) -> tuple[Any, ...]:
-        return norms if kind == 'end' else (norms[0], self.host.new_norm(), norms[2])
+        return norms if kind == 'end' else (norms[0], self.owner.new_norm(), norms[2])

@@ -91,7 +91,7 @@ class CollabHeads(AttentionFeature):
     refuses = {'several devices': 'heads share one projection'}
 
     def resolve_sizes(self, widths: Any) -> Any:
-        shape = self.host.shape
+        shape = self.owner.shape
         widths.query_heads = widths.key_heads = 1
         widths.dim_key = int(self.collab_compression * shape.heads * shape.dim_head)
         if widths.dim_key < 1:
@@ -101,20 +101,20 @@ class CollabHeads(AttentionFeature):
             )
         return widths
 
-    def setup(self, host: Any) -> None:
-        if getattr(host, 'rotate_num_heads', None) not in (None, host.shape.heads):
+    def setup(self, owner: Any) -> None:
+        if getattr(owner, 'rotate_num_heads', None) not in (None, owner.shape.heads):
             raise ConfigError('`collab_heads` does not go with `rotate_num_heads`: all heads share one key')
-        self.mixing = nn.Parameter(torch.randn(host.shape.heads, host.dim_key))
+        self.mixing = nn.Parameter(torch.randn(owner.shape.heads, owner.dim_key))
 
     def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
         for name in ('polar_pos_emb', 'additional_key_values', 'rotary_pos_emb'):
             given = call.inputs.get(name)
-            turns = name == 'rotary_pos_emb' and given is not None and given[0].shape[-1] <= self.host.dim_key
+            turns = name == 'rotary_pos_emb' and given is not None and given[0].shape[-1] <= self.owner.dim_key
             if given is not None and not turns:
                 raise ValueError(
                     f'`collab_heads` does not go with this `{name}`: its queries and keys have '
-                    f'{self.host.dim_key} features, which `collab_compression` settles'
+                    f'{self.owner.dim_key} features, which `collab_compression` settles'
                 )
         return q * self.mixing.unsqueeze(1), k, v
 
@@ -145,10 +145,10 @@ class SDPKwargs(AttentionFeature):
     training_only = True
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
-        if host.flash is False:
+    def setup(self, owner: Any) -> None:
+        if owner.flash is False:
             warn_once('`attend_sdp_kwargs` has no effect with `flash=False`: the eager kernel has no backends')
-        host.sdp_backends = tuple(BACKENDS[name] for name, wanted in self.attend_sdp_kwargs.items() if wanted)
+        owner.sdp_backends = tuple(BACKENDS[name] for name, wanted in self.attend_sdp_kwargs.items() if wanted)
 
 
 class Onnxable(AttentionFeature):
@@ -159,8 +159,8 @@ class Onnxable(AttentionFeature):
     training_only = True
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
-        host.onnxable = True
+    def setup(self, owner: Any) -> None:
+        owner.onnxable = True
 
 
 # packed documents
@@ -213,8 +213,8 @@ class PackedDocuments(TellsDocuments):
     }
     training_only = True
 
-    def setup(self, host: Any) -> None:
-        if host.flash is False:
+    def setup(self, owner: Any) -> None:
+        if owner.flash is False:
             raise ConfigError('`flash_pack_seq` does not go with `flash=False`: it packs for the fused kernel')
 
     def mask(self, call: Any) -> BlockwiseTerm | None:
@@ -246,20 +246,20 @@ class PackedInStack(StackFeature):
     }
     training_only = True
 
-    def setup(self, host: Any) -> None:
-        kinds = host.layer_types
+    def setup(self, owner: Any) -> None:
+        kinds = owner.layer_types
         packs = {
-            kind: [bool(host.flags_for(kind, n).get('flash_pack_seq')) for n in range(kinds.count(kind))]
+            kind: [bool(owner.flags_for(kind, n).get('flash_pack_seq')) for n in range(kinds.count(kind))]
             for kind in 'ac'
         }
         self.packs = {kind: any(each) for kind, each in packs.items()}
-        if self.packs['a'] and not host.features.find(RotaryPositions):
+        if self.packs['a'] and not owner.features.find(RotaryPositions):
             raise ConfigError('`attn_flash_pack_seq` needs `rotary_pos_emb`: other positions run on across documents')
-        if self.packs['a'] and host.features.find(TokenShift):
+        if self.packs['a'] and owner.features.find(TokenShift):
             raise ConfigError('`attn_flash_pack_seq` does not go with `shift_tokens`: it runs across documents')
         for kind, each in packs.items():
             if any(each) and not all(each):
-                raise ConfigError(f'`{host.written(kind, "flash_pack_seq")}` got {tuple(each)}, all layers must pack')
+                raise ConfigError(f'`{owner.written(kind, "flash_pack_seq")}` got {tuple(each)}, all layers must pack')
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         own, across = (call.inputs.get(name) for name in self.call_inputs)

@@ -33,8 +33,8 @@ class HeadScale(AttentionFeature):
     stored_as = {'scale': 'head_scale_params'}
     tp_shards = {'scale': (1, 'heads')}
 
-    def setup(self, host: Any) -> None:
-        self.scale = nn.Parameter(torch.ones(1, host.shape.heads, 1, 1))
+    def setup(self, owner: Any) -> None:
+        self.scale = nn.Parameter(torch.ones(1, owner.shape.heads, 1, 1))
 
     def head_outputs(self, out: Tensor, call: Any) -> Tensor:
         return out * self.scale
@@ -49,8 +49,8 @@ class GateValueHeads(AttentionFeature):
     stored_as = {'to_gate': 'to_v_head_gate'}
     tp_shards = {'to_gate.weight': (0, 'heads'), 'to_gate.bias': (0, 'heads')}
 
-    def setup(self, host: Any) -> None:
-        self.to_gate = nn.Linear(host.dim, host.shape.heads)
+    def setup(self, owner: Any) -> None:
+        self.to_gate = nn.Linear(owner.dim, owner.shape.heads)
         nn.init.zeros_(self.to_gate.weight)
         nn.init.constant_(self.to_gate.bias, 10.0)
 
@@ -102,19 +102,19 @@ class GateValues(AttentionFeature):
     def is_on(cls, values: Any) -> bool:
         return bool(values['gate_values'] or values['output_gate'])
 
-    def setup(self, host: Any) -> None:
-        host.to_v_gate_activation = F.silu if self.swiglu_values else F.sigmoid
+    def setup(self, owner: Any) -> None:
+        owner.to_v_gate_activation = F.silu if self.swiglu_values else F.sigmoid
         if self.gate_values:
-            self.from_input = self.gate('gate_values', host.dim)
+            self.from_input = self.gate('gate_values', owner.dim)
         if self.output_gate:
             self.refuse({'several devices': 'its gates depend on all heads'})
-            self.from_values = self.gate('output_gate', host.shape.dim_inner)
+            self.from_values = self.gate('output_gate', owner.shape.dim_inner)
         if not self.low_rank_silu_gates and not (self.gate_values_rank or self.output_gate_rank):
             warn_once('`low_rank_silu_gates` has no effect unless `gate_values_rank` or `output_gate_rank` is set')
 
     def gate(self, name: str, dim: int) -> nn.Module:
         rank, headwise = getattr(self, f'{name}_rank'), getattr(self, f'{name}_headwise')
-        shape = self.host.shape
+        shape = self.owner.shape
         if rank is None:
             linear = nn.Linear(dim, shape.heads if headwise else shape.dim_inner, bias=False)
             nn.init.zeros_(linear.weight)
@@ -133,14 +133,14 @@ class GateValues(AttentionFeature):
         return dict.fromkeys(names, (0, 'heads'))
 
     def merged_heads(self, out: Tensor, call: Any) -> Tensor:
-        heads, logits = self.host.shape.heads, []
+        heads, logits = self.owner.shape.heads, []
         if self.gate_values:
             logits.append(self.from_input(call.x))
         if self.output_gate:
             logits.append(self.from_values(out))
         logits = [split_into_heads(logit, heads) for logit in logits]
         logit = sum(logits[1:], logits[0])
-        gate = self.host.to_v_gate_activation(logit)
+        gate = self.owner.to_v_gate_activation(logit)
         return rearrange(split_into_heads(out, heads) * gate, 'b i h d -> b i (h d)')
 
 
@@ -166,10 +166,10 @@ class OrthogonalValues(AttentionFeature):
     def is_on(cls, values: Any) -> bool:
         return bool(values['orthog_projected_values'] or values['orthog_projected_values_per_head'])
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         if self.orthog_projected_values and self.orthog_projected_values_per_head:
-            host.dim_merged *= 2
-        if self.orthog_projected_values_over_sequence and host.causal:
+            owner.dim_merged *= 2
+        if self.orthog_projected_values_over_sequence and owner.causal:
             raise ConfigError(
                 '`orthog_projected_values_over_sequence` does not go with `causal`: a token would see later ones'
             )
@@ -180,7 +180,7 @@ class OrthogonalValues(AttentionFeature):
     def merged_heads(self, out: Tensor, call: Any) -> Tensor:
         if call.context is not None:
             raise ValueError(f'`orthog_projected_values` does not go with a context: {self.reason("cross-attention")}')
-        heads = self.host.shape.heads
+        heads = self.owner.shape.heads
         own = rearrange(call.of_queries(tile_heads(call.values, heads), -2), 'b h i d -> b i (h d)')
         if self.orthog_projected_values_over_sequence:
             call.check_no_token_idx('orthog_projected_values_over_sequence', 'it projects the sequence as one vector')
@@ -227,8 +227,8 @@ class AttentionOnAttention(AttentionFeature):
     refuses = {'several devices': 'it gates the sum over all heads'}
 
     def initialize(self) -> None:
-        host = self.host
-        host.to_out = nn.Sequential(nn.Linear(host.dim_merged, 2 * host.shape.dim_out, bias=False), nn.GLU())
+        owner = self.owner
+        owner.to_out = nn.Sequential(nn.Linear(owner.dim_merged, 2 * owner.shape.dim_out, bias=False), nn.GLU())
 
 
 class DropOutput(AttentionFeature):
@@ -239,7 +239,7 @@ class DropOutput(AttentionFeature):
     tp_shards = {}
 
     def layer_output(self, out: Tensor, call: Any) -> Tensor:
-        return F.dropout(out, self.sublayer_dropout, self.host.training)
+        return F.dropout(out, self.sublayer_dropout, self.owner.training)
 
 
 class OutputProjDepth(AttentionFeature):
@@ -256,7 +256,7 @@ class OutputProjDepth(AttentionFeature):
     tp_shards = {}
 
     def initialize(self) -> None:
-        for module in self.host.to_out.modules():
+        for module in self.owner.to_out.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=(2 * module.in_features * self.output_proj_depth) ** -0.5)
 
@@ -269,7 +269,7 @@ class ZeroInitOutput(AttentionFeature):
     tp_shards = {}
 
     def initialize(self) -> None:
-        for module in self.host.to_out.modules():
+        for module in self.owner.to_out.modules():
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.weight)
 
@@ -283,7 +283,7 @@ class OutputBias(AttentionFeature):
 
     def initialize(self) -> None:
         """Give the projection a bias, under the name that the bias of such a projection has."""
-        projections = [module for module in self.host.to_out.modules() if isinstance(module, nn.Linear)]
+        projections = [module for module in self.owner.to_out.modules() if isinstance(module, nn.Linear)]
         if not projections:
             raise ConfigError('`out_bias` needs a projection out, set `project_out=True`')
         for module in projections:
@@ -299,12 +299,12 @@ class GateValuesBias(AttentionFeature):
     needs = {'gate_values': 'it is the bias of that gate'}
     tp_shards = {}  # as `gate_values` says
 
-    def setup(self, host: Any) -> None:
-        if not hasattr(host, 'to_v_gate'):  # `output_gate` alone
+    def setup(self, owner: Any) -> None:
+        if not hasattr(owner, 'to_v_gate'):  # `output_gate` alone
             raise ConfigError(f'`gate_values_bias` needs `gate_values`: {self.needs["gate_values"]}')
-        if not isinstance(host.to_v_gate, nn.Linear):
+        if not isinstance(owner.to_v_gate, nn.Linear):
             raise ConfigError('`gate_values_bias` does not go with `gate_values_rank`: the early gate was of full rank')
-        host.to_v_gate.bias = nn.Parameter(torch.full((host.to_v_gate.out_features,), 10.0))
+        owner.to_v_gate.bias = nn.Parameter(torch.full((owner.to_v_gate.out_features,), 10.0))
 
 
 class RotateValues(AttentionFeature):
@@ -324,5 +324,5 @@ class RotateValues(AttentionFeature):
             return qkv
         q, k, v = qkv
         added = v.shape[-2] - call.keys
-        turned = self.host._rotate(v[..., added:, :], own[0], 1.0)
+        turned = self.owner._rotate(v[..., added:, :], own[0], 1.0)
         return q, k, torch.cat((v[..., :added, :], turned), dim=-2)

@@ -54,11 +54,11 @@ class Recycling(ModelFeature):
     stored_as = {'project': 'recycled_proj'}
     refuses = {'cache': 'each pass reads all tokens again'}
 
-    def setup(self, host: Any) -> None:
-        self.project = nn.Linear(host.dim, host.dim, bias=False)
+    def setup(self, owner: Any) -> None:
+        self.project = nn.Linear(owner.dim, owner.dim, bias=False)
 
     def execute_stack(self, run: Run, x: Tensor, call: Any) -> tuple[Tensor, LayerIntermediates]:
-        most, training = self.train_max_recycle_steps, self.host.training
+        most, training = self.train_max_recycle_steps, self.owner.training
         steps, drawn = get_steps(call, 'recycle_steps', most), None
         if training and torch.compiler.is_compiling() and call.inputs.get('recycle_steps') is None:
             drawn = torch.randint(most, (), device=x.device)  # one graph for all: passes beyond it change nothing
@@ -102,17 +102,17 @@ class Looped(ModelFeature):
     stored_as = {'gate': 'exit_gate'}
     states = {'exits': Noted()}  # the last pass of each call so far, (1, calls)
 
-    def setup(self, host: Any) -> None:
-        stack = known_stack(host.attn_layers)
+    def setup(self, owner: Any) -> None:
+        stack = known_stack(owner.attn_layers)
         if not (stack.norm_before and stack.norm_outside):
             raise ConfigError('`looped` needs `pre_and_post_norm` of the stack: its output is its next input')
-        self.gate = nn.Linear(host.dim, 1, bias=False)
+        self.gate = nn.Linear(owner.dim, 1, bias=False)
 
     def execute_stack(self, run: Run, x: Tensor, call: Any) -> tuple[Tensor, LayerIntermediates]:
         most = get_steps(call, 'looped_steps', get_steps(call, 'max_looped_steps', self.max_looped_steps))
         exits = bool(call.inputs.get('looped_inference')) and call.inputs.get('looped_steps') is None
         wants_logits = call.inputs.get('looped_pred_all_logits')
-        wants_logits = self.host.training if wants_logits is None else wants_logits
+        wants_logits = self.owner.training if wants_logits is None else wants_logits
         early = exits and self.may_exit(x, call)
         caches: Any = [None] * most if call.cache is None else call.cache.split(most)
         traces, gates, logits = [], [], []
@@ -124,8 +124,8 @@ class Looped(ModelFeature):
             tokens = ordered[:, ordered.shape[1] - call.new_len :]
             if not exits or (early and step + 1 < most):
                 gates.append(self.gate(tokens))
-            if wants_logits and self.host.to_logits is not None:
-                logits.append(self.host.read_later(tokens, call, {}))
+            if wants_logits and self.owner.to_logits is not None:
+                logits.append(self.owner.read_later(tokens, call, {}))
             if early and step + 1 < most:
                 spent += (left + F.logsigmoid(gates[-1].float())).exp()
                 left = left + F.logsigmoid(-gates[-1].float())

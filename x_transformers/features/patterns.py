@@ -45,7 +45,7 @@ class HoldsPattern:
     random_blocks   what is drawn for the pattern, if anything is, a buffer: `stored_as` must name it
     """
 
-    host: Any
+    owner: Any
     random_blocks: Tensor
     pattern: Maybe[Pattern] = None
     is_drawn = False
@@ -55,7 +55,7 @@ class HoldsPattern:
         self.pattern = as_pattern(given, name)
         check_known(self.pattern, name)
         self.name = given if isinstance(given, str) else repr(self.pattern)
-        if self.host.causal and self.pattern.looks_ahead:
+        if self.owner.causal and self.pattern.looks_ahead:
             raise ConfigError(f'`{name}` got {self.name}, not for a causal stack: {self.pattern.looks_ahead}')
         self.heads_of_pattern = heads
         self.pattern.for_heads(heads)
@@ -82,7 +82,7 @@ class HoldsPattern:
     @property
     def layer_pattern(self) -> Pattern:
         """The pattern of this layer; those of other layers may differ."""
-        return self.pattern.of_layer(getattr(self.host, 'layer_number', 0))
+        return self.pattern.of_layer(getattr(self.owner, 'layer_number', 0))
 
     def of_heads(self, heads: int, call: Any) -> tuple[Pattern, ...]:
         """The patterns of all heads in a call, of the length of each row where that counts."""
@@ -117,22 +117,22 @@ class Apart:
     refuses    features that make them in another way
     """
 
-    def __init__(self, host: Any) -> None:
+    def __init__(self, owner: Any) -> None:
         for stage in ('select_inputs', 'update_cache'):
-            for other in host.features.by_stage.get(stage, ()):
+            for other in owner.features.by_stage.get(stage, ()):
                 raise ConfigError(
                     f'`global_separate_qkv` does not go with `{other.display_name}`: it acts at `{stage}`'
                 )
 
     def projected(self, feature: Any, call: Any, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of the call, and all keys and values, with those in front."""
-        host, features = feature.host, feature.host.features
+        owner, features = feature.owner, feature.owner.features
         inputs = call.ctx(feature).sources
         parts = (feature.to_q_global, feature.to_k_global, feature.to_v_global)
         own = tuple([to(t) for to, t in zip(parts, inputs, strict=True)])
         q, own_k, own_v = features.apply('projected', own, call)
-        q, own_k = split_heads(q, host.dim_key), split_heads(own_k, host.dim_key)
-        q, own_k, own_v = features.apply('qkv_heads', (q, own_k, split_heads(own_v, host.shape.dim_value)), call)
+        q, own_k = split_heads(q, owner.dim_key), split_heads(own_k, owner.dim_key)
+        q, own_k, own_v = features.apply('qkv_heads', (q, own_k, split_heads(own_v, owner.shape.dim_value)), call)
         q, own_k = features.apply('rotate_new', (q, own_k), call)
         if call.keeps or call.past is not None:
             own_k, own_v = call.state('global keys').append(own_k), call.state('global values').append(own_v)
@@ -190,11 +190,11 @@ class SparsePattern(HoldsPattern, AttentionFeature):
     def is_on(cls, values: Any) -> bool:
         return values['sparse_pattern'] is not None
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         self.hold(
             self.sparse_pattern,
             'sparse_pattern',
-            host.query_heads if hasattr(host, 'query_heads') else host.shape.heads,
+            owner.query_heads if hasattr(owner, 'query_heads') else owner.shape.heads,
         )
         if self.pattern.cannot_cache:
             self.refuse({'cache': self.pattern.cannot_cache})
@@ -205,7 +205,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         marked, wanted = self.pattern.marked, self.global_separate_qkv
         if wanted and not marked:
             raise ConfigError(f"`global_separate_qkv` needs a `sparse_pattern` with Global('mask'), it got {self.name}")
-        self.apart = Apart(host) if marked and (wanted is None or wanted) else None
+        self.apart = Apart(owner) if marked and (wanted is None or wanted) else None
         self.states = (
             {'global tokens': PerToken()}
             if marked
@@ -216,7 +216,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         if self.apart is not None:
             self.states |= {'global keys': PerToken(), 'global values': PerToken()}
             for name in ('to_q', 'to_k', 'to_v'):
-                setattr(self, f'{name}_global', copy.deepcopy(getattr(host, name)))
+                setattr(self, f'{name}_global', copy.deepcopy(getattr(owner, name)))
 
     def reach_and_step(self, call: Any) -> Any:
         own = self.layer_pattern
@@ -261,7 +261,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         self, q: Tensor, k: Tensor, v: Tensor, call: Any, patterns: Sequence[Pattern], marks: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """Attend by FlexAttention where that is for the call, else by what `patterns.engine` gathers."""
-        found = run_flex_pattern(q, k, v, call, patterns, marks, self.host.features)
+        found = run_flex_pattern(q, k, v, call, patterns, marks, self.owner.features)
         return attended(q, k, v, call, patterns, marks) if found is None else (found, None)
 
     def stand(self, call: Any) -> Tensor:
@@ -361,7 +361,7 @@ class PatternsInStack(StackFeature):
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if call.left_pad is not None:
             call.shared['a'].setdefault('index', call.left_padded_positions())
-        if any(map(reads_places, self.host.current_layers())):
+        if any(map(reads_places, self.owner.current_layers())):
             if call.memories:
                 reason = 'its queries are counted from where a row begins'
                 raise ValueError(f'`cross_attn_sparse_pattern` does not go with `mems`: {reason}')
@@ -391,7 +391,7 @@ class PatternsInModel(ModelFeature):
     enabled_by = ('sparse_pattern', 'local_pattern')
 
     def active_stages(self) -> tuple[str, ...]:
-        return self.runs_at() if has_patterns(self.host.attn_layers) else ()
+        return self.runs_at() if has_patterns(self.owner.attn_layers) else ()
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         if not (call.num_prefix_tokens or call.spread):
@@ -436,7 +436,7 @@ class GlobalTokensInStack(StackFeature):
         marks = call.inputs.get('global_mask')
         if marks is None:
             return x
-        if not any(map(reads_marks, self.host.current_layers())):
+        if not any(map(reads_marks, self.owner.current_layers())):
             raise ValueError("`global_mask` was given, but no `attn_sparse_pattern` has Global('mask')")
         marks = as_mask(marks, 'global_mask', x.shape[0], None, like=x)
         if marks.shape[1] > call.tokens:
@@ -490,7 +490,7 @@ class DrawnInStack(StackFeature):
         return branch
 
     def check_turns(self, pattern: Any) -> None:
-        layers = self.host.layer_types.count('a')
+        layers = self.owner.layer_types.count('a')
         if isinstance(pattern, Mix) and pattern.how == 'interleave' and layers < len(pattern.patterns):
             warn_once(
                 f"a pattern has {len(pattern.patterns)} patterns by how='interleave', for {layers} layers "

@@ -96,7 +96,7 @@ class Polar(AttentionFeature):
 
     def shifted(self, k: Tensor, angles: Tensor) -> Tensor:
         """Every query head sees a shared key with a shift of its own."""
-        return self.turned(tile_heads(k, self.host.heads), angles)
+        return self.turned(tile_heads(k, self.owner.heads), angles)
 
     @staticmethod
     def turned(t: Tensor, angles: Tensor) -> Tensor:
@@ -161,8 +161,8 @@ class PolarPositions(StackFeature):
     gives_positions = True
     refuses = {'several devices': 'its angle shifts are per head'}
 
-    def setup(self, host: Any) -> None:
-        self.module = PolarEmbedding(host.attn_dim_head, host.attn_heads, bool(self.polar_bias_uniform_init))
+    def setup(self, owner: Any) -> None:
+        self.module = PolarEmbedding(owner.attn_dim_head, owner.attn_heads, bool(self.polar_bias_uniform_init))
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if call.shared['a'].get('polar_pos_emb') is None:
@@ -181,12 +181,12 @@ class PositionInfused(StackFeature):
     stored_as = {'module': 'pia_pos_emb'}
     gives_positions, counts_from = True, 'call'
 
-    def setup(self, host: Any) -> None:
-        if uses(host, 'use_latent_kv'):
+    def setup(self, owner: Any) -> None:
+        if uses(owner, 'use_latent_kv'):
             raise ConfigError(
                 '`position_infused_attn` does not go with `attn_use_latent_kv`: values share the latent of the keys'
             )
-        self.module = InfusedSinusoids(host.dim)
+        self.module = InfusedSinusoids(owner.dim)
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         call.shared['a']['infused_positions'] = (self.module, call.key_positions(x))

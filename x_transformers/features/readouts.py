@@ -143,26 +143,26 @@ class TieEmbedding(ModelFeature):
     sets_on_module = ('tie_embedding_scale',)
 
     def readout(self) -> nn.Module:
-        host = self.host
-        if not isinstance(host.token_emb, TokenEmbedding):
+        owner = self.owner
+        if not isinstance(owner.token_emb, TokenEmbedding):
             raise ConfigError(
-                f'`tie_embedding` needs a TokenEmbedding, `token_emb` is a {type(host.token_emb).__name__}'
+                f'`tie_embedding` needs a TokenEmbedding, `token_emb` is a {type(owner.token_emb).__name__}'
             )
-        dim = host.dim_readout or host.dim
-        if host.emb_dim != dim:
-            reads = 'the stack has' if host.dim_readout is None else '`head_transform` gives'
+        dim = owner.dim_readout or owner.dim
+        if owner.emb_dim != dim:
+            reads = 'the stack has' if owner.dim_readout is None else '`head_transform` gives'
             raise ConfigError(
-                f'`tie_embedding` needs embeddings as wide as the stack: `emb_dim` is {host.emb_dim}, {reads} {dim}'
+                f'`tie_embedding` needs embeddings as wide as the stack: `emb_dim` is {owner.emb_dim}, {reads} {dim}'
             )
-        if host.logits_dim not in (None, host.num_tokens):
+        if owner.logits_dim not in (None, owner.num_tokens):
             raise ConfigError(
-                f'`logits_dim` got {host.logits_dim}, with `tie_embedding` it is `num_tokens`, {host.num_tokens}'
+                f'`logits_dim` got {owner.logits_dim}, with `tie_embedding` it is `num_tokens`, {owner.num_tokens}'
             )
         scale = dim**-0.5 if self.tie_embedding_scale is None else self.tie_embedding_scale
-        host.tie_embedding_scale = scale
-        if not (self.tie_embedding_normed or host.l2norm_embed):
+        owner.tie_embedding_scale = scale
+        if not (self.tie_embedding_normed or owner.l2norm_embed):
             warn_once('`tie_embedding_normed` has no effect unless `l2norm_embed` is set')
-        return TiedReadout(host.token_emb, scale, bool(self.tie_embedding_normed), host.logits_bias)
+        return TiedReadout(owner.token_emb, scale, bool(self.tie_embedding_normed), owner.logits_bias)
 
 
 class OutputHeads(ModelFeature):
@@ -177,8 +177,8 @@ class OutputHeads(ModelFeature):
         return values['num_output_heads'] > 1
 
     def readout(self) -> nn.Module:
-        host = self.host
-        sizes = host.dim_readout or host.dim, host.logits_dim or host.num_tokens, host.logits_bias
+        owner = self.owner
+        sizes = owner.dim_readout or owner.dim, owner.logits_dim or owner.num_tokens, owner.logits_bias
         return Heads(linear_head(*sizes) for _ in range(self.num_output_heads))
 
 
@@ -203,9 +203,9 @@ class HeadTransform(ModelFeature):
     def is_on(cls, values: Any) -> bool:
         return values['head_transform'] is not None
 
-    def setup(self, host: Any) -> None:
-        host.dim_readout = self.head_transform.get('dim') or host.dim
-        self.module = transform_to(host.dim, self.head_transform)
+    def setup(self, owner: Any) -> None:
+        owner.dim_readout = self.head_transform.get('dim') or owner.dim
+        self.module = transform_to(owner.dim, self.head_transform)
 
     def head_input(self, x: Tensor, call: Any) -> Tensor:
         return self.module(x)
@@ -284,11 +284,11 @@ class MixtureOfSoftmax(ModelFeature):
     sets_on_module = ('output_is_log_prob',)
     by_token = True
 
-    def setup(self, host: Any) -> None:
-        if host.logits_dim == 1:
+    def setup(self, owner: Any) -> None:
+        if owner.logits_dim == 1:
             raise ConfigError('`mixture_of_softmax` does not go with `logits_dim` of 1: one class is always certain')
-        host.output_is_log_prob = True
-        dim = host.dim_readout or host.dim
+        owner.output_is_log_prob = True
+        dim = owner.dim_readout or owner.dim
         self.expand = nn.Sequential(
             nn.Linear(dim, dim * self.mixture_of_softmax_k, bias=False),
             nn.Unflatten(-1, (self.mixture_of_softmax_k, dim)),
@@ -333,25 +333,25 @@ class PoolByAttention(ModelFeature):
     }
     stored_as = {'module': 'attn_pool'}
 
-    def setup(self, host: Any) -> None:
-        stack = known_stack(host.attn_layers)
-        self.module = host.attention_pool(
-            dim=self.dim_pooled_tokens or host.dim,
+    def setup(self, owner: Any) -> None:
+        stack = known_stack(owner.attn_layers)
+        self.module = owner.attention_pool(
+            dim=self.dim_pooled_tokens or owner.dim,
             num_pooled_tokens=self.num_pooled_tokens,
-            dim_context=host.dim,
+            dim_context=owner.dim,
             depth=self.attn_pool_depth,
             heads=stack.attn_heads,
             dim_head=stack.attn_dim_head,
         )
 
     def pool(self, x: Tensor, call: Any) -> Tensor:
-        if known_stack(self.host.attn_layers).sees_future or call.keeps:
+        if known_stack(self.owner.attn_layers).sees_future or call.keeps:
             call.intermediates.attn_pooled_tokens = self.module(x, mask=call.make_token_mask(x))
         return x
 
     def model_output(self, out: Any, x: Tensor, call: Any) -> Any:
         replaces = (
-            known_stack(self.host.attn_layers).sees_future and out is call.intermediates.logits and out is not None
+            known_stack(self.owner.attn_layers).sees_future and out is call.intermediates.logits and out is not None
         )
         return call.intermediates.attn_pooled_tokens if replaces else out
 
@@ -364,9 +364,9 @@ class NextEmbedHead(ModelFeature):
     stored_as = {'predict': 'to_next_embed_pred'}
     by_token = True
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         self.predict = nn.Sequential(
-            nn.Linear(host.dim, host.dim, bias=False), nn.SiLU(), nn.Linear(host.dim, host.emb_dim, bias=False)
+            nn.Linear(owner.dim, owner.dim, bias=False), nn.SiLU(), nn.Linear(owner.dim, owner.emb_dim, bias=False)
         )
 
     def model_output(self, out: Any, x: Tensor, call: Any) -> Any:
@@ -409,12 +409,12 @@ class Pooler(ModelFeature):
     def is_on(cls, values: Any) -> bool:
         return values['pooler'] is not None
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         own, self.linear = self.pooler, nn.Identity()
-        self.token, self.instead = get_token(own.get('token'), host.attn_layers, "`token='first'` of `pooler`")
+        self.token, self.instead = get_token(own.get('token'), owner.attn_layers, "`token='first'` of `pooler`")
         self.instead = own.get('instead', self.instead)
         if own.get('dim') is not None:
-            self.linear = nn.Linear(host.dim, own['dim'], bias=bool(own.get('bias', True)))
+            self.linear = nn.Linear(owner.dim, own['dim'], bias=bool(own.get('bias', True)))
         name = own.get('activation')
         self.activation = nn.Identity() if name is None else ACTIVATIONS[name]()
 

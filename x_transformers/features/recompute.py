@@ -54,7 +54,7 @@ class CheckpointLayers(StackFeature):
 
     def segments(self, run: Run, x: Tensor, call: Any, steps: Sequence[int]) -> Tensor:
         """Run some steps, of which only the inputs of segments are kept."""
-        if not (self.host.training and torch.is_grad_enabled()) or is_transformed():
+        if not (self.owner.training and torch.is_grad_enabled()) or is_transformed():
             return run(x, call, steps)
         length = int(self.checkpoint_layers)  # True is one
         for start in range(0, len(steps), length):
@@ -63,7 +63,7 @@ class CheckpointLayers(StackFeature):
 
     def recompute(self, run: Run, x: Tensor, call: Any, steps: Sequence[int]) -> Tensor:
         """Run some layers, now and in the backward pass, from the same call."""
-        before, stack = call.fork(), self.host
+        before, stack = call.fork(), self.owner
 
         def segment(now: Callable[[Any], Any], x: Tensor) -> tuple[Tensor, Any]:
             own = before.fork()
@@ -157,13 +157,13 @@ class Reversible(StackFeature):
         'cross_residual_attn': 'a layer needs more than the two streams before it',
     }
 
-    def setup(self, host: Any) -> None:
-        if not host.pre_norm:
+    def setup(self, owner: Any) -> None:
+        if not owner.pre_norm:
             raise ConfigError('`reversible` needs `pre_norm`: the stream after a norm cannot be computed back')
-        if not {'f'} < set(host.layer_types):
+        if not {'f'} < set(owner.layer_types):
             raise ConfigError('`reversible` needs attention and feedforwards: each writes the stream the other reads')
         self.norms_both = self.reversible_merge == 'concat_norm'
-        if self.norms_both and not host.norm_at_end:
+        if self.norms_both and not owner.norm_at_end:
             raise ConfigError("`reversible_merge='concat_norm'` needs `pre_norm_has_final_norm`")
 
     def residual(self, dim: int, layer_index: int, **options: Any) -> nn.Module:
@@ -172,17 +172,17 @@ class Reversible(StackFeature):
                 raise ConfigError(
                     f'`reversible` does not go with `{name}`, got {format_value(value)}: streams are plain sums'
                 )
-        return Coupled(int(self.host.layer_types[layer_index] == 'f'))
+        return Coupled(int(self.owner.layer_types[layer_index] == 'f'))
 
     def norms(self, norms: tuple[Any, ...], kind: str, index: int) -> tuple[Any, ...]:
         if kind != 'end' or not self.norms_both:
             return norms
-        host, width = self.host, self.host.dim
-        host.dim = 2 * width
+        owner, width = self.owner, self.owner.dim
+        owner.dim = 2 * width
         try:
-            return (*norms[:2], host.new_norm())
+            return (*norms[:2], owner.new_norm())
         finally:
-            host.dim = width
+            owner.dim = width
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         return torch.cat((x, x), dim=-1)
@@ -201,12 +201,12 @@ class Reversible(StackFeature):
         return call.ctx(self).streams if self.norms_both else x
 
     def finish(self, x: Tensor, call: Any) -> Tensor:
-        x = call.norm(self.host.final_norm, x)
+        x = call.norm(self.owner.final_norm, x)
         return mean_of_halves(x) if self.norms_both else x
 
     def saves(self, x: Tensor, call: Any) -> bool:
         """Return True if a backward pass may come that computes the streams back."""
-        stack = self.host
+        stack = self.owner
         if not (stack.training and torch.is_grad_enabled()) or torch.compiler.is_compiling() or is_transformed():
             return False
         if call.keeps or call.cache is not None or any(map(callable, call.inputs.values())):
@@ -217,7 +217,7 @@ class Reversible(StackFeature):
         return all(p.is_leaf and not p._backward_hooks for p in stack.parameters()) and owns_what_learns(stack)
 
     def kept_at_the_end(self, features: Features, x: Tensor, call: Any) -> Tensor:
-        run = Replay(self.host, features, x, call)
+        run = Replay(self.owner, features, x, call)
         x, *losses = ThereAndBack.apply(run, x, *run.parameters, *run.side_inputs)
         named = AuxLosses()
         named.by_name = dict(zip(run.losses, losses, strict=True))

@@ -33,8 +33,8 @@ class ShawKeys(AttentionFeature):
     refuses = {'cross-attention': 'its distances are between tokens of one sequence'}
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
-        self.table = nn.Parameter(torch.randn(2 * self.shaw_max_distance + 1, host.dim_key) * 0.02)
+    def setup(self, owner: Any) -> None:
+        self.table = nn.Parameter(torch.randn(2 * self.shaw_max_distance + 1, owner.dim_key) * 0.02)
 
     def bias(self, call: Any) -> BlockwiseTerm:
         if call.context is not None:
@@ -83,8 +83,8 @@ class ShawValues(AttentionFeature):
     def is_on(cls, values: Any) -> bool:
         return bool(values.get('shaw_rel_pos') and values.get('shaw_rel_values'))
 
-    def setup(self, host: Any) -> None:
-        self.table = nn.Parameter(torch.randn(len(host.shaw_k), host.shape.dim_value) * 0.02)
+    def setup(self, owner: Any) -> None:
+        self.table = nn.Parameter(torch.randn(len(owner.shaw_k), owner.shape.dim_value) * 0.02)
 
     def weighted_values(self, out: Tensor, attn: Tensor, call: Any) -> Tensor:
         index = clip_distance(call.q_pos, call.k_pos, len(self.table) // 2)
@@ -144,9 +144,9 @@ class DistanceRescaling(AttentionFeature):
     row_wise = True
     tp_shards = {'slopes': (0, 'heads'), 'bounds': (0, 'heads')}
 
-    def setup(self, host: Any) -> None:
-        self.slopes = nn.Parameter(torch.linspace(-1, 1, host.shape.heads) / 8)
-        self.bounds = nn.Parameter(torch.ones(host.shape.heads))
+    def setup(self, owner: Any) -> None:
+        self.slopes = nn.Parameter(torch.linspace(-1, 1, owner.shape.heads) / 8)
+        self.bounds = nn.Parameter(torch.ones(owner.shape.heads))
 
     def pre_attention(self, qkv: Heads, call: Any) -> Heads:
         if call.context is not None:
@@ -217,13 +217,13 @@ class XLPositions(AttentionFeature):
         **dict.fromkeys(OTHERS, ONE_AT_A_TIME),
     }
 
-    def setup(self, host: Any) -> None:
-        if host.dim % 2:
-            raise ConfigError(f'`xl_rel_pos` needs an even width for sines and cosines, got {host.dim}')
-        bound = host.dim**-0.5  # as other projections have it
-        self.matrix = nn.Parameter(torch.empty(host.dim, host.shape.heads * host.dim_key).uniform_(-bound, bound))
+    def setup(self, owner: Any) -> None:
+        if owner.dim % 2:
+            raise ConfigError(f'`xl_rel_pos` needs an even width for sines and cosines, got {owner.dim}')
+        bound = owner.dim**-0.5  # as other projections have it
+        self.matrix = nn.Parameter(torch.empty(owner.dim, owner.shape.heads * owner.dim_key).uniform_(-bound, bound))
         if self.xl_rel_pos_untied:
-            self.u, self.v = (vectors(host.shape.heads, host.dim_key) for _ in 'uv')
+            self.u, self.v = (vectors(owner.shape.heads, owner.dim_key) for _ in 'uv')
 
     def bias(self, call: Any) -> BlockwiseTerm:
         if call.context is not None:
@@ -277,13 +277,13 @@ class XLPositions(AttentionFeature):
 
     def table(self, distance: Tensor, q: Tensor) -> Tensor:
         """The vectors W r_t of distances (t), for the heads of q:  h t e"""
-        waves = sinusoids(distance, self.host.dim, 10000.0, 'd', at_least_float(q.dtype)).to(q.dtype)
+        waves = sinusoids(distance, self.owner.dim, 10000.0, 'd', at_least_float(q.dtype)).to(q.dtype)
         each = (waves @ self.matrix.to(q.dtype)).unflatten(-1, (-1, q.shape[-1])).transpose(0, 1)
         return each.repeat(q.shape[1] // len(each), 1, 1)
 
     def turned(self, q: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """The same products for any positions:  b h i e -> b h i j"""
-        dim, wide = self.host.dim, at_least_float(q.dtype)
+        dim, wide = self.owner.dim, at_least_float(q.dtype)
         matrix = self.matrix.to(q.dtype).unflatten(-1, (-1, q.shape[-1])).permute(1, 2, 0)
         of_sines, of_cosines = (q @ matrix.repeat(q.shape[1] // len(matrix), 1, 1)).to(wide).chunk(2, dim=-1)
 
@@ -326,9 +326,9 @@ class XLPositionsInStack(StackFeature):
     clashes = dict.fromkeys(OTHERS, ONE_AT_A_TIME)
     gives_positions = True
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         if not self.xl_rel_pos_untied:
-            self.u, self.v = (vectors(host.attn_heads, host.attn_dim_head) for _ in 'uv')
+            self.u, self.v = (vectors(owner.attn_heads, owner.attn_dim_head) for _ in 'uv')
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in self.flags}

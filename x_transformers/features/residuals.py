@@ -235,21 +235,21 @@ class TokenShift(StackFeature):
         value = values['shift_tokens']
         return any(value) if isinstance(value, (tuple, list)) else value > 0
 
-    def setup(self, host: Any) -> None:
-        if host.sees_future:
+    def setup(self, owner: Any) -> None:
+        if owner.sees_future:
             self.refuse({'causal': 'channels of later tokens are shifted back'})
-        self.amounts = per_layer(self.shift_tokens, len(host.layer_types), 'shift_tokens')
+        self.amounts = per_layer(self.shift_tokens, len(owner.layer_types), 'shift_tokens')
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
         amount = self.amounts[index]
         if amount == 0:
             return branch
-        return ShiftTokens(tuple(range(-amount if self.host.sees_future else 0, amount + 1)), branch)
+        return ShiftTokens(tuple(range(-amount if self.owner.sees_future else 0, amount + 1)), branch)
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
         if self.amounts[layer.index] == 0:
             return inputs
-        recall = call.state('shift', call.step).append if self.host.causal else None
+        recall = call.state('shift', call.step).append if self.owner.causal else None
         inputs = {**inputs, 'shift_mask': call.token_mask, 'recall': recall}
         documents = call.inputs.get('document_ids')
         return inputs if documents is None else {**inputs, 'shift_within': documents}
@@ -287,21 +287,21 @@ class ResidualScale(StackFeature):
             or values['scale_residual_constant'] != 1
         )
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         wishes = (self.depth_scale_residual, self.scale_residual)
         self.factor = next((wish for wish in wishes if is_number(wish) and wish), 1)
-        if any('attn_aggregated_residuals' in feature.flags for feature in host.features.active):
+        if any('attn_aggregated_residuals' in feature.flags for feature in owner.features.active):
             if self.depth_scale_residual:
                 warn_once('`depth_scale_residual` has no effect beside `attn_aggregated_residuals`')
             self.factor, self.depth_scale_residual = 1, False
-        host.residual_options['scale_residual'] = bool(self.scale_residual)
-        host.residual_options['scale_residual_constant'] = self.scale_residual_constant
+        owner.residual_options['scale_residual'] = bool(self.scale_residual)
+        owner.residual_options['scale_residual_constant'] = self.scale_residual_constant
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
         if self.depth_scale_residual is not True:
             return flags
-        index = [i for i, other in enumerate(self.host.layer_types) if other == kind][number]
-        return {'output_proj_depth': index // self.host.len_default_block + 1, **flags}
+        index = [i for i, other in enumerate(self.owner.layer_types) if other == kind][number]
+        return {'output_proj_depth': index // self.owner.len_default_block + 1, **flags}
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
         return branch if self.factor == 1 else Scale(self.factor, branch)
@@ -316,11 +316,11 @@ class OrthogResidual(StackFeature):
 
     def residual(self, *args: Any, **options: Any) -> nn.Module:
         options = drop_scales('orthog_residual', options, 'scale_residual_constant')
-        if self.orthog_residual_over_sequence and not self.host.sees_future:
+        if self.orthog_residual_over_sequence and not self.owner.sees_future:
             raise ConfigError('`orthog_residual_over_sequence` does not go with a causal stack: it sees later tokens')
         return OrthogonalResidualUpdate(*args, over_sequence=self.orthog_residual_over_sequence, **options)
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         if self.orthog_residual_over_sequence:
             self.refuse(dict.fromkeys(('documents', 'some tokens'), 'it treats all tokens of a sequence as one vector'))
 
@@ -338,7 +338,7 @@ class MVSplitResidual(StackFeature):
 
     def residual(self, *args: Any, **options: Any) -> nn.Module:
         options = drop_scales('mv_split_residual', options, 'scale_residual', 'scale_residual_constant')
-        return MVSplitResidualUpdate(*args, causal=not self.host.sees_future, **options)
+        return MVSplitResidualUpdate(*args, causal=not self.owner.sees_future, **options)
 
 
 class LayerDropout(StackFeature):
@@ -360,15 +360,15 @@ class LayerDropout(StackFeature):
         value = values['layer_dropout']
         return any(value) if isinstance(value, (tuple, list)) else value > 0
 
-    def setup(self, host: Any) -> None:
-        host.layer_dropouts = per_layer(self.layer_dropout, len(host.layer_types), 'layer_dropout')
+    def setup(self, owner: Any) -> None:
+        owner.layer_dropouts = per_layer(self.layer_dropout, len(owner.layer_types), 'layer_dropout')
 
     def should_skip(self, layer: Any, call: Any) -> bool | None:
-        rates = self.host.layer_dropouts
+        rates = self.owner.layer_dropouts
         if layer.index >= len(rates):
             raise ConfigError(f'`layer_dropouts` has {len(rates)} entries, there is a layer {layer.index}')
         rate = rates[layer.index]
-        return True if self.host.training and rate > 0 and draw_number() < rate else None
+        return True if self.owner.training and rate > 0 and draw_number() < rate else None
 
 
 class TwoStreamResidual(Residual):
@@ -412,9 +412,9 @@ class ResiDual(StackFeature):
         )
     }
 
-    def setup(self, host: Any) -> None:
-        host.pre_norm = host.norm_before = False
-        host.norm_outside = host.norm_at_end = True
+    def setup(self, owner: Any) -> None:
+        owner.pre_norm = owner.norm_before = False
+        owner.norm_outside = owner.norm_at_end = True
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         call.ctx(self).stream = x * self.resi_dual_scale
@@ -424,7 +424,7 @@ class ResiDual(StackFeature):
         return TwoStreamResidual(*args, stream_scale=self.resi_dual_scale, **options)
 
     def finish(self, x: Tensor, call: Any) -> Tensor:
-        return x + call.norm(self.host.final_norm, call.ctx(self).stream)
+        return x + call.norm(self.owner.final_norm, call.ctx(self).stream)
 
 
 class ZeroInitBranches(StackFeature):

@@ -240,23 +240,23 @@ class Rotary(AttentionFeature):
     def is_on(cls, values: Any) -> bool:
         return True
 
-    def setup(self, host: Any) -> None:
-        heads, own = host.shape.heads, self.rotate_num_heads
+    def setup(self, owner: Any) -> None:
+        heads, own = owner.shape.heads, self.rotate_num_heads
         if own is not None and own > heads:
             raise ConfigError(f'`rotate_num_heads` got {own}, it must be at most `heads`, {heads}')
-        if own is not None and own < heads and host.shape.kv_heads < heads:
+        if own is not None and own < heads and owner.shape.kv_heads < heads:
             raise ConfigError(
                 '`rotate_num_heads` does not go with `kv_heads`: a key head would serve rotated and other queries'
             )
-        subheads = host.features.find(RopeSubheads)
-        host.rotate_num_heads = own or (heads if subheads is None else subheads.latent_rope_subheads)
+        subheads = owner.features.find(RopeSubheads)
+        owner.rotate_num_heads = own or (heads if subheads is None else subheads.latent_rope_subheads)
 
     def rotate_new(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
         """Turn new keys before they are cached, so that each is turned once."""
         kept = call.inputs.get('kept_angles')
         if kept is None:
             return qk
-        for feature in self.host.features.active:
+        for feature in self.owner.features.active:
             if feature.keeps_unrotated_keys:
                 return qk
         (q, k), (angles, _) = qk, call.inputs['rotary_pos_emb']
@@ -299,10 +299,10 @@ class Rotary(AttentionFeature):
     def turned(self, t: Tensor, angles: Tensor, scale: Tensor | float | None = 1.0) -> Tensor:
         if self.rotary_factor != 1:
             scale = self.rotary_factor if scale is None else scale * self.rotary_factor
-        still = self.host.heads - self.host.rotate_num_heads
+        still = self.owner.heads - self.owner.rotate_num_heads
         if still == 0:
-            return self.host._rotate(t, angles, scale)
-        return torch.cat((t[:, :still], self.host._rotate(t[:, still:], angles, scale)), dim=1)
+            return self.owner._rotate(t, angles, scale)
+        return torch.cat((t[:, :still], self.owner._rotate(t[:, still:], angles, scale)), dim=1)
 
 
 # features of a stack
@@ -396,19 +396,19 @@ class RotaryPositions(StackFeature):
             own['rotary_factor'] = self.sets[0].factor
         return {**flags, **own}
 
-    def setup(self, host: Any) -> None:
-        if self.rotary_xpos and not host.causal:
+    def setup(self, owner: Any) -> None:
+        if self.rotary_xpos and not owner.causal:
             raise ConfigError('`rotary_xpos` needs `causal`: its decay looks backwards only')
-        of_latents = turning_features(host)
-        width = self.rotary_emb_dim or of_latents or max(1, host.attn_dim_head // 2)
+        of_latents = turning_features(owner)
+        width = self.rotary_emb_dim or of_latents or max(1, owner.attn_dim_head // 2)
         if of_latents not in (None, width):
             raise ConfigError(f'`rotary_emb_dim` got {width}, it must be `attn_dim_latent_rope`, {of_latents}')
-        if width + width % 2 > host.attn_dim_head:
+        if width + width % 2 > owner.attn_dim_head:
             why = ': features turn in pairs' if width % 2 else ''
             raise ConfigError(
-                f'`rotary_emb_dim` got {width}, it must be at most the head width, {host.attn_dim_head}{why}'
+                f'`rotary_emb_dim` got {width}, it must be at most the head width, {owner.attn_dim_head}{why}'
             )
-        if width < 32 and host.verbose:
+        if width < 32 and owner.verbose:
             warn_once(
                 f'rotary positions rotate {width} channels per head: fewer than 32 are known to make models worse'
             )
@@ -460,7 +460,7 @@ class RotaryPositions(StackFeature):
             next((state for name, state in cache.states.items() if name.rpartition(': ')[2] == wanted), None)
             for wanted in ('stage', 'positions')
         )
-        lengths = cache.seen + count - (0 if pads is None else pads)
+        lengths = cache.num_seen_tokens + count - (0 if pads is None else pads)
         if known is not None and known.length:  # Padding that a mask hides has no part in them.
             lengths = known.tensor[:, -1, 0] + 1 + count
         stage = torch.as_tensor(self.stage_of(lengths))
@@ -535,7 +535,8 @@ class RotaryPositions(StackFeature):
         # rows that the user repeated or took out of `cached_kv` are not those whose positions were kept
         same = kept is not None and kept.batch == x.shape[0] and kept.length == call.cache_len
         # else an offset moves all of them; what is one tensor is equal without a look at it
-        return same and (call.past_len is call.cache.seen or bool(call.past_len == call.cache.seen))
+        past_len = call.cache.num_seen_tokens
+        return same and (call.past_len is past_len or bool(call.past_len == past_len))
 
     def angles_of(
         self, positions: Tensor, lengths: Tensor | None = None, centre: int | Tensor = 0, reach: float = REACH
@@ -657,13 +658,13 @@ class RotaryLayers(StackFeature):
     clashes = {'rotary_xpos': 'the xPos decay is not defined for layers with other frequencies'}
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
-        layers = [index for index, kind in enumerate(host.layer_types) if kind == 'a']
+    def setup(self, owner: Any) -> None:
+        layers = [index for index, kind in enumerate(owner.layer_types) if kind == 'a']
         if len(self.rotary_layers) != len(layers):
             raise ConfigError(
                 f'`rotary_layers` got {len(self.rotary_layers)} values, it must have one per layer, {len(layers)}'
             )
-        positions = host.features.find(RotaryPositions)
+        positions = owner.features.find(RotaryPositions)
         self.sets = [*positions.sets]
         self.numbers = [self.number(one, positions) for one in self.rotary_layers]
         # of which set each layer is; None for none

@@ -142,8 +142,8 @@ class PreScalePostTalkingHeads(AttentionFeature):
     stored_as = {'mixer': 'attend.pre_scale_post_talking_heads'}
     refuses = {'several devices': 'it mixes heads'}
 
-    def setup(self, host: Any) -> None:
-        self.mixer = head_mixer(host.query_heads)
+    def setup(self, owner: Any) -> None:
+        self.mixer = head_mixer(owner.query_heads)
 
     def scores(self, sim: Tensor, call: Any) -> Tensor:
         known = sim
@@ -165,8 +165,8 @@ class PreTalkingHeads(AttentionFeature):
     stored_as = {'mixer': 'attend.pre_softmax_talking_heads'}
     refuses = {'several devices': 'it mixes heads'}
 
-    def setup(self, host: Any) -> None:
-        self.mixer = head_mixer(host.query_heads)
+    def setup(self, owner: Any) -> None:
+        self.mixer = head_mixer(owner.query_heads)
 
     def scores(self, sim: Tensor, call: Any) -> Tensor:
         return sim + self.mixer(sim)
@@ -182,8 +182,8 @@ class PostTalkingHeads(AttentionFeature):
     stored_as = {'mixer': 'attend.post_softmax_talking_heads'}
     refuses = {'several devices': 'it mixes heads'}
 
-    def setup(self, host: Any) -> None:
-        self.mixer = head_mixer(host.query_heads)
+    def setup(self, owner: Any) -> None:
+        self.mixer = head_mixer(owner.query_heads)
 
     def mixed_weights(self, attn: Tensor, call: Any) -> Tensor:
         return self.mixer(attn)
@@ -204,8 +204,8 @@ class TalkingHeads(AttentionFeature):
     stored_as = {'pre': 'pre_softmax_proj', 'post': 'post_softmax_proj'}
     refuses = {'several devices': 'it mixes heads'}
 
-    def setup(self, host: Any) -> None:
-        heads = host.query_heads
+    def setup(self, owner: Any) -> None:
+        heads = owner.query_heads
         self.pre, self.post = nn.Parameter(torch.randn(heads, heads)), nn.Parameter(torch.randn(heads, heads))
 
     def scores(self, sim: Tensor, call: Any) -> Tensor:
@@ -227,8 +227,8 @@ class AttentionDropout(AttentionFeature):
     training_only = True
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
-        host.dropout = self.dropout
+    def setup(self, owner: Any) -> None:
+        owner.dropout = self.dropout
 
     def mixed_weights(self, attn: Tensor, call: Any) -> Tensor:
         return F.dropout(attn, call.dropout) if call.drop is None else call.drop(attn)
@@ -323,7 +323,7 @@ class GumbelSoftmax(AttentionFeature):
     def noise(self, sim: Tensor, call: Any) -> Tensor | None:
         """Drawn once: the maps are read later, and must show it. Blocks only note from which state they drew."""
         if call.span is not None:
-            if not self.host.training:
+            if not self.owner.training:
                 return None
             whole = call.whole.ctx(self)
             whole.blocks = getattr(whole, 'blocks', {})
@@ -332,7 +332,7 @@ class GumbelSoftmax(AttentionFeature):
             return call.cut_keys(gumbel_noise(sim, size))
         own = call.ctx(self)
         if not hasattr(own, 'noise'):
-            own.noise = self.all_noise(sim, getattr(own, 'blocks', None)) if self.host.training else None
+            own.noise = self.all_noise(sim, getattr(own, 'blocks', None)) if self.owner.training else None
         return own.noise
 
     @staticmethod
@@ -395,8 +395,8 @@ class LearnedSink(AttentionFeature):
     requires_flag = {'head_learned_sink': 'not sigmoid'}
     tp_shards = {'sink': (0, 'heads')}
 
-    def setup(self, host: Any) -> None:
-        self.sink = nn.Parameter(torch.zeros(host.query_heads))
+    def setup(self, owner: Any) -> None:
+        self.sink = nn.Parameter(torch.zeros(owner.query_heads))
 
     def masked_scores(self, sim: Tensor, call: Any) -> Tensor:
         sink = rearrange(self.sink.to(sim.dtype), 'h -> h 1 1').expand(*sim.shape[:-1], 1)
@@ -418,8 +418,8 @@ class CogSigned(AttentionFeature):
     cog_signed = flag(False, 'give each attention weight the sign of its logit')
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
-        if getattr(host, 'laser', False):
+    def setup(self, owner: Any) -> None:
+        if getattr(owner, 'laser', False):
             warn_once('`cog_signed` with `laser`: the logarithm of negative sums of exponentials is clamped')
 
     def logits(self, sim: Tensor, call: Any) -> Tensor:
@@ -489,8 +489,8 @@ class InvertedAttention(AttentionFeature):
     inverted_attention = flag(False, 'softmax over the queries instead of the keys')
     tp_shards = {}
 
-    def setup(self, host: Any) -> None:
-        if host.causal:
+    def setup(self, owner: Any) -> None:
+        if owner.causal:
             raise ConfigError(
                 '`inverted_attention` does not go with `causal`: the softmax over queries sees later ones. '
                 'For cross-attention alone write `cross_attn_inverted_attention`'
@@ -532,16 +532,16 @@ class ResidualAttention(StackFeature):
     residual_attn = flag(False, 'add the logits of the previous self-attention layer')
     kind = 'a'
 
-    def setup(self, host: Any) -> None:
-        if host.flags_for(self.kind, 0).get('flash') is True:
+    def setup(self, owner: Any) -> None:
+        if owner.flags_for(self.kind, 0).get('flash') is True:
             raise ConfigError(
                 f'`{next(iter(self.flags))}` does not go with `attn_flash=True`: the fused kernel forms no logits'
             )
-        kinds = host.layer_types
+        kinds = owner.layer_types
         self.unmixed = tuple(
             index
             for index, kind in enumerate(kinds)
-            if kind == self.kind and host.flags_for(kind, kinds[:index].count(kind)).get('talking_heads')
+            if kind == self.kind and owner.flags_for(kind, kinds[:index].count(kind)).get('talking_heads')
         )
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
@@ -596,14 +596,14 @@ class Differential(AttentionFeature):
         widths.key_heads *= 2
         return widths
 
-    def setup(self, host: Any) -> None:
-        self.vectors = nn.Parameter(torch.randn(4, host.shape.dim_head) * 0.1)
-        self.gain = nn.Parameter(torch.ones(host.shape.dim_value))
+    def setup(self, owner: Any) -> None:
+        self.vectors = nn.Parameter(torch.randn(4, owner.shape.dim_head) * 0.1)
+        self.gain = nn.Parameter(torch.ones(owner.shape.dim_value))
 
     @property
     def least(self) -> float:
         """l0"""
-        by_layer = 0.8 - 0.6 * math.exp(-0.3 * self.host.layer_number)
+        by_layer = 0.8 - 0.6 * math.exp(-0.3 * self.owner.layer_number)
         return by_layer if self.differential_init is None else self.differential_init
 
     def qkv_heads(self, qkv: tuple[Tensor, ...], call: Any) -> tuple[Tensor, ...]:

@@ -62,7 +62,7 @@ class ValueContext(AttentionFeature):
             return qkv
         if call.context is None:
             raise ValueError('`value_context` needs a `context`, of which it has the values')
-        if any('use_latent_kv' in feature.flags for feature in self.host.features.active):
+        if any('use_latent_kv' in feature.flags for feature in self.owner.features.active):
             raise ValueError('`value_context` does not go with `use_latent_kv`: keys and values share one latent')
         q, k, v = qkv
         check_vectors(given, 'value_context', k.shape[0], k.shape[1], v.shape[-1], like=call.x)
@@ -162,9 +162,9 @@ class ValueResidual(AttentionFeature):
     def is_on(cls, values: Any) -> bool:
         return True
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         if self.learned_value_residual_mix:
-            self.to_mix = nn.Sequential(nn.Linear(host.dim, host.shape.kv_heads), nn.Sigmoid())
+            self.to_mix = nn.Sequential(nn.Linear(owner.dim, owner.shape.kv_heads), nn.Sigmoid())
 
     def qkv_inputs(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         residual = call.inputs.get('value_residual')
@@ -200,13 +200,13 @@ class MemoryKV(AttentionFeature):
     allows_eviction = True
     tp_shards = {'k': (0, 'kv_heads'), 'v': (0, 'kv_heads')}
 
-    def setup(self, host: Any) -> None:
-        shape = host.shape
+    def setup(self, owner: Any) -> None:
+        shape = owner.shape
         self.k = nn.Parameter(torch.randn(shape.kv_heads, self.num_mem_kv, shape.dim_head))
         self.v = nn.Parameter(torch.randn(shape.kv_heads, self.num_mem_kv, shape.dim_value))
 
     def prepend_kv(self, call: Any) -> tuple[Tensor, Tensor]:
-        k = self.host.features.apply('extra_keys', self.k.expand(call.batch, -1, -1, -1), call)
+        k = self.owner.features.apply('extra_keys', self.k.expand(call.batch, -1, -1, -1), call)
         return k, self.v.expand(call.batch, -1, -1, -1)
 
 
@@ -227,7 +227,7 @@ class AdditionalKV(AttentionFeature):
             return None
         if not isinstance(given, (tuple, list)) or len(given) != 2:
             raise TypeError(f'`additional_key_values` got {format_value(given)}, it must be a pair of keys and values')
-        shape, (k, v) = self.host.shape, given
+        shape, (k, v) = self.owner.shape, given
         check_tensor(k, 'additional_key_values')
         for t, width in ((k, shape.dim_head), (v, shape.dim_value)):
             check_vectors(
@@ -242,7 +242,7 @@ class AdditionalKV(AttentionFeature):
         mask = call.inputs.get('additional_key_value_mask')
         if torch.is_tensor(mask) and mask.shape == (call.batch, k.shape[-2]):  # any other is refused below
             k, v = zero_masked(k, mask), zero_masked(v, mask)
-        polar = self.host.features.find(Polar)
+        polar = self.owner.features.find(Polar)
         return k if polar is None else polar.extra_keys(k, call), v
 
     def mask(self, call: Any) -> Tensor | None:
@@ -252,7 +252,7 @@ class AdditionalKV(AttentionFeature):
         if given is None:
             raise ValueError('`additional_key_value_mask` was given without `additional_key_values`')
         mask = as_mask(mask, 'additional_key_value_mask', call.batch, given[0].shape[-2], like=call.x)
-        memory = self.host.features.find(MemoryKV)
+        memory = self.owner.features.find(MemoryKV)
         behind = call.keys + (0 if memory is None else memory.num_mem_kv)
         call.hides_added = True
         mask = F.pad(mask, (call.total_keys - behind - mask.shape[1], behind), value=True)

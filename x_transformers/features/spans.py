@@ -65,17 +65,17 @@ class AdaptiveSpan(AttentionFeature):
     def counts_tokens(self) -> bool:
         return self.adaptive_span == 'dynamic'
 
-    def setup(self, host: Any) -> None:
-        if not host.causal:
+    def setup(self, owner: Any) -> None:
+        if not owner.causal:
             instead = 'In cross-attention leave it out: `cross_attn_adaptive_span=None`'
             raise ConfigError(f'`adaptive_span` needs `causal`: {self.reason("cross-attention")}. {instead}')
-        if host.flash:
+        if owner.flash:
             raise ConfigError('`flash=True` does not go with `adaptive_span`: the fused kernel reads all keys')
-        heads = host.query_heads
+        heads = owner.query_heads
         if self.adaptive_span == 'static':
             self.span = nn.Parameter(torch.full((heads,), float(self.span_init)))
         else:
-            self.span_v = nn.Parameter(torch.zeros(heads, host.dim))
+            self.span_v = nn.Parameter(torch.zeros(heads, owner.dim))
             self.span_b = nn.Parameter(torch.full((heads,), -4.0))
 
     def spans(self, x: Tensor) -> Tensor:

@@ -182,8 +182,8 @@ class ResidualStreams(StackFeature):
     }
     stored_as = {'embedding': 'stream_emb'}
 
-    def setup(self, host: Any) -> None:
-        self.embedding = nn.Parameter(torch.zeros(self.num_residual_streams, host.dim))
+    def setup(self, owner: Any) -> None:
+        self.embedding = nn.Parameter(torch.zeros(self.num_residual_streams, owner.dim))
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         streams = rearrange(x, 'b n d -> b 1 n d') + rearrange(self.embedding, 's d -> s 1 d')
@@ -214,7 +214,8 @@ class HyperConnections(StackFeature):
 
     def residual(self, *args: Any, layer_index: int, **options: Any) -> nn.Module:
         options = drop_scales('num_residual_streams', options, 'scale_residual', 'scale_residual_constant')
-        own = dict(streams=self.host.num_residual_streams, views=ReceiveViews.views_of_residual(self.host, layer_index))
+        views = ReceiveViews.views_of_residual(self.owner, layer_index)
+        own = dict(streams=self.owner.num_residual_streams, views=views)
         own['mixes_ones'] = self.hyper_conn_residual_mix == 'ones'
         return HyperConnection(
             *args, layer_index=layer_index, **own, **{'sinkhorn_iters': self.hyper_conn_sinkhorn_iters, **options}
@@ -232,18 +233,18 @@ class UseGatedMultiResidual(StackFeature):
     )
     sets_on_module = ('norm_before', 'norm_outside', 'norm_at_end')
 
-    def setup(self, host: Any) -> None:
-        if not host.pre_norm:
+    def setup(self, owner: Any) -> None:
+        if not owner.pre_norm:
             warn_once('`pre_norm` has no effect beside `gated_multi_residual`, which sets the positions of the norms')
-        host.norm_before, host.norm_outside, host.norm_at_end = False, True, True
+        owner.norm_before, owner.norm_outside, owner.norm_at_end = False, True, True
 
     def residual(self, *args: Any, layer_index: int, **options: Any) -> nn.Module:
         options = drop_scales('gated_multi_residual', options, 'scale_residual', 'scale_residual_constant')
-        return GatedMultiResidual(*args, layer_index=layer_index, **sizes(self.host, layer_index), **options)
+        return GatedMultiResidual(*args, layer_index=layer_index, **sizes(self.owner, layer_index), **options)
 
 
-def sizes(host: Any, index: int) -> dict[str, int]:
+def sizes(owner: Any, index: int) -> dict[str, int]:
     """Return how many streams there are, and how many views of them a layer wants."""
-    found = host.features.find(ResidualStreams)
+    found = owner.features.find(ResidualStreams)
     streams = 1 if found is None else found.num_residual_streams
-    return dict(streams=streams, views=ReceiveViews.views_of_residual(host, index))
+    return dict(streams=streams, views=ReceiveViews.views_of_residual(owner, index))

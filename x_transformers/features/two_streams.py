@@ -73,18 +73,18 @@ class TwoStreams(StackFeature):
     stored_as = {'query': 'two_stream_w'}
     clashes = {'shift_tokens': 'the queries have no preceding token'}
 
-    def setup(self, host: Any) -> None:
-        if host.causal or host.cross_attend:
-            beside = '`cross_attend`' if host.cross_attend else 'a causal stack'
+    def setup(self, owner: Any) -> None:
+        if owner.causal or owner.cross_attend:
+            beside = '`cross_attend`' if owner.cross_attend else 'a causal stack'
             raise ConfigError(f'`two_stream` does not go with {beside}: use an Encoder that reads one sequence')
-        self.query = nn.Parameter(torch.randn(host.dim) * 0.02)
+        self.query = nn.Parameter(torch.randn(owner.dim) * 0.02)
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         ranks: Any = call.inputs.get('stream_ranks')
         at: Any = call.inputs.get('stream_at')
         if ranks is None and at is None:
             return x
-        features = self.host.features
+        features = self.owner.features
         refuse_joined(
             {**joined_by(features.active, call.inputs), **features.find(DocumentsInStack).joined}, 'stream_ranks'
         )
@@ -133,8 +133,8 @@ class TwoStreamsInModel(ModelFeature):
     paper = PAPER
     call_inputs = TwoStreams.call_inputs
 
-    def setup(self, host: Any) -> None:
-        self.known = known_stack(host.attn_layers).features.find(TwoStreams) is not None
+    def setup(self, owner: Any) -> None:
+        self.known = known_stack(owner.attn_layers).features.find(TwoStreams) is not None
 
     def token_embeds(self, x: Tensor, call: Any) -> Tensor:
         at, ranks = call.inputs.get('stream_at'), call.inputs.get('stream_ranks')
@@ -142,7 +142,7 @@ class TwoStreamsInModel(ModelFeature):
             return x
         if not self.known:
             raise ValueError('`stream_at` was given, but the stack of the model has no `two_stream`')
-        if self.host.features.by_stage.get('pool'):
+        if self.owner.features.by_stage.get('pool'):
             raise ValueError('`stream_at` does not go with a model that pools its tokens')
         contents = x.shape[1] - at.shape[1]
         if call.inputs.get('pos') is None:
@@ -176,8 +176,8 @@ class SegmentTerm(AttentionFeature):
     stored_as = {'query': 'xl_s', 'table': 'xl_segments'}
     refuses = {'cross-attention': 'its segments belong to one sequence'}
 
-    def setup(self, host: Any) -> None:
-        heads, width = host.shape.heads, host.dim_key
+    def setup(self, owner: Any) -> None:
+        heads, width = owner.shape.heads, owner.dim_key
         self.query = nn.Parameter(torch.randn(heads, width) * 0.02)
         self.table = nn.Parameter(torch.randn(2, heads, width) * 0.02)
 
@@ -257,7 +257,7 @@ class SegmentsInModel(ModelFeature):
         ids = call.inputs.get('segment_ids')
         if ids is None:
             return inputs
-        if known_stack(self.host.attn_layers).features.find(SegmentsInStack) is None:
+        if known_stack(self.owner.attn_layers).features.find(SegmentsInStack) is None:
             raise ValueError('`segment_ids` was given, but the stack of the model has no `xl_rel_segments`')
         ids = call.move_after_padding(F.pad(ids, (call.num_prefix_tokens, 0)))
         return {**inputs, 'segment_ids': ids if call.spread is None else call.spread(ids, 0)}

@@ -49,20 +49,20 @@ class CoordinatePositions(StackFeature):
     def variant(cls, values: Mapping[str, Any]) -> type[CoordinatePositions]:
         return CoordinatesWhereTokensHalt if values.get('act_halting') else cls
 
-    def setup(self, host: Any) -> None:
-        if host.dim % 2:
-            raise ConfigError(f'`coord_pos_emb` needs an even width for sines and cosines, got {host.dim}')
-        runs = self.runs = len(host.layers_execute_order) // host.len_default_block
+    def setup(self, owner: Any) -> None:
+        if owner.dim % 2:
+            raise ConfigError(f'`coord_pos_emb` needs an even width for sines and cosines, got {owner.dim}')
+        runs = self.runs = len(owner.layers_execute_order) // owner.len_default_block
         if self.coord_pos_emb == 'learned':
-            self.table = nn.Parameter(torch.randn(runs, host.dim) * 0.02)
+            self.table = nn.Parameter(torch.randn(runs, owner.dim) * 0.02)
 
     def layer_input(self, x: Tensor, layer: Any, call: Any) -> Tensor:
-        run, inside = divmod(call.step, self.host.len_default_block)
+        run, inside = divmod(call.step, self.owner.len_default_block)
         return x if inside else self.signalled(x, call, run + 1)
 
     def signalled(self, x: Tensor, call: Any, run: int) -> Tensor:
         """The stream with the signal of a run, which counts from 1."""
-        own, dim = call.ctx(self), self.host.dim
+        own, dim = call.ctx(self), self.owner.dim
         if not hasattr(own, 'places'):
             pos = call.key_positions(x)[..., -call.new_len :]
             own.places = sinusoids(pos, dim, 10000.0, 'd', at_least_float(x.dtype)).to(x.dtype)
@@ -163,9 +163,9 @@ class UniversalTransition(StackFeature):
     def is_on(cls, values: Any) -> bool:
         return values['ut_transition'] != 'ff'
 
-    def setup(self, host: Any) -> None:
-        if 'f' not in host.layer_types:
+    def setup(self, owner: Any) -> None:
+        if 'f' not in owner.layer_types:
             raise ConfigError(
                 f'`ut_transition={self.ut_transition!r}` replaces feedforwards, of which this stack has none'
             )
-        host.layer_types = tuple(['sepconv' if kind == 'f' else kind for kind in host.layer_types])
+        owner.layer_types = tuple(['sepconv' if kind == 'f' else kind for kind in owner.layer_types])

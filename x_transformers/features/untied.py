@@ -49,10 +49,10 @@ class UntiedPositions(AttentionFeature):
         **dict.fromkeys(OTHERS, 'only one position scheme is possible'),
     }
 
-    def setup(self, host: Any) -> None:
-        if host.shape.kv_heads != host.shape.heads:
+    def setup(self, owner: Any) -> None:
+        if owner.shape.kv_heads != owner.shape.heads:
             raise ConfigError('`tupe_pos` does not go with `kv_heads`: each head has its own scores of positions')
-        host.logit_scale = (2 * host.dim_key) ** -0.5
+        owner.logit_scale = (2 * owner.dim_key) ** -0.5
 
     def bias(self, call: Any) -> Tensor | BlockwiseTerm:
         if call.context is not None:
@@ -106,12 +106,12 @@ class UntiedPositionsInStack(StackFeature):
     gives_positions = None
     clashes = dict.fromkeys(OTHERS, 'only one position scheme is possible')
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         self.to_queries, self.to_keys = (
-            nn.Parameter(nn.init.xavier_uniform_(torch.empty(host.dim, host.attn_heads * host.attn_dim_head)))
+            nn.Parameter(nn.init.xavier_uniform_(torch.empty(owner.dim, owner.attn_heads * owner.attn_dim_head)))
             for _ in 'qk'
         )
-        self.without = nn.Parameter(torch.zeros(2, host.attn_heads))
+        self.without = nn.Parameter(torch.zeros(2, owner.attn_heads))
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
         return {'tupe_pos': True, **flags} if kind == 'a' else flags
@@ -120,7 +120,7 @@ class UntiedPositionsInStack(StackFeature):
         if call.memories:
             raise ValueError('`tupe_pos` does not go with `mems`, which have no position in a table')
         vectors, known = self.given(x, call)
-        width, heads = self.host.attn_dim_head, self.host.attn_heads
+        width, heads = self.owner.attn_dim_head, self.owner.attn_heads
         scale = (2 * width) ** -0.5
         q, k = (vectors * scale) @ self.to_queries.to(x.dtype), vectors @ self.to_keys.to(x.dtype)
         rows = torch.cat((k, known.unsqueeze(-1).to(k.dtype).expand(k.shape[0], -1, -1)), dim=-1)
@@ -177,23 +177,23 @@ class UntiedPositionsInModel(ModelFeature):
     enabled_by = ('tupe_pos',)
 
     def active_stages(self) -> tuple[str, ...]:
-        return self.runs_at() if has_untied_positions(self.host) else ()
+        return self.runs_at() if has_untied_positions(self.owner) else ()
 
-    def setup(self, host: Any) -> None:
-        if not has_untied_positions(host):
+    def setup(self, owner: Any) -> None:
+        if not has_untied_positions(owner):
             return
-        self.first = begins_with_cls(known_stack(host.attn_layers))
-        if not adds_positions(host):
+        self.first = begins_with_cls(known_stack(owner.attn_layers))
+        if not adds_positions(owner):
             raise ConfigError('`tupe_pos` needs absolute positions: `max_seq_len`, and no `use_abs_pos_emb=False`')
-        if host.emb_dim != host.dim:
+        if owner.emb_dim != owner.dim:
             raise ConfigError(
-                f'`tupe_pos` needs positions as wide as the stack, {host.dim}, `emb_dim` got {host.emb_dim}'
+                f'`tupe_pos` needs positions as wide as the stack, {owner.dim}, `emb_dim` got {owner.emb_dim}'
             )
-        if getattr(host, 'max_mem_len', 0):
+        if getattr(owner, 'max_mem_len', 0):
             raise ConfigError('`tupe_pos` does not go with `max_mem_len`: memories have no position in a table')
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
-        found = (f.vectors(call) for f in self.host.features.active if hasattr(f, 'vectors'))
+        found = (f.vectors(call) for f in self.owner.features.active if hasattr(f, 'vectors'))
         vectors = next(one for one in found if one is not None)
         vectors = vectors if vectors.ndim == 3 else vectors.unsqueeze(0)
         tokens, known = call.like_tokens, self.known(call)

@@ -37,10 +37,10 @@ class Window(AttentionFeature):
     def is_on(cls, values: Any) -> bool:
         return any(values[name] is not None for name in cls.switches)
 
-    def setup(self, host: Any) -> None:
-        if host.causal and self.max_attend_future is not None:
+    def setup(self, owner: Any) -> None:
+        if owner.causal and self.max_attend_future is not None:
             raise ConfigError('`max_attend_future` does not go with `causal`: no query attends to later tokens')
-        host.max_attend_past = self.max_attend_past
+        owner.max_attend_past = self.max_attend_past
 
     def reach_and_step(self, call: Any) -> tuple[int, int] | None:
         return None if self.max_attend_past is None else (self.max_attend_past, 1)
@@ -126,11 +126,11 @@ class MemSameLength(ModelFeature):
     paper = SameLength.paper
     mem_same_length = flag(False, 'limit each query to `max_mem_len` keys before itself, memories included')
 
-    def setup(self, host: Any) -> None:
-        if not host.max_mem_len:
+    def setup(self, owner: Any) -> None:
+        if not owner.max_mem_len:
             raise ConfigError(
                 '`mem_same_length` needs `max_mem_len`, which says how many keys before itself a query sees'
             )
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
-        return {'mem_same_length': self.host.max_mem_len, **inputs}
+        return {'mem_same_length': self.owner.max_mem_len, **inputs}

@@ -49,8 +49,8 @@ def describe(where: str, name: str, declared: Flag) -> str:
             lines.append(f'    paper: {feature.paper}')
         lines += [f'    needs `{other}`: {reason}' for other, reason in feature.needs.items()]
         lines += [f'    not with `{other}`: {reason}' for other, reason in feature.clashes.items()]
-    hosts = {cls.__name__ for cls in getattr(x_transformers, where).__mro__}
-    lines += [f'    measured: {one.as_given()}: {one}' for one in results.measured(hosts, name)]
+    owners = {cls.__name__ for cls in getattr(x_transformers, where).__mro__}
+    lines += [f'    measured: {one.as_given()}: {one}' for one in results.measured(owners, name)]
     return '\n'.join(line.rstrip() for line in lines)
 
 
@@ -68,7 +68,7 @@ def helps() -> Iterator[str]:
 
 
 # classes with flags, and what their flags begin with as keywords of a stack or wrapper
-HOSTS: dict[type[Configurable], str] = {
+OWNERS: dict[type[Configurable], str] = {
     x_transformers.Attention: 'attn_',
     x_transformers.FeedForward: 'ff_',
     x_transformers.AttentionLayers: '',
@@ -79,25 +79,25 @@ HOSTS: dict[type[Configurable], str] = {
 def refusals() -> Iterator[tuple[str, list[str]]]:
     """Flags that do not go together, by the keywords of a stack or wrapper: those of which there is one at most, as
     ('one of', flags), then each flag with those that it does not go with."""
-    for host, prefix in HOSTS.items():
+    for owner, prefix in OWNERS.items():
         choosing: dict[str, list[type[Feature]]] = {}
-        for cls in host.catalogue:
+        for cls in owner.catalogue:
             for stage in cls.runs_at() if cls.flags else ():
                 if cls.stages[stage] == 'choice':
                     choosing.setdefault(stage, []).append(cls)
         for group in choosing.values():
-            rigid = [cls for cls in group if all(holds(cls, other, host) for other in group)]
+            rigid = [cls for cls in group if all(holds(cls, other, owner) for other in group)]
             if len(rigid) > 1:
                 yield 'one of', [prefix + switch(cls) for cls in rigid]
-    for host, prefix in HOSTS.items():
-        for cls in host.catalogue:
+    for owner, prefix in OWNERS.items():
+        for cls in owner.catalogue:
             if cls.clashes:
                 yield prefix + switch(cls), [prefix + name for name in cls.clashes]
 
 
-def holds(cls: type[Feature], other: type[Feature], host: type[Configurable]) -> bool:
+def holds(cls: type[Feature], other: type[Feature], owner: type[Configurable]) -> bool:
     """Return True if a feature stays on beside another one, which does not give way to it either."""
-    known = get_flags(host.catalogue)
+    known = get_flags(owner.catalogue)
     both = {name: known[name].example for name in (switch(cls), switch(other))}
     is_on = cls.is_on({**{name: declared.default for name, declared in known.items()}, **both})
     return is_on and switch(other) not in cls.overridden_by and switch(cls) not in other.overridden_by

@@ -129,7 +129,7 @@ class Configurable(nn.Module):
     """
 
     catalogue: ClassVar[tuple[type[Feature], ...]] = ()
-    stores: ClassVar[tuple[str, ...]] = ('',)  # under which names of a feature's host its modules are here
+    stores: ClassVar[tuple[str, ...]] = ('',)  # under which names of a feature's owner its modules are here
     kinds: ClassVar[dict[str, type[Configurable]]] = KINDS
     positional: ClassVar[
         tuple[str, ...]
@@ -305,7 +305,7 @@ class Configurable(nn.Module):
         return replica
 
     @torch.no_grad()
-    def stepped(self, progress: float) -> None:
+    def on_step_end(self, progress: float) -> None:
         """Update schedules and averages of features. Call it after each optimizer step.
 
         progress   0 to 1, the fraction of the training that is done
@@ -319,16 +319,21 @@ class Configurable(nn.Module):
         for module in self.modules():
             features = vars(module).get('features')
             for feature in features.active if isinstance(features, Features) else ():
-                if feature.stepped is not None:
-                    feature.stepped(float(progress))
+                if feature.on_step_end is not None:
+                    feature.on_step_end(float(progress))
             if isinstance(module, Configurable):
-                module.follow(float(progress))
+                module.update_schedules(float(progress))
+
+    def stepped(self, progress: float) -> None:
+        """Call `on_step_end`, the name of today, with one warning."""
+        warn_once('`stepped(progress)` of a model is now `on_step_end(progress)`')
+        self.on_step_end(progress)
 
     def given_now(self) -> dict[str, Any]:
         """Return the keywords that the module was built with, for its config; those that have changed since as now."""
         return self._given
 
-    def follow(self, progress: float) -> None:
+    def update_schedules(self, progress: float) -> None:
         """Update the schedules of the module itself at the end of a training step."""
 
     def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:

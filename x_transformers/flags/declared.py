@@ -104,7 +104,7 @@ class PerToken(Remembered):
 
 
 @dataclass(frozen=True)
-class Running(Remembered):
+class RecurrentState(Remembered):
     """A tree of tensors, batch first, that sums up the past:  `.value`, None at the beginning, and `.keep(tree)`.
 
     batch_first   False for what a module of the user's gives: such a state is handed on, but has no rows to choose from
@@ -137,7 +137,7 @@ class OfContext(Remembered):
 
 def _kept_of_earlier(remembers: Mapping[str, Remembered]) -> str:
     """Return in words which state mixes the tokens of a sequence: a sum, or the last rows. '' if none does."""
-    name = next((name for name, kind in remembers.items() if isinstance(kind, (Running, Ring))), None)
+    name = next((name for name, kind in remembers.items() if isinstance(kind, (RecurrentState, Ring))), None)
     return f'it keeps `{name}` of the tokens before' if name else ''
 
 
@@ -145,23 +145,23 @@ class Feature:
     """A feature, usually one paper: its flags, parameters and formula, plugged in at the stages of one level.
 
     The first flag is the switch. `setup` creates the parameters of the feature: a parameter, buffer or module assigned
-    to `self` is stored in the host module, under the name given by `stored_as` (dots lead into submodules), so that
+    to `self` is stored in the owner module, under the name given by `stored_as` (dots lead into submodules), so that
     names in checkpoints do not change. A tensor is part of checkpoints if `stored_as` names it, or as
     `nn.Buffer(tensor)`. A method named after a stage of the level runs at that stage.
 
-        needs      flag -> reason: a flag of the same level that must be on. Arguments of the host, such as `causal`,
-                   are not flags: check `host.causal` in `setup(host)`
+        needs      flag -> reason: a flag of the same level that must be on. Arguments of the owner, such as `causal`,
+                   are not flags: check `owner.causal` in `setup(owner)`
         clashes    flag -> reason: a flag of the same level that must be off
         overridden_by  flags of the same level that override this feature if they are also set, with a warning
         switches   flags that switch the feature on, if not only the first one
-        sets_on_module    attributes of the host that `setup` writes; no two features may write the same one
+        sets_on_module    attributes of the owner that `setup` writes; no two features may write the same one
         requires_flag    flag -> flag: the first has no effect unless the second is set; or if it is set, as 'not flag'
         enabled_by   flags of branches, any of which enables this feature of a stack, which has no flags itself
         refuses    situation -> reason: where the feature raises an error. `setup` may add some by `self.refuse`:
                    'cache': later tokens change earlier results, or the past cannot be stored; 'cache in training';
                    'left padding'; 'cross-attention'; 'causal': tokens depend on later ones, or a pair of the reason and
                    the flag that causes it; 'documents': tokens are mixed other than by attention; 'some tokens': layers
-                   must run on all tokens. Without these two ('' for no reason) a Running or Ring state is the reason;
+                   must run on all tokens. Without these two ('' for no reason) a `RecurrentState` or `Ring` is;
                    'several devices': it cannot be sharded (`parallel`).
                    In features of attention also a flag of the stack
         counts_tokens   True if the result for a token, or a loss, depends on the number of tokens that are not padding,
@@ -173,10 +173,10 @@ class Feature:
         runs_fused      True if the fused kernel implements the feature; None, for features without flags, if with its
                         inputs
                    the eager kernel is used even if `flash=True`
-        states  name -> PerToken(), Running(), Ring(w): states that the cache stores, accessed by
+        states  name -> PerToken(), RecurrentState(), Ring(w): states that the cache stores, accessed by
                    `call.state(name)`; an instance may set its own in `setup`. See the subclasses of `Remembered`
         training_only   True if in evaluation it changes only speed and initial values
-        tp_shards       how its tensors are sharded if several devices share the host (`parallel`), by heads, inner
+        tp_shards       how its tensors are sharded if several devices share the owner (`parallel`), by heads, inner
                         channels
                    or tokens: name -> (axis, 'heads' | 'kv_heads'); {} if no tensor is sharded. None, the default, is
                    an error there
@@ -187,8 +187,8 @@ class Feature:
         same_in_layers   True if its masks and biases follow from its inputs alone, so that a stack computes them once
 
     To pass a value to a later stage of the same call, set it as an attribute of `call.ctx(self)`, never on `self`.
-    Values that change during training (schedules, averages) are updated in `stepped(progress)`: training loops call
-    `model.stepped(step / steps)` after each optimizer step. A forward pass may be computed twice.
+    Values that change during training (schedules, averages) are updated in `on_step_end(progress)`: training loops call
+    `model.on_step_end(step / steps)` after each optimizer step. A forward pass may be computed twice.
     In training, a stage may add to the loss of the wrapper around the model by `call.add_loss(name, value)`.
     """
 
@@ -221,7 +221,7 @@ class Feature:
     tp_shards: ClassVar[dict[str, tuple[int, str]] | None] = None
     tp_input_shards: ClassVar[dict[str, str | tuple[str | None, ...]]] = {}
     same_in_layers: ClassVar[bool] = False
-    stepped: ClassVar[Callable[..., None] | None] = None
+    on_step_end: ClassVar[Callable[..., None] | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -258,12 +258,12 @@ class Feature:
                     own = inspect.signature(getattr(cls, stage))
                     raise TypeError(f'{cls.__name__} has `{stage}{own}`, which its stage calls as {signature}')
 
-    def __init__(self, host: nn.Module, values: Mapping[str, Any]) -> None:
+    def __init__(self, owner: nn.Module, values: Mapping[str, Any]) -> None:
         owned: dict[str, tuple[str, ...]] = {}
-        self.__dict__.update(host=host, owned=owned, **{name: values[name] for name in self.flags})
+        self.__dict__.update(owner=owner, owned=owned, **{name: values[name] for name in self.flags})
 
-    def setup(self, host: Any) -> None:
-        """Create parameters and modules, and check sizes against those of the host."""
+    def setup(self, owner: Any) -> None:
+        """Create parameters and modules, and check sizes against those of the owner."""
 
     @classmethod
     def is_on(cls, values: Mapping[str, Any]) -> bool:
@@ -328,7 +328,7 @@ class Feature:
             self.__dict__[name] = value
             return
         *path, last = self.stored_as.get(name, name).split('.')
-        keeper = functools.reduce(getattr, path, self.host)
+        keeper = functools.reduce(getattr, path, self.owner)
         if _has_attribute(keeper, last) and name not in self.owned:
             raise ConfigError(
                 f'{type(self).__name__} would overwrite `{last}` of {type(keeper).__name__}: '
@@ -346,9 +346,9 @@ class Feature:
     def __getattr__(self, name: str) -> Any:
         if name in RENAMED and self.is_user_defined:
             return getattr(self, RENAMED[name])
-        if name.startswith('__') or name in ('owned', 'host') or name not in self.owned:
+        if name.startswith('__') or name in ('owned', 'owner') or name not in self.owned:
             raise AttributeError(f'{type(self).__name__} has no attribute {name!r}')
-        found = self.host
+        found = self.owner
         for part in self.owned[name]:
             found = getattr(found, part)
         return found
@@ -379,8 +379,8 @@ def check_states(name: str, remembers: Any) -> None:
     for key, kind in remembers.items() if isinstance(remembers, Mapping) else [(None, remembers)]:
         if not isinstance(key, str) or not key or {'.', ':'} & {*key} or not isinstance(kind, Remembered):
             raise ConfigError(
-                f'`remembers` of {name} got {format_value(remembers)}, it must be names, without dots and colons, '
-                f'and what each is: PerToken(), Running() or Ring(w)'
+                f'`states` of {name} got {format_value(remembers)}, it must be names, without dots and colons, '
+                f'and what each is: PerToken(), RecurrentState() or Ring(w)'
             )
 
 
@@ -391,12 +391,11 @@ def _collect_states(features: Iterable[Feature]) -> dict[str, Remembered]:
         check_states(type(feature).__name__, feature.states)
         for name in feature.states:
             other = owners.setdefault(name, feature)
-            if other is not feature or name in getattr(feature.host, 'own_states', ()):
+            if other is not feature or name in getattr(feature.owner, 'own_states', ()):
                 sides = [next(iter(one.flags), type(one).__name__) for one in (other, feature)]
-                rival = (
-                    f'`{sides[0]}` and `{sides[1]}` both' if other is not feature else f'`{sides[0]}` and its host both'
-                )
-                raise ConfigError(f'{rival} remember `{name}`: another name in `remembers` keeps them apart')
+                rival = f'`{sides[1]}`' if other is not feature else 'its owner'
+                reason = f'must not both have a state `{name}`: rename it in `states`'
+                raise ConfigError(f'`{sides[0]}` and {rival} {reason}')
     return {name: feature.states[name] for name, feature in owners.items()}
 
 
@@ -441,7 +440,7 @@ class Features(HasOldNames):
 
     def __init__(
         self,
-        host: nn.Module,
+        owner: nn.Module,
         catalogue: Iterable[type[Feature]],
         features: Iterable[type[Feature]],
         values: Mapping[str, Any],
@@ -449,7 +448,7 @@ class Features(HasOldNames):
     ) -> None:
         """`twin`: those of another module, with the same classes."""
         self.catalogue = tuple(catalogue)
-        self.active = tuple([cls(host, values) for cls in features])
+        self.active = tuple([cls(owner, values) for cls in features])
         self.states: dict[str, Remembered] = {}
         self.known_calls: dict[tuple[str, ...], Features] = {}
         if twin is None:
@@ -554,17 +553,17 @@ class Features(HasOldNames):
     def setup(self) -> Features:
         """Let every feature create what it owns."""
         for feature in self.active:
-            feature.setup(feature.host)
+            feature.setup(feature.owner)
         self.states = _collect_states(self.active)
         return self
 
-    def rebind(self, host: Any, values: Mapping[Feature, dict[str, Any]] | None = None) -> Features:
-        """The same features, reading the parameters of another host; with other attributes, if given."""
+    def rebind(self, owner: Any, values: Mapping[Feature, dict[str, Any]] | None = None) -> Features:
+        """The same features, reading the parameters of another owner; with other attributes, if given."""
         new = copy.copy(self)
         moved = {}
         for feature in self.active:
             moved[feature] = object.__new__(type(feature))
-            moved[feature].__dict__.update((values or {}).get(feature, feature.__dict__), host=host)
+            moved[feature].__dict__.update((values or {}).get(feature, feature.__dict__), owner=owner)
         new.active = tuple(moved[feature] for feature in self.active)
         new.arrange()
         return new

@@ -114,11 +114,11 @@ def _input_names(module: Any) -> dict[str, None]:
 
 def effects(module: Any) -> Iterator[str]:
     """Yield the measured effects of the flags that a module was given."""
-    hosts, given = {cls.__name__ for cls in type(module).__mro__}, module._given
+    owners, given = {cls.__name__ for cls in type(module).__mro__}, module._given
     known = {**type(module).arguments(), **get_flags(type(module).catalogue)}
     papers = {name: cls.paper for cls in type(module).catalogue for name in cls.flags if cls.paper}
     for name, value in given.items():
-        for one in measured(hosts, name):
+        for one in measured(owners, name):
             others: Any = None if one.others is None else {other: known[other].default for other in one.others} | given
             if (
                 is_same_class(value, one.value)
@@ -158,7 +158,7 @@ class Measured:
     models: str  # of which size
     baseline: str
     flag: str | None  # the keyword that it is about, as its class declares it; None where one was taken away
-    host: str | None  # that class
+    owner: str | None  # that class
     value: Any
     others: dict[str, Any] | None  # what else the class is given; None if another class is given something, too
     bits: float  # in equal steps
@@ -207,9 +207,9 @@ def _as_tuple(value: Any) -> Any:
     return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
-def measured(hosts: Collection[str], flag: str) -> Iterator[Measured]:
+def measured(owners: Collection[str], flag: str) -> Iterator[Measured]:
     """Yield the measured effects of a flag of one of these classes."""
-    return (one for one in table() if one.flag == flag and one.host in hosts)
+    return (one for one in table() if one.flag == flag and one.owner in owners)
 
 
 def rankings() -> dict[tuple[str, str], list[Measured]]:

@@ -57,6 +57,8 @@ RENAMED: dict[str, str] = {
     'cuts': 'tp_shards',
     'input_cuts': 'tp_input_shards',
     'remembers': 'states',
+    'host': 'owner',
+    'stepped': 'on_step_end',
 }
 OLD_DECLARATIONS = {*IN_REFUSES, *AS_VALUES, 'idle_beside', 'must_be', 'waits', 'looks_ahead_by'}
 

@@ -124,12 +124,12 @@ def advice(
 
 
 def left_out_or_meant(
-    name: str, names: Mapping[str, Any], known: Mapping[str, Flag], value: Any = None, host: type | None = None
+    name: str, names: Mapping[str, Any], known: Mapping[str, Flag], value: Any = None, owner: type | None = None
 ) -> str:
     """Why a keyword is unknown: `features` leaves out the one that declares it, or it is misspelt."""
     left_out = getattr(names[name], 'feature', None) if name in names else None
     if left_out is None:
-        return advice(name, (*names, *known), value, host)
+        return advice(name, (*names, *known), value, owner)
     return f': `features` leaves out {left_out.__name__}, write `features=extend(...)` to add to the features there are'
 
 
@@ -138,19 +138,19 @@ def resolve(
     given: Mapping[str, Any],
     where: str,
     names: Callable[[], Mapping[str, Any]] = dict,
-    host: type | None = None,
+    owner: type | None = None,
 ) -> tuple[dict[str, Any], list[type[Feature]]]:
     """The value of every flag of `catalogue`, and the features that it switches on, with all refusals checked.
 
-    `where` names what is being built, of the class `host`; `names` gives further keywords that it takes, to suggest for
-    a misspelt one.
+    `where` names what is being built, of the class `owner`; `names` gives further keywords that it takes, to suggest
+    for a misspelt one.
     Raises ConfigError for an unknown flag, a value out of range, flags that clash, or a missing need.
     """
     catalogue = tuple(catalogue)
     known = get_flags(catalogue)
     for name, value in given.items():
         if name not in known:
-            hint = left_out_or_meant(name, names(), known, value, host)
+            hint = left_out_or_meant(name, names(), known, value, owner)
             raise ConfigError(f'unknown keyword `{name}` of {where}{hint}')
         if reason := known[name].refusal(value):
             raise ConfigError(reason)
@@ -186,7 +186,7 @@ def _refuse_unknown_others(
                 if name not in known and getattr(names().get(name), 'feature', None) is None:
                     raise ConfigError(
                         f'`{table}` of {cls.__name__} names `{name}`, which no feature of {where} declares'
-                        f'{did_you_mean(name, known) or ": `setup` can check what the host itself is given"}'
+                        f'{did_you_mean(name, known) or ": `setup` can check what the owner itself is given"}'
                     )
 
 

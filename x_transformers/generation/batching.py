@@ -408,7 +408,7 @@ class PagedEngine:
             form = get_form(left.everything)
         except ValueError as error:
             raise ConfigError(f'`wrapper` has a net whose past cannot stand in blocks: {error}') from None
-        if form.leading:
+        if form.num_prefix_tokens:
             raise ConfigError('`wrapper` has a net that puts tokens in front of the sequence: use `generate`')
         return form
 
@@ -425,7 +425,7 @@ class PagedEngine:
             return form.like(held.unflatten(-1, (*lead, width)).movedim(1, -2))
 
         cache = each_rows(self.form, rows)
-        return replace(cache, seen=cache.length)
+        return replace(cache, num_seen_tokens=cache.length)
 
     def continued(self, ones: list[Request]) -> dict[int, int]:
         """Read the last token of each, and choose the next one."""

@@ -71,7 +71,7 @@ class CachedStep(nn.Module):
             raise ValueError(f'`past` got {len(past)} tensors, the model keeps {len(names)}: {", ".join(names)}')
         tensors = dict(zip(names, past, strict=True))
         cache = each_rows(self.known, lambda name, rows: rows.like(tensors[name]))
-        return replace(cache, seen=cache.length)
+        return replace(cache, num_seen_tokens=cache.length)
 
 
 class Form:

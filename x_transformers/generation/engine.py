@@ -185,7 +185,7 @@ class IncrementalModel:
             return 'that was asked for'
         if not getattr(self.net, 'can_cache_kv_outside_max_seq_len', False):
             return 'absolute positions change as the window slides'
-        if self.cache is not None and self.cache.leading > 0:
+        if getattr(self.cache, 'num_prefix_tokens', 0) > 0:
             return 'what stands in front of the tokens stays while they leave'
         if self.follows_length:
             return 'rotary scaling may have tokens read again, of which some have left by then'

@@ -68,7 +68,7 @@ def _rewind_cache(cache: Cache, count: int) -> Cache:
         return part
 
     kept = cache.each_own(cut)
-    kept.seen = cache.seen - count
+    kept.num_seen_tokens = cache.num_seen_tokens - count
     return kept
 
 
@@ -91,14 +91,14 @@ def shift_cache(cache: Cache, places: Tensor, most: int) -> Cache:
         return moved.part(0, length).evict_first(most)
 
     moved = cache.each_own(shift)
-    moved.seen, moved.leading = cache.seen, cache.leading
+    moved.num_seen_tokens, moved.num_prefix_tokens = cache.num_seen_tokens, cache.num_prefix_tokens
     return moved
 
 
 def drop_prefix(cache: Cache, count: int) -> Cache:
     """The cache without its first `count` places, which are padding in every row."""
     kept = cache.each_own(lambda buffer: buffer.skip_first(count))
-    kept.seen = cache.seen - count
+    kept.num_seen_tokens = cache.num_seen_tokens - count
     return kept
 
 

@@ -324,7 +324,9 @@ class Step:
 
     def takes(self, ids: Tensor, cache: Any) -> bool:
         """Return True if the step can continue this cache by these new tokens (b, n)."""
-        if ids.shape[1] != 1 or ids.shape[0] == 0 or type(cache) is not Cache or cache.leading or cache.model_states:
+        if ids.shape[1] != 1 or ids.shape[0] == 0:
+            return False
+        if type(cache) is not Cache or cache.num_prefix_tokens or cache.model_states:
             return False
         known = {'positions', *self.names} if self.rotary is not None else set()
         if cache.states.keys() != known or len(cache.layers) != len(self.attention):
@@ -347,7 +349,7 @@ class Step:
 
     def run(self, ids: Tensor, cache: Any) -> tuple[Tensor, Cache]:
         """Return the hidden states (b, d) of the new tokens, and the cache with them."""
-        x, states, shared = self.embed(ids, cache.seen), {}, []
+        x, states, shared = self.embed(ids, cache.num_seen_tokens), {}, []
         if self.rotary is not None:
             past = cache.states['positions']
             pos = past.tensor[:, -1:, 0] + 1
@@ -359,7 +361,8 @@ class Step:
         x, pasts = self.through(x, iter(cache.layers), shared, bias)
         for layer, past in zip(self.attention, pasts, strict=True):
             past.states = {} if layer.angles is None else {'angles': states[self.names[layer.angles]]}
-        return x, Cache(pasts, list(cache.kinds), states, cache.seen + 1, made_by=cache.made_by)
+        flags = cache.built_with_flags
+        return x, Cache(pasts, list(cache.kinds), states, cache.num_seen_tokens + 1, built_with_flags=flags)
 
     def through(
         self, x: Tensor, pasts: Iterator[Any], angles: list[Tensor], bias: Maybe[Tensor]

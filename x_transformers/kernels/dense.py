@@ -141,11 +141,11 @@ def make_lazy_maps(q: Tensor, k: Tensor, call: Call, features: Features) -> Call
     own.made_trace = own.values = None  # no circle, which would keep queries and keys alive
     kept = None
     if not features.by_stage.keys().isdisjoint(EAGER_STAGES):
-        hosts = modules_of_features(features)
+        owners = modules_of_features(features)
         # no stage of scores computes with these
-        found = (getattr(host, name, None) for host in hosts for name in PROJECTIONS)
+        found = (getattr(owner, name, None) for owner in owners for name in PROJECTIONS)
         projections = [module for module in found if isinstance(module, nn.Linear)]
-        kept = ModuleSnapshot(*hosts, without=projections, copied=COPIED, needed_by=MAPS)
+        kept = ModuleSnapshot(*owners, without=projections, copied=COPIED, needed_by=MAPS)
     reads = [(t, t._version) for t in own.reads() if not t.is_inference()] if torch.is_grad_enabled() else []
     surroundings = GradAndCastMode(q.device.type)
 

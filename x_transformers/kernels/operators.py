@@ -287,23 +287,23 @@ FUSED = Fused()
 OPERATORS: tuple[Operator, ...] = (Own(), Banded(), FUSED, Flex(), FusedInBlocks(), EagerInBlocks(), Eager())
 
 
-def _operators_for(host: Any, features: Features) -> tuple[Any, tuple[Operator, ...]]:
+def _operators_for(owner: Any, features: Features) -> tuple[Any, tuple[Operator, ...]]:
     """The operators of a layer, and which of them may run where these features act: bands if one of them is there."""
     if torch.compiler.is_compiling():
-        return host.operators, host.operators
-    found = tuple([o for o in host.operators if type(o) is not Banded or o.unsupported(None, features) is None])
-    features.operators = (host.operators, found)
+        return owner.operators, owner.operators
+    found = tuple([o for o in owner.operators if type(o) is not Banded or o.unsupported(None, features) is None])
+    features.operators = (owner.operators, found)
     return features.operators
 
 
-def attend_by(host: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
+def attend_by(owner: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
     """Attention by the first of the operators of a layer that takes the call."""
     call.is_large = not call.inputs.get('keep_maps') and is_large(
         call.x, call.batch, call.heads, call.q_len, call.total_keys
     )
     known = features.operators
-    if known is None or known[0] is not host.operators:
-        known = _operators_for(host, features)
+    if known is None or known[0] is not owner.operators:
+        known = _operators_for(owner, features)
     for operator in known[1]:
         if operator.unsupported(call, features) is None:
             out = operator(q, k, v, call, features)

@@ -91,7 +91,7 @@ def hold_shard(feature: Feature, path: str) -> tuple[nn.Module, str] | None:
     first, _, rest = path.partition('.')
     inside = feature.stored_as.get(first, first)
     *outer, name = (f'{inside}.{rest}' if rest else inside).split('.')
-    module: Any = feature.host
+    module: Any = feature.owner
     for one in outer:
         module = getattr(module, one, None)
     return (module, name) if module is not None and module._parameters.get(name) is not None else None

@@ -142,7 +142,7 @@ class AuxiliaryLosses(nn.Module):
         # no buffer: a model in half precision has them whole
         self.layer_weights = torch.zeros(self.layers - 1, dtype=torch.float64, device='cpu')
 
-    def follow(self, progress: float) -> None:
+    def update_schedules(self, progress: float) -> None:
         if self.schedule:
             self.active, new = self.at(progress)
             self.layer_weights.copy_(new)
@@ -166,8 +166,8 @@ class AuxiliaryLosses(nn.Module):
             active, own = self.at(progress)
         if self.schedule and active is None:
             raise ValueError(
-                '`intermediate_layer_loss` follows the training: call `stepped(0.0)` before its first step and '
-                '`stepped(step / steps)` after each, or give `progress`'
+                '`intermediate_layer_loss` follows the training: call `on_step_end(0.0)` before its first step and '
+                '`on_step_end(step / steps)` after each, or give `progress`'
             )
         if not (active or self.weights or self.last_only):
             return None

@@ -142,14 +142,14 @@ class Clusters(AttentionFeature):
     def variant(cls, values: Mapping[str, Any]) -> type[Clusters]:
         return Clusters.kinds[values['cluster']]
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         for name, declared in self.flags.items():
             if name not in ('cluster', 'cluster_size', *self.options_of) and getattr(self, name) != declared.default:
                 warn_once(f'`{name}` has no effect with `cluster={self.cluster!r}`')
-        self.refuse_shared_keys(host)
+        self.refuse_shared_keys(owner)
 
-    def refuse_shared_keys(self, host: Any) -> None:
-        if host.kv_heads != host.heads:
+    def refuse_shared_keys(self, owner: Any) -> None:
+        if owner.kv_heads != owner.heads:
             raise ConfigError(f'`cluster` does not go with `kv_heads`: {self.cluster!r} has a key for each query head')
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor | None]:

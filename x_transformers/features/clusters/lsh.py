@@ -38,13 +38,13 @@ MAKE_KEYS = (
 class KeysOfQueries:
     """There is no projection of keys:  k = q / |q|"""
 
-    host: Any
+    owner: Any
     display_name: Any  # of the feature
 
-    def without_keys(self, host: Any) -> None:
-        if host.kv_heads != host.heads:
+    def without_keys(self, owner: Any) -> None:
+        if owner.kv_heads != owner.heads:
             raise ConfigError(f'`{self.display_name}` does not go with `kv_heads`: {OF_QUERIES}')
-        host.to_k = nn.Identity()
+        owner.to_k = nn.Identity()
 
     def qkv_inputs(self, qkv: Heads, call: Any) -> Heads:
         if call.context is not None:
@@ -54,7 +54,7 @@ class KeysOfQueries:
 
     def projected(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
-        return q, q if call.ctx(self).same else self.host.to_q(k), v
+        return q, q if call.ctx(self).same else self.owner.to_q(k), v
 
     def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
@@ -78,9 +78,9 @@ class SharedQK(KeysOfQueries, AttentionFeature):
     row_wise = True
     tp_shards = None
 
-    def setup(self, host: Any) -> None:
-        self.without_keys(host)
-        host.logit_scale = 1.0
+    def setup(self, owner: Any) -> None:
+        self.without_keys(owner)
+        owner.logit_scale = 1.0
 
     def bias(self, call: Any) -> BlockwiseTerm:
         """The penalty of a token with itself, wherever it stands."""
@@ -122,25 +122,25 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
 
     @property
     def sorts(self) -> bool:
-        return self.lsh_chunks == 'sorted' or (self.lsh_chunks is None and not self.host.causal)
+        return self.lsh_chunks == 'sorted' or (self.lsh_chunks is None and not self.owner.causal)
 
-    def setup(self, host: Any) -> None:
-        super().setup(host)
-        self.without_keys(host)
+    def setup(self, owner: Any) -> None:
+        super().setup(owner)
+        self.without_keys(owner)
         if self.lsh_across_buckets and not self.sorts:
             raise ConfigError("`lsh_across_buckets` needs `lsh_chunks='sorted'`: chunks are those of a bucket")
-        if self.sorts and host.causal:
+        if self.sorts and owner.causal:
             raise ConfigError(f"`lsh_chunks='sorted'` does not go with `causal`: {LATER}")
         self.width = self.cluster_size or 64
-        host.logit_scale = float(self.lsh_scale)
+        owner.logit_scale = float(self.lsh_scale)
         # else the number of buckets, and so all of them, changes with the length
-        if not (host.causal and self.lsh_buckets is not None):
+        if not (owner.causal and self.lsh_buckets is not None):
             self.refuse({'cache': 'the number of buckets follows the length'})
         if self.sorts:
             self.refuse({'causal': (LATER, 'lsh_chunks')})
         self.seed = torch.randint(2**31, ())
 
-    def refuse_shared_keys(self, host: Any) -> None:
+    def refuse_shared_keys(self, owner: Any) -> None:
         """See `without_keys`."""
 
     # hashes
@@ -162,8 +162,8 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
 
     def directions(self, one: int, other: int, like: Tensor) -> Tensor:
         """Random ones of each hash, r h e m. If their number follows from the length, fewer are the first of more."""
-        shape, sides = (self.lsh_rounds, self.host.heads, like.shape[-1]), (one // 2, other // 2)
-        if self.host.training:
+        shape, sides = (self.lsh_rounds, self.owner.heads, like.shape[-1]), (one // 2, other // 2)
+        if self.owner.training:
             return torch.randn(*shape, sum(sides), device=like.device, dtype=like.dtype)
         if self.lsh_buckets is not None:
             return normals(self.seed, (*shape, sum(sides)), like)

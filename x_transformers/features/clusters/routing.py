@@ -34,7 +34,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         m = decay m + (1 - decay) (mean q + mean k) / 2, normalized, over the tokens nearest to it
 
     Without `cluster_size`, the chunks, the balanced clusters and the window of the local heads have the length of the
-    sequence (or document), without padding, divided by the number of centroids. Centroids are updated in `stepped`,
+    sequence (or document), without padding, divided by the number of centroids. Centroids are updated in `on_step_end`,
     from the training passes since the last update.
     """
 
@@ -54,15 +54,15 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
     # centroids follow the real tokens, whatever gives the sizes
     counts_tokens = True  # pyright: ignore[reportAssignmentType]  a property of other patterns
 
-    def setup(self, host: Any) -> None:
-        super().setup(host)
+    def setup(self, owner: Any) -> None:
+        super().setup(owner)
         if self.num_clusters is None:
             raise ConfigError("`cluster='routing'` needs `num_clusters`: a stack does not know how long its inputs are")
-        self.local = host.heads // 2 if self.local_heads is None else self.local_heads
-        if self.local > host.heads:
-            raise ConfigError(f'`local_heads` got {self.local}, it must be at most `heads`, {host.heads}')
-        self.balanced = not host.causal if self.routing_balanced is None else bool(self.routing_balanced)
-        if self.balanced and host.causal:
+        self.local = owner.heads // 2 if self.local_heads is None else self.local_heads
+        if self.local > owner.heads:
+            raise ConfigError(f'`local_heads` got {self.local}, it must be at most `heads`, {owner.heads}')
+        self.balanced = not owner.causal if self.routing_balanced is None else bool(self.routing_balanced)
+        if self.balanced and owner.causal:
             raise ConfigError(f'`routing_balanced` does not go with `causal`: {BEST}')
         self.hold_local()
         if self.balanced:
@@ -70,7 +70,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         else:
             self.states = {'cluster': PerToken()}
         # a call's own size would change clusters with the length
-        if not (host.causal and self.cluster_size is not None):
+        if not (owner.causal and self.cluster_size is not None):
             self.refuse({'cache': 'the size of clusters follows the length'})
         if self.holds and self.pattern.cannot_cache:
             self.refuse({'cache': self.pattern.cannot_cache})
@@ -79,7 +79,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
             self.refuse({'cross-attention': near, 'causal': (BEST, 'routing_balanced'), 'documents': BEST})
         elif self.holds:
             self.refuse({'documents': self.not_by_differences})
-        routed, width = host.heads - self.local, host.dim_key
+        routed, width = owner.heads - self.local, owner.dim_key
         drawn = torch.randn(routed, self.num_clusters, width, dtype=torch.float32)
         self.centroids = F.normalize(drawn, dim=-1).to(torch.get_default_dtype())
         # no buffer, as those of one replica are sent to all
@@ -109,7 +109,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         routed = [F.layer_norm(to_float(t), t.shape[-1:]) for t in routed]
         own = call.ctx(self)
         own.scores = [self.products(t) for t in routed]
-        own.routed = [t.detach() for t in routed] if self.host.training else None
+        own.routed = [t.detach() for t in routed] if self.owner.training else None
         if not self.balanced:
             own.ids = own.scores[0].argmax(dim=-1, keepdim=True)
             if call.keeps or call.past is not None:
@@ -204,7 +204,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
     def count(self, call: Any) -> None:
         """Add the tokens of a pass in training to those of their centroids."""
         own = call.ctx(self)
-        if not self.host.training or own.routed is None or is_transformed():
+        if not self.owner.training or own.routed is None or is_transformed():
             return
         self.tally[0] = self.tally[0].to(call.x.device)
         masks = call.query_mask, None if (hidden := self.hidden(call, 1)) is None else ~hidden
@@ -216,7 +216,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
             new = torch.cat((sums, of.sum(dim=-2).unsqueeze(-1)), dim=-1).sum(dim=0)
             self.tally[0][side].add_(new.mul_(UNITS).round_().long())
 
-    def stepped(self, progress: float) -> None:
+    def on_step_end(self, progress: float) -> None:
         (tally,) = self.tally = [self.tally[0].to(self.centroids.device)]
         if distributed.is_available() and distributed.is_initialized():
             distributed.all_reduce(tally)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.modes import clamp_to_dtype, is_exporting, promote_dtypes, to_float
 from x_transformers.features.clusters.clusters import NO_SCORES, Clusters
-from x_transformers.flags import ConfigError, Running, warn_once
+from x_transformers.flags import ConfigError, RecurrentState, warn_once
 from x_transformers.flags.checks import Maybe
 from x_transformers.kernels.dense import differentiable_sdpa
 
@@ -249,7 +249,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         'sinkhorn_gumbel',
         'sortcut',
     )
-    states = {'sinkhorn': Running()}
+    states = {'sinkhorn': RecurrentState()}
     handles = ('causal', 'padding', 'past')
     clashes = {
         'dropout': 'it forms no attention weights',
@@ -269,27 +269,27 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         'two_stream': MIXED,
     }
 
-    def setup(self, host: Any) -> None:
-        super().setup(host)
+    def setup(self, owner: Any) -> None:
+        super().setup(owner)
         self.width, self.by_net = self.cluster_size or 64, self.sinkhorn_sort == 'net'
-        if self.sortcut and host.causal:
+        if self.sortcut and owner.causal:
             raise ConfigError('`sortcut` does not go with `causal`: sorted blocks hold later tokens')
         if self.by_net != (self.cluster_blocks is not None):
             if self.by_net:
                 raise ConfigError("`sinkhorn_sort='net'` needs `cluster_blocks`: it has weights for each block")
             warn_once("`cluster_blocks` has no effect unless `sinkhorn_sort='net'`")
-        if not host.causal:
+        if not owner.causal:
             self.refuse({'cache': 'blocks are sorted as a whole'})
         if self.sinkhorn_gumbel:
             self.refuse({'cache in training': 'noise is drawn again'})
         if self.by_net:
-            blocks, heads = self.cluster_blocks, host.query_heads
-            self.sort: Any = nn.Sequential(nn.Linear(host.dim, blocks), nn.ReLU(), nn.Linear(blocks, heads * blocks))
+            blocks, heads = self.cluster_blocks, owner.query_heads
+            self.sort: Any = nn.Sequential(nn.Linear(owner.dim, blocks), nn.ReLU(), nn.Linear(blocks, heads * blocks))
             for layer in (self.sort[0], self.sort[2]):
                 nn.init.xavier_uniform_(layer.weight)
                 nn.init.zeros_(layer.bias)
 
-    def refuse_shared_keys(self, host: Any) -> None:
+    def refuse_shared_keys(self, owner: Any) -> None:
         """Keys of several query heads are sorted for each of them."""
 
     def unsupported(self, call: Any) -> str | None:

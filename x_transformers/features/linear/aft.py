@@ -13,7 +13,7 @@ from x_transformers.core.modes import to_float
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.linear import aft_sums as sums
 from x_transformers.features.linear.kernel import Scaled, least_value
-from x_transformers.flags import ConfigError, Running, flag, none, one_of, size
+from x_transformers.flags import ConfigError, RecurrentState, flag, none, one_of, size
 
 WHOLE = torch.contiguous_format
 NO_PRODUCTS = 'it has no dot products of queries and keys'
@@ -66,26 +66,26 @@ class AttentionFree(AttentionFeature):
         **dict.fromkeys(('shaw_rel_pos', 'disentangled', 'data_dependent_alibi', 'use_rel_proj_pos_bias'), NOT_ADDED),
     }
 
-    def setup(self, host: Any) -> None:
+    def setup(self, owner: Any) -> None:
         self.refuse({'some tokens': 'its sums are those of the tokens in their order'})
-        if not (host.causal or self.aft == 'simple'):
+        if not (owner.causal or self.aft == 'simple'):
             self.refuse({'cache': 'where all tokens see all, there is no past'})
-        shape, kind = host.shape, self.aft
+        shape, kind = owner.shape, self.aft
         if shape.kv_heads != shape.heads:
             raise ConfigError('`aft` does not go with `kv_heads`: each channel has a separate key')
-        if shape.dim_value != host.dim_key:
+        if shape.dim_value != owner.dim_key:
             raise ConfigError('`aft` does not go with `value_dim_head`: each channel has a separate key')
         if kind in ('full', 'local'):
             if self.aft_max_len is None:
                 raise ConfigError(f'`aft={kind!r}` needs `aft_max_len`: each place has a vector')
             self.u, self.v = (nn.Parameter(torch.randn(self.aft_max_len, self.aft_rank) * 0.01) for _ in 'uv')
         if kind == 'conv':
-            reach = self.aft_window if host.causal else 2 * self.aft_window - 1
+            reach = self.aft_window if owner.causal else 2 * self.aft_window - 1
             self.w = nn.Parameter(torch.randn(shape.heads, reach) * 0.01)
         if kind == 'simple':
             self.refuse({'cross-attention': ''})
         if kind != 'full':
-            self.states = {'aft': Running()}
+            self.states = {'aft': RecurrentState()}
 
     def unsupported(self, call: Any) -> str | None:
         for name in ('rotary_pos_emb', 'polar_pos_emb'):
@@ -98,7 +98,7 @@ class AttentionFree(AttentionFeature):
             return f'a context: {across or "where it is causal, its keys are those of its queries"}'
         if call.context is None and call.past is not None and not call.causal:
             return '`cache`: where all tokens see all, there is no past'
-        if self.aft == 'conv' and self.host.causal and not call.causal:
+        if self.aft == 'conv' and self.owner.causal and not call.causal:
             return '`causal=False`: its table is one of earlier keys'
         return super().unsupported(call)
 

@@ -37,7 +37,18 @@ from x_transformers.features.linear.maps import (
     scale_to_unit_sum,
     waves,
 )
-from x_transformers.flags import ConfigError, Running, boolean, count, flag, none, one_of, positive, size, warn_once
+from x_transformers.flags import (
+    ConfigError,
+    RecurrentState,
+    boolean,
+    count,
+    flag,
+    none,
+    one_of,
+    positive,
+    size,
+    warn_once,
+)
 
 # the share of the state that a gate leaves at first: sigmoid(2) = 0.88
 FADES = 2.0
@@ -96,7 +107,7 @@ class LinearAttention(AttentionFeature):
         gate       S_t = g_t S_t-1 + (1 - g_t) phi(k_t) v_t, and so the sum of weights
         delta      S_t = S_t-1 + g_t phi(k_t) (v_t - phi(k_t) S_t-1), without a sum of weights
 
-    Prepended keys are summed separately, and added. Random features are sampled again in training, by `stepped`.
+    Prepended keys are summed separately, and added. Random features are sampled again in training, by `on_step_end`.
     """
 
     paper = (
@@ -153,7 +164,7 @@ class LinearAttention(AttentionFeature):
         example=0.8,
     )
     stored_as = {'w': 'features_w', 'age': 'features_age', 'sigma': 'rff_sigma', 'gate': 'write_gate'}
-    states = {'key sums': Running()}
+    states = {'key sums': RecurrentState()}
     refuses = {
         'documents': '',
         **dict.fromkeys(
@@ -180,21 +191,21 @@ class LinearAttention(AttentionFeature):
         'use_rel_proj_pos_bias': 'it forms no scores to add to',
     }
 
-    def setup(self, host: Any) -> None:
-        self.refuse({'some tokens': 'its sums are those of the tokens in their order' if host.causal else ''})
+    def setup(self, owner: Any) -> None:
+        self.refuse({'some tokens': 'its sums are those of the tokens in their order' if owner.causal else ''})
         if self.kernel in OF_HEADS:
             self.refuse({'several devices': 'heads have random vectors of their own, which are no parameters'})
-        self.settle(host.causal)
+        self.settle(owner.causal)
         for name, maps in ONLY_WITH.items():
             if getattr(self, name) != self.flags[name].default and self.kernel not in maps:
                 warn_once(f'`{name}` has no effect with `kernel={self.kernel!r}`')
         if self.kernel in RANDOM:
-            self.key_heads, self.width = host.key_heads, host.dim_key
+            self.key_heads, self.width = owner.key_heads, owner.dim_key
             self.w, self.age = self.draw().to(torch.get_default_dtype()), torch.zeros((), dtype=torch.long)
         if self.kernel == 'rff' and self.rff_sigma == 'learned':
-            self.sigma = nn.Parameter(torch.full((host.dim_key,), math.log(math.e - 1)))  # softplus makes it 1
+            self.sigma = nn.Parameter(torch.full((owner.dim_key,), math.log(math.e - 1)))  # softplus makes it 1
         if self.kernel_update != 'sum':
-            self.gate = write_gate(self.kernel_update, host.dim, host.key_heads)
+            self.gate = write_gate(self.kernel_update, owner.dim, owner.key_heads)
 
     def settle(self, causal: bool) -> None:
         """What flags that are None are, and which do not go together."""
@@ -213,7 +224,7 @@ class LinearAttention(AttentionFeature):
         self.norm = self.kernel_key_norm or (None if not delta else 'l2' if self.kernel in SIGNED else 'sum')
 
     def initialize(self) -> None:
-        features = {feature.display_name for feature in self.host.features.active}
+        features = {feature.display_name for feature in self.owner.features.active}
         if self.unit and 'qk_norm' in features:
             way = (
                 '' if self.kernel_l2norm else f': set `kernel_l2norm=False`, which is on with `kernel={self.kernel!r}`'
@@ -250,7 +261,7 @@ class LinearAttention(AttentionFeature):
             return torch.randn(self.key_heads, width, wanted, **where)
         return torch.stack([orthogonal_normals(wanted, width, like).mT for _ in range(self.key_heads)]).contiguous()
 
-    def stepped(self, progress: float) -> None:
+    def on_step_end(self, progress: float) -> None:
         every = (0 if self.kernel in OF_HEADS else 1000) if self.kernel_redraw is None else self.kernel_redraw
         if self.kernel in RANDOM:
             self.age.add_(1)

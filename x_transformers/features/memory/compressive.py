@@ -29,7 +29,7 @@ from x_transformers.features.residuals import LayerDropout
 from x_transformers.features.windows import Window
 from x_transformers.flags import (
     ConfigError,
-    Running,
+    RecurrentState,
     count,
     flag,
     format_value,
@@ -93,9 +93,9 @@ class CompressiveMemory(ModelFeature):
     stored_as = {'each': 'attn_layers.cmem'}
     refuses = {'documents': 'its compressed memories combine several tokens', 'some tokens': ''}
 
-    def setup(self, host: Any) -> None:
-        stack, learns = known_stack(host.attn_layers), self.cmem_fn in LEARNED
-        if not host.max_mem_len:
+    def setup(self, owner: Any) -> None:
+        stack, learns = known_stack(owner.attn_layers), self.cmem_fn in LEARNED
+        if not owner.max_mem_len:
             raise ConfigError('`cmem_len` needs `max_mem_len`: memories are compressed when they are pushed out of it')
         if learns and self.cmem_ratio < 2:
             raise ConfigError(f'`cmem_ratio` got 1, with `cmem_fn={self.cmem_fn!r}` it must be at least 2')
@@ -108,7 +108,7 @@ class CompressiveMemory(ModelFeature):
         self.numbers = [owners.index(at) for at in self.order]
         if self.cmem_fn == 'most_used':
             self.check_counted(stack)
-            self.states = {'mem_use': Running()}
+            self.states = {'mem_use': RecurrentState()}
         if self.cmem_loss == 'attn':
             self.check_content(stack)
         self.each = nn.ModuleList(self.new(stack.dim) for _ in owners)
@@ -157,7 +157,7 @@ class CompressiveMemory(ModelFeature):
             return inputs
         if not isinstance(masks, (list, tuple)) or len(masks) != len(kept):
             raise ValueError(f'`mem_masks` got {format_value(masks)}, it must be a list with one for each of `mems`')
-        for at, (own, mask) in enumerate(zip(kept, self.host.shifted(masks), strict=True)):
+        for at, (own, mask) in enumerate(zip(kept, self.owner.shifted(masks), strict=True)):
             own.hide(mask, f'mem_masks[{at}]')
         return {**inputs, 'mem_masks': [own.whole_real for own in kept]}
 
@@ -165,7 +165,7 @@ class CompressiveMemory(ModelFeature):
         """Pairs of memories, of which each may be absent. Those of a model that compresses nothing are taken too."""
         if mems is None or not isinstance(mems, (list, tuple)):
             return []  # what is no list is refused by the stack
-        batch, dim = call.like_tokens.shape[0], known_stack(self.host.attn_layers).dim
+        batch, dim = call.like_tokens.shape[0], known_stack(self.owner.attn_layers).dim
         pairs: list[Pair] = []
         for at, mem in enumerate(mems):
             pair = (mem, None) if mem is None or torch.is_tensor(mem) else mem
@@ -208,7 +208,7 @@ class CompressiveMemory(ModelFeature):
         token_mask = get_real(call, hiddens[0].shape[1])
         kept, losses = [], []
         for at, (own, h) in enumerate(zip(known, hiddens, strict=True)):
-            new, old = own.followed_by(h, token_mask, self.host.max_mem_len)
+            new, old = own.followed_by(h, token_mask, self.owner.max_mem_len)
             if old.count:
                 of_old = None if use is None else use.value[:, at, own.cmem_count : own.cmem_count + old.count]
                 compressed = self.compressed(at, old, of_old)
@@ -223,7 +223,7 @@ class CompressiveMemory(ModelFeature):
         return [own.pair(h) for own, h in zip(kept, hiddens, strict=True)]
 
     def check_segment(self, hiddens: Sequence[Tensor], call: Any) -> None:
-        most = self.host.max_mem_len
+        most = self.owner.max_mem_len
         if hiddens and hiddens[0].shape[1] > most:
             raise ValueError(
                 f'`max_mem_len` got {most}, with `cmem_len` it must be at least the length of a segment: '
@@ -236,7 +236,7 @@ class CompressiveMemory(ModelFeature):
             )
         if call.inputs.get('document_ids') is not None:
             raise ValueError('`document_ids` does not go with `cmem_len`: documents are whole')
-        if call.training and known_stack(self.host.attn_layers).features.find(Reversible):
+        if call.training and known_stack(self.owner.attn_layers).features.find(Reversible):
             raise ValueError(
                 '`reversible` does not go with `cmem_len` while training: memories are hidden states of all layers, '
                 'which it is there to let go'
@@ -261,7 +261,7 @@ class CompressiveMemory(ModelFeature):
             function: Any = self.each[self.numbers[at]]
             back = function.expanded(new.rows, old.count)
             return mean_square(old.rows - back, old.real)
-        layer = known_stack(self.host.attn_layers).current_layers()[self.order[at]]
+        layer = known_stack(self.owner.attn_layers).current_layers()[self.order[at]]
         found = attend_by_content(layer, Memories(own.rows.detach(), own.real), (old, new))
         return mean_square(found[0] - found[1], own.real)
 

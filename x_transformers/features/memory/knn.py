@@ -137,16 +137,16 @@ class KNNMemory(AttentionFeature):
         'dim_latent_rope': 'some of its key channels are rotated',
     }
 
-    def setup(self, host: Any) -> None:
-        if not host.causal:
+    def setup(self, owner: Any) -> None:
+        if not owner.causal:
             raise ConfigError('`knn_mem_layers` needs `causal`: the stored tokens are earlier ones')
         self.topk, gate, self.search = self.knn_mem
-        heads = host.query_heads
+        heads = owner.query_heads
         self.gate = nn.Parameter(torch.full((heads,), float(gate)))
-        self.scale = nn.Parameter(torch.full((heads,), 0.5 * math.log(host.dim_key)))
-        host.logit_scale = 1.0
+        self.scale = nn.Parameter(torch.full((heads,), 0.5 * math.log(owner.dim_key)))
+        owner.logit_scale = 1.0
         if self.search == 'coarse':
-            self.knn_projection = projection(host.dim_key)
+            self.knn_projection = projection(owner.dim_key)
 
     # in a call
 
@@ -272,16 +272,16 @@ class KNNMemoryLayers(StackFeature):
     def is_on(cls, values: Mapping[str, Any]) -> bool:
         return len(values['knn_mem_layers']) > 0
 
-    def setup(self, host: Any) -> None:
-        layers, which = host.layer_types.count('a'), self.knn_mem_layers
-        if not host.causal:
+    def setup(self, owner: Any) -> None:
+        layers, which = owner.layer_types.count('a'), self.knn_mem_layers
+        if not owner.causal:
             raise ConfigError('`knn_mem_layers` needs a causal stack: the stored tokens are earlier ones')
         if max(which) >= layers or len(set(which)) < len(which):
             raise ConfigError(
                 f'`knn_mem_layers` got {format_value(which)}, it must be different numbers below the {layers} '
                 'layers of self-attention'
             )
-        kinds = list(host.layer_types)
+        kinds = list(owner.layer_types)
         attention = [at for at, kind in enumerate(kinds) if kind == 'a']
         self.at = {attention[number] for number in which}
 
@@ -335,7 +335,7 @@ class KNNMemoryOfModel(ModelFeature):
 
     @property
     def layers(self) -> Any:
-        return known_stack(self.host.attn_layers).features.find(KNNMemoryLayers)
+        return known_stack(self.owner.attn_layers).features.find(KNNMemoryLayers)
 
     def stored(self, trace: Any, start: Tensor | None = None) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Each store with the keys and values of the segment behind."""
