@@ -491,7 +491,9 @@ def test_lists_that_are_no_layers_are_refused():
         stack(VECTORS.float())
     stack = Decoder(**MODULES)
     stack.skip_combines[2] = nn.Linear(16, 16)
-    with pytest.raises(ValueError, match='`skip_combines` got what nothing runs'):
+    with pytest.raises(
+        ValueError, match='`skip_combines` must be None, since the stack was built without `unet_skips`'
+    ):
         stack(VECTORS.float())
 
 
@@ -655,7 +657,7 @@ def test_an_offset_is_a_tensor(offset):
         for wrong in (torch.tensor([1, 2]), torch.tensor(1.0), 'two'):
             with pytest.raises(TypeError, match=r'`offset` got .*, it must be an integer, or a tensor of one'):
                 table(IDS, offset=wrong)
-    with pytest.raises(ValueError, match='the sequence has 27 tokens'):
+    with pytest.raises(ValueError, match='got 27'):
         AbsolutePositionalEmbedding(16, 20)(IDS, offset=torch.tensor([18]))
 
 
@@ -899,7 +901,7 @@ def test_a_stack_of_a_clients_own_gives_no_maps():
 def test_assignments_that_nothing_reads_are_refused():
     stack = Decoder(**MODULES).double()
     stack.rotary_pos_emb = nn.Identity()
-    with pytest.raises(ValueError, match='`rotary_pos_emb` got what nothing runs'):
+    with pytest.raises(ValueError, match='`rotary_pos_emb` must be None, since'):
         stack(VECTORS)
     stack = Encoder(**MODULES, weight_tie_layers=True, act_halting=True)
     with pytest.raises(ValueError, match='`layer_dropouts` does not go with `act_halting`'):

@@ -219,10 +219,10 @@ def test_inputs_of_fewer_digits_than_the_weights(build, shape):
         model.to(weights)
         assert torch.equal(model(x.to(digits)), model(x.to(digits).to(weights)))
     model.to(torch.float32)
-    with pytest.raises(ValueError, match=r'`(x|img)` got torch.float64, the weights are torch.float32'):
+    with pytest.raises(ValueError, match=r'`(x|img)` must be torch.float32, as the weights are, got torch.float64'):
         model(x.double())
     model.to(torch.bfloat16)
-    with pytest.raises(ValueError, match=r'`(x|img)` got torch.float16, the weights are torch.bfloat16'):
+    with pytest.raises(ValueError, match=r'`(x|img)` must be torch.bfloat16, as the weights are, got torch.float16'):
         model(x.half())
 
 

@@ -78,7 +78,7 @@ def test_a_model_refuses_what_is_beyond_its_table():
     _, known = net(torch.zeros(1, 4).long(), return_intermediates=True)
     inputs = dict(cache=known, input_not_include_cache=True)
     for n, more in ((6, {}), (2, inputs)):
-        words = 'the sequence has 6 tokens, more than the table of absolute positions, `max_seq_len=5`'
+        words = 'sequences must have at most `max_seq_len=5` tokens, got 6'
         with pytest.raises(ValueError, match=words):
             net(torch.zeros(1, n).long(), **more)
 

@@ -394,7 +394,7 @@ def test_a_token_past_the_table_is_refused_by_name():
     options = dict(temperature=0.0, restrict_to_max_seq_len=False)
     assert lm.generate(ids(2, 4), 5, **options).shape == (2, 5)
     for cache_kv in (True, False):
-        with pytest.raises(ValueError, match='the sequence has 9 tokens, more than the table of absolute positions'):
+        with pytest.raises(ValueError, match='sequences must have at most `max_seq_len=8` tokens, got 9'):
             lm.generate(ids(2, 4), 6, cache_kv=cache_kv, **options)
 
 
@@ -682,13 +682,13 @@ def test_logits_to_keep():
 
 @pytest.mark.parametrize('keep', [0, -1, 1.5, True])
 def test_bad_logits_to_keep(keep):
-    with pytest.raises(ValueError, match='`logits_to_keep` got'):
+    with pytest.raises(ValueError, match='`logits_to_keep` must be an integer of at least 1, got'):
         model()(ids(1, 3), logits_to_keep=keep)
 
 
 def test_logits_to_keep_of_a_model_that_pools():
     net = TransformerWrapper(num_tokens=11, max_seq_len=8, attn_layers=Encoder(dim=16, depth=1), use_cls_token=True)
-    with pytest.raises(ValueError, match='`logits_to_keep` does not go with a model that pools'):
+    with pytest.raises(ValueError, match='`logits_to_keep` cannot be combined with a model that pools'):
         net(ids(1, 3), logits_to_keep=1)
 
 

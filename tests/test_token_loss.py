@@ -706,7 +706,7 @@ def test_outputs_are_all_logits(few, options):
 
 
 def test_a_readout_has_no_entropies():
-    with pytest.raises(ValueError, match='`return_readout` does not go with `return_logit_entropies`'):
+    with pytest.raises(ValueError, match='`return_readout` cannot be combined with `return_logit_entropies`'):
         net_of()(ids_of(1, 4, ignored=False), return_readout=True, return_logit_entropies=True)
     with pytest.raises(ValueError, match='`return_readout` cannot be given to the loss'):
         AutoregressiveWrapper(net_of())(ids_of(1, 4), return_readout=True)

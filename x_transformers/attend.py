@@ -402,12 +402,8 @@ class Attend(Configurable, ChoosesKernel):
                 call.intermediates.compute_maps = make_lazy_maps(q, k, call, features)
         if by_formula:
             call.inputs = {**call.inputs, 'keep_maps': True}
-        if call.full_precision:
-            with call.precision():
-                out = attend_by(owner, q, k, v, call, features)
-        else:
-            out = attend_by(owner, q, k, v, call, features)
-        return out, call.intermediates if seen or plain else None
+        run = attend_in_full_precision if call.full_precision else attend_by
+        return run(owner, q, k, v, call, features), call.intermediates if seen or plain else None
 
     def is_changed(self, module: nn.Module) -> bool:
         """Return True if somebody looks at the dropout of weights, or has put something in the place of softmax."""
@@ -520,6 +516,12 @@ def check_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
         )
 
 
+def attend_in_full_precision(owner: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
+    """Run `attend_by` outside of autocast."""
+    with call.precision():
+        return attend_by(owner, q, k, v, call, features)
+
+
 # a layer and its operator
 
 
@@ -537,6 +539,11 @@ def attend_with(layer: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, feature
     if takes_calls and not (attend._forward_pre_hooks_with_kwargs or attend._forward_hooks_with_kwargs):
         answer = attend(q, k, v, call=call, features=features)
         return answer[0] if type(answer) is tuple and answer[1] is None else output_of(answer, call)
+    return attend_with_tensors(attend, q, k, v, call, features)
+
+
+def attend_with_tensors(attend: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
+    """Run an operator of a user's, or one with hooks, on plain tensors."""
     arguments = tensor_arguments(call)
     token = handed.set(TensorCall(call, features, arguments, sizes_of(q, k, v)))
     try:

@@ -41,7 +41,7 @@ from x_transformers.core.branches import (
     is_attention,
 )
 from x_transformers.core.buffers import Buffer
-from x_transformers.core.calls import Call, Views, check_attention_inputs, prefix_mask, select_query_mask, split_views
+from x_transformers.core.calls import Call, Views, check_attention_inputs, prefix_mask, select_query_mask, select_views
 from x_transformers.core.checks import (
     as_mask,
     boolean_mask,
@@ -279,8 +279,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         features = self.features.active_for(inputs)
         views, token_idx = (x, x, x), None
         if features.select_inputs is not None or 'at' in inputs:
-            chosen = views if features.select_inputs is None else features.select_inputs(x)
-            views, token_idx = split_views(chosen, x, features, inputs.get('at'))
+            views, token_idx = select_views(x, features, inputs.get('at'))
         call = self.open_call(views, token_idx, context, mask, causal, cache, inputs, stack_call)
         views = views if context is None else (views[0], context, context)
         attn_mask = None if attn_mask is None else self.own_mask(attn_mask)
@@ -739,12 +738,11 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
             context, context_mask = check_context(self, x, context, context_mask)
         if cache is not None:
             check_cache(self, attn_mask)
-        call = open_stack(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
+        call = open_stack(x, cache, input_not_include_cache, cache_age, seq_pos_offset, (mems, mem_masks), inputs)
         call.keeps = 'all' if return_gumbel_log_probs else parts_kept(return_hiddens)
         call.intermediates.built_with_flags = self.built_with_flags
         call.training, call.declared, call.maps_apart = self.training, self.remembers, are_maps_apart()
-        nothing_given = mask is context is attn_mask is self_attn_kv_mask is seq_start_pos is causal is None
-        if not nothing_given or inputs:
+        if inputs or not mask is context is attn_mask is self_attn_kv_mask is seq_start_pos is causal is None:
             call.share_masks(x, mask, context_mask, attn_mask, self_attn_kv_mask, seq_start_pos, causal)
         if context is not None:
             call.context_length = context.shape[1]
@@ -768,7 +766,7 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
 
     def run_stages(self, features: Features, transform: Any, x: Tensor, call: StackCall) -> Tensor:
         """Run the layers and the final norm, with what features do around them."""
-        run = functools.partial(self.run_layers, features, transform)
+        run = functools.partial(self.run_steps, features, transform)
         for open_stream in features.stack_input:
             x = open_stream(x, call)
         steps = range(len(call.order))
@@ -781,10 +779,8 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
             return features.finish(x, call)
         return call.norm(self.final_norm, x) if call.norm_inputs else self.final_norm(x)
 
-    def run_layers(
-        self, features: Features, transform: Any, x: Tensor, call: StackCall, steps: Sequence[int]
-    ) -> Tensor:
-        """Run those layers whose turn it is in `steps`."""
+    def run_steps(self, features: Features, transform: Any, x: Tensor, call: StackCall, steps: Sequence[int]) -> Tensor:
+        """Run the layers at the given steps of the execution order."""
         layers, block = self.current_layers(), self.len_default_block
         if call.shared['a']:
             call.visibility = shared_visibility(x, call, [layers[call.order[step]] for step in steps])
@@ -933,22 +929,13 @@ class Wrapper(Abilities, GivesOutputs, UpdatesStack, Configurable):
         the cache, or None.
         """
         features, token_mask, start = call.features, None, call.inputs.get('seq_start_pos')
-        if kwargs:
-            check_model_inputs(self, known_stack(self.attn_layers), kwargs)
-        if call.cache is not None or mems is not None:
-            call.check_past(self, mems)
-        if start is not None and call.cache is None and not keeps:
-            check_range(start, 'seq_start_pos', 0, call.tokens, 'numbers')
+        if kwargs or not call.cache is mems is start is None:
+            call.check_inputs(self, mems, kwargs, keeps)
         keeps = call.keeps = 'all' if is_hooked(self.attn_layers) else call.keeps or keeps
         for transform in features.prepend_prefix:
             x = transform(x, call)
         if call.cache is not None:
             call.check_front(self)
-        moves = call.num_prefix_tokens > 0 and start is not None  # the padding, in front of the tokens in front
-        if moves and kwargs.get('attn_mask') is not None:
-            raise ValueError(
-                '`attn_mask` does not go with `seq_start_pos` and tokens in front: they move behind the padding'
-            )
         if mask is not None or call.prefix_parts or call.cache is not None:
             call.mask = call.make_full_mask(mask, x.shape[0], x.device)
             token_mask = call.select_key_mask(mask)
@@ -966,18 +953,16 @@ class Wrapper(Abilities, GivesOutputs, UpdatesStack, Configurable):
             with call.losses, maps_apart(call.maps_apart):
                 return run_stack(self.attn_layers, x, keeps, {**options, **kwargs})
 
-        moves = moves and not call.continues
+        # Prefix tokens come after left padding.
+        moves = call.num_prefix_tokens > 0 and start is not None and not call.continues
         x = call.move_after_padding(x) if moves else x
         x, intermediates = run(x) if features.execute_stack is None else features.execute_stack(run, x, call)
         intermediates.aux_losses = call.losses.by_name
         if token_mask is not None:
             call.new_states['real'] = Buffer(token_mask.unsqueeze(-1))
         intermediates.model_states = call.new_states
-        intermediates.num_prefix_tokens, intermediates.initial_embeds, call.intermediates = (
-            call.num_prefix_tokens,
-            call.intermediates.initial_embeds,
-            intermediates,
-        )
+        intermediates.num_prefix_tokens = call.num_prefix_tokens
+        intermediates.initial_embeds, call.intermediates = call.intermediates.initial_embeds, intermediates
         x = call.move_before_padding(x) if moves else x
         for transform in features.strip_prefix:
             x = transform(x, call)
@@ -1124,30 +1109,27 @@ class TransformerWrapper(ReadsTokens, Wrapper):
         raises                                 ValueError or TypeError for inputs of another shape or kind
         """
         only_new = self.input_not_include_cache if input_not_include_cache is None else input_not_include_cache
-        x = self._check_ids(x, kwargs, (return_logits_and_embeddings or return_logit_entropies), logits_to_keep)
+        wanted = return_logits_and_embeddings, return_logit_entropies, return_readout, logits_to_keep
+        if wanted != (False, False, False, None):
+            self.check_requested_logits(return_embeddings, *wanted)
+        x = self._check_ids(x, kwargs)
         intermediates = return_intermediates or return_embeddings_and_intermediates
         asked = (return_logit_entropies, return_attn_z_loss, attn_z_loss_weight)
         request = OutputRequest(intermediates, return_mems, return_attn, detach_mems, *asked)
-        if return_embeddings and return_logits_and_embeddings:
-            raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
-        # how many tokens there are, a user's module says by what it makes of them
+        # The output of a user's embedding determines the number of tokens.
         others = type(self.token_emb) is not TokenEmbedding and is_of_others(self.token_emb)
         embeds = self.token_emb(x, **(token_emb_kwargs or {})) if others else x
         call = open_model(self, embeds, mask, cache, only_new, kwargs)
-        if return_readout and return_logit_entropies:
-            raise ValueError('`return_readout` does not go with `return_logit_entropies`: there are no logits')
         call.ids, call.returns_readout = x if others else None, return_readout
         options = {} if others else token_emb_kwargs or {}
         x = call.embed_tokens(self, embeds, functools.partial(self._embed, call=call, token_emb_kwargs=options))
         call.maps_apart, mems = request.mems_alone, None if mems is None else self.shifted(mems)
         x = self.run_stack(x, call, mask, mems, request.keeps, kwargs)
-        front = None if call.continues else call.inputs.get('prepend_embeds')
-        prefix = 0 if front is None else front.shape[1]
-        pooled = x
+        hidden: Any = x
         for transform in call.features.pool:
-            pooled = transform(pooled, call)
-        # what is read from all tokens, or from others, has no prefix
-        hidden: Any = x[:, prefix:] if excise_prepend_embeds and pooled is x else pooled
+            hidden = transform(hidden, call)
+        if excise_prepend_embeds and hidden is x:  # Features that pool tokens return no prefix.
+            hidden = x[:, call.num_prepended :]
         only_embed = return_embeddings or return_embeddings_and_intermediates or self.return_only_embed
         logits = None
         if not only_embed or return_logits_and_embeddings:

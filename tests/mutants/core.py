@@ -33,7 +33,7 @@ BUGS = {
         ('anything beside an output is what layers leave', 'if intermediates is not None and not isinstance(intermediates, LayerIntermediates):', 'if False:'),
         ('a causal stack of a user sees the future', 'return not self.causal', 'return self.causal'),
         ('plain lists are no layers', 'new = parts((LayerSlots(norms), *others))', 'return one', 'test_clients.py test_stack.py'),
-        ('a layer keeps the place that it was built for', 'or (isinstance(one, layer) and one.kind == kind and one.index == index)', 'or isinstance(one, layer)', 'test_clients.py test_stack.py'),
+        ('a layer keeps the place that it was built for', 'if (isinstance(one, layer) and one.kind == kind and one.index == index) or', 'if isinstance(one, layer) or', 'test_clients.py test_stack.py'),
         ('norms may be any number', 'known = len(norms) == 3 and', 'known =', 'test_clients.py test_stack.py'),
         ('an order of layers that are gone passes', 'if layers != kinds or (order and max(order) >= layers):', 'if False:', 'test_clients.py test_stack.py'),
         ('a layer that has moved has its old place', '    new.__dict__.update(kind=kind, index=index)\n', '    new.__dict__.update(dict(kind=kind, index=index) | vars(one))\n', 'test_clients.py test_stack.py'),

@@ -121,7 +121,7 @@ BUGS = {
         ('what a residual prepares is passed over', "if getattr(type(residual), 'prepare', None) is not Residual.prepare:", 'if False:', 'test_contract.py'),
         ('inputs that no feature reads are taken', 'if not inputs.keys() <= self.input_names:', 'if False:', 'test_own_features.py'),
         ('masked queries give an output', 'out = out.masked_fill(~call.token_mask[:, -call.q_len :, None], 0.0)', 'out = out + 0.0', 'test_attention.py test_known_defects.py'),
-        ('the prefix is not excised', 'hidden: Any = x[:, prefix:] if excise_prepend_embeds and pooled is x else pooled', 'hidden = pooled'),
+        ('the prefix is not excised', 'if excise_prepend_embeds and hidden is x:', 'if False:'),
         ('a dropout of embeddings before their projection is left out', 'return self.project_emb(self.emb_dropout(x))', 'return self.project_emb(x)', 'test_laws.py::test_dropouts_make_a_difference_in_training -kemb_dropout'),
         ('what a model lacks is no attribute', '        keep_none(self, OF_MODEL)\n', '', 'test_clients.py -kshows_of_itself'),
     ]),

@@ -76,16 +76,17 @@ def select_query_mask(token_mask: Tensor | None, token_idx: Tensor | None, new: 
     return gather_along(token_mask[:, token_mask.shape[1] - new :], token_idx, -1)
 
 
-def split_views(views: Any, x: Tensor, features: Features, at: Tensor | None = None) -> tuple[Views, Tensor | None]:
-    """Inputs of queries, keys and values, and at which tokens of `x` (... n d) the queries stand, if it is said.
+def select_views(x: Tensor, features: Features, at: Tensor | None) -> tuple[Views, Tensor | None]:
+    """Return the inputs of queries, keys and values, and the token indices of the queries if a feature selects them.
 
-    Of the queries only those `at` some tokens (b k) are wanted.
+    With `at`, (b, k), only the queries of these tokens of `x` (..., n, d) are returned.
     """
+    views: Any = (x, x, x) if features.select_inputs is None else features.select_inputs(x)
     *three, token_idx = views if len(views) == 4 else (*views, None)
     if at is not None:
         check_no_subset(features)
         if token_idx is not None:
-            raise ValueError('`select_inputs` puts queries elsewhere, but only those of some tokens are wanted')
+            raise ValueError('`select_inputs` must not move queries if only those of some tokens are computed')
         return (gather_along(three[0], at, -2), *three[1:]), at
     if any(not torch.is_tensor(t) or t.ndim != 3 for t in three):
         return tuple(three), None  # refused below

@@ -211,18 +211,22 @@ def check_digits(t: Tensor, name: str, like: Tensor) -> None:
 
 
 def match_precision(x: Tensor, module: Any, name: str = 'x') -> Tensor:
-    """An input in the precision of the weights, which must hold all of its digits, outside of autocast."""
+    """Convert an input to the dtype of the weights, outside of autocast.  Raises ValueError if it would lose digits."""
     if torch.compiler.is_compiling():
         return x
     first = _first_parameter(module)
     if first is None or first.dtype == x.dtype or torch.is_autocast_enabled(x.device.type):
         return x
-    kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
-    if kinds != {first.dtype}:
+    return _convert_to_weights(x, module, first.dtype, name)
+
+
+def _convert_to_weights(x: Tensor, module: Any, dtype: torch.dtype, name: str) -> Tensor:
+    """Convert an input to the dtype of the weights, if all of them have it."""
+    if any(p.dtype != dtype for p in module.parameters() if p.is_floating_point()):
         return x
-    if torch.promote_types(x.dtype, first.dtype) != first.dtype:
-        raise ValueError(f'`{name}` got {x.dtype}, the weights are {first.dtype}: convert one of them, or use autocast')
-    return x.to(first.dtype)
+    if torch.promote_types(x.dtype, dtype) != dtype:
+        raise ValueError(f'`{name}` must be {dtype}, as the weights are, got {x.dtype}: convert one, or use autocast')
+    return x.to(dtype)
 
 
 def expand_batch(t: Any, rows: int) -> Any:

@@ -20,13 +20,15 @@ from x_transformers.core.checks import (
     check_device,
     check_given,
     check_lengths,
+    check_model_inputs,
+    check_range,
     check_tensor,
     extend_mask,
     parts_kept,
     prepend_positions,
     zero_masked,
 )
-from x_transformers.core.own_modules import is_of_others, overrides_forward, reads_whole, refuse_own_stack
+from x_transformers.core.own_modules import is_of_others, known_stack, overrides_forward, reads_whole, refuse_own_stack
 from x_transformers.core.state import HasStates
 from x_transformers.flags import Remembered, warn_once
 from x_transformers.flags.checks import Maybe
@@ -141,6 +143,11 @@ class ModelCall(AddsLosses, HasStates):
     def extend_inputs(self, model: Model, kwargs: dict[str, Any], token_mask: Tensor | None) -> dict[str, Any]:
         """Positions, masks of keys and lengths of prefixes, with entries for the tokens in front."""
         pos, kv_mask = self.inputs.get('pos'), kwargs.get('self_attn_kv_mask')
+        moves = self.num_prefix_tokens and self.inputs.get('seq_start_pos') is not None
+        if moves and kwargs.get('attn_mask') is not None:
+            raise ValueError(
+                '`attn_mask` cannot be combined with `seq_start_pos` and prefix tokens: they move behind the padding'
+            )
         fits = torch.is_tensor(pos) and pos.shape[-1] == self.tokens
         if not fits and is_of_others(getattr(model, 'pos_emb', None)):
             pos = None  # it is for the user's module alone
@@ -166,6 +173,12 @@ class ModelCall(AddsLosses, HasStates):
     def count(self) -> int:
         return self.new_len
 
+    @property
+    def num_prepended(self) -> int:
+        """Return the number of `prepend_embeds` among the tokens of this call."""
+        embeds = None if self.continues else self.inputs.get('prepend_embeds')
+        return 0 if embeds is None else embeds.shape[1]
+
     def add_loss(self, name: str, value: Tensor) -> None:
         if any(one is self.losses for one in gathering.open):
             return super().add_loss(name, value)
@@ -173,6 +186,14 @@ class ModelCall(AddsLosses, HasStates):
             return super().add_loss(name, value)
 
     add_loss.__doc__ = AddsLosses.add_loss.__doc__
+
+    def check_inputs(self, model: Model, mems: Any, kwargs: dict[str, Any], keeps: str | None) -> None:
+        """Check the inputs of the stack, the cache and the memories, before anything is computed."""
+        check_model_inputs(model, known_stack(model.attn_layers), kwargs)
+        self.check_past(model, mems)
+        start = self.inputs.get('seq_start_pos')
+        if start is not None and self.cache is None and not keeps:
+            check_range(start, 'seq_start_pos', 0, self.tokens, 'numbers')
 
     def check_past(self, model: Model, mems: Any) -> None:
         """Refuse a cache or memories that the stack cannot use, and warn where segments count positions from 0."""

@@ -314,16 +314,14 @@ def _get_parts(value: Any, index: int) -> tuple[Any, Any, Any]:
 def get_layers(given: Sequence[Any], kinds: Sequence[str], layer: type, parts: type[LayerSlots]) -> tuple[Any, ...]:
     """Return the layers that run: the `layer`s of a stack as they are, and plain lists as `parts`.
 
-    Place and kind follow the lists that were assigned: a layer that stands elsewhere than it was built for is one of
-    the same modules there. A module that wraps a whole layer stays as it is.
+    Index and kind follow the lists that were assigned: a layer that was moved becomes one of its new index. A module
+    that wraps a whole layer stays as it is.
     """
     if len(given) != len(kinds):
         check_places((), len(given), len(kinds))
     return tuple([
         one
-        if (type(one) is layer and one.kind == kind and one.index == index)
-        or not _is_list(one)
-        or (isinstance(one, layer) and one.kind == kind and one.index == index)
+        if (isinstance(one, layer) and one.kind == kind and one.index == index) or not _is_list(one)
         else _rebuild_layer(one, kind, index, layer, parts)
         for index, (one, kind) in enumerate(zip(given, kinds, strict=False))
     ])  # fmt: skip

@@ -245,14 +245,15 @@ class StackCall(AddsLosses, HasStates, TokenSubset, ChecksOnce):
             inputs['cache'] = self.cache.intermediates(self.attended)
         self.attended += 1
         if layer.kind == 'a':
-            at = self.self_attended
             self.self_attended += 1
-            if at < len(self.mems) and self.mems[at] is not None:
-                inputs.update(self.memory_of(at, norm))
+            if self.mems:
+                inputs.update(self.memory_of(self.self_attended - 1, norm))
         return inputs
 
     def memory_of(self, at: int, norm: nn.Module | None) -> dict[str, Tensor]:
-        """Return the memory of a layer of self-attention, normalized as its input is, and the mask of it."""
+        """Return the memory of a layer of self-attention, normalized as its input is, and its mask, if there is one."""
+        if at >= len(self.mems) or self.mems[at] is None:
+            return {}
         mask = self.mem_masks[at] if at < len(self.mem_masks) else None
         mem = self.norm(norm, zero_masked(self.mems[at], mask))
         return {'mem': mem} if mask is None else {'mem': mem, 'mem_mask': mask}
@@ -436,19 +437,12 @@ def check_cache(stack: Stack, attn_mask: Tensor | None) -> None:
 
 
 def open_stack(
-    x: Tensor,
-    given_cache: Any,
-    only_new: bool,
-    cache_age: int | None,
-    offset: int | Tensor | None,
-    mems: Sequence[Tensor | None] | None,
-    mem_masks: Sequence[Tensor | None] | None,
-    inputs: dict[str, Any],
+    x: Tensor, given_cache: Any, only_new: bool, cache_age: int | None, offset: Any, past: Any, inputs: dict[str, Any]
 ) -> StackCall:
     """Make the call of a stack, with the number of new tokens.
 
     `x` holds the cached tokens too, unless `only_new` is set. A shorter one ends with the new ones: `cache_age` tokens,
-    1 if that is None, all if it is 0.
+    1 if that is None, all if it is 0. `past` is the memories and their masks, each a sequence or None.
     """
     given = new = x.shape[1]
     cache, cache_len, seen = None, 0, 0
@@ -460,7 +454,8 @@ def open_stack(
     elif torch.is_tensor(seen):
         check_offset(seen, 'cache_length')
     intermediates = LayerIntermediates(hiddens=[], attn_intermediates=[], layer_hiddens=[], block_hiddens=[])
-    past = () if mems is None else mems, () if mem_masks is None else mem_masks
+    mems, masks = past
+    past = () if mems is None else mems, () if masks is None else masks
     shared: dict[str, dict[str, Any]] = {'a': {}, 'c': {}, 'f': {}}
     return StackCall(intermediates, inputs, cache, cache_len, seen, new, given, *past, shared=shared, batch=x.shape[0])
 

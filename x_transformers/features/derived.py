@@ -174,18 +174,20 @@ class DerivedAttributes:
 
     def check_assigned(self) -> None:
         """Refuse modules that no feature of the stack would run."""
-        given = []
-        for name in OF_STACK:
-            if getattr(self, name) is not None:
-                given.append(name)
+        given = [name for name in OF_STACK if getattr(self, name) is not None]
         for name in FOR_EACH_LAYER:
-            modules = list(getattr(self, name))
-            if modules.count(None) < len(modules):
+            if list(getattr(self, name)) != [None] * len(getattr(self, name)):
                 given.append(name)
-        for name in given:
-            if not any(name in feature.stored_as.values() for feature in self.features.active):
+        if given:
+            self.check_are_run(given)
+
+    def check_are_run(self, names: Sequence[str]) -> None:
+        """Raise ConfigError if no feature runs the modules of these names."""
+        run = {name for feature in self.features.active for name in feature.stored_as.values()}
+        for name in names:
+            if name not in run:
                 flag = FOR_EACH_LAYER.get(name, 'its flag')
-                raise ConfigError(f'`{name}` got what nothing runs: the stack was built without {flag}')
+                raise ConfigError(f'`{name}` must be None, since the stack was built without {flag}')
 
     @property
     def layer_dropouts(self) -> tuple[float, ...]:
@@ -486,28 +488,28 @@ class ReadsTokens:
         """Return True if logits of the last tokens alone can be asked for, as `logits_to_keep`."""
         return not self.features.by_stage.get('pool')
 
-    def _check_ids(
-        self, x: Tensor | None, kwargs: dict[str, Any], wants_logits: bool, logits_to_keep: int | None
-    ) -> Tensor:
+    def _check_ids(self, x: Tensor | None, kwargs: dict[str, Any]) -> Tensor:
         """Check ids; None stands for no tokens after prepended embeddings."""
-        if logits_to_keep is not None or wants_logits:
-            self.check_requested_logits(wants_logits, logits_to_keep)
         if x is None:
             return no_ids(kwargs.get('prepend_embeds'))
         if isinstance(self.token_emb, TokenEmbedding):
-            # a table that stands for it, as one with an adapter, may not say how long it is
+            # A table that replaces the one of the model, such as one with an adapter, may not have a length.
             x = check_ids(x, num_tokens=getattr(self.token_emb.emb, 'num_embeddings', self.num_tokens))
         return x
 
-    def check_requested_logits(self, wants_logits: bool, logits_to_keep: int | None) -> None:
-        """Raise ValueError if the model cannot give the logits that are requested."""
+    def check_requested_logits(
+        self, embeddings: bool, both: bool, entropies: bool, readout: bool, logits_to_keep: int | None
+    ) -> None:
+        """Raise ValueError if the model cannot return the logits that are requested."""
+        if embeddings and both:
+            raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
+        if readout and entropies:
+            raise ValueError('`return_readout` cannot be combined with `return_logit_entropies`: there are no logits')
         if logits_to_keep is not None and not (is_int(logits_to_keep) and logits_to_keep >= 1):
-            raise ValueError(
-                f'`logits_to_keep` got {format_value(logits_to_keep)}, it must be an integer of at least 1'
-            )
+            raise ValueError(f'`logits_to_keep` must be an integer of at least 1, got {format_value(logits_to_keep)}')
         if logits_to_keep is not None and not self.can_keep_logits:
-            raise ValueError('`logits_to_keep` does not go with a model that pools its tokens')
-        if wants_logits and self.to_logits is None:
+            raise ValueError('`logits_to_keep` cannot be combined with a model that pools its tokens')
+        if (both or entropies) and self.to_logits is None:
             raise ValueError(
                 'logits were asked for, but the model has no head: it was built with `return_only_embed=True`'
             )

@@ -160,10 +160,7 @@ def adds_positions(owner: Any) -> bool:
 
 def hands_on_positions(owner: Any) -> bool:
     """Return True if the stack of a model reads the vectors of positions apart from the tokens."""
-    for feature in known_stack(owner.attn_layers).features.active:
-        if feature.gives_positions is None:
-            return True
-    return False
+    return any(feature.gives_positions is None for feature in known_stack(owner.attn_layers).features.active)
 
 
 TABLES = (AbsolutePositionalEmbedding, ScaledSinusoidalEmbedding)
@@ -220,10 +217,7 @@ class AbsolutePositions(ModelFeature):
         pos, module = call.inputs.get('pos'), self.owner.pos_emb
         others = type(module) not in TABLES and is_of_others(module)
         if torch.is_tensor(pos) and pos.is_floating_point() and not (others and pos.shape[-1] != self.owner.emb_dim):
-            if pos.shape[-1] != self.owner.emb_dim:
-                wanted = f'vectors of width {self.owner.emb_dim}, or whole numbers'
-                raise ValueError(f'`pos` got {pos.dtype} of shape {tuple(pos.shape)}, it must be {wanted}')
-            return call.select_new(pos, 'pos')
+            return self.given_vectors(call, pos)
         inputs = dict(seq_start_pos=call.inputs.get('seq_start_pos'), offset=call.offset)
         if others:
             return self.vectors_of_others(call, {'pos': pos, **inputs})
@@ -233,6 +227,13 @@ class AbsolutePositions(ModelFeature):
             check_rows(pos, call.like_tokens.shape[0])
             pos = call.select_new(pos, 'pos').long()
         return module(call.like_tokens, pos=pos, **inputs)
+
+    def given_vectors(self, call: Any, pos: Tensor) -> Tensor:
+        """Return the vectors that were given as `pos`, for the new tokens."""
+        if pos.shape[-1] != self.owner.emb_dim:
+            wanted = f'vectors of width {self.owner.emb_dim}, or whole numbers'
+            raise ValueError(f'`pos` must be {wanted}, got {pos.dtype} of shape {tuple(pos.shape)}')
+        return call.select_new(pos, 'pos')
 
 
 class Sinusoids(ModelFeature):

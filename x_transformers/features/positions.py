@@ -138,10 +138,8 @@ class AbsolutePositionalEmbedding(nn.Module):
         if type(offset) is not int:
             check_offset(offset, 'offset')
         if pos is None and is_above(offset + length, self.max_seq_len):
-            raise ValueError(
-                f'the sequence has {int(offset + length)} tokens, more than the table of absolute positions, '
-                f'`max_seq_len={self.max_seq_len}`'
-            )
+            given = int(offset + length)
+            raise ValueError(f'sequences must have at most `max_seq_len={self.max_seq_len}` tokens, got {given}')
         if pos is not None and seq_start_pos is None:
             check_range(pos, 'pos', 0, self.max_seq_len - 1, 'positions')
         embedded = self.emb(positions_of(length, pos, seq_start_pos, offset, x.device))

@@ -527,10 +527,12 @@ class Features(HasOldNames):
         for name, value in inputs.items():
             if value is not None and name in self.optional_inputs:
                 names = (*names, name)
-        acting = self.known_calls.get(names)
-        if acting is None:
-            acting = self.filter(lambda feature: not feature.waits or not feature.call_inputs.keys().isdisjoint(names))
-            self.known_calls[names] = acting
+        return self.known_calls.get(names) or self._find_active(names)
+
+    def _find_active(self, names: tuple[str, ...]) -> Features:
+        """Find the features that act with the inputs of these names, and keep them for later calls."""
+        acting = self.filter(lambda feature: not feature.waits or not feature.call_inputs.keys().isdisjoint(names))
+        self.known_calls[names] = acting
         return acting
 
     def filter(self, wanted: Callable[[Feature], bool]) -> Features:

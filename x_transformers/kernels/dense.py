@@ -299,8 +299,7 @@ def fold_heads(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
 
 
 def grouped_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Call, is_causal: bool = False) -> Tensor:
-    """SDPA with fewer key than query heads. A single query per head folds its group into the rows instead of
-    copying the keys."""
+    """Run SDPA with grouped heads. A single query folds its group into the query axis, without copies of the keys."""
     heads, kv_heads, rows = q.shape[1], k.shape[1], q.shape[-2]
     options: dict[str, Any] = dict(dropout_p=call.dropout, scale=call.scale)
     if kv_heads == v.shape[1] < heads and rows == 1 and (mask is None or mask.shape[1] == 1):

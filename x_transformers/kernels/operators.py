@@ -224,14 +224,10 @@ class Fused(Operator):
     def unsupported(self, call: Call | None, features: Features) -> str | None:
         if call is not None and call.is_large:
             return MANY
+        if call is not None and call.inputs.get('keep_maps'):
+            return MAPS
         if call is not None:
-            return (
-                MAPS
-                if call.inputs.get('keep_maps')
-                else _forms_no_scores(call, features)
-                if features.scores_needed
-                else None
-            )
+            return _forms_no_scores(call, features) if features.scores_needed else None
         own = [f for f in features.by_stage.get('attend', ()) if f.flags or not f.call_inputs]
         return f'`{own[0].display_name}`: it attends in its own way' if own else _forms_no_scores(call, features)
 
@@ -298,9 +294,8 @@ def _operators_for(owner: Any, features: Features) -> tuple[Any, tuple[Operator,
 
 def attend_by(owner: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
     """Attention by the first of the operators of a layer that takes the call."""
-    call.is_large = not call.inputs.get('keep_maps') and is_large(
-        call.x, call.batch, call.heads, call.q_len, call.total_keys
-    )
+    sizes = call.batch, call.heads, call.q_len, call.total_keys
+    call.is_large = not call.inputs.get('keep_maps') and is_large(call.x, *sizes)
     known = features.operators
     if known is None or known[0] is not owner.operators:
         known = _operators_for(owner, features)

@@ -374,20 +374,20 @@ class Sequence(Style):
         for owner, name in laid_out(stack.layers):
             see(owner, name, View(device_mesh, lane=lane), self.source)
 
-        def run_layers(self: Any, features: Any, transform: Any, x: Tensor, call: Any, steps: Any) -> Tensor:
+        def run_steps(self: Any, features: Any, transform: Any, x: Tensor, call: Any, steps: Any) -> Tensor:
             """Run the layers as on one device. What is kept of them, in a cache too, is whole."""
             length = x.shape[-2]
             if lane.length is not None or transform is not None or length < device_mesh.size() or reads_whole(call):
-                return kind.run_layers(self, features, transform, x, call, steps)
+                return kind.run_steps(self, features, transform, x, call, steps)
             lane.length = length
             try:
                 own = move_tensors(x, device_mesh, Replicate(), Shard(1))
                 with AuxLosses() as losses:
-                    own = kind.run_layers(self, features, transform, own, call, steps)
+                    own = kind.run_steps(self, features, transform, own, call, steps)
             finally:
                 lane.length = None
             refuse_losses(losses, 'some of the tokens')
             return join_shards(own, device_mesh, 1, length)
 
-        override_forward(stack, run_layers=run_layers)
+        override_forward(stack, run_steps=run_steps)
         return stack
