@@ -79,6 +79,7 @@ def test_separate_inputs(mask):
         dict(gate_value_heads=True),
         dict(num_mem_kv=2),
         dict(data_dependent_alibi=True),
+        dict(data_dependent_alibi_per_row=True, data_dependent_alibi=True),
         dict(hybrid_module=nn.Linear(10, 24)),
         dict(use_rel_proj_pos_bias=True),
         dict(learned_value_residual_mix=True),
@@ -474,6 +475,8 @@ def test_orthogonal_values_with_memories_and_latents():
     module = layer(causal=True, orthog_projected_values_per_head=True, use_latent_kv=True, dim_latent_kv=5)
     x, mem = randn(2, N, 10), randn(2, 3, 10, seed=1)
     assert_close(module(x, mem=mem), module(torch.cat((mem, x), dim=1))[:, 3:])
+    found = steps(lambda a, b, cache: module(x[:, a:b], cache=cache, return_intermediates=True), (1, 3, 2))
+    assert_close(found, module(x))
     with pytest.raises(ValueError, match=r'orthog_projected_values.*context'):
         module(x, mem)
     with pytest.raises(ConfigError, match='attn_orthog_projected_values_per_head'):
@@ -648,6 +651,7 @@ def test_clipping_of_heads_with_negative_logits():
         dict(),
         dict(use_layerscale=True, shift_tokens=1, scale_residual=0.5),
         dict(weight_tie_layers=True),
+        dict(macaron=True),
         dict(layers_execute_order=(2, 0, 0, 3), depth=None, custom_layers=('a', 'f', 'a', 'f')),
         dict(cross_attend=True, attn_kv_heads=2),
         dict(attn_use_latent_kv=True, attn_dim_latent_kv=5, attn_latent_rope_subheads=1, rotary_pos_emb=True),
@@ -694,7 +698,7 @@ def test_prefix_decoder_sees_its_memories():
     trace = net(x[:, :3], return_hiddens=True, prefix_attn_len=3)[1]
     whole = net(x, prefix_attn_len=3)
     assert_close(net(x[:, 3:], mems=trace.hiddens), whole[:, 3:])
-    with pytest.raises(ValueError, match='cache'):
+    with pytest.raises(ValueError, match=r'cache.*causal|causal.*cache'):
         net(x, cache=trace)
 
 

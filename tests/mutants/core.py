@@ -52,10 +52,10 @@ BUGS = {
         ('a loss of some rows passes', 'if self.in_part:', 'if False:'),
     ]),
     'core/calls.py': ('test_stack.py test_layouts.py test_model_features.py', [
-        ('a prefix of two tokens lets all tokens see one another', '(place < (prefix[:, None, None, None] if', '(place - 1 < (prefix[:, None, None, None] if', 'test_layouts.py test_stack.py test_known_defects.py test_original_readme.py test_known_defects_of_layers.py'),
+        ('a prefix of two tokens lets all tokens see one another', '(place < (prefix[:, None, None, None] if', '(place - 1 < (prefix[:, None, None, None] if', 'test_layouts.py test_stack.py test_known_defects.py test_original_readme.py'),
         ('masked memories are seen', 'front = keep.new_ones(self.batch, self.memories) if mem_mask is None else mem_mask', 'front = keep.new_ones(self.batch, self.memories)', 'test_laws.py::test_masked_memories'),
     ]),
-    'core/checks.py': ('test_bad_input.py test_stack.py test_attention.py test_flags.py test_regressions.py test_known_defects.py test_known_defects_of_wrappers.py', [
+    'core/checks.py': ('test_bad_input.py test_stack.py test_attention.py test_flags.py test_regressions.py test_known_defects.py', [
         ('an id of the size of the vocabulary passes', "check_range(others, name, 0, num_tokens - 1, 'token ids')", "check_range(others, name, 0, num_tokens, 'token ids')"),
         ('a mask of numbers is taken for booleans', 'if mask.is_floating_point() or mask.is_complex():', 'if mask.is_complex():'),
         ('memories of several lengths pass', 'any(length != lengths[0] for', 'any(length < 0 for'),
@@ -139,7 +139,7 @@ BUGS = {
         ('what was taken off in front still stands there', 'start = self.num_prefix_tokens - behind - count - self.num_removed', 'start = self.num_prefix_tokens - behind - count'),
         ('rows behind the padding stay there', 'moved = torch.where(place < self.num_prefix_tokens, place + start, place - self.num_prefix_tokens)', 'moved = place', 'test_laws.py::test_left_padding'),
     ]),
-    'core/nets.py': ('test_generate.py test_dpo.py test_names.py test_continuous_wrapper.py test_known_defects_of_wrappers.py', [
+    'core/nets.py': ('test_generate.py test_dpo.py test_names.py test_continuous_wrapper.py test_known_defects.py', [
         ('nobody is told of the front', '    if attends_to_later(stack):\n        return\n    words', '    return\n    words', 'test_what_is_pooled.py'),
         ('a projection of all tokens looks back', "if any(feature.reason('causal') for feature in features):", 'if False:', 'test_what_is_pooled.py -mnightly -kboth'),
         ('a prefix decoder is taken for an encoder', "if getattr(stack, 'causal', False) or is_prefix(stack):\n        return False", "if getattr(stack, 'causal', False):\n        return False", 'test_what_is_pooled.py'),
@@ -151,7 +151,7 @@ BUGS = {
         ('what joins tokens does not let them see later ones', "if not hasattr(stack, 'layer_types') or any(map(has_later_prefix, stack.features.active)):", "if not hasattr(stack, 'layer_types'):", 'test_classifier.py test_what_is_pooled.py'),
         ('a context is later than its queries', "if kind == 'c':", "if kind == 'none':", 'test_classifier.py test_what_is_pooled.py'),
         ('the front of a causal stack may be read', 'if not refuses or getattr(stack,', 'if True or getattr(stack,', 'test_classifier.py'),
-        ('warnings of the front are errors', 'if not refuses or getattr(stack,', 'if getattr(stack,', 'test_model_features.py test_images.py test_known_defects_of_wrappers.py'),
+        ('warnings of the front are errors', 'if not refuses or getattr(stack,', 'if getattr(stack,', 'test_model_features.py test_images.py test_known_defects.py'),
         ('features that count tokens are not asked', "return any(f.counts_tokens for m in modules for f in getattr(getattr(m, 'features', None), 'active', ()))", 'return False', 'test_rotary_scaling.py -kare_told'),
     ]),
     'core/routing.py': ('test_flags.py test_layouts.py', [
@@ -215,7 +215,7 @@ BUGS = {
     'core/stack_calls.py': ('ecosystem/test_distributed.py', [
         ('a fork shares its notes', 'notes = {kind: own.fork() for kind, own in self.contexts.items()}', 'notes=self.contexts', 'test_recompute.py'),
         ('left padding does not hide its keys', 'kv_mask = self.token_mask if kv_mask is None else begun & kv_mask', 'kv_mask = kv_mask', 'test_laws.py::test_left_padding'),
-        ('a mask of all tokens hides the memories', 'dict(mask=mask, context_mask=kv_mask, attn_mask=self.pad_to_keys(attn_mask, True))', 'dict(mask=mask, context_mask=kv_mask, attn_mask=self.pad_to_keys(attn_mask, False))', 'test_stack.py test_layouts.py test_regressions.py test_known_defects.py test_known_defects_of_layers.py'),
+        ('a mask of all tokens hides the memories', 'dict(mask=mask, context_mask=kv_mask, attn_mask=self.pad_to_keys(attn_mask, True))', 'dict(mask=mask, context_mask=kv_mask, attn_mask=self.pad_to_keys(attn_mask, False))', 'test_sources.py'),
         ('memories stand at positions from 0 on', 'make_positions(self.past_len, self.new_len, x.device, before=self.cache_len + self.memories)', 'torch.arange(self.memories + self.past_len + self.new_len, device=x.device)', 'test_laws.py::test_memories_of_an_earlier_segment'),
         ('a feedforward left out counts as attention', 'self.attended += is_attention(layer.kind)', 'self.attended += 1', 'test_stack.py test_layouts.py'),
         ('calls are copied by what gathers parameters', "setattr(StackCall, '__dataclass_fields__', HiddenFields())", 'pass', 'ecosystem/test_distributed.py -mslow -ksome_flags'),

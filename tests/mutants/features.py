@@ -20,7 +20,7 @@ BUGS = {
         ('memories of memories are lost', 'new if old is None else torch.cat((old, new), dim=1) for old, new in pairs', 'new for old, new in pairs', 'test_xl_autoregressive_wrapper.py test_model_features.py'),
         ('a model without positions is said to have them', 'if self.pos_emb is not None and self.pos_emb is not no_positions:', 'if self.pos_emb is not None:'),
     ]),
-    'features/pooling.py': ('test_model_features.py test_known_defects_of_wrappers.py', [
+    'features/pooling.py': ('test_model_features.py test_known_defects.py', [
         ('the residual of the pool is left out', 'pooled + queries if self.add_residual else pooled', 'pooled'),
         ('the pool reads padding', 'context_mask=mask, **inputs)', 'context_mask=None, **inputs)'),
     ]),
@@ -238,7 +238,7 @@ BUGS = {
         ('hooks on layers are not heard in the backward pass', 'if any(is_hooked(layer) or any(map(may_get_others, layer.modules())) for layer in stack.current_layers()):', 'if False:', 'test_reversible.py'),
         ('parameters that are gathered learn nothing', ' or any(map(may_get_others, layer.modules()))', '', 'ecosystem/test_distributed.py -mslow -ksome_flags'),
     ]),
-    'features/residuals.py': ('test_stack.py test_streams.py test_known_defects_of_layers.py', [
+    'features/residuals.py': ('test_stack.py test_streams.py test_known_defects.py', [
         ('a shift takes masked tokens', 't = t.masked_fill(~mask.unsqueeze(-1), 0.0)', 't = t + 0.0'),
         ('a mean counts padding', 'sums = torch.cat((t.masked_fill(~token_mask.bool(), 0.0), token_mask.to(t.dtype)), dim=-1)', 'sums = torch.cat((t.masked_fill(~token_mask.bool(), 0.0), torch.ones_like(token_mask).to(t.dtype)), dim=-1)'),
         ('running means forget the cache', 'sums = sums if state.vectors is None else sums + state.vectors[:, -1:]', 'sums = sums + 0.0', 'test_laws.py::test_cache -kmv_split'),

@@ -81,7 +81,7 @@ BUGS = {
     'modalities/vit.py': ('test_images.py', [
         ('a program knows one batch of images', 'p = self.attn(self.query.expand(x.shape[0], -1, -1)', 'p = self.attn(self.query.expand(len(x), -1, -1)', 'test_export.py -kpool'),
         ('registers of an image model are patches', 'if self.registers_first else x[:, :at]', 'if self.registers_first else x', 'test_model_features.py -kregisters'),
-        ('the image model has no positions', 'x = x + self._positions_of(', 'x = x + 0 * self._positions_of(', 'test_known_defects_of_wrappers.py test_original_readme.py test_compat.py test_checkpoint.py'),
+        ('the image model has no positions', 'x = x + self._positions_of(', 'x = x + 0 * self._positions_of(', 'test_known_defects.py test_original_readme.py test_compat.py test_checkpoint.py'),
         ('an image model hands on positions and adds them', 'if not hands_on_positions(self):\n            x', 'if True:\n            x', 'test_untied.py'),
         ('a class token of an image has a position', 'known[:, 0] = False', 'pass', 'test_untied.py'),
         ('registers have a position', 'known.new_zeros(len', 'known.new_ones(len', 'test_untied.py'),
