@@ -12,8 +12,8 @@ FEATURES = {prefix + name: cls for level, prefix in LEVELS for cls in level for 
 
 # what no declaration says, as the words have it, and why
 KNOWN = {
-    r'`attn_flash=True` does not go with `\w+`: the fused kernel forms no (scores|logits)': 'computed from the stages',
-    r'`attn_flash=True` does not go with `\w+`: it attends in its own way': 'the same',
+    r'`attn_flash=True` cannot be combined with `\w+`: the fused kernel forms no (scores|logits)': 'by stages',
+    r'`attn_flash=True` cannot be combined with `\w+`: it attends in its own way': 'the same',
     r'`attn_flash=True` does not go with `attn_adaptive_span`: .*': 'of an argument',
     r'`\w+` does not go with `attn_flash=True`: the fused kernel forms no logits': 'the same, said by the stack',
     r'`\w+` got \d+ values, it must have (one, or )?one per layer, \d+': 'a tuple is for a number of layers',

@@ -189,7 +189,7 @@ BUILT = {
         '`attn_aft` does not go with `rotary_pos_emb`: it has no dot products of queries and keys',
     ),
     'alibi': (dict(alibi_pos_bias=True), '`attn_aft` does not go with `alibi_pos_bias`: its weights depend only'),
-    'flash': (dict(attn_flash=True), '`attn_flash=True` does not go with `attn_aft`: it attends in its own way'),
+    'flash': (dict(attn_flash=True), '`attn_flash=True` cannot be combined with `attn_aft`: it attends in its own way'),
     'cross': (
         dict(attn_aft='conv', cross_attend=True),
         '`attn_aft` does not go with `cross_attend`: its positions are',

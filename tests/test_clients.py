@@ -484,7 +484,7 @@ def test_lists_that_are_no_layers_are_refused():
         [norms, None, residual],
     ):
         stack.layers[0] = nn.ModuleList(wrong)
-        with pytest.raises(ValueError, match=r'(?s)`layers\[0\]` got .*, it must be \(norms, branch, residual\)'):
+        with pytest.raises(ValueError, match=r'`layers\[0\]` must be \(norms, branch, residual\)'):
             stack(VECTORS.float())
     stack.layers = stack.layers[1:]
     with pytest.raises(ValueError, match='`layers_execute_order` runs layer 3, but there are 3 `layers`'):
@@ -655,7 +655,7 @@ def test_an_offset_is_a_tensor(offset):
     for table in (AbsolutePositionalEmbedding(16, 20), ScaledSinusoidalEmbedding(16)):
         exact(table(IDS, offset=offset), table(IDS, offset=2))
         for wrong in (torch.tensor([1, 2]), torch.tensor(1.0), 'two'):
-            with pytest.raises(TypeError, match=r'`offset` got .*, it must be an integer, or a tensor of one'):
+            with pytest.raises(TypeError, match=r'`offset` must be an integer, or a tensor of one, got .*'):
                 table(IDS, offset=wrong)
     with pytest.raises(ValueError, match='got 27'):
         AbsolutePositionalEmbedding(16, 20)(IDS, offset=torch.tensor([18]))
@@ -716,7 +716,7 @@ def test_a_mask_of_the_new_tokens_beside_a_cache(flags):
     _, past = attn(VECTORS[:, :5], return_intermediates=True)
     exact(attn(VECTORS[:, 5:7], cache=past, mask=torch.ones(2, 2).bool()), attn(VECTORS[:, :7])[:, 5:])
     hides = torch.tensor([[True, True], [False, True]])
-    with pytest.raises(ValueError, match=r'`mask` got shape \(2, 2\) and hides some of the new tokens'):
+    with pytest.raises(ValueError, match=r'`mask` must '):
         net(IDS[:, :7], cache=cache, mask=hides)
 
 
@@ -759,7 +759,7 @@ def test_tokens_are_of_several_codebooks(axis, waves):
     out, cache = net(codes.narrow(3 - axis, 0, 4), context=context, return_intermediates=True)
     exact(out, run()[:, :4])
     exact(run(cache=cache), run()[:, 4:])
-    with pytest.raises(ValueError, match=r'`mask` got shape \(2, 5\), it must be \(2, 6\)'):
+    with pytest.raises(ValueError, match=r'`mask` must '):
         run(mask=mask[:, :5])
 
 
@@ -827,17 +827,17 @@ def test_a_stack_of_a_clients_own_is_trained_and_generates():
 
 def test_what_a_stack_of_a_clients_own_cannot_do_is_refused_by_name():
     build = functools.partial(TransformerWrapper, num_tokens=20, max_seq_len=16)
-    with pytest.raises(ValueError, match='`max_mem_len` does not go with Mixing, a stack of your own'):
+    with pytest.raises(ValueError, match='`max_mem_len` cannot be combined with Mixing, a stack of your own'):
         build(attn_layers=Mixing(), max_mem_len=2)
     net = build(attn_layers=Mixing(causal=True)).double()
-    with pytest.raises(ValueError, match='`mems` does not go with Mixing'):
+    with pytest.raises(ValueError, match='`mems` cannot be combined with Mixing'):
         net(IDS, mems=[VECTORS])
-    with pytest.raises(ValueError, match='`return_mems` does not go with Mixing'):
+    with pytest.raises(ValueError, match='`return_mems` cannot be combined with Mixing'):
         net(IDS, return_mems=True)
     _, cache = token_model()(IDS[:, :3], return_intermediates=True)
-    with pytest.raises(ValueError, match='`cache` does not go with Mixing'):
+    with pytest.raises(ValueError, match='`cache` cannot be combined with Mixing'):
         net(IDS, cache=cache)
-    with pytest.raises(ValueError, match='`intermediate_layer_loss` does not go with Mixing'):
+    with pytest.raises(ValueError, match='`intermediate_layer_loss` cannot be combined with Mixing'):
         AutoregressiveWrapper(net, intermediate_layer_loss='linear')
     with pytest.raises(ValueError, match='`attn_layers` is Mixing, a stack of your own, which has no `norm_before`'):
         build(attn_layers=Mixing(), looped=True)
@@ -890,7 +890,7 @@ def test_a_wrapped_stack_is_read_as_it_is():
 def test_a_stack_of_a_clients_own_gives_no_maps():
     net = TransformerWrapper(num_tokens=20, max_seq_len=16, attn_layers=Mixing(causal=True)).double()
     for asked in ('return_attn', 'return_attn_z_loss'):
-        with pytest.raises(ValueError, match=f'`{asked}` does not go with Mixing'):
+        with pytest.raises(ValueError, match=f'`{asked}` cannot be combined with Mixing'):
             net(IDS, **{asked: True})
     bare = Bare()
     bare.forward = types.MethodType(lambda own, x: type(own).forward(own, x), bare)
@@ -1037,7 +1037,7 @@ def test_projections_of_another_width_are_read():
             layer[1].to_k, layer[1].to_v = (nn.Linear(6, 16, bias=False) for _ in 'kv')
     assert stack(VECTORS.float(), context=torch.randn(2, 5, 6)).shape == VECTORS.shape
     for module in (attn, ff):
-        with pytest.raises(ValueError, match='`x` got shape'):
+        with pytest.raises(ValueError, match=r'`x` (got|must have) shape'):
             module(torch.randn(2, 5, 7))
 
 
@@ -1205,7 +1205,7 @@ def test_a_function_in_the_place_of_softmax(flags):
         maps = maps.tril() if 'causal' in flags else maps
         exact(attn(VECTORS), output_of(attn, maps, v))
         exact(attn(VECTORS, return_intermediates=True)[1].post_softmax_attn, maps)
-    with pytest.raises(TypeError, match='`attn_fn` got 3, it must be a function'):
+    with pytest.raises(TypeError, match=r'`attn_fn` must be a function.*got 3'):
         attn.attend.attn_fn = 3
     kernelized = Attention(16, heads=2, dim_head=8, kernel='elu')
     kernelized.attend.attn_fn = torch.relu
@@ -1247,7 +1247,7 @@ def test_the_clamp_of_logits_is_assigned(flags):
         exact(run()[0], (0.5 * (2 * logits).tanh()).softmax(dim=-1) @ v)
         own.softclamp_logits = False
         exact(run()[0], logits.softmax(dim=-1) @ v)
-        with pytest.raises(ValueError, match=r'`logit_softclamp_value` got -1, it must be positive'):
+        with pytest.raises(ValueError, match=r'`logit_softclamp_value` must be positive, got -1'):
             own.logit_softclamp_value = -1
     attn.attend.softclamp_logits = True
     exact(attn(VECTORS), output_of(attn, (0.5 * (2 * logits).tanh()).softmax(dim=-1), v))

@@ -498,9 +498,9 @@ def test_refused_calls():
     for call, words in (
         (lambda: net(ids_of(2, 6), return_mems=True), '`max_mem_len` got 5, .* there are 6 tokens'),
         (lambda: net(ids, mems=[mem, (mem, mem, mem)]), r'`mems\[1\]` got .* a pair of memories'),
-        (lambda: net(ids, mems=[(mem, randn(1, 3, DIM)), None]), r'`mems\[0\]\[1\]` got'),
-        (lambda: net(ids, mems=[(mem, mem)]), '`mems` got 1 entries'),
-        (lambda: net(ids, mems=pairs, mem_masks=[(None, short)] * 2), r'`mem_masks\[0\]` got'),
+        (lambda: net(ids, mems=[(mem, randn(1, 3, DIM)), None]), r'`mems\[0\]\[1\]` must '),
+        (lambda: net(ids, mems=[(mem, mem)]), '`mems` must '),
+        (lambda: net(ids, mems=pairs, mem_masks=[(None, short)] * 2), r'`mem_masks\[0\]` must '),
         (lambda: net(ids, mems=pairs, mem_masks=[None]), '`mem_masks` got'),
         (lambda: net(ids, **documents, return_mems=True), '`document_ids` does not go with `cmem_len`'),
         (lambda: two_streams(ids, return_mems=True), '`reversible` does not go with `cmem_len`'),

@@ -393,8 +393,8 @@ def test_every_training_flag_comes_back():
         (lambda m, x: m(x.long()), TypeError, r'`x` must be a floating point tensor, got torch.int64'),
         (lambda m, x: m(x, 0), ValueError, r'`rollout_steps` got 0, it must be an integer of at least 1'),
         (lambda m, x: m(x, 4), ValueError, r'`x` holds 4 vectors, `rollout_steps` of 4 needs 5'),
-        (lambda m, x: m(x, lens=torch.tensor([1])), ValueError, r'`lens` got shape \(1,\), it must be \(2,\)'),
-        (lambda m, x: m(x, mask=torch.ones(2, 3).bool()), ValueError, r'`mask` got shape \(2, 3\)'),
+        (lambda m, x: m(x, lens=torch.tensor([1])), ValueError, r'`lens` must '),
+        (lambda m, x: m(x, mask=torch.ones(2, 3).bool()), ValueError, r'`mask` must .*got \(2, 3\)'),
         (
             lambda m, x: m(x, mask=torch.ones(2, 4).bool(), lens=torch.tensor([1, 2])),
             ValueError,
@@ -645,7 +645,7 @@ def test_inputs_that_do_not_go_with_convolutions():
     for inputs, words in (
         (dict(document_ids=documents), '`document_ids` does not go with `conv_stem`: convolutions mix documents'),
         (dict(seq_start_pos=documents[:, 0]), '`seq_start_pos` does not go with `conv_stem`: give `mask`'),
-        (dict(mask=documents[:, 1:] == 0), '`mask` got shape (1, 4), it must be (1, 5)'),
+        (dict(mask=documents[:, 1:] == 0), '`mask` must have shape (1, 5), got (1, 4)'),
         (dict(x=x[:, :2]), '`x` got 2 vectors, `conv_stem` needs at least 3'),
     ):
         with pytest.raises(ValueError) as error:

@@ -140,7 +140,9 @@ def test_refusals():
     for name in ('laser', 'collab_heads'):
         with pytest.raises(ConfigError, match=f'`differential` does not go with `{name}`'):
             layer(**{name: True})
-    with pytest.raises(ConfigError, match='`flash=True` does not go with `differential`: the fused kernel forms no'):
+    with pytest.raises(
+        ConfigError, match='`flash=True` cannot be combined with `differential`: the fused kernel forms no'
+    ):
         layer(flash=True)
     net = Encoder(dim=16, depth=1, heads=2, attn_differential=True, polar_pos_emb=True, verbose=False)
     with pytest.raises(ValueError, match='`differential` does not go with `polar_pos_emb`'):

@@ -86,9 +86,12 @@ def test_it_is_a_head_of_a_model():
     scales = head.split(head.to_params.bias)[2]
     assert (scales == -2).all() and head.to_params.bias.sum() == -60 and 0.015 < head.to_params.weight.std() < 0.025
     for words, call in (
-        ('values from 1 to 11, they must be from 0 to 10', lambda: net.to_logits.log_prob(params, ids[..., None] + 1)),
+        (
+            '`pixels` must be from 0 to 10, got values from 1 to 11',
+            lambda: net.to_logits.log_prob(params, ids[..., None] + 1),
+        ),
         (r'`pixels` got shape \(2, 6\), it must be \(2, 6, 1\)', lambda: net.to_logits.log_prob(params, ids)),
-        ('`params` got shape', lambda: net.to_logits.sample(params[..., :3])),
+        ('`params` must ', lambda: net.to_logits.sample(params[..., :3])),
         ('`net` must give logits of a vocabulary, its DMOLHead gives parameters', lambda: AutoregressiveWrapper(net)),
         ('its DMOLHead gives parameters', lambda: NonAutoregressiveWrapper(net, mask_id=10)),
     ):

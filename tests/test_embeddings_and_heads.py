@@ -154,7 +154,7 @@ def test_places_along_axes_are_summed():
     assert_close(late[:, 2:], words[ids[:, 2:4]] + places[:2], tolerance=1e-12)
     for words, call in (
         ('the sequence has 13 tokens', lambda: model(axial_abs_pos_emb=(3, 4), max_seq_len=0)(ids.new_zeros(1, 13))),
-        ('`pos` got positions from 12 to 12', lambda: net(ids[:, :1], pos=torch.tensor([12]))),
+        ('`pos` must .*got positions from 12 to 12', lambda: net(ids[:, :1], pos=torch.tensor([12]))),
         ('which are 12 places, fewer than `max_seq_len`, 13', lambda: model(axial_abs_pos_emb=(3, 4), max_seq_len=13)),
         ('`axial_abs_pos_emb` got .*, it must be a tuple of two', lambda: model(axial_abs_pos_emb=(3,))),
         ('`axial_abs_pos_emb`', lambda: model(axial_abs_pos_emb=(3, 4), scaled_sinu_pos_emb=True)),

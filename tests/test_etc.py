@@ -237,9 +237,9 @@ def test_refusals():
     for words, error, call in (
         ('`x_global` got no tokens', ValueError, lambda: net(long, glob[:, :0])),
         ("`rel_ids` got 'l2x'.*l2l", ValueError, lambda: net(long, glob, rel_ids=dict(l2x=None))),
-        (r"`rel_ids\['g2g'\]` got labels from 5 to 5, they must be from -1 to 4", ValueError,
+        (r"`rel_ids\['g2g'\]` must be from -1 to 4, got labels from 5 to 5", ValueError,
          lambda: net(long, glob, rel_ids=dict(g2g=torch.full((2, G, G), 5)))),
-        ('`l2l` got shape', ValueError, lambda: net(long, glob, l2l=bools(2, N, N))),
+        ('`l2l` must ', ValueError, lambda: net(long, glob, l2l=bools(2, N, N))),
         ('does not go with `num_rel_ids=0`', ValueError,
          lambda: model(num_rel_ids=0)(long, glob, rel_ids=dict(g2g=torch.zeros(2, G, G).long()))),
         ('`num_rel_ids` got 2', ConfigError, lambda: model(num_rel_ids=2)),
@@ -250,7 +250,7 @@ def test_refusals():
         ('`local_radius` got 2.5', ValueError,
          lambda: make_etc_inputs(SEGMENTS, SEGMENTS, alone=True, local_radius=2.5)),
         ('`tokens` got None', TypeError, lambda: make_etc_inputs(None, SEGMENTS)),
-        ('segments from -1 to 2, they must be from -1 to 1', ValueError,
+        ('must be from -1 to 1, got segments from -1 to 2', ValueError,
          lambda: make_etc_inputs(SEGMENTS, SEGMENTS, num_segments=2)),
         ('`temperature` got 0', ConfigError, lambda: CPCLoss(0)),
     ):  # fmt: skip

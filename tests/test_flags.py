@@ -238,12 +238,12 @@ TOGETHER = [
     (
         attention,
         dict(flash=True, sigmoid=True),
-        '`flash=True` does not go with `sigmoid`: the fused kernel forms no scores',
+        '`flash=True` cannot be combined with `sigmoid`: the fused kernel forms no scores',
     ),
     (
         stack,
         dict(attn_flash=True, attn_sigmoid=True),
-        '`attn_flash=True` does not go with `attn_sigmoid`: the fused kernel forms no scores',
+        '`attn_flash=True` cannot be combined with `attn_sigmoid`: the fused kernel forms no scores',
     ),
     (
         stack,
@@ -896,7 +896,7 @@ def test_own_choice_takes_part_in_computed_conflicts():
     assert_close(trace.post_softmax_attn[0, 0, 2], torch.tensor([1.0, 1.0, 1.0, 0.0]).double() / 3)
     with pytest.raises(ConfigError, match='`sigmoid` and `uniform` both choose the normalizer, set only one'):
         attention(**own, sigmoid=True)
-    with pytest.raises(ConfigError, match='`flash=True` does not go with `uniform`'):
+    with pytest.raises(ConfigError, match='`flash=True` cannot be combined with `uniform`'):
         attention(**own, flash=True)
 
 

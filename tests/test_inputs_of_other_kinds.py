@@ -111,7 +111,7 @@ def test_other_numbers_are_no_ids(name):
     build, run = READ[name]
     model = build().eval()
     for wrong in (IDS + 0.5, IDS.double() * torch.inf, IDS > 3, IDS.to(torch.complex64)):
-        with pytest.raises(TypeError, match=f'` got {wrong.dtype}, it must hold integer token ids'):
+        with pytest.raises(TypeError, match=f'must hold integer token ids, got {wrong.dtype}'):
             run(model, wrong)
 
 

@@ -444,7 +444,7 @@ def test_refused_calls():
         (lambda: net(ids, knn_mems=[(k[:1], v[:1], count[:1])]), '`knn_mems` got keys'),
         (lambda: net(ids, knn_mems=[(k, v[:, :, :2], count)]), '`knn_mems` got values'),
         (lambda: net(ids, knn_mems=[(k, v, count.double())]), '`knn_mems` got counts'),
-        (lambda: net(ids, knn_reset=torch.tensor([True])), '`knn_reset` got'),
+        (lambda: net(ids, knn_reset=torch.tensor([True])), '`knn_reset` must '),
         (lambda: net(ids, knn_reset=True), '`knn_reset` got'),
         (lambda: net(ids, document_ids=torch.zeros_like(ids)), '`document_ids` does not go with'),
         (lambda: plain(ids, return_knn_mems=True), '`return_knn_mems` needs `knn_mem_layers`'),

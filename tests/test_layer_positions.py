@@ -207,7 +207,7 @@ def test_refused_in_a_call(memories):
     with pytest.raises(ValueError, match=words):
         net(ids_of(1, MOST + 1), cache=trace.cache)
     x = ids_of(1, 3)
-    with pytest.raises(ValueError, match=f'`pos` got positions from 3 to {MOST}, they must be from 0 to {MOST - 1}'):
+    with pytest.raises(ValueError, match=f'`pos` must be from 0 to {MOST - 1}, got positions from 3 to {MOST}'):
         net(x, pos=torch.tensor([3, 4, MOST]))
     with pytest.raises(ValueError, match=r'`pos` got torch\.float32, it must be whole numbers'):
         net(x, pos=torch.zeros(3, DIM))

@@ -402,7 +402,7 @@ WORDS = {
     'residual_attn': '`attn_kernel` does not go with `residual_attn`: it forms no scores for the next layer',
     'attn_dropout': '`attn_kernel` does not go with `attn_dropout`: it forms no attention weights',
     'attn_max_attend_past': '`attn_kernel` does not go with `attn_max_attend_past`: it sums up all earlier keys',
-    'attn_flash': '`attn_flash=True` does not go with `attn_kernel`: it attends in its own way',
+    'attn_flash': '`attn_flash=True` cannot be combined with `attn_kernel`: it attends in its own way',
 }
 
 

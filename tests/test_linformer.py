@@ -153,7 +153,7 @@ BUILT = {
     'flash': (
         Encoder,
         {**FLAGS, 'attn_flash': True},
-        '`attn_flash=True` does not go with `attn_linformer_k`: it atten',
+        '`attn_flash=True` cannot be combined with `attn_linformer_k`: it atten',
     ),
 }
 

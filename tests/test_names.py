@@ -320,7 +320,7 @@ def test_token_ids_may_be_whole_floating_point_numbers():
     ids = torch.arange(5)[None]
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.uint8):
         torch.testing.assert_close(net(ids.to(dtype)), net(ids))
-    with pytest.raises(TypeError, match='it must hold integer token ids'):
+    with pytest.raises(TypeError, match='must hold integer token ids'):
         net(ids + 0.5)
 
 

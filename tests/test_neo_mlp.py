@@ -65,11 +65,11 @@ def test_parameters():
 
 def test_refusals():
     net = model()
-    with pytest.raises(ValueError, match=r'`x` got shape \(2, 4\), it must be \(b, 3\)'):
+    with pytest.raises(ValueError, match=r'`x` must '):
         net(randn(2, 4))
-    with pytest.raises(ValueError, match=r'`x` got shape \(4,\), it must be \(3,\)'):
+    with pytest.raises(ValueError, match=r'`x` must '):
         net(randn(4))
-    with pytest.raises(TypeError, match=r'`x` got torch.int64'):
+    with pytest.raises(TypeError, match=r'`x` must .*got torch.int64'):
         net(torch.zeros(2, 3).long())
     with pytest.raises(ConfigError, match='`encoder_kwargs` got `depth`, write `dim_model` and `depth`'):
         model(encoder_kwargs=dict(depth=3))

@@ -47,7 +47,7 @@ def test_lengths_end_the_targets():
     assert model(x, lens=lens).item() != model(x).item()
     other = x.masked_fill(torch.arange(6) >= lens[:, None], 1)
     assert model(other, lens=lens).item() == model(x, lens=lens).item()
-    with pytest.raises(ValueError, match=r'`lens` got shape \(2,\), it must be \(3,\)'):
+    with pytest.raises(ValueError, match=r'`lens` must '):
         model(x, lens=lens[:2])
 
 
@@ -198,10 +198,10 @@ def test_loss_of_half_precision_logits_is_summed_in_float32(dtype):
 @pytest.mark.parametrize(
     'x, error, words',
     [
-        (torch.zeros(2, 1).long(), ValueError, r'\(2, 1\), it must be token ids \(b, n\) with n of at least 2'),
-        (torch.zeros(4).long(), ValueError, r'`x` got the shape \(4,\)'),
-        (torch.full((2, 4), 0.5), TypeError, r'`x` got torch.float32, it must hold integer token ids'),
-        ([[1, 2]], TypeError, r'`x` got \[\[1, 2\]\], it must be a tensor'),
+        (torch.zeros(2, 1).long(), ValueError, r'must be token ids \(b, n\) with n of at least 2, got shape \(2, 1\)'),
+        (torch.zeros(4).long(), ValueError, r'`x` must .*got shape \(4,\)'),
+        (torch.full((2, 4), 0.5), TypeError, r'`x` must hold integer token ids, got torch.float32'),
+        ([[1, 2]], TypeError, r'`x` must be a tensor, got \[\[1, 2\]\]'),
     ],
 )
 def test_the_loss_refuses_other_inputs(x, error, words):

@@ -213,7 +213,10 @@ def test_more_that_an_operator_does_not_handle():
             dict(nearby=2, attn_talking_heads=True),
             '`nearby` does not go with `attn_talking_heads`: it takes the place of ',
         ),
-        (dict(bare=True, attn_flash=True), '`attn_flash=True` does not go with `bare`: it attends in its own way'),
+        (
+            dict(bare=True, attn_flash=True),
+            '`attn_flash=True` cannot be combined with `bare`: it attends in its own way',
+        ),
     ],
     ids=str,
 )

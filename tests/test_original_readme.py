@@ -344,9 +344,9 @@ def test_hidden_targets_are_hidden_keys(pair):
 @pytest.mark.parametrize(
     ('mask', 'error', 'words'),
     [
-        (real(1, LENGTH - 1), ValueError, r'`tgt_mask` got shape \(1, 11\), it must be \(1, 12\)'),
-        (torch.ones(1, LENGTH), TypeError, '`tgt_mask` got torch.float32, it must be boolean'),
-        (True, TypeError, '`tgt_mask` got True, it must be a tensor'),
+        (real(1, LENGTH - 1), ValueError, r'`tgt_mask` must '),
+        (torch.ones(1, LENGTH), TypeError, '`tgt_mask` must be boolean.*got torch.float32'),
+        (True, TypeError, '`tgt_mask` must be a tensor, got True'),
     ],
 )
 def test_malformed_masks_of_targets_are_refused(pair, mask, error, words):

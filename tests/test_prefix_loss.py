@@ -84,10 +84,10 @@ def test_random_prefixes():
 
 
 @pytest.mark.parametrize('build, words', [
-    (lambda: model()(IDS, prefix_attn_len=N + 1), '`prefix_attn_len` got 10, it must be an integer from 0 to 9'),
+    (lambda: model()(IDS, prefix_attn_len=N + 1), '`prefix_attn_len` must be an integer from 0 to 9.*got 10'),
     (lambda: model()(IDS, prefix_attn_len=N), 'leaves a row without a token'),
     (lambda: model()(IDS, prefix_attn_len=PREFIXES, lens=PREFIXES), 'leaves a row without a token'),
-    (lambda: model()(IDS, prefix_attn_len=PREFIXES[:2]), '`prefix_attn_len` got shape'),
+    (lambda: model()(IDS, prefix_attn_len=PREFIXES[:2]), '`prefix_attn_len` must '),
     (lambda: model()(IDS, prefix_attn_len='some'), "`prefix_attn_len` got 'some'"),
     (lambda: model(Decoder)(IDS, prefix_attn_len=3), '`prefix_attn_len` needs a PrefixDecoder'),
     (lambda: model()(IDS, prefix_attn_len=3, document_ids=IDS), '`document_ids`'),

@@ -93,7 +93,9 @@ def test_left_padding_and_memories():
 
 
 def test_refusals():
-    with pytest.raises(ConfigError, match='`flash=True` does not go with `shaw_rel_values`: the fused kernel forms no'):
+    with pytest.raises(
+        ConfigError, match='`flash=True` cannot be combined with `shaw_rel_values`: the fused kernel forms no'
+    ):
         layer(flash=True)
     with pytest.raises(ConfigError, match='`shaw_rel_values` does not go with `laser`'):
         layer(laser=True)

@@ -112,7 +112,9 @@ def test_refusals():
         stack(da_pos_rescale=True, alibi_pos_bias=True)
     with pytest.raises(ConfigError, match='`attn_da_pos_rescale` does not go with `alibi_pos_bias`'):
         stack(attn_da_pos_rescale=True, alibi_pos_bias=True)
-    with pytest.raises(ConfigError, match='`flash=True` does not go with `da_pos_rescale`: the fused kernel forms no'):
+    with pytest.raises(
+        ConfigError, match='`flash=True` cannot be combined with `da_pos_rescale`: the fused kernel forms no'
+    ):
         layer(flash=True)
     with pytest.raises(ConfigError, match='`da_pos_rescale` does not go with `l2_distance`'):
         layer(l2_distance=True)

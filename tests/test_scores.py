@@ -675,12 +675,12 @@ EAGER = ('hard', 'gumbel_softmax', 'use_entmax15', 'selective', 'use_cope', 'cog
 
 @pytest.mark.parametrize('flag', EAGER)
 def test_the_fused_kernel_refuses_what_it_does_not_form(flag):
-    with pytest.raises(ConfigError, match=f'`flash=True` does not go with `{flag}`'):
+    with pytest.raises(ConfigError, match=f'`flash=True` cannot be combined with `{flag}`'):
         layer(**{flag: True}, causal=True, flash=True)
 
 
 def test_the_fused_kernel_refuses_inverted_attention():
-    with pytest.raises(ConfigError, match='`flash=True` does not go with `inverted_attention`'):
+    with pytest.raises(ConfigError, match='`flash=True` cannot be combined with `inverted_attention`'):
         layer(inverted_attention=True, flash=True)
 
 

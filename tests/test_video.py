@@ -124,7 +124,7 @@ def test_what_is_refused():
         (lambda: model(VIDEO[:, :, :1], cache), '`video` got 1 frames, it must have a multiple of 2'),
         (lambda: model(VIDEO[:, :, :4], cache), 'makes 6 token frames, more than `max_frames`, 5'),
         (lambda: model(VIDEO[:, :1]), r'`video` got shape \(2, 1, 7, 8, 6\), it must be \(b, 2, T, 8, 6\)'),
-        (lambda: model([1]), r'`video` got \[1\], it must be a tensor'),
+        (lambda: model([1]), r'`video` must be a tensor, got \[1\]'),
     ):
         with pytest.raises((ConfigError, ValueError, TypeError), match=words):
             make()

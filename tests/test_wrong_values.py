@@ -341,25 +341,25 @@ def test_every_wrong_value_is_refused_by_name(case):
 
 
 CALLS = [
-    (lambda: ar_of(8)(ids, lens=torch.tensor([99, 2])), '`lens` got numbers from 2 to 99, they must be from 0 to 6'),
-    (lambda: ar_of(8)(ids, lens=torch.tensor([-1, 2])), '`lens` got numbers from -1 to 2, they must be from 0 to 6'),
-    (lambda: ar_of(8)(ids, lens=torch.tensor([2.5, 2.0])), '`lens` got torch.float32, it must be whole numbers'),
-    (lambda: ca(v3, lens=torch.tensor([99, 2])), '`lens` got numbers from 2 to 99, they must be from 0 to 6'),
-    (lambda: ca(v3, lens=torch.tensor([2.5, 2.0])), '`lens` got torch.float32, it must be whole numbers'),
+    (lambda: ar_of(8)(ids, lens=torch.tensor([99, 2])), '`lens` must be from 0 to 6, got numbers from 2 to 99'),
+    (lambda: ar_of(8)(ids, lens=torch.tensor([-1, 2])), '`lens` must be from 0 to 6, got numbers from -1 to 2'),
+    (lambda: ar_of(8)(ids, lens=torch.tensor([2.5, 2.0])), '`lens` must be whole numbers, got torch.float32'),
+    (lambda: ca(v3, lens=torch.tensor([99, 2])), '`lens` must be from 0 to 6, got numbers from 2 to 99'),
+    (lambda: ca(v3, lens=torch.tensor([2.5, 2.0])), '`lens` must be whole numbers, got torch.float32'),
     (lambda: net(ids, seq_start_pos=torch.tensor([0, 99])),
-     '`seq_start_pos` got numbers from 0 to 99, they must be from 0 to 6'),
-    (lambda: net(ids, mask=[[True] * 6] * 2), '`mask` got [[True, True, True, True, True, True], [True, True, True, '
-     'True, True, True]], it must be a tensor'),
+     '`seq_start_pos` must be from 0 to 6, got numbers from 0 to 99'),
+    (lambda: net(ids, mask=[[True] * 6] * 2), '`mask` must be a tensor, got [[True, True, True, True, True, True], '
+     '[True, True, True, True, True, True]]'),
     (lambda: net(ids, pos='1'), "`pos` got '1', it must be a tensor of whole numbers (n) or (b, n) or a floating point "
      'tensor (n, e) or (b, n, e) or a tensor (b, h, n)'),
     (lambda: net(ids, pos=torch.zeros(2, 6)),
-     '`pos` got torch.float32 of shape (2, 6), it must be vectors of width 16, or whole numbers'),
-    (lambda: net(ids.bool()), '`x` got torch.bool, it must hold integer token ids'),
-    (lambda: CASES['ViT'][0](None), '`img` got None, it must be a tensor'),
+     '`pos` must be vectors of width 16, or whole numbers, got torch.float32 of shape (2, 6)'),
+    (lambda: net(ids.bool()), '`x` must hold integer token ids, got torch.bool'),
+    (lambda: CASES['ViT'][0](None), '`img` must be a tensor, got None'),
     (lambda: CASES['ViT'][0](torch.zeros(2, 3, 8, 8).long()), '`img` got torch.int64, it must be floating point'),
-    (lambda: FeedForward(8)(None), '`x` got None, it must be a tensor'),
-    (lambda: ar.generate(ids[:, :3], 2, generator=42), '`generator` got 42, it must be a torch.Generator'),
-    (lambda: net(ids, return_mems='yes'), "`return_mems` got 'yes', it must be True or False"),
+    (lambda: FeedForward(8)(None), '`x` must be a tensor, got None'),
+    (lambda: ar.generate(ids[:, :3], 2, generator=42), '`generator` must be a torch.Generator, got 42'),
+    (lambda: net(ids, return_mems='yes'), "`return_mems` must be True or False, got 'yes'"),
 ]  # fmt: skip
 
 

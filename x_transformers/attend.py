@@ -82,7 +82,7 @@ class ChoosesKernel:
         features, formula = self.features, self.flash is False
         reasons = {operator: operator.unsupported(None, features) for operator in OPERATORS}
         if self.flash and reasons[FUSED] is not None:
-            raise ConfigError(f'`flash=True` does not go with {reasons[FUSED]}')
+            raise ConfigError(f'`flash=True` cannot be combined with {reasons[FUSED]}')
         if formula:
             reasons |= dict.fromkeys([o for o in OPERATORS if not o.by_formula], '`flash=False`: the formula is wanted')
         self.against = {operator.name: reason for operator, reason in reasons.items() if reason is not None}
@@ -109,7 +109,7 @@ class ChoosesKernel:
         refused = [name for name, falls_back in self.eager_inputs.items() if not falls_back and self.flash]
         for name in refused:
             if inputs.get(name) is not None:
-                raise ValueError(f'`{name}` does not go with `flash=True`: the fused kernel forms no scores')
+                raise ValueError(f'`{name}` cannot be combined with `flash=True`: the fused kernel forms no scores')
 
     @property
     def dropout(self) -> float:
@@ -202,7 +202,7 @@ OF_LAYER = {'scale': 'logit_scale', **{name: name for name in (
 def clamp_logits(owner: Any, name: str, value: Any) -> None:
     """Change a flag of the clamp of logits, or switch it on, in an operator or a layer that is built."""
     if name == 'logit_softclamp_value' and not (is_number(value) and value > 0):
-        raise ConfigError(f'`{name}` got {format_value(value)}, it must be positive')
+        raise ConfigError(f'`{name}` must be positive, got {format_value(value)}')
     values = {flag: getattr(owner, flag) for flag in SoftclampLogits.flags} | {name: value}
     for flag, one in values.items():
         vars(owner)[flag] = one
@@ -315,7 +315,7 @@ class Attend(Configurable, ChoosesKernel):
     @attn_fn.setter
     def attn_fn(self, function: Callable[[Tensor], Tensor]) -> None:
         if not callable(function):
-            raise TypeError(f'`attn_fn` got {format_value(function)}, it must be a function of the logits')
+            raise TypeError(f'`attn_fn` must be a function of the logits, got {format_value(function)}')
         self.__dict__['own_attn_fn'] = function
 
     @property
@@ -498,7 +498,7 @@ def key_mask(mask: Tensor) -> Tensor:
     """A mask of keys (b, j), or of scores, as one of scores."""
     mask = boolean_mask(mask, 'mask')
     if not 2 <= mask.ndim <= 4:
-        raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be (b, j), (h, i, j) or (b, h, i, j)')
+        raise ValueError(f'`mask` must be (b, j), (h, i, j) or (b, h, i, j), got shape {tuple(mask.shape)}')
     return mask[:, None, None] if mask.ndim == 2 else to_4d(mask)
 
 
@@ -506,13 +506,13 @@ def check_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Refuse queries, keys and values that do not go together."""
     for t, name in ((q, 'q'), (k, 'k'), (v, 'v')):
         if check_tensor(t, name).ndim != 4 or not t.is_floating_point() or t.shape[0] != q.shape[0]:
-            raise ValueError(f'`{name}` got {t.dtype} of shape {tuple(t.shape)}, it must be numbers, (b, h, n, d)')
+            raise ValueError(f'`{name}` must be floating point, (b, h, n, d), got {t.dtype} of shape {tuple(t.shape)}')
     if k.shape[-1] != q.shape[-1]:
-        raise ValueError(f'`k` got heads of width {k.shape[-1]}, they must have that of `q`, {q.shape[-1]}')
+        raise ValueError(f'`k` must have heads of width {q.shape[-1]}, as `q`, got {k.shape[-1]}')
     if k.shape[1:3] != v.shape[1:3] or q.shape[1] % k.shape[1]:
         raise ValueError(
-            f'`k` and `v` got shapes {tuple(k.shape)} and {tuple(v.shape)}: they must have as many heads and keys as '
-            f'each other, and their heads must divide the {q.shape[1]} of `q`'
+            f'`k` and `v` must have as many heads and keys as each other, and their heads must divide the {q.shape[1]} '
+            f'of `q`, got shapes {tuple(k.shape)} and {tuple(v.shape)}'
         )
 
 

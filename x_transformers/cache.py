@@ -191,9 +191,7 @@ class Cache(HasOldNames):
         Raises TypeError or ValueError for what is no tensor of row numbers, or where there is no such row.
         """
         if check_tensor(rows, 'rows').ndim != 1 or rows.dtype not in (torch.int32, torch.int64):
-            raise ValueError(
-                f'`rows` got {rows.dtype} of shape {tuple(rows.shape)}, it must be a list of row numbers (k,)'
-            )
+            raise ValueError(f'`rows` must be batch indices (k,), got {rows.dtype} of shape {tuple(rows.shape)}')
         check_range(rows, 'rows', 0, None if self.batch is None else self.batch - 1, 'row numbers')
         self.refuse('reorder')
         return self.mapped(lambda t: t.index_select(0, rows.to(t.device)))
@@ -201,7 +199,7 @@ class Cache(HasOldNames):
     def expand(self, beams: int) -> Cache:
         """Repeat each batch entry `beams` times, consecutively.  Raises ValueError if `beams` is less than 1."""
         if isinstance(beams, bool) or not isinstance(beams, int) or beams < 1:
-            raise ValueError(f'`beams` got {beams!r}, it must be an integer of at least 1')
+            raise ValueError(f'`beams` must be an integer of at least 1, got {beams!r}')
         self.refuse('expand')
         return self.mapped(lambda t: t.repeat_interleave(beams, dim=0))
 
@@ -253,7 +251,7 @@ class Cache(HasOldNames):
 
     def check(self, name: str, value: int, held: int) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= held:
-            raise ValueError(f'`{name}` got {value!r}, it must be an integer from 0 to {held}, the tokens held')
+            raise ValueError(f'`{name}` must be an integer from 0 to {held}, the tokens held, got {value!r}')
 
     def content(self) -> dict[str, Any]:
         """All that is held, in plain containers, for a file."""
@@ -455,7 +453,7 @@ def cache_of(given: Any) -> Cache | None:
                 '`cache` got intermediates without `attn_intermediates`: nothing was kept to continue from'
             )
         return given.cache
-    raise TypeError(f'`cache` got {type(given).__name__}, it must be the intermediates of an earlier call, or a Cache')
+    raise TypeError(f'`cache` must be the intermediates of an earlier call, or a Cache, got {type(given).__name__}')
 
 
 def check_maker(cache: Cache, kinds: list[str], flags: Sequence[str]) -> None:

@@ -405,7 +405,8 @@ class FeedForward(DerivedLinears, Configurable):
         active = self.features = self._compose(features, flags)
         active.setup()
         if activation is not None and (chosen := active.by_stage.get('activation')):
-            raise ConfigError(f'`activation` does not go with `{chosen[0].display_name}`: both choose the activation')
+            other = chosen[0].display_name
+            raise ConfigError(f'`activation` cannot be combined with `{other}`: both choose the activation')
         self.ff = nn.Sequential(*active.apply('layers', self.build_layers()))
         for feature in active.by_stage.get('initialize', ()):
             feature.initialize()

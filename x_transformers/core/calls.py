@@ -61,7 +61,7 @@ def check_attention_inputs(
     if cache is not None and not attn.can_cache_kv:
         raise ValueError('`cache` was given, but a feature of this layer cannot be cached')
     if cache is not None and not isinstance(cache, Intermediates):
-        raise TypeError(f'`cache` got {type(cache).__name__}, it must be the Intermediates of an earlier call')
+        raise TypeError(f'`cache` must be the Intermediates of an earlier call, got {type(cache).__name__}')
     token_mask = as_mask(mask, 'mask', x.shape[0], 'n', like=x)
     if token_mask is None:
         return None

@@ -96,14 +96,14 @@ def input_names(stack: Any) -> frozenset[str]:
 def check_list(value: Any, name: str) -> Any:
     """`value`, which must be a list, a tuple, or None."""
     if value is not None and not isinstance(value, (list, tuple)):
-        raise TypeError(f'`{name}` got {format_value(value)}, it must be a list with one entry per self-attention')
+        raise TypeError(f'`{name}` must be a list with one entry per self-attention, got {format_value(value)}')
     return value
 
 
 def check_tensor(value: Any, name: str) -> Tensor:
     """`value`, which must be a tensor."""
     if not torch.is_tensor(value):
-        raise TypeError(f'`{name}` got {format_value(value)}, it must be a tensor')
+        raise TypeError(f'`{name}` must be a tensor, got {format_value(value)}')
     return value
 
 
@@ -124,9 +124,9 @@ def values_of(value: Any, name: str) -> Tensor:
         if not torch.is_tensor(value) and t.is_floating_point():  # with no fewer digits than float32
             t = torch.as_tensor(value, dtype=torch.promote_types(t.dtype, torch.float32))
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f'`{name}` got {format_value(value)}, it must be numbers: a tensor, or lists of them') from None
+        raise TypeError(f'`{name}` must be numbers, a tensor or lists of them, got {format_value(value)}') from None
     if t.is_complex():
-        raise TypeError(f'`{name}` got {t.dtype}, it must be real numbers')
+        raise TypeError(f'`{name}` must be real numbers, got {t.dtype}')
     return t
 
 
@@ -155,9 +155,9 @@ def _matches_shape(t: Tensor, wanted: Sequence[int | str | None]) -> bool:
 def check_vectors(x: Any, name: str, *wanted: int | str, like: Tensor | None = None) -> Tensor:
     """A tensor of floating point numbers of the wanted sizes, on the device of `like`."""
     if not check_tensor(x, name).is_floating_point():
-        raise TypeError(f'`{name}` got {x.dtype}, it must be floating point')
+        raise TypeError(f'`{name}` must be floating point, got {x.dtype}')
     if not _matches_shape(x, wanted):
-        raise ValueError(f'`{name}` got shape {tuple(x.shape)}, it must be {_format_sizes(*wanted)}')
+        raise ValueError(f'`{name}` must have shape {_format_sizes(*wanted)}, got {tuple(x.shape)}')
     if like is not None:
         check_device(x, name, like)
     return x
@@ -179,7 +179,7 @@ def check_broadcast(t: Tensor, name: str, to: Tensor) -> None:
     """Refuse what does not broadcast to the shape of `to`."""
     shape = (1,) * (to.ndim - t.ndim) + tuple(t.shape)
     if len(shape) != to.ndim or any(a not in (1, b) for a, b in zip(shape, to.shape, strict=True)):
-        raise ValueError(f'`{name}` got shape {tuple(t.shape)}, it must broadcast to {tuple(to.shape)}')
+        raise ValueError(f'`{name}` must broadcast to {tuple(to.shape)}, got shape {tuple(t.shape)}')
     check_digits(t, name, to)
 
 
@@ -254,7 +254,7 @@ def as_mask(mask: Any, name: str, *wanted: int | str | None, like: Tensor | None
         return None
     if not _matches_shape(check_tensor(mask, name), wanted):
         raise ValueError(
-            f'`{name}` got shape {tuple(mask.shape)}, it must be {_format_sizes(*wanted)}: True is a real token'
+            f'`{name}` must have shape {_format_sizes(*wanted)}, got {tuple(mask.shape)}: True is a real token'
         )
     if like is not None:
         check_device(mask, name, like)
@@ -272,8 +272,8 @@ def extend_mask(mask: Any, name: str, batch: int, new: int, held: int, *, may_hi
         return mask
     if not may_hide and can_read_values(mask) and not bool(mask.all()):
         raise ValueError(
-            f'`{name}` got shape {tuple(mask.shape)} and hides some of the new tokens: beside a cache it must be '
-            f'{(batch, held + new)}, one entry per token, cached and new'
+            f'`{name}` must have shape {(batch, held + new)} with a cache, one entry per token, cached and new, got '
+            f'{tuple(mask.shape)}, which hides some of the new tokens'
         )
     return F.pad(mask.expand(batch, -1), (held, 0), value=True)
 
@@ -284,7 +284,7 @@ def check_documents(ids: Any, like: Tensor) -> Tensor:
     whole = not (check_tensor(ids, 'document_ids').is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
     if not whole or tuple(ids.shape) != shape:
         raise ValueError(
-            f'`document_ids` got {ids.dtype} of shape {tuple(ids.shape)}, it must be whole numbers, {shape}'
+            f'`document_ids` must be whole numbers of shape {shape}, got {ids.dtype} of shape {tuple(ids.shape)}'
         )
     check_device(ids, 'document_ids', like)
     return ids
@@ -294,7 +294,7 @@ def boolean_mask(mask: Tensor, name: str) -> Tensor:
     """A mask as booleans. One of numbers to be added is refused: 0 and -inf would be read the wrong way round."""
     if mask.is_floating_point() or mask.is_complex():
         raise TypeError(
-            f'`{name}` got {mask.dtype}, it must be boolean, True may be attended; add numbers by `attn_bias`'
+            f'`{name}` must be boolean (True may be attended), got {mask.dtype}: add numbers with `attn_bias`'
         )
     return mask if mask.dtype == torch.bool else mask.bool()
 
@@ -322,7 +322,7 @@ def check_scores(t: Tensor, name: str, batch: int, heads: int, rows: int) -> Non
     """Refuse a mask or bias of attention, (b h i j), that does not broadcast to the scores."""
     for axis, (what, wanted) in enumerate((('batch', batch), ('heads', heads), ('queries', rows))):
         if t.shape[axis] not in (1, wanted):
-            raise ValueError(f'`{name}` got {t.shape[axis]} {what}, it must have {wanted}, or 1 for all of them')
+            raise ValueError(f'`{name}` must have {wanted} {what}, or 1 for all of them, got {t.shape[axis]}')
 
 
 def _to_integers(x: Tensor) -> Tensor:
@@ -341,10 +341,10 @@ def check_ids(
     """
     x = _to_integers(check_tensor(x, name))
     if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
-        raise TypeError(f'`{name}` got {x.dtype}, it must hold integer token ids')
+        raise TypeError(f'`{name}` must hold integer token ids, got {x.dtype}')
     if x.ndim != 2 or x.shape[1] < least:
         length = f' with n of at least {least}' if least else ''
-        raise ValueError(f'`{name}` got the shape {tuple(x.shape)}, it must be token ids (b, n){length}')
+        raise ValueError(f'`{name}` must be token ids (b, n){length}, got shape {tuple(x.shape)}')
     if num_tokens is not None:
         others = x[x != besides] if besides is not None and can_read_values(x) else x
         check_range(others, name, 0, num_tokens - 1, 'token ids')
@@ -372,7 +372,7 @@ def check_range(t: Tensor, name: str, low: int, high: int | None, what: str) -> 
     least, most = int(lowest), int(highest)
     if least < low or (high is not None and most > high):
         allowed = f'at least {low}' if high is None else f'from {low} to {high}'
-        raise ValueError(f'`{name}` got {what} from {least} to {most}, they must be {allowed}')
+        raise ValueError(f'`{name}` must be {allowed}, got {what} from {least} to {most}')
 
 
 def check_offset(offset: Any, name: str) -> None:
@@ -384,7 +384,7 @@ def check_offset(offset: Any, name: str) -> None:
     whole = of_one and not (offset.is_floating_point() or offset.is_complex() or offset.dtype == torch.bool)
     if not (whole or is_int(offset) or isinstance(offset, torch.SymInt)):
         got = f'{offset.dtype} of shape {tuple(offset.shape)}' if torch.is_tensor(offset) else format_value(offset)
-        raise TypeError(f'`{name}` got {got}, it must be an integer, or a tensor of one')
+        raise TypeError(f'`{name}` must be an integer, or a tensor of one, got {got}')
 
 
 def make_positions(start: int | Tensor, count: int, device: Any, before: int = 0) -> Tensor:
@@ -407,9 +407,9 @@ def is_above(length: int | Tensor, most: int) -> bool:
 def check_lengths(value: Any, name: str, batch: int, high: int | None = None) -> None:
     """Refuse what is not one whole number in 0..high for each row of the batch."""
     if check_tensor(value, name).shape != (batch,):
-        raise ValueError(f'`{name}` got shape {tuple(value.shape)}, it must be ({batch},)')
+        raise ValueError(f'`{name}` must have shape ({batch},), got {tuple(value.shape)}')
     if value.is_floating_point() or value.dtype == torch.bool:
-        raise TypeError(f'`{name}` got {value.dtype}, it must be whole numbers')
+        raise TypeError(f'`{name}` must be whole numbers, got {value.dtype}')
     check_range(value, name, 0, high, 'numbers')
 
 
@@ -424,9 +424,7 @@ def check_prefix(value: Any, name: str, batch: int, length: int) -> None:
         return check_lengths(value, name, batch, length)
     number = value.item() if torch.is_tensor(value) and can_read_values(value) else value
     if not torch.is_tensor(number) and not (is_int(number) and 0 <= number <= length):
-        raise ValueError(
-            f'`{name}` got {format_value(value)}, it must be an integer from 0 to {length}, or one per row'
-        )
+        raise ValueError(f'`{name}` must be an integer from 0 to {length}, or one per row, got {format_value(value)}')
     return None
 
 
@@ -435,7 +433,7 @@ def check_memories(mems: Any, masks: Any, batch: int, dim: int, layers: int) -> 
     for name, value in (('mems', mems), ('mem_masks', masks)):
         check_list(value, name)
     if mems and len(mems) != layers:
-        raise ValueError(f'`mems` got {len(mems)} entries, it must have one per self-attention, {layers}')
+        raise ValueError(f'`mems` must have {layers} entries, one per self-attention, got {len(mems)}')
     for at, mem in enumerate(mems):
         if mem is not None:
             check_vectors(mem, f'mems[{at}]', batch, 'l', dim)
@@ -618,7 +616,7 @@ def _check_kinds_of_arguments(kinds: dict[str, Accepts], arguments: Iterable[tup
     doubtful = [(name, value) for name, value in arguments if name in kinds and type(value) not in kinds[name].sure]
     for name, value in doubtful:
         if not kinds[name].test(value):
-            raise TypeError(f'`{name}` got {format_value(value)}, it must be {kinds[name].allowed.words}')
+            raise TypeError(f'`{name}` must be {kinds[name].allowed.words}, got {format_value(value)}')
     return not doubtful
 
 
@@ -652,9 +650,9 @@ def checked(method: Method) -> Method:
 def check_mask_covers(mask: Tensor, new: int, has_past: bool) -> None:
     """Raise ValueError if a mask (b n) is not one of the new tokens, or of them and those before."""
     if mask.shape[1] < new:
-        raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must cover all {new} tokens')
+        raise ValueError(f'`mask` must cover all {new} tokens, got shape {tuple(mask.shape)}')
     if mask.shape[1] != new and not has_past:
-        raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {(len(mask), new)}: True is a real token')
+        raise ValueError(f'`mask` must have shape {(len(mask), new)}, got {tuple(mask.shape)}: True is a real token')
 
 
 def parts_kept(asked: Any) -> str | None:

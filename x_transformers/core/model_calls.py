@@ -266,7 +266,7 @@ class ModelCall(AddsLosses, HasStates):
             return t
         if t.shape[axis] in (self.input_len, self.tokens):
             return t.narrow(axis, t.shape[axis] - self.new_len, self.new_len)
-        raise ValueError(f'`{name}` got {t.shape[axis]} tokens, it must have {self.input_len}')
+        raise ValueError(f'`{name}` must have {self.input_len} tokens, got {t.shape[axis]}')
 
     def zero_hidden_tokens(self, t: Tensor) -> Tensor:
         """Return per-token inputs of the new tokens, (b, n, d), finite where masks or left padding hide them."""
@@ -340,7 +340,7 @@ class ModelCall(AddsLosses, HasStates):
                 pos, self.num_prefix_tokens, None if token_mask is None else token_mask[:, -pos.shape[-1] :]
             )
         if pos.ndim == 3:
-            raise ValueError('`pos` per head, (b, h, n), does not go with padding in front of other tokens')
+            raise ValueError('`pos` per head, (b, h, n), cannot be combined with padding before prefix tokens')
         start = self.left_pad.unsqueeze(-1)
         begun = torch.arange(pos.shape[-1], device=pos.device) >= start
         return self.move_after_padding(prepend_positions(pos.expand(start.shape[0], -1), self.num_prefix_tokens, begun))
@@ -371,7 +371,7 @@ class ModelCall(AddsLosses, HasStates):
             mask = masks[-1] = extend_mask(mask, 'mask', batch, self.new_len, self.tokens - self.new_len)
         if mask is not None and mask.ndim == 2 and mask.shape[1] != self.tokens:
             raise ValueError(
-                f'`mask` got shape {tuple(mask.shape)}, it must be ({batch}, {self.tokens}), one entry per token'
+                f'`mask` must have shape ({batch}, {self.tokens}), one entry per token, got {tuple(mask.shape)}'
             )
         counts = [count for count, _ in self.prefix_parts] + [self.tokens]
         known = [

@@ -209,7 +209,7 @@ def refuse_own_stack(module: Any, name: str, reason: str) -> None:
     """Refuse what a wrapper can do with a stack of ours only.  Raises ConfigError."""
     if is_own(module):
         kind = type(module).__name__
-        raise ConfigError(f'`{name}` does not go with {kind}, a stack of your own, as `attn_layers`: {reason}')
+        raise ConfigError(f'`{name}` cannot be combined with {kind}, a stack of your own, as `attn_layers`: {reason}')
 
 
 def run_stack(
@@ -304,9 +304,8 @@ def _get_parts(value: Any, index: int) -> tuple[Any, Any, Any]:
     known = len(norms) == 3 and all(norm is None or callable(norm) for norm in norms)
     if not known or not all(map(callable, parts[1:])):
         raise ConfigError(
-            f'`layers[{index}]` got {format_value(value)}, it must be (norms, branch, residual), where the norms are '
-            'three: '
-            'before the branch, after it and after the residual, each a module or None'
+            f'`layers[{index}]` must be (norms, branch, residual), where the norms are three, each a module or None: '
+            f'before the branch, after it and after the residual; got {format_value(value)}'
         )
     return norms, *parts[1:]
 

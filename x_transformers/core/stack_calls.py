@@ -149,7 +149,7 @@ class StackCall(AddsLosses, HasStates, TokenSubset, ChecksOnce):
             return zero_masked(t[:, length - self.new_len :], self.token_mask)
         if t.shape[1] == 1:
             return t
-        raise ValueError(f'`{name}` got {t.shape[1]} tokens, it must have {self.new_len}, or 1 for all of them')
+        raise ValueError(f'`{name}` must have {self.new_len} tokens, or 1 for all of them, got {t.shape[1]}')
 
     def keep(self, name: str, value: Any, when: bool = True) -> None:
         """Add to a list of the trace, if the caller wants to see it."""
@@ -299,7 +299,7 @@ class StackCall(AddsLosses, HasStates, TokenSubset, ChecksOnce):
         """The same call, whose layers read these in place of what `side_inputs` gives: to compute again with."""
         known = self.side_inputs()
         if len(tensors) != len(known):
-            raise ValueError(f'`tensors` got {len(tensors)}, it must be one for each of the {len(known)} of `beside`')
+            raise ValueError(f'`tensors` must replace the {len(known)} of `side_inputs()`, got {len(tensors)}')
         swapped = {id(old): new for old, new in zip(known, tensors, strict=True)}
 
         def other(leaf: Any) -> Any:
@@ -360,7 +360,7 @@ class StackCall(AddsLosses, HasStates, TokenSubset, ChecksOnce):
         clean = kv_mask is None and attn_mask is None
         kv_mask = as_mask(kv_mask, 'self_attn_kv_mask', x.shape[0], 'j', like=x)
         if kv_mask is not None and kv_mask.shape[1] not in (self.tokens, self.memories + self.tokens):
-            raise ValueError(f'`self_attn_kv_mask` got {kv_mask.shape[1]} keys, it must cover all {self.tokens}')
+            raise ValueError(f'`self_attn_kv_mask` must cover all {self.tokens} keys, got {kv_mask.shape[1]}')
         if start is not None:
             # what is kept may go on: a first part may be padding only
             ends = self.cache is None and not self.keeps
@@ -429,11 +429,11 @@ def check_cache(stack: Stack, attn_mask: Tensor | None) -> None:
     if not stack.causal:
         raise ValueError('`cache` needs a causal stack: later tokens would change the cached ones')
     if attn_mask is not None:
-        raise ValueError('`attn_mask` does not go with `cache`: it would have to cover the cached tokens')
+        raise ValueError('`attn_mask` cannot be combined with `cache`: it would have to cover the cached tokens')
     if not stack.can_cache_kv:
         raise ValueError('`cache` was given, but a feature of this stack cannot be cached')
     if stack.training and not stack.can_cache_kv_in_training:
-        raise ValueError('`cache` does not go with training this stack: layers that are left out keep no past')
+        raise ValueError('`cache` cannot be used in training this stack: layers that are left out cache nothing')
 
 
 def open_stack(
@@ -465,7 +465,7 @@ def new_tokens(
 ) -> tuple[Cache | None, int, int | Tensor, int]:
     """Return the cache, how many tokens it holds and has seen, and how many of the `given` ones are new."""
     if cache_age is not None and not is_int(cache_age):
-        raise TypeError(f'`cache_age` got {format_value(cache_age)}, it must be an integer or None')
+        raise TypeError(f'`cache_age` must be an integer or None, got {format_value(cache_age)}')
     cache = cache_of(given_cache)
     if cache is None:
         if cache_age not in (None, 0, 1):
