@@ -78,7 +78,7 @@ class ChoosesKernel:
     flash: bool | None
 
     def choose_kernel(self) -> None:
-        """The operators that may run, in order of preference, and what stands against the others."""
+        """Set the operators that may run, in order of preference, and the reasons against the others."""
         features, formula = self.features, self.flash is False
         reasons = {operator: operator.unsupported(None, features) for operator in OPERATORS}
         if self.flash and reasons[FUSED] is not None:
@@ -167,7 +167,7 @@ handed: ContextVar[TensorCall | None] = ContextVar('handed', default=None)
 
 @dataclass(frozen=True)
 class HeadCount:
-    """How many heads there are, for features with parameters for each of them."""
+    """Number of heads, for features with parameters per head."""
 
     given: int | None
 
@@ -259,7 +259,7 @@ class Attend(Configurable, ChoosesKernel):
 
     @classmethod
     def of(cls, layer: nn.Module) -> Attend:
-        """The operator of an attention layer, with the features of that layer."""
+        """Make the operator of an attention layer, with the features of that layer."""
         new = cls.__new__(cls)
         nn.Module.__init__(new)
         new.attn_dropout = nn.Dropout(0.0)
@@ -267,7 +267,7 @@ class Attend(Configurable, ChoosesKernel):
         return new
 
     def __getattr__(self, name: str) -> Any:
-        """What is no attribute of its own, the operator of a layer has from that layer."""
+        """Read an attribute that the operator does not have from its layer."""
         layer = self.__dict__.get('layer')
         if layer is None or name not in OF_LAYER:
             return super().__getattr__(name)
@@ -275,7 +275,7 @@ class Attend(Configurable, ChoosesKernel):
         return getattr(layer, OF_LAYER[name], None) if own is None else own
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Hand what a layer reads at each call on to it, and refuse what it has settled when it was built."""
+        """Set attributes that a layer reads at each call there.  Raises for those that are fixed at construction."""
         layer = self.__dict__.get('layer')
         if name == 'attn_fn':  # a function takes the place of a module, and the other way around
             self._modules.pop(name, None)
@@ -346,7 +346,7 @@ class Attend(Configurable, ChoosesKernel):
         flash_pack_seq_kwargs: Mapping[str, Any] | None = None,
         causal: bool | None = None,
     ) -> tuple[Tensor, Intermediates]:
-        """The output of `forward`, with empty intermediates."""
+        """Return the output of `forward`, with empty intermediates."""
         given: dict[str, Any] = dict(
             mask=mask, attn_bias=attn_bias, flash_pack_seq_kwargs=flash_pack_seq_kwargs, causal=causal
         )
@@ -419,7 +419,7 @@ class Attend(Configurable, ChoosesKernel):
         )
 
     def drops(self, call: Call, features: Features, owner: Any) -> tuple[Features, bool]:
-        """Tell a call which weights are dropped, and the function that users have assigned in the place of softmax.
+        """Set the dropout of a call, and the function that users have assigned in place of softmax.
 
         Returns:
             The features, dropout among them if anything is dropped, and whether the formula must run, since the module
@@ -444,7 +444,7 @@ class Attend(Configurable, ChoosesKernel):
         return features, by_formula
 
     def open_call(self, q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any]) -> tuple[Any, ...]:
-        """The call for plain arguments: that of the layer, with what was changed on the way here, or a new one."""
+        """Return the call for plain tensors: that of the layer, with the tensors that were changed, or a new one."""
         known = handed.get()
         if known is None or self.layer is None or known.sizes != sizes_of(q, k, v):
             q, k, v, call, features = self.make_call(q, k, v, arguments)
@@ -457,12 +457,12 @@ class Attend(Configurable, ChoosesKernel):
         return q, k, v, call, self.own_features(known.features)
 
     def own_features(self, features: Features) -> Features:
-        """The features of the layer, reading the parameters kept here, if this is inside of what took its place."""
+        """Return the features of the layer, bound to the parameters here if this operator is inside its replacement."""
         inside = self.layer is not None and self.layer.attend is not self
         return features.rebind(LayerWithOperator(self.layer, self)) if inside else features
 
     def make_call(self, q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any]) -> tuple[Any, ...]:
-        """A call that no layer made."""
+        """Make a call for an operator without a layer."""
         owner = self.layer or self
         k, v = (t.unsqueeze(1) if check_tensor(t, name).ndim == 3 else t for t, name in ((k, 'k'), (v, 'v')))
         check_operands(q, k, v)
@@ -486,7 +486,7 @@ class Attend(Configurable, ChoosesKernel):
 
 
 def attend_scores(features: Features) -> Features:
-    """The features of a layer that act in its operator."""
+    """Return the features of a layer that act in its operator."""
     new = copy.copy(features)
     own, stages = (*ATTEND, UseCoPE), {*EAGER_STAGES, 'attend'}
     new.active = tuple(f for f in features.active if isinstance(f, own) or stages & set(f.runs_at()))
@@ -495,7 +495,7 @@ def attend_scores(features: Features) -> Features:
 
 
 def key_mask(mask: Tensor) -> Tensor:
-    """A mask of keys (b, j), or of scores, as one of scores."""
+    """Return a mask of keys, (b, j), or of scores, with the axes of scores."""
     mask = boolean_mask(mask, 'mask')
     if not 2 <= mask.ndim <= 4:
         raise ValueError(f'`mask` must be (b, j), (h, i, j) or (b, h, i, j), got shape {tuple(mask.shape)}')
@@ -563,7 +563,7 @@ def output_of(answer: Any, call: Call) -> Tensor:
 
 
 def tensor_arguments(call: Call) -> dict[str, Any]:
-    """Masks and biases in one piece, without the keys that `Attend` adds itself."""
+    """Return masks and biases as tensors, without the keys that `Attend` adds itself."""
     bare = sum(k.shape[-2] for k, _ in call.bare_keys)
     added = call.total_keys - call.keys - bare
     call.combine()

@@ -32,7 +32,7 @@ REMEDY = 'Run the model on the tokens again with `return_intermediates=True`, an
 
 @dataclass
 class Cache(HasOldNames):
-    """The cached keys, values and states of a model, for the tokens processed so far.
+    """Cached keys, values and states of a model, for the tokens processed so far.
 
     layers              one per executed attention layer, in order, each with the states of its features
     kinds               'a' for self-attention, 'c' for cross-attention, one per layer
@@ -82,20 +82,20 @@ class Cache(HasOldNames):
         return held[0] if held else None
 
     def named(self) -> Iterator[tuple[str, CachedState]]:
-        """All that features remember, in layers, stack and model."""
+        """Yield all states of features, of layers, stack and model."""
         tables = [layer.states for layer in self.layers if layer is not None]
         for table in (*tables, self.states, self.model_states):
             yield from table.items()
 
     def buffers(self) -> Iterator[Buffer]:
-        """The memory behind it."""
+        """Yield the storage of all tensors."""
         for layer in self.layers:
             yield from () if layer is None else (buffer for buffer in layer.buffers if buffer is not None)
         for _, state in self.named():
             yield from state.buffers()
 
     def trimmed(self) -> Cache:
-        """Without keys and values that no later token can see, in layers whose reach is bounded."""
+        """Return a cache without keys and values outside the windows of later tokens."""
         if not [layer for layer in self.layers if layer is not None and isinstance(layer.buffers[0], EvictingBuffer)]:
             return self
         return replace(self, layers=[None if layer is None else layer.trimmed() for layer in self.layers])
@@ -114,7 +114,7 @@ class Cache(HasOldNames):
             )
 
     def intermediates(self, index: int) -> Intermediates:
-        """The past of one executed attention, as that layer takes it."""
+        """Return the past of one executed attention, as its layer takes it."""
         return Intermediates(cached_kv=self.layers[index])
 
     @property
@@ -127,7 +127,7 @@ class Cache(HasOldNames):
         return self.num_seen_tokens
 
     def split(self, passes: int) -> list[Cache]:
-        """The caches of the passes of a stack that runs several times."""
+        """Split the cache of a stack that runs several times into those of its passes."""
         per_pass = len(self.layers) // passes
         if len(self.layers) != per_pass * passes:
             raise ValueError(f'`cache` holds {len(self.layers)} attention layers, not those of {passes} passes')
@@ -141,7 +141,7 @@ class Cache(HasOldNames):
 
     @classmethod
     def joined(cls, parts: list[Cache]) -> Cache:
-        """The way back from `split`."""
+        """Join the caches of passes: undo `split`."""
         states = {f'pass {i}: {name}': state for i, part in enumerate(parts) for name, state in part.states.items()}
         layers, kinds = ([one for part in parts for one in getattr(part, name)] for name in ('layers', 'kinds'))
         last = parts[-1]
@@ -149,7 +149,7 @@ class Cache(HasOldNames):
         return cls(layers, kinds, states, *sizes, built_with_flags=last.built_with_flags)
 
     def append_from(self, other: Cache, new: int) -> Cache:
-        """This cache with the last `new` tokens of another."""
+        """Append the last `new` tokens of another cache."""
         self.refuse('caught_up')
 
         def extended(own: dict[str, CachedState], others: dict[str, CachedState]) -> dict[str, CachedState]:
@@ -210,15 +210,15 @@ class Cache(HasOldNames):
         return self.plain().mapped(lambda t: t.to(device))
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Cache:
-        """A cache with `function` applied to all tensors of rows."""
+        """Apply `function` to all tensors with a batch axis."""
         return self.changed(lambda state: state.map(function))
 
     def each_own(self, function: Callable[[Buffer], Buffer]) -> Cache:
-        """A cache with `function` applied to what has a row for each token, leaving alone the keys of a context."""
+        """Apply `function` to all tensors per token, except for the keys of a context."""
         return self.changed(lambda state: state.each(function), of_context=False)
 
     def changed(self, function: Callable[[Any], Any], of_context: bool = True) -> Cache:
-        """A cache with `function` applied to keys, values and states; to keys of a context only if that is wanted."""
+        """Apply `function` to keys, values and states, and to keys of a context only if `of_context` is set."""
         layers = [
             None if layer is None else layer.each(function, of_context or kind != 'c')
             for layer, kind in zip(self.layers, self.kinds, strict=True)
@@ -229,7 +229,7 @@ class Cache(HasOldNames):
         return replace(self, layers=layers, kinds=list(self.kinds), states=states, model_states=of_model)
 
     def plain(self) -> Cache:
-        """With keys as they were before features changed them by their positions, and without what is derived."""
+        """Return a cache with keys before rotation and without derived states."""
         layers = [None if layer is None else layer.plain() for layer in self.layers]
         return replace(self, layers=layers, kinds=list(self.kinds), states=drop_derived(self.states))
 
@@ -254,7 +254,7 @@ class Cache(HasOldNames):
             raise ValueError(f'`{name}` must be an integer from 0 to {held}, the tokens held, got {value!r}')
 
     def content(self) -> dict[str, Any]:
-        """All that is held, in plain containers, for a file."""
+        """Return the content in plain containers, for a file."""
         whole = self.plain()
 
         def contents(states: dict[str, CachedState]) -> dict[str, Any]:
@@ -277,7 +277,7 @@ class Cache(HasOldNames):
 
     @classmethod
     def of_content(cls, content: dict[str, Any]) -> Cache:
-        """The way back from `content`.  Raises ValueError that names a field which cannot be."""
+        """Make a cache of `content`.  Raises ValueError that names an invalid field."""
         check_content(content)
 
         def states_of(contents: dict[str, Any]) -> dict[str, CachedState]:
@@ -313,13 +313,13 @@ class Cache(HasOldNames):
 
 
 def is_pair(value: Any) -> bool:
-    """Keys and values, of which the latter may be absent."""
+    """Return True for a pair of keys and values, where values may be None."""
     one = isinstance(value, list) and len(value) == 2 and is_rows(value[0])
     return one and (value[1] is None or (is_rows(value[1]) and value[0].shape[-2] == value[1].shape[-2]))
 
 
 def tail_of(layer: KeysValues) -> list[Any] | None:
-    """What tells how many tokens have left a layer, and what must be left in it."""
+    """Return the number of evicted tokens and the window of a layer, or None without a window."""
     keys = layer.buffers[0]
     return [keys.num_evicted, *keys.window] if isinstance(keys, EvictingBuffer) else None
 
@@ -430,7 +430,7 @@ class LayerIntermediates:
         return Cache(layers, kinds, states, self.cache_length, self.num_prefix_tokens, of_model, self.built_with_flags)
 
     def fork(self) -> LayerIntermediates:
-        """The same, with lists and tables that may grow apart."""
+        """Copy the lists and tables, which may then grow independently."""
         return replace(self, **{one.name: copy_container(getattr(self, one.name)) for one in fields(self)})
 
     def __copy__(self) -> LayerIntermediates:
@@ -444,7 +444,7 @@ class LayerIntermediates:
 
 
 def cache_of(given: Any) -> Cache | None:
-    """The cache in what a user passes as `cache`.  Raises TypeError for anything else."""
+    """Return the cache that a user passed as `cache`.  Raises TypeError for anything else."""
     if given is None or isinstance(given, Cache):
         return given
     if isinstance(given, LayerIntermediates):

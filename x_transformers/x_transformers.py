@@ -1,4 +1,4 @@
-"""The model, read from top to bottom: attention, feedforward, a layer, the stack, and the wrappers around it.
+"""Attention, feedforward, a layer, the stack, and the models around it, from top to bottom.
 
 Axis letters, here and in the whole package: b batch, n i j positions, h heads, k key heads, d channels, l logits.
 Masks are boolean, True means attend. Each paper is a feature that plugs in at a stage, in the order of
@@ -7,7 +7,7 @@ Masks are boolean, True means attend. Each paper is a feature that plugs in at a
 A module stores its features as `features`; `features.active_for(inputs)` are those active in a pass. Each stage is an
 attribute of these: a tuple of functions, empty where no feature acts, or one function that overrides the module's own.
 `apply(stage, value, call)` and `apply_reversed` run a stage in one line; `collect` gathers terms, `select` a choice.
-A stack checks the inputs of its layers once, and resolves the masks of their queries; `stack_call` says so.
+A stack checks the inputs of its layers once and resolves their masks; it passes itself on as `stack_call`.
 """
 
 import functools
@@ -367,7 +367,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
             checked.update(inputs)
 
     def _rotate(self, t: Tensor, angles: Tensor, scale: Tensor | float | None) -> Tensor:
-        """Rows turned by their positions, with the function of this module, where users have always replaced it."""
+        """Rotate queries or keys with the function of this module, which users may replace."""
         return apply_rotary_pos_emb(t, angles, scale)  # noqa: F405
 
 
@@ -443,7 +443,7 @@ class FeedForward(DerivedLinears, Configurable):
         return self.in_stages(x, inputs)
 
     def in_stages(self, x: Tensor, inputs: dict[str, Any]) -> Tensor:
-        """A pass in which features act."""
+        """Run the feedforward with its features."""
         check_inputs(inputs, self.features, self.own_inputs, self)
         features, call = self.features.active_for(inputs), FeedForwardCall.of(x, inputs, self.training)
         call.declared = self.features.states
@@ -672,7 +672,7 @@ class AttentionLayers(DerivedAttributes, FlagRouting):
         return Layer(kind, index, norms, branch, residual)
 
     def build_branch(self, index: int) -> Attention | FeedForward:
-        """The branch of a layer, of a kind of the library."""
+        """Build the branch of a layer, of a kind of the library."""
         kind, number = self.layer_types[index], self.layer_types[:index].count(self.layer_types[index])
         with naming(functools.partial(self.all_written, kind)):
             flags = self.features.apply('branch_flags', self.flags_for(kind, number), kind, number)
@@ -924,7 +924,7 @@ class Wrapper(Abilities, GivesOutputs, UpdatesStack, Configurable):
     def run_stack(
         self, x: Tensor, call: ModelCall, mask: Tensor | None, mems: Any, keeps: str | None, kwargs: dict[str, Any]
     ) -> Tensor:
-        """Lengthen the sequence, run the stack, and take off again what was put in front.
+        """Prepend the prefix tokens, run the stack, and remove the prefix.
 
         `keeps` says what the call's trace holds of what the layers leave behind: 'all', which takes memory, 'past' for
         the cache, or None.
@@ -1146,7 +1146,7 @@ class TransformerWrapper(ReadsTokens, Wrapper):
         return (get_readout if call.returns_readout else type(self).read_out)(self, x, call, to_logits_kwargs)
 
     def read_out(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
-        """Hidden states (... d) as logits (... l), a tuple if there are several heads."""
+        """Compute logits (..., l) of hidden states (..., d), a tuple with several heads."""
         for transform in call.features.head_input:
             x = transform(x, call)
         logits = self.to_logits(x, **to_logits_kwargs)

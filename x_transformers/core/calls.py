@@ -233,7 +233,7 @@ class Call(AddsLosses, HasStates, BlockwiseCall):
         return self.tokens.shape[1]
 
     def zero_hidden_inputs(self, views: Views, key_mask: Tensor | None, attn_mask: Tensor | None) -> Views:
-        """Inputs of queries, keys and values, finite where masks hide them; and the same for what features add."""
+        """Return the inputs of queries, keys and values with 0 at hidden tokens that are not finite."""
         q, k, v = views
         key_mask = as_mask(key_mask, 'context_mask', self.batch, None, like=self.x)
         self.visible_keys = key_mask
@@ -246,7 +246,7 @@ class Call(AddsLosses, HasStates, BlockwiseCall):
         return self.x, k, k if v is views[1] else self.zero_hidden_keys(v)
 
     def zero_hidden_keys(self, keys: Tensor) -> Tensor:
-        """Rows of keys (b ... j d), new ones last, finite where they are hidden."""
+        """Zero hidden keys, (b, ..., j, d) with the new ones last, that are not finite."""
         shown = self.visible_keys
         if shown is not None and shown.shape[1] < keys.shape[-2]:
             shown = F.pad(shown, (keys.shape[-2] - shown.shape[1], 0), value=True)
@@ -264,7 +264,7 @@ class Call(AddsLosses, HasStates, BlockwiseCall):
         return self.x if self.token_idx is None else self.tokens
 
     def append_past(self, *rows: Tensor | None) -> Any:
-        """Memories, then cached, then new rows, such as keys and values; the cache keeps the last two."""
+        """Concatenate memories, cached and new vectors, such as keys and values. The cache keeps the last two."""
         if self.past is None and not self.keeps:
             return rows
         new = rows if self.memories == 0 else [None if t is None else t[..., self.memories :, :] for t in rows]
@@ -379,7 +379,7 @@ class Call(AddsLosses, HasStates, BlockwiseCall):
         return ~self.has_visible_key()
 
     def precision(self) -> AbstractContextManager:
-        """Around the kernel: outside of autocast, if a feature asks for all the digits of what it hands over."""
+        """Return a context for the kernel that disables autocast if a feature needs full precision."""
         return disable_autocast(self.x) if self.full_precision else nullcontext()
 
     def keep_maps(self, maps: tuple[Tensor, Tensor, Tensor]) -> None:

@@ -86,7 +86,7 @@ def check_model_inputs(model: Any, stack: Any, inputs: dict[str, Any]) -> None:
 
 
 def input_names(stack: Any) -> frozenset[str]:
-    """The keywords of a stack's forward call."""
+    """Return the keywords of a stack's forward call."""
     kinds = [kind for kind in type(stack).__mro__ if 'forward' in vars(kind) and kind is not nn.Module]
     declared = [p for kind in kinds for p in inspect.signature(kind.forward).parameters.values()]
     names = {p.name for p in declared if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
@@ -94,14 +94,14 @@ def input_names(stack: Any) -> frozenset[str]:
 
 
 def check_list(value: Any, name: str) -> Any:
-    """`value`, which must be a list, a tuple, or None."""
+    """Return `value`.  Raises TypeError unless it is a list, a tuple, or None."""
     if value is not None and not isinstance(value, (list, tuple)):
         raise TypeError(f'`{name}` must be a list with one entry per self-attention, got {format_value(value)}')
     return value
 
 
 def check_tensor(value: Any, name: str) -> Tensor:
-    """`value`, which must be a tensor."""
+    """Return `value`.  Raises TypeError unless it is a tensor."""
     if not torch.is_tensor(value):
         raise TypeError(f'`{name}` must be a tensor, got {format_value(value)}')
     return value
@@ -118,7 +118,7 @@ def can_read_values(t: Tensor) -> bool:
 
 
 def values_of(value: Any, name: str) -> Tensor:
-    """A tensor of real numbers, from one or from lists of them."""
+    """Convert a tensor or lists of real numbers to a tensor."""
     try:
         t = torch.as_tensor(value)
         if not torch.is_tensor(value) and t.is_floating_point():  # with no fewer digits than float32
@@ -153,7 +153,7 @@ def _matches_shape(t: Tensor, wanted: Sequence[int | str | None]) -> bool:
 
 
 def check_vectors(x: Any, name: str, *wanted: int | str, like: Tensor | None = None) -> Tensor:
-    """A tensor of floating point numbers of the wanted sizes, on the device of `like`."""
+    """Return `x`.  Raises unless it is a floating point tensor of the wanted sizes, on the device of `like`."""
     if not check_tensor(x, name).is_floating_point():
         raise TypeError(f'`{name}` must be floating point, got {x.dtype}')
     if not _matches_shape(x, wanted):
@@ -164,7 +164,7 @@ def check_vectors(x: Any, name: str, *wanted: int | str, like: Tensor | None = N
 
 
 def input_width(t: Tensor, built: int, *modules: Any) -> int:
-    """The width that vectors must have: that for which a layer was built, or of a projection in place of its own."""
+    """Return the width that vectors must have: that of the layer, or of a projection that replaced its own."""
     if torch.is_tensor(t) and t.ndim > 0 and t.shape[-1] != built:
         for module in modules:
             first = (
@@ -184,7 +184,7 @@ def check_broadcast(t: Tensor, name: str, to: Tensor) -> None:
 
 
 def first_tensor(found: Iterable[T]) -> Maybe[T]:
-    """The first, or None: `next` with a default, which torch's compiler cannot follow in all releases."""
+    """Return the first item or None. Not all releases of torch can compile `next` with a default."""
     for one in found:
         return one
     return None
@@ -230,12 +230,12 @@ def _convert_to_weights(x: Tensor, module: Any, dtype: torch.dtype, name: str) -
 
 
 def expand_batch(t: Any, rows: int) -> Any:
-    """A tensor (b ...) for so many rows, if it is one row for all of them; anything else as it is."""
+    """Expand a tensor (1, ...) to the batch size `rows`; return anything else as it is."""
     return t.expand(rows, *t.shape[1:]) if torch.is_tensor(t) and t.ndim > 1 and t.shape[0] == 1 else t
 
 
 def _first_parameter(module: nn.Module) -> Tensor | None:
-    """One of a module's parameters. Where it is kept is found once: to look for it takes as long as a small layer."""
+    """Return a parameter of a module. It is searched for only once, since the search takes as long as a small layer."""
     if 'keeps_a_parameter' not in module.__dict__:
         found = ((m, name) for m in module.modules() for name, p in m._parameters.items() if p is not None)
         module.__dict__['keeps_a_parameter'] = next(found, None)
@@ -249,7 +249,7 @@ def check_device(t: Tensor, name: str, like: Tensor) -> None:
 
 
 def as_mask(mask: Any, name: str, *wanted: int | str | None, like: Tensor | None = None) -> Maybe[Tensor]:
-    """A mask as booleans, with its shape checked; None in `wanted` is any length."""
+    """Check the shape of a mask, and return it as booleans. None in `wanted` allows any length."""
     if mask is None:
         return None
     if not _matches_shape(check_tensor(mask, name), wanted):
@@ -279,7 +279,7 @@ def extend_mask(mask: Any, name: str, batch: int, new: int, held: int, *, may_hi
 
 
 def check_documents(ids: Any, like: Tensor) -> Tensor:
-    """One whole number for each token of `like` (b n ...)."""
+    """Return `ids`.  Raises unless they are one whole number for each token of `like`, (b, n, ...)."""
     shape = tuple(like.shape[:2])
     whole = not (check_tensor(ids, 'document_ids').is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
     if not whole or tuple(ids.shape) != shape:
@@ -291,7 +291,7 @@ def check_documents(ids: Any, like: Tensor) -> Tensor:
 
 
 def boolean_mask(mask: Tensor, name: str) -> Tensor:
-    """A mask as booleans. One of numbers to be added is refused: 0 and -inf would be read the wrong way round."""
+    """Convert a mask to booleans.  Raises TypeError for additive masks, whose 0 and -inf would mean the opposite."""
     if mask.is_floating_point() or mask.is_complex():
         raise TypeError(
             f'`{name}` must be boolean (True may be attended), got {mask.dtype}: add numbers with `attn_bias`'
@@ -300,10 +300,9 @@ def boolean_mask(mask: Tensor, name: str) -> Tensor:
 
 
 def zero_masked(t: Tensor, token_mask: Tensor | None) -> Tensor:
-    """Rows of tokens (b ... n d) with 0 in place of hidden ones that are not finite, or so large that they would not
-    stay so; all others stay as they are.
+    """Set hidden tokens of `t`, (b, ..., n, d), to 0 if they are not finite or would overflow; the others stay.
 
-    Nothing else would keep them from real tokens, nor from parameters: a weight of 0 times NaN is NaN.
+    Masks alone would not keep them from real tokens and parameters: a weight of 0 times NaN is NaN.
 
     real   b n or more, whose last ones are those of `t`; None for all. Boolean
     """
@@ -326,7 +325,7 @@ def check_scores(t: Tensor, name: str, batch: int, heads: int, rows: int) -> Non
 
 
 def _to_integers(x: Tensor) -> Tensor:
-    """Token ids that came as floating point numbers as integers, if they are whole numbers; anything else as it is."""
+    """Convert floating point token ids that are whole numbers to integers; return anything else as it is."""
     if not x.is_floating_point():
         return x
     return x if can_read_values(x) and bool((x.frac() != 0).any()) else x.long()
@@ -335,7 +334,7 @@ def _to_integers(x: Tensor) -> Tensor:
 def check_ids(
     x: Any, name: str = 'x', least: int = 0, num_tokens: int | None = None, besides: int | None = None
 ) -> Tensor:
-    """Token ids (b n) as int64, n of at least `least`, all below `num_tokens`; `besides` is one more that may occur.
+    """Return token ids (b, n) as int64, n of at least `least`, all below `num_tokens`; `besides` is allowed too.
 
     raises     TypeError if it is no tensor of whole numbers, ValueError for another shape or ids out of range
     """
@@ -388,7 +387,7 @@ def check_offset(offset: Any, name: str) -> None:
 
 
 def make_positions(start: int | Tensor, count: int, device: Any, before: int = 0) -> Tensor:
-    """The positions of `count` tokens from `start` on, and of `before` tokens in front of them:  (before + count,)
+    """Return the positions of `count` tokens from `start` on and of `before` earlier ones, (before + count,).
 
     `start` may be a tensor of one whole number, () or (1,), whose value is not looked at.
     """
@@ -419,7 +418,7 @@ def mask_from_lengths(lens: Tensor, n: int) -> Tensor:
 
 
 def check_prefix(value: Any, name: str, batch: int, length: int) -> None:
-    """The same, where one number may stand for all rows."""
+    """Check prefix lengths: one number for all sequences, or one per sequence, from 0 to `length`."""
     if torch.is_tensor(value) and value.ndim:
         return check_lengths(value, name, batch, length)
     number = value.item() if torch.is_tensor(value) and can_read_values(value) else value

@@ -126,7 +126,7 @@ class ModelCall(AddsLosses, HasStates):
 
     @classmethod
     def from_intermediates(cls, intermediates: LayerIntermediates, features: Any) -> ModelCall:
-        """Stands for the calls of a segment that was read in several, of which there is what they left behind."""
+        """Make a call that stands for several calls which read one segment, from their intermediates."""
         tokens = intermediates.hiddens[0].shape[1] if intermediates.hiddens else 0
         return cls(
             intermediates,
@@ -141,7 +141,7 @@ class ModelCall(AddsLosses, HasStates):
         )
 
     def extend_inputs(self, model: Model, kwargs: dict[str, Any], token_mask: Tensor | None) -> dict[str, Any]:
-        """Positions, masks of keys and lengths of prefixes, with entries for the tokens in front."""
+        """Extend positions, key masks and prefix lengths by entries for the prefix tokens."""
         pos, kv_mask = self.inputs.get('pos'), kwargs.get('self_attn_kv_mask')
         moves = self.num_prefix_tokens and self.inputs.get('seq_start_pos') is not None
         if moves and kwargs.get('attn_mask') is not None:
@@ -220,7 +220,7 @@ class ModelCall(AddsLosses, HasStates):
             self.prefix_parts, self.num_prefix_tokens = [(leading, None)], leading
 
     def with_values(self, **values: Any) -> ModelCall:
-        """The same call with other values."""
+        """Copy this call with other values."""
         return ModelCall(**{**{name: getattr(self, name) for name in OF_CALLS}, **values})
 
     def embed_tokens(self, model: Model, tokens: Any, embed: Callable[[Any], Tensor]) -> Tensor:
@@ -253,14 +253,14 @@ class ModelCall(AddsLosses, HasStates):
         return x if self.continues else torch.cat((tokens.expand(x.shape[0], -1, -1), x), dim=1)
 
     def remove_prefix(self, x: Tensor, count: int, behind: int) -> tuple[Tensor, Tensor]:
-        """Tokens that were put in front when `behind` others stood there, and the rest."""
+        """Split off the prefix tokens that were added when there were `behind` others, and return them and the rest."""
         start = self.num_prefix_tokens - behind - count - self.num_removed
         self.num_removed += count
         rest = x[:, start + count :]
         return x[:, start : start + count], rest if start == 0 else torch.cat((x[:, :start], rest), dim=1)
 
     def select_new(self, t: Tensor, name: str) -> Tensor:
-        """The part of a per-token input, (n ...) or (b n ...), that belongs to new tokens."""
+        """Select the new tokens of a per-token input, (n, ...) or (b, n, ...)."""
         axis = 0 if t.ndim == 1 or (t.ndim == 2 and t.is_floating_point()) else 1
         if t.shape[axis] == self.new_len or (t.shape[axis] == 1 and t.ndim == 3):
             return t
@@ -304,7 +304,7 @@ class ModelCall(AddsLosses, HasStates):
         return None if token_mask is None else token_mask.tensor.squeeze(-1)
 
     def select_key_mask(self, mask: Tensor | None) -> Tensor | None:
-        """The mask of all tokens in the stack's order. What was said of cached tokens still holds."""
+        """Return the mask of all tokens in the stack's order. Cached tokens keep theirs."""
         known = self.make_known_mask()
         if known is None and self.mask is not None and self.spread is not None:
             return self.spread(self.mask)
@@ -319,7 +319,7 @@ class ModelCall(AddsLosses, HasStates):
         return self.inputs.get('seq_start_pos') if self.num_prefix_tokens else None
 
     def move_after_padding(self, t: Tensor) -> Tensor:
-        """Rows (b n ...) of the whole sequence, in the order in which the stack sees them."""
+        """Move the prefix tokens of a sequence, (b, n, ...), after its left padding, as in the stack."""
         if self.left_pad is None:
             return t
         if can_read_values(self.left_pad) and int(self.left_pad.max()) > self.tokens:
@@ -333,8 +333,10 @@ class ModelCall(AddsLosses, HasStates):
         return select_sequences(t, torch.where(place < start + self.num_prefix_tokens, moved, place))
 
     def prepend_positions(self, pos: Tensor, token_mask: Tensor | None) -> Tensor:
-        """Positions of the tokens (n, b n or b h n) and of those in front, which stand right before the first real one
-        of each row, in the order of the stack. `token_mask` is the mask of all of them."""
+        """Prepend the positions of the prefix to those of the tokens, (n,), (b, n) or (b, h, n), in the stack's order.
+
+        The prefix comes right before the first real token of each sequence. `token_mask` is the mask of all tokens.
+        """
         if self.left_pad is None:
             return prepend_positions(
                 pos, self.num_prefix_tokens, None if token_mask is None else token_mask[:, -pos.shape[-1] :]
@@ -346,7 +348,7 @@ class ModelCall(AddsLosses, HasStates):
         return self.move_after_padding(prepend_positions(pos.expand(start.shape[0], -1), self.num_prefix_tokens, begun))
 
     def move_before_padding(self, t: Tensor) -> Tensor:
-        """The way back from `move_after_padding`."""
+        """Undo `move_after_padding`."""
         if self.left_pad is None:
             return t
         place, start = torch.arange(t.shape[1], device=t.device), self.left_pad.unsqueeze(-1)
@@ -354,7 +356,7 @@ class ModelCall(AddsLosses, HasStates):
         return select_sequences(t, torch.where(place < start + self.num_prefix_tokens, moved, place))
 
     def make_full_mask(self, mask: Tensor | None, batch: int, device: torch.device) -> Tensor | None:
-        """The mask of all tokens, leading ones included, or None if nothing is hidden."""
+        """Return the mask of all tokens including the prefix, or None if nothing is hidden."""
         if mask is None and not self.prefix_parts:
             return None
         masks = [m for _, m in self.prefix_parts] + [mask]
@@ -386,7 +388,7 @@ OF_CALLS = tuple(one.name for one in fields(ModelCall))
 
 
 def select_sequences(t: Tensor, order: Tensor) -> Tensor:
-    """Each row of `t` (b n ...) in an order of its own (b n)."""
+    """Reorder the tokens of each sequence of `t`, (b, n, ...), by `order`, (b, n)."""
     return t[torch.arange(t.shape[0], device=t.device).unsqueeze(-1), order]
 
 
@@ -420,7 +422,7 @@ def _call_with_cache(
 def open_model(
     model: Model, x: Tensor, mask: Tensor | None, cache: Any, only_new: bool, kwargs: dict[str, Any]
 ) -> ModelCall:
-    """The call of a model with tokens `x` (b n ...). What its features take leaves `kwargs`."""
+    """Open the call of a model with tokens `x`, (b, n, ...). The inputs of its features are removed from `kwargs`."""
     inputs: dict[str, Any] = {'seq_start_pos': kwargs.get('seq_start_pos')}
     for name in model.features.call_inputs.intersection(kwargs):
         inputs[name] = kwargs.pop(name)

@@ -108,7 +108,7 @@ PLAIN = dict(
 
 
 class AcceptsAnything:
-    """The names of inputs of a module that takes any keyword."""
+    """Set of all names: the inputs of a module that takes any keyword."""
 
     def __contains__(self, name: str) -> bool:
         return True

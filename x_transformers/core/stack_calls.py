@@ -139,7 +139,7 @@ class StackCall(AddsLosses, HasStates, TokenSubset, ChecksOnce):
         return self.cache_len + self.new_len
 
     def select_new(self, t: Tensor, name: str) -> Tensor:
-        """The rows of `t` (b n d) that belong to new tokens, hidden ones finite."""
+        """Select the new tokens of `t`, (b, n, d), and zero hidden ones that are not finite."""
         length = t.shape[1]
         if length == 1 < self.new_len:
             return t
@@ -157,7 +157,7 @@ class StackCall(AddsLosses, HasStates, TokenSubset, ChecksOnce):
             getattr(self.intermediates, name).append(value)
 
     def count_layers(self, kind: str, first: int | None = None) -> int:
-        """Layers of a kind that this pass runs, among its first ones or all. (Early dynamo knows no `count`.)"""
+        """Count the layers of a kind among the first ones of this pass, or all. (Early dynamo knows no `count`.)"""
         return len([own for own in self.kinds[:first] if own == kind])
 
     def check_past(self, x: Tensor) -> None:
@@ -197,13 +197,13 @@ class StackCall(AddsLosses, HasStates, TokenSubset, ChecksOnce):
         return self.intermediates
 
     def left_padded_positions(self) -> Tensor:
-        """Positions of the keys in rows with padding on the left, memories at negative ones:  b j."""
+        """Return the positions of the keys in left-padded sequences, (b, j). Memories have negative ones."""
         token_idx = torch.arange(self.tokens, device=self.left_pad.device) - self.left_pad.unsqueeze(-1)
         memories = torch.arange(-self.memories, 0, device=self.left_pad.device)
         return torch.cat((memories.expand(self.left_pad.shape[0], -1), token_idx), dim=-1)
 
     def key_positions(self, x: Tensor) -> Tensor:
-        """Positions of all keys of self-attention, memories at negative ones:  j, or with rows b j."""
+        """Return the positions of all keys of self-attention, (j,) or (b, j). Memories have negative ones."""
         pos = self.shared['a'].get('pos')
         if pos is not None and pos.ndim == 3:
             raise ValueError('`pos` got positions per head, (b, h, n), which only a bias of distances can take')
@@ -214,11 +214,13 @@ class StackCall(AddsLosses, HasStates, TokenSubset, ChecksOnce):
         return make_positions(self.past_len, self.new_len, x.device, before=self.cache_len + self.memories)
 
     def user_positions(self, pos: Tensor, x: Tensor) -> Tensor:
-        """Positions given by the user, for all cached and new tokens, with those of memories in front. They may be
-        times, and lie between whole numbers; one head's are those of all."""
+        """Return the positions given by the user for all cached and new tokens, after those of the memories.
+
+        They may be fractional, such as times. The positions of one head are used for all.
+        """
         check_device(check_tensor(pos, 'pos'), 'pos', x)
         if pos.ndim in (2, 3) and pos.shape[0] not in (1, x.shape[0]):
-            raise ValueError(f'`pos` got {pos.shape[0]} rows, the input has {x.shape[0]}')
+            raise ValueError(f'`pos` must have the batch size of the input, {x.shape[0]}, or 1, got {pos.shape[0]}')
         if pos.is_complex() or pos.dtype == torch.bool or pos.ndim not in (1, 2, 3) or pos.shape[-1] != self.tokens:
             raise ValueError(
                 f'`pos` got {pos.dtype} of shape {tuple(pos.shape)}, '
@@ -268,7 +270,7 @@ class StackCall(AddsLosses, HasStates, TokenSubset, ChecksOnce):
         )
 
     def pad_to_keys(self, t: Any, filler: float) -> Any:
-        """A mask or bias of all tokens, (... i j): its rows for the new ones, its columns for memories in front too."""
+        """Select the new queries of a mask or bias of all tokens, (..., i, j), and pad its keys by the memories."""
         if not torch.is_tensor(t) or t.ndim < 2:
             return t
         if t.shape[-2] == self.tokens > self.new_len:
@@ -285,7 +287,7 @@ class StackCall(AddsLosses, HasStates, TokenSubset, ChecksOnce):
             self.keep('hiddens', read if read.ndim == 3 else read[1])
 
     def fork(self) -> StackCall:
-        """A call that goes on from here by itself: what it leaves behind is no part of this one."""
+        """Copy this call. Results recorded in the copy do not reach the original."""
         notes = {kind: own.fork() for kind, own in self.contexts.items()}
         return self.with_values(intermediates=self.intermediates.fork(), contexts=notes)
 
@@ -296,7 +298,7 @@ class StackCall(AddsLosses, HasStates, TokenSubset, ChecksOnce):
         return list({id(t): t for several in found for t in several if torch.is_tensor(t)}.values())
 
     def replace_side_inputs(self, tensors: Sequence[Tensor]) -> StackCall:
-        """The same call, whose layers read these in place of what `side_inputs` gives: to compute again with."""
+        """Copy this call with other tensors in place of `side_inputs()`, for a recomputation."""
         known = self.side_inputs()
         if len(tensors) != len(known):
             raise ValueError(f'`tensors` must replace the {len(known)} of `side_inputs()`, got {len(tensors)}')
@@ -312,14 +314,14 @@ class StackCall(AddsLosses, HasStates, TokenSubset, ChecksOnce):
         return self.fork().with_values(**{name: tree_map(other, getattr(self, name)) for name in SIDE_INPUTS})
 
     def at_step(self, step: int) -> StackCall:
-        """The call as it is before a step, to run one layer by itself; what that layer keeps for the cache is lost."""
+        """Copy this call as it is before a step, to run one layer. What that layer caches is lost."""
         own = self.fork()
         own.step, own.attended = step, len([kind for kind in self.kinds[:step] if is_attention(kind)])
         own.self_attended = self.count_layers('a', step)
         return own
 
     def merge_from(self, other: StackCall) -> None:
-        """Go on from where a fork has come to."""
+        """Take over the results of a fork."""
         self.intermediates, self.contexts = other.intermediates, other.contexts
         self.step, self.attended, self.self_attended = other.step, other.attended, other.self_attended
 
