@@ -214,12 +214,6 @@ def test_projected_bias_counts_no_keys_in_front():
     )
 
 
-def test_projected_bias_reads_the_input_beside_latent_queries():
-    module = layer(causal=True, use_rel_proj_pos_bias=True, use_latent_q=True, dim_latent_q=4, num_mem_kv=2)
-    assert module.rel_proj_pos_bias.to_distance_weights[0].in_features == 10
-    assert module(randn(2, N, 10)).isfinite().all()
-
-
 def test_projected_bias_of_padded_rows_with_memories():
     """Distances are those of the tokens, whatever padding stands between them and the memories."""
     net = stack(attn_use_rel_proj_pos_bias=True)

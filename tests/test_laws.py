@@ -410,7 +410,7 @@ def test_content_of_padding_never_matters(case):
     hidden_content_law(case, case.kind)
 
 
-@each(share=2)
+@each(share=2, also=['shift_tokens'])
 def test_content_of_padding_never_matters_in_the_other_order(case):
     hidden_content_law(case, order_of(case, Encoder if case.kind is Decoder else Decoder))
 
@@ -605,7 +605,7 @@ NOT_IN_WINDOWS |= {'attn_aft'}
 NOT_IN_WINDOWS |= {'per_layer_abs_pos_emb', 'tupe_pos'}  # which are for no model with memories, as those here are
 
 
-@each([case for case in DIVISIBLE if not NOT_IN_WINDOWS & set(case.stack)], share=4)
+@each([case for case in DIVISIBLE if not NOT_IN_WINDOWS & set(case.stack)], share=4, also=['latents, turning'])
 def test_cache_of_a_window(case):
     """Where nobody looks further back than the window, dropping what lies before it changes nothing."""
     case = with_relative_positions(case, attn_max_attend_past=2)
@@ -645,7 +645,7 @@ BY_POSITION = ['position_infused_attn', 'rotary_pos_emb', 'alibi_pos_bias', 'rel
 @each(
     [case for case in WITH_MEMORIES if not {'attn_selective', 'attn_rotate_values'} & set(case.stack)],
     share=4,
-    also=BY_POSITION,
+    also=[*BY_POSITION, 'gated_multi_residual', 'continuous'],
 )
 def test_memories_of_an_earlier_segment(case):
     """A segment with the memories of all before it is the end of the whole; so it is token by token."""

@@ -292,15 +292,6 @@ def test_reinjected_input(own, gate):
     assert_close(net(x, in_attn_cond=given) if given is not None else net(x), net.final_norm(wanted))
 
 
-def test_condition_of_the_branches_is_cut_with_the_cache():
-    """W11."""
-    net, x, condition = built(), randn(2, 5, 6), randn(2, 5, 6, seed=1)
-    _, cache = net(x[:, :3], in_attn_cond=condition[:, :3], return_hiddens=True)
-    wanted = net(x, in_attn_cond=condition)[:, 3:]
-    assert_close(net(x, in_attn_cond=condition, cache=cache), wanted)
-    assert_close(net(x[:, 3:], in_attn_cond=condition[:, 3:], cache=cache, input_not_include_cache=True), wanted)
-
-
 def test_conditions_of_the_branches_that_are_refused():
     x = randn(2, 5, 6)
     with pytest.raises(ValueError, match=r'in_attn_cond.*reinject_input'):
@@ -368,13 +359,6 @@ def test_shifts_longer_than_the_sequence(kind):
         assert net(randn(2, n, 6)).shape == (2, n, 6)
 
 
-def test_shifts_in_feedforwards_know_the_mask():
-    """W12."""
-    net, x, mask = built(Encoder, shift_tokens=1), randn(2, 5, 6), torch.arange(5) < torch.tensor([[3], [5]])
-    other = torch.where(mask[..., None], x, randn(2, 5, 6, seed=1))
-    assert_close(net(other, mask=mask)[mask], net(x, mask=mask)[mask])
-
-
 def test_layer_schedule():
     assert layer_schedule(4, 1, 4) == pytest.approx((4, 3.25, 1.75, 1))
     assert layer_schedule(4, 1, 4, 'linear') == pytest.approx((4, 3, 2, 1))
@@ -414,22 +398,6 @@ def test_memories_as_a_tuple():
     """F31."""
     net, x, mems = built(), randn(2, 5, 6), [randn(2, 2, 6, seed=i) for i in range(3)]
     assert torch.equal(net(x, mems=tuple(mems)), net(x, mems=mems))
-
-
-def test_several_new_tokens_without_the_cached_ones():
-    """W10."""
-    net, x = built(), randn(2, 5, 6)
-    _, cache = net(x[:, :3], return_hiddens=True)
-    assert_close(net(x[:, 3:], cache=cache, input_not_include_cache=True), net(x)[:, 3:])
-
-
-def test_a_condition_per_token_does_not_go_with_memories():
-    """F26."""
-    net, x = built(use_adaptive_layernorm=True), randn(2, 5, 6)
-    mems = [randn(2, 2, 6)] * 3
-    with pytest.raises(ValueError, match=r'condition.*mems'):
-        net(x, condition=randn(2, 5, 6), mems=mems)
-    assert net(x, condition=randn(2, 6), mems=mems).isfinite().all()
 
 
 @pytest.mark.parametrize('weight', [1.0, 0.3])

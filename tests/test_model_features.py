@@ -516,14 +516,6 @@ def test_t20_several_new_tokens():
     assert_close(net(ids()[:, 3:], cache=cache), net(ids())[:, 3:])
 
 
-def test_t21_left_padding_starts_behind_what_stands_in_front():
-    net = model(num_memory_tokens=2)
-    padded = torch.cat((ids()[:, :3], ids()[:, :4]), dim=1)
-    prefix = vectors(2, 2, 16)
-    out = net(padded, seq_start_pos=torch.tensor([3, 3]), prepend_embeds=prefix)
-    assert_close(out[:, 5:], net(ids()[:, :4], prepend_embeds=prefix)[:, 2:])
-
-
 def test_t22_what_cannot_be_cached_says_so():
     for flags, kind in ((dict(use_cls_token=True), Decoder), (dict(average_pool_embed=True), Decoder), ({}, Encoder)):
         assert not model(kind=kind, **flags).can_cache_kv

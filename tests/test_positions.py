@@ -5,7 +5,6 @@ import pytest
 import torch
 from oracles import assert_close, assert_same, bools, randn, randomised
 from sweeps import crossed, every_third
-from torch import nn
 from toy_tasks import SEEDS, latest, learned, net_for, right, shift
 
 from x_transformers import Attention, CrossAttender, Decoder, Encoder, TransformerWrapper
@@ -347,14 +346,6 @@ def test_rotary_angles(dim, factor, base):
         assert scale == 1.0
         same_direction(freqs, oracles.rotary_angles(pos, frequencies, factor), tolerance=1e-4)  # at 1000
     assert torch.equal(rotary.forward_from_seq_len(7)[0], rotary(torch.arange(7))[0])
-
-
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
-def test_angles_of_a_model_in_half_precision_keep_their_digits(dtype):
-    rotary, far = RotaryEmbedding(8), torch.arange(1000, 1007)
-    expected, _ = rotary(far)
-    found, _ = nn.ModuleList([rotary]).to(dtype)[0](far)
-    assert found.dtype == torch.float32 and torch.equal(found, expected)
 
 
 def test_rotary_base_rescaling():

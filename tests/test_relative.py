@@ -9,7 +9,7 @@ from law_cases import randomise
 from oracles import assert_close
 from toy_tasks import SEEDS, learned, net_for, right, shift
 
-from x_transformers import Attention, Decoder, Encoder
+from x_transformers import Attention, Encoder
 from x_transformers.attend import Attend
 from x_transformers.core import rows
 from x_transformers.features import AttentionFeature
@@ -79,17 +79,6 @@ def test_what_follows():
     plain.load_state_dict({n: t for n, t in none.state_dict().items() if 'shaw' not in n})
     constant = plain.to_out(none.shaw_v.expand(2, -1).flatten())
     assert_close(none(x), plain(x) + constant)  # one vector for all: nothing for the weights, a constant for values
-
-
-def test_left_padding_and_memories():
-    """A row with padding in front, and one behind memories, has the distances of the row alone."""
-    net = randomise(Decoder(dim=16, depth=1, heads=2, attn_dim_head=8, shaw_rel_pos=True, verbose=False).double())
-    x, front = vectors(1, N, 16), torch.full((1, 2, 16), 9.0, dtype=torch.float64)
-    padded = net(torch.cat((front, x), dim=1), seq_start_pos=torch.tensor([2]))
-    assert_close(padded[:, 2:], net(x))
-    _, trace = net(x[:, :3], return_hiddens=True)
-    whole, (mem, *_) = net(x), [inter for inter in trace.hiddens]
-    assert_close(net(x[:, 3:], mems=[mem]), whole[:, 3:])
 
 
 def test_refusals():

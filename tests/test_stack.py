@@ -203,16 +203,6 @@ def test_feature_on_one_token(name, kind):
     agree(kind, FEATURES[name], condition, x=randn(1, 1, 6))
 
 
-@pytest.mark.parametrize('name', FEATURES)
-def test_the_future_does_not_matter(name):
-    flags = {key: value for key, value in {**SHAPE, 'depth': 3, **FEATURES[name]}.items() if value is not None}
-    net, x = randomised(Decoder(**flags)), randn(2, 7, 6)
-    call = dict(condition=randn(2, 5, seed=9)) if 'dim_condition' in flags else {}
-    other = torch.cat((x[:, :4], 30 * randn(2, 3, 6, seed=1)), dim=1)
-    assert_close(net(x, **call)[:, :4], net(other, **call)[:, :4], tolerance=1e-12)
-    assert not torch.allclose(net(x, **call)[:, 4:], net(other, **call)[:, 4:])
-
-
 @pytest.mark.parametrize('n', [4, 5, 8])  # the order of a sum depends on the size
 @pytest.mark.parametrize('mixing', ['pre_talking_heads', 'pre_scale_post_talking_heads', 'post_talking_heads'])
 def test_residual_attention_carries_no_overflow(mixing, n):

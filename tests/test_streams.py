@@ -400,21 +400,6 @@ def test_mean_variance_split_in_a_stack(learned, kind):
         assert_close(net(x, mask=mask)[real], net.final_norm(t)[real])
 
 
-def test_running_means_with_a_cache():
-    net, x = built(mv_split_residual=True), randn(2, 7, 6)
-    cache, outs = None, []
-    for start, stop in ((0, 3), (3, 4), (4, 7)):
-        out, cache = net(x[:, :stop], cache=cache, return_hiddens=True)
-        outs.append(out[:, start - stop :])
-    assert_close(torch.cat(outs, dim=1), net(x))
-
-
-def test_orthogonal_residual_sees_no_later_token():
-    net, x = built(orthog_residual=True), randn(2, 5, 6)
-    other = torch.cat((x[:, :4], randn(2, 1, 6, seed=3)), dim=1)
-    assert_close(net(other)[:, :4], net(x)[:, :4])
-
-
 # scales
 
 
@@ -572,15 +557,6 @@ def test_three_inputs_need_a_source():
 # what goes with streams
 
 
-def test_memories_of_streams_can_be_fed_back():
-    """F13: one vector per token, and a segment with the memories of the one before is the end of the whole."""
-    for flags in (dict(num_residual_streams=3), dict(GATED, num_residual_streams=2)):
-        net, x = built(**flags), randn(2, 7, 6)
-        _, trace = net(x[:, :4], return_hiddens=True)
-        assert [t.shape for t in trace.hiddens] == [(2, 4, 6)] * 3
-        assert_close(net(x[:, 4:], mems=trace.hiddens), net(x)[:, 4:])
-
-
 def test_input_that_joins_streams_again():
     """F14: computed before the streams part."""
     flags = dict(num_residual_streams=2, learned_reinject_input_gate=True)
@@ -589,15 +565,6 @@ def test_input_that_joins_streams_again():
     given = built(**flags)
     given.load_state_dict({n: t for n, t in net.state_dict().items() if 'reinject_input_proj' not in n})
     assert_close(given(x, in_attn_cond=x @ net.reinject_input_proj.weight.T), net(x))
-
-
-def test_condition_of_streams():
-    """F15: a condition per row reaches each of its streams."""
-    flags = dict(num_residual_streams=2, use_adaptive_rmsnorm=True, pre_norm=False, depth=2)
-    net, x, condition = built(**flags), randn(3, 5, 6), randn(3, 6, seed=1)
-    whole = net(x, condition=condition)
-    for row in range(3):
-        assert_close(net(x[[row]], condition=condition[[row]]), whole[[row]])
 
 
 # the layers that LIMe counts
