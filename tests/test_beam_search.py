@@ -5,11 +5,9 @@ import math
 
 import pytest
 import torch
-from toy_nets import MODELS, ROTARY, VOCAB, Fixed, History, ids_of, language_model, vectors_of, wrapped
+from toy_nets import ROTARY, VOCAB, Fixed, History, ids_of, language_model, vectors_of, wrapped
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-
-models = pytest.mark.parametrize('keywords', MODELS.values(), ids=MODELS)
 
 
 def exhaustive(net, prompt, steps):

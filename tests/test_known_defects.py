@@ -43,7 +43,7 @@ def stack(**flags):
 
 
 def refused(call, *words):
-    """With an error that names what is wrong."""
+    """Check that a call raises an error with all the words."""
     with pytest.raises((ValueError, TypeError)) as caught:
         call()
     assert all(word in str(caught.value) for word in words), str(caught.value)
@@ -73,7 +73,7 @@ def test_51_masks_of_whole_numbers_are_cast():
 
 
 def distance_bias(weights, x, reach):
-    """What `use_rel_proj_pos_bias` adds:  b h i j."""
+    """Return what `use_rel_proj_pos_bias` adds, (b, h, i, j)."""
     mix = split_heads(oracles.linear(weights, 'rel_proj_pos_bias.to_distance_weights.0', x), 4)
     curves = mix @ weights['rel_proj_pos_bias.distance_bank']
     behind = torch.arange(6)[:, None] - torch.arange(6)
@@ -82,7 +82,7 @@ def distance_bias(weights, x, reach):
 
 
 def without_latents(layer):
-    """The weights of an equal layer that has no latent queries."""
+    """Return the weights of an equal layer without latent queries."""
     weights = dict(layer.state_dict())
     if 'to_latent_q.weight' in weights:
         weights['to_q.weight'] = weights['to_q.weight'] @ weights['to_latent_q.weight']
@@ -277,7 +277,7 @@ def xval(**flags):
 
 
 def twin(net, other):
-    """Another net with the same weights, as far as it has them."""
+    """Copy the weights that both models have to the other one."""
     other.load_state_dict({name: t for name, t in net.state_dict().items() if name in other.state_dict()}, strict=False)
     return other
 

@@ -75,7 +75,6 @@ WAYS = {
     ),
     'in any order, by pieces': ('mask',),
 }
-NOT_IN_FRONT = {'bindings': 'it reads tokens in any order'}
 ONLY_IN_FRONT = ('decisions', 'decisions, discrete')
 
 

@@ -375,10 +375,6 @@ def test_what_looks_back_needs_a_causal_layer():
 # signs, sinks, deltas
 
 
-def signed(sim):
-    return sim.sign()
-
-
 def sunk(weights, signs=False):
     """The sink's logit joins the sum below the line."""
     sink = weights['attend.head_attn_sink'][None, :, None, None]
