@@ -425,10 +425,10 @@ def test_a_loss_of_a_part_is_refused(monkeypatch):
 @pytest.mark.parametrize(
     ('loss', 'error', 'message'),
     [
-        (('a', 1.0), TypeError, 'the loss `a` got 1.0, it must be a floating point tensor'),
-        (('a', torch.tensor(1)), TypeError, r'the loss `a` got torch.int64, it must be a floating point tensor'),
-        (('a', torch.ones(2)), ValueError, r'the loss `a` got shape \(2,\), it must be a scalar'),
-        ((1, torch.ones(())), TypeError, '`name` got 1, it must be a text: the name of the loss'),
+        (('a', 1.0), TypeError, 'the loss `a` must be a floating point tensor, got 1.0'),
+        (('a', torch.tensor(1)), TypeError, r'the loss `a` must be a floating point tensor, got torch.int64'),
+        (('a', torch.ones(2)), ValueError, r'the loss `a` must be a scalar, got a tensor of shape \(2,\)'),
+        ((1, torch.ones(())), TypeError, '`name`, the name of the loss, must be a text, got 1'),
     ],
 )
 def test_what_is_no_loss(loss, error, message):

@@ -91,6 +91,6 @@ def test_an_input_of_a_feature_says_what_it_must_be(wrong):
     net, x = x_transformers.Decoder(dim=16, depth=1, heads=2, use_adaptive_rmsnorm=True), torch.randn(2, 4, 16)
     net(x, condition=torch.randn(2, 16))
     with pytest.raises(
-        ValueError, match=r'`condition` got .* it must be a floating point tensor \(b, d\) or \(b, n, d\)'
+        ValueError, match=r'`condition` must be a floating point tensor \(b, d\) or \(b, n, d\), got .*'
     ):
         net(x, condition=wrong)

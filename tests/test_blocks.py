@@ -236,7 +236,7 @@ def test_memories_are_normed_like_the_tokens():
 @pytest.mark.parametrize(
     ('flags', 'words'),
     [
-        (dict(norm_eps=0), '`norm_eps` got 0'),
+        (dict(norm_eps=0), '`norm_eps` must be a positive number or None, got 0'),
         (dict(norm_eps=0.1, use_dynamic_tanh=True), '`norm_eps` does not go with `use_dynamic_tanh`'),
         (dict(norm_eps=0.1, use_rezero=True), '`norm_eps` does not go with `use_rezero`'),
         (dict(norm_affine=False, norm_bias=True), '`norm_affine` does not go with `norm_bias`'),
@@ -248,7 +248,7 @@ def test_memories_are_normed_like_the_tokens():
         (dict(first_attn_norm=False, pre_norm=False), '`first_attn_norm=False` needs `pre_norm`'),
         (dict(first_attn_norm=False, branch_post_norm=True), '`first_attn_norm` does not go with `branch_post_norm`'),
         (dict(first_attn_norm=False, layers_execute_order=(0, 1, 0, 1)), '`first_attn_norm=False` does not go with'),
-        (dict(parallel_block='both'), "`parallel_block` got 'both', it must be True, False or 'shared'"),
+        (dict(parallel_block='both'), "`parallel_block` must be True, False or 'shared', got 'both'"),
         (dict(parallel_block=True, pre_norm=False), '`parallel_block` needs `pre_norm`'),
         (dict(parallel_block=True, macaron=True), '`parallel_block` does not go with `macaron`'),
         (dict(parallel_block=True, custom_layers=('a', 'f')), '`parallel_block` does not go with `custom_layers`'),

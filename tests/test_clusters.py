@@ -500,7 +500,7 @@ class Nameless(Sliding):
 
 
 BAD = [
-    (dict(cluster='lsh', lsh_buckets=5), '`attn_lsh_buckets` got 5, it must be an even number of at least 2 or None'),
+    (dict(cluster='lsh', lsh_buckets=5), '`attn_lsh_buckets` must be an even number of at least 2 or None, got 5'),
     (
         dict(cluster='lsh', kv_heads=1),
         '`attn_cluster` does not go with `attn_kv_heads`: keys are computed from the queries',
@@ -520,11 +520,17 @@ BAD = [
     (dict(cluster='lsh', shaw_rel_pos=True), '`attn_cluster` does not go with `attn_shaw_rel'),
     (dict(cluster='lsh', dropout=0.1), '`attn_cluster` does not go with `attn_dropout`'),
     (dict(cluster='lsh', sparse_pattern='sliding'), 'both choose the attend, set only one'),
-    (dict(cluster='lsh', lsh_scale=float('nan')), '`attn_lsh_scale` got nan, it must be a positive number'),
-    (dict(cluster='routing', num_clusters=2, local_pattern='none'), "`attn_local_pattern` got 'none', which is no p"),
+    (dict(cluster='lsh', lsh_scale=float('nan')), '`attn_lsh_scale` must be a positive number, got nan'),
+    (
+        dict(cluster='routing', num_clusters=2, local_pattern='none'),
+        "`attn_local_pattern` must be a pattern, got 'none'",
+    ),
     (dict(cluster='routing', num_clusters=2, local_pattern='bigbird'), '`attn_local_pattern` got bigbird, not for'),
     (dict(cluster='routing', num_clusters=2, local_pattern='longformer'), '`attn_local_pattern` got longformer: no'),
-    (dict(cluster='routing', num_clusters=2, local_pattern=Nameless(2)), '`attn_local_pattern` got Nameless, which no'),
+    (
+        dict(cluster='routing', num_clusters=2, local_pattern=Nameless(2)),
+        'a class with a name in configs, got Nameless',
+    ),
 ]
 
 

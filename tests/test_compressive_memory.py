@@ -480,8 +480,8 @@ REFUSED = [
     (dict(cmem_fn='most_used', stack=dict(attn_max_attend_past=2)), 'does not go with `attn_max_attend_past`'),
     (dict(stack=dict(use_adaptive_layernorm=True)), "`cmem_loss='attn'` does not go with `use_adaptive_layernorm`"),
     (dict(stack=dict(attn_use_latent_q=True, attn_dim_latent_q=4)), "`cmem_loss='attn'` needs queries, keys"),
-    (dict(cmem_fn='median'), '`cmem_fn` got'),
-    (dict(cmem_ratio=0), '`cmem_ratio` got'),
+    (dict(cmem_fn='median'), '`cmem_fn` must be'),
+    (dict(cmem_ratio=0), '`cmem_ratio` must be'),
 ]  # fmt: skip
 
 

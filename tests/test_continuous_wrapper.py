@@ -441,7 +441,7 @@ def test_construction(logged):
     assert all(name.startswith('net.') for name in model.state_dict())
     with pytest.raises(ConfigError, match=r'unknown keyword `use_l2_loss`.*did you mean `use_l1_loss`'):
         ContinuousAutoregressiveWrapper(net, use_l2_loss=True)
-    with pytest.raises(ConfigError, match='`loss_fn` got 3'):
+    with pytest.raises(ConfigError, match='`loss_fn` must be None or a callable, got 3'):
         ContinuousAutoregressiveWrapper(net, loss_fn=3)
     assert not logged
     ContinuousAutoregressiveWrapper(net, loss_fn=nn.MSELoss(), use_l1_loss=True)

@@ -32,39 +32,43 @@ def run(level, stage, method):
 
 WRONG = {
     'qkv_heads': [
-        (lambda self, qkv, call: None, TypeError, 'gave None.*return'),
-        (lambda self, qkv, call: qkv[0], TypeError, 'a tensor of shape .*a tuple of 3'),
-        (lambda self, qkv, call: qkv[:2], TypeError, 'a tuple of 2, it must give a tuple of 3'),
-        (lambda self, qkv, call: (*qkv[:2], 3), TypeError, 'gave int, it must give a tensor'),
-        (lambda self, qkv, call: [t.transpose(1, 2) for t in qkv], ValueError, r'\(2, 5, 2, 8\) for .*b and n must'),
-        (lambda self, qkv, call: [qkv[0], qkv[1][:1], qkv[2]], ValueError, r'\(1, 2, 5, 8\) for .*b must'),
+        (lambda self, qkv, call: None, TypeError, 'must return its input.*got None'),
+        (lambda self, qkv, call: qkv[0], TypeError, 'a tuple of 3, got a tensor of shape'),
+        (lambda self, qkv, call: qkv[:2], TypeError, 'a tuple of 3, got a tuple of 2'),
+        (lambda self, qkv, call: (*qkv[:2], 3), TypeError, 'must return a tensor, got int'),
+        (
+            lambda self, qkv, call: [t.transpose(1, 2) for t in qkv],
+            ValueError,
+            r'length of b and n .*got \(2, 5, 2, 8\)',
+        ),
+        (lambda self, qkv, call: [qkv[0], qkv[1][:1], qkv[2]], ValueError, r'length of b of .*got \(1, 2, 5, 8\)'),
     ],
     'scores': [
-        (lambda self, s, call: s.sum(dim=-1), ValueError, r'\(2, 2, 5\) for \(2, 2, 5, 5\)'),
-        (lambda self, s, call: s[:, :, 1:], ValueError, 'b and i must'),
+        (lambda self, s, call: s.sum(dim=-1), ValueError, r'\(2, 2, 5, 5\), got \(2, 2, 5\)'),
+        (lambda self, s, call: s[:, :, 1:], ValueError, 'length of b and i'),
     ],
-    'weights': [(lambda self, w, call: w[0], ValueError, r'\(2, 5, 5\) for')],
-    'layer_output': [(lambda self, x, call: x[:, :2], ValueError, r'\(2, 2, 16\) for')],
+    'weights': [(lambda self, w, call: w[0], ValueError, r'got \(2, 5, 5\)')],
+    'layer_output': [(lambda self, x, call: x[:, :2], ValueError, r'got \(2, 2, 16\)')],
     'mask': [
-        (lambda self, call: torch.ones(5, 5), TypeError, 'gave torch.float32, it must give bool'),
+        (lambda self, call: torch.ones(5, 5), TypeError, 'must return bool, .*got torch.float32'),
         (lambda self, call: torch.ones(3, 3) > 0, ValueError, 'of `Mine` got shape'),
     ],
     'bias': [
-        (lambda self, call: 3, TypeError, 'gave int, it must give a tensor: float'),
-        (lambda self, call: torch.ones(5, 5) > 0, TypeError, 'gave torch.bool'),
+        (lambda self, call: 3, TypeError, 'must return a tensor, float, .*got int'),
+        (lambda self, call: torch.ones(5, 5) > 0, TypeError, 'got torch.bool'),
     ],
-    'prepend_kv': [(lambda self, call: torch.ones(2, 2, 1, 8), TypeError, r'it must give \(k, v\)')],
-    'update_cache': [(lambda self, k, v, call: k, TypeError, r'it must give \(k, v\)')],
+    'prepend_kv': [(lambda self, call: torch.ones(2, 2, 1, 8), TypeError, r'must return \(k, v\)')],
+    'update_cache': [(lambda self, k, v, call: k, TypeError, r'must return \(k, v\)')],
     'select_inputs': [(lambda self, x: x, TypeError, 'x_q, x_k, x_v')],
-    'score_mask': [(lambda self, call: 3, TypeError, 'gave int')],
-    'weighted_values': [(lambda self, out, weights, call: None, TypeError, 'gave None')],
+    'score_mask': [(lambda self, call: 3, TypeError, 'got int')],
+    'weighted_values': [(lambda self, out, weights, call: None, TypeError, 'got None')],
 }
 WRONG_IN_STACKS = {
-    'layer_input': (lambda self, x, layer, call: None, 'gave None'),
-    'inputs': (lambda self, keywords, layer, call: None, 'gave None'),
-    'execute_layers': (lambda self, run, x, call: None, 'must give a tensor'),
-    'finish': (lambda self, x, call: None, 'must give a tensor'),
-    'norm': (lambda self: None, 'must give a module'),
+    'layer_input': (lambda self, x, layer, call: None, 'got None'),
+    'inputs': (lambda self, keywords, layer, call: None, 'got None'),
+    'execute_layers': (lambda self, run, x, call: None, 'must return a tensor'),
+    'finish': (lambda self, x, call: None, 'must return a tensor'),
+    'norm': (lambda self: None, 'must return a module'),
 }
 
 
@@ -98,11 +102,11 @@ def test_stages_of_earlier_releases(level, stage):
 
 
 def test_feedforward_and_model():
-    with pytest.raises(ValueError, match='`layer_output` of Mine gave shape'):
+    with pytest.raises(ValueError, match='`layer_output` of Mine must keep the length'):
         run(FeedForwardFeature, 'layer_output', lambda self, x, call: x[:, 1:])
-    with pytest.raises(TypeError, match='`run` of Mine gave None'):
+    with pytest.raises(TypeError, match=r'`run` of Mine must return .*got None'):
         run(FeedForwardFeature, 'run', lambda self, x, call: None)
-    with pytest.raises(TypeError, match='`embed` of Mine gave int'):
+    with pytest.raises(TypeError, match=r'`embed` of Mine must return .*got int'):
         run(ModelFeature, 'embed', lambda self, call: 1)
 
 

@@ -185,11 +185,11 @@ def test_missing_files_are_refused(tmp_path):
 
 def test_bad_arguments_are_refused(tmp_path):
     for wanted, options in {
-        '`dim` got 0': dict(dim=0),
-        '`size` got 1.5': dict(size=1.5),
-        "`dtype` got 'int8', it must be one of 'float16', 'bfloat16', 'float32'": dict(dtype='int8'),
-        "`backend` got 'fast'": dict(backend='fast'),
-        '`block` got True': dict(block=True),
+        '`dim` must be an integer of at least 1, got 0': dict(dim=0),
+        '`size` must be an integer of at least 1, got 1.5': dict(size=1.5),
+        "`dtype` must be one of 'float16', 'bfloat16', 'float32', got 'int8'": dict(dtype='int8'),
+        "`backend` must be one of 'exact', 'faiss', got 'fast'": dict(backend='fast'),
+        '`block` must be an integer of at least 1, got True': dict(block=True),
         "`backend='faiss'` needs a `path`": dict(backend='faiss'),
     }.items():
         with pytest.raises(ConfigError, match=wanted):
@@ -199,10 +199,10 @@ def test_bad_arguments_are_refused(tmp_path):
         KNNDatastore(WIDTH, 1000, tmp_path / 'store', block=8)
     keys = randn(2, WIDTH).float()
     for wanted, own_keys, values in (
-        (r'`keys` got shape \(2, 5\), it must be \(n, 6\)', keys[:, :5], torch.zeros(2).long()),
-        (r'`values` got shape \(3,\), it must be \(2,\)', keys, torch.zeros(3).long()),
-        ('`values` got torch.float32', keys, torch.zeros(2)),
-        ('`values` got -1 to 2', keys, torch.tensor([-1, 2])),
+        (r'`keys` must have shape \(n, 6\), got \(2, 5\)', keys[:, :5], torch.zeros(2).long()),
+        (r'`values` must have shape \(2,\), got \(3,\)', keys, torch.zeros(3).long()),
+        ('`values` must be token ids, got torch.float32', keys, torch.zeros(2)),
+        ('`values` must be from 0 to 2147483647, got -1 to 2', keys, torch.tensor([-1, 2])),
         ('from 0 to 2147483647', keys, torch.tensor([2**31, 2])),
         ('room for 963', torch.zeros(964, WIDTH), torch.zeros(964).long()),
         ('finite as float32', keys / 0, torch.zeros(2).long()),
@@ -213,11 +213,11 @@ def test_bad_arguments_are_refused(tmp_path):
         KNNDatastore(WIDTH, 9).add(keys * 1e6, torch.zeros(2).long())
     assert len(store) == 37
     for wanted, queries, k, exclude in (
-        ('`k` got 38, it must be an integer from 1 to 37, the entries of the store', keys, 38, None),
-        ('`k` got 0', keys, 0, None),
-        (r'`queries` got shape \(2, 5\)', keys[:, :5], 1, None),
-        (r'`exclude` got shape \(3, 1\)', keys, 1, torch.zeros(3, 1).long()),
-        ('`exclude` got', keys, 1, torch.zeros(2, 1)),
+        ('`k` must be an integer from 1 to 37, the number of entries, got 38', keys, 38, None),
+        ('`k` must be an integer from 1 to 37, the number of entries, got 0', keys, 0, None),
+        (r'`queries` must be .*got torch.float32 of shape \(2, 5\)', keys[:, :5], 1, None),
+        (r'`exclude` must be .*got torch.int64 of shape \(3, 1\)', keys, 1, torch.zeros(3, 1).long()),
+        ('`exclude` must be', keys, 1, torch.zeros(2, 1)),
     ):
         with pytest.raises(ValueError, match=wanted):
             store.search(queries, k, exclude)
@@ -317,9 +317,9 @@ def test_building_on_another_text_or_by_another_net_is_refused(tmp_path):
         store.build(net, text()[:1])
     with pytest.raises(ValueError, match="`key_at` got 'output', the datastore was begun with 'ff_input'"):
         store.build(net, text(), key_at='output')
-    with pytest.raises(ConfigError, match='`key_layer` got 2, it must be one of the 2 feedforwards'):
+    with pytest.raises(ConfigError, match=r'`key_layer` must be one of the 2 feedforwards of `net`, .*got 2'):
         store.build(net, text(), key_layer=2)
-    with pytest.raises(ConfigError, match="`key_at` got 'input'"):
+    with pytest.raises(ConfigError, match="`key_at` must be one of 'ff_input', 'output', got 'input'"):
         store.build(net, text(), key_at='input')
     with pytest.raises(ValueError, match='`loader` must give ids'):
         KNNDatastore(DIM, 9).build(net, [3])
@@ -451,7 +451,8 @@ def test_the_command_builds_goes_on_tunes_and_verifies(tmp_path, capsys):
     tune = ['tune', str(tmp_path / 'run'), str(tmp_path / 'store'), '--text', str(tmp_path / 'text'), '--k', '9']
     assert command.main(tune) == 0 and 'lambda' in capsys.readouterr().out
     assert command.main(['verify', str(tmp_path / 'nothing')]) == 2
-    assert command.main([*given, '--overlap', '16']) == 2 and '`--overlap` got 16' in capsys.readouterr().err
+    assert command.main([*given, '--overlap', '16']) == 2
+    assert '`--overlap` must be from 1 to 15, got 16' in capsys.readouterr().err
 
 
 def test_blocks_are_written_whole_or_not_at_all(tmp_path, monkeypatch):

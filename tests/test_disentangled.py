@@ -113,8 +113,8 @@ def test_all_layers_share_a_table():
 @pytest.mark.parametrize(
     ('flags', 'words'),
     [
-        (dict(disentangled=dict(span=1)), '`disentangled` got'),
-        (dict(disentangled=dict(span=4, terms=('c2c',))), '`disentangled` got'),
+        (dict(disentangled=dict(span=1)), '`disentangled` must be'),
+        (dict(disentangled=dict(span=4, terms=('c2c',))), '`disentangled` must be'),
         (dict(disentangled=dict(span=8, max_distance=5)), 'the distance must be larger than half of the span'),
         (dict(disentangled=dict(span=4), qk_norm=True), 'both settle `logit_scale`'),
         (dict(disentangled=dict(span=4), kernel='elu'), '`kernel` does not go with `disentangled`'),

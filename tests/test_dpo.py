@@ -145,7 +145,7 @@ def test_refusals():
             r'`preferred_seq_mask` must be boolean.*got torch.float64',
         ),
         (lambda: DPO(AutoregressiveWrapper(net())), ValueError, r'gives a loss: pass its `net`'),
-        (lambda: DPO(net(), beta=0), ConfigError, r'`beta` got 0, it must be a positive number'),
+        (lambda: DPO(net(), beta=0), ConfigError, r'`beta` must be a positive number, got 0'),
         (lambda: DPO(net(return_only_embed=True)), ValueError, r'`return_only_embed` is set'),
         (
             lambda: DPO(net(num_output_heads=2))(a, b, prompt_mask=prompt),

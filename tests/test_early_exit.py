@@ -770,9 +770,9 @@ def test_a_calibrated_threshold_saves_layers(seed):
         ({}, dict(num_memory_tokens=2, memory_tokens_interspersed_every=2), {}, 'memory_tokens_interspersed_every'),
         ({}, {}, dict(exit_classifier='sequence'), "`exit_classifier='sequence'` needs `cross_attend`"),
         ({}, {}, dict(layer_loss_weights=(1, 2)), '`layer_loss_weights` got 2 numbers, there are 3 blocks'),
-        ({}, {}, dict(layer_loss_weights=(1, -1, 1)), '`layer_loss_weights` got'),
-        ({}, {}, dict(exit_heads='own'), '`exit_heads` got'),
-        ({}, {}, dict(exit_rbf_sigma=0.0), '`exit_rbf_sigma` got'),
+        ({}, {}, dict(layer_loss_weights=(1, -1, 1)), '`layer_loss_weights` must be'),
+        ({}, {}, dict(exit_heads='own'), '`exit_heads` must be'),
+        ({}, {}, dict(exit_rbf_sigma=0.0), '`exit_rbf_sigma` must be'),
     ],
 )  # fmt: skip
 def test_refused_at_construction(stack, net, options, words):

@@ -126,7 +126,7 @@ def test_keywords_reach_the_decoder():
 def test_refusals_and_warnings():
     with pytest.raises(ConfigError, match=r'`ignore_entropy_below` got 2.0, it must be at most `entropy_threshold`'):
         tokenizer(ignore_entropy_below=2.0, accumulate_entropy=True)
-    with pytest.raises(ConfigError, match='`entropy_threshold` got 0'):
+    with pytest.raises(ConfigError, match='`entropy_threshold` must be a positive number, got 0'):
         tokenizer(0)
     with pytest.raises(ValueError, match='gives a loss: pass its `net`'):
         EntropyBasedTokenizer(AutoregressiveWrapper(decoder()), 1.0)

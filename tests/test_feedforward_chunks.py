@@ -159,7 +159,7 @@ class RecurrentState(FeedForwardFeature):
 @pytest.mark.parametrize(
     ('flags', 'message'),
     [
-        (dict(chunks=0), '`chunks` got 0, it must be an integer of at least 1'),
+        (dict(chunks=0), '`chunks` must be an integer of at least 1, got 0'),
         (dict(chunks=2, mixing=True), '`chunks` does not go with `mixing`: it reads the neighbours of a token'),
         (dict(chunks=2, running=True), '`chunks` does not go with `running`: it does not say `in_slices`'),
     ],

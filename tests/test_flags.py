@@ -137,48 +137,48 @@ def test_unknown_keyword(build, flags, words):
 
 
 BAD_VALUES = [
-    (attention, dict(heads=0), 'Attention: `heads` got 0, it must be an integer of at least 1'),
-    (attention, dict(heads='4'), "Attention: `heads` got '4', it must be an integer of at least 1"),
-    (attention, dict(heads=True), 'Attention: `heads` got True, it must be an integer of at least 1'),
-    (attention, dict(causal='yes'), "Attention: `causal` got 'yes', it must be True or False"),
-    (attention, dict(qk_norm='yes'), "`qk_norm` got 'yes', it must be True or False"),
-    (attention, dict(qk_norm_scale=-1), '`qk_norm_scale` got -1, it must be a positive number'),
-    (attention, dict(dropout=1.0), '`dropout` got 1.0, it must be a probability from 0 up to, but not including, 1'),
-    (attention, dict(sparse_topk=0), '`sparse_topk` got 0, it must be an integer of at least 1 or None'),
-    (attention, dict(custom_attn_fn=3), '`custom_attn_fn` got 3, it must be a callable or None'),
+    (attention, dict(heads=0), 'Attention: `heads` must be an integer of at least 1, got 0'),
+    (attention, dict(heads='4'), "Attention: `heads` must be an integer of at least 1, got '4'"),
+    (attention, dict(heads=True), 'Attention: `heads` must be an integer of at least 1, got True'),
+    (attention, dict(causal='yes'), "Attention: `causal` must be True or False, got 'yes'"),
+    (attention, dict(qk_norm='yes'), "`qk_norm` must be True or False, got 'yes'"),
+    (attention, dict(qk_norm_scale=-1), '`qk_norm_scale` must be a positive number, got -1'),
+    (attention, dict(dropout=1.0), '`dropout` must be a probability from 0 up to, but not including, 1, got 1.0'),
+    (attention, dict(sparse_topk=0), '`sparse_topk` must be an integer of at least 1 or None, got 0'),
+    (attention, dict(custom_attn_fn=3), '`custom_attn_fn` must be a callable or None, got 3'),
     (attention, dict(kv_heads=3), '`kv_heads` got 3, it must divide the number of heads, 4'),
-    (stack, dict(attn_qk_norm='yes'), "`attn_qk_norm` got 'yes', it must be True or False"),
+    (stack, dict(attn_qk_norm='yes'), "`attn_qk_norm` must be True or False, got 'yes'"),
     (stack, dict(attn_kv_heads=3), '`attn_kv_heads` got 3, it must divide the number of heads, 4'),
-    (stack, dict(attn_dim_head=0), 'Attention: `attn_dim_head` got 0, it must be an integer of at least 1'),
+    (stack, dict(attn_dim_head=0), 'Attention: `attn_dim_head` must be an integer of at least 1, got 0'),
     (
         stack,
         dict(ff_dropout=2.0),
-        'FeedForward: `ff_dropout` got 2.0, it must be a probability from 0 up to, but not including, 1',
+        'FeedForward: `ff_dropout` must be a probability from 0 up to, but not including, 1, got 2.0',
     ),
     (
         stack,
         dict(cross_attend=True, cross_attn_sparse_topk=0),
-        '`cross_attn_sparse_topk` got 0, it must be an integer of at least 1 or None',
+        '`cross_attn_sparse_topk` must be an integer of at least 1 or None, got 0',
     ),
     (stack, dict(par_ratio=9), '`par_ratio` got 9, it must be at most the number of layers, 4'),
     (stack, dict(sandwich_coef=3), '`sandwich_coef` got 3, it must be at most `depth`, 2'),
     (stack, dict(layers_execute_order=(0, 9)), '`layers_execute_order` got (0, 9), its indices must be from 0 to 3'),
     (stack, dict(depth=None), '`depth` is missing: it must be the number of blocks'),
-    (stack, dict(rel_pos_kwargs=3), 'Decoder: `rel_pos_kwargs` got 3, it must be a dict or None'),
+    (stack, dict(rel_pos_kwargs=3), 'Decoder: `rel_pos_kwargs` must be a dict or None, got 3'),
     (
         stack,
         dict(custom_layers=('a', 'x')),
-        "`custom_layers` has layers of kind 'x', it must be of 'a', 'c', 'f', or what you add to `KINDS`",
+        "`custom_layers` must have layers of kind 'a', 'c', 'f', or of one added to `KINDS`, got 'x'",
     ),
     (
         model,
         dict(attn_layers=3),
-        'TransformerWrapper: `attn_layers` got 3, it must be an instance of AttentionLayers, '
-        'or a module with a width `dim` that maps b n dim to b n dim',
+        'TransformerWrapper: `attn_layers` must be an instance of AttentionLayers, '
+        'or a module with a width `dim` that maps b n dim to b n dim, got 3',
     ),
-    (model, dict(emb_frac_gradient=0), '`emb_frac_gradient` got 0, it must be a number in (0, 1]'),
+    (model, dict(emb_frac_gradient=0), '`emb_frac_gradient` must be a number in (0, 1], got 0'),
     (vit, dict(patch_size=3), '`patch_size` got 3, it must divide `image_size`, 8'),
-    (both, dict(enc_depth=0), 'Encoder: `depth` got 0, it must be an integer of at least 1 or None'),
+    (both, dict(enc_depth=0), 'Encoder: `depth` must be an integer of at least 1 or None, got 0'),
 ]
 
 
@@ -279,12 +279,12 @@ def test_flags_that_do_not_go_together(build, flags, words):
 @pytest.mark.parametrize(
     ('kind', 'flags', 'words'),
     [
-        (Decoder, dict(causal=True), '`causal` got True, but Decoder settles it: it is True'),
-        (Decoder, dict(causal=False), '`causal` got False, but Decoder settles it: it is True'),
-        (Encoder, dict(causal=True), '`causal` got True, but Encoder settles it: it is False'),
-        (PrefixDecoder, dict(causal=True), '`causal` got True, but PrefixDecoder settles it: it is False'),
-        (CrossAttender, dict(cross_attend=True), '`cross_attend` got True, but CrossAttender settles it: it is True'),
-        (CrossAttender, dict(only_cross=True), '`only_cross` got True, but CrossAttender settles it: it is True'),
+        (Decoder, dict(causal=True), '`causal` of Decoder cannot be set, got True: it is True'),
+        (Decoder, dict(causal=False), '`causal` of Decoder cannot be set, got False: it is True'),
+        (Encoder, dict(causal=True), '`causal` of Encoder cannot be set, got True: it is False'),
+        (PrefixDecoder, dict(causal=True), '`causal` of PrefixDecoder cannot be set, got True: it is False'),
+        (CrossAttender, dict(cross_attend=True), '`cross_attend` of CrossAttender cannot be set, got True: it is True'),
+        (CrossAttender, dict(only_cross=True), '`only_cross` of CrossAttender cannot be set, got True: it is True'),
     ],
 )
 def test_settled_arguments(kind, flags, words):
@@ -312,16 +312,15 @@ def test_flags_that_a_stack_settles_for_its_branches():
     [
         (dict(layer_dropout=(0.1, 0.2)), '`layer_dropout` got 2 values, it must have one per layer, 4'),
         (dict(shift_tokens=(1,)), '`shift_tokens` got 1 values, it must have one per layer, 4'),
-        (dict(attn_dropout=(0.1, 0.2, 0.3)), '`attn_dropout` got 3 values'),
-        (dict(attn_qk_norm=(True,)), '`attn_qk_norm` got 1 values'),
-        (dict(ff_mult=(1, 2, 3)), '`ff_mult` got 3 values'),
+        (dict(attn_dropout=(0.1, 0.2, 0.3)), '`attn_dropout` must have one value, or one for each of 2 layers, got 3'),
+        (dict(attn_qk_norm=(True,)), '`attn_qk_norm` must have one value, or one for each of 2 layers, got 1'),
+        (dict(ff_mult=(1, 2, 3)), '`ff_mult` must have one value, or one for each of 2 layers, got 3'),
     ],
 )
 def test_per_layer_values_of_the_wrong_number(flags, words):
     with pytest.raises(ConfigError) as error:
         stack(**flags)
     assert str(error.value).startswith(words)
-    assert 'per' in str(error.value)
 
 
 def test_per_layer_values():
@@ -801,8 +800,8 @@ def test_own_feature_on_attention():
 @pytest.mark.parametrize(
     ('name', 'value', 'words'),
     [
-        ('damping', -1, '`damping` got -1, it must be a positive number'),
-        ('damped', 'x', "`damped` got 'x', it must be True or False"),
+        ('damping', -1, '`damping` must be a positive number, got -1'),
+        ('damped', 'x', "`damped` must be True or False, got 'x'"),
         ('dampd', 1, 'unknown keyword `dampd` of Attention, did you mean `damped`?'),
     ],
 )
@@ -949,11 +948,15 @@ def test_config_of_an_encoder_and_decoder():
 @pytest.mark.parametrize(
     ('cls', 'config', 'words'),
     [
-        (TransformerWrapper, {'class': 'Nope'}, "`class` got 'Nope', it must be TransformerWrapper or one of its"),
+        (
+            TransformerWrapper,
+            {'class': 'Nope'},
+            "`class` must be TransformerWrapper or one of its subclasses, got 'Nope'",
+        ),
         (
             Decoder,
             {'class': 'Encoder', 'dim': 8, 'depth': 1},
-            "`class` got 'Encoder', it must be Decoder or one of its",
+            "`class` must be Decoder or one of its subclasses, got 'Encoder'",
         ),
         (Decoder, {'dim': 8, 'depth': 1, 'gluu': True}, 'unknown keyword `gluu` of Decoder'),
     ],

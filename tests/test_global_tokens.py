@@ -169,7 +169,7 @@ REFUSED = [
      '`global_mask` was given, but no `attn_sparse_pattern`'),
     (lambda: Encoder(dim=8, depth=1, attn_sparse_pattern=WINDOW)(torch.zeros(1, 3, 8), global_mask=MARKS[:1]),
      '`global_mask` got 14 tokens, there are 3'),
-    (lambda: Global('mask', positions=(3,)), 'alone'),
+    (lambda: Global('mask', positions=(3,)), 'given without `first`'),
     (lambda: WINDOW.visible(torch.arange(3), torch.arange(3)), 'needs `marks`'),
 ]  # fmt: skip
 

@@ -139,7 +139,7 @@ def test_values_come_from_a_sequence_of_their_own():
     ('make', 'words'),
     [
         (lambda: Attention(DIM, heads=3, head_dims=(4, 2)), '`head_dims` got 2 widths, it must have one for each of 3'),
-        (lambda: Attention(DIM, heads=2, head_dims=(4, 0)), '`head_dims` got .*, it must be a tuple of integers'),
+        (lambda: Attention(DIM, heads=2, head_dims=(4, 0)), '`head_dims` must be a tuple of integers'),
         (lambda: layer(kv_heads=2), '`head_dims` does not go with `kv_heads` or `one_kv_head`'),
         (lambda: layer(one_kv_head=True), '`head_dims` does not go with `kv_heads` or `one_kv_head`'),
         (lambda: layer(value_dim_head=4), '`head_dims` does not go with `value_dim_head`'),

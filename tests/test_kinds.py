@@ -202,12 +202,12 @@ def test_compiled():
 @pytest.mark.parametrize(
     ('act', 'error', 'message'),
     [
-        (lambda: stack(layers=('a', 'cnov')), ConfigError, "has layers of kind 'cnov', it .* did you mean `conv`"),
-        (lambda: stack(layers=('a', 3)), ConfigError, r"`custom_layers` got \('a', 3\), it must be a tuple with one"),
-        (lambda: Kind(None), ConfigError, '`build` of a Kind got None, it must be a function'),
-        (lambda: Kind(Gate, remembers=('x',)), ConfigError, '`remembers` of a Kind got'),
+        (lambda: stack(layers=('a', 'cnov')), ConfigError, "got 'cnov', did you mean `conv`"),
+        (lambda: stack(layers=('a', 3)), ConfigError, r"a tuple with one entry per layer.*got \('a', 3\)"),
+        (lambda: Kind(None), ConfigError, '`build` of a Kind must be a function, got None'),
+        (lambda: Kind(Gate, remembers=('x',)), ConfigError, '`states` of a Kind must map'),
         (lambda: stack()(vectors(1, 2, 16), cache=stack().double()), ValueError, '`cache` was given, but'),
-        (lambda: Kind(Gate, remembers={'x': 3}), ConfigError, '`remembers` of a Kind got'),
+        (lambda: Kind(Gate, remembers={'x': 3}), ConfigError, '`states` of a Kind must map'),
         (lambda: stack(layers=('ring', 'a'))(vectors(1, 2, 16), mems=[vectors(1, 2, 16)]), ValueError,
          "`mems` does not go with layers of kind 'ring'"),
         (lambda: twice(), ConfigError, "layers of kind 'ring' and layers of kind 'other' both remember `window`"),

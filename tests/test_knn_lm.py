@@ -246,16 +246,16 @@ def test_tuned_share_is_the_best_of_a_grid():
 def test_what_does_not_fit_is_refused(tmp_path):
     net, store = built()
     for wanted, options in {
-        '`lam` got 1.1, it must be a number from 0 to 1': dict(lam=1.1),
-        '`lam` got -0.1': dict(lam=-0.1),
-        '`temperature` got 0': dict(temperature=0),
-        '`k` got 0': dict(k=0),
-        '`k` got 1024, it must be at most the number of entries of `datastore`, 48': {},
-        "`key_at` got 'other'": dict(key_at='other'),
+        '`lam` must be a number from 0 to 1, got 1.1': dict(lam=1.1),
+        '`lam` must be a number from 0 to 1, got -0.1': dict(lam=-0.1),
+        '`temperature` must be a positive number, got 0': dict(temperature=0),
+        '`k` must be an integer of at least 1, got 0': dict(k=0),
+        '`k` must be at most the number of entries of `datastore`, 48, got 1024': {},
+        "`key_at` must be one of 'ff_input', 'output', got 'other'": dict(key_at='other'),
         "`key_at` got 'output', `datastore` was built with 'ff_input'": dict(key_at='output', k=2),
         '`key_layer` got 0, `datastore` was built with -1': dict(key_layer=0, k=2),
-        '`key_layer` got 2, it must be one of the 2': dict(key_layer=2, k=2),
-        '`datastore` got 3, it must be a KNNDatastore': dict(datastore=3),
+        '`key_layer` must be one of the 2 feedforwards': dict(key_layer=2, k=2),
+        '`datastore` must be a KNNDatastore, or the path of one, got 3': dict(datastore=3),
         '`datastore` holds no entries': dict(datastore=KNNDatastore(DIM, 9)),
     }.items():
         with pytest.raises(ConfigError, match=wanted):
@@ -276,7 +276,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
         KNNLMWrapper(net, tmp_path, 2)
     model = KNNLMWrapper(net, store, 2)
     for wanted, options in {
-        r'`exclude` got shape \(2, 6\), it must be': dict(exclude=torch.zeros(2, 6).long()),
+        r'`exclude` must have shape .*got \(2, 6\)': dict(exclude=torch.zeros(2, 6).long()),
         '`return_embeddings` does not go with `datastore`': dict(return_embeddings=True),
     }.items():
         with pytest.raises(ValueError, match=wanted):

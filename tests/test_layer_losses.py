@@ -262,7 +262,7 @@ def test_a_graph_for_each_set_of_layers():
     [
         (
             lambda: model_of(intermediate_layer_loss='cos'),
-            "`intermediate_layer_loss` got 'cos', it must be one of",
+            "`intermediate_layer_loss` must be one of .*got 'cos'",
         ),
         (
             lambda: model_of(future_target_weights=(0.5,)),
@@ -270,7 +270,7 @@ def test_a_graph_for_each_set_of_layers():
         ),
         (
             lambda: model_of(heads=2, future_target_weights=(-0.5,)),
-            '`future_target_weights` got .*numbers of at least 0',
+            r'`future_target_weights` must be .*numbers of at least 0.*, got',
         ),
         (
             lambda: model_of(net_of(tie_embedding=True), future_target_weights=(1.0,)),

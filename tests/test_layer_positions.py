@@ -185,7 +185,7 @@ def test_layers_that_are_no_blocks_have_a_table_each():
             '`per_layer_abs_pos_emb` does not go with `max_mem_len`',
         ),
         (lambda: pair(stack=dict(reversible=True)), '`per_layer_abs_pos_emb` does not go with `reversible`'),
-        (lambda: Decoder(**SIZES, per_layer_abs_pos_emb=0), '`per_layer_abs_pos_emb` got 0, it must be'),
+        (lambda: Decoder(**SIZES, per_layer_abs_pos_emb=0), '`per_layer_abs_pos_emb` must be'),
         (
             lambda: Decoder(**SIZES, per_layer_abs_pos_emb=9, weight_tie_layers=True, act_halting=True),
             '`act_halting` does not go with `per_layer_abs_pos_emb`',

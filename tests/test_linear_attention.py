@@ -415,11 +415,9 @@ def test_flags_that_it_does_not_go_with(name):
 
 
 def test_values_that_there_are_not():
-    with pytest.raises(
-        ConfigError, match="`attn_kernel` got 'exp', it must be None or one of 'elu', 'favor', 'relu', "
-    ):
+    with pytest.raises(ConfigError, match=r"`attn_kernel` must be None or one of 'elu', .*got 'exp'"):
         Decoder(dim=16, depth=1, attn_kernel='exp')
-    with pytest.raises(ConfigError, match="`attn_kernel_update` got 'mean', it must be one of 'sum', 'gate', 'delta'"):
+    with pytest.raises(ConfigError, match="`attn_kernel_update` must be one of 'sum', 'gate', 'delta', got 'mean'"):
         Decoder(dim=16, depth=1, attn_kernel='elu', attn_kernel_update='mean')
     with pytest.raises(ConfigError, match='`kernel_features` got 7, with `kernel_hyperbolic` it must be even'):
         Attention(16, kernel='favor', kernel_features=7, kernel_hyperbolic=True)

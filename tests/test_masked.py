@@ -195,12 +195,12 @@ class NoVocabulary(nn.Module):
     (lambda: MLMWrapper(net(), MASK, 44), '`pad_token_id` got 44'),
     (lambda: MLMWrapper(net(), MASK, PAD, num_tokens=20), '`num_tokens` got 20'),
     (lambda: MLMWrapper(net(), MASK, PAD, replace_prob=0.8, random_token_prob=0.3), 'their sum'),
-    (lambda: MLMWrapper(net(), MASK, PAD, mask_prob=0.0), '`mask_prob` got 0.0'),
-    (lambda: MLMWrapper(net(), MASK, PAD, ignore_token_ids=3), '`ignore_token_ids` got 3'),
+    (lambda: MLMWrapper(net(), MASK, PAD, mask_prob=0.0), '`mask_prob` must be a number above 0, up to 1, got 0.0'),
+    (lambda: MLMWrapper(net(), MASK, PAD, ignore_token_ids=3), '`ignore_token_ids` must be token ids'),
     (lambda: MLMWrapper(NoVocabulary(), MASK, PAD), '`num_tokens` is missing'),
     (lambda: model(max_span=3)(texts(9), word_ids=texts(9)), '`word_ids` does not go with `max_span`'),
     (lambda: model()(texts(9), word_ids=texts(9)[:, :3]), '`word_ids` got the shape'),
-    (lambda: model()(texts(9) + 5), '`x` got token ids from 5'),
+    (lambda: model()(texts(9) + 5), '`x` must be from 0 to 12, got token ids from 5'),
     (lambda: model()(texts(9), cache=3), '`cache` cannot be given'),
 ])  # fmt: skip
 def test_refusals(build, words):

@@ -318,13 +318,21 @@ def test_refusals():
         (lambda: model.generate(x, 1, temperature=-1.0), ValueError, r'`temperature` got -1.0'),
         (lambda: model.generate(x, 1, seq_start_pos=3), ValueError, r'`seq_start_pos` cannot be given to generate'),
         (lambda: net(num_tokens={}), ConfigError, r'`num_tokens` got no streams'),
-        (lambda: net(num_tokens=dict(a=0)), ConfigError, r"`num_tokens` got \{'a': 0\}"),
+        (
+            lambda: net(num_tokens=dict(a=0)),
+            ConfigError,
+            r"`num_tokens` must be a dict from names to integers of at least 1, got \{'a': 0\}",
+        ),
         (lambda: net(num_tokens=dict(keys=3)), ConfigError, r'`num_tokens` got a name that no stream can have.*keys'),
         (lambda: net(use_cls_token=True), ConfigError, r'unknown keyword `use_cls_token`'),
         (lambda: wrapped(kind=Encoder), ValueError, r'`net` must be causal'),
         (lambda: wrapped(return_only_embed=True), ValueError, r'`return_only_embed` is set'),
         (lambda: wrapped(dict(loss_weights=dict(pitch=1))), ConfigError, r"`loss_weights` got the streams \['pitch'\]"),
-        (lambda: wrapped(dict(loss_weights=dict(note=-1))), ConfigError, r"`loss_weights` got \{'note': -1\}"),
+        (
+            lambda: wrapped(dict(loss_weights=dict(note=-1))),
+            ConfigError,
+            r"`loss_weights` must be a dict from names of streams to numbers of at least 0 or None, got \{'note': -1\}",
+        ),
     ):
         with pytest.raises(error, match=words):
             call()

@@ -195,7 +195,7 @@ def test_stripes_of_a_class():
 @pytest.mark.parametrize(
     ('call', 'words'),
     [
-        (lambda: wrapped(cond_drop_prob=2), '`cond_drop_prob` got 2'),
+        (lambda: wrapped(cond_drop_prob=2), '`cond_drop_prob` must be a probability from 0 to 1, got 2'),
         (lambda: NonAutoregressiveWrapper(TransformerWrapper(
             num_tokens=V, max_seq_len=N, attn_layers=Encoder(dim=8, depth=1, heads=1)), mask_id=8, cond_drop_prob=0.1),
          '`cond_drop_prob` needs a net that reads a context'),

@@ -75,7 +75,7 @@ def test_refusals():
         model(encoder_kwargs=dict(depth=3))
     with pytest.raises(ConfigError, match='unknown keyword `headz`'):
         model(encoder_kwargs=dict(headz=3))
-    with pytest.raises(ConfigError, match='`dim_in` got 0'):
+    with pytest.raises(ConfigError, match='`dim_in` must be an integer of at least 1, got 0'):
         model(dim_in=0)
 
 

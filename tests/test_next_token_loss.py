@@ -301,10 +301,10 @@ def test_attributes_that_users_read():
 @pytest.mark.parametrize(
     'keywords, words',
     [
-        (dict(mask_prob=1.0), '`mask_prob` got 1.0'),
-        (dict(mask_prob=-0.1), '`mask_prob` got -0.1'),
-        (dict(pad_value='a'), "`pad_value` got 'a', it must be an integer"),
-        (dict(ignore_index=None), '`ignore_index` got None'),
+        (dict(mask_prob=1.0), '`mask_prob` must be a probability from 0 up to, but not including, 1, got 1.0'),
+        (dict(mask_prob=-0.1), '`mask_prob` must be a probability from 0 up to, but not including, 1, got -0.1'),
+        (dict(pad_value='a'), "`pad_value` must be an integer, got 'a'"),
+        (dict(ignore_index=None), '`ignore_index` must be an integer, got None'),
         (dict(mask_probs=0.1), 'unknown keyword `mask_probs` of AutoregressiveWrapper, did you mean `mask_prob`'),
     ],
 )
@@ -321,9 +321,9 @@ def test_nets_without_next_token_logits_are_refused():
     net.attn_layers = Stack()
     with pytest.raises(ValueError, match=r'`net` must be causal, .* its stack is Stack, use Decoder'):
         AutoregressiveWrapper(net)
-    with pytest.raises(ValueError, match=r'`net` got Linear, which has no `max_seq_len`'):
+    with pytest.raises(ValueError, match=r'`net` must be a whole model with `max_seq_len`, .*got Linear'):
         AutoregressiveWrapper(nn.Linear(1, 1))
-    with pytest.raises(ConfigError, match=r'`net` got 3, it must be an instance of Module'):
+    with pytest.raises(ConfigError, match=r'`net` must be an instance of Module, got 3'):
         AutoregressiveWrapper(3)
 
 

@@ -381,7 +381,7 @@ def test_refusals_and_warnings():
         (lambda: model(x.masked_fill(torch.arange(N) == 3, MASK)), ValueError, r'must not hold `mask_id`, 10, .*row 0'),
         (lambda: wrapped(around=dict(kind=Decoder)), ConfigError, r'`net` must see both sides of a token'),
         (lambda: NonAutoregressiveWrapper(net(num_tokens=1), mask_id=0), ConfigError, r'must have another token than'),
-        (lambda: wrapped(schedule='sine'), ConfigError, r"`schedule` got 'sine', it must be one of 'linear', 'cosine'"),
+        (lambda: wrapped(schedule='sine'), ConfigError, r"`schedule` must be one of 'linear', 'cosine'"),
         (lambda: wrapped(token_critic=Critic(), self_token_critic=True), ConfigError, r'set only one'),
         (lambda: wrapped(around=dict(return_only_embed=True)), ValueError, r'`return_only_embed` is set'),
         (lambda: NonAutoregressiveWrapper(Decoder(dim=8, depth=1), mask_id=1), ValueError, r'has no `num_tokens`'),

@@ -394,7 +394,9 @@ def test_a_class_of_ones_own():
             return super().visible(i, j + 1, marks)
 
     for own in (Farther(3), Farther(3) | Global(1), Mix((Sliding(2), Farther(3)))):
-        with pytest.raises(ConfigError, match=r'sparse_pattern` got Farther, which no config could bring back'):
+        with pytest.raises(
+            ConfigError, match=r'sparse_pattern` must be of a class with a name in configs, got Farther'
+        ):
             Decoder(dim=8, depth=1, heads=2, attn_sparse_pattern=own)
     named = pattern_of('farther')(Farther)
     try:
@@ -461,20 +463,20 @@ def test_pictures(tmp_path):
 @pytest.mark.parametrize(
     ('make', 'words'),
     [
-        (lambda: as_pattern('slidin'), "`sparse_pattern` got 'slidin', which is no pattern, did you mean `sliding`"),
-        (lambda: Sliding(-1), '`window` of Sliding got -1, it must be an integer of at least 0'),
-        (lambda: Summary(4, 5), '`c` of Summary got 5, it must be at most the stride, 4'),
+        (lambda: as_pattern('slidin'), "`sparse_pattern` must be a pattern, got 'slidin', did you mean `sliding`"),
+        (lambda: Sliding(-1), '`window` of Sliding must be an integer of at least 0, got -1'),
+        (lambda: Summary(4, 5), '`c` of Summary must be at most the stride, 4, got 5'),
         (lambda: as_pattern({'pattern': 'sliding', 'windo': 3}), 'unknown field `windo` of Sliding'),
-        (lambda: as_pattern({'pattern': 'sliding'}), 'it needs window'),
+        (lambda: as_pattern({'pattern': 'sliding'}), 'must have window'),
         (lambda: Mix((Sliding(2), Strided(2)), heads=(1, 2)).for_heads(4), 'numbers whose sum is that of the heads, 4'),
-        (lambda: Mix((Sliding(2), Strided(2))).for_heads(1), 'they must be no more than the heads, 1'),
+        (lambda: Mix((Sliding(2), Strided(2))).for_heads(1), 'must be no more than the 1 heads, got 2'),
         (lambda: Sliding(2, (1, 2)).for_heads(3), 'one for each of the 3 heads'),
-        (lambda: Summary(4, 2, 'yes'), "`per_head` of Summary got 'yes', it must be True or False"),
-        (lambda: as_pattern({'union': []}), '`union` got no patterns'),
-        (lambda: as_pattern({'pattern': ['sliding']}), "`pattern` got ['sliding'], which is no pattern"),
-        (lambda: Sliding(2).draw(-1), '`n` got -1, it must be an integer of at least 0'),
-        (lambda: Sliding(2).draw(2.5), '`n` got 2.5, it must be an integer'),
-        (lambda: Sliding(2).draw(3, heads=0), '`heads` got 0, it must be an integer of at least 1'),
+        (lambda: Summary(4, 2, 'yes'), "`per_head` of Summary must be True or False, got 'yes'"),
+        (lambda: as_pattern({'union': []}), '`union` must have at least one pattern'),
+        (lambda: as_pattern({'pattern': ['sliding']}), "`pattern` must be the name of a pattern, got ['sliding']"),
+        (lambda: Sliding(2).draw(-1), '`n` must be an integer of at least 0, got -1'),
+        (lambda: Sliding(2).draw(2.5), '`n` must be an integer of at least 0, got 2.5'),
+        (lambda: Sliding(2).draw(3, heads=0), '`heads` must be an integer of at least 1, got 0'),
     ],
 )  # fmt: skip
 def test_refusals(make, words):

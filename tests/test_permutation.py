@@ -377,9 +377,9 @@ def test_it_learns_a_cycle():
     [
         (lambda: PermutationLMWrapper(TransformerWrapper(num_tokens=5, max_seq_len=5, attn_layers=Encoder(**SIZES))),
          r'`net` has no stream of queries: its stack must be an Encoder\(two_stream=True\)'),
-        (lambda: PermutationLMWrapper(net(), 0), '`predict_frac` got 0, it must be a number above 0'),
-        (lambda: PermutationLMWrapper(net(), 1.5), '`predict_frac` got 1.5'),
-        (lambda: PermutationLMWrapper(net(), perm_len=0), '`perm_len` got 0'),
+        (lambda: PermutationLMWrapper(net(), 0), '`predict_frac` must be a number above 0, up to 1, got 0'),
+        (lambda: PermutationLMWrapper(net(), 1.5), '`predict_frac` must be a number above 0, up to 1, got 1.5'),
+        (lambda: PermutationLMWrapper(net(), perm_len=0), '`perm_len` must be an integer of at least 1 or None, got 0'),
         (lambda: Decoder(**SIZES, two_stream=True), '`two_stream` does not go with a causal stack'),
         (lambda: Encoder(**SIZES, two_stream=True, cross_attend=True), '`two_stream` does not go with `cross_attend`'),
         (lambda: CrossAttender(**SIZES, two_stream=True), '`two_stream` does not go with `cross_attend`'),

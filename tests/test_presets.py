@@ -218,7 +218,7 @@ def test_what_papers_set_stays():
             ValueError,
             "`residual` got 'd', it must be None or 'depth'",
         ),
-        (lambda: small(label_smoothing=1.5), ConfigError, '`label_smoothing` got 1.5, it must be'),
+        (lambda: small(label_smoothing=1.5), ConfigError, '`label_smoothing` must be'),
         (lambda: small()(ids_of(2, 4), ids_of(3, 4)), ValueError, '`context` must '),
         (
             lambda: presets.build(presets.vaswani_base(**{**SMALL, 'enc_num_tokens': 5})),

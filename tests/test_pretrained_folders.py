@@ -448,7 +448,9 @@ def test_a_refusal_names_the_field_that_a_keyword_comes_from(folder, tmp_path):
     source, _ = with_tensors(folder('llama'), tmp_path / 'folder')
     config = json.loads((source / 'config.json').read_text())
     (source / 'config.json').write_text(json.dumps({**config, 'rms_norm_eps': 0.0}))
-    with pytest.raises(ConfigError, match=r'`norm_eps` got 0\.0.*says so by `rms_norm_eps`'):
+    with pytest.raises(
+        ConfigError, match=r'`norm_eps` must be a positive number or None, got 0\.0.*says so by `rms_norm_eps`'
+    ):
         pretrained.load(source)
     (source / 'config.json').write_text(json.dumps({**config, 'num_attention_heads': None}))
     with pytest.raises(ConfigError, match=r'`num_attention_heads` .* is None, it must be a number'):

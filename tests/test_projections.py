@@ -206,7 +206,7 @@ def test_windows_in_blocks(monkeypatch):
         (dict(softmax_scale=0), 'softmax_scale'),
         (dict(softmax_scale=0.5, qk_norm=True), 'both settle `logit_scale`'),
         (dict(qkv_clip=-1.0), 'qkv_clip'),
-        (dict(qk_head_norm='layers'), "`qk_head_norm` got 'layers', it must be one of 'rms', 'layer' or None"),
+        (dict(qk_head_norm='layers'), "`qk_head_norm` must be one of 'rms', 'layer' or None, got 'layers'"),
         (dict(qk_head_norm='rms', qk_norm=True), '`qk_head_norm` does not go with `qk_norm`'),
         (dict(max_attend_future=2, causal=True), '`max_attend_future` does not go with `causal`'),
         (dict(latent_norm=True), '`latent_norm` needs `use_latent_q` or `use_latent_kv`'),

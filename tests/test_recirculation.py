@@ -217,7 +217,10 @@ def test_b14_learning_counts_every_token(token):
         (lambda: model_of(1, 2), '`destination_layer` got 2'),
         (lambda: model_of(1, 1), '`destination_layer` got 1'),
         (lambda: model_of(3, 1), '`source_layer` got 3'),
-        (lambda: model_of(-1, 0), '`source_layer` got -1'),
+        (
+            lambda: model_of(-1, 0),
+            '`source_layer` must be an integer of at least 0 or a tuple',
+        ),
         (lambda: model_of((2, 1), 0), 'one for each'),
         (lambda: model_of((2, 1), (0, 0)), 'once'),
         (lambda: model_of(2, 0, alpha=(0.1, 0.2)), '`alpha`'),

@@ -148,7 +148,7 @@ def test_otherwise_it_changes_nothing(mode, monkeypatch):
 
 @pytest.mark.parametrize('value', [-1, 1.5, 'all'])
 def test_bad_values(value):
-    with pytest.raises(ConfigError, match='`checkpoint_layers` got'):
+    with pytest.raises(ConfigError, match='`checkpoint_layers` must be'):
         Decoder(dim=16, depth=2, checkpoint_layers=value)
 
 

@@ -342,7 +342,7 @@ REFUSED = {
         '`recurrent_module` needs a causal stack: its state depends on earlier tokens',
     ),
     'nothing': (lambda: stack(recurrent_module=None), "`custom_layers` has recurrent layers ('r'), which need `recurr"),
-    'name': (lambda: stack(recurrent_module='lstm'), "`recurrent_module` got 'lstm', it must be one of 'rwkv', 'ssm'"),
+    'name': (lambda: stack(recurrent_module='lstm'), "`recurrent_module` must be one of 'rwkv', 'ssm' or an instance"),
     'mems': (
         lambda: stack()(randn(1, 2, 6), mems=[randn(1, 2, 6)]),
         "`mems` does not go with layers of kind 'r': they see nothing of memories",

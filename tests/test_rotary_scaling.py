@@ -308,7 +308,7 @@ REFUSED = [
     (dict(rotary_layers=(dict(theta='a'), True)), 'each True, False or a dict with `theta`, a number greater than 1'),
     (dict(rotary_layers=(True, dict(scaling=dict(kind='yarn')))), "`scaling` in `rotary_layers` of kind 'yarn' needs"),
     (dict(rotary_layers=(True, False), rotary_xpos=True), '`rotary_layers` does not go with `rotary_xpos`'),
-    (dict(rotary_theta=1.0), '`rotary_theta` got 1.0, it must be a number greater than 1'),
+    (dict(rotary_theta=1.0), '`rotary_theta` must be a number greater than 1, got 1.0'),
 ]
 
 

@@ -633,9 +633,7 @@ def test_backends():
     by_default = dict(enable_flash=True, enable_math=True, enable_mem_efficient=True)
     assert layer(attend_sdp_kwargs=by_default).sdp_backends is None
     for wrong in (dict(enable_fast=True), dict(enable_flash=False), {}, 'math'):
-        with pytest.raises(
-            ConfigError, match=r'`attend_sdp_kwargs` got .* it must be a dict of enable_flash, enable_m'
-        ):
+        with pytest.raises(ConfigError, match=r'`attend_sdp_kwargs` must be a dict of enable_flash, enable_m'):
             layer(attend_sdp_kwargs=wrong)
 
 

@@ -129,7 +129,7 @@ def test_what_is_refused():
     with pytest.raises(ConfigError, match='`mem_same_length` needs `max_mem_len`, which says how many keys'):
         net_of(max_mem_len=0)
     net, x = net_of(), ids_of(2, 3)
-    with pytest.raises(TypeError, match='`mem_same_length` got -1, it must be an integer of at least 0'):
+    with pytest.raises(TypeError, match='`mem_same_length` must be an integer of at least 0, got -1'):
         net(x, mem_same_length=-1)
     mems = net(x, return_mems=True)[1]
     with pytest.raises(ValueError, match=r'`mems\[0\]` must .*got \(2, 3, 16\)'):

@@ -138,10 +138,10 @@ def test_both_losses_are_those_of_another_library():
 @pytest.mark.parametrize('build, words', [
     (lambda: BertPretrainWrapper(net(Decoder), MLM), '`net` must see both sides'),
     (lambda: BertPretrainWrapper(net(), {**MLM, 'net': 3}), '`mlm` got `net`'),
-    (lambda: BertPretrainWrapper(net(), {**MLM, 'mask_prob': 2}), '`mask_prob` got 2'),
+    (lambda: BertPretrainWrapper(net(), {**MLM, 'mask_prob': 2}), 'must be a number above 0, up to 1, got 2'),
     (lambda: BertPretrainWrapper(net(), MLM)(rows().ids), '`labels` are missing'),
     (lambda: BertPretrainWrapper(net(), MLM, nsp=False)(rows().ids, rows().labels), '`labels` were given'),
-    (lambda: BertPretrainWrapper(net(embed_num_tokens={}), MLM)(rows().ids, rows().labels + 1), '`labels` got'),
+    (lambda: BertPretrainWrapper(net(embed_num_tokens={}), MLM)(rows().ids, rows().labels + 1), '`labels` must be'),
     (lambda: BertPretrainWrapper(net(), MLM)(rows().ids, rows().labels, document_ids=rows().ids), '`document_ids`'),
     (lambda: make_nsp_pairs([[[1]], []], Random(0)), '`docs` got no document'),
     (lambda: make_sop_pairs([[[1]], []], Random(0)), '`docs` got no document'),

@@ -228,7 +228,7 @@ WORDS = {
         dict(attn_dropout=0.1),
         '`attn_cluster` does not go with `attn_dropout`: it forms no attention weights',
     ),
-    'temperature': (dict(attn_sinkhorn_temp=0.0), '`attn_sinkhorn_temp` got 0.0, it must be a positive number'),
+    'temperature': (dict(attn_sinkhorn_temp=0.0), '`attn_sinkhorn_temp` must be a positive number, got 0.0'),
 }
 
 

@@ -215,18 +215,18 @@ def test_what_does_not_fit_is_refused():
         '`net` has `logits_softclamp`': dict(net=net_of(tie_embedding=True, max_mem_len=6, logits_softclamp=9.0)),
         '`datastore` holds keys of another model': dict(net=net_of(tie_embedding=True, max_mem_len=6)),
         '`datastore` does not say whose keys': dict(datastore=KNNDatastore(DIM, 9)),
-        '`k` got 49, it must be at most the number of entries of `datastore`, 48': dict(k=49),
-        '`k` got 0': dict(k=0),
-        '`gate_init` got .a.': dict(gate_init='a'),
+        '`k` must be at most the number of entries of `datastore`, 48, got 49': dict(k=49),
+        '`k` must be an integer of at least 1, got 0': dict(k=0),
+        '`gate_init` must be a number, got .a.': dict(gate_init='a'),
     }.items():
         with pytest.raises(ConfigError, match=wanted):
             SPALMWrapper(**dict(net=net, datastore=store) | options)
     x = ids_of(2, 6)
     for wanted, options in {
         '`document_ids` does not go with `datastore`': dict(document_ids=torch.zeros(2, 6).long()),
-        r'`neighbours` got shape \(2, 6\)': dict(neighbours=torch.zeros(2, 6).long()),
-        r'`neighbours` got shape \(2, 6, 4\) of torch.float32': dict(neighbours=torch.zeros(2, 6, 4)),
-        r'`exclude` got shape \(1, 6, 1\)': dict(exclude=torch.zeros(1, 6, 1).long()),
+        r'`neighbours` must be .*got torch.int64 of shape \(2, 6\)': dict(neighbours=torch.zeros(2, 6).long()),
+        r'`neighbours` must be .*got torch.float32 of shape \(2, 6, 4\)': dict(neighbours=torch.zeros(2, 6, 4)),
+        r'`exclude` must be .*got torch.int64 of shape \(1, 6, 1\)': dict(exclude=torch.zeros(1, 6, 1).long()),
         '`return_attn` does not go with `datastore`': dict(return_attn=True),
     }.items():
         with pytest.raises(ValueError, match=wanted):

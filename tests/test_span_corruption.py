@@ -136,8 +136,8 @@ def decoder():
 
 
 @pytest.mark.parametrize('build, words', [
-    (lambda: SpanCorruption(START, EOS, noise_density=1.0), '`noise_density` got 1.0'),
-    (lambda: SpanCorruption(START, EOS, mean_span=0.5), '`mean_span` got 0.5'),
+    (lambda: SpanCorruption(START, EOS, noise_density=1.0), 'must be a number between 0 and 1, got 1.0'),
+    (lambda: SpanCorruption(START, EOS, mean_span=0.5), '`mean_span` must be a number of at least 1, got 0.5'),
     (lambda: SpanCorruption(50, EOS), '`num_sentinels` got 100'),
     (lambda: SpanCorruption(START, 950), '`eos_id` got 950, which is a sentinel'),
     (lambda: SpanCorruption(START, EOS)(texts(2, 1)), '`tokens` got the shape'),
@@ -146,8 +146,8 @@ def decoder():
     (lambda: SpanCorruption(START, EOS, num_sentinels=3)(texts(2, 99) + 200), '`tokens` got a row for 5'),
     (lambda: SpanCorruption(START, EOS)(texts(2, 99).clamp(min=995)), '`tokens` got ids up to 995, they must be at'),
     (lambda: UL2Mixture(START, EOS), '`mode_ids` and `denoisers`'),
-    (lambda: UL2Mixture(START, EOS, mode_ids=(1, 2)), '`mode_ids` got'),
-    (lambda: UL2Mixture(START, EOS, denoisers=((1, 0.5, 0.1),)), '`denoisers` got'),
+    (lambda: UL2Mixture(START, EOS, mode_ids=(1, 2)), '`mode_ids` must be'),
+    (lambda: UL2Mixture(START, EOS, denoisers=((1, 0.5, 0.1),)), '`denoisers` must be'),
     (lambda: UL2Mixture(START, EOS, mode_ids=(1, 2, 3), weights=(1,)), '`weights` got 1 numbers for 5'),
     (lambda: T5PretrainWrapper(decoder(), SpanCorruption(START, EOS)), '`net` got AutoregressiveWrapper'),
     (lambda: T5PretrainWrapper(t5(), SpanCorruption(START, EOS)), '`sentinel_start` got 999'),

@@ -170,8 +170,8 @@ def test_spans_shrink_to_what_a_task_needs():
         (Decoder, dict(attn_num_mem_kv=1), '`attn_adaptive_span` does not go with `attn_num_mem_kv`: prepended keys'),
         (Decoder, dict(attn_add_zero_kv=True), '`attn_adaptive_span` does not go with `attn_add_zero_kv`'),
         (Decoder, dict(attn_head_learned_sink=True), '`attn_adaptive_span` does not go with `attn_head_learned_sink`'),
-        (Decoder, dict(attn_max_span=0), '`attn_max_span` got 0'),
-        (Decoder, dict(attn_span_ramp=0), '`attn_span_ramp` got 0'),
+        (Decoder, dict(attn_max_span=0), '`attn_max_span` must be an integer of at least 1, got 0'),
+        (Decoder, dict(attn_span_ramp=0), '`attn_span_ramp` must be an integer of at least 1, got 0'),
     ],
 )
 def test_refusals(stack, flags, words):

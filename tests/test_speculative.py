@@ -384,7 +384,7 @@ def test_a_looped_net_with_one_row_guesses_nothing(logged):
         (dict(seq_len=-1), '`seq_len` got -1'),
         (dict(temperature=-1), '`temperature` got -1'),
         (dict(draft=language_model(tokens=7)), "`draft` got '7 tokens', it must be a model of 11 tokens"),
-        (dict(draft=nn.Linear(1, 1)), '`net` got Linear, which has no `max_seq_len`'),
+        (dict(draft=nn.Linear(1, 1)), '`net` must be a whole model'),
         (dict(draft_kwargs={}), '`draft_kwargs` needs a `draft`'),
         (dict(num_samples=2), '`num_samples` does not go with speculative decoding'),
         (dict(amateur_model=History()), '`amateur_model` does not go with speculative decoding'),

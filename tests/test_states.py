@@ -234,13 +234,13 @@ def test_two_features_do_not_write_one_state():
     'remembers', [*({name: RecurrentState()} for name in ('a.b', 'a: b', 1)), {'a': 3}, 'a', ['a']]
 )
 def test_declarations_that_mean_nothing(remembers):
-    with pytest.raises(ConfigError, match=r'`states` of Mine got .*, it must be names'):
+    with pytest.raises(ConfigError, match='`states` of Mine must map names, without dots and colons, to PerToken'):
         type('Mine', (AttentionFeature,), {'remembers': remembers})
 
 
 @pytest.mark.parametrize('width', [0, -1, 1.5, True])
 def test_widths_of_a_ring(width):
-    with pytest.raises(ConfigError, match='`width` of a Ring got'):
+    with pytest.raises(ConfigError, match='`width` of a Ring must be an integer'):
         Ring(width)
 
 
@@ -248,9 +248,12 @@ def test_widths_of_a_ring(width):
     'wish, words',
     [
         (lambda call: call.state('sum'), "`state` got 'sum', which no feature .* declares .*, did you mean `sums`"),
-        (lambda call: call.state('sums').keep(None), '`sums` got NoneType to keep'),
-        (lambda call: call.state('sums').keep(call.x[:1]), r'`sums` got \(1, 3, 8\) to keep, .* the batch, 2'),
-        (lambda call: call.state('sums').keep([call.x, torch.zeros(())]), r'`sums` got \(2, 3, 8\), \(\) to keep'),
+        (lambda call: call.state('sums').keep(None), '`sums` must be tensors .*got NoneType'),
+        (lambda call: call.state('sums').keep(call.x[:1]), r'`sums` must be tensors .* the batch, 2, got \(1, 3, 8\)'),
+        (
+            lambda call: call.state('sums').keep([call.x, torch.zeros(())]),
+            r'`sums` must be tensors .*, got \(2, 3, 8\), \(\)',
+        ),
     ],
 )
 def test_what_a_feature_may_not_do(wish, words):

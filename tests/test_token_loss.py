@@ -756,7 +756,7 @@ def test_keywords_out_of_range():
         ('z_loss_weight', -1.0),
         ('z_loss_weight', 'a'),
     ):
-        with pytest.raises(ConfigError, match=f'`{name}` got {value!r}, it must be'):
+        with pytest.raises(ConfigError, match=f'`{name}` must be .*, got {value!r}'):
             AutoregressiveWrapper(net_of(), **{name: value})
     with pytest.raises(ConfigError, match='`z_loss_weight` must be 0 with `mixture_of_softmax`'):
         AutoregressiveWrapper(net_of(mixture_of_softmax=True), z_loss_weight=0.1)

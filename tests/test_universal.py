@@ -229,10 +229,10 @@ def test_names():
 @pytest.mark.parametrize(
     ('call', 'words'),
     [
-        (lambda: built(coord_pos_emb='learnt'), "`coord_pos_emb` got 'learnt', it must be True, False or 'learned'"),
+        (lambda: built(coord_pos_emb='learnt'), "`coord_pos_emb` must be True, False or 'learned', got 'learnt'"),
         (lambda: Decoder(dim=15, depth=1, heads=3, coord_pos_emb=True), '`coord_pos_emb` needs an even width'),
         (lambda: built(coord_pos_emb=True, reversible=True), '`coord_pos_emb` does not go with `reversible`'),
-        (lambda: built(ut_transition='conv'), "`ut_transition` got 'conv', it must be"),
+        (lambda: built(ut_transition='conv'), '`ut_transition` must be'),
         (
             lambda: built(ut_transition='sepconv', only_attn=True),
             "`ut_transition='sepconv'` replaces feedforwards",

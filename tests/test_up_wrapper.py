@@ -142,7 +142,7 @@ def test_the_buffer_may_stay_on_the_cpu():
 @pytest.mark.parametrize(
     'call, words',
     [
-        (lambda: build(num_reset=3), '`num_reset` got 3'),
+        (lambda: build(num_reset=3), '`num_reset` must be an even integer of at least 2, got 3'),
         (lambda: build(num_reset=30), '`num_reset` got 30, the buffer has 20'),
         (lambda: build(batch_size=30), '`batch_size` got 30'),
         (lambda: build(seq_len=30), '`seq_len` got 30'),

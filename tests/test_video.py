@@ -117,8 +117,8 @@ def test_what_is_refused():
     cache = model(VIDEO, return_cache=True)[1]
     for make, words in (
         (lambda: made(patch=(2, 3, 2)), '`patch` got 3 for the height, which must divide that of images, 8'),
-        (lambda: made(patch=(2, 4)), '`patch` got'),
-        (lambda: made(image_size=(8, 6, 2)), '`image_size` got'),
+        (lambda: made(patch=(2, 4)), '`patch` must be'),
+        (lambda: made(image_size=(8, 6, 2)), '`image_size` must be'),
         (lambda: model(VIDEO[:, :, :6]), '`video` got 6 frames, it must have one, and a multiple of 2 behind it'),
         (lambda: model(VIDEO[:, :, :0]), '`video` got 0 frames'),
         (lambda: model(VIDEO[:, :, :1], cache), '`video` got 1 frames, it must have a multiple of 2'),

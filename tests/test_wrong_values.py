@@ -350,8 +350,8 @@ CALLS = [
      '`seq_start_pos` must be from 0 to 6, got numbers from 0 to 99'),
     (lambda: net(ids, mask=[[True] * 6] * 2), '`mask` must be a tensor, got [[True, True, True, True, True, True], '
      '[True, True, True, True, True, True]]'),
-    (lambda: net(ids, pos='1'), "`pos` got '1', it must be a tensor of whole numbers (n) or (b, n) or a floating point "
-     'tensor (n, e) or (b, n, e) or a tensor (b, h, n)'),
+    (lambda: net(ids, pos='1'), "`pos` must be a tensor of whole numbers (n) or (b, n) or a floating point tensor "
+     "(n, e) or (b, n, e) or a tensor (b, h, n), got '1'"),
     (lambda: net(ids, pos=torch.zeros(2, 6)),
      '`pos` must be vectors of width 16, or whole numbers, got torch.float32 of shape (2, 6)'),
     (lambda: net(ids.bool()), '`x` must hold integer token ids, got torch.bool'),

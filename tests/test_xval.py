@@ -324,7 +324,7 @@ def test_refusals():
         (lambda: net(emb_dim=6, tie_embedding=True), ConfigError, r'`tie_embedding` needs embeddings as wide'),
         (lambda: net(l2norm_embed=True), ConfigError, r'unknown keyword `l2norm_embed`'),
         (lambda: wrapped(kind=Encoder), ValueError, r'`net` must be causal'),
-        (lambda: XValAutoregressiveWrapper(Decoder(dim=8, depth=1)), ConfigError, r'`net` got'),
+        (lambda: XValAutoregressiveWrapper(Decoder(dim=8, depth=1)), ConfigError, r'`net` must be'),
     ):
         with pytest.raises(error, match=words):
             call()

@@ -6,7 +6,7 @@ Masks are boolean, True means attend. Each paper is a feature that plugs in at a
 
 A module stores its features as `features`; `features.active_for(inputs)` are those active in a pass. Each stage is an
 attribute of these: a tuple of functions, empty where no feature acts, or one function that overrides the module's own.
-`apply(stage, value, call)` and `apply_reversed` run a stage in one line; `collect` gathers terms, `select` a choice.
+`apply(stage, value, call)` runs a stage in one line; `collect` gathers terms, `select` a choice.
 A stack checks the inputs of its layers once and resolves their masks; it passes itself on as `stack_call`.
 """
 

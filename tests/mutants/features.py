@@ -415,8 +415,8 @@ BUGS = {
         ('encoders have spans', 'if not owner.causal:', 'if False:'),
     ]),
     'features/exits.py': ('test_layer_losses.py', [
-        ('layers between have no final norm', 'finish(features.apply_reversed(', '(lambda x, call: x)(features.apply_reversed('),
-        ('streams are not joined', "features.apply_reversed('stack_output', hidden, call), call)", 'hidden, call)'),
+        ('layers between have no final norm', 'finish(features.apply(', '(lambda x, call: x)(features.apply('),
+        ('streams are not joined', "features.apply('stack_output', hidden, call), call)", 'hidden, call)'),
         ('tokens in front are not taken off again', 'call.num_removed, owner = 0, self.owner', 'owner = self.owner'),
         ('memory tokens of layers between stay', 'call.num_removed, call.intermediates.memory_tokens = taken, memories', 'call.num_removed = taken'),
         ('a token that has left changes', 'going = going & ~self.leaves(', 'going = going | self.leaves(', 'test_exits.py test_early_exit.py'),

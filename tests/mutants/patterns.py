@@ -9,11 +9,11 @@ BUGS = {
         ('heads are shared out anew', 'return one.of_head(head, count)', 'return one.of_head(0, count)'),
         ('all layers begin with the first pattern', 'return self.patterns[layer % len(self.patterns)]', 'return self.patterns[0]'),
         ('a config keeps the name of its class', "return {'pattern': self.name, **given}", "return {'pattern': type(self).__name__, **given}"),
-        ('parts of a union have the length of the longest row', 'return type(self)(tuple([one.of_lengths(lengths, n) for one in self.patterns]))', 'return type(self)(tuple([one.of_length(n) if one.depends_on_length else one for one in self.patterns]))', 'test_patterns_of_rows.py'),
-        ('a pattern of one length takes several', 'if not self.depends_on_length:\n            return self', 'if True:\n            return self', 'test_patterns_of_rows.py'),
+        ('parts of a union have the length of the longest row', 'return self.map_parts(lambda one: one.of_lengths(lengths, n))', 'return self.map_parts(lambda one: one.of_length(n) if one.depends_on_length else one)', 'test_patterns_of_rows.py'),
+        ('a pattern of one length takes several', 'if self.depends_on_length and not self.parts():', 'if False:', 'test_patterns_of_rows.py'),
     ]),
     'patterns/branches.py': ('test_patterns.py', [
-        ('what another pattern hides is seen', 'seen = seen & other.visible(i, j, marks)', 'seen = seen'),
+        ('what another pattern hides is seen', 'self._restrict(others, lambda seen, other: seen & other)', 'self._restrict(others, lambda seen, other: seen)'),
         ('the period of a union is that of its first', 'math.lcm(*(period for', 'min(*(period for'),
     ]),
     'patterns/local.py': ('test_patterns.py', [
@@ -27,11 +27,11 @@ BUGS = {
         ('a sum is of the first tokens', 'stop = self.stride - self.back * self.c', 'stop = self.c'),
     ]),
     'patterns/tokens.py': ('test_patterns.py', [
-        ('global queries see as others do', 'self.chosen(i, marks) & ~self.chosen(j, marks)', 'self.chosen(i, marks) & (i == j)'),
-        ('keys of two global tokens count twice', 'self.chosen(i, marks) & ~self.chosen(j, marks)', 'self.chosen(i, marks)'),
+        ('global queries see as others do', 'self.is_global(i, marks) & ~self.is_global(j, marks)', 'self.is_global(i, marks) & (i == j)'),
+        ('keys of two global tokens count twice', 'self.is_global(i, marks) & ~self.is_global(j, marks)', 'self.is_global(i, marks)'),
     ]),
     'patterns/drawing.py': ('test_patterns.py', [
-        ('a picture shows what is ahead', 'return seen & (j <= i) if causal else seen', 'return seen'),
+        ('a picture shows what is ahead', 'return seen.tril() if causal else seen', 'return seen'),
     ]),
     'patterns/behind.py': ('test_patterns.py test_patterns_of_blocks.py', [
         ('chunks do not reach the next', 'else layout.size - 1', 'else 0'),
@@ -41,7 +41,7 @@ BUGS = {
     ]),
     'patterns/images.py': ('test_patterns_of_blocks.py', [
         ('tiles at the right are as wide as all', 'wide = (width - left).clamp(max=columns)\n    rest', 'wide = (width - left).clamp(min=columns, max=columns)\n    rest'),
-        ('the flange is on one side', 'key_columns = neighbors_of_blocks(left - beside,', 'key_columns = neighbors_of_blocks(left,'),
+        ('the flange is on one side', 'key_columns = neighbors_of_blocks(left - side,', 'key_columns = neighbors_of_blocks(left,'),
         ('squares reach around the edge', 'rows, columns = i // width - j // width, i % width - j % width', 'rows, columns = (i - j) // width, (i - j) % width'),
     ]),
     'patterns/blocks.py': ('test_patterns_of_blocks.py', [
@@ -85,11 +85,11 @@ BUGS = {
         ('a query sees later keys', 'seen = seen & (j_pos <= i_pos)', 'seen = seen'),
         ('rows that see nothing see all', 'weights = (scores - lse).masked_fill(~seen, -torch.inf).exp()', 'weights = (scores - lse).exp()'),
         ('keys that stand nowhere are seen', 'seen = is_query.unsqueeze(-1) & is_key.unsqueeze(-2)', 'seen = (is_query.unsqueeze(-1) & is_key.unsqueeze(-2)) | is_query.unsqueeze(-1)', 'test_patterns_of_rows.py test_patterns.py'),
-        ('products of half precision stay there', '(to_float(rows_at(q, i)) * own.scale) @ to_float(rows_at(k, j)).mT', '(rows_at(q, i) * own.scale) @ rows_at(k, j).mT', 'test_half_precision.py'),
+        ('products of half precision stay there', '(to_float(gather_rows(q, i)) * own.scale) @ to_float(gather_rows(k, j)).mT', '(gather_rows(q, i) * own.scale) @ gather_rows(k, j).mT', 'test_half_precision.py'),
     ]),
     'patterns/engine/pieces.py': ('test_patterns.py', [
         ('windows that overlap all get the first part', 'view.add_(part[:, :, at : at + some]', 'view.add_(part[:, :, :some]'),
-        ('the first chunks lack their keys', 'start = max(divide_exactly(first, size), divide_exactly(before, size))', 'start = max(divide_exactly(first, size), before // size)'),
+        ('the first chunks lack their keys', 'start = max(ceil_div(first, size), ceil_div(before, size))', 'start = max(ceil_div(first, size), before // size)'),
         ('all chunks see what the first one sees', 'and step % branch.period == 0', 'and True'),
         ('the last chunk is left out', 'if stop * size < n:', 'if False:'),
         ('parts of a mask begin anew', '(grid.count(chunks) + at) * jump', 'grid.count(chunks) * jump'),
@@ -97,13 +97,13 @@ BUGS = {
     'patterns/engine/flash.py': ('test_patterns.py', [
         ('branches are added up', 'total = torch.logaddexp(known, sums)', 'total = torch.maximum(known, sums)'),
         ('the gradient is that of each branch alone', 'if is_first:\n            queries.write(dq, found[0])', 'if True:\n            queries.write(dq, found[0])'),
-        ('rows that see nothing get the mean', 'out.masked_fill_(blind.unsqueeze(-1), 0.0)', 'out.add_(0.0)'),
+        ('rows that see nothing get the mean', 'out.masked_fill_(fully_masked.unsqueeze(-1), 0.0)', 'out.add_(0.0)'),
         ('biases count twice', 'numbers = torch.zeros((), dtype=dtype) if bias is None else bias(b, h, i, j)', 'numbers = torch.zeros((), dtype=dtype) if bias is None else 2 * bias(b, h, i, j)'),
     ]),
     'patterns/engine/attention.py': ('test_patterns.py', [
         ('heads come out in the order of their patterns', 'return out[:, torch.tensor(order, device=q.device).argsort()], None', 'return out, None'),
         ('blocks are counted from padding', 'if call.token_idx is not None or place.by_row:', 'if call.token_idx is not None:'),
-        ('a global query counts global keys of a context twice', 'others = ~pattern.chosen(place.positions(call.keys, q.device))', 'others = place.positions(call.keys, q.device) >= -call.keys', 'test_patterns_across.py'),
+        ('a global query counts global keys of a context twice', 'others = ~pattern.is_global(place.positions(call.keys, q.device))', 'others = place.positions(call.keys, q.device) >= -call.keys', 'test_patterns_across.py'),
         ('keys behind the end of a context are its last one', 'seen = seen.unsqueeze(-2).expand(-1, -1, -1, rows, -1)', 'seen = torch.ones_like(seen).unsqueeze(-2).expand(-1, -1, -1, rows, -1)', 'test_patterns_across.py'),
         ('a global key of a context is one in front', 'each[None, None, None], j + own.added, seen, own', 'each[None, None, None], j, seen, own', 'test_patterns_across.py'),
         ('nobody sees what stands outside where rows differ', 'outside_parts(q, k, v, call, own) if place.count else []', '[]', 'test_patterns_of_rows.py'),

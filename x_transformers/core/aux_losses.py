@@ -137,12 +137,12 @@ class AddsLosses(HasContexts):
         raises   TypeError or ValueError for a name that is no text, or a value that is no scalar
         """
         if not isinstance(name, str):
-            raise TypeError(f'`name` got {name!r}, it must be a text: the name of the loss')
+            raise TypeError(f'`name`, the name of the loss, must be a text, got {name!r}')
         if not torch.is_tensor(value) or not value.is_floating_point():
             got = value.dtype if torch.is_tensor(value) else repr(value)
-            raise TypeError(f'the loss `{name}` got {got}, it must be a floating point tensor')
+            raise TypeError(f'the loss `{name}` must be a floating point tensor, got {got}')
         if value.ndim:
-            raise ValueError(f'the loss `{name}` got shape {tuple(value.shape)}, it must be a scalar')
+            raise ValueError(f'the loss `{name}` must be a scalar, got a tensor of shape {tuple(value.shape)}')
         if self.in_part:
             raise ValueError(
                 f'the loss `{name}` was added from a part of the rows: a feature with a loss at this stage '

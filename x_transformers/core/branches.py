@@ -39,7 +39,7 @@ class Kind:
     def __post_init__(self) -> None:
         for name, value in (('build', self.build), ('inputs', self.inputs)):
             if not callable(value) and (name == 'build' or value is not None):
-                raise ConfigError(f'`{name}` of a Kind got {value!r}, it must be a function')
+                raise ConfigError(f'`{name}` of a Kind must be a function, got {value!r}')
         if self.remembers is not None and not callable(self.remembers):
             check_states('a Kind', self.remembers)
 
@@ -82,8 +82,8 @@ def check_kinds(kinds: list[str]) -> None:
     for kind in kinds:
         if kind not in KINDS:
             raise ConfigError(
-                f"`custom_layers` has layers of kind {kind!r}, it must be of 'a', 'c', 'f', or what you add to "
-                f'`KINDS`{did_you_mean(kind, KINDS)}'
+                f"`custom_layers` must have layers of kind 'a', 'c', 'f', or of one added to `KINDS`, "
+                f'got {kind!r}{did_you_mean(kind, KINDS)}'
             )
 
 

@@ -295,7 +295,7 @@ class KeysValues:
         if pair is None or isinstance(pair, KeysValues):
             return pair
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise TypeError(f'`cached_kv` got {type(pair).__name__}, it must be a pair of tensors (b k n d)')
+            raise TypeError(f'`cached_kv` must be a pair of tensors (b k n d), got {type(pair).__name__}')
         return cls(tuple(None if t is None else Buffer(t) for t in pair))
 
     @property

@@ -74,7 +74,7 @@ class FeedForwardCall(AddsLosses, HasStates):
             check_device(mask, 'mask', x)
             if not mask.ndim or mask.shape != x.shape[:-1][-mask.ndim :]:
                 wanted = tuple(x.shape[:-1])
-                raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {wanted}: True is a real token')
+                raise ValueError(f'`mask` must have shape {wanted}, True for real tokens, got {tuple(mask.shape)}')
         return cls(x, inputs, training=training, **own)
 
     def zero_padding(self, t: Tensor) -> Tensor:

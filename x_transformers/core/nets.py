@@ -17,9 +17,7 @@ def check_net(net: nn.Module) -> None:
     """Refuse what cannot learn the next token: models that see it, or give no output for each place."""
     name = type(net).__name__
     if not hasattr(net, 'max_seq_len'):
-        raise ValueError(
-            f'`net` got {name}, which has no `max_seq_len`: it must be a whole model, as TransformerWrapper'
-        )
+        raise ValueError(f'`net` must be a whole model with `max_seq_len`, such as TransformerWrapper, got {name}')
     stack = getattr(net, 'attn_layers', None)
     inner = inner_stack(stack) or stack  # a stack of a user's that says nothing is taken at its word
     if not getattr(inner, 'causal', True) and not is_prefix(inner):

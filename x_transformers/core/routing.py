@@ -111,8 +111,10 @@ class FlagRouting(Configurable):
         for name, value in flags.items():
             shares = per_layer(value, declared.get(name))
             if shares is not None and len(shares) != layers:
-                got = f'`{self.written(kind, name)}` got {len(shares)} values'
-                raise ConfigError(f'{got}, it must have one, or one per layer, {layers}')
+                title = self.written(kind, name)
+                raise ConfigError(
+                    f'`{title}` must have one value, or one for each of {layers} layers, got {len(shares)}'
+                )
             values[name] = value if shares is None else shares[number]
         shared_out = {name for name, value in flags.items() if per_layer(value, declared.get(name)) is not None}
         return {

@@ -332,7 +332,7 @@ class RecurrentHandle(Handle):
         if not tensors or (batch_first and any(t.ndim == 0 or t.shape[0] != batch for t in tensors)):
             shapes = ', '.join(str(tuple(t.shape)) for t in tensors) or type(tree).__name__
             rows = 'with the batch first' if batch is None else f'whose first axis is the batch, {batch}'
-            raise ValueError(f'`{self.key}` got {shapes} to keep, it must be tensors {rows}')
+            raise ValueError(f'`{self.key}` must be tensors {rows}, got {shapes}')
 
     def keep(self, tree: Any) -> None:
         """Leave this to the next call."""

@@ -89,7 +89,7 @@ class TokenSubset(StackCallFields):
             found = index.logical_not().to(torch.uint8).argsort(dim=-1, stable=True)[:, : runs.shape[1]]
         if found.dtype not in (torch.int32, torch.int64) or found.ndim != 2 or found.shape[1] > self.new_len:
             got = f'{index.dtype} of shape {tuple(index.shape)}'
-            raise ValueError(f'`index` got {got}, it must be whole numbers (b k), or a mask (b {self.new_len})')
+            raise ValueError(f'`index` must be whole numbers (b k), or a mask (b {self.new_len}), got {got}')
         check_range(found, 'index', 0, self.new_len - 1, 'places')
         return self.with_values(subset_idx=found.long(), runs=None if runs is None or bool(runs.all()) else runs)
 

@@ -147,7 +147,7 @@ class ExitsInStack(StackFeature):
     def as_read(self, x: Tensor, call: Any) -> Tensor:
         """The stream as it would leave the stack."""
         features = self.owner.features.active_for(call.inputs)
-        x = features.apply_reversed('stack_output', x, call)
+        x = features.apply('stack_output', x, call)
         return features.select('finish', lambda x, call: call.norm(self.owner.final_norm, x))(x, call)
 
     def leaving(self, run: Run, x: Tensor, call: Any, blocks: Sequence[range], exits: Exits) -> Tensor:
@@ -272,7 +272,7 @@ class BlockOutputs(StackFeature):
         finish = features.select('finish', lambda x, call: call.norm(norm, x))
         hiddens = call.intermediates.block_hiddens[:-1]
         call.intermediates.block_outputs = [
-            finish(features.apply_reversed('stack_output', hidden, call), call) for hidden in hiddens
+            finish(features.apply('stack_output', hidden, call), call) for hidden in hiddens
         ]
         return x
 
@@ -303,7 +303,7 @@ class BlockReadouts(ModelFeature):
     def logits_of(self, hidden: Tensor, call: Any) -> Readout:
         call.num_removed, owner = 0, self.owner
         hidden = hidden if call.continues else call.move_before_padding(hidden)
-        hidden = call.features.apply_reversed('strip_prefix', hidden, call)
+        hidden = call.features.apply('strip_prefix', hidden, call)
         if owner.can_return_readout:
             return get_readout(owner, hidden, call, {})
         classes = owner.logits_dim or owner.num_tokens

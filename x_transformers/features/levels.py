@@ -65,9 +65,8 @@ def level(
         kind.__doc__ = kind.__doc__ and kind.__doc__.replace('{stages}', lines).replace('{handled}', handled)
         kind.stages = {stage.name: stage.kind.partition(' ')[0] for stage in stages}
         kind.reversed_stages = frozenset(stage.name for stage in stages if stage.kind == 'ring out')
-        for name, of_stage in kind.stages.items():  # where no feature acts
-            if of_stage != 'build':
-                setattr(Features, name, None if of_stage == 'choice' else ())
+        for name, of_stage in kind.stages.items():  # If no feature acts there.
+            setattr(Features, name, None if of_stage == 'choice' else ())
         Features.stage_names |= kind.stages.keys()
         kind.gives = {stage.name: gives for stage in stages if (gives := stage.takes.partition(' -> ')[2])}
         kind.axes = {stage.name: axes for stage in stages if (axes := stage.axes)}

@@ -20,8 +20,8 @@ from x_transformers.flags.checks import Check, Maybe, is_int
 from x_transformers.kernels.dense import dot_product, lowest_value, softmax, split_heads, tile_heads
 from x_transformers.kernels.flex import run_flex_pattern
 from x_transformers.patterns import Global, Mix, Pattern, as_pattern, check_known, is_pattern
-from x_transformers.patterns.engine.attention import attended, over_context
-from x_transformers.patterns.engine.formula import none_marked
+from x_transformers.patterns.engine.attention import attend_context, attend_patterns
+from x_transformers.patterns.engine.formula import mark_none
 from x_transformers.patterns.engine.placement import Placement
 from x_transformers.patterns.tokens import MarkedQueries, drop_marked_queries
 
@@ -246,7 +246,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         if call.context is not None:
             call.ctx(self).places = at = self.stand(call)
             marked: Any = self.pattern
-            return over_context(q, k, v, call, marked, at)
+            return attend_context(q, k, v, call, marked, at)
         call.ctx(self).marks, patterns = marks, self.of_heads(q.shape[1], call)
         if self.apart is None:
             return self.run(q, k, v, call, patterns, marks)
@@ -254,7 +254,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         out, _ = self.run(q, k, v, call, [drop_marked_queries(one) for one in patterns], marks)
         if not new:
             return out, None
-        own, _ = attended(*qkv, call=call, patterns=[MarkedQueries()] * q.shape[1], marks=marks)
+        own, _ = attend_patterns(*qkv, call=call, patterns=[MarkedQueries()] * q.shape[1], marks=marks)
         return torch.where(self.chosen(call.of_queries(marks), patterns), own, out), None
 
     def run(
@@ -262,7 +262,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
     ) -> tuple[Tensor, Tensor | None]:
         """Attend by FlexAttention where that is for the call, else by what `patterns.engine` gathers."""
         found = run_flex_pattern(q, k, v, call, patterns, marks, self.owner.features)
-        return attended(q, k, v, call, patterns, marks) if found is None else (found, None)
+        return attend_patterns(q, k, v, call, patterns, marks) if found is None else (found, None)
 
     def stand(self, call: Any) -> Tensor:
         """Where queries that read a context stand, from their own beginning:  i, or b i."""
@@ -332,7 +332,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         own = own if own.ndim == 2 else own[None]
         i, j = call.of_queries(own).unsqueeze(-1), own.unsqueeze(-2)
         known = (
-            none_marked
+            mark_none
             if marks is None
             else lambda at: call.of_queries(marks).unsqueeze(-1) if at is i else marks.unsqueeze(-2)
         )

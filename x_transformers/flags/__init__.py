@@ -1,11 +1,8 @@
 """Flags: every keyword of the library is declared once, in the feature that it switches.
 
-What belongs here: `flag`, `Feature` (one paper), `Features` (the features of one module, resolved to a tuple per
-stage) and `Configurable` (a module built from flags). Signatures, `help()`, checks, refusals, suggestions, the config
-as JSON and `explain()` are all derived from the declarations. No tensors.
-
-    python -m x_transformers.flags             the table of all flags
-    python -m x_transformers.flags rotary      what one flag, or every flag like it, does
+`flag` declares a keyword in the body of a `Feature` (one paper). `Features` are those of one module, resolved to a
+tuple per stage, and a `Configurable` is a module built from flags. Signatures, `help()`, checks, errors, suggestions,
+the config as JSON and `explain()` follow from the declarations. `python -m x_transformers.flags` prints them.
 """
 
 from x_transformers.flags.checks import (
@@ -22,7 +19,6 @@ from x_transformers.flags.checks import (
     integer,
     is_int,
     is_number,
-    log_once,
     mapping,
     mapping_with_keys,
     naming,
@@ -32,21 +28,14 @@ from x_transformers.flags.checks import (
     one_of,
     positive,
     probability,
-    renamings,
     size,
     warn_once,
 )
 from x_transformers.flags.configurable import (
-    Config,
     Configurable,
-    DerivedConfig,
-    DerivedSignature,
     accepted_keywords,
     building_twins,
-    declared_arguments,
     get_signature,
-    remembering,
-    type_hints,
     unbind_method,
 )
 from x_transformers.flags.declared import (
@@ -71,22 +60,14 @@ from x_transformers.flags.resolved import (
     extend,
     get_flags,
     get_switch,
-    is_set,
     known_features,
-    left_out_or_meant,
-    refuse_clashes,
-    resolve,
-    warn_of_idle,
 )
 
 __all__ = [
     'REQUIRED',
     'Check',
-    'Config',
     'ConfigError',
     'Configurable',
-    'DerivedConfig',
-    'DerivedSignature',
     'Feature',
     'Features',
     'Flag',
@@ -106,7 +87,6 @@ __all__ = [
     'building_twins',
     'catalogue_for',
     'count',
-    'declared_arguments',
     'did_you_mean',
     'each',
     'extend',
@@ -119,10 +99,7 @@ __all__ = [
     'integer',
     'is_int',
     'is_number',
-    'is_set',
     'known_features',
-    'left_out_or_meant',
-    'log_once',
     'mapping',
     'mapping_with_keys',
     'naming',
@@ -132,14 +109,8 @@ __all__ = [
     'one_of',
     'positive',
     'probability',
-    'refuse_clashes',
-    'remembering',
-    'renamings',
-    'resolve',
     'size',
-    'type_hints',
     'unbind_method',
-    'warn_of_idle',
     'warn_once',
 ]
 

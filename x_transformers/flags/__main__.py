@@ -1,9 +1,9 @@
-"""The table of all flags, and what one of them does.
+"""Command line: the table of all flags, and the documentation of one.
 
 python -m x_transformers.flags             the table
-python -m x_transformers.flags rotary      one flag, or every flag whose name holds this
-python -m x_transformers.flags --helps     what flags were measured to change, the best first
-python -m x_transformers.flags --refusals  which flags do not go together
+python -m x_transformers.flags rotary      one flag, or every flag whose name contains this
+python -m x_transformers.flags --helps     measured effects of flags, the best first
+python -m x_transformers.flags --refusals  flags that cannot be combined
 python -m x_transformers.flags --write-types   the types of all keywords, after a change to a flag
 """
 
@@ -20,7 +20,7 @@ from x_transformers.flags.stubs import STUB, render_stub
 
 
 def table() -> list[tuple[str, str, Flag]]:
-    """Every flag of the library as rows (where, name, flag)."""
+    """Return every flag of the library as rows (class, name, flag)."""
     rows, seen = [], set()
     for public in x_transformers.__all__:
         cls = getattr(x_transformers, public)
@@ -35,7 +35,7 @@ def table() -> list[tuple[str, str, Flag]]:
 
 
 def describe(where: str, name: str, declared: Flag) -> str:
-    """One flag as a paragraph: what it does, its default, its range, its paper and its conflicts."""
+    """Return the documentation, default, range, paper and conflicts of a flag as a paragraph."""
     default = 'required' if declared.default is REQUIRED else f'default {declared.default!r}'
     lines = [f'{name}  ({where}, {default})', f'    {declared.doc}']
     if declared.check is not None:
@@ -54,8 +54,8 @@ def describe(where: str, name: str, declared: Flag) -> str:
     return '\n'.join(line.rstrip() for line in lines)
 
 
-def helps() -> Iterator[str]:
-    """The ranking for each size and baseline, as lines."""
+def rank_effects() -> Iterator[str]:
+    """Yield the lines of the ranking for each size and baseline."""
     yield 'bits per held-out byte, less those of the baseline with the same seed; below zero is better'
     yield from (f'{models}: {text}' for models, text in results.about().items())
     for (models, baseline), ranking in results.rankings().items():
@@ -67,7 +67,7 @@ def helps() -> Iterator[str]:
             yield f'{"*" if one.holds else " "}{bits:>18}   {timed:>16}  {costs}  {one.variant}'
 
 
-# classes with flags, and what their flags begin with as keywords of a stack or wrapper
+# Classes with flags, and the prefixes of their flags as keywords of a stack or wrapper.
 OWNERS: dict[type[Configurable], str] = {
     x_transformers.Attention: 'attn_',
     x_transformers.FeedForward: 'ff_',
@@ -77,8 +77,10 @@ OWNERS: dict[type[Configurable], str] = {
 
 
 def refusals() -> Iterator[tuple[str, list[str]]]:
-    """Flags that do not go together, by the keywords of a stack or wrapper: those of which there is one at most, as
-    ('one of', flags), then each flag with those that it does not go with."""
+    """Yield flags that cannot be combined, as keywords of a stack or wrapper.
+
+    First ('one of', flags) for those that exclude each other, then each flag with those that it excludes.
+    """
     for owner, prefix in OWNERS.items():
         choosing: dict[str, list[type[Feature]]] = {}
         for cls in owner.catalogue:
@@ -86,7 +88,7 @@ def refusals() -> Iterator[tuple[str, list[str]]]:
                 if cls.stages[stage] == 'choice':
                     choosing.setdefault(stage, []).append(cls)
         for group in choosing.values():
-            rigid = [cls for cls in group if all(holds(cls, other, owner) for other in group)]
+            rigid = [cls for cls in group if all(stays_on(cls, other, owner) for other in group)]
             if len(rigid) > 1:
                 yield 'one of', [prefix + switch(cls) for cls in rigid]
     for owner, prefix in OWNERS.items():
@@ -95,8 +97,8 @@ def refusals() -> Iterator[tuple[str, list[str]]]:
                 yield prefix + switch(cls), [prefix + name for name in cls.clashes]
 
 
-def holds(cls: type[Feature], other: type[Feature], owner: type[Configurable]) -> bool:
-    """Return True if a feature stays on beside another one, which does not give way to it either."""
+def stays_on(cls: type[Feature], other: type[Feature], owner: type[Configurable]) -> bool:
+    """Return True if a feature stays on if another one is switched on, and neither overrides the other."""
     known = get_flags(owner.catalogue)
     both = {name: known[name].example for name in (switch(cls), switch(other))}
     is_on = cls.is_on({**{name: declared.default for name, declared in known.items()}, **both})
@@ -104,7 +106,7 @@ def holds(cls: type[Feature], other: type[Feature], owner: type[Configurable]) -
 
 
 def switch(cls: type[Feature]) -> str:
-    """The flag by which a feature is switched on."""
+    """Return the flag that switches a feature on."""
     return (cls.switches or tuple(cls.flags))[0]
 
 
@@ -117,7 +119,7 @@ def main(arguments: list[str]) -> int:
             print(f'{where:<24} {name:<34} {default:<12} {declared.doc}')
         return 0
     if arguments == ['--helps']:
-        print('\n'.join(helps()))
+        print('\n'.join(rank_effects()))
         return 0
     if arguments == ['--refusals']:
         print('\n'.join(f'{flag:<30} {", ".join(others)}' for flag, others in refusals()))
@@ -138,5 +140,5 @@ def main(arguments: list[str]) -> int:
 if __name__ == '__main__':
     try:
         sys.exit(main(sys.argv[1:]))
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # The reader, such as `head`, has stopped.
         sys.stderr.close()

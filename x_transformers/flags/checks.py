@@ -1,4 +1,4 @@
-"""Checks of flags and inputs, each in words and as a test; errors and warnings that name what the user wrote."""
+"""Checks of flags and inputs, in words and as a test; errors and warnings that name keywords as the user wrote them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from typing import Any, TypeGuard, TypeVar, Union
 import torch
 
 T = TypeVar('T')
-# `Tensor | None` has type checkers ask every reader for a test, which is right where any caller may have left it out.
-# `Maybe[Tensor]` asks for none: a field that only some calls have is read by the code that runs in those calls alone.
+# Type of a field that is None in some calls, and read only in others: unlike `Tensor | None` it needs no test for None.
 Maybe = Union[T, Any]  # noqa: UP007  an alias with a parameter
 
 # Errors and warnings.
 
 
 class ConfigError(ValueError):
-    """Flags that are unknown, out of range, or do not go together. The message names them."""
+    """Error of flags that are unknown, out of range, or cannot be combined. The message names them."""
 
 
 @functools.cache
@@ -32,7 +31,7 @@ def log_once(message: str) -> None:
 
 
 def warn_once(message: str) -> None:
-    """Log `message` as a warning, the first time only. A compiled graph keeps silent: a log is no part of it."""
+    """Log `message` as a warning, the first time only. Compiled graphs do not log."""
     if torch.compiler.is_compiling():
         return
     for rename in reversed(renamings):
@@ -47,9 +46,9 @@ renamings: list[Callable[[str], str]] = []
 
 @contextlib.contextmanager
 def naming(names: Callable[[], Iterable[tuple[str, str]]]) -> Iterator[None]:
-    """Let refusals and warnings inside name keywords as the user wrote them, who gave them to something around.
+    """Rename keywords in errors and warnings of a `with` block, where the user wrote them otherwise on an outer module.
 
-    `names` gives pairs of a keyword and how it was written. It is asked for when there is something to say.
+    `names` returns pairs of a keyword and its form on the outer module. It is called only if there is a message.
     """
 
     def rename(text: str) -> str:
@@ -78,7 +77,7 @@ def format_value(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Check:
-    """A test of a flag's value, with the words for what is allowed, and its type as an annotation."""
+    """Test of a flag's value, with the allowed values in words, and their type as an annotation."""
 
     words: str
     test: Callable[[Any], bool]
@@ -92,7 +91,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Input:
-    """An input of the forward call that a feature takes: its axes, or a description, and a check."""
+    """Input of the forward call that a feature takes: its axes, or a description, and a check."""
 
     axes: str
     check: Check | None = None
@@ -160,15 +159,13 @@ a_callable = Check('a callable', callable, 'Callable[..., Any]')
 mapping = Check('a dict', lambda value: isinstance(value, Mapping), 'Mapping[str, Any]')
 
 
-# Checks of the inputs of a call, for the `takes` of features.
-
-ANY_SHAPE = ''
+# Checks of inputs of a call, for the `call_inputs` of features.
 
 
-def get_tensor(shapes: str = ANY_SHAPE, floats: bool | None = None) -> Check:
-    """Return a check of tensors with the axes of one of `shapes`, such as 'b d | b n d'.
+def get_tensor(shapes: str = '', floats: bool | None = None) -> Check:
+    """Return a check of tensors with the axes of one of `shapes`, such as 'b d | b n d'; of any shape for ''.
 
-    `floats` asks for floating point numbers, or for none.
+    `floats` is True for floating point, False for whole numbers.
     """
     ranks = {len(shape.split()) for shape in shapes.split('|')} if shapes else set(range(5))
     kind = {True: 'a floating point tensor', False: 'a tensor of whole numbers', None: 'a tensor'}[floats]
@@ -208,4 +205,4 @@ def refused(check: Check, name: str, value: Any) -> str | None:
     if (none | check).test(value):
         return None
     got = f'{value.dtype} of shape {tuple(value.shape)}' if torch.is_tensor(value) else format_value(value)
-    return f'`{name}` got {got}, it must be {check.words}'
+    return f'`{name}` must be {check.words}, got {got}'

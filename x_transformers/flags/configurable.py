@@ -25,16 +25,17 @@ from x_transformers.flags.checks import (
     is_number,
     warn_once,
 )
-from x_transformers.flags.config import KINDS, decode, encode, is_same_class
+from x_transformers.flags.config import KINDS, decode, encode, is_same_value
 from x_transformers.flags.declared import Feature, Features, Flag, class_names
 from x_transformers.flags.explain import explain_module
 from x_transformers.flags.resolved import advice, catalogue_for, get_flags, known_flags, resolve
 from x_transformers.flags.unexpected import answering
 
-# what the layers of the stack that is being built have come to, by their flags; None outside of that
+# Resolved flags of the layers of a stack that is being built, by the given flags; None outside of that.
 TWINS: ContextVar[dict[Any, Any] | None] = ContextVar('twins', default=None)
 LIBRARY = f'{__name__.partition(".")[0]}.'
-PRETRAINED = 'x_transformers.pretrained'  # far above this file: found by name when it is asked for
+# Modules of upper layers, imported when they are needed.
+PRETRAINED = 'x_transformers.pretrained'
 RESIZING = 'x_transformers.features.resizing'
 Own = TypeVar('Own', bound='Configurable')
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     Output = TypeVar('Output', covariant=True)
 
     class HasForward(Protocol[Inputs, Output]):
-        """A module is called with the arguments of its `forward`, and returns the same."""
+        """Type of a module, whose call has the arguments and the result of its `forward`."""
 
         def forward(self, *args: Inputs.args, **kwargs: Inputs.kwargs) -> Output: ...
 
@@ -54,7 +55,7 @@ PLAIN_VALUES = (bool, int, float, str, type(None))
 
 @contextmanager
 def building_twins() -> Iterator[None]:
-    """While modules are built of which many are alike: their flags are checked once, in a fourth of the time."""
+    """Check flags once for all equal modules that are built in a `with` block, in a fourth of the time."""
     before = TWINS.set({})
     try:
         yield
@@ -62,22 +63,16 @@ def building_twins() -> Iterator[None]:
         TWINS.reset(before)
 
 
-def _likeness(kind: type, catalogue: tuple[type[Feature], ...], flags: Mapping[str, Any]) -> Any:
-    """What modules have in common whose flags come to the same, or None if that cannot be told."""
-    if any([type(value) not in PLAIN_VALUES for value in flags.values()]) or any(
-        [cls.is_user_defined for cls in catalogue]
-    ):
+def _twin_key(kind: type, catalogue: tuple[type[Feature], ...], flags: Mapping[str, Any]) -> Any:
+    """Return a key that modules with equal flags have in common, or None if flags cannot be compared."""
+    of_user = any([cls.is_user_defined for cls in catalogue])
+    if of_user or any([type(value) not in PLAIN_VALUES for value in flags.values()]):
         return None
     return kind, catalogue, tuple([(name, type(value), value) for name, value in flags.items()])
 
 
-def beside(rest: Any, name: str) -> Callable[..., Any] | None:
-    """What a subclass has of that name from another base, such as the mixins of model hubs."""
-    return getattr(rest, name, None)
-
-
 class DerivedSignature:
-    """The signature of a class, derived from its flags when somebody asks."""
+    """Signature of a class, derived from its flags when it is read."""
 
     def __get__(self, instance: Any, cls: type[Configurable]) -> inspect.Signature:
         if instance is not None:
@@ -86,7 +81,7 @@ class DerivedSignature:
 
 
 class Config(dict):
-    """A model's configuration: a dict whose entries are attributes too, as trainers of other libraries expect."""
+    """Configuration of a model: a dict whose entries are also attributes, as trainers of other libraries expect."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -98,7 +93,7 @@ class Config(dict):
         return copy.deepcopy(dict(self))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Be pickled as an ordinary dict, which `torch.load` takes with `weights_only=True`, its default."""
+        """Pickle it as an ordinary dict, which `torch.load` accepts with `weights_only=True`, its default."""
         return OrderedDict, (), None, None, iter(self.items())
 
     def __copy__(self) -> Config:
@@ -112,9 +107,9 @@ class Config(dict):
 
 
 class DerivedConfig:
-    """The keywords that differ from the defaults, ready for JSON; `from_config` builds the model again.
+    """Keywords that differ from the defaults, as data for JSON; `from_config` builds the model again.
 
-    Raises ValueError for a value that JSON cannot hold, such as a function. A subclass may keep a `config` of its own.
+    Raises ValueError for a value that JSON cannot hold, such as a function. A subclass may set another `config`.
     """
 
     def __get__(self, instance: Configurable | None, cls: type[Configurable]) -> Any:
@@ -122,19 +117,17 @@ class DerivedConfig:
 
 
 class Configurable(nn.Module):
-    """A module built from keywords: checked, documented, and able to say how it was built.
+    """Module built from keywords, which are checked, documented, and stored for `config`.
 
-    A subclass declares its own arguments in the signature of `__init__`, as `Annotated[type, doc, check]`, and the
-    features it is composed of in `catalogue`.
+    A subclass declares its arguments in the signature of `__init__`, as `Annotated[type, doc, check]`, and its features
+    in `catalogue`.
     """
 
     catalogue: ClassVar[tuple[type[Feature], ...]] = ()
-    stores: ClassVar[tuple[str, ...]] = ('',)  # under which names of a feature's owner its modules are here
+    stores: ClassVar[tuple[str, ...]] = ('',)  # Prefixes of `stored_as` that lead to this module.
     kinds: ClassVar[dict[str, type[Configurable]]] = KINDS
-    positional: ClassVar[
-        tuple[str, ...]
-    ] = ()  # keywords that may be given by position, behind the positional arguments
-    read_at_call: ClassVar[tuple[str, ...]] = ()  # flags that may be assigned to a module that is built
+    positional: ClassVar[tuple[str, ...]] = ()  # Keywords that may be given by position, after the arguments.
+    read_at_call: ClassVar[tuple[str, ...]] = ()  # Flags that may be assigned to a built module.
     renamed: ClassVar[dict[str, str]] = {}
     removed: ClassVar[dict[str, str]] = {}
     __signature__ = DerivedSignature()
@@ -143,14 +136,14 @@ class Configurable(nn.Module):
 
         def __call__(self: HasForward[Inputs, Output], *args: Inputs.args, **kwargs: Inputs.kwargs) -> Output: ...
 
-        # flags are attributes too, and features store what they own here: `nn.Module` says Tensor or Module of each
+        # Attributes are flags and parts of features, not only the tensors and modules of `nn.Module`.
         def __getattr__(self, name: str) -> Any: ...
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         known = Configurable.kinds.get(cls.__name__)
         if known is None or not known.__module__.startswith('x_transformers.'):
-            Configurable.kinds[cls.__name__] = cls  # a class of the user's may be defined again, ours keep their names
+            Configurable.kinds[cls.__name__] = cls  # A user may define a class again, but not replace the library's.
         if '__init__' in vars(cls):
             cls.__init__ = remembering(cls.__init__, vars(cls).get('positional', ()))
 
@@ -160,39 +153,34 @@ class Configurable(nn.Module):
         elif '_is_built' in self.__dict__ and name in self.__dict__:
             self._check_flag(name, value)
         if name == 'features' and isinstance(self.__dict__.get(name), Features) and not isinstance(value, Features):
-            kind = type(self).__name__
-            raise TypeError(
-                f'`features` got {format_value(value)}, it holds those of {kind}: use another name for your own'
-            )
-        super().__setattr__(name, value)  # pyright: ignore[reportArgumentType]  modules take any value, not as declared
+            kind, got = type(self).__name__, format_value(value)
+            raise TypeError(f'`features` of {kind} must be its Features, got {got}: use another name for the attribute')
+        super().__setattr__(name, value)  # pyright: ignore[reportArgumentType]  modules accept any value
 
     def _check_module_name(self, name: str) -> None:
-        """Refuse a module or parameter that nobody would find: the class has an attribute of that name."""
+        """Raise AttributeError for a module or parameter that an attribute of the class would hide."""
         owner = next((base for base in type(self).__mro__ if name in vars(base)), None)
         if owner is None or not owner.__module__.startswith(LIBRARY):
             return
         held = vars(owner)[name]
         assigned = held.fset is not None if isinstance(held, property) else hasattr(type(held), '__set__')
         if not assigned:
-            kind = owner.__name__
-            raise AttributeError(
-                f'`{name}` is an attribute of the class {kind}: use another name for a module of yours'
-            )
+            raise AttributeError(f'`{name}` is an attribute of {owner.__name__}: use another name for the module')
 
     def _check_flag(self, name: str, value: Any) -> None:
-        """Refuse another value for a flag whose features are built, and would not hear of it."""
+        """Raise AttributeError for another value of a flag that is only read at construction."""
         held = self.__dict__[name]
-        if name in self.read_at_call or name not in known_flags(type(self).catalogue) or is_same_class(value, held):
+        if name in self.read_at_call or name not in known_flags(type(self).catalogue) or is_same_value(value, held):
             return
         kind = type(self).__name__
         raise AttributeError(
-            f'`{name}` got {format_value(value)}, but it is {format_value(held)} since this {kind} was built: '
-            f'build another one, {kind}(..., {name}={format_value(value)}), and load the weights'
+            f'`{name}` must be set at construction, got {format_value(value)} instead of {format_value(held)}: '
+            f'build {kind}(..., {name}={format_value(value)}), and load the weights'
         )
 
     @classmethod
     def arguments(cls) -> dict[str, Flag]:
-        """The arguments that the class declares itself, outside of features."""
+        """Return the arguments that the class declares, without flags of features."""
         hidden = cls.settled()
         kinds = [base for base in reversed(cls.__mro__) if issubclass(base, Configurable) and base is not Configurable]
         declared = _merge_declared(tuple(vars(kind)['__init__'] for kind in kinds if '__init__' in vars(kind)))
@@ -200,7 +188,7 @@ class Configurable(nn.Module):
 
     @classmethod
     def settled(cls) -> dict[str, Any]:
-        """Arguments that a subclass has settled, and no longer accepts."""
+        """Return the arguments that a subclass fixes, and does not accept."""
         return {}
 
     @classmethod
@@ -211,7 +199,7 @@ class Configurable(nn.Module):
 
     @classmethod
     def translate(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Renamed keywords under their present names, with a warning; removed ones are refused with what to write."""
+        """Rename keywords of earlier versions, with a warning. Raises ConfigError for removed ones."""
         for old, new in cls.renamed.items():
             if old in given:
                 warn_once(f'`{old}` is now `{new}`, the old name will be removed')
@@ -222,10 +210,10 @@ class Configurable(nn.Module):
         return given
 
     def _compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
-        """The features that `flags` switch on, from the user's or the library's catalogue, not yet set up."""
+        """Return the features that `flags` switch on, from the user's or the library's catalogue, not yet set up."""
         catalogue = catalogue_for(type(self).catalogue, features)
         twins = TWINS.get()
-        key = None if twins is None else _likeness(type(self), catalogue, flags)
+        key = None if twins is None else _twin_key(type(self), catalogue, flags)
         if twins is not None and key is not None and key in twins:
             values, active, attributes, twin = twins[key]
             self.__dict__.update(attributes)
@@ -239,7 +227,7 @@ class Configurable(nn.Module):
         return made
 
     def readable(self, flags: Mapping[str, Flag], values: Mapping[str, Any]) -> dict[str, Any]:
-        """The flags that are read as attributes: unless the module has one of that name, or will have."""
+        """Return the flags that become attributes: those whose name the module does not use otherwise."""
         own, found = self.__dict__, {}
         held = class_names(type(self)).union(own, own['_modules'], own['_parameters'], own['_buffers'])
         for name, declared in flags.items():
@@ -247,7 +235,7 @@ class Configurable(nn.Module):
             if feature is not None and feature.stored_as:
                 stored = feature.stored_as.values()
                 if any([p + name in stored for p in self.stores]):
-                    value = None  # until the feature stores its module there
+                    value = None  # The feature will store its module there.
             if not (name in held or isinstance(value, (nn.Module, torch.Tensor))):
                 found[name] = value
         return found
@@ -260,7 +248,7 @@ class Configurable(nn.Module):
         given: dict[str, Any] = json.loads(config) if isinstance(config, str) else dict(config)
         kind = cls.kinds.get(given.get('class', cls.__name__))
         if kind is None or not issubclass(kind, cls):
-            raise ConfigError(f'`class` got {given.get("class")!r}, it must be {cls.__name__} or one of its subclasses')
+            raise ConfigError(f'`class` must be {cls.__name__} or one of its subclasses, got {given.get("class")!r}')
         return decode({**given, 'class': kind.__name__})
 
     @overload
@@ -279,7 +267,7 @@ class Configurable(nn.Module):
 
         Raises TypeError if the folder contains another class of model.
         """
-        other = beside(super(), 'from_pretrained')
+        other = getattr(super(), 'from_pretrained', None)  # Of another base, such as the mixins of model hubs.
         if other is not None:
             return other(source, **options)
         return importlib.import_module(PRETRAINED).load(source, cls=cls, **options)
@@ -288,7 +276,7 @@ class Configurable(nn.Module):
     def save_pretrained(self, path: str | os.PathLike[str], format: str = 'own', **options: Any) -> Any:
         """Write the config and the weights to a folder, in the format of this library, or of `transformers` ('hf'): see
         `pretrained.save`."""
-        other = beside(super(), 'save_pretrained')
+        other = getattr(super(), 'save_pretrained', None)
         if other is not None:
             return other(path, **options)
         return importlib.import_module(PRETRAINED).save(self, path, format=format, **options)
@@ -298,7 +286,7 @@ class Configurable(nn.Module):
         return {}
 
     def _replicate_for_data_parallel(self) -> Configurable:
-        """A replica whose features read its own parameters."""
+        """Return a replica whose features read its own parameters."""
         replica = super()._replicate_for_data_parallel()
         if isinstance(getattr(self, 'features', None), Features):
             replica.__dict__['features'] = self.features.rebind(replica)
@@ -308,14 +296,13 @@ class Configurable(nn.Module):
     def on_step_end(self, progress: float) -> None:
         """Update schedules and averages of features. Call it after each optimizer step.
 
-        progress   0 to 1, the fraction of the training that is done
-
-        raises   TypeError or ValueError if it is not a number from 0 to 1
+        Args:
+            progress: The fraction of the training that is done, 0 to 1.
         """
         if not is_number(progress):
-            raise TypeError(f'`progress` got {format_value(progress)}, it must be a number from 0 to 1')
+            raise TypeError(f'`progress` must be a number from 0 to 1, got {format_value(progress)}')
         if not 0 <= progress <= 1:
-            raise ValueError(f'`progress` got {progress}, it must be from 0 to 1: which part of the training is done')
+            raise ValueError(f'`progress`, the part of the training that is done, must be from 0 to 1, got {progress}')
         for module in self.modules():
             features = vars(module).get('features')
             for feature in features.active if isinstance(features, Features) else ():
@@ -380,39 +367,36 @@ class Configurable(nn.Module):
 
 
 def muon_parameters_inside(*modules: nn.Module, queries_and_keys: bool = False) -> list[nn.Parameter]:
-    """What the modules, or those inside of them, call matrices for Muon, each once."""
+    """Return the matrices for Muon of modules and those inside of them, each once."""
     found: dict[nn.Parameter, None] = {}
-    asked = {'queries_and_keys': True} if queries_and_keys else {}
+    options = {'queries_and_keys': True} if queries_and_keys else {}
     for module in modules:
         own = getattr(module, 'muon_parameters', None)
         inside = own or functools.partial(muon_parameters_inside, *module.children())
-        found.update(dict.fromkeys(inside(**asked)))
+        found.update(dict.fromkeys(inside(**options)))
     return list(found)
 
 
 def type_hints(init: Callable[..., Any], include_extras: bool = True) -> dict[str, Any]:
-    """The annotations of a function; none, if a user's subclass has some that do not exist at run time."""
+    """Return the annotations of a function; {} if a user's subclass has some that do not exist at run time."""
     try:
         hints = typing.get_type_hints(init, include_extras=include_extras)
         return {name: _strip_implicit_optional(hint) for name, hint in hints.items()}
     except (NameError, TypeError):
         if (init.__module__ or '').startswith('x_transformers.'):
-            raise  # a check of ours would go lost
+            raise  # Otherwise a check of the library would be lost.
         return {}
 
 
 def _strip_implicit_optional(hint: Any) -> Any:
-    """Return `Annotated[...]` of `Optional[Annotated[...]]`, which Python 3.10 makes of a parameter with default None.
-
-    Its documentation and its check are inside.
-    """
+    """Return `Annotated[...]` of `Optional[Annotated[...]]`, which Python 3.10 makes of a default of None."""
     inner = typing.get_args(hint)[:1]
     return inner[0] if typing.get_origin(hint) is typing.Union and hasattr(inner[0], '__metadata__') else hint
 
 
 @functools.cache
 def _merge_declared(inits: tuple[Callable[..., Any], ...]) -> dict[str, Flag]:
-    """The same of several, the last one's first."""
+    """Return the `Annotated` parameters of several `__init__`, those of the last one first."""
     found: dict[str, Flag] = {}
     for init in inits:
         declared = declared_arguments(inspect.unwrap(init))
@@ -422,7 +406,7 @@ def _merge_declared(inits: tuple[Callable[..., Any], ...]) -> dict[str, Flag]:
 
 @functools.cache
 def declared_arguments(init: Callable[..., Any]) -> dict[str, Flag]:
-    """The `Annotated` parameters of an `__init__`, as flags."""
+    """Return the `Annotated` parameters of an `__init__`, as flags."""
     hints = type_hints(init)
     found = {}
     for name, parameter in list(inspect.signature(init).parameters.items())[1:]:
@@ -438,7 +422,7 @@ def declared_arguments(init: Callable[..., Any]) -> dict[str, Flag]:
 
 
 def get_signature(cls: type[Configurable]) -> inspect.Signature:
-    """The signature for `help()`: the declared arguments, then every flag as a keyword."""
+    """Return the signature for `help()`: the declared arguments, then every flag as a keyword."""
     init = inspect.unwrap(cls.__init__)
     types = type_hints(init, include_extras=False)
     own = [p.replace(annotation=types.get(p.name, p.empty)) for p in inspect.signature(init).parameters.values()][1:]
@@ -452,9 +436,9 @@ def get_signature(cls: type[Configurable]) -> inspect.Signature:
 
 
 def remembering(init: Callable[..., None], positional: tuple[str, ...] = ()) -> Callable[..., None]:
-    """Wrap an `__init__`: check the declared arguments, and keep what was given for `config`.
+    """Wrap an `__init__`: check the declared arguments, and store those that were given for `config`.
 
-    What is given by position behind the positional arguments is taken for the keywords `positional`.
+    More positional arguments than it has are the keywords `positional`.
     """
     shape = inspect.signature(init)
     by_position = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in shape.parameters.values())
@@ -472,10 +456,8 @@ def remembering(init: Callable[..., None], positional: tuple[str, ...] = ()) -> 
             kwargs = type(self).translate(kwargs)
             for name, value in type(self).settled().items():
                 if name in kwargs:
-                    raise ConfigError(
-                        f'`{name}` got {format_value(kwargs[name])}, but {type(self).__name__} settles it: it is '
-                        f'{value!r}'
-                    )
+                    got = format_value(kwargs[name])
+                    raise ConfigError(f'`{name}` of {type(self).__name__} cannot be set, got {got}: it is {value!r}')
         try:
             bound = shape.bind(self, *args, **kwargs)
         except TypeError as error:
@@ -504,7 +486,7 @@ def remembering(init: Callable[..., None], positional: tuple[str, ...] = ()) -> 
 def unbind_method(
     cls: type[Configurable], shape: inspect.Signature, args: tuple, kwargs: dict[str, Any], error: TypeError
 ) -> Exception:
-    """The error for arguments that do not fit a signature, with a suggestion for a misspelt one."""
+    """Return the error for arguments that do not fit a signature, with a suggestion for a misspelt one."""
     known = cls.accepted()
     for name in kwargs:
         if name not in known and name not in shape.parameters:
@@ -512,15 +494,13 @@ def unbind_method(
     positional = [p for p in shape.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][1:]
     if len(args) > len(positional):
         names = ', '.join(f'`{p.name}`' for p in positional)
-        return TypeError(
-            f'{cls.__name__} got {len(args)} positional arguments, '
-            f'it takes {f"only {names} that way" if names else "keywords only"}'
-        )
+        only = f'only {names} by position' if names else 'keywords only'
+        return TypeError(f'{cls.__name__} takes {only}, got {len(args)} positional arguments')
     missing = [n for n, p in shape.parameters.items() if p.default is p.empty and n not in kwargs]
     missing = [n for n in missing[1 + len(args) :] if shape.parameters[n].kind.name[:4] != 'VAR_']
     return TypeError(f'{cls.__name__}: {f"`{missing[0]}` is missing" if missing else error}')
 
 
 def accepted_keywords(cls: type[Configurable]) -> dict[str, Flag]:
-    """Every keyword that `cls` accepts, with its declaration."""
+    """Return all keywords that `cls` accepts, with their declarations."""
     return cls.accepted()

@@ -23,7 +23,6 @@ from x_transformers.flags.checks import (
     is_int,
 )
 from x_transformers.flags.contracts import (
-    check_transform,
     number_of_arguments,
     run_override,
     run_transform,
@@ -51,15 +50,16 @@ class Flag:
     name: str = ''
     feature: type[Feature] | None = None
     example: Any = None
-    annotation: Any = None  # the type of an argument of `__init__`; that of a feature's flag follows from its check
+    annotation: Any = None  # Type of an argument of `__init__`; that of a feature's flag follows from its check.
 
     def refusal(self, value: Any, name: str = '') -> str | None:
-        """The reason why `value` is not allowed, or None."""
+        """Return the error for a value, or None if it is allowed."""
         if isinstance(value, PerLayer):
-            return f'`{name or self.name}` got {format_value(value)}: only a stack shares values out, to its branches'
+            only = 'only a stack has several layers'
+            return f'`{name or self.name}` must have one value here, got {format_value(value)}: {only}'
         if self.check is None or self.check.test(value):
             return None
-        return f'`{name or self.name}` got {format_value(value)}, it must be {self.check.words}'
+        return f'`{name or self.name}` must be {self.check.words}, got {format_value(value)}'
 
 
 def flag(default: Any, doc: str, check: Check | None = None, example: Any = None) -> Any:
@@ -74,7 +74,7 @@ def flag(default: Any, doc: str, check: Check | None = None, example: Any = None
 
 
 class PerLayer:
-    """One value for each layer of a kind, for flags whose value is a tuple:  attn_pair=PerLayer((8, 8), (4, 4))"""
+    """Values for the layers of a kind, for flags whose value may be a tuple:  attn_pair=PerLayer((8, 8), (4, 4))"""
 
     def __init__(self, *values: Any) -> None:
         self.values = values
@@ -90,14 +90,14 @@ class PerLayer:
 
 
 class Remembered:
-    """Kind of state that a feature keeps of the past under a name, declared in its `remembers`."""
+    """Kind of state of earlier tokens, declared by a feature in its `states`, by name."""
 
 
 @dataclass(frozen=True)
 class PerToken(Remembered):
-    """A row for each token, (b ... n d):  `call.state(name).append(rows)` gives those of all tokens so far.
+    """Vectors of all tokens, (b, ..., n, d):  `call.state(name).append(new)` returns those of all tokens so far.
 
-    derived   it follows from what else is held: left out of files, and where positions are counted anew
+    `derived`: they follow from other states, and are left out of files, and where positions change.
     """
 
     derived: bool = False
@@ -105,9 +105,9 @@ class PerToken(Remembered):
 
 @dataclass(frozen=True)
 class RecurrentState(Remembered):
-    """A tree of tensors, batch first, that sums up the past:  `.value`, None at the beginning, and `.keep(tree)`.
+    """Tree of tensors, batch first, that summarizes the past:  `.value`, None at the beginning, and `.keep(tree)`.
 
-    batch_first   False for what a module of the user's gives: such a state is handed on, but has no rows to choose from
+    `batch_first=False` is for a user's module: such a state cannot be reordered.
     """
 
     batch_first: bool = True
@@ -115,29 +115,28 @@ class RecurrentState(Remembered):
 
 @dataclass(frozen=True)
 class Ring(Remembered):
-    """The rows (b ... n d) of the last `width` tokens:  `.rows`, and `.append(rows)`, those before the new ones too."""
+    """Vectors (b, ..., n, d) of the last `width` tokens:  `.vectors`, and `.append(new)` returns these and the new."""
 
     width: int
 
     def __post_init__(self) -> None:
         if not is_int(self.width) or self.width < 1:
-            raise ConfigError(f'`width` of a Ring got {format_value(self.width)}, it must be an integer of at least 1')
+            raise ConfigError(f'`width` of a Ring must be an integer of at least 1, got {format_value(self.width)}')
 
 
 @dataclass(frozen=True)
 class Noted(Remembered):
-    """A tree of tensors of no row and no token, such as a count of calls: nothing cuts it.  `.value`, `.keep(tree)`"""
+    """Tree of tensors without axes of batch or tokens, such as a count of calls:  `.value`, `.keep(tree)`"""
 
 
 @dataclass(frozen=True)
 class OfContext(Remembered):
-    """A tree of tensors, batch first, that is made of a context: no number of tokens changes it.  `.value`, None at the
-    beginning, and `.keep(tree)`"""
+    """Tree of tensors, batch first, computed from a context, without an axis of tokens:  `.value`, `.keep(tree)`"""
 
 
-def _kept_of_earlier(remembers: Mapping[str, Remembered]) -> str:
-    """Return in words which state mixes the tokens of a sequence: a sum, or the last rows. '' if none does."""
-    name = next((name for name, kind in remembers.items() if isinstance(kind, (RecurrentState, Ring))), None)
+def _mixes_by_state(states: Mapping[str, Remembered]) -> str:
+    """Return the reason that a state mixes the tokens of a sequence, or '' if none does."""
+    name = next((name for name, kind in states.items() if isinstance(kind, (RecurrentState, Ring))), None)
     return f'it keeps `{name}` of the tokens before' if name else ''
 
 
@@ -149,41 +148,37 @@ class Feature:
     names in checkpoints do not change. A tensor is part of checkpoints if `stored_as` names it, or as
     `nn.Buffer(tensor)`. A method named after a stage of the level runs at that stage.
 
-        needs      flag -> reason: a flag of the same level that must be on. Arguments of the owner, such as `causal`,
-                   are not flags: check `owner.causal` in `setup(owner)`
-        clashes    flag -> reason: a flag of the same level that must be off
-        overridden_by  flags of the same level that override this feature if they are also set, with a warning
-        switches   flags that switch the feature on, if not only the first one
-        sets_on_module    attributes of the owner that `setup` writes; no two features may write the same one
+        needs            flag -> reason: a flag of the same level that must be on. Arguments of the owner, such as
+                         `causal`, are not flags: check `owner.causal` in `setup(owner)`
+        clashes          flag -> reason: a flag of the same level that must be off
+        overridden_by    flags of the same level that override this feature if they are also set, with a warning
+        switches         flags that switch the feature on, if not only the first one
+        sets_on_module   attributes of the owner that `setup` writes; no two features may write the same one
         requires_flag    flag -> flag: the first has no effect unless the second is set; or if it is set, as 'not flag'
-        enabled_by   flags of branches, any of which enables this feature of a stack, which has no flags itself
-        refuses    situation -> reason: where the feature raises an error. `setup` may add some by `self.refuse`:
-                   'cache': later tokens change earlier results, or the past cannot be stored; 'cache in training';
-                   'left padding'; 'cross-attention'; 'causal': tokens depend on later ones, or a pair of the reason and
-                   the flag that causes it; 'documents': tokens are mixed other than by attention; 'some tokens': layers
-                   must run on all tokens. Without these two ('' for no reason) a `RecurrentState` or `Ring` is;
-                   'several devices': it cannot be sharded (`parallel`).
-                   In features of attention also a flag of the stack
-        counts_tokens   True if the result for a token, or a loss, depends on the number of tokens that are not padding,
-                   later ones included: then losses pass the padding to the model
+        enabled_by       flags of branches, any of which enables this feature of a stack, which has no flags itself
+        refuses          situation -> reason: where the feature raises an error. `setup` may add some by `self.refuse`:
+                         'cache': later tokens change earlier results, or the past cannot be stored; 'cache in
+                         training'; 'left padding'; 'cross-attention'; 'causal': tokens depend on later ones, or a pair
+                         of the reason and the flag that causes it; 'documents': tokens are mixed other than by
+                         attention; 'some tokens': layers must run on all tokens. A `RecurrentState` or `Ring` has these
+                         two, unless they are ''; 'several devices': it cannot be sharded (`parallel`). In features of
+                         attention also a flag of the stack
+        counts_tokens    True if the result for a token, or a loss, depends on the number of tokens that are not
+                         padding, later ones included: then losses pass the padding to the model
         call_inputs      name -> Input(axes, check): inputs of the forward call that the feature uses (`flags.checks`
-                         has some
-                   checks). Features without flags act only in calls with one of them
-        always     True if such a feature acts in all calls; False if a feature with flags needs one of its inputs too
-        runs_fused      True if the fused kernel implements the feature; None, for features without flags, if with its
-                        inputs
-                   the eager kernel is used even if `flash=True`
-        states  name -> PerToken(), RecurrentState(), Ring(w): states that the cache stores, accessed by
-                   `call.state(name)`; an instance may set its own in `setup`. See the subclasses of `Remembered`
-        training_only   True if in evaluation it changes only speed and initial values
-        tp_shards       how its tensors are sharded if several devices share the owner (`parallel`), by heads, inner
-                        channels
-                   or tokens: name -> (axis, 'heads' | 'kv_heads'); {} if no tensor is sharded. None, the default, is
-                   an error there
-        tp_input_shards   name -> axes, such as '... h i j' or 'b n (h d)': inputs of which each device uses the part of
-                          its
-                   heads (h) or key heads (k); a tuple for a pair; '' for an input that is already sharded by heads.
-                   All others are equal on all devices
+                         has some checks). Features without flags act only in calls with one of them
+        always           True if such a feature acts in all calls; False if a feature with flags also needs an input
+        runs_fused       True if the fused kernel implements the feature; None, for features without flags, if with its
+                         inputs the eager kernel is used even if `flash=True`
+        states           name -> PerToken(), RecurrentState(), Ring(w): states that the cache stores, accessed by
+                         `call.state(name)`; an instance may set its own in `setup`. See subclasses of `Remembered`
+        training_only    True if in evaluation it changes only speed and initial values
+        tp_shards        how its tensors are sharded if several devices share the owner (`parallel`), by heads, inner
+                         channels or tokens: name -> (axis, 'heads' | 'kv_heads'); {} if no tensor is sharded. None,
+                         the default, is an error there
+        tp_input_shards  name -> axes, such as '... h i j' or 'b n (h d)': inputs of which each device uses the part of
+                         its heads (h) or key heads (k); a tuple for a pair; '' for an input that is already sharded by
+                         heads. All others are equal on all devices
         same_in_layers   True if its masks and biases follow from its inputs alone, so that a stack computes them once
 
     To pass a value to a later stage of the same call, set it as an attribute of `call.ctx(self)`, never on `self`.
@@ -194,13 +189,13 @@ class Feature:
 
     stages: ClassVar[dict[str, str]] = {}
     reversed_stages: ClassVar[frozenset[str]] = frozenset()
-    renamed_stages: ClassVar[dict[str, str]] = {}  # names of earlier versions -> those of today
-    removed_stages: ClassVar[dict[str, str]] = {}  # names of earlier stages -> what to use instead
-    axes: ClassVar[dict[str, tuple[str, ...]]] = {}  # of the value of a ring
-    gives: ClassVar[dict[str, str]] = {}  # what terms and choices give
-    is_user_defined: ClassVar[bool] = False  # whether it is a user's
-    signatures: ClassVar[dict[str, str]] = {}  # stage -> (what its method takes) -> what it gives
-    replaces: ClassVar[dict[str, Collection[str]]] = {}  # stage -> those that do not run where a feature is at it
+    renamed_stages: ClassVar[dict[str, str]] = {}  # Names of earlier versions -> those of today.
+    removed_stages: ClassVar[dict[str, str]] = {}  # Names of earlier stages -> replacements, in words.
+    axes: ClassVar[dict[str, tuple[str, ...]]] = {}  # Axes of the value of a ring.
+    gives: ClassVar[dict[str, str]] = {}  # Results of terms and choices.
+    is_user_defined: ClassVar[bool] = False
+    signatures: ClassVar[dict[str, str]] = {}  # Stage -> signature of its method.
+    replaces: ClassVar[dict[str, Collection[str]]] = {}  # Stage -> stages that do not run if a feature is at it.
     paper: ClassVar[str] = ''
     flags: ClassVar[dict[str, Flag]] = {}
     needs: ClassVar[dict[str, str]] = {}
@@ -210,13 +205,13 @@ class Feature:
     sets_on_module: ClassVar[tuple[str, ...]] = ()
     requires_flag: ClassVar[dict[str, str]] = {}
     enabled_by: ClassVar[tuple[str, ...]] = ()
-    refuses: dict[str, str | tuple[str, str]] = {}  # noqa: RUF012  an instance may have its own
+    refuses: dict[str, str | tuple[str, str]] = {}  # noqa: RUF012  an instance may set others
     counts_tokens: ClassVar[bool] = False
     call_inputs: ClassVar[dict[str, Input]] = {}
     always: ClassVar[bool | None] = None
     stored_as: ClassVar[dict[str, str]] = {}
     runs_fused: ClassVar[bool | None] = False
-    states: dict[str, Remembered] = {}  # noqa: RUF012  an instance may have its own
+    states: dict[str, Remembered] = {}  # noqa: RUF012  an instance may set others
     training_only: ClassVar[bool] = False
     tp_shards: ClassVar[dict[str, tuple[int, str]] | None] = None
     tp_input_shards: ClassVar[dict[str, str | tuple[str | None, ...]]] = {}
@@ -227,7 +222,7 @@ class Feature:
         super().__init_subclass__(**kwargs)
         cls.is_user_defined = not cls.__module__.startswith(f'{PACKAGE}.')
         translate_declarations(cls)
-        cls.__doc__ = cls.__doc__ or ''  # that of its base class is no description of it
+        cls.__doc__ = cls.__doc__ or ''  # The docstring of its base class does not describe it.
         own = {n: replace(f, name=n, feature=cls) for n, f in vars(cls).items() if isinstance(f, Flag)}
         cls.flags = own or cls.flags
         for name in own:
@@ -238,7 +233,7 @@ class Feature:
 
     @classmethod
     def refuse_misspelt_stages(cls) -> None:
-        """A method that is almost named after a stage would never run."""
+        """Raise TypeError for a method named almost like a stage, which would never run."""
         methods = [name for name, value in vars(cls).items() if inspect.isfunction(value)]
         for name in methods:
             if instead := cls.removed_stages.get(name):
@@ -250,7 +245,7 @@ class Feature:
 
     @classmethod
     def refuse_other_signatures(cls) -> None:
-        """A method that cannot take what its stage hands it would fail in the middle of a call."""
+        """Raise TypeError for a method that cannot be called with the arguments of its stage."""
         for base in cls.__mro__:
             for stage in () if base is not cls and issubclass(base, Feature) else vars(base).keys() & cls.stages.keys():
                 method, signature = vars(base)[stage], cls.signatures[stage]
@@ -267,7 +262,7 @@ class Feature:
 
     @classmethod
     def is_on(cls, values: Mapping[str, Any]) -> bool:
-        """Return True if the switch is on. A feature without flags answers to its inputs, and is always there."""
+        """Return True if the switch is on; always, for a feature without flags."""
         if not cls.flags:
             return True
         switch, declared = next(iter(cls.flags.items()))
@@ -275,22 +270,22 @@ class Feature:
 
     @classmethod
     def overruled_by(cls, values: Mapping[str, Any]) -> str | None:
-        """The flag that takes over from this feature, if any."""
+        """Return the flag that overrides this feature, or None."""
         return next((other for other in cls.overridden_by if values.get(other)), None)
 
     @classmethod
     def runs(cls, values: Mapping[str, Any]) -> bool:
-        """Return True if the feature is switched on and no other takes over."""
+        """Return True if the feature is switched on and not overridden."""
         return cls.is_on(values) and cls.overruled_by(values) is None
 
     @classmethod
     def variant(cls, values: Mapping[str, Any]) -> type[Feature]:
-        """The class that is built: where a flag chooses between several ways, one derived from this one."""
+        """Return the class that is built: a subclass, if a flag chooses between several."""
         return cls
 
     @property
     def display_name(self) -> str:
-        """Return the keyword that enables it: its switch, or the first input that it reads."""
+        """Return the keyword that enables it: its switch, or its first input."""
         return next(iter((*self.flags, *self.call_inputs, type(self).__name__)))
 
     @property
@@ -306,11 +301,12 @@ class Feature:
         """Return why the feature cannot be used in a situation of `refuses`, or ''."""
         found = self.refuses.get(situation)
         if found is None:
-            return _kept_of_earlier(self.states) if situation in ('documents', 'some tokens') else ''
+            return _mixes_by_state(self.states) if situation in ('documents', 'some tokens') else ''
         return found if isinstance(found, str) else found[0]
 
     @classmethod
     def runs_at(cls) -> tuple[str, ...]:
+        """Return the stages at which the class has methods."""
         names = class_names(cls)
         return tuple([stage for stage in cls.stages if stage in names and getattr(cls, stage) is not None])
 
@@ -337,7 +333,7 @@ class Feature:
         if isinstance(value, nn.Parameter | nn.Module) or name in self.owned:
             setattr(keeper, last, value)
         else:
-            if keeper.__dict__.get(last, self) is None:  # said so by a feature that is off
+            if keeper.__dict__.get(last, self) is None:  # Set by a feature that is off.
                 del keeper.__dict__[last]
             saved = name in self.stored_as or (isinstance(value, nn.Buffer) and value.persistent)
             keeper.register_buffer(last, value, persistent=saved)
@@ -354,19 +350,19 @@ class Feature:
         return found
 
 
-# names by class, and by how many there were in it and its bases then: some may be added later
+# Names by class, with the numbers of names in it and its bases then: more may be added later.
 NAMES: WeakKeyDictionary[type, tuple[list[int], frozenset[str]]] = WeakKeyDictionary()
 
 
 def _has_attribute(keeper: Any, name: str) -> bool:
-    """Return True if an object has an attribute itself, rather than by asking another."""
+    """Return True if an object has an attribute without its `__getattr__`."""
     own = {**vars(keeper), **getattr(keeper, '_parameters', {}), **getattr(keeper, '_buffers', {})}
     own |= getattr(keeper, '_modules', {})
     return own[name] is not None if name in own else getattr(type(keeper), name, None) is not None
 
 
 def class_names(cls: type) -> frozenset[str]:
-    """What a class and its bases name. To ask each class for each name takes ten times as long."""
+    """Return the names in a class and its bases. Asking each class for each name would take ten times as long."""
     sizes = [len(vars(base)) for base in cls.__mro__]
     known = NAMES.get(cls)
     if known is None or known[0] != sizes:
@@ -374,18 +370,18 @@ def class_names(cls: type) -> frozenset[str]:
     return known[1]
 
 
-def check_states(name: str, remembers: Any) -> None:
-    """Refuse declarations of states that the cache cannot keep apart, or does not know."""
-    for key, kind in remembers.items() if isinstance(remembers, Mapping) else [(None, remembers)]:
+def check_states(name: str, states: Any) -> None:
+    """Raise ConfigError for declarations of states that the cache cannot store under their names."""
+    for key, kind in states.items() if isinstance(states, Mapping) else [(None, states)]:
         if not isinstance(key, str) or not key or {'.', ':'} & {*key} or not isinstance(kind, Remembered):
             raise ConfigError(
-                f'`states` of {name} got {format_value(remembers)}, it must be names, without dots and colons, '
-                f'and what each is: PerToken(), RecurrentState() or Ring(w)'
+                f'`states` of {name} must map names, without dots and colons, to PerToken(), RecurrentState() or '
+                f'Ring(w), got {format_value(states)}'
             )
 
 
 def _collect_states(features: Iterable[Feature]) -> dict[str, Remembered]:
-    """What the features of one module remember, by name.  Raises ConfigError for a name that two of them use."""
+    """Return the states of the features of one module, by name.  Raises ConfigError for a name used twice."""
     owners: dict[str, Feature] = {}
     for feature in features:
         check_states(type(feature).__name__, feature.states)
@@ -399,7 +395,7 @@ def _collect_states(features: Iterable[Feature]) -> dict[str, Remembered]:
     return {name: feature.states[name] for name, feature in owners.items()}
 
 
-# stages of attention that decide what queries see, and those that see what the fused kernel never forms
+# Stages of attention that decide which keys are visible, and stages that the fused kernel does not run.
 SETTLING = ('prepend_kv', 'mask', 'bias', 'pre_attention')
 EAGER_STAGES = (
     'scores', 'logits', 'score_mask', 'masked_scores', 'normalizer', 'wrap_normalizer', 'weights', 'mixed_weights',
@@ -411,15 +407,15 @@ def _bind_stage(feature: Feature, stage: str, kind: str) -> Callable[..., Any]:
     """Return the method of a feature at a stage, wrapped in its contract if the feature is a user's."""
     if not feature.is_user_defined:
         return getattr(feature, stage)
-    return functools.partial(run_transform if kind == 'ring' else run_override, feature, stage)
+    return functools.partial(run_transform if kind in ('ring', 'build') else run_override, feature, stage)
 
 
 class Features(HasOldNames):
-    """The features of one module that are switched on.
+    """Active features of one module.
 
-    Each stage of their level is an attribute: what runs there in a call, bound when the features are arranged. A ring
-    is a tuple of transforms in running order, so that `for transform in features.heads` runs it, and a term a tuple of
-    functions; both are empty where no feature acts. A choice is one function, or None.
+    Each stage of their level is an attribute, bound when the features are arranged. A ring is a tuple of transforms in
+    running order, so that `for transform in features.qkv_heads` runs it, and a term a tuple of functions; both are
+    empty if no feature acts there. A choice is one function, or None.
     """
 
     old_names: ClassVar[dict[str, str]] = {
@@ -428,14 +424,15 @@ class Features(HasOldNames):
         'chain': 'apply',
         'only': 'filter',
         'pick': 'select',
-        'unwind': 'apply_reversed',
+        'apply_reversed': 'apply',
+        'unwind': 'apply',
     }
 
-    stage_names: ClassVar[frozenset[str]] = frozenset()  # of all levels
-    operators: Any = None  # those of the layer, and which of them may run beside these features, once it has run
+    stage_names: ClassVar[frozenset[str]] = frozenset()  # Stages of all levels.
+    operators: Any = None  # Operators of the layer, and those that support these features, after its first call.
 
     if TYPE_CHECKING:
-        # a stage of some level
+        # Stages of the level.
         def __getattr__(self, name: str) -> Any: ...
 
     def __init__(
@@ -446,7 +443,7 @@ class Features(HasOldNames):
         values: Mapping[str, Any],
         twin: Features | None = None,
     ) -> None:
-        """`twin`: those of another module, with the same classes."""
+        """Create the features. `twin` are those of another module, of the same classes."""
         self.catalogue = tuple(catalogue)
         self.active = tuple([cls(owner, values) for cls in features])
         self.states: dict[str, Remembered] = {}
@@ -457,7 +454,7 @@ class Features(HasOldNames):
             self.copy_arrangement(twin)
 
     def arrange(self) -> None:
-        """Settle which feature runs at which stage."""
+        """Collect the features of each stage, and the inputs of all."""
         at: dict[str, list[Feature]] = {}
         for feature in self.active:
             for stage in feature.active_stages():
@@ -480,11 +477,9 @@ class Features(HasOldNames):
             del own[name]
         for stage, features in self.by_stage.items():
             kind = features[0].stages[stage]
-            if kind == 'choice':
-                own[stage] = _bind_stage(features[0], stage, kind)
-            elif kind != 'build':
-                in_order = features[::-1] if stage in features[0].reversed_stages else features
-                own[stage] = tuple([_bind_stage(feature, stage, kind) for feature in in_order])
+            in_order = features[::-1] if stage in features[0].reversed_stages else features
+            bound = tuple([_bind_stage(feature, stage, kind) for feature in in_order])
+            own[stage] = bound[0] if kind == 'choice' else bound
 
         settling = [feature for stage in SETTLING for feature in self.by_stage.get(stage, ())]
         self.settles, self.scores_needed = bool(settling), not self.by_stage.keys().isdisjoint(EAGER_STAGES)
@@ -492,7 +487,7 @@ class Features(HasOldNames):
         self.settles_alike = all([feature.same_in_layers for feature in settling])
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickle, which bind their own."""
+        """Return the state for copies and pickle without bound methods: they bind their own."""
         return {name: value for name, value in vars(self).items() if name not in {*self.stage_names, 'operators'}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -500,7 +495,7 @@ class Features(HasOldNames):
         self.bind()
 
     def copy_arrangement(self, twin: Features) -> None:
-        """The same, without asking the classes again."""
+        """Arrange the features like those of a twin, which is faster than asking their classes."""
         own = dict(zip(twin.active, self.active, strict=True))
         self.by_stage = {
             stage: tuple([own[feature] for feature in features]) for stage, features in twin.by_stage.items()
@@ -510,7 +505,7 @@ class Features(HasOldNames):
         self.call_inputs, self.optional_inputs = twin.call_inputs, twin.optional_inputs
 
     def list_switched(self, prefix: str = '') -> list[str]:
-        """The flags, as written with a prefix, by which those features are on that change what is computed."""
+        """Return the switches of features that change the result, with a prefix."""
         found = []
         for feature in self.active:
             switches = () if feature.training_only else feature.switches or tuple(feature.flags)[:1]
@@ -520,7 +515,7 @@ class Features(HasOldNames):
         return found
 
     def active_for(self, inputs: Mapping[str, Any]) -> Features:
-        """The features that act in a call with these inputs: without those that wait for others."""
+        """Return the features that act in a call with these inputs."""
         if not self.optional_inputs or torch.compiler.is_compiling():
             return self
         names: tuple[str, ...] = ()
@@ -536,14 +531,14 @@ class Features(HasOldNames):
         return acting
 
     def filter(self, wanted: Callable[[Feature], bool]) -> Features:
-        """The same features, without those that are not wanted."""
+        """Return the features for which `wanted` is True."""
         new = copy.copy(self)
         new.active = tuple([feature for feature in self.active if wanted(feature)])
         new.arrange()
         return new
 
     def add_feature(self, feature: Feature) -> Features:
-        """The same features and another one that has been set up, where the catalogue puts it."""
+        """Return the features and another one that has been set up, in the order of the catalogue."""
         place = {cls: at for at, cls in enumerate(self.catalogue)}
         new = copy.copy(self)
         order = ((next((place[cls] for cls in type(f).__mro__ if cls in place), len(place)), f)
@@ -553,14 +548,14 @@ class Features(HasOldNames):
         return new
 
     def setup(self) -> Features:
-        """Let every feature create what it owns."""
+        """Set up all features, which creates their parameters."""
         for feature in self.active:
             feature.setup(feature.owner)
         self.states = _collect_states(self.active)
         return self
 
     def rebind(self, owner: Any, values: Mapping[Feature, dict[str, Any]] | None = None) -> Features:
-        """The same features, reading the parameters of another owner; with other attributes, if given."""
+        """Return copies of the features with another owner, and with other attributes, if given."""
         new = copy.copy(self)
         moved = {}
         for feature in self.active:
@@ -571,44 +566,24 @@ class Features(HasOldNames):
         return new
 
     def apply(self, stage: str, value: Any, *call: Any) -> Any:
-        """Pass `value` through the rings of a stage, the first feature first."""
-        for feature in self.by_stage.get(stage, ()):
-            before, value = value, getattr(feature, stage)(value, *call)
-            if feature.is_user_defined:
-                check_transform(feature, stage, before, value)
-        return value
-
-    def apply_reversed(self, stage: str, value: Any, *call: Any) -> Any:
-        """Pass `value` through the rings of a stage on the way out, the last feature first."""
-        for feature in reversed(self.by_stage.get(stage, ())):
-            before, value = value, getattr(feature, stage)(value, *call)
-            if feature.is_user_defined:
-                check_transform(feature, stage, before, value)
+        """Return a value transformed by all features at a ring, in running order."""
+        for transform in getattr(self, stage):
+            value = transform(value, *call)
         return value
 
     def terms(self, stage: str, *call: Any) -> list[tuple[Feature, Any]]:
-        """The terms of a stage with their features, without the absent ones."""
-        found = [
-            (
-                feature,
-                run_override(feature, stage, *call) if feature.is_user_defined else getattr(feature, stage)(*call),
-            )
-            for feature in self.by_stage.get(stage, ())
-        ]
-        return [(feature, term) for feature, term in found if term is not None] if found else found
+        """Return the features at a stage with their terms, without None."""
+        pairs = zip(self.by_stage.get(stage, ()), getattr(self, stage), strict=True)
+        return [(feature, term) for feature, make in pairs if (term := make(*call)) is not None]
 
     def collect(self, stage: str, *call: Any) -> list[Any]:
-        """The terms of a stage, without the absent ones."""
-        return [term for _, term in self.terms(stage, *call)] if stage in self.by_stage else []
+        """Return the terms of a stage, without None."""
+        return [term for make in getattr(self, stage) if (term := make(*call)) is not None]
 
     def select(self, stage: str, default: Callable[..., Any]) -> Callable[..., Any]:
-        """The one way of a stage: a feature's, or the default."""
-        for feature in self.by_stage.get(stage, ()):
-            return (
-                functools.partial(run_override, feature, stage) if feature.is_user_defined else getattr(feature, stage)
-            )
-        return default
+        """Return the choice of a feature at a stage, or the default."""
+        return getattr(self, stage) or default
 
     def find(self, kind: type[Feature]) -> Any:
-        """The active feature of this kind, or None."""
+        """Return the active feature of a class, or None."""
         return next((feature for feature in self.active if isinstance(feature, kind)), None)

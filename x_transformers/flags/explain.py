@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from x_transformers.flags.checks import format_value
-from x_transformers.flags.config import is_configured, is_same_class
+from x_transformers.flags.config import is_configured, is_same_value
 from x_transformers.flags.declared import Feature, Features
 from x_transformers.flags.resolved import get_flags
 
@@ -82,7 +82,7 @@ def _inner_modules(module: nn.Module, path: str = '') -> Iterator[tuple[str, Any
     """Yield the outermost modules with flags inside `module`, with their paths."""
     for name, child in module.named_children():
         here = f'{path}.{name}' if path else name
-        if is_configured(child) and hasattr(child, '_given'):  # a part of a module was given none
+        if is_configured(child) and hasattr(child, '_given'):  # A part of another module may have no flags.
             yield here, child
         else:
             yield from _inner_modules(child, here)
@@ -91,15 +91,14 @@ def _inner_modules(module: nn.Module, path: str = '') -> Iterator[tuple[str, Any
 def steps(module: Any) -> Iterator[tuple[str, str]]:
     """Yield each stage of a module with its text, in running order: its own steps, and those of its features."""
     features = getattr(module, 'features', None)
-    at = features.by_stage if isinstance(features, Features) else {}
-    outline = dict(module.describe())
-    for stage in dict.fromkeys((*(s for f in type(module).catalogue for s in f.stages), *outline)):
-        if stage in outline:
-            yield stage, outline[stage]
-        yield from ((stage, _describe_stage(feature)) for feature in at.get(stage, ()) if settings(feature))
-    settled = (f for f in getattr(features, 'active', ()) if not f.runs_at() and settings(f))
-    yield from (('setup', _describe_stage(feature)) for feature in settled)
-    running = {name for f in getattr(features, 'active', ()) for name in f.flags}
+    by_stage = features.by_stage if isinstance(features, Features) else {}
+    active, own = getattr(features, 'active', ()), dict(module.describe())
+    for stage in dict.fromkeys((*(s for f in type(module).catalogue for s in f.stages), *own)):
+        if stage in own:
+            yield stage, own[stage]
+        yield from ((stage, _describe_feature(feature)) for feature in by_stage.get(stage, ()) if settings(feature))
+    yield from (('setup', _describe_feature(f)) for f in active if not f.runs_at() and settings(f))
+    running = {name for f in active for name in f.flags}
     off = [name for name, value in module._given.items() if value is False and name not in running]
     off = [name for cls in type(module).catalogue for name, f in cls.flags.items() if name in off and f.default]
     if off:
@@ -119,12 +118,10 @@ def effects(module: Any) -> Iterator[str]:
     papers = {name: cls.paper for cls in type(module).catalogue for name in cls.flags if cls.paper}
     for name, value in given.items():
         for one in measured(owners, name):
-            others: Any = None if one.others is None else {other: known[other].default for other in one.others} | given
-            if (
-                is_same_class(value, one.value)
-                and others
-                and all(is_same_class(others[n], v) for n, v in (one.others or {}).items())
-            ):
+            if one.others is None or not is_same_value(value, one.value):
+                continue
+            now = {other: known[other].default for other in one.others} | given
+            if all(is_same_value(now[n], v) for n, v in one.others.items()):
                 paper = f' [{papers[name]}]' if name in papers else ''
                 yield f'{one.variant}{paper}: {one}'
 
@@ -132,16 +129,13 @@ def effects(module: Any) -> Iterator[str]:
 def settings(feature: Feature) -> list[str]:
     """Return the flags of a feature that differ from their defaults, as `name=value`."""
     own = feature.__dict__
-    return [f'{n}={format_value(own[n])}' for n, f in feature.flags.items() if not is_same_class(own[n], f.default)]
+    return [f'{n}={format_value(own[n])}' for n, f in feature.flags.items() if not is_same_value(own[n], f.default)]
 
 
-def _describe_stage(feature: Feature) -> str:
-    said = summary(feature)
-    return f'{type(feature).__name__} ({", ".join(settings(feature))}){f": {said}" if said else ""}'
-
-
-def summary(feature: Feature) -> str:
-    return inspect.cleandoc(type(feature).__doc__ or '').split('\n')[0]
+def _describe_feature(feature: Feature) -> str:
+    """Return the name, the settings and the first line of the docstring of a feature."""
+    summary = inspect.cleandoc(type(feature).__doc__ or '').split('\n')[0]
+    return f'{type(feature).__name__} ({", ".join(settings(feature))}){f": {summary}" if summary else ""}'
 
 
 def _headline(module: Any) -> str:
@@ -152,24 +146,24 @@ def _headline(module: Any) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """One variant of one baseline: differences in bits per held-out byte, less than zero is better; costs as ratios."""
+    """Measured variant of a baseline: differences in bits per held-out byte, below 0 is better, and ratios of costs."""
 
     variant: str
-    models: str  # of which size
+    models: str  # Their size.
     baseline: str
-    flag: str | None  # the keyword that it is about, as its class declares it; None where one was taken away
-    owner: str | None  # that class
+    flag: str | None  # The keyword, as its class declares it; None if one was removed.
+    owner: str | None  # That class.
     value: Any
-    others: dict[str, Any] | None  # what else the class is given; None if another class is given something, too
-    bits: float  # in equal steps
-    half: float  # half of the 95 % interval
-    timed: float  # in equal time
+    others: dict[str, Any] | None  # Other keywords of the class; None if another class has some, too.
+    bits: float  # In equal steps.
+    half: float  # Half of the 95 % interval.
+    timed: float  # In equal time.
     half_timed: float
-    step: float  # time of a training step
+    step: float  # Time of a training step.
     memory: float
-    token: float  # time of a generated token
+    token: float  # Time of a generated token.
     seeds: int
-    holds: bool  # at a false discovery rate of 5 % among all variants of its baseline and size
+    holds: bool  # At a false discovery rate of 5 % among all variants of its baseline and size.
 
     def __str__(self) -> str:
         equal = f'{self.bits:+.3f} ± {self.half:.3f} bits per byte in equal steps'
@@ -185,17 +179,17 @@ class Measured:
 @cache
 def table() -> tuple[Measured, ...]:
     """Return all measured effects."""
-    found = contents()
+    found = read_measured()
     rows = (dict(zip(found['columns'], row, strict=True)) for row in found['rows'])
     return tuple(Measured(**{name: _as_tuple(value) for name, value in row.items()}) for row in rows)
 
 
 def about() -> dict[str, str]:
     """Return how effects were measured, in a sentence for models of each size."""
-    return contents()['about']
+    return read_measured()['about']
 
 
-def contents() -> dict[str, Any]:
+def read_measured() -> dict[str, Any]:
     """Return the content of the file of measured effects."""
     return json.loads(files('x_transformers.flags').joinpath('measured.json').read_text(encoding='utf-8'))
 

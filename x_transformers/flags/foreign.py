@@ -1,6 +1,6 @@
-"""Answers to keywords of other libraries: what to write here instead, and where. The words are in `foreign_words`.
+"""Hints for keywords of other libraries: the keyword to use here, and the function that takes it.
 
-Only imported for an error: a keyword that is taken costs nothing.
+The words are in `foreign_words`. This module is only imported for an error.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ SIDE = re.compile(r'(?:(?<=_)|^)(encoder|enc|src|source|decoder|dec|tgt|target)_
 LEVEL = re.compile(r'^(cross_attn|attn|ff)_')
 PREFIXES = ('attn_', 'ff_', 'cross_attn_', 'enc_', 'dec_')
 KEYWORD = re.compile(r'(?:^|, )(\w+)=')
-# ways to generate, apart from `generate...`, and those that load and save
+# Methods that generate, besides `generate...`, and functions that load and save.
 WAYS = ('stream', 'beam_search', 'speculative', 'infill', 'decoding', 'add')
 FILES = {'load': LOAD, 'from_pretrained': LOAD, 'save': SAVE, 'save_pretrained': SAVE}
 FUNCTIONS = ('finetune', 'build', 'freeze_pretrained_', 'sparsify_', 'initialise_')
-# of the rows for a word, those of another kind than the called function come in this order
+# Order of the rows for a word: those of the kind of the called function first.
 ORDERS = {
     BUILD: (BUILD, CALL, GENERATE, LOAD, SAVE),
     CALL: (CALL, GENERATE, BUILD, LOAD, SAVE),
@@ -36,9 +36,9 @@ BUILDERS = ('TransformerWrapper', 'AutoregressiveWrapper', 'Attention', 'FeedFor
 OF_ENCODERS = ('ViTransformerWrapper', 'MLMWrapper', 'BertPretrainWrapper', 'PermutationLMWrapper', 'TwoTowers',
                'NonAutoregressiveWrapper', 'FactorizedVideoEncoder', 'Muse')  # fmt: skip
 OF_SOURCE = ('context', 'context_mask')
-# inputs of a stack that models around it hand on
+# Inputs of a stack that models around it pass on.
 OF_STACK = ('attn_mask', 'pos', 'attn_bias', 'document_ids')
-# what a class refuses, although it hands keywords on to modules that take it
+# Keywords that a class rejects, although it passes keywords on to modules that take them.
 REFUSED_BY = {
     'XLAutoregressiveWrapper': ('mask', 'pos', 'attn_mask', 'attn_bias'),
     'Recirculation': ('pos', 'attn_mask', 'attn_bias'),
@@ -48,12 +48,12 @@ REFUSED_BY = {
     'EncoderDecoder': OF_SOURCE,
     'Parti': (*OF_SOURCE, 'eos_token', 'min_new_tokens', 'stop_sequences'),
 }
-# inputs of a model that wrappers set or refuse
+# Inputs of a model that wrappers set or reject.
 REFUSED = {'cache', 'input_not_include_cache', 'seq_start_pos', 'self_attn_kv_mask', 'logits_to_keep', 'document_ids'}
 
 
 class Callee(NamedTuple):
-    """A function that got an unknown keyword.
+    """Function that got an unknown keyword.
 
     Attributes:
         owner: The class that is built, or whose method is called; None for a function of a module.
@@ -84,7 +84,7 @@ class Callee(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Another function that takes a keyword: in words, as code around the keywords, and all keywords it takes."""
+    """Another function that takes a keyword: in words, as code around keywords, and all of its keywords."""
 
     words: str
     code: str
@@ -92,7 +92,7 @@ class Place(NamedTuple):
 
 
 def answer(name: str, value: Any, callee: Callee) -> str:
-    """Return what to write instead of a keyword of another library, as the end of an error message, or ''."""
+    """Return the hint for a keyword of another library, as the end of an error message, or ''."""
     rows, side = rows_for(name, callee.kind)
     if not rows:
         meant = '' if (found := belonging(name, value, callee)) else _likely_word(name, callee)
@@ -120,7 +120,7 @@ def refused_by(callee: Callee) -> set[str]:
 
 
 def rows_for(name: str, kind: str) -> tuple[list[Word], str]:
-    """Return the rows of a word, those of a kind first, and the side of an encoder-decoder that the word names."""
+    """Return the rows of a word, those of `kind` first, and the side of an encoder-decoder that it names."""
     side, tried = '', [(name, '')]
     if found := SIDE.search(name):
         side = 'enc_' if found[1] in ('encoder', 'enc', 'src', 'source') else 'dec_'
@@ -143,7 +143,7 @@ def rows_by_word() -> dict[str, list[Word]]:
 
 
 def _likely_word(name: str, callee: Callee) -> str:
-    """Return the word of the table that a misspelt keyword is meant to be, or '' if none, or a keyword, is closer."""
+    """Return the word of the table closest to a misspelt keyword, or '' if a keyword is closer, or none is close."""
     if any(prefix + name in callee.names for prefix in PREFIXES):
         return ''
     plain = {word.replace('_', ''): word for word in rows_by_word()}
@@ -156,8 +156,8 @@ def _likely_word(name: str, callee: Callee) -> str:
 
 
 def alternatives(row: Word, value: Any) -> list[str]:
-    """Return what a row says to write for a value. A function, a class or a module counts by its name."""
-    key = getattr(value, 'func', value)  # of a partial
+    """Return the alternatives of a row for a value. Functions, classes and modules count by their name."""
+    key = getattr(value, 'func', value)  # The function of a partial.
     if callable(key):
         key = getattr(key, '__name__', type(key).__name__)
         key = next((one for one in (key, key.lower()) if one in row.values), key)
@@ -168,7 +168,7 @@ def alternatives(row: Word, value: Any) -> list[str]:
 
 
 def find_callee_words(row: Word, alternative: str, name: str, value: Any, side: str, callee: Callee) -> str:
-    """Return what to write in the same call, or '' if it does not take the keywords of an alternative."""
+    """Return the hint for the same call, or '' if it does not take the keywords of an alternative."""
     if alternative.startswith('@'):
         owner, _, alternative = alternative[1:].partition(' ')
         if not callee.is_called(owner):
@@ -199,7 +199,7 @@ def find_callee_words(row: Word, alternative: str, name: str, value: Any, side: 
 
 
 def elsewhere(row: Word, alternative: str, name: str, value: Any, callee: Callee) -> str:
-    """Return which other function takes the keywords of an alternative, or its sentence."""
+    """Return the hint for another function that takes the keywords of an alternative, or its sentence."""
     if alternative.startswith(':'):
         return _fill_template(alternative, name, value)
     if alternative.startswith('!'):
@@ -235,7 +235,7 @@ def get_flags(cls: Any) -> Mapping[str, Any]:
 
 
 def demands(alternative: str, keywords: list[str], value: Any, flags: Mapping[str, Any]) -> str:
-    """Return what a keyword must be, as the end of a sentence, if it refuses the value that it would be given."""
+    """Return the requirement of a keyword, as the end of a sentence, if its check rejects the value."""
     given = keywords if alternative.lstrip('!').isidentifier() else re.findall(r'(\w+)={value}', alternative)
     handed = [one for one in keywords if one in flags and any(one.endswith(g) or g.endswith(one) for g in given)]
     refusing = [one for one in handed if flags[one].refusal(value)]
@@ -243,9 +243,9 @@ def demands(alternative: str, keywords: list[str], value: Any, flags: Mapping[st
 
 
 def belonging(name: str, value: Any, callee: Callee) -> str:
-    """Return which function takes a keyword of this library that was given to another one."""
+    """Return the hint for a keyword of this library that another function takes."""
     if any(prefix + name in callee.names for prefix in PREFIXES):
-        return ''  # it lacks its prefix alone
+        return ''  # Only its prefix is missing.
     for kind in ORDERS[callee.kind]:
         for place in _homes(kind, callee):
             if name in place.names:
@@ -253,7 +253,7 @@ def belonging(name: str, value: Any, callee: Callee) -> str:
     return ''
 
 
-# texts
+# Texts.
 
 
 def brief(value: Any) -> str:
@@ -276,14 +276,14 @@ def _fill_template(text: str, name: str, value: Any) -> str:
 
 
 def less(value: Any) -> str:
-    """Return how many tokens of a window lie before the query: of a pair of sides, the first says it itself."""
+    """Return the number of tokens of a window before the query: the size minus one, or the first of a pair."""
     if isinstance(value, tuple) and len(value) == 2:
         return brief(value[0])
     return str(value - 1) if isinstance(value, int) and not isinstance(value, bool) else '...'
 
 
 def format_call(alternative: str, name: str, value: Any) -> str:
-    """Return the code of an alternative: a keyword alone has the value that was given."""
+    """Return the code of an alternative, with the given value for a bare keyword."""
     return _fill_template(f'{alternative}={{value}}' if alternative.isidentifier() else alternative, name, value)
 
 
@@ -296,11 +296,11 @@ def remark(row: Word, name: str, value: Any) -> str:
     return f'; {_fill_template(row.note, name, value)}' if row.note and not needless else ''
 
 
-# other functions
+# Other functions.
 
 
 def _homes(kind: str, callee: Callee) -> Iterator[Place]:
-    """Yield the functions of a kind that take keywords: first those of the same object, then those of the library."""
+    """Yield functions of a kind: first those of the same object, then those of the library."""
     owner, kinds = callee.owner, callee.kinds
     if kind == BUILD:
         if owner is not None and callee.method and owner.__name__ in kinds:
@@ -344,7 +344,7 @@ def _get_stack(callee: Callee) -> str:
 
 
 def get_keywords(target: Any, method: str) -> set[str]:
-    """Return the keywords that a method of a module, or of a class, takes, also those that it passes on."""
+    """Return the keywords of a method of a module or class, with those that it passes on."""
     cls = target if isinstance(target, type) else type(target)
     names: set[str] = set()
     passes_on = False
@@ -363,7 +363,7 @@ def get_keywords(target: Any, method: str) -> set[str]:
 
 
 def _passed_on(target: Any, method: str) -> set[str]:
-    """Return the keywords that a method takes as `**kwargs`, for the modules inside."""
+    """Return the keywords that a method passes on to modules inside as `**kwargs`."""
     options = getattr(target, 'option_names', None)
     names = set() if options is None else set(options(method))
     if isinstance(target, type):
@@ -382,6 +382,6 @@ def _passed_on(target: Any, method: str) -> set[str]:
 
 
 def _list_required(module: Any, method: str) -> set[str]:
-    """Return the arguments without a default, which a caller of the module gives by position."""
+    """Return the arguments without a default, which are given by position."""
     parameters = inspect.signature(getattr(module, method)).parameters.values()
     return {p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}

@@ -1,4 +1,4 @@
-"""Flags of other libraries, and what to write here instead: rows for functions that build models.
+"""Flags of other libraries and their counterparts here: rows for functions that build models.
 
 `foreign_words.py` explains the rows, and has those for calls.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-# what the called function does, or the functions that a word belongs to
+# Kinds of functions.
 BUILD, CALL, GENERATE, LOAD, SAVE = 'build', 'call', 'generate', 'load', 'save'
 
 
 class Word(NamedTuple):
-    """Words of one meaning, and what to write instead."""
+    """Words of one meaning, and their counterparts."""
 
     theirs: str
     libraries: str

@@ -1,4 +1,4 @@
-"""Keywords of other libraries, and what to write here instead: one table, `WORDS`.
+"""Keywords of other libraries and their counterparts here: one table, `WORDS`.
 
 A row holds words of one meaning, the libraries that have them, and alternatives `ours`, separated by ` | `. The first
 alternative whose keywords the called function takes is named; if there is none, another function is looked for that

@@ -64,7 +64,7 @@ OLD_DECLARATIONS = {*IN_REFUSES, *AS_VALUES, 'idle_beside', 'must_be', 'waits', 
 
 
 def translate_declarations(cls: Any) -> None:
-    """Give a class of a user the declarations of this version for those of earlier ones, with one warning.
+    """Translate the declarations of earlier versions in a user's class, with one warning.
 
     Raises TypeError for a property of such a name, which cannot be translated.
     """
@@ -92,9 +92,9 @@ def translate_declarations(cls: Any) -> None:
 
 
 def _rename_members(cls: Any) -> None:
-    """Give stages and declarations with names of earlier versions those of today, with one warning."""
+    """Rename the stages and declarations of earlier versions, with one warning."""
     own = dict(vars(cls))
-    for base in cls.__mro__[1:]:  # mixins
+    for base in cls.__mro__[1:]:  # Mixins.
         own = own if hasattr(base, 'renamed_stages') else {**vars(base), **own}
     stages = {old: new for old, new in cls.renamed_stages.items() if callable(getattr(cls, old, None)) and old in own}
     found = stages | {old: new for old, new in RENAMED.items() if old in vars(cls)}
@@ -107,7 +107,7 @@ def _rename_members(cls: Any) -> None:
 
 
 def _translate_one(cls: Any, name: str) -> str:
-    """Move the value of an earlier declaration to `refuses`, and return what to write instead."""
+    """Move the value of an earlier declaration to `refuses`, and return the part of the warning."""
     value = vars(cls)[name]
     if isinstance(value, property):
         spelling = IN_REFUSES[name]({} if name == 'not_in_stack' else None)[0]
@@ -120,7 +120,7 @@ def _translate_one(cls: Any, name: str) -> str:
 
 
 def _translate_inputs(cls: Any, old: list[str], spelled: list[str]) -> None:
-    """Join texts in `takes`, checks in `must_be`, and `waits`, in `takes` and `always`."""
+    """Join texts in `takes`, checks in `must_be`, and `waits`, in `call_inputs` and `always`."""
     own = vars(cls)
     checks, waits = own.get('must_be', {}), own.get('waits')
     takes = cls.call_inputs
@@ -135,7 +135,7 @@ def _translate_inputs(cls: Any, old: list[str], spelled: list[str]) -> None:
 
 
 def translate_of_instance(feature: Any, name: str, value: Any) -> None:
-    """Set an earlier declaration of one feature, in `setup`."""
+    """Translate a declaration of an earlier version that a feature sets in `setup`."""
     if name in AS_VALUES:
         new, renamed = AS_VALUES[name]
         warn_once(f'{type(feature).__name__} sets `{name}`, which is now `{new} = {renamed!r}`')
@@ -152,7 +152,7 @@ def translate_of_instance(feature: Any, name: str, value: Any) -> None:
 
 
 class HasOldNames:
-    """Base of classes whose attributes had other names in earlier versions, which can be read for one minor version."""
+    """Base of classes whose attributes can be read by names of earlier versions, for one minor version."""
 
     old_names: ClassVar[Mapping[str, str]] = {}
 
@@ -167,7 +167,7 @@ class HasOldNames:
 
 
 def old_functions(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a `__getattr__` for a module, by which its functions have the names of earlier versions too."""
+    """Return a `__getattr__` for a module that finds its functions by names of earlier versions."""
 
     def find(name: str) -> Any:
         if name not in names:

@@ -1,4 +1,4 @@
-"""From the keywords that were given to the values of all flags: defaults, checks, refusals, suggestions."""
+"""Resolution of given keywords to the values of all flags: defaults, checks, errors, suggestions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from x_transformers.flags.declared import Feature, Flag
 
 
 def get_flags(catalogue: Iterable[type[Feature]]) -> dict[str, Flag]:
-    """The flags of a catalogue, by name."""
+    """Return the flags of a catalogue, by name."""
     return dict(known_flags(tuple(catalogue)))
 
 
@@ -27,10 +27,10 @@ def known_flags(catalogue: tuple[type[Feature], ...]) -> dict[str, Flag]:
 
 
 def known_features(features: Any) -> tuple[type[Feature], ...]:
-    """Check and return the `features` of a user; () for None."""
+    """Return the `features` of a user after a check; () for None."""
     known = isinstance(features, Sequence) and all(isinstance(f, type) and issubclass(f, Feature) for f in features)
     if features is not None and not known:
-        raise ConfigError(f'`features` got {format_value(features)}, it must be a tuple of Feature classes')
+        raise ConfigError(f'`features` must be a tuple of Feature classes, got {format_value(features)}')
     return tuple(features or ())
 
 
@@ -40,35 +40,35 @@ def extend(
     before: type[Feature] | None = None,
     after: type[Feature] | None = None,
 ) -> tuple[type[Feature], ...]:
-    """The features of a level, such as ATTENTION, with others of one's own, for `features=extend(ATTENTION, Mine)`.
+    """Add features to those of a level, such as ATTENTION, for `features=extend(ATTENTION, Mine)`.
 
-    They run behind the others, or `before` or `after` one of them. One that is derived from a feature of the level, and
-    declares no flags of its own, takes its place.
+    They run after the others, or `before` or `after` one of them. A feature derived from one of the level, without
+    flags of its own, replaces it.
 
-    raises   ConfigError for what is no feature of this level
+    Raises:
+        ConfigError: A feature is of another level.
     """
     level = known_features(level)
     place = next((at for at, cls in enumerate(level) if cls in (before, after)), None)
     if before is not None and after is not None:
-        raise ConfigError('`before` and `after` were both given, give one of them')
+        raise ConfigError('`before` cannot be combined with `after`')
     if place is None and (before or after) is not None:
         name = 'before' if before is not None else 'after'
-        raise ConfigError(f'`{name}` got {format_value(before or after)}, which is no feature of this level')
+        raise ConfigError(f'`{name}` must be a feature of this level, got {format_value(before or after)}')
     for cls in known_features(mine):
         if level and cls.stages is not level[0].stages:
-            raise ConfigError(f'{cls.__name__} is a feature of another level than {level[0].__name__}')
+            raise ConfigError(f'{cls.__name__} must be a feature of the level of {level[0].__name__}')
     heirs = {base: cls for cls in mine for base in level if issubclass(cls, base) and cls.flags == base.flags}
     added = tuple(cls for cls in mine if cls not in (*heirs.values(), *level))
     start = len(level) if place is None else place + (after is not None)
-    parts = (level[:start], level[start:])
-    front, behind = (tuple(heirs.get(cls, cls) for cls in part) for part in parts)
-    return (*front, *added, *behind)
+    replaced = [heirs.get(cls, cls) for cls in level]
+    return (*replaced[:start], *added, *replaced[start:])
 
 
 def catalogue_for(
     level: tuple[type[Feature], ...], features: Sequence[type[Feature]] | None
 ) -> tuple[type[Feature], ...]:
-    """The features of a level: the user's list for it, the library's, or the user's own added to the library's."""
+    """Return the features of a level: the user's list, or the library's with those of the user added."""
     own = tuple(feature for feature in known_features(features) if feature.stages is level[0].stages)
     if own and not set(own) & set(level):
         own = extend(level, *own)
@@ -76,12 +76,12 @@ def catalogue_for(
     for feature in own:
         for name in feature.flags:
             if declared.setdefault(name, feature.__name__) != feature.__name__:
-                raise ConfigError(f'`features` got {declared[name]} and {feature.__name__}, both declare `{name}`')
+                raise ConfigError(f'`features` must declare `{name}` once, got {declared[name]} and {feature.__name__}')
     return own or level
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """', did you mean `...`?' with the names closest to a misspelt one, or an empty string."""
+    """Return ', did you mean `...`?' with the names closest to a misspelt one, or ''."""
     known = list(names)
     joined = {known_name.replace('_', ''): known_name for known_name in known}
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.75)
@@ -126,7 +126,7 @@ def advice(
 def left_out_or_meant(
     name: str, names: Mapping[str, Any], known: Mapping[str, Flag], value: Any = None, owner: type | None = None
 ) -> str:
-    """Why a keyword is unknown: `features` leaves out the one that declares it, or it is misspelt."""
+    """Return why a keyword is unknown: `features` leaves out the one that declares it, or it is misspelt."""
     left_out = getattr(names[name], 'feature', None) if name in names else None
     if left_out is None:
         return advice(name, (*names, *known), value, owner)
@@ -140,11 +140,10 @@ def resolve(
     names: Callable[[], Mapping[str, Any]] = dict,
     owner: type | None = None,
 ) -> tuple[dict[str, Any], list[type[Feature]]]:
-    """The value of every flag of `catalogue`, and the features that it switches on, with all refusals checked.
+    """Return the value of every flag of `catalogue`, and the features that are switched on.
 
-    `where` names what is being built, of the class `owner`; `names` gives further keywords that it takes, to suggest
-    for a misspelt one.
-    Raises ConfigError for an unknown flag, a value out of range, flags that clash, or a missing need.
+    `where` is the name of the module being built, of the class `owner`; `names` returns further keywords of it, for
+    suggestions. Raises ConfigError for an unknown flag, a value out of range, flags that clash, or a missing need.
     """
     catalogue = tuple(catalogue)
     known = get_flags(catalogue)
@@ -155,7 +154,7 @@ def resolve(
         if reason := known[name].refusal(value):
             raise ConfigError(reason)
     values = {name: given.get(name, flag.default) for name, flag in known.items()}
-    # 1.0 is True too, but no number to compute with
+    # 1.0 equals True, but flags must not compute with it.
     values |= {n: bool(v) for n, v in given.items() if known[n].check is boolean and v is not None}
     features = [cls for cls in catalogue if cls.runs(values)]
     _refuse_unknown_others(features, known, where, names)
@@ -169,7 +168,7 @@ def resolve(
 
 
 def get_switch(cls: type[Feature], values: Mapping[str, Any]) -> str:
-    """The flag that switched the feature on."""
+    """Return the flag that switched the feature on."""
     return next(
         (name for name in cls.flags if values[name] and values[name] != cls.flags[name].default),
         next(iter(cls.flags), ''),
@@ -179,19 +178,19 @@ def get_switch(cls: type[Feature], values: Mapping[str, Any]) -> str:
 def _refuse_unknown_others(
     features: Iterable[type[Feature]], known: Mapping[str, Flag], where: str, names: Callable[[], Mapping[str, Any]]
 ) -> None:
-    """Refuse features of a user's that need, or do not go with, what is no flag: it would be looked up in vain."""
+    """Raise ConfigError if a user's feature names an unknown flag in `needs`, `clashes` or `overridden_by`."""
     for cls in features:
         for table in ('needs', 'clashes', 'overridden_by') if cls.is_user_defined else ():
             for name in getattr(cls, table):
                 if name not in known and getattr(names().get(name), 'feature', None) is None:
                     raise ConfigError(
                         f'`{table}` of {cls.__name__} names `{name}`, which no feature of {where} declares'
-                        f'{did_you_mean(name, known) or ": `setup` can check what the owner itself is given"}'
+                        f'{did_you_mean(name, known) or ": `setup` can check arguments of the owner"}'
                     )
 
 
 def refuse_clashes(features: Iterable[type[Feature]], known: Mapping[str, Flag], values: Mapping[str, Any]) -> None:
-    """Refuse features whose needs are off, whose clashes are on, or of which two make the same choice."""
+    """Raise ConfigError for features whose needs are off, whose clashes are on, or two with one choice or attribute."""
     chosen: dict[str, str] = {}
     features = tuple(features)
     _refuse_replaced(features, values)
@@ -216,7 +215,7 @@ def refuse_clashes(features: Iterable[type[Feature]], known: Mapping[str, Flag],
 
 
 def _refuse_replaced(features: Iterable[type[Feature]], values: Mapping[str, Any]) -> None:
-    """Refuse features at stages that do not run because of where another one is."""
+    """Raise ConfigError for features at stages that another feature replaces."""
     for cls in features:
         gone = {other: stage for stage in cls.runs_at() for other in cls.replaces.get(stage, ())}
         for other in features if gone else ():
@@ -229,7 +228,7 @@ def _refuse_replaced(features: Iterable[type[Feature]], values: Mapping[str, Any
 
 
 def warn_of_idle(cls: type[Feature], runs: bool, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Warn of flags that were given, but do nothing as the others are."""
+    """Warn of given flags that have no effect because of others."""
     switches = cls.switches or tuple(cls.flags)[:1]
     wished = [name for name in cls.flags if name in given and given[name] != cls.flags[name].default]
     if not runs and wished and (overruling := cls.overruled_by(values)) is not None:

@@ -37,9 +37,9 @@ from typing_extensions import Required
 from typing_extensions import Unpack as Unpack
 '''
 KNOWN = {'Callable', 'Mapping', 'Sequence', 'Any', 'Literal', 'Tensor'}
-PREFIXES = ('cross_attn_', 'attn_', 'ff_')  # of the flags of branches, as keywords of a stack
+PREFIXES = ('cross_attn_', 'attn_', 'ff_')  # Of the flags of branches, as keywords of a stack.
 
-# What a stack alone tells its layers.
+# Arguments that only a stack passes to its layers.
 INTERNAL = ('stack_call',)
 # Options of a forward call that change what it returns, and the types.
 TRACED, LISTED = 'tuple[Tensor, LayerIntermediates]', 'tuple[Tensor, list[Tensor]]'
@@ -67,17 +67,17 @@ FROM = {
     'PerLayer': 'x_transformers.flags',
     'Pattern': 'x_transformers.patterns.base',
 }
-# What several classes take, as a base of their keywords.
+# Bases of the keywords of several classes.
 SHARED = {
     'StackKeywords': ('AttentionLayers', 'ContinuousTransformerAutoencoder', 'GPTVAE'),
     'TwoStacksKeywords': ('XTransformer', 'Parti'),
 }
-# What a class passes on to a module inside of it.
+# Classes that pass keywords on to a module inside of them.
 PASSED_ON = {'AutoregressiveWrapper': 'TransformerWrapper'}
 
 
 class Writer:
-    """Renders types as source text, and remembers the names that the text needs."""
+    """Writer of types as source text, with the imports that the text needs."""
 
     def __init__(self) -> None:
         self.imports: set[tuple[str, str]] = set()
@@ -105,8 +105,8 @@ class Writer:
         if origin in (typing.Union, types.UnionType):
             kinds = dict.fromkeys(map(self.render_type, inner))
             if 'Any' in kinds:
-                kinds.pop('None', None)  # Python 3.10 adds it where the default is None
-            # `typing` may give the order of an equal union that it has seen before
+                kinds.pop('None', None)  # Python 3.10 adds it if the default is None.
+            # `typing` caches equal unions in another order.
             return ' | '.join(sorted(kinds, key=lambda kind: (kind == 'None', kind)))
         if origin is typing.Literal:
             return f'Literal[{", ".join(map(repr, inner))}]'
@@ -118,7 +118,7 @@ class Writer:
         return self.import_name(hint) if isinstance(hint, type) else 'Any'
 
     def import_names(self, text: str) -> str:
-        """Return types that are source text already, after importing the names in them."""
+        """Import the names in types that are source text, and return the text."""
         for name, module in FROM.items():
             if name in text.replace('[', ' ').replace(']', ' ').replace(',', ' ').split():
                 self.imports.add((module, name))
@@ -153,7 +153,7 @@ Fields = dict[str, tuple[str, str]]  # name -> type, docstring
 
 
 def collect_keywords(cls: type[Configurable], writer: Writer) -> Fields:
-    """Return the keywords that a class takes beside the parameters of its `__init__`."""
+    """Return the keywords that a class takes besides the parameters of its `__init__`."""
     named = inspect.signature(inspect.unwrap(cls.__init__)).parameters
     found: Fields = {}
     for name, declared in cls.accepted().items():
@@ -174,7 +174,7 @@ def get_hints(function: Any) -> dict[str, Any]:
 
 
 def list_parameters(function: Any) -> list[tuple[inspect.Parameter, Any]]:
-    """Return the parameters of a method behind `self` with their types."""
+    """Return the parameters of a method after `self` with their types."""
     function = inspect.unwrap(function)
     hints = get_hints(function)
     parameters = list(inspect.signature(function).parameters.values())[1:]
@@ -182,8 +182,8 @@ def list_parameters(function: Any) -> list[tuple[inspect.Parameter, Any]]:
 
 
 def collect_inputs(cls: type[Configurable], writer: Writer) -> Fields:
-    """Return the keywords of a forward call, without its options that change what it returns: parameters of
-    `forward`, and the inputs of features."""
+    """Return the keywords of a forward call: parameters of `forward` that do not change the type of the result, and
+    inputs of features."""
     name = cls.__name__
     found: Fields = {}
     for parameter, hint in list_parameters(cls.forward)[1:]:
@@ -210,7 +210,7 @@ def collect_inputs(cls: type[Configurable], writer: Writer) -> Fields:
 
 
 def collect_generation_inputs(writer: Writer) -> dict[str, Fields]:
-    """Return the keywords of `stream`, and those that `generate` and `beam_search` take behind their parameters."""
+    """Return the keywords of `stream`, and those of `generate` and `beam_search` after their parameters."""
     wrapper: Any = Configurable.kinds['AutoregressiveWrapper']
     net = collect_inputs(Configurable.kinds['TransformerWrapper'], writer)
     found = {name: field for name, field in net.items() if name not in SET_BY_GENERATION}
@@ -236,7 +236,7 @@ def guess_input_type(words: str) -> str:
 
 
 def render_typed_dict(name: str, fields: Fields, earlier: Mapping[str, Fields]) -> Iterator[str]:
-    """Yield a TypedDict, derived from the longest earlier one whose fields it has all."""
+    """Yield a TypedDict, derived from the longest earlier one of whose fields it has all."""
     fitting = [one for one, known in earlier.items() if known and known.items() <= fields.items()]
     base = max(fitting, key=lambda one: len(earlier[one]), default='')
     yield f'class {name}({base or "TypedDict"}, total=False):'
@@ -252,7 +252,7 @@ def render_typed_dict(name: str, fields: Fields, earlier: Mapping[str, Fields]) 
 
 
 def render_call(cls: type[Configurable], writer: Writer) -> Iterator[str]:
-    """Yield the protocol of a forward call whose options change what it returns."""
+    """Yield the protocol of a forward call with options that change the type of the result."""
     name = cls.__name__
     options = RESULTS[name]
     (first, hint), *others = list_parameters(cls.forward)

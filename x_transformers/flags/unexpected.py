@@ -1,4 +1,4 @@
-"""Errors for keywords that a call does not take, which say what to write instead."""
+"""Errors for keywords that a call does not take, with the keyword to use instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Step = TypeVar('Step')
 
 
 def unexpected(module: Any, method: str, name: str, value: Any, names: Iterable[str], hint: str = '') -> TypeError:
-    """Return the error for a keyword that a method or function does not take, with what to write instead.
+    """Return the error for a keyword that a method or function does not take, with the one to use instead.
 
     Args:
         module: The module whose method is called; None for a function.
@@ -23,11 +23,11 @@ def unexpected(module: Any, method: str, name: str, value: Any, names: Iterable[
         name: The keyword.
         value: The value that was given.
         names: All keywords that it takes.
-        hint: What to write instead, if it is known.
+        hint: The end of the message, if it is known.
     """
     owner = None if module is None else type(module)
     hint = hint or advice(name, names, value, owner, method, module, KINDS)
-    called = '.'.join([] if owner is None else [owner.__name__])
+    called = '' if owner is None else owner.__name__
     if method not in ('forward', ''):
         called = f'{called}.{method}'.lstrip('.')
     return naming_keyword(TypeError(f'{called} got an unexpected input `{name}`{hint}'), name)
@@ -36,12 +36,12 @@ def unexpected(module: Any, method: str, name: str, value: Any, names: Iterable[
 def is_of_outer_call(
     error: TypeError, module: Any, method: Callable[..., Any], kwargs: Mapping[str, Any]
 ) -> TypeError | None:
-    """Return the error for a keyword that a call handed on, or does not take itself; None for any other error.
+    """Return the error for a keyword that a call passed on, or does not take itself; None for any other error.
 
-    A model inside cannot know which method the user called, and which keywords that takes.
+    An inner model cannot know the method that the user called, and its keywords.
     """
     called = '' if method.__name__ == '__init__' else method.__name__
-    name = _keyword_named(error)
+    name = error.__dict__.get('keyword')
     if name is not None:
         if module is None or name not in kwargs or ': `features` leaves out' in str(error):
             return None
@@ -55,21 +55,16 @@ def is_of_outer_call(
     names = _get_names(module, method)
     for name in [name for name in kwargs if name not in names]:
         found = unexpected(module, called, name, kwargs[name], names)
-        # An argument is missing. What a function hands on may be a keyword somewhere else.
+        # An argument is missing. Keywords that a function passes on may be those of another one.
         if not passes_on or module is not None or ': here it is `' in str(found):
             return found
     return None
 
 
 def naming_keyword(error: TypeError, name: str) -> TypeError:
-    """Return an error that says which keyword was unexpected, to the calls around it."""
+    """Return an error after storing the unexpected keyword in it, for outer calls."""
     error.__dict__['keyword'] = name
     return error
-
-
-def _keyword_named(error: TypeError) -> str | None:
-    """Return the keyword that an error is about, if it was unexpected."""
-    return error.__dict__.get('keyword')
 
 
 def is_foreign(name: str) -> bool:
@@ -88,7 +83,7 @@ def _get_names(module: Any, method: Callable[..., Any]) -> set[str]:
 
 
 def answering(function: Function) -> Function:
-    """Decorate a function, or `__init__`: for a keyword that it does not take, the error says what to write instead."""
+    """Decorate a function, or `__init__`, whose errors for unexpected keywords name the one to use instead."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -106,7 +101,7 @@ def answering(function: Function) -> Function:
 def answering_steps(
     steps: Iterator[Step], module: Any, method: Callable[..., Any], kwargs: Mapping[str, Any]
 ) -> Iterator[Step]:
-    """Yield the steps that a method returned. Their errors name the method, as those of the call itself do."""
+    """Yield the steps that a method returned. Their errors name the method, like those of the call."""
     try:
         yield from steps
     except TypeError as error:

@@ -106,7 +106,7 @@ def attention_maps(q: Tensor, k: Tensor, call: Call, features: Features) -> tupl
     normalise = features.apply(
         'wrap_normalizer', features.select('normalizer', softmax) if call.attn_fn is None else _assigned_softmax
     )
-    attn = features.apply_reversed('weights', normalise(sim, call).to(q.dtype), call)
+    attn = features.apply('weights', normalise(sim, call).to(q.dtype), call)
     if call.may_have_fully_masked:
         attn = attn.masked_fill(call.fully_masked(), 0.0)
     return similarities, sim, attn
@@ -169,7 +169,7 @@ def run_eager(q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -
     """Attention by its formula, every stage open to the features."""
     maps = attention_maps(q, k, call, features)
     call.keep_maps(maps)
-    attn = features.apply_reversed('mixed_weights', maps[-1], call)
+    attn = features.apply('mixed_weights', maps[-1], call)
     out = features.apply('weighted_values', attn @ tile_heads(v, attn.shape[1]), attn, call)
     # Where heads mix, a blind row may have got weights from another head.
     if call.may_have_fully_masked and features.by_stage.get('mixed_weights'):

@@ -63,11 +63,13 @@ def load_model(options: argparse.Namespace) -> tuple[TransformerWrapper, Iterato
     length = options.length or net.max_seq_len
     overlap = length // 2 if options.overlap is None else options.overlap
     if not length or length < 2:
-        raise ValueError(f'`--length` got {options.length}, it must be at least 2, and is needed without `max_seq_len`')
+        raise ValueError(
+            f'`--length` must be at least 2, and given for models without `max_seq_len`, got {options.length}'
+        )
     if not 0 < overlap < length:
-        raise ValueError(f'`--overlap` got {overlap}, it must be from 1 to {length - 1}')
+        raise ValueError(f'`--overlap` must be from 1 to {length - 1}, got {overlap}')
     if options.batch < 1:
-        raise ValueError(f'`--batch` got {options.batch}, it must be at least 1')
+        raise ValueError(f'`--batch` must be at least 1, got {options.batch}')
     encode = get_tokenizer(folder, net.num_tokens)
     rows = windows(map(encode, lines(options.text)), length, overlap)
     return net, batches(rows, options.batch)

@@ -161,12 +161,10 @@ class KNNDatastore:
     ) -> None:
         for name, value in dict(dim=dim, size=size, block=block).items():
             if not (is_int(value) and value >= 1):
-                raise ConfigError(f'`{name}` got {format_value(value)}, it must be an integer of at least 1')
+                raise ConfigError(f'`{name}` must be an integer of at least 1, got {format_value(value)}')
         for name, value, allowed in (('dtype', dtype, DTYPES), ('backend', backend, BACKENDS)):
             if value not in allowed:
-                raise ConfigError(
-                    f'`{name}` got {format_value(value)}, it must be one of {", ".join(map(repr, allowed))}'
-                )
+                raise ConfigError(f'`{name}` must be one of {", ".join(map(repr, allowed))}, got {format_value(value)}')
         if backend == 'faiss' and path is None:
             raise ConfigError("`backend='faiss'` needs a `path`, where its index is kept")
         self.dim, self.size, self.dtype, self.backend, self.block = int(dim), int(size), dtype, backend, int(block)
@@ -307,17 +305,17 @@ class KNNDatastore:
         """
         keys, values = check_tensor(keys, 'keys').detach(), check_tensor(values, 'values').detach().cpu()
         if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
-            raise ValueError(f'`values` got {values.dtype}, they must be token ids')
+            raise ValueError(f'`values` must be token ids, got {values.dtype}')
         if keys.ndim != 2 or keys.shape[1] != self.dim:
-            raise ValueError(f'`keys` got shape {tuple(keys.shape)}, it must be (n, {self.dim})')
+            raise ValueError(f'`keys` must have shape (n, {self.dim}), got {tuple(keys.shape)}')
         if values.shape != keys.shape[:1]:
-            raise ValueError(f'`values` got shape {tuple(values.shape)}, it must be {tuple(keys.shape[:1])}')
+            raise ValueError(f'`values` must have shape {tuple(keys.shape[:1])}, got {tuple(values.shape)}')
         if len(self) + len(keys) > self.size:
             raise ValueError(f'`keys` got {len(keys)} entries, the store has room for {self.size - len(self)}')
         if not len(keys):
             return
         if values.min() < 0 or values.max() > LARGEST:
-            raise ValueError(f'`values` got {values.min()} to {values.max()}, they must be from 0 to {LARGEST}')
+            raise ValueError(f'`values` must be from 0 to {LARGEST}, got {values.min()} to {values.max()}')
         keys = keys.to('cpu', DTYPES[self.dtype])
         if not keys.isfinite().all():
             raise ValueError(f'`keys` must be finite as {self.dtype}, the type of the store')
@@ -424,7 +422,7 @@ class KNNDatastore:
         if self.index is None:
             raise ValueError("`build_index` needs `backend='faiss'`, the store has 'exact', which needs no index")
         if not (is_number(recall) and 0 < recall <= 1):
-            raise ValueError(f'`recall` got {format_value(recall)}, it must be a number above 0, up to 1')
+            raise ValueError(f'`recall` must be a number above 0, up to 1, got {format_value(recall)}')
         if not len(self):
             raise ValueError('`build_index` needs entries, the store holds none')
         self.flush()
@@ -465,17 +463,20 @@ class KNNDatastore:
         queries = to_float(check_tensor(queries, 'queries').detach())
         if not queries.is_floating_point() or queries.ndim < 1 or queries.shape[-1] != self.dim:
             raise ValueError(
-                f'`queries` got shape {tuple(queries.shape)} of {queries.dtype}, it must be (..., {self.dim})'
+                f'`queries` must be floating point of shape (..., {self.dim}), '
+                f'got {queries.dtype} of shape {tuple(queries.shape)}'
             )
         if not (is_int(k) and 1 <= k <= len(self)):
             raise ValueError(
-                f'`k` got {format_value(k)}, it must be an integer from 1 to {len(self)}, the entries of the store'
+                f'`k` must be an integer from 1 to {len(self)}, the number of entries, got {format_value(k)}'
             )
         if exclude is not None:
             exclude = check_tensor(exclude, 'exclude').to(queries.device)
             if exclude.shape[:-1] != queries.shape[:-1] or exclude.is_floating_point():
                 wanted = (*queries.shape[:-1], 'e')
-                raise ValueError(f'`exclude` got shape {tuple(exclude.shape)} of {exclude.dtype}, it must be {wanted}')
+                raise ValueError(
+                    f'`exclude` must be whole numbers {wanted}, got {exclude.dtype} of shape {tuple(exclude.shape)}'
+                )
             exclude = exclude.reshape(-1, exclude.shape[-1]).long()
         self.flush()
         lead, rows = queries.shape[:-1], queries.reshape(-1, self.dim)

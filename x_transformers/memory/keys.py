@@ -28,14 +28,13 @@ class KeyReader:
     def __init__(self, net: nn.Module, key_layer: int = -1, key_at: str = 'ff_input') -> None:
         check_net(net)
         if key_at not in KEYS:
-            raise ConfigError(f'`key_at` got {format_value(key_at)}, it must be one of {", ".join(map(repr, KEYS))}')
+            raise ConfigError(f'`key_at` must be one of {", ".join(map(repr, KEYS))}, got {format_value(key_at)}')
         stack: Any = getattr(net, 'attn_layers', None)
         kinds = [stack.layer_types[index] for index in getattr(stack, 'layers_execute_order', ())]
         if not is_int(key_layer) or not -kinds.count('f') <= key_layer < kinds.count('f'):
             raise ConfigError(
-                f'`key_layer` got {format_value(key_layer)}, it must be one of the {kinds.count("f")} feedforwards '
-                'of `net`, '
-                'from the last one, -1, or the first one, 0'
+                f'`key_layer` must be one of the {kinds.count("f")} feedforwards of `net`, from the last one, '
+                f'-1, or the first one, 0, got {format_value(key_layer)}'
             )
         self.net, self.key_layer, self.key_at = net, int(key_layer), key_at
 
@@ -103,7 +102,7 @@ def get_entries(inputs: dict[str, Any], ignore_index: int) -> Entries:
     x = check_ids(inputs['x'], 'x', 1)
     labels = x if labels is None else check_ids(labels, 'labels', 1)
     if labels.shape != x.shape:
-        raise ValueError(f'`labels` got shape {tuple(labels.shape)}, it must be that of `x`, {tuple(x.shape)}')
+        raise ValueError(f'`labels` must have the shape of `x`, {tuple(x.shape)}, got {tuple(labels.shape)}')
     wanted = (labels != ignore_index) & (x != ignore_index)
     if inputs.get('mask') is not None:
         mask = as_mask(inputs['mask'], 'mask', *x.shape)

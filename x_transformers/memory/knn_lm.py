@@ -154,7 +154,7 @@ class KNNLMWrapper(WithDatastore):
             return lm, None, intermediates
         if exclude is not None:
             if exclude.ndim != 3 or exclude.shape[:2] != x.shape:
-                raise ValueError(f'`exclude` got shape {tuple(exclude.shape)}, it must be {(*x.shape, "e")}')
+                raise ValueError(f'`exclude` must have shape {(*x.shape, "e")}, got {tuple(exclude.shape)}')
             exclude = exclude[:, -lm.shape[1] :]
         found = self.look_up(hidden, real, exclude)
         return lm, kernel_log_probs(found, self.temperature, lm.shape[-1]).to(lm.dtype), intermediates

@@ -45,7 +45,7 @@ class WithDatastore(Configurable):
         if not len(store):
             raise ConfigError('`datastore` holds no entries: build it first')
         if k > len(store):
-            raise ConfigError(f'`k` got {k}, it must be at most the number of entries of `datastore`, {len(store)}')
+            raise ConfigError(f'`k` must be at most the number of entries of `datastore`, {len(store)}, got {k}')
         self.net, self.datastore, self.k = net, store, k
         self.reader_options = key_layer, key_at
         reader = KeyReader(self.owner_net, key_layer, key_at)

@@ -127,7 +127,7 @@ class SPALMWrapper(WithDatastore):
             return None
         if check_tensor(t, name).ndim != 3 or t.shape[:2] != x.shape or t.is_floating_point():
             raise ValueError(
-                f'`{name}` got shape {tuple(t.shape)} of {t.dtype}, it must be whole numbers {(*x.shape, "k")}'
+                f'`{name}` must be whole numbers {(*x.shape, "k")}, got {t.dtype} of shape {tuple(t.shape)}'
             )
         return t[:, -count:]
 

@@ -1,51 +1,51 @@
-"""Sparse attention patterns: which keys each query attends to, as a value of a config.
+"""Sparse attention patterns: the keys that each query attends to, as values of a config.
 
     Decoder(dim=512, depth=6, attn_sparse_pattern=Sliding(256) | Global(first=4))
 
-    Sliding(window, dilation=1)            neighbours; with a dilation every so many tokens
-    BlockLocal(block)                      the own block
-    Local1D(query_block, memory)           the own block, and so many tokens before it (and after it)
+    Sliding(window, dilation=1)            neighbors, with a dilation every d-th token
+    BlockLocal(block)                      the query's block
+    Local1D(query_block, memory)           the query's block, and some tokens before it (and after it)
     Strided(stride)                        tokens a multiple of the stride away
-    Summary(stride, c, per_head=False)     the last c of every `stride` tokens, and itself
-    Global(first=0, positions=(), mask)    tokens that see all, and that all see; Global('mask'): as `global_mask` says
-    Row(width), Column(width)              of an image in raster order, what came before in the own row or column
-    Local2D(image, query_block, flange)    the own tile of an image, and a flange around it
-    Conv2D(image, kernel=11)               what came before in a square around a pixel, in raster order
-    BlockPermutation(blocks, shift)        of so many blocks that which is `shift` further on, around
-    RandomBlocks(block, k, seed)           blocks at random, for each block of queries
-    BigBird(block, window_blocks, ...)     neighbouring blocks, blocks that see all, blocks at random
-    p | q,  p & q                          what either sees, what both see
-    Behind(of, first)                      that of what stands behind the first tokens, such as an image behind a text
-    Mix(patterns, how, heads)              several in one layer: for some heads each, layer by layer, or together
+    Summary(stride, c, per_head=False)     the last c of every `stride` tokens, and the query
+    Global(first=0, positions=(), mask)    tokens that attend to all and all attend to; Global('mask'): by `global_mask`
+    Row(width), Column(width)              earlier pixels of the row or column, of an image in raster order
+    Local2D(image, query_block, flange)    the query's tile of an image, and a flange around it
+    Conv2D(image, kernel=11)               earlier pixels in a square around the query, in raster order
+    BlockPermutation(blocks, shift)        the block that is `shift` blocks later, cyclically
+    RandomBlocks(block, k, seed)           random blocks, for each block of queries
+    BigBird(block, window_blocks, ...)     neighboring blocks, global blocks, random blocks
+    p | q,  p & q                          union, intersection
+    Behind(of, first)                      a pattern for the tokens from `first` on, such as an image after a text
+    Mix(patterns, how, heads)              several in one layer: for some heads each, layer by layer, or their union
 
-Positions are places in the sequence, counted from its first real token. A causal stack leaves out what is ahead. In
-cross-attention, where queries and keys are of two sequences, Global alone has a meaning, by `first` and `positions`.
+Positions are indices in the sequence, counted from its first real token. A causal stack also hides later keys. In
+cross-attention only Global is supported, by `first` and `positions`.
 
-What belongs here: patterns as frozen dataclasses, functions of positions without parameters. A new one derives from
-`Pattern`, is decorated with `@pattern`, stands in a file of its kind, and is imported below. It defines
+Patterns are frozen dataclasses: functions of positions without parameters. A new one derives from `Pattern`, is
+decorated with `@pattern`, and imported below. It defines
 
-    visible(i, j, marks=None)   whether the query at i sees the key at j: a bool tensor, from two tensors of positions
-                            that broadcast. This is what it means; all else has to agree with it
-    keys_bound(n, causal)   how many of n keys a query sees at most
-    branches(n, causal)     how it is computed: `Branch`es (`branches.py`), which are given different pairs of query and
-                            key, and together all that are visible (and not ahead, if causal); others are hidden anyway
+    visible(i, j, marks=None)   True where the query at i attends to the key at j, from two tensors of positions that
+                            broadcast: the definition, with which all else must agree
+    keys_bound(n, causal)   the largest number of n keys that a query attends to
+    branches(n, causal)     how it is computed: `Branch`es (`branches.py`) with disjoint pairs of query and key, in
+                            all the visible ones (that are not later, if causal); invisible pairs are hidden anyway
     period                  visible(i + period, j + period) = visible(i, j); 1 for differences, None if there is none
 
-and if it is so
+and if needed
 
-    check()                 refuses values of fields: `size_of`, `refuse`
-    reach                   how far back the first key is that it sees, None if that grows with the length
-    of_length(n)            the pattern of a call of n positions, where its length counts
-    of_layer(layer)         that of the n-th layer of self-attention, where they differ
-    of_head(head, heads)    the pattern of one head, where they differ
-    size                    the length that it needs, if it needs one; of a causal stack the longest one
-    looks_ahead             why it is not for a causal stack, if it is not
-    cannot_cache            why it is not for a cache, if it is not: the length of a call is part of it
-    marked                  whether it asks for `marks`, a function of positions: which tokens `global_mask` marks
-    drawn(heads, layer)     what decides `visible` beside positions, h ...: it is stored with the weights, and comes
-                            back by `stored(table)`; `any_head` and `joined` say how heads are computed together
+    check()                 checks of its fields: `size_of`, `refuse`
+    reach                   distance of the earliest key that a query attends to, None if it grows with the length
+    of_length(n)            the pattern of a call of n positions, if it depends on the length
+    of_layer(layer)         the pattern of the n-th layer of self-attention, if layers differ
+    of_head(head, heads)    the pattern of one head, if heads differ
+    size                    the length that it needs; of a causal stack the longest one
+    looks_ahead             the reason why it cannot be used in a causal stack
+    cannot_cache            the reason why it cannot be cached: it depends on the length of a call
+    marked                  True if it needs `marks`, a function of positions: the tokens that `global_mask` marks
+    drawn(heads, layer)     a table (h, ...) that `visible` depends on: it is stored with the weights and restored by
+                            `stored(table)`; heads with one `any_head` are computed together, by `joined`
 
-`tests/test_patterns.py` holds each to `visible`, by a line in its table. Strings stand for patterns in `NAMED`.
+`tests/test_patterns.py` compares each with `visible`, by a line in its table. Names of patterns are in `NAMED`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from x_transformers.patterns.local import BlockLocal, Local1D, Row, Sliding
 from x_transformers.patterns.strided import Column, Strided, Summary
 from x_transformers.patterns.tokens import Global
 
-# the names of these layouts in earlier releases
+# Names of these layouts in earlier releases.
 Rows, Span = GatherRows, Reach
 
 NAMED.update(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
@@ -16,7 +15,7 @@ from x_transformers.flags.resolved import did_you_mean
 from x_transformers.patterns.branches import Branch, common
 from x_transformers.patterns.drawing import draw
 
-# every kind of pattern by its name in a config, and what texts are short for
+# Classes of patterns by their name in a config, and patterns by a name that stands for them.
 PATTERNS: dict[str, type[Pattern]] = {}
 NAMED: dict[str, Pattern] = {}
 
@@ -34,23 +33,23 @@ else:
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 def pattern(name: str) -> Callable[[Kind], Kind]:
-    """Makes a class a frozen dataclass, and the pattern of that name."""
+    """Make a class a frozen dataclass, and the pattern of that name in configs."""
 
-    def of(cls: Kind) -> Kind:
+    def decorate(cls: Kind) -> Kind:
         made = dataclass(frozen=True, eq=False)(cls)
         made.name = name
         PATTERNS[name] = made
         return made
 
-    return of
+    return decorate
 
 
 class Pattern:
-    """Which key a query sees. The docstring of `x_transformers.patterns` says what a pattern defines."""
+    """Sparse attention pattern. The docstring of `x_transformers.patterns` lists what a subclass defines."""
 
     name: ClassVar[str] = ''
-    looks_ahead: ClassVar[str] = ''
-    cannot_cache: ClassVar[str] = ''
+    period: ClassVar[int | None] = None
+    reach: ClassVar[int | None] = None
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # `pattern` makes each of them a dataclass
 
     def __post_init__(self) -> None:
@@ -59,7 +58,7 @@ class Pattern:
         self.check()
 
     def _compared(self) -> tuple[Any, ...]:
-        """What makes it the same as another one; lengths of rows, a tensor, are the same if they are that tensor."""
+        """Return the values by which patterns are compared, with tensors (lengths of sequences) by identity."""
         values = [getattr(self, field.name) for field in dataclasses.fields(self) if field.compare]
         return type(self), *[id(value) if isinstance(value, Tensor) else value for value in values]
 
@@ -69,104 +68,114 @@ class Pattern:
     def __hash__(self) -> int:
         return hash(self._compared())
 
-    # what it means
+    # What a pattern defines.
 
     def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
-        """Return True if the query at i sees the key at j. `marks` says of positions which are marked.
-
-        A pattern whose heads differ gives one more axis in front, of `heads` heads, by `for_heads`.
-        """
+        """Return True where the query at i attends to the key at j. `marks` returns which positions are marked."""
         raise NotImplementedError
 
     def keys_bound(self, n: int, causal: bool) -> int:
-        """Return how many of n keys a query sees at most."""
+        """Return the largest number of n keys that a query attends to."""
         raise NotImplementedError
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
-        """Return how it is computed for n positions."""
+        """Return the branches that compute it for n positions."""
         raise NotImplementedError
 
     @property
-    def period(self) -> int | None:
-        return None
-
-    @property
-    def reach(self) -> int | None:
-        return None
-
-    @property
-    def size(self) -> int | None:
-        return None
-
-    @property
-    def marked(self) -> bool:
-        return False
-
-    @property
     def of_differences(self) -> bool:
-        """Return True if it knows nothing of where a sequence begins, so that documents may stand side by side."""
+        """Return True if only differences of positions matter, so that documents may be packed into a sequence."""
         return self.period == 1
 
     def check(self) -> None:
-        """Refuse what fields must not be."""
+        """Raise ConfigError for invalid fields."""
+
+    # Patterns that it is made of. By default it has the properties of its parts, and changes with them.
+
+    def parts(self) -> tuple[Pattern, ...]:
+        """Return the patterns that it is made of."""
+        return ()
+
+    def map_parts(self, function: Callable[[Any], Pattern]) -> Pattern:
+        """Return the pattern with each part replaced by `function(part)`."""
+        return self
+
+    @property
+    def looks_ahead(self) -> str:
+        return next(filter(None, (one.looks_ahead for one in self.parts())), '')
+
+    @property
+    def cannot_cache(self) -> str:
+        return next(filter(None, (one.cannot_cache for one in self.parts())), '')
+
+    @property
+    def size(self) -> int | None:
+        return next((one.size for one in self.parts() if one.size is not None), None)
+
+    @property
+    def marked(self) -> bool:
+        return any(one.marked for one in self.parts())
 
     def of_head(self, head: int, heads: int) -> Pattern:
-        """That of one head."""
-        return self
+        """Return the pattern of one head."""
+        return self.map_parts(lambda one: one.of_head(head, heads))
 
     def for_heads(self, heads: int) -> tuple[Pattern, ...]:
         return tuple([self.of_head(head, heads) for head in range(heads)])
 
     def of_layer(self, layer: int) -> Pattern:
-        """That of a layer, of those of self-attention the n-th."""
-        return self
+        """Return the pattern of the n-th layer of self-attention."""
+        return self.map_parts(lambda one: one.of_layer(layer))
 
     def of_length(self, n: int) -> Pattern:
-        """That of a call of n positions."""
-        return self
+        """Return the pattern of a call of n positions."""
+        return self.map_parts(lambda one: one.of_length(n))
 
     @property
     def depends_on_length(self) -> bool:
-        """Return True if `of_length` gives other patterns for other lengths."""
-        return type(self).of_length is not Pattern.of_length
+        """Return True if `of_length` returns other patterns for other lengths."""
+        parts = self.parts()
+        return any(one.depends_on_length for one in parts) if parts else type(self).of_length is not Pattern.of_length
 
     def of_lengths(self, lengths: Tensor, n: int) -> Pattern:
-        """Return the pattern of rows of these lengths (b), at most n; positions then have rows as their first axis.
+        """Return the pattern of sequences of lengths (b,), at most n. Positions then have a batch axis in front.
 
         Raises:
             ConfigError: If the pattern is defined for one length at a time.
         """
-        if not self.depends_on_length:
-            return self
-        kind = type(self).__name__
-        raise ConfigError(
-            f'`mask` and `seq_start_pos` do not go with {kind}: rows have several lengths, and it has no `of_lengths`'
-        )
+        if self.depends_on_length and not self.parts():
+            kind = type(self).__name__
+            raise ConfigError(
+                f'`mask` and `seq_start_pos` do not go with {kind}: sequences have several lengths, '
+                'and it has no `of_lengths`'
+            )
+        return self.map_parts(lambda one: one.of_lengths(lengths, n))
 
-    # those that are drawn, and stored with the weights
+    # Patterns that are drawn at random, and stored with the weights.
 
     def any_head(self) -> Pattern:
-        """What heads have in common that are computed together."""
-        return self
+        """Return the pattern without its head: heads for which it is equal are computed together."""
+        return self.map_parts(lambda one: one.any_head())
 
     def joined(self, patterns: Sequence[Any]) -> Pattern:
-        """One for all of these heads, which are the second axis of what it is asked then."""
-        return self
+        """Return one pattern for the heads that have these; heads are then the second axis of positions."""
+        parts = zip(*(one.parts() for one in patterns), strict=True)
+        return self.map_parts(lambda one: one.joined(next(parts)))
 
     def drawn(self, heads: int, layer: int) -> Tensor | None:
-        """What decides `visible` beside positions in a layer, and is stored."""
+        """Draw the table (h, ...) that decides `visible` in a layer beside positions, to be stored."""
         return None
 
     def stored(self, table: Tensor) -> Pattern:
-        """The same with what was stored."""
-        return self
+        """Return the pattern with a stored table."""
+        return self.map_parts(lambda one: one.stored(table))
 
     @staticmethod
     def share(patterns: Sequence[Any], heads: int) -> tuple[int, ...] | None:
-        """Return how many heads each of some patterns of this kind gets, if it is not as many each."""
+        """Return the number of heads for each of some patterns of this class; None for equal numbers."""
         return None
 
-    # what it is made of
+    # Combinations and forms.
 
     def __or__(self, other: Any) -> Pattern:
         return Union((self, as_pattern(other)))
@@ -180,12 +189,8 @@ class Pattern:
     def __rand__(self, other: Any) -> Pattern:
         return Intersection((as_pattern(other), self))
 
-    def parts(self) -> tuple[Pattern, ...]:
-        """The patterns that it is made of."""
-        return ()
-
     def as_config(self) -> dict[str, Any]:
-        """As data that JSON can hold; `as_pattern` is the way back."""
+        """Return the pattern as data that JSON can hold, from which `as_pattern` makes it again."""
         given = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -194,20 +199,19 @@ class Pattern:
         return {'pattern': self.name, **given}
 
     def draw(self, n: int, causal: bool = False, path: Any = None, heads: int = 1, marks: Any = None) -> str:
-        """A picture of who sees whom, of n tokens: as text, and as a PNG file at `path` if it is given."""
+        """Draw which of n tokens attend to which: return it as text, and write a PNG file to `path` if given."""
         for name, value, least in (('n', n, 0), ('heads', heads, 1)):
             if not is_int(value) or value < least:
-                raise ConfigError(f'`{name}` got {format_value(value)}, it must be an integer of at least {least}')
+                raise ConfigError(f'`{name}` must be an integer of at least {least}, got {format_value(value)}')
         return draw(self.of_length(n).for_heads(heads), n, causal, path, marks)
 
-    # refusals
-
     def refuse(self, field: str, must_be: str) -> NoReturn:
+        """Raise ConfigError for the value of a field."""
         got = format_value(getattr(self, field))
-        raise ConfigError(f'`{field}` of {type(self).__name__} got {got}, it must be {must_be}')
+        raise ConfigError(f'`{field}` of {type(self).__name__} must be {must_be}, got {got}')
 
     def size_of(self, *fields: str, least: int = 1) -> None:
-        """Refuse what is no integer of at least so much."""
+        """Check that fields are integers of at least `least`."""
         for field in fields:
             value = getattr(self, field)
             if not is_int(value) or value < least:
@@ -215,7 +219,7 @@ class Pattern:
 
 
 def hashable(value: Any) -> Any:
-    """A config holds lists, and calculations give integers that JSON does not know."""
+    """Return a field with tuples for the lists of a config, and with Python's integers, which JSON can hold."""
     if isinstance(value, (list, tuple)):
         return tuple(map(hashable, value))
     return int(value) if is_int(value) else value
@@ -227,11 +231,38 @@ def to_data(value: Any) -> Any:
     return [to_data(one) for one in value] if isinstance(value, (tuple, list)) else value
 
 
-# several in one
+# Combinations.
+
+
+class Composite(Pattern):
+    """Base of patterns that combine several, `patterns`."""
+
+    patterns: tuple[Pattern, ...]
+
+    def parts(self) -> tuple[Pattern, ...]:
+        return self.patterns
+
+    def map_parts(self, function: Callable[[Any], Pattern]) -> Pattern:
+        return replace(self, patterns=tuple(map(function, self.patterns)))
+
+    @property
+    def period(self) -> int | None:
+        return common(*(one.period for one in self.patterns))
+
+    @property
+    def reach(self) -> int | None:
+        known = [one.reach for one in self.patterns]
+        return None if None in known else max(r for r in known if r is not None)
+
+    @property
+    def of_differences(self) -> bool:
+        return all(one.of_differences for one in self.patterns)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Several(Pattern):
+class Several(Composite):
+    """Base of unions and intersections, whose heads all have the same combination."""
+
     patterns: tuple[Pattern, ...]
     sign: ClassVar[str] = ''
 
@@ -242,77 +273,24 @@ class Several(Pattern):
             flat += own.patterns if type(own) is type(self) else [own]
         for one in flat:
             if isinstance(one, Mix):
-                raise ConfigError(f'`{self.sign}` got {format_value(one)}: a Mix is of whole patterns, not part of one')
+                raise ConfigError(f'`{self.sign}` must combine patterns other than Mix, got {format_value(one)}')
         if not flat:
-            raise ConfigError(f'`{self.name}` got no patterns, there must be at least one')
+            raise ConfigError(f'`{self.name}` must have at least one pattern, got none')
         check_sizes(flat)
         object.__setattr__(self, 'patterns', tuple(flat))
 
     def __repr__(self) -> str:
         return '(' + f' {self.sign} '.join(map(repr, self.patterns)) + ')'
 
-    def parts(self) -> tuple[Pattern, ...]:
-        return self.patterns
-
     def as_config(self) -> dict[str, Any]:
         return {self.name: to_data(self.patterns)}
 
-    def of_head(self, head: int, heads: int) -> Pattern:
-        return type(self)(tuple([one.of_head(head, heads) for one in self.patterns]))
-
-    def of_layer(self, layer: int) -> Pattern:
-        return type(self)(tuple([one.of_layer(layer) for one in self.patterns]))
-
-    def of_length(self, n: int) -> Pattern:
-        return type(self)(tuple([one.of_length(n) for one in self.patterns]))
-
-    @property
-    def depends_on_length(self) -> bool:
-        return any(one.depends_on_length for one in self.patterns)
-
-    def of_lengths(self, lengths: Tensor, n: int) -> Pattern:
-        return type(self)(tuple([one.of_lengths(lengths, n) for one in self.patterns]))
-
-    def any_head(self) -> Pattern:
-        return type(self)(tuple([one.any_head() for one in self.patterns]))
-
-    def joined(self, patterns: Sequence[Any]) -> Pattern:
-        parts = zip(*(one.patterns for one in patterns), strict=True)
-        return type(self)(tuple([own[0].joined(own) for own in parts]))
-
     def drawn(self, heads: int, layer: int) -> Tensor | None:
-        return only_pattern(self.patterns, [one.drawn(heads, layer) for one in self.patterns])
-
-    def stored(self, table: Tensor) -> Pattern:
-        return type(self)(tuple([one.stored(table) for one in self.patterns]))
-
-    @property
-    def looks_ahead(self) -> str:
-        return next(filter(None, (one.looks_ahead for one in self.patterns)), '')
-
-    @property
-    def cannot_cache(self) -> str:
-        return next(filter(None, (one.cannot_cache for one in self.patterns)), '')
-
-    @property
-    def period(self) -> int | None:
-        return common(*(one.period for one in self.patterns))
-
-    @property
-    def size(self) -> int | None:
-        return next((one.size for one in self.patterns if one.size is not None), None)
-
-    @property
-    def marked(self) -> bool:
-        return any(one.marked for one in self.patterns)
-
-    @property
-    def of_differences(self) -> bool:
-        return all(one.of_differences for one in self.patterns)
+        return only_table(self.patterns, [one.drawn(heads, layer) for one in self.patterns])
 
 
 class Union(Several):
-    """What any of some patterns sees:  p | q"""
+    """Union of patterns:  p | q"""
 
     name, sign = 'union', '|'
 
@@ -322,11 +300,6 @@ class Union(Several):
     def keys_bound(self, n: int, causal: bool) -> int:
         return min(n, sum(one.keys_bound(n, causal) for one in self.patterns))
 
-    @property
-    def reach(self) -> int | None:
-        known = [one.reach for one in self.patterns]
-        return None if None in known else max(r for r in known if r is not None)
-
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
         found: list[Branch] = []
         for at, one in enumerate(self.patterns):
@@ -335,7 +308,7 @@ class Union(Several):
 
 
 class Intersection(Several):
-    """What all of some patterns see:  p & q"""
+    """Intersection of patterns:  p & q"""
 
     name, sign = 'intersection', '&'
 
@@ -356,12 +329,12 @@ class Intersection(Several):
 
 
 @pattern('mix')
-class Mix(Pattern):
+class Mix(Composite):
     """Several patterns in one stack.  Child et al. 2019, arXiv:1904.10509
 
-    how    heads         heads share them, `heads` says how many each gets; None: as many each, the first ones more
+    how    heads         each pattern has the number of heads in `heads`; None: equal numbers, the first more
            interleave    the n-th layer of self-attention has pattern n mod p
-           merge         each head sees what any of them sees
+           merge         each head has the union
     """
 
     patterns: tuple[Pattern, ...]
@@ -381,46 +354,29 @@ class Mix(Pattern):
         if counts is None:
             return
         if self.how != 'heads':
-            raise ConfigError(f"`heads` of Mix got {format_value(counts)}, it needs `how='heads'`")
+            raise ConfigError(f"`heads` of Mix needs `how='heads'`, got heads={format_value(counts)}")
         whole = isinstance(counts, tuple) and all(is_int(one) and one > 0 for one in counts)
         if not whole or len(counts) != len(self.patterns):
             self.refuse('heads', f'a number of heads for each of its {len(self.patterns)} patterns')
 
-    def parts(self) -> tuple[Pattern, ...]:
-        return self.patterns
-
     @property
     def whole(self) -> Pattern:
-        """What any of them sees."""
+        """Return the union of the patterns."""
         return self.patterns[0] if len(self.patterns) == 1 else Union(self.patterns)
 
     def of_layer(self, layer: int) -> Pattern:
         if self.how == 'interleave':
             return self.patterns[layer % len(self.patterns)].of_layer(layer)
-        own = replace(self, patterns=tuple([one.of_layer(layer) for one in self.patterns]))
+        own: Any = super().of_layer(layer)
         return own if self.how == 'heads' else own.whole
-
-    def of_length(self, n: int) -> Pattern:
-        return replace(self, patterns=tuple([one.of_length(n) for one in self.patterns]))
-
-    @property
-    def depends_on_length(self) -> bool:
-        return any(one.depends_on_length for one in self.patterns)
-
-    def of_lengths(self, lengths: Tensor, n: int) -> Pattern:
-        return replace(self, patterns=tuple([one.of_lengths(lengths, n) for one in self.patterns]))
 
     def drawn(self, heads: int, layer: int) -> Tensor | None:
         shares = self.shares(heads) if self.how == 'heads' else (heads,) * len(self.patterns)
-        return only_pattern(
-            self.patterns, [one.drawn(own, layer) for one, own in zip(self.patterns, shares, strict=True)]
-        )
-
-    def stored(self, table: Tensor) -> Pattern:
-        return replace(self, patterns=tuple([one.stored(table) for one in self.patterns]))
+        tables = [one.drawn(own, layer) for one, own in zip(self.patterns, shares, strict=True)]
+        return only_table(self.patterns, tables)
 
     def shares(self, heads: int) -> tuple[int, ...]:
-        """Return how many heads each pattern gets."""
+        """Return the number of heads of each pattern."""
         p = len(self.patterns)
         if self.heads is not None:
             if sum(self.heads) != heads:
@@ -431,7 +387,7 @@ class Mix(Pattern):
         if own is not None:
             return own
         if heads < p:
-            raise ConfigError(f'`patterns` of Mix got {p}, they must be no more than the heads, {heads}')
+            raise ConfigError(f'`patterns` of Mix must be no more than the {heads} heads, got {p}')
         return tuple([heads // p + (at < heads % p) for at in range(p)])
 
     def of_head(self, head: int, heads: int) -> Pattern:
@@ -441,7 +397,7 @@ class Mix(Pattern):
             if head < count:
                 return one.of_head(head, count)
             head -= count
-        raise AssertionError('shares are those of all heads')
+        raise AssertionError('the sum of the shares is the number of heads')
 
     def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
         return self.whole.visible(i, j, marks)
@@ -450,45 +406,16 @@ class Mix(Pattern):
         bounds = [one.keys_bound(n, causal) for one in self.patterns]
         return max(bounds) if self.how != 'merge' else min(n, sum(bounds))
 
-    @property
-    def looks_ahead(self) -> str:
-        return self.whole.looks_ahead
-
-    @property
-    def cannot_cache(self) -> str:
-        return self.whole.cannot_cache
-
-    @property
-    def period(self) -> int | None:
-        return self.whole.period
-
-    @property
-    def reach(self) -> int | None:
-        known = [one.reach for one in self.patterns]
-        return None if None in known else max(r for r in known if r is not None)
-
-    @property
-    def size(self) -> int | None:
-        return self.whole.size
-
-    @property
-    def marked(self) -> bool:
-        return self.whole.marked
-
-    @property
-    def of_differences(self) -> bool:
-        return all(one.of_differences for one in self.patterns)
-
 
 def check_sizes(patterns: Sequence[Pattern]) -> None:
-    """Refuse patterns that need sequences of different lengths."""
+    """Raise ConfigError if patterns need sequences of different lengths."""
     sizes = sorted({one.size for one in patterns if one.size is not None})
     if len(sizes) > 1:
         raise ConfigError(f'`image` got {" and ".join(map(str, sizes))} pixels in patterns of one sequence')
 
 
-def only_pattern(patterns: Sequence[Pattern], tables: Sequence[Tensor | None]) -> Tensor | None:
-    """What one of them has drawn."""
+def only_table(patterns: Sequence[Pattern], tables: Sequence[Tensor | None]) -> Tensor | None:
+    """Return the table that one of the patterns has drawn."""
     known = [table for table in tables if table is not None]
     if len(known) > 1:
         kinds = [type(one).__name__ for one, table in zip(patterns, tables, strict=True) if table is not None]
@@ -496,16 +423,16 @@ def only_pattern(patterns: Sequence[Pattern], tables: Sequence[Tensor | None]) -
     return known[0] if known else None
 
 
-# forms
+# Forms of a pattern.
 
 
 def is_pattern(value: Any) -> bool:
-    """Return True if it may be one: a pattern, its form in a config, or the name of one."""
+    """Return True for a pattern, a dict or a name, which `as_pattern` accepts."""
     return isinstance(value, (Pattern, str, Mapping))
 
 
 def as_pattern(value: Any, flag: str = 'sparse_pattern') -> Pattern:
-    """A pattern, from itself, its form in a config, or a name with its defaults; `flag` is what it was given as.
+    """Return a pattern from itself, its form in a config, or a name. `flag` is the keyword, for errors.
 
     {'pattern': 'sliding', 'window': 256},  {'union': [..]},  {'intersection': [..]},  'sliding'
     """
@@ -514,19 +441,19 @@ def as_pattern(value: Any, flag: str = 'sparse_pattern') -> Pattern:
     if isinstance(value, str):
         if value not in NAMED:
             known = ', '.join(map(repr, NAMED))
-            hint = did_you_mean(value, NAMED) or f', it must be one of {known}, or a pattern'
-            raise ConfigError(f'`{flag}` got {value!r}, which is no pattern{hint}')
+            hint = did_you_mean(value, NAMED) or f': its names are {known}'
+            raise ConfigError(f'`{flag}` must be a pattern, got {value!r}{hint}')
         return NAMED[value]
     if not isinstance(value, Mapping):
-        raise ConfigError(f'`{flag}` got {format_value(value)}, it must be a pattern, its dict, or a name')
+        raise ConfigError(f'`{flag}` must be a pattern, its dict, or a name, got {format_value(value)}')
     rest = {str(name): one for name, one in value.items()}
     for several in (Union, Intersection):
         if rest.keys() == {several.name} and isinstance(rest[several.name], (list, tuple)):
             return several(tuple(map(as_pattern, rest[several.name])))
     name = rest.pop('pattern', None)
     if not isinstance(name, str) or name not in PATTERNS:
-        hint = did_you_mean(str(name), PATTERNS) or f', it must be one of {", ".join(map(repr, PATTERNS))}'
-        raise ConfigError(f'`pattern` got {name!r}, which is no pattern{hint}')
+        hint = did_you_mean(str(name), PATTERNS) or f': there are {", ".join(map(repr, PATTERNS))}'
+        raise ConfigError(f'`pattern` must be the name of a pattern, got {name!r}{hint}')
     kind = PATTERNS[name]
     fields = [field.name for field in dataclasses.fields(kind)]
     unknown = next((one for one in rest if one not in fields), None)
@@ -536,24 +463,21 @@ def as_pattern(value: Any, flag: str = 'sparse_pattern') -> Pattern:
         return kind(**rest)
     except TypeError:
         missing = [field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING]
-        raise ConfigError(f'{kind.__name__} got {format_value(rest)}, it needs {", ".join(missing)}') from None
+        raise ConfigError(f'{kind.__name__} must have {", ".join(missing)}, got {format_value(rest)}') from None
 
 
 def check_known(pattern: Pattern, flag: str = 'sparse_pattern') -> None:
-    """Refuse what a config could not bring back: a class that has no name of its own there."""
+    """Raise ConfigError for a pattern that a config cannot hold: its class has no name there."""
     for one in pattern.parts():
         check_known(one, flag)
     kind = type(pattern)
     if kind not in (Union, Intersection) and PATTERNS.get(kind.name) is not kind:
         raise ConfigError(
-            f'`{flag}` got {kind.__name__}, which no config could bring back: decorate it with `@pattern(name)`'
+            f'`{flag}` must be of a class with a name in configs, got {kind.__name__}: '
+            f'decorate it with `@pattern(name)`'
         )
 
 
-def divide_exactly(n: int, size: int) -> int:
-    """Return how many of a size it takes for n."""
-    return -(-n // size) if n else 0
-
-
-def least_common(*sizes: int) -> int:
-    return math.lcm(*sizes)
+def ceil_div(n: int, size: int) -> int:
+    """Return n / size, rounded up."""
+    return -(-n // size)

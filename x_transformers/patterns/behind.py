@@ -1,8 +1,8 @@
-"""A pattern that begins further on, such as that of an image behind its text."""
+"""Pattern that begins after the first tokens, such as that of an image after its text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,18 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from x_transformers.flags.checks import ConfigError, format_value
-from x_transformers.patterns.base import Mix, Pattern, as_pattern, divide_exactly, is_pattern, pattern
+from x_transformers.flags.checks import format_value
+from x_transformers.patterns.base import Mix, Pattern, as_pattern, ceil_div, is_pattern, pattern
 from x_transformers.patterns.blocks import AtRandom
 from x_transformers.patterns.branches import Branch, Columns, GatherRows, Listed, Reach
 
 
 @pattern('behind')
 class Behind(Pattern):
-    """Tokens from `first` on see what the pattern `of` shows them, as if the sequence began there; those before see
-    nothing. `Global(first) | Behind(Row(32), first)` is that of an image behind a text, which all of it sees.
+    """Pattern `of` for the tokens from `first` on, as if the sequence began there; earlier queries attend to nothing.
 
-    Ramesh et al. 2021, arXiv:2102.12092
+    `Global(first) | Behind(Row(32), first)` is an image after a text that all pixels attend to.  Ramesh et al. 2021,
+    arXiv:2102.12092
     """
 
     of: Pattern
@@ -34,20 +34,22 @@ class Behind(Pattern):
         object.__setattr__(self, 'of', as_pattern(self.of, 'of'))
         for one in get_parts(self.of):
             if isinstance(one, (Mix, AtRandom)) or one.marked:
-                reason = 'it is drawn' if isinstance(one, AtRandom) else 'it goes around the whole, or asks for marks'
-                raise ConfigError(f'`of` of Behind got {format_value(one)}, which cannot begin further on: {reason}')
+                self.refuse('of', f'without Mix, marks and random blocks, but it has {format_value(one)}')
 
-    def begun(self, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Positions behind the first ones, and where both are."""
+    def shift_positions(self, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return positions counted from `first`, and where both are at least 0."""
         own, key = i - self.first, j - self.first
         return own.clamp(min=0), key.clamp(min=0), (own >= 0) & (key >= 0)
 
     def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
-        own, key, both = self.begun(i, j)
+        own, key, both = self.shift_positions(i, j)
         return self.of.visible(own, key, marks) & both
 
     def parts(self) -> tuple[Pattern, ...]:
         return (self.of,)
+
+    def map_parts(self, function: Callable[[Any], Pattern]) -> Pattern:
+        return replace(self, of=function(self.of))
 
     def length(self, n: int) -> int:
         return max(n - self.first, 0)
@@ -56,56 +58,30 @@ class Behind(Pattern):
         return self.of.keys_bound(self.length(n), causal)
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
-        return tuple([self.moved(branch, n) for branch in self.of.branches(self.length(n), causal)])
+        return tuple([self.shift_branch(branch, n) for branch in self.of.branches(self.length(n), causal)])
 
-    def moved(self, branch: Branch, n: int) -> Branch:
+    def shift_branch(self, branch: Branch, n: int) -> Branch:
         def sees(i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
-            own, key, both = self.begun(i, j)
+            own, key, both = self.shift_positions(i, j)
             return branch.sees(own, key, marks) & both
 
         layout, first = branch.layout, self.first
         if isinstance(layout, Reach):
-            # chunks still begin at 0: what a moved one holds is in one of them and the two next to it
+            # Chunks still begin at 0: the tokens of a shifted chunk are in one of them and the two next to it.
             more = 0 if first % (layout.size * layout.stride) == 0 else layout.size - 1
-            return Branch(replace_span(layout, more), sees)
+            return Branch(layout._replace(before=layout.before + more, after=layout.after + more), sees)
         if isinstance(layout, Listed):
-            keys = shift_lists(layout.keys, layout.size, first, divide_exactly(n, layout.size))
+            keys = shift_lists(layout.keys, layout.size, first, ceil_div(n, layout.size))
             return Branch(Listed(layout.size, keys), sees)
         if isinstance(layout, Columns):
             return Branch(Columns(layout.keys + first), sees)
         return Branch(GatherRows(layout.queries + first), sees)
 
-    # what the other says, of positions further on
-
-    def of_head(self, head: int, heads: int) -> Pattern:
-        return replace(self, of=self.of.of_head(head, heads))
-
-    def of_layer(self, layer: int) -> Pattern:
-        return replace(self, of=self.of.of_layer(layer))
-
     def of_length(self, n: int) -> Pattern:
         return replace(self, of=self.of.of_length(self.length(n)))
 
-    @property
-    def depends_on_length(self) -> bool:
-        return self.of.depends_on_length
-
     def of_lengths(self, lengths: Tensor, n: int) -> Pattern:
         return replace(self, of=self.of.of_lengths((lengths - self.first).clamp(min=0), self.length(n)))
-
-    def any_head(self) -> Pattern:
-        return replace(self, of=self.of.any_head())
-
-    def joined(self, patterns: Sequence[Any]) -> Pattern:
-        return replace(self, of=self.of.joined([one.of for one in patterns]))
-
-    @property
-    def looks_ahead(self) -> str:
-        return self.of.looks_ahead
-
-    @property
-    def cannot_cache(self) -> str:
-        return self.of.cannot_cache
 
     @property
     def reach(self) -> int | None:
@@ -115,32 +91,24 @@ class Behind(Pattern):
     def size(self) -> int | None:
         return None if self.of.size is None else self.first + self.of.size
 
-    @property
-    def of_differences(self) -> bool:
-        return False
-
 
 def get_parts(one: Pattern) -> list[Pattern]:
     return [one, *(inner for part in one.parts() for inner in get_parts(part))]
 
 
-def replace_span(span: Reach, more: int) -> Reach:
-    return Reach(span.size, span.before + more, span.after + more, span.stride)
-
-
 def shift_lists(keys: Tensor, size: int, first: int, chunks: int) -> Tensor:
-    """Lists of keys (.. N k) of chunks that begin at `first`, as those of so many chunks that begin at 0."""
+    """Shift lists of keys (.. N k) from chunks that begin at `first` to `chunks` chunks that begin at 0."""
     whole, part = divmod(first, size)
     moved = torch.where(keys >= 0, keys + first, -1)
     behind = max(chunks - whole - keys.shape[-2], part > 0)
     moved = F.pad(moved, (0, 0, whole, behind), value=-1)
     if part == 0:
         return moved
-    # a chunk holds the end of a moved one, and the beginning of the next
+    # A chunk has the end of one shifted chunk and the beginning of the next.
     before = F.pad(moved, (0, 0, 1, 0), value=-1)[..., :-1, :]
     twice = (moved.unsqueeze(-1) == before.unsqueeze(-2)).any(dim=-1)
     joined = torch.cat((before, moved.masked_fill(twice, -1)), dim=-1)
     joined = joined.sort(dim=-1, descending=True).values
-    if keys.ndim == 4:  # of each row, by lengths at which nobody looks
+    if keys.ndim == 4:  # Lists per sequence keep their width: reading it would need the values of the lengths.
         return joined
     return joined[..., : max(int((joined >= 0).sum(dim=-1).amax()), 1)]

@@ -1,4 +1,4 @@
-"""Patterns of blocks that depend on the length of the call: permutations of them, and blocks at random."""
+"""Patterns of blocks that depend on the length of the call: permutations of blocks, and random blocks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.flags.checks import ConfigError, Maybe, is_int
-from x_transformers.patterns.base import Pattern, divide_exactly, pattern
+from x_transformers.patterns.base import Pattern, ceil_div, pattern
 from x_transformers.patterns.branches import Branch, Columns, GatherRows, Listed, Reach
 
 
-def block_of_rows(size: Any, like: Tensor) -> Any:
-    """A number for all rows, or one of each (b), for positions whose first axis is that of rows."""
+def expand_size(size: Any, like: Tensor) -> Any:
+    """Return a number, or one per sequence (b,) in a shape that broadcasts with positions (b, ...)."""
     return size.view(-1, *[1] * (like.ndim - 1)) if isinstance(size, Tensor) else size
 
 
@@ -26,19 +26,19 @@ def at_least(size: Any, least: int) -> Any:
 
 @pattern('block_permutation')
 class BlockPermutation(Pattern):
-    """One block of keys for each block of queries, the sequence being cut into `blocks` of them: that `shift` blocks
-    further on, around.  Qiu et al. 2019, arXiv:1911.02972
+    """Attention to the block that is `shift` blocks later, cyclically, in a sequence cut into `blocks` blocks.
 
         block(j) = (block(i) + shift) mod blocks
 
-    A length that is no multiple of `blocks` is padded, so that the last block is shorter; blocks without any token do
-    not count. Fewer tokens than blocks attend to all. Where a Mix does not say how many heads each has, every shift
-    gets a sixth of them, at least one, and the identity the rest.
+    The last block may be shorter, and blocks without tokens do not count. Fewer tokens than blocks attend to all. In a
+    Mix without `heads`, every shift gets a sixth of the heads, at least one, and the identity gets the rest.
+
+    Qiu et al. 2019, arXiv:1911.02972
     """
 
     blocks: int
     shift: int = 0
-    length: Maybe[int | Tensor] = None  # of the call, or of each row (b)
+    length: Maybe[int | Tensor] = None  # of the call, or of each sequence (b,)
 
     looks_ahead = 'queries of its first blocks would see later ones'
     cannot_cache = 'its blocks are those of the length of a call'
@@ -65,28 +65,28 @@ class BlockPermutation(Pattern):
 
     @property
     def block(self) -> Any:
-        """Tokens of a block, in all rows or in each."""
+        """Return the tokens of a block, of all sequences or of each (b,)."""
         if self.length is None:
-            raise ConfigError('`length` of BlockPermutation got None: ask `of_length(n)`')
+            raise ConfigError('`length` of BlockPermutation must be set, got None: use `of_length(n)`')
         return at_least(-(-self.length // self.blocks), 1)
 
     @property
     def filled(self) -> Any:
-        """Return how many blocks have any token."""
+        """Return the number of blocks with any token."""
         return at_least(-(-self.length // self.block), 1)
 
     def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
-        block, filled, length = (block_of_rows(size, i) for size in (self.block, self.filled, self.length))
+        block, filled, length = (expand_size(size, i) for size in (self.block, self.filled, self.length))
         seen = j // block == (i // block + self.shift) % filled
         return seen | (length < self.blocks)
 
     def keys_bound(self, n: int, causal: bool) -> int:
-        return max(divide_exactly(n, self.blocks), min(n, self.blocks - 1))
+        return max(ceil_div(n, self.blocks), min(n, self.blocks - 1))
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
         block, filled = self.block, self.filled
         if isinstance(block, Tensor):
-            return self.of_each_row(n)
+            return self.branches_per_sequence(n)
         if n < self.blocks:
             return (Branch(Reach(max(n, 1), 0, 0), self.visible),)
         if self.shift % filled == 0:
@@ -94,13 +94,16 @@ class BlockPermutation(Pattern):
         first = (torch.arange(filled) + self.shift) % filled * block
         return (Branch(Listed(block, first.unsqueeze(-1) + torch.arange(block)), self.visible),)
 
-    def of_each_row(self, n: int) -> tuple[Branch, ...]:
-        """Branches of rows of several lengths, of at most n tokens. Queries are cut as in the longest row; those of a
-        chunk are of several blocks of their row, whose keys are of as many blocks."""
-        size = max(divide_exactly(n, self.blocks), 1)
+    def branches_per_sequence(self, n: int) -> tuple[Branch, ...]:
+        """Return the branches for sequences of several lengths, at most n.
+
+        Queries are cut as in the longest sequence. Those of a chunk may be of several blocks of their own sequence, and
+        attend to as many.
+        """
+        size = max(ceil_div(n, self.blocks), 1)
         of_rows: tuple[Any, ...] = (self.block, self.filled, self.length)
         block, filled, length = (t.view(-1, 1, 1) for t in of_rows)
-        start = torch.arange(divide_exactly(n, size), device=block.device).unsqueeze(-1) * size  # N 1
+        start = torch.arange(ceil_div(n, size), device=block.device).unsqueeze(-1) * size  # N 1
         first, last = start // block, torch.minimum((start + size - 1) // block, filled - 1)  # b N 1
         slot = torch.arange(max(3 * size, self.blocks - 1), device=block.device)
         keys = (first + slot // block + self.shift) % filled * block + slot % block  # b N k
@@ -108,18 +111,14 @@ class BlockPermutation(Pattern):
         keys = torch.where(length < self.blocks, torch.where(slot < length, slot, -1), keys)
         return (Branch(Listed(size, keys.unsqueeze(1)), self.visible),)
 
-    @property
-    def of_differences(self) -> bool:
-        return False
 
-
-# blocks at random
+# Random blocks.
 
 WORD = 0xFFFFFFFF
 
 
 def mix_bits(state: Tensor, more: Tensor | int) -> Tensor:
-    """A word of 32 bits from two, such that all bits depend on all: the same on every device, with no state."""
+    """Hash two 32-bit words into one, in which each bit depends on all: the same on every device, without state."""
     state = (state ^ (more + 0x9E3779B9 + (state << 6) + (state >> 2))) & WORD
     for _ in range(2):
         state = ((state >> 16) ^ state) * 0x45D9F3B & WORD
@@ -129,7 +128,7 @@ def mix_bits(state: Tensor, more: Tensor | int) -> Tensor:
 if TYPE_CHECKING:
 
     class OfBlocks(Pattern):
-        """What `AtRandom` reads of the pattern that it is. (In that class they would be fields of its own.)"""
+        """Fields that `AtRandom` reads from its subclasses. (In that class they would become dataclass fields.)"""
 
         block: int
         max_len: int
@@ -139,37 +138,40 @@ else:
 
 @dataclass(frozen=True, eq=False)
 class AtRandom(OfBlocks):
-    """What patterns have in common whose blocks are drawn. Their fields `length`, `layer`, `head` and `table` say for
-    which call, layer and heads they are, and which blocks are stored with the weights. A row of fewer blocks than a
-    query may see attends to all of itself."""
+    """Base of patterns whose blocks are drawn at random.
+
+    The fields `length`, `layer` and `head` are of the call, the layer and the heads, and `table` holds the blocks that
+    are stored with the weights. A sequence with fewer blocks than a query may attend to attends to all of itself.
+    """
 
     length: int | Tensor | None = field(default=None, repr=False, kw_only=True)
-    longest: int = field(default=0, compare=False, repr=False, kw_only=True)  # of rows of several lengths
+    longest: int = field(default=0, compare=False, repr=False, kw_only=True)  # of sequences of several lengths
     layer: int = field(default=0, repr=False, kw_only=True)
     head: int | tuple[int, ...] | None = field(default=None, repr=False, kw_only=True)
     table: Any = field(default=None, compare=False, repr=False, kw_only=True)
 
-    looks_ahead = 'its blocks stand on both sides; there is Sliding(...) | Global(...)'
+    looks_ahead = 'its blocks are on both sides; there is Sliding(...) | Global(...)'
     cannot_cache = 'its blocks are those of the length of a call'
 
     @property
     def most(self) -> int:
-        """Return how many blocks a query may see."""
+        """Return the largest number of blocks that a query attends to."""
         raise NotImplementedError
 
     def check_max_len(self) -> None:
-        """Refuse a length of which no blocks could be stored, since all of them are seen."""
-        blocks, kind = divide_exactly(self.max_len, self.block), type(self).__name__
+        """Raise ConfigError for a length in which all blocks are visible, so that none are drawn and stored."""
+        blocks, kind = ceil_div(self.max_len, self.block), type(self).__name__
         if blocks < self.most:
             raise ConfigError(
-                f'`max_len` of {kind} got {self.max_len}, {blocks} blocks of {self.block}, but {kind} needs {self.most}'
+                f'`max_len` of {kind} must have at least {self.most} blocks of {self.block} tokens, '
+                f'got {self.max_len}, {blocks} blocks'
             )
 
     @property
     def count(self) -> Any:
-        """Return how many blocks there are, in all rows or in each."""
+        """Return the number of blocks, of all sequences or of each (b,)."""
         if self.length is None:
-            raise ConfigError(f'`length` of {type(self).__name__} got None: ask `of_length(n)`')
+            raise ConfigError(f'`length` of {type(self).__name__} must be set, got None: use `of_length(n)`')
         return -(-self.length // self.block)
 
     def of_length(self, n: int) -> Pattern:
@@ -193,22 +195,18 @@ class AtRandom(OfBlocks):
     def stored(self, table: Tensor) -> Pattern:
         return replace(self, table=table)
 
-    @property
-    def of_differences(self) -> bool:
-        return False
-
 
 @pattern('random_blocks')
 class RandomBlocks(AtRandom):
-    """Some blocks of keys for each block of queries, at random: others for each head and each layer.  Zaheer et al.
-    2020, arXiv:2007.14062
+    """Attention to random blocks, drawn for each block of queries, head and layer.  Zaheer et al. 2020,
+    arXiv:2007.14062
 
     block     tokens of a block
-    k         how many blocks
-    seed      of the draw, which is a function of it, of the layer, the head, and the number of blocks
-    exclude   blocks that are not drawn: so many around the own one, the first, the last; a query in one of the first
-              or last ones sees none of these blocks
-    max_len   the length whose blocks are stored with the weights, as `random_blocks`; others are drawn when needed
+    k         number of blocks
+    seed      of the draw, which also depends on layer, head and number of blocks
+    exclude   numbers of blocks that are not drawn: around the query's own, the first ones, the last ones; queries in
+              these first and last blocks attend to no random blocks
+    max_len   length whose blocks are stored with the weights, as `random_blocks`; others are drawn when needed
     """
 
     block: int
@@ -224,7 +222,7 @@ class RandomBlocks(AtRandom):
         if not whole or not all(is_int(one) and one >= 0 for one in self.exclude):
             self.refuse('exclude', 'three integers of at least 0')
         if self.exclude[0] and self.exclude[0] % 2 == 0:
-            self.refuse('exclude', 'an odd number of blocks around the own one, or none of them')
+            self.refuse('exclude', 'an odd number of blocks around that of the query, or 0')
         self.check_max_len()
 
     @property
@@ -232,18 +230,20 @@ class RandomBlocks(AtRandom):
         return sum(self.exclude) + self.k
 
     def drawn(self, heads: int, layer: int) -> Tensor:
-        blocks = divide_exactly(self.max_len, self.block)
+        blocks = ceil_div(self.max_len, self.block)
         return replace(self, layer=layer).draws(tuple(range(heads)), blocks, torch.full((), blocks))
 
     def draws(self, heads: tuple[int, ...], size: int, blocks: Tensor) -> Tensor:
-        """The blocks that each block of queries sees, (b) h N k, none twice; -1 where it sees none.
+        """Draw distinct blocks for each block of queries, (h, N, k) or (b, h, N, k); -1 for none.
 
-        size      N, of the longest row
-        blocks    how many there are, a number or b 1 1
+        Args:
+            heads: Indices of the heads.
+            size: N, the number of blocks of the longest sequence.
+            blocks: Numbers of blocks, () or (b, 1, 1).
         """
         window, first, last = self.exclude
         own, end = torch.arange(size, device=blocks.device), blocks - last
-        # candidates stand before the window, and behind it
+        # Candidates are before and after the window.
         start = torch.minimum(own - window // 2, end) if window else end.expand_as(own + end)
         behind = (own + window // 2 + 1).clamp(min=first) if window else start
         before = (start - first).clamp(min=0)
@@ -252,7 +252,7 @@ class RandomBlocks(AtRandom):
         state = mix_bits(mix_bits(torch.full_like(head, self.seed), self.layer), head)
         state = mix_bits(mix_bits(state, blocks), own)  # (b) h N
         found = state.new_zeros(*state.shape, 0)
-        for at in range(self.k):  # Bentley and Floyd 1987: one of t + 1, or the last of them if it is there already
+        for at in range(self.k):  # Bentley and Floyd 1987: one of t + 1, or the last of them if that was drawn before
             most = count - self.k + at
             state = mix_bits(state, at)
             one = state % (most + 1).clamp(min=1)
@@ -262,8 +262,8 @@ class RandomBlocks(AtRandom):
         found = torch.where(found < before, first + found, behind + found - before)
         return found.masked_fill(((own < first) | (own >= end)).unsqueeze(-1), -1)
 
-    def listed(self) -> Tensor:
-        """The blocks of its heads, h N k; of rows of several lengths b h N k."""
+    def list_blocks(self) -> Tensor:
+        """Return the blocks of its heads, (h, N, k), or (b, h, N, k) for sequences of several lengths."""
         heads, blocks, table = self.head if isinstance(self.head, tuple) else (self.head or 0,), self.count, self.table
         if not isinstance(blocks, Tensor):
             if blocks < self.most:
@@ -271,7 +271,7 @@ class RandomBlocks(AtRandom):
             if table is not None and table.shape[1] == blocks:
                 return table[list(heads)]
             return self.draws(heads, blocks, torch.full((), blocks))
-        blocks, size = blocks.view(-1, 1, 1), max(divide_exactly(self.longest, self.block), 1)
+        blocks, size = blocks.view(-1, 1, 1), max(ceil_div(self.longest, self.block), 1)
         drawn = self.draws(heads, size, blocks)
         if table is not None:
             known = table[list(heads), :size].to(drawn.device)
@@ -283,19 +283,19 @@ class RandomBlocks(AtRandom):
         return torch.where(blocks.unsqueeze(-1) < self.most, every, drawn)
 
     def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
-        listed = self.listed().to(i.device)
+        listed = self.list_blocks().to(i.device)
         own = (i // self.block).clamp(0, listed.shape[-2] - 1)
         head: Any = 0
-        if isinstance(self.head, tuple):  # heads are the second axis of what the engine asks
+        if isinstance(self.head, tuple):  # Heads are the second axis of the positions.
             head = torch.arange(len(self.head), device=i.device).view(-1, *[1] * (i.ndim - 2))
-        row = (block_of_rows(torch.arange(len(listed), device=i.device), i),) if listed.ndim == 4 else ()
+        row = (expand_size(torch.arange(len(listed), device=i.device), i),) if listed.ndim == 4 else ()
         return (listed[(*row, head, own)] == (j // self.block).unsqueeze(-1)).any(dim=-1)
 
     def keys_bound(self, n: int, causal: bool) -> int:
         return min(n, max(self.k, self.most - 1) * self.block)
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
-        listed = self.listed().unsqueeze(-1)
+        listed = self.list_blocks().unsqueeze(-1)
         keys = listed * self.block + torch.arange(self.block, device=listed.device)
         keys = keys.masked_fill(listed < 0, -1).flatten(-2)
         return (Branch(Listed(self.block, keys), lambda i, j, marks=None: (i >= 0) & (j >= 0)),)
@@ -303,14 +303,13 @@ class RandomBlocks(AtRandom):
 
 @pattern('bigbird')
 class BigBird(AtRandom):
-    """Blocks around the own one, blocks that see all and that all see, and blocks at random.  Zaheer et al. 2020,
-    arXiv:2007.14062
+    """BigBird: blocks around the query's own, global blocks, and random blocks.  Zaheer et al. 2020, arXiv:2007.14062
 
-    window_blocks   how many around the own one, itself included, an odd number
-    global_blocks   'itc': the first and the last ones, half of them each, the first one more; 'etc': the first ones,
-                    of tokens that were put there for this
-    random_blocks   others for each block of queries, head and layer, as `RandomBlocks` draws them
-    seed, max_len   those of `RandomBlocks`
+    window_blocks   number of blocks around the query's own, itself included, odd
+    global_blocks   number of blocks that attend to all and that all attend to. `variant='itc'`: half of them first and
+                    half last, the first one more; 'etc': the first ones, of tokens added for this
+    random_blocks   number of blocks that `RandomBlocks` draws
+    seed, max_len   as for `RandomBlocks`
     """
 
     block: int = 64
@@ -336,13 +335,13 @@ class BigBird(AtRandom):
 
     @property
     def ends(self) -> tuple[int, int]:
-        """Return how many blocks are global, in front and at the end."""
+        """Return the numbers of global blocks, first and last."""
         last = self.global_blocks // 2 if self.variant == 'itc' else 0
         return self.global_blocks - last, last
 
     @property
     def others(self) -> RandomBlocks | None:
-        """The blocks at random."""
+        """Return the pattern of the random blocks."""
         if not self.random_blocks:
             return None
         own: dict[str, Any] = dict(
@@ -355,7 +354,7 @@ class BigBird(AtRandom):
         return None if self.others is None else self.others.drawn(heads, layer)
 
     def is_global(self, at: Tensor) -> Tensor:
-        (first, last), own, count = self.ends, at // self.block, block_of_rows(self.count, at)
+        (first, last), own, count = self.ends, at // self.block, expand_size(self.count, at)
         return (own < first) | (own >= count - last) | (count < self.most)
 
     def near(self, i: Tensor, j: Tensor) -> Tensor:
@@ -369,13 +368,13 @@ class BigBird(AtRandom):
         return n if self.global_blocks else min(n, self.most * self.block)
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
-        several, count = isinstance(self.length, Tensor), divide_exactly(n, self.block)
-        if count < self.most:  # and so is each row
+        several, count = isinstance(self.length, Tensor), ceil_div(n, self.block)
+        if count < self.most:  # Shorter sequences of the batch have fewer blocks, too.
             return (Branch(Reach(max(n, 1), 0, 0), lambda i, j, marks=None: (i >= 0) & (j >= 0)),)
-        beside = self.window_blocks // 2 * self.block
-        found = [Branch(Reach(self.block, beside, beside), self.sees_near)]
+        side = self.window_blocks // 2 * self.block
+        found = [Branch(Reach(self.block, side, side), self.sees_near)]
         if self.global_blocks or several:
-            own = self.global_places(n)
+            own = self.global_positions(n)
             found.append(Branch(Columns(own), lambda i, j, marks=None: ~self.is_global(i) & self.is_global(j)))
             found.append(Branch(GatherRows(own), lambda i, j, marks=None: (i >= 0) & (j >= 0)))
         if self.others is not None:
@@ -383,8 +382,8 @@ class BigBird(AtRandom):
             found.append(Branch(drawn.layout, lambda i, j, marks=None: ~self.is_global(i) & (j >= 0)))
         return tuple(found)
 
-    def global_places(self, n: int) -> Tensor:
-        """Positions of global blocks, k; of rows of several lengths b k, -1 for none. All of a short row are."""
+    def global_positions(self, n: int) -> Tensor:
+        """Return the positions of global blocks, (k,), or (b, k) with -1 for none. In a short sequence all are."""
         (first, last), count, block = self.ends, self.count, self.block
         if not isinstance(count, Tensor):
             end = (count - last) * block

@@ -1,7 +1,7 @@
-"""How a pattern is computed: which queries read which keys at once.
+"""Branches of a pattern: layouts of queries and keys that are computed together.
 
-A `Branch` is a `layout` of queries and keys, and which of the pairs that meet there it `sees`. Of several branches each
-must see other pairs; what they find is put together exactly. Positions count from 0, n of them.
+A `Branch` has a `layout` of queries and keys, and a function `sees` of the pairs in it. The pairs of the branches of a
+pattern are disjoint, and their results are merged exactly. Positions count from 0 to n - 1.
 
     Reach         chunks of neighbouring queries, and the keys around each
     Listed        chunks of queries, and for each a list of keys
@@ -19,14 +19,14 @@ from torch import Tensor
 
 from x_transformers.flags.checks import Maybe
 
-# (i, j, marks) -> bool
+# (i, j, marks) -> True where query i attends to key j
 Visible = Callable[[Tensor, Tensor, Any], Tensor]
 
 
 class Reach(NamedTuple):
-    """Chunks of `size` queries, from position 0 on. Each reads its own positions, `before` more and `after` more.
+    """Chunks of `size` queries, from position 0 on, each with the keys at its positions, `before` and `after` more.
 
-    With a `stride` s the tokens are split by p mod s first; chunks, and what is before and after, are of each class.
+    With a `stride` s the positions are first split by p mod s, and chunks and neighbors are of one class.
     """
 
     size: int
@@ -36,30 +36,29 @@ class Reach(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Chunks of `size` queries, from position 0 on. Each reads the positions that are listed: N k, or for each head
-    h N k, or for each row too b h N k, -1 for none; none twice. The list may be made for more positions than there
-    are."""
+    """Chunks of `size` queries, from position 0 on, each with a list of distinct keys, -1 for none.
+
+    `keys` are (N, k), per head (h, N, k), or per head and sequence (b, h, N, k). There may be more lists than chunks.
+    """
 
     size: int
     keys: Tensor
 
 
 class Columns(NamedTuple):
-    """All queries read the keys at these positions, k, or of each row b k, -1 for none; None for those that are
-    marked."""
+    """All queries, with the keys at positions (k,) or (b, k), -1 for none; None for the marked ones."""
 
     keys: Maybe[Tensor]
 
 
 class GatherRows(NamedTuple):
-    """The queries at these positions, k, or of each row b k, -1 for none, read all keys; None for those that are
-    marked."""
+    """Queries at positions (k,) or (b, k), -1 for none, with all keys; None for the marked ones."""
 
     queries: Maybe[Tensor]
 
 
 class Branch(NamedTuple):
-    """Which pairs of a layout are seen.  period: as that of a pattern, of `sees`."""
+    """Visible pairs of a layout, by the function `sees`, whose `period` is that of a pattern."""
 
     layout: Reach | Listed | Columns | GatherRows
     sees: Visible
@@ -67,32 +66,27 @@ class Branch(NamedTuple):
 
     @property
     def of_marks(self) -> bool:
-        """Return True if its layout is that of marked queries or keys."""
+        """Return True if the layout has marked queries or keys."""
         return isinstance(self.layout, (Columns, GatherRows)) and self.layout[0] is None
 
     def without(self, others: Sequence[Any]) -> Branch:
-        """What none of some patterns sees."""
-
-        def sees(i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
-            seen = self.sees(i, j, marks)
-            for other in others:
-                seen = seen & ~other.visible(i, j, marks)
-            return seen
-
-        return Branch(self.layout, sees, common(self.period, *(other.period for other in others)))
+        """Return the branch without the pairs of other patterns."""
+        return self._restrict(others, lambda seen, other: seen & ~other)
 
     def within(self, others: Sequence[Any]) -> Branch:
-        """What all of some patterns see too."""
+        """Return the branch with the pairs that all other patterns have, too."""
+        return self._restrict(others, lambda seen, other: seen & other)
 
+    def _restrict(self, others: Sequence[Any], combine: Callable[[Tensor, Tensor], Tensor]) -> Branch:
         def sees(i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
             seen = self.sees(i, j, marks)
             for other in others:
-                seen = seen & other.visible(i, j, marks)
+                seen = combine(seen, other.visible(i, j, marks))
             return seen
 
         return Branch(self.layout, sees, common(self.period, *(other.period for other in others)))
 
 
 def common(*periods: int | None) -> int | None:
-    """A period of all, if there is one."""
+    """Return a common period, or None if one has none."""
     return None if None in periods else math.lcm(*(period for period in periods if period is not None))

@@ -12,15 +12,14 @@ import torch
 from torch import Tensor
 
 SEEN, AHEAD, HIDDEN = (38, 70, 140), (205, 205, 205), (245, 245, 245)
-PIXELS = 512  # about, of a side
+PIXELS = 512  # Approximate size of a picture.
 
 
 def dense(patterns: Sequence[Any], n: int, causal: bool, marks: Any = None) -> Tensor:
-    """Return which of n tokens each one sees:  h n n."""
-    place = torch.arange(n)
-    i, j = place.unsqueeze(-1), place
-    seen = torch.stack([one.visible(i, j, marks).expand(n, n) for one in patterns])
-    return seen & (j <= i) if causal else seen
+    """Return the mask of n tokens, (h, n, n)."""
+    pos = torch.arange(n)
+    seen = torch.stack([one.visible(pos.unsqueeze(-1), pos, marks).expand(n, n) for one in patterns])
+    return seen.tril() if causal else seen
 
 
 def as_text(seen: Tensor) -> str:
@@ -28,7 +27,7 @@ def as_text(seen: Tensor) -> str:
 
 
 def png(pixels: Tensor) -> bytes:
-    """h w 3, of bytes."""
+    """Return a PNG file of pixels (height, width, 3) of dtype uint8."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack('>I', len(content)) + kind + content + struct.pack('>I', zlib.crc32(kind + content))
@@ -44,7 +43,7 @@ def draw(patterns: Sequence[Any], n: int, causal: bool, path: Any, marks: Any) -
     seen = dense(patterns, n, causal, marks)
     if path is not None:
         side = max(PIXELS // max(n, 1), 1)
-        ahead = torch.ones(n, n, dtype=torch.bool).triu(1) if causal else torch.zeros(n, n, dtype=torch.bool)
+        ahead = torch.full((n, n), causal).triu(1)
         colours = torch.tensor([HIDDEN, AHEAD, SEEN], dtype=torch.uint8)
         index = torch.where(seen, 2, ahead.long())  # h n n
         wide = index.repeat_interleave(side, 1).repeat_interleave(side, 2)

@@ -1,4 +1,4 @@
-"""Patterns of images, whose pixels are the tokens: tiles, and what stands around a pixel."""
+"""Patterns of images, whose pixels are the tokens: tiles, and squares around a pixel."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from x_transformers.flags.checks import ConfigError, format_value, is_int
-from x_transformers.patterns.base import Pattern, divide_exactly, pattern
+from x_transformers.patterns.base import Pattern, ceil_div, pattern
 from x_transformers.patterns.branches import Branch, Listed
 
-# queries of a row that read the pixels around them at once
+# Number of neighboring queries that read the pixels around them at once.
 RUN = 32
 
 Pair = tuple[int, int]
@@ -23,7 +23,7 @@ def is_pair(value: Any, least: int) -> bool:
 
 
 def split_image_blocks(at: Tensor, image: Pair, block: Pair) -> tuple[Tensor, Tensor]:
-    """Rows and columns of the pixels at places in block raster order: block after block, inside each row after row."""
+    """Return rows and columns of pixels from their indices in block raster order: blocks, and rows inside of each."""
     (height, width), (rows, columns) = image, block
     top = at // (rows * width) * rows
     tall = (height - top).clamp(max=rows)
@@ -35,7 +35,7 @@ def split_image_blocks(at: Tensor, image: Pair, block: Pair) -> tuple[Tensor, Te
 
 
 def place_in_blocks(row: Tensor, column: Tensor, image: Pair, block: Pair) -> Tensor:
-    """The way back: the place of a pixel in block raster order."""
+    """Return the indices of pixels in block raster order."""
     (height, width), (rows, columns) = image, block
     top, left = row // rows * rows, column // columns * columns
     tall, wide = (height - top).clamp(max=rows), (width - left).clamp(max=columns)
@@ -43,32 +43,33 @@ def place_in_blocks(row: Tensor, column: Tensor, image: Pair, block: Pair) -> Te
 
 
 def block_raster_order(image: Pair, block: Pair) -> Tensor:
-    """Where in raster order the pixels stand that come one after the other in block raster order:  (h w)
+    """Return the permutation (h w,) from raster order to block raster order.
 
-    pixels[:, order] are in block raster order, blocks[:, order.argsort()] in raster order again. Blocks at the right
-    and at the bottom are smaller where they do not fit.
+    `pixels[:, order]` are in block raster order, `blocks[:, order.argsort()]` in raster order again. Blocks at the
+    right and at the bottom may be smaller.
 
-    raises    ConfigError for what is no pair of sizes
+    Raises:
+        ConfigError: An argument is not a pair of sizes.
     """
     for name, value in (('image', image), ('block', block)):
         if not is_pair(value, 1):
-            raise ConfigError(f'`{name}` got {format_value(value)}, it must be a pair of integers of at least 1')
+            raise ConfigError(f'`{name}` must be a pair of integers of at least 1, got {format_value(value)}')
     row, column = split_image_blocks(torch.arange(image[0] * image[1]), (image[0], image[1]), (block[0], block[1]))
     return row * image[1] + column
 
 
 def neighbors_of_blocks(first: Tensor, count: int, limit: int) -> Tensor:
-    """So many numbers from each first one on:  N -> N count, -1 for those that are not below the limit."""
+    """Return `count` numbers from each of `first` (N,) on, as (N, count); -1 for those outside of 0 to `limit` - 1."""
     found = first.unsqueeze(-1) + torch.arange(count)
     return torch.where((found >= 0) & (found < limit), found, -1)
 
 
 @pattern('local2d')
 class Local2D(Pattern):
-    """Pixels of the own tile, and of a flange around it: rows above it and columns on both sides; if it is not causal,
-    rows below it too.  Parmar et al. 2018, arXiv:1802.05751
+    """Pixels of the query's tile, and of a flange around it: rows above and columns on both sides, and rows below if it
+    is not causal.  Parmar et al. 2018, arXiv:1802.05751
 
-    image         rows and columns; the sequence is all of its pixels, in a causal stack as many as there are yet
+    image         rows and columns. The sequence has all of its pixels, in a causal stack possibly only the first ones
     query_block   rows and columns of a tile
     flange        rows above, columns on each side
     order         of the tokens: 'block', tile after tile (`block_raster_order`), or 'raster', row after row
@@ -87,25 +88,25 @@ class Local2D(Pattern):
             self.refuse('order', "'block' or 'raster'")
 
     def pixel(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Its row and column."""
+        """Return the row and column of a token."""
         if self.order == 'raster':
             return at // self.image[1], at % self.image[1]
         return split_image_blocks(at, self.image, self.query_block)
 
     def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
         (row, column), (key_row, key_column) = self.pixel(i), self.pixel(j)
-        (rows, columns), (above, beside) = self.query_block, self.flange
+        (rows, columns), (above, side) = self.query_block, self.flange
         top, left = row // rows * rows, column // columns * columns
         seen = (key_row >= top - above) & (key_row < top + rows + above)
-        return seen & (key_column >= left - beside) & (key_column < left + columns + beside)
+        return seen & (key_column >= left - side) & (key_column < left + columns + side)
 
     def keys_bound(self, n: int, causal: bool) -> int:
-        (rows, columns), (above, beside) = self.query_block, self.flange
-        return min(n, (rows + above * (1 if causal else 2)) * (columns + 2 * beside))
+        (rows, columns), (above, side) = self.query_block, self.flange
+        return min(n, (rows + above * (1 if causal else 2)) * (columns + 2 * side))
 
     @property
     def run(self) -> int:
-        """Queries that stand side by side in one tile, wherever they begin with a multiple of it."""
+        """Return the largest number of tokens such that each such run of the sequence lies in one tile."""
         (height, width), (rows, columns) = self.image, self.query_block
         rows, columns = min(rows, height), min(columns, width)
         if self.order == 'raster':
@@ -115,12 +116,12 @@ class Local2D(Pattern):
         )
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
-        (height, width), (rows, columns), (above, beside) = self.image, self.query_block, self.flange
+        (height, width), (rows, columns), (above, side) = self.image, self.query_block, self.flange
         run = self.run
-        row, column = self.pixel(torch.arange(divide_exactly(n, run)) * run)
+        row, column = self.pixel(torch.arange(ceil_div(n, run)) * run)
         top, left = row // rows * rows, column // columns * columns
         key_rows = neighbors_of_blocks(top - above, min(rows + above * (1 if causal else 2), height + above), height)
-        key_columns = neighbors_of_blocks(left - beside, min(columns + 2 * beside, width + beside), width)
+        key_columns = neighbors_of_blocks(left - side, min(columns + 2 * side, width + side), width)
         key_rows, key_columns = key_rows.unsqueeze(-1), key_columns.unsqueeze(-2)
         if self.order == 'raster':
             keys = key_rows * width + key_columns
@@ -130,17 +131,13 @@ class Local2D(Pattern):
         return (Branch(Listed(run, keys), self.visible),)
 
     @property
-    def of_differences(self) -> bool:
-        return False
-
-    @property
     def size(self) -> int:
         return self.image[0] * self.image[1]
 
 
 @pattern('conv2d')
 class Conv2D(Pattern):
-    """Of an image in raster order, the pixels before the own one in a square around it, and itself:
+    """Pixels in a square around the query's, up to itself, of an image in raster order.
 
     |r - r'|, |c - c'| <= floor(kernel / 2)
     """
@@ -164,17 +161,13 @@ class Conv2D(Pattern):
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
         width, half = self.image[1], self.kernel // 2
-        # the longest part of a row that is not too long; a whole row, if its length has no such divisor
+        # The longest part of a row up to RUN that divides it, or a whole row.
         run = max([one for one in range(4, RUN + 1) if width % one == 0] or [width])
-        first = torch.arange(divide_exactly(n, run)) * run
+        first = torch.arange(ceil_div(n, run)) * run
         key_rows = neighbors_of_blocks(first // width - half, half + 1, self.image[0]).unsqueeze(-1)
         key_columns = neighbors_of_blocks(first % width - half, min(run + 2 * half, width + half), width).unsqueeze(-2)
         keys = torch.where((key_rows >= 0) & (key_columns >= 0), key_rows * width + key_columns, -1)
         return (Branch(Listed(run, keys.flatten(1)), self.visible),)
-
-    @property
-    def of_differences(self) -> bool:
-        return False
 
     @property
     def reach(self) -> int:

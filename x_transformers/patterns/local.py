@@ -1,4 +1,4 @@
-"""Patterns of neighbours, and of blocks in their order."""
+"""Patterns of neighboring tokens and blocks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from x_transformers.flags.checks import is_int
 from x_transformers.patterns.base import Pattern, pattern
 from x_transformers.patterns.branches import Branch, Reach
 
-# Queries that read their neighbours at once: with fewer products are small, with more too many keys are read in vain.
+# Queries that read their neighbors at once: with fewer, matrix products are small; with more, many keys are hidden.
 CHUNK = 64
 
 
 @pattern('sliding')
 class Sliding(Pattern):
-    """Tokens at most `window` away; with a dilation d every d-th, so that it reaches d times as far. One dilation, or
+    """Tokens at most `window` away; with a dilation d every d-th token, d times as far. The dilation is one number, or
     one for each head.  Beltagy et al. 2020, arXiv:2004.05150
 
         |i - j| <= window d  and  (i - j) mod d = 0
@@ -24,6 +24,8 @@ class Sliding(Pattern):
 
     window: int
     dilation: int | tuple[int, ...] = 1
+
+    period = 1
 
     def check(self) -> None:
         self.size_of('window', least=0)
@@ -41,12 +43,12 @@ class Sliding(Pattern):
     @property
     def step(self) -> int:
         if isinstance(self.dilation, tuple):
-            self.refuse('dilation', 'that of one head here: ask `for_heads(heads)`')
+            self.refuse('dilation', 'that of one head: use `for_heads(heads)`')
         return self.dilation
 
     def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
         reach = self.window * self.step
-        near = (j >= i - reach) & (j <= i + reach)  # no table of distances, which takes ten times as long
+        near = (j >= i - reach) & (j <= i + reach)  # A table of distances would take ten times as long.
         return near if self.step == 1 else near & ((i - j) % self.step == 0)
 
     def keys_bound(self, n: int, causal: bool) -> int:
@@ -56,10 +58,6 @@ class Sliding(Pattern):
         return (Branch(Reach(CHUNK, self.window, 0 if causal else self.window, self.step), self.visible, 1),)
 
     @property
-    def period(self) -> int:
-        return 1
-
-    @property
     def reach(self) -> int:
         each = self.dilation if isinstance(self.dilation, tuple) else (self.dilation,)
         return self.window * max(each)
@@ -67,7 +65,7 @@ class Sliding(Pattern):
 
 @pattern('block_local')
 class BlockLocal(Pattern):
-    """The own block:  floor(i / block) = floor(j / block)"""
+    """Tokens of the query's block:  floor(i / block) = floor(j / block)"""
 
     block: int
 
@@ -88,17 +86,13 @@ class BlockLocal(Pattern):
         return self.block
 
     @property
-    def of_differences(self) -> bool:
-        return False
-
-    @property
     def reach(self) -> int:
         return self.block - 1
 
 
 @pattern('local1d')
 class Local1D(Pattern):
-    """The own block of queries, and `memory` tokens before it, and after it if not causal.  Parmar et al. 2018,
+    """Tokens of the query's block, and `memory` tokens before it, and after it if not causal.  Parmar et al. 2018,
     arXiv:1802.05751
 
         B q - memory <= j < (B + 1) q + memory,   B = floor(i / q)
@@ -126,17 +120,13 @@ class Local1D(Pattern):
         return self.query_block
 
     @property
-    def of_differences(self) -> bool:
-        return False
-
-    @property
     def reach(self) -> int:
         return self.query_block - 1 + self.memory
 
 
 @pattern('row')
 class Row(Pattern):
-    """Of an image in raster order, what came before in the own row, and the query itself."""
+    """Earlier pixels in the query's row, and itself, of an image in raster order."""
 
     width: int
 
@@ -155,10 +145,6 @@ class Row(Pattern):
     @property
     def period(self) -> int:
         return self.width
-
-    @property
-    def of_differences(self) -> bool:
-        return False
 
     @property
     def reach(self) -> int:

@@ -1,4 +1,4 @@
-"""Patterns that reach far: a token of every so many."""
+"""Patterns of distant tokens, at regular steps."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.patterns.base import Pattern, divide_exactly, pattern
+from x_transformers.patterns.base import Pattern, ceil_div, pattern
 from x_transformers.patterns.branches import Branch, Columns, Reach
 
-# queries that see themselves, at once
+# Queries that attend to themselves at once.
 ITSELF = 16
 
 
@@ -23,6 +23,8 @@ class Strided(Pattern):
 
     stride: int
 
+    period = 1
+
     def check(self) -> None:
         self.size_of('stride')
 
@@ -30,21 +32,19 @@ class Strided(Pattern):
         return (i - j) % self.stride == 0
 
     def keys_bound(self, n: int, causal: bool) -> int:
-        return divide_exactly(n, self.stride)
+        return ceil_div(n, self.stride)
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
-        return (Branch(Reach(max(divide_exactly(n, self.stride), 1), 0, 0, self.stride), self.visible, 1),)
-
-    @property
-    def period(self) -> int:
-        return 1
+        return (Branch(Reach(max(ceil_div(n, self.stride), 1), 0, 0, self.stride), self.visible, 1),)
 
 
 @pattern('column')
 class Column(Pattern):
-    """Of an image in raster order, what came before in the own column, and the query itself."""
+    """Earlier pixels in the query's column, and itself, of an image in raster order."""
 
     width: int
+
+    period = 1
 
     def check(self) -> None:
         self.size_of('width')
@@ -53,14 +53,10 @@ class Column(Pattern):
         return ((i - j) % self.width == 0) & (j <= i)
 
     def keys_bound(self, n: int, causal: bool) -> int:
-        return divide_exactly(n, self.width)
+        return ceil_div(n, self.width)
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
-        return (Branch(Reach(max(divide_exactly(n, self.width), 1), 0, 0, self.width), self.visible, 1),)
-
-    @property
-    def period(self) -> int:
-        return 1
+        return (Branch(Reach(max(ceil_div(n, self.width), 1), 0, 0, self.width), self.visible, 1),)
 
 
 @pattern('summary')
@@ -69,8 +65,8 @@ class Summary(Pattern):
 
         j mod stride >= stride - c,  or  i = j
 
-    per_head   other c tokens for each head: those before, and so on around
-    back       which c tokens: the last ones 0, those before 1
+    per_head   each head has other c tokens: the last ones, those before, and so on cyclically
+    back       number of groups of c tokens after these: 0 for the last ones
     """
 
     stride: int
@@ -86,34 +82,30 @@ class Summary(Pattern):
             self.refuse('per_head', 'True or False')
         self.size_of('back', least=0)
         if (self.back + 1) * self.c > self.stride:
-            self.refuse('back', f'less than {self.stride // self.c}: there are no more in a stride')
+            self.refuse('back', f'less than {self.stride // self.c}, the number of groups in a stride')
 
     def of_head(self, head: int, heads: int) -> Pattern:
         return Summary(self.stride, self.c, back=head % (self.stride // self.c)) if self.per_head else self
 
-    def sums_up(self, j: Tensor) -> Tensor:
+    def is_summary(self, j: Tensor) -> Tensor:
         stop = self.stride - self.back * self.c
         place = j % self.stride
         return (place >= stop - self.c) & (place < stop)
 
     def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
-        return self.sums_up(j) | (i == j)
+        return self.is_summary(j) | (i == j)
 
     def keys_bound(self, n: int, causal: bool) -> int:
-        return min(n, divide_exactly(n, self.stride) * self.c + 1)
+        return min(n, ceil_div(n, self.stride) * self.c + 1)
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
         first = torch.arange(0, n, self.stride) + (self.stride - (self.back + 1) * self.c)
-        keys = (first.unsqueeze(-1) + torch.arange(self.c)).flatten()  # the last ones may be none, in graphs too
+        keys = (first.unsqueeze(-1) + torch.arange(self.c)).flatten()  # The last ones may be beyond n.
         return (
-            Branch(Columns(keys), lambda i, j, marks=None: self.sums_up(j) & (i != j), self.stride),
+            Branch(Columns(keys), lambda i, j, marks=None: self.is_summary(j) & (i != j), self.stride),
             Branch(Reach(ITSELF, 0, 0), lambda i, j, marks=None: i == j, 1),
         )
 
     @property
     def period(self) -> int:
         return self.stride
-
-    @property
-    def of_differences(self) -> bool:
-        return False

@@ -1,4 +1,4 @@
-"""Patterns of tokens that all others see."""
+"""Patterns of global tokens."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from x_transformers.patterns.branches import Branch, Columns, GatherRows
 
 @pattern('global')
 class Global(Pattern):
-    """Some tokens see all, and are seen by all: the first ones, those at some positions, or Global('mask'), those that
-    the input `global_mask` (b n) marks.  Beltagy et al. 2020, arXiv:2004.05150
+    """Global tokens, which attend to all and all attend to: the first ones, those at some positions, or with
+    Global('mask') those that the input `global_mask` (b, n) marks.  Beltagy et al. 2020, arXiv:2004.05150
 
-    In cross-attention queries and keys count from their own beginning: all queries see the keys that are global, and
-    queries that are global see the whole context."""
+    In cross-attention, positions of queries and keys count from the beginning of each: all queries attend to global
+    keys, and global queries attend to the whole context.
+    """
 
     first: Maybe[int] = 0  # or 'mask'
     positions: tuple[int, ...] = ()
@@ -38,22 +39,22 @@ class Global(Pattern):
         if not (self.first or self.positions or self.mask):
             self.refuse('first', "at least 1, unless there are `positions`, or it is 'mask'")
         if self.mask and (self.first or self.positions):
-            self.refuse('mask', 'alone: put them together by `|`')
+            self.refuse('mask', 'given without `first` and `positions`: combine patterns by `|`')
 
-    def chosen(self, at: Tensor, marks: Any = None) -> Tensor:
-        """Return True if tokens at these positions are global."""
+    def is_global(self, at: Tensor, marks: Any = None) -> Tensor:
+        """Return True where tokens at these positions are global."""
         if self.mask:
             if marks is None:
-                raise ValueError("`visible` of Global('mask') needs `marks`: which positions are marked")
+                raise ValueError("`visible` of Global('mask') needs `marks`, a function of positions")
             return marks(at)
         own = (at < self.first) & (at >= 0)
         return functools.reduce(Tensor.__or__, [at == place for place in self.positions], own)
 
     def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
-        return self.chosen(i, marks) | self.chosen(j, marks)
+        return self.is_global(i, marks) | self.is_global(j, marks)
 
     def places(self) -> Tensor:
-        """The positions that are global, each once."""
+        """Return the global positions, each once."""
         return torch.tensor(sorted({*range(self.first), *self.positions}), dtype=torch.long)
 
     def keys_bound(self, n: int, causal: bool) -> int:
@@ -62,8 +63,8 @@ class Global(Pattern):
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
         own = None if self.mask else self.places()
         return (
-            Branch(Columns(own), lambda i, j, marks=None: self.chosen(j, marks) | (i != i)),
-            Branch(GatherRows(own), lambda i, j, marks=None: self.chosen(i, marks) & ~self.chosen(j, marks)),
+            Branch(Columns(own), lambda i, j, marks=None: self.is_global(j, marks) | (i != i)),
+            Branch(GatherRows(own), lambda i, j, marks=None: self.is_global(i, marks) & ~self.is_global(j, marks)),
         )
 
     @property
@@ -75,12 +76,12 @@ class Global(Pattern):
         return self.mask
 
 
-# the halves of Global('mask'), for what treats marked queries apart
+# Halves of Global('mask'), for models that treat marked queries differently.
 
 
 @dataclass(frozen=True, eq=False)
 class MarkedKeys(Pattern):
-    """All queries see the tokens that are marked."""
+    """Marked tokens, which all queries attend to."""
 
     def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
         return marks(j) | (i != i)
@@ -102,7 +103,7 @@ class MarkedKeys(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class MarkedQueries(MarkedKeys):
-    """Marked queries see all tokens."""
+    """All tokens, for marked queries."""
 
     def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
         return marks(i) | (j != j)
@@ -112,7 +113,7 @@ class MarkedQueries(MarkedKeys):
 
 
 def drop_marked_queries(pattern: Pattern) -> Pattern:
-    """The same, for queries that are not marked."""
+    """Return the pattern of queries that are not marked."""
     if isinstance(pattern, Several):
         return type(pattern)(tuple(map(drop_marked_queries, pattern.patterns)))
     return MarkedKeys() if isinstance(pattern, Global) and pattern.mask else pattern

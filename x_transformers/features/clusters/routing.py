@@ -16,7 +16,7 @@ from x_transformers.features.clusters.kernel import attend, sort_by_rank, sort_i
 from x_transformers.features.patterns import OUTSIDE, HoldsPattern
 from x_transformers.flags import ConfigError, PerToken, warn_once
 from x_transformers.patterns import Sliding
-from x_transformers.patterns.engine.attention import attended
+from x_transformers.patterns.engine.attention import attend_patterns
 
 Heads = tuple[Tensor, Tensor, Tensor]
 BEST = 'a centroid takes the best of all tokens'
@@ -152,12 +152,12 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
     def nearby(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
         """Heads that see a pattern, or a window as wide as a chunk."""
         if self.holds:
-            return attended(q, k, v, call, self.of_heads(self.local, call))[0]
+            return attend_patterns(q, k, v, call, self.of_heads(self.local, call))[0]
         windows = self.sizes_of(self.lengths(call))
         if windows is not None:
             call = copy.copy(call)
             call.masks = [*call.masks, mask_within(windows.expand(-1, call.keys))]
-        return attended(q, k, v, call, Sliding(self.size_of(call.keys)).for_heads(self.local))[0]
+        return attend_patterns(q, k, v, call, Sliding(self.size_of(call.keys)).for_heads(self.local))[0]
 
     def ranked(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
         """Each token sees its chunk of its cluster, and the one before."""

@@ -1,8 +1,8 @@
-"""Engine of sparse patterns: attention to a few keys of each query, without the scores of all.
+"""Engine of sparse patterns: attention of queries to few keys each, without the scores of all keys.
 
-    attention  a call with patterns: which heads, which positions, which branches
-    placement  which tokens of a call a pattern counts, and from where
-    layouts    which queries and keys of a layout meet, as indices
+    attention  a call with patterns: its heads, positions and branches
+    placement  the tokens of a call that have positions in a pattern
+    layouts    queries and keys of a layout, as indices
     formula    attention to keys that are gathered by these indices; for every device and derivative
     pieces     the same without gathering where neighbours are read: views of queries and keys
     flash      these by torch's fused kernel on a CPU, with a gradient of its own

@@ -18,17 +18,17 @@ from x_transformers.patterns.engine.formula import Scores, concat_groups, index_
 from x_transformers.patterns.engine.layouts import Grid
 from x_transformers.patterns.engine.placement import Placement
 
-# Queries up to which each reads keys of its own: more share those of a chunk.
+# Up to this many queries each gathers its own keys: more share those of a chunk.
 FEW_QUERIES = 4
 
 
-def attended(
+def attend_patterns(
     q: Tensor, k: Tensor, v: Tensor, call: Call, patterns: Sequence[Pattern], marks: Maybe[Tensor] = None
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Attention of queries (b h i e) to the keys (b h j e) that the pattern of their head sees, and to those in front.
+    """Compute attention of queries (b h i e) to the visible keys (b h j e) of their head's pattern, and to added keys.
 
-    marks      which of the keys, without those in front, are marked, b j
-    returns    b h i d, and the logarithms of what softmaxes divided by, b h i, if they are known
+    `marks` (b j) are True for marked keys, without added ones. Return the output, b h i d, and the log-sum-exp of
+    scores, b h i, or None if it is not known.
     """
     heads: dict[Pattern, list[int]] = {}
     for head, one in enumerate(patterns):
@@ -50,14 +50,14 @@ def attended(
 def _attend_heads(
     q: Tensor, k: Tensor, v: Tensor, call: Call, pattern: Pattern, marks: Tensor | None, heads: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """The same for heads of one pattern."""
+    """Compute `attend_patterns` for heads of one pattern."""
     place = Placement.of(call, pattern)
     if call.token_idx is not None or place.by_row:
         return _attend_queries(q, k, v, call, pattern, marks, heads, place)
-    # Tokens outside of the pattern are keys in front of the others, and rows of their own.
+    # Tokens outside of the pattern are added keys, and their queries are computed separately.
     count, own = place.count, get_scores(call, call.masks, heads)
     first = max(count - (call.keys - call.q_len), 0)
-    text, n = own if count == 0 else _attend_with_prefix(own, first, count), call.keys - count
+    text, n = own if count == 0 else _skip_queries(own, first, count), call.keys - count
     rows = call.q_len - first
     if first and rows == 0:
         return _attend_outside(q, k, v, own)
@@ -75,7 +75,7 @@ def _attend_queries(
     q: Tensor, k: Tensor, v: Tensor, call: Call, pattern: Pattern, marks: Tensor | None, heads: Tensor | None,
     place: Placement,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The same where the tokens that the pattern counts stand elsewhere in each row, or queries do."""
+    """Compute `attend_patterns` where positions differ between sequences, or queries are not the last tokens."""
     at, n = None, call.keys - place.count
     if call.token_idx is not None or _is_few(call) or call.q_len < call.keys:
         at = call.of_queries(place.positions(call.keys, q.device))
@@ -96,12 +96,12 @@ def _get_branches(pattern: Pattern, n: int, call: Call, marks: Tensor | None) ->
 def attend_branches(
     q: Tensor, k: Tensor, v: Tensor, call: Call, branches: tuple[Branch, ...], grid: Grid, own: Scores
 ) -> tuple[Tensor, Tensor | None]:
-    """The same by branches, where positions are indices of keys behind those in front."""
+    """Compute attention by branches, with positions that count keys after the added ones."""
     if grid.at is not None or not takes(q, k, v, call):
         return run_by_formula(q, k, v, branches, grid, own)
     entry = get_numbers(own.mask, own.bias, q.dtype)
     if entry is not None and own.heads is not None:
-        entry = _attend_some(entry, own.heads)
+        entry = _select_heads(entry, own.heads)
 
     def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return run_by_formula(q, k, v, branches, grid, own)[0]
@@ -116,23 +116,20 @@ def get_scores(call: Call, masks: Sequence[BlockwiseTerm], heads: Tensor | None 
     return Scores(call.scale, call.causal, mask, bias, added, call.dropout, heads)
 
 
-# tokens outside of the pattern
+# Tokens outside of the pattern.
 
 
-def _attend_with_prefix(own: Scores, rows: int, keys: int) -> Scores:
-    """Scores of the queries behind the first `rows`, for which the first `keys` are further keys in front."""
-    mask, bias = (
-        each if each is None or rows == 0 else _attend_later_keys(each, rows) for each in (own.mask, own.bias)
-    )
-    return dataclasses.replace(own, mask=mask, bias=bias, added=own.added + keys)
+def _skip_queries(own: Scores, rows: int, keys: int) -> Scores:
+    """Return the scores of the queries after the first `rows`, for which the first `keys` are added keys, too."""
 
+    def skip(entry: Pointwise | None) -> Pointwise | None:
+        return entry if entry is None or rows == 0 else lambda b, h, i, j: entry(b, h, i + rows, j)
 
-def _attend_later_keys(entry: Pointwise, rows: int) -> Pointwise:
-    return lambda b, h, i, j: entry(b, h, i + rows, j)
+    return dataclasses.replace(own, mask=skip(own.mask), bias=skip(own.bias), added=own.added + keys)
 
 
 def _attend_outside(q: Tensor, k: Tensor, v: Tensor, own: Scores) -> tuple[Tensor, Tensor]:
-    """What the first queries find among all keys, if they stand outside of the pattern."""
+    """Compute attention of the first queries, which are outside of the pattern, to all keys."""
     row, key = torch.arange(q.shape[2], device=q.device), torch.arange(k.shape[2], device=q.device)
     seen = torch.ones(len(row), len(key), dtype=torch.bool, device=q.device)
     seen = key <= row.unsqueeze(-1) + own.added if own.causal else seen
@@ -140,16 +137,16 @@ def _attend_outside(q: Tensor, k: Tensor, v: Tensor, own: Scores) -> tuple[Tenso
 
 
 def outside_parts(q: Tensor, k: Tensor, v: Tensor, call: Call, own: Scores) -> list[tuple[Tensor, Tensor]]:
-    """What queries find where rows differ: all of them among the keys outside of the pattern, and those outside among
-    the other keys."""
+    """Compute attention of all queries to keys outside of the pattern, and of queries outside to the other keys, where
+    sequences differ."""
     key, row = torch.arange(call.keys, device=q.device), torch.arange(call.q_len, device=q.device)
     own_keys, is_outside = own.place.outside_keys(q.device), own.place.is_outside(call.keys, q.device)
     at = call.of_queries(key)
-    at = (at if at.ndim == 2 else at[None])[:, None, None, :, None]  # at which key each query stands
+    at = (at if at.ndim == 2 else at[None])[:, None, None, :, None]  # Index of the key at each query.
     there = own_keys[:, None, None]
     seen = there.unsqueeze(-2) <= at if own.causal else torch.ones_like(there.unsqueeze(-2) <= at)
     parts = [index_scores(q, k, v, row[None, None, None], there + own.added, seen, own)]
-    if call.token_idx is None:  # the rows of those outside alone
+    if call.token_idx is None:  # Only the queries outside.
         which = there - (call.keys - call.q_len)
         which = torch.where((which >= 0) & (which < call.q_len), which, call.q_len)
         at, is_row = there.unsqueeze(-1), (which < call.q_len).unsqueeze(-1)
@@ -162,17 +159,17 @@ def outside_parts(q: Tensor, k: Tensor, v: Tensor, call: Call, own: Scores) -> l
     return [*parts, index_scores(q, k, v, which, (key + own.added)[None, None, None], seen, own)]
 
 
-def over_context(q: Tensor, k: Tensor, v: Tensor, call: Call, pattern: Global, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention of queries (b h i e) at their places, i or b i, to the keys of a context (b h j e) and to those in
-    front: all see the keys that are global, and queries that are global see the others too. b h i d, log-sums b h i.
+def attend_context(q: Tensor, k: Tensor, v: Tensor, call: Call, pattern: Global, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute cross-attention to global keys, and of global queries to all keys of the context, and to added keys.
 
-    Keys are counted from the first real one of each row.
+    Queries (b h i e) are at indices `at`, i or b i. Keys (b h j e) are counted from the first real one of each
+    sequence. Return the output, b h i d, and log-sum-exps, b h i.
     """
     own, rows = get_scores(call, call.masks), q.shape[2]
     parts = [prefix_scores(q, k, v, own)] if own.added else []
     if rows and call.keys:
         places, keys = pattern.places().to(q.device), torch.arange(call.keys, device=q.device)
-        # of_index:  axes of the batch, of heads, and of groups come first
+        # Indices have axes of batch, heads and groups in front.
         place, each = Placement.among(call.keys, None, None, call.key_mask), torch.arange(rows, device=q.device)
         count = 1 if place.offset is None else len(place.offset)
         j, seen = (t[:, None, None] for t in place.indices(places.expand(count, -1), call.keys))
@@ -180,18 +177,18 @@ def over_context(q: Tensor, k: Tensor, v: Tensor, call: Call, pattern: Global, a
         parts.append(index_scores(q, k, v, each[None, None, None], j + own.added, seen, own))
         is_at = (at if at.ndim == 2 else at[None]).unsqueeze(-1) == places  # b|1 i g
         row = torch.where(is_at.any(dim=-2), is_at.to(torch.uint8).argmax(dim=-2), rows)[:, None, None]
-        others = ~pattern.chosen(place.positions(call.keys, q.device))
+        others = ~pattern.is_global(place.positions(call.keys, q.device))
         seen = (row < rows).unsqueeze(-1) & (others if others.ndim == 1 else others[:, None, None, None])
         parts.append(index_scores(q, k, v, row, (keys + own.added)[None, None, None], seen, own))
     return concat_groups(parts, q, v)
 
 
-def _attend_some(entry: Pointwise, heads: Tensor) -> Pointwise:
+def _select_heads(entry: Pointwise, heads: Tensor) -> Pointwise:
     return lambda b, h, i, j: entry(b, heads[h], i, j)
 
 
 def _is_few(call: Call) -> bool:
-    """Return True if there are few queries of many keys."""
+    """Return True for few queries and more keys."""
     return call.q_len == 1 or (
         not torch.compiler.is_compiling() and call.q_len <= FEW_QUERIES and call.q_len < call.keys
     )

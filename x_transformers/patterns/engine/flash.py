@@ -1,9 +1,9 @@
-"""Patterns by torch's fused kernel on a CPU, piece by piece, merged by log-sums: exact, forwards and backwards.
+"""Patterns by torch's fused kernel on a CPU, in pieces merged exactly by their log-sum-exps, with a backward pass.
 
     o = sum_r exp(z_r - z) o_r,   z = logsumexp_r(z_r)
 
-Given the output and log-sums of all pieces together, the kernel's own backward pass gives each piece its part of the
-gradient:  P = exp(s - z),  ds = P (dP - sum(dO o)). For derivatives of derivatives autograd goes through the formula.
+With the merged output and log-sum-exps, the kernel's backward pass computes the part of each piece in the gradient:
+P = exp(s - z),  ds = P (dP - sum(dO o)). Derivatives of derivatives are computed by the formula.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ DTYPES = (torch.float32, torch.float64)
 
 
 def takes(q: Tensor, k: Tensor, v: Tensor, call: Call) -> bool:
-    """Return True if this kernel does a call: on a CPU, in one dtype of many digits, if no bias learns."""
+    """Return True if this kernel supports a call: on a CPU, in float32 or float64, without learned biases."""
     if torch.compiler.is_compiling() or q.device.type != 'cpu' or call.dropout or is_transformed() or FORWARD is None:
         return False
     if torch.is_autocast_enabled('cpu') and not call.full_precision:
         return False
-    if not type(q) is type(k) is type(v) is Tensor:  # others may have no values to look at
+    if not type(q) is type(k) is type(v) is Tensor:  # Subclasses may have no values.
         return False
     learns = torch.is_grad_enabled() and any(bias.learns for bias in call.biases)
     number = isinstance(call.scale, (int, float))
@@ -42,7 +42,7 @@ def takes(q: Tensor, k: Tensor, v: Tensor, call: Call) -> bool:
 
 
 def get_numbers(mask: Pointwise | None, bias: Pointwise | None, dtype: torch.dtype) -> Pointwise | None:
-    """Masks and biases as one number to add."""
+    """Return masks and biases as one number to add."""
     if mask is None and bias is None:
         return None
     low = torch.finfo(dtype).min / 4
@@ -58,13 +58,12 @@ def run_flash_pattern(
     q: Tensor, k: Tensor, v: Tensor, call: Call, branches: Sequence[Branch], grid: Grid, added: int, masks: bool,
     entry: Pointwise | None, formula: Callable[[Tensor, Tensor, Tensor], Tensor],
 ) -> Tensor:  # fmt: skip
-    """Attention to what branches see, and to the `added` keys in front:  b h i d.
+    """Compute attention to the keys of branches and to the `added` keys, b h i d.
 
-    masks      whether there are any beside the triangle
-    formula    the same of (q, k, v), with all derivatives
+    `masks`: True if there are masks other than the causal one. `formula` of (q, k, v) has all derivatives.
     """
     width, value = q.shape[-1], v.shape[-1]
-    if width != value:  # the kernel wants one width
+    if width != value:  # The kernel supports one width only.
         most = max(width, value)
         q, k, v = (F.pad(t, (0, most - t.shape[-1])) for t in (q, k, v))
 
@@ -81,13 +80,13 @@ def run_flash_pattern(
 
 
 class Plan:
-    """What pieces there are. They are made when they are needed, so that no masks are kept."""
+    """Pieces of a call, made when they are needed, so that no masks are kept."""
 
     def __init__(self, branches: tuple[Branch, ...], cut: Cut, scale: float, formula: Callable[..., Tensor]) -> None:
         self.branches, self.cut, self.scale, self.formula = branches, cut, scale, formula
 
     def __iter__(self) -> Iterator[tuple[Piece, bool]]:
-        """The pieces, and whether their queries were in none before."""
+        """Yield the pieces, and True for those whose queries were in no piece before."""
         parts = [prefix_pieces(self.cut)] if self.cut.added else []
         parts += [get_pieces(branch, self.cut) for branch in self.branches]
         for at, pieces in enumerate(parts):
@@ -96,11 +95,11 @@ class Plan:
 
 
 class Merged(torch.autograd.Function):
-    """See the docstring of the file."""
+    """Attention merged from pieces, as the docstring of the module describes."""
 
     @staticmethod
     def forward(ctx: Any, plan: Plan, reads: list[Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        # rows of a token side by side, as the projection wants them
+        # The heads of a token are adjacent in memory, as the output projection reads them.
         out = q.new_zeros(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
         low = torch.finfo(q.dtype).min
         lse = q.new_full(q.shape[:-1], low / 2)
@@ -114,10 +113,10 @@ class Merged(torch.autograd.Function):
                 sums = total
             queries.write(out, found)
             queries.write(lse, sums)
-        blind = lse < low / 16
-        if blind.any():
-            out.masked_fill_(blind.unsqueeze(-1), 0.0)
-            lse.masked_fill_(blind, -low / 16)  # weights of the backward pass are 0
+        fully_masked = lse < low / 16
+        if fully_masked.any():
+            out.masked_fill_(fully_masked.unsqueeze(-1), 0.0)
+            lse.masked_fill_(fully_masked, -low / 16)  # Their weights in the backward pass are 0.
         ctx.plan = plan
         ctx.save_for_backward(q, k, v, out, lse, *reads)
         return out

@@ -1,4 +1,4 @@
-"""Attention of queries to gathered keys, by its formula: with every derivative, in every transform.
+"""Attention of queries to gathered keys by its formula, with all derivatives, in all transforms.
 
 Axes: b batch, h heads, G groups, c queries of a group, s its keys, e features.
 """
@@ -21,16 +21,16 @@ from x_transformers.patterns.branches import Branch
 from x_transformers.patterns.engine.layouts import Grid, Group, get_group
 from x_transformers.patterns.engine.placement import Placement
 
-ALL_COUNT = Placement()  # positions are indices of keys
+ALL_COUNT = Placement()  # Positions are indices of keys.
 
 
 @dataclass
 class Scores:
-    """What decides scores beside queries and keys.
+    """Scale, masks, biases and dropout of scores.
 
-    mask, bias   for one query and one key; j counts the `added` keys in front too
-    heads        which heads these are, None for all
-    place        at which keys positions stand
+    mask, bias   functions of one query and one key, where j counts the `added` keys, too
+    heads        indices of the heads, None for all
+    place        placement of positions among the keys
     """
 
     scale: Any
@@ -47,8 +47,8 @@ class Scores:
         return heads[:, None, None, None]
 
 
-def rows_at(t: Tensor, index: Tensor) -> Tensor:
-    """Rows of t (b h j e) at an index (b|1 h|1 G s):  b h G s e."""
+def gather_rows(t: Tensor, index: Tensor) -> Tensor:
+    """Gather rows of t (b h j e) at an index (b|1 h|1 G s):  b h G s e."""
     flat = index.flatten(2)
     if index.shape[:2] == (1, 1):
         found = t.index_select(2, flat[0, 0])
@@ -61,9 +61,9 @@ def _group_scores(
     q: Tensor, k: Tensor, v: Tensor, group: Group, sees: Callable[[Tensor, Tensor], Tensor] | None, grid: Grid,
     own: Scores,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """What each query of the call finds among the keys of its group:  b h i d, and log-sums b h i, -inf of none."""
+    """Compute attention of queries to the keys of their group:  b h i d, and log-sum-exps b h i, -inf for no group."""
     at, is_query = own.place.indices(group.queries, grid.all_keys)
-    row = get_rows(at, is_query, group, grid, own)
+    row = query_rows(at, is_query, group, grid, own)
     j, is_key = own.place.indices(group.keys, grid.all_keys)
     j = j + own.added
     seen = is_query.unsqueeze(-1) & is_key.unsqueeze(-2)
@@ -75,8 +75,8 @@ def _group_scores(
     return index_scores(q, k, v, row, j, seen, own)
 
 
-def get_rows(at: Tensor, is_query: Tensor, group: Group, grid: Grid, own: Scores) -> Tensor:
-    """Return which rows of the call the queries of a group are; one more than there are for none."""
+def query_rows(at: Tensor, is_query: Tensor, group: Group, grid: Grid, own: Scores) -> Tensor:
+    """Return the indices of a group's queries among those of the call; for none, the number of queries."""
     if grid.at is None:
         rows = grid.all_keys - grid.first
         return torch.where(is_query & (at >= grid.first), at - grid.first, rows)
@@ -89,43 +89,42 @@ def get_rows(at: Tensor, is_query: Tensor, group: Group, grid: Grid, own: Scores
 def index_scores(
     q: Tensor, k: Tensor, v: Tensor, row: Tensor, j: Tensor, seen: Tensor, own: Scores
 ) -> tuple[Tensor, Tensor]:
-    """The same, of rows (b|1 1 G c), keys (b|1 h|1 G s), and which pairs meet (b|1 h|1 G c s)."""
+    """Compute attention of queries at indices (b|1 1 G c) to keys at (b|1 h|1 G s), by a mask (b|1 h|1 G c s)."""
     rows = q.shape[2]
     i = row.clamp(max=max(rows - 1, 0))
     with disable_autocast(q):
-        scores = (to_float(rows_at(q, i)) * own.scale) @ to_float(rows_at(k, j)).mT
+        scores = (to_float(gather_rows(q, i)) * own.scale) @ to_float(gather_rows(k, j)).mT
     b = torch.arange(q.shape[0], device=q.device)[:, None, None, None, None]
     where = b, own.head_index(q.shape[1], q.device), i.unsqueeze(-1), j.unsqueeze(-2)
     if own.bias is not None:
         scores = scores + own.bias(*where)
     if own.mask is not None:
         seen = seen & own.mask(*where)
-    blind = ~seen.any(dim=-1, keepdim=True)
-    lse = scores.masked_fill(~(seen | blind), -torch.inf).logsumexp(dim=-1, keepdim=True)
+    fully_masked = ~seen.any(dim=-1, keepdim=True)
+    lse = scores.masked_fill(~(seen | fully_masked), -torch.inf).logsumexp(dim=-1, keepdim=True)
     weights = (scores - lse).masked_fill(~seen, -torch.inf).exp()
-    out = F.dropout(weights, own.dropout).to(v.dtype) @ rows_at(v, j)
-    return _shift_back(out, row, rows), _shift_back(lse.masked_fill(blind, -torch.inf), row, rows, -torch.inf).squeeze(
-        -1
-    )
+    out = F.dropout(weights, own.dropout).to(v.dtype) @ gather_rows(v, j)
+    lse = _shift_back(lse.masked_fill(fully_masked, -torch.inf), row, rows, -torch.inf)
+    return _shift_back(out, row, rows), lse.squeeze(-1)
 
 
 def _shift_back(t: Tensor, row: Tensor, rows: int, filler: float = 0.0) -> Tensor:
-    """From groups (b h G c d) to rows (b h i d); those of no group get the filler."""
+    """Scatter groups (b h G c d) to queries (b h i d); those in no group get the filler."""
     flat, count = t.flatten(2, 3), row.shape[2] * row.shape[3]
     place = torch.arange(count, device=t.device).expand(row.shape[0], -1)
     found = torch.full((row.shape[0], rows + 1), count, device=t.device)
     found = found.scatter(1, row.flatten(1), place)[:, :rows]
     flat = F.pad(flat, (0, 0, 0, 1), value=filler)
-    return rows_at(flat, found[:, None, None]).squeeze(2)
+    return gather_rows(flat, found[:, None, None]).squeeze(2)
 
 
 def run_by_formula(
     q: Tensor, k: Tensor, v: Tensor, branches: tuple[Branch, ...], grid: Grid, own: Scores,
     others: Sequence[tuple[Tensor, Tensor]] = (),
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Attention to what the branches see, to the keys in front, and what `others` found:  b h i d, log-sums b h i."""
+    """Merge attention to the keys of branches, to added keys, and `others`:  b h i d, log-sum-exps b h i."""
     parts = [*others]
-    marks = none_marked if grid.marks is None else _marked_at(grid.marks)
+    marks = mark_none if grid.marks is None else _lookup_marks(grid.marks)
     for branch in branches:
         group = get_group(branch.layout, grid)
         if 0 in group.queries.shape or 0 in group.keys.shape:
@@ -137,7 +136,7 @@ def run_by_formula(
 
 
 def prefix_scores(q: Tensor, k: Tensor, v: Tensor, own: Scores) -> tuple[Tensor, Tensor]:
-    """What all queries find among the keys in front."""
+    """Compute attention of all queries to the added keys."""
     row = torch.arange(q.shape[2], device=q.device)[None, None, None]
     front = torch.arange(own.added, device=q.device)[None, None, None]
     seen = torch.ones((), dtype=torch.bool, device=q.device).expand(1, 1, 1, q.shape[2], own.added)
@@ -145,19 +144,19 @@ def prefix_scores(q: Tensor, k: Tensor, v: Tensor, own: Scores) -> tuple[Tensor,
 
 
 def concat_groups(parts: list[tuple[Tensor, Tensor]], q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """What is found in all parts, zeros and -inf of none."""
+    """Merge all parts; zeros and -inf if there are none."""
     if not parts:
         nothing = v.new_zeros(*q.shape[:-1], v.shape[-1])
         return nothing, torch.full(q.shape[:-1], -torch.inf, dtype=at_least_float(q.dtype), device=q.device)
     return parts[0] if len(parts) == 1 else merge_outputs(parts)
 
 
-def none_marked(positions: Tensor) -> Tensor:
+def mark_none(positions: Tensor) -> Tensor:
     return torch.zeros_like(positions, dtype=torch.bool)
 
 
-def _marked_at(marks: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return which positions (b|1 h|1 ...) are marked, -1 is not."""
+def _lookup_marks(marks: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return a function of positions (b|1 h|1 ...), True where they are marked; -1 is not."""
 
     def of(positions: Tensor) -> Tensor:
         row = torch.arange(marks.shape[0], device=marks.device).reshape(-1, *[1] * (positions.ndim - 1))

@@ -10,15 +10,15 @@ from torch._subclasses import FakeTensor
 
 from x_transformers.core.recompute import is_batched_grad
 from x_transformers.flags.checks import Maybe
-from x_transformers.patterns.base import divide_exactly
+from x_transformers.patterns.base import ceil_div
 from x_transformers.patterns.branches import Columns, GatherRows, Listed, Reach
 
 
 class Grid(NamedTuple):
-    """There are `n` positions; the queries are those from the `first` on, or those at the positions `at`, i or b i.
+    """Positions 0 to n - 1, of which the queries are at `first` and later, or at the positions `at`, i or b i.
 
-    marks   which positions are marked, b n
-    keys    how many keys there are, if some stand at no position
+    marks   True for marked positions, b n
+    keys    number of keys, if some have no position
     """
 
     n: int
@@ -37,14 +37,14 @@ class Grid(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Positions of queries, and of the keys that all of a row read; -1 for none."""
+    """Positions of groups of queries, and of the keys of each group; -1 for none."""
 
     queries: Tensor
     keys: Tensor
 
 
 def _lies_within(positions: Tensor, first: int, n: int) -> Tensor:
-    """-1 for what is no position."""
+    """Replace what is not a position from `first` to n - 1 by -1."""
     return positions.masked_fill((positions < first) | (positions >= n), -1)
 
 
@@ -58,7 +58,7 @@ def get_group(layout: Reach | Listed | Columns | GatherRows, grid: Grid) -> Grou
     if isinstance(layout, Reach):
         return _span_keys(layout, grid)
     if isinstance(layout, Listed):
-        chunks = divide_exactly(grid.n, layout.size)
+        chunks = ceil_div(grid.n, layout.size)
         queries = grid.count(chunks * layout.size).unflatten(0, (chunks, layout.size))
         listed = layout.keys.to(grid.device)[..., :chunks, :]
         keys = listed.unsqueeze(0) if listed.ndim == 3 else _to_4d(listed)
@@ -70,9 +70,9 @@ def get_group(layout: Reach | Listed | Columns | GatherRows, grid: Grid) -> Grou
 
 
 def _choose_branch(positions: Tensor | None, grid: Grid, first: int) -> Tensor:
-    """Some positions, from the first one on; those that are marked, if it is not said which."""
+    """Return positions from `first` on; the marked ones for None."""
     if positions is not None:
-        found = _lies_within(positions.to(grid.device), first, grid.n)  # in graphs nothing is looked at
+        found = _lies_within(positions.to(grid.device), first, grid.n)  # Compiled graphs cannot filter.
         return found[:, None, None] if found.ndim == 2 else _to_4d(found)
     marks = grid.marks.clone()
     marks[:, :first] = False
@@ -81,8 +81,8 @@ def _choose_branch(positions: Tensor | None, grid: Grid, first: int) -> Tensor:
 
 
 def _get_most(marks: Tensor) -> int:
-    """The most that are marked in a row, one at least."""
-    # a compiler does not trace the question, and knows the number as a symbol
+    """Return the largest number of marked positions of a sequence, at least 1."""
+    # A compiler traces no reading of values, and has the number as a symbol.
     unknown = not torch.compiler.is_compiling() and (is_batched_grad(marks) or isinstance(marks, FakeTensor))
     if unknown or marks.device.type == 'meta' or not marks.numel():
         return marks.shape[-1]
@@ -93,14 +93,14 @@ def _get_most(marks: Tensor) -> int:
 
 
 def _mark_queries(grid: Grid) -> Tensor:
-    """The same of those that are marked, as many as there may be, where there are few queries."""
+    """Return the marked positions without counting them, for few queries."""
     return torch.where(grid.marks, grid.count(grid.n), -1)[:, None, None]
 
 
 def _span_keys(span: Reach, grid: Grid) -> Group:
     size, before, after, stride = span
     first = grid.first // stride // size
-    chunks = divide_exactly(divide_exactly(grid.n, stride), size) - first
+    chunks = ceil_div(ceil_div(grid.n, stride), size) - first
     start = (grid.count(chunks) + first).unsqueeze(-1) * size  # N 1
     residue = grid.count(stride)[:, None, None]
     queries = (start + grid.count(size)) * stride + residue  # s N c
@@ -113,7 +113,7 @@ def _span_keys(span: Reach, grid: Grid) -> Group:
 
 
 def _expand_each(layout: Reach | Listed | Columns | GatherRows, grid: Grid) -> Group:
-    """A group for each of the queries."""
+    """Return a group for each query."""
     at = grid.at if grid.at.ndim == 2 else grid.at[None]  # b|1 i
     queries = _lies_within(at, 0, grid.n)[:, None, :, None]
     if isinstance(layout, Reach):
@@ -124,7 +124,7 @@ def _expand_each(layout: Reach | Listed | Columns | GatherRows, grid: Grid) -> G
         return Group(queries, _lies_within(keys, 0, grid.n))
     if isinstance(layout, Listed):
         listed, chunk = layout.keys.to(grid.device), (at // layout.size).clamp(0, layout.keys.shape[-2] - 1)
-        if listed.ndim == 4:  # of each row
+        if listed.ndim == 4:  # One list per sequence.
             row = torch.arange(len(listed), device=grid.device).unsqueeze(-1)
             keys = listed.transpose(1, 2)[row, chunk].transpose(1, 2)
         else:

@@ -1,8 +1,7 @@
-"""Kernel calls that together compute a branch: views of queries and keys where they are neighbors, else gathered
-ones.
+"""Kernel calls that together compute a branch, of views of queries and keys where possible, else of gathered ones.
 
 Axes: B batch of the kernel, h heads, c queries, s keys, e features. A `Piece` has two sides, each of which reads its
-part of a tensor b h j e as B h c e, and writes or adds such parts back; and a mask, 0 or -inf, which broadcasts.
+part of a tensor b h j e as B h c e, and writes or adds it back; and a mask of 0 and -inf, which broadcasts.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from torch import Tensor
 
 from x_transformers.core.rows import Pointwise
 from x_transformers.flags.checks import Maybe
-from x_transformers.patterns.base import divide_exactly
+from x_transformers.patterns.base import ceil_div
 from x_transformers.patterns.branches import Branch, Columns, Listed, Reach
-from x_transformers.patterns.engine.formula import none_marked
+from x_transformers.patterns.engine.formula import mark_none
 from x_transformers.patterns.engine.layouts import Grid
 
-# Numbers of a mask that is made at once, and of windows of keys: what stays in the caches of a processor.
+# Entries of a mask, and of windows of keys, that are made at once: they fit in the caches of a CPU.
 MASK, WINDOWS = 2**21, 2**22
 
 
 class Slab(NamedTuple):
-    """Chunks: of some rows of the batch, `classes` next to each other, `count` of each `jump` apart, in each `length`
-    tokens `stride` apart. A view where one of these axes alone is longer than 1."""
+    """Chunks of a range of the `batch`: `classes` adjacent residue classes, `count` chunks of each, `jump` apart, with
+    `length` tokens, `stride` apart. It is a view if only one of these axes is longer than 1."""
 
     batch: tuple[int, int]
     start: int
@@ -51,7 +50,7 @@ class Slab(NamedTuple):
         view.copy_(part.unflatten(0, view.shape[:3]))
 
     def add(self, t: Tensor, part: Tensor) -> None:
-        """Where they overlap, those that do not at once."""
+        """Add a part. Chunks may overlap: only the parts that do not are added at once."""
         apart = self.jump // self.stride if self.count > 1 else self.length
         for at in range(0, self.length, apart):
             some = min(apart, self.length - at)
@@ -60,7 +59,7 @@ class Slab(NamedTuple):
 
 
 class Some(NamedTuple):
-    """Rows at an index (j) that the batch shares, or of each (b j)."""
+    """Rows at an index (j), or (b j) per sequence."""
 
     index: Tensor
 
@@ -85,7 +84,7 @@ class Some(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """Of some rows of the batch lists of rows, h|1 N s."""
+    """Lists of rows, h|1 N s, of a range of the batch."""
 
     batch: tuple[int, int]
     index: Tensor
@@ -109,7 +108,7 @@ class Lists(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Neighbouring rows of the whole batch."""
+    """Adjacent rows of the whole batch."""
 
     start: int
     stop: int
@@ -128,16 +127,16 @@ Side = Slab | Some | Lists | Slice
 
 
 class Piece(NamedTuple):
-    """Queries and keys that meet, and numbers that are added to their scores, None for nothing."""
+    """Queries and keys of one kernel call, and the mask that is added to their scores, or None."""
 
-    queries: Any  # a side that is written to, too
+    queries: Any  # A side that is also written to.
     keys: Side
     mask: Maybe[Tensor]
 
 
 class Family(NamedTuple):
-    """Chunks of one class of a span: `count` of them with `size` queries from `start`, reading `reads` keys from
-    `first`, counted in the class."""
+    """Chunks of one residue class: `count` chunks of `size` queries from `start` on, with `reads` keys from `first`
+    on, counted in the class."""
 
     start: int
     count: int
@@ -146,12 +145,12 @@ class Family(NamedTuple):
     reads: int
 
 
-def families(span: Reach, first: int, n: int) -> list[Family]:
-    """The chunks of n positions with queries from the first on: those that have all of their keys, and the rest."""
+def split_chunks(span: Reach, first: int, n: int) -> list[Family]:
+    """Split n positions, with queries from `first` on, into chunks with all of their keys, and the rest."""
     size, before, after, _ = span
     if first >= n:
         return []
-    start = max(divide_exactly(first, size), divide_exactly(before, size))
+    start = max(ceil_div(first, size), ceil_div(before, size))
     stop = (n - after) // size if n > after else 0
     if stop <= start:
         begin = max(first // size * size - before, 0)
@@ -168,10 +167,10 @@ def families(span: Reach, first: int, n: int) -> list[Family]:
 
 
 class Cut(NamedTuple):
-    """What pieces are made for: `batch` rows, `heads` of `width` features, behind `added` keys in front.
+    """Sizes and masks from which pieces are made.
 
-    entry    masks and biases of pairs, as numbers to add, or None; j counts the keys in front too
-    alone    whether the entry knows of nothing but distances
+    entry    masks and biases of pairs, as numbers to add, or None; j counts the `added` keys, too
+    alone    True if the entry depends on distances only
     """
 
     grid: Grid
@@ -185,9 +184,9 @@ class Cut(NamedTuple):
     dtype: torch.dtype
 
     def mask(self, branch: Branch, i: Tensor, j: Tensor, b: Tensor, real: Tensor | None = None) -> Tensor:
-        """For positions of queries (B h|1 c 1) and keys (B h|1 1 s) of rows b (B|1 1 1 1)."""
+        """Return the mask of queries (B h|1 c 1) and keys (B h|1 1 s) of sequences b (B|1 1 1 1)."""
         table = self.grid.marks
-        seen = branch.sees(i, j, none_marked if table is None else lambda positions: table[b, positions])
+        seen = branch.sees(i, j, mark_none if table is None else lambda positions: table[b, positions])
         seen = seen & (j <= i) if self.causal else seen
         seen = seen if real is None else seen & real
         numbers = _hides_all(~seen, self.dtype)
@@ -200,18 +199,18 @@ class Cut(NamedTuple):
     def all_rows(self) -> Tensor:
         return self.grid.count(self.batch)[:, None, None, None]
 
-    def alike(self, branch: Branch, step: int) -> bool:
-        """Return True if all that is so many positions further on sees the same."""
+    def is_periodic(self, branch: Branch, step: int) -> bool:
+        """Return True if visibility is the same `step` positions later."""
         return branch.period is not None and step % branch.period == 0
 
 
 def _hides_all(where: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to scores to hide them: the lowest number but for a factor, so that sums are finite."""
+    """Return the numbers that hide scores: half of the lowest one, so that sums are finite."""
     return torch.zeros(where.shape, dtype=dtype, device=where.device).masked_fill_(where, torch.finfo(dtype).min / 2)
 
 
 def get_pieces(branch: Branch, cut: Cut) -> Iterator[Piece]:
-    """The pieces of a branch; each query is in at most one of them."""
+    """Return the pieces of a branch; each query is in at most one of them."""
     layout = branch.layout
     if isinstance(layout, Reach):
         return _pieces_of_span(branch, layout, cut)
@@ -225,7 +224,7 @@ def get_pieces(branch: Branch, cut: Cut) -> Iterator[Piece]:
 
 
 def prefix_pieces(cut: Cut) -> Iterator[Piece]:
-    """All queries, and the keys in front."""
+    """Yield one piece of all queries and the added keys."""
     rows, mask = cut.grid.n - cut.grid.first, None
     if cut.entry is not None:
         i = cut.grid.count(rows)[:, None] + cut.grid.first
@@ -234,16 +233,14 @@ def prefix_pieces(cut: Cut) -> Iterator[Piece]:
     yield Piece(Slice(0, rows), Slice(0, cut.added), mask)
 
 
-# neighbours
+# Neighbors.
 
 
-def classes(stride: int, first: int, n: int) -> Iterator[tuple[int, int, int, int]]:
-    """Classes of positions mod the stride, from one up to another, that have queries from one up to another."""
+def residue_classes(stride: int, first: int, n: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield ranges (begin, end) of residue classes mod the stride, with their range of queries (first, last)."""
     begin, known = 0, None
     for r in range(min(stride, n) + 1):
-        own = (
-            None if r == min(stride, n) else (max(divide_exactly(first - r, stride), 0), divide_exactly(n - r, stride))
-        )
+        own = None if r == min(stride, n) else (max(ceil_div(first - r, stride), 0), ceil_div(n - r, stride))
         if own != known:
             if known is not None:
                 yield begin, r, *known
@@ -251,8 +248,8 @@ def classes(stride: int, first: int, n: int) -> Iterator[tuple[int, int, int, in
 
 
 def _pieces_of_span(branch: Branch, span: Reach, cut: Cut) -> Iterator[Piece]:
-    for begin, end, first, last in classes(span.stride, cut.grid.first, cut.grid.n):
-        for own in families(span, first, last):
+    for begin, end, first, last in residue_classes(span.stride, cut.grid.first, cut.grid.n):
+        for own in split_chunks(span, first, last):
             few = max(WINDOWS // (cut.heads * own.reads * cut.width * own.count), 1)
             together = end - begin if own.count == 1 else min(end - begin, few)
             for residue in range(begin, end, together):
@@ -262,11 +259,11 @@ def _pieces_of_span(branch: Branch, span: Reach, cut: Cut) -> Iterator[Piece]:
 def _pieces_of_chunks(
     branch: Branch, own: Family, cut: Cut, residue: int, together: int, stride: int
 ) -> Iterator[Piece]:
-    """Chunks of some classes, some at a time."""
+    """Yield chunks of some residue classes, as many at a time as caches hold."""
     grid, jump = cut.grid, stride * own.size
     start, first = residue + own.start * stride, residue + own.first * stride
     queries, keys = grid.count(own.size) * stride, grid.count(own.reads) * stride
-    alike = (own.count == 1 or cut.alike(branch, jump)) and (together == 1 or cut.alike(branch, 1))
+    alike = (own.count == 1 or cut.is_periodic(branch, jump)) and (together == 1 or cut.is_periodic(branch, 1))
     alike = alike and cut.grid.marks is None and (cut.entry is None or cut.alone)
     one = own.reads * together
     some = max(WINDOWS // (cut.heads * cut.width * one), 1)
@@ -296,7 +293,7 @@ def _pieces_of_chunks(
             )
 
 
-# gathered rows
+# Gathered rows.
 
 
 def _pieces_of_lists(branch: Branch, layout: Listed, cut: Cut) -> Iterator[Piece]:
@@ -337,7 +334,7 @@ def _pieces_of_lists(branch: Branch, layout: Listed, cut: Cut) -> Iterator[Piece
 
 
 def _choose_pieces(positions: Tensor | None, cut: Cut, first: int) -> tuple[Tensor, Tensor | None]:
-    """Some positions from the first on, k; or those that are marked, b k, and which of these are any, b 1 1 k."""
+    """Return positions from `first` on, k; for None the marked ones, b k, with a mask of those that exist, b 1 1 k."""
     if positions is not None:
         positions = positions.to(cut.grid.device)
         return positions[(positions >= first) & (positions < cut.grid.n)], None

@@ -1,8 +1,8 @@
-"""Positions that a pattern counts: the tokens of each sequence without padding.
+"""Positions of tokens in a pattern: those of each sequence without padding.
 
-A pattern counts the tokens of a row from its first real one, as if the row were alone. Memory tokens, prefixes, class
-tokens and registers stand outside of it (`outside_pattern`): all tokens attend to them, and they attend to all. A
-pattern of differences alone (`Sliding`) needs neither: distances are the same with padding and a prefix in front.
+Positions count the tokens of a sequence from its first real one. Memory tokens, prefixes, class tokens and registers
+are outside of the pattern (`outside_pattern`): all tokens attend to them, and they attend to all. A pattern of
+differences (`Sliding`) needs neither: padding and a prefix do not change distances.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from x_transformers.patterns import Pattern
 
 
 class Placement(NamedTuple):
-    """Where the tokens stand that a pattern counts, among the keys of a call.
+    """Indices of the keys of a call that have positions in a pattern.
 
-    count     how many tokens stand outside of the pattern; by default in front of all others
-    offset    b     index of the first token that is counted, where rows differ; None: `count` in all rows
-    outside   b p   or 1 p, at which keys the outside tokens stand; None for the first ones
-    table     t     at which keys the others stand, if not side by side; an `offset` counts its entries
-    lengths   b     how many tokens each row has, from its first real one to its last; None: up to the end
+    count     number of tokens outside of the pattern
+    offset    b     index of the first token with a position, if sequences differ; None: `count` in all
+    outside   b p   or 1 p, indices of the tokens outside; None for the first ones
+    table     t     indices of the other tokens, if they are not adjacent; an `offset` counts its entries
+    lengths   b     number of tokens of each sequence, from its first real one to its last; None: up to the end
     """
 
     count: int = 0
@@ -35,12 +35,12 @@ class Placement(NamedTuple):
 
     @property
     def by_row(self) -> bool:
-        """Return True if indices of keys do not follow from positions by one number for all rows."""
+        """Return True if indices of keys are not positions plus one number for all sequences."""
         return self.offset is not None or self.table is not None or self.lengths is not None
 
     @classmethod
     def of(cls, call: Any, pattern: Pattern) -> Placement:
-        """Return where the tokens of a call of self-attention stand for a pattern."""
+        """Return the placement of the tokens of a call of self-attention for a pattern."""
         outside, index = call.inputs.get('outside_pattern'), call.inputs.get('index')
         if pattern.of_differences and not pattern.depends_on_length and not isinstance(outside, Tensor):
             return cls()
@@ -49,7 +49,7 @@ class Placement(NamedTuple):
         mask = call.token_mask if call.causal or pattern.size is None else None
         found = cls.among(call.keys, outside, pads, mask, call.summed, pattern.depends_on_length)
         if call.summed and found.offset is not None:
-            # Rows may have begun before the first key that is kept: then only blocks must stay where they are.
+            # Sequences may begin before the first cached key: then only the boundaries of blocks matter.
             period: Any = pattern.period
             found = found._replace(offset=torch.where(found.offset < 0, found.offset % period, found.offset))
         return found
@@ -64,15 +64,15 @@ class Placement(NamedTuple):
         gone: int = 0,
         with_lengths: bool = False,
     ) -> Placement:
-        """Return where tokens stand among `keys`.
+        """Return the placement of tokens among `keys` keys.
 
         Args:
-            keys: How many there are.
-            outside: How many of the first tokens stand outside, or at which keys the outside tokens stand (p).
-            pads: Padding on the left of each row (b), if it is known.
-            mask: Which tokens are real, (b, gone + keys). Without `pads`, a row begins with the first real one.
-            gone: How many earlier keys have left the cache.
-            with_lengths: Whether lengths of rows are asked for.
+            keys: Number of keys.
+            outside: Number of first tokens outside of the pattern, or indices (p,) of the tokens outside.
+            pads: Padding on the left of each sequence (b,), if known.
+            mask: True for real tokens, (b, gone + keys). Without `pads`, a sequence begins with the first real one.
+            gone: Number of earlier keys that the cache has dropped.
+            with_lengths: Also compute the lengths of sequences.
         """
         table = places = None
         count = len(outside) if isinstance(outside, Tensor) else outside or 0
@@ -101,10 +101,10 @@ class Placement(NamedTuple):
             lengths = end if offset is None else end + (first - gone) - offset
         return cls(count, offset, places, table, lengths)
 
-    # indices of keys, and positions in the pattern
+    # Indices of keys, and positions in the pattern.
 
     def positions(self, keys: int, device: torch.device) -> Tensor:
-        """Return the position of each key, j or b j; negative for what is not counted."""
+        """Return the position of each key, j or b j; negative for keys without one."""
         place = torch.arange(keys, device=device)
         if self.table is not None:
             place = torch.full_like(place, -keys).scatter(0, self.table, torch.arange(len(self.table), device=device))
@@ -112,7 +112,7 @@ class Placement(NamedTuple):
         return place - (self.count if self.offset is None else self.offset.unsqueeze(-1))
 
     def indices(self, positions: Tensor, keys: int) -> tuple[Tensor, Tensor]:
-        """Return at which of the keys positions (b ...) stand, and which of them stand at any."""
+        """Return the indices of the keys at positions (b ...), and True where there is one."""
         real = positions >= 0
         if self.offset is None and self.table is None:
             index = positions + self.count if self.count else positions
@@ -124,11 +124,11 @@ class Placement(NamedTuple):
         return index.clamp(0, max(keys - 1, 0)), real & (index < keys)
 
     def outside_keys(self, device: torch.device) -> Tensor:
-        """Return at which keys the outside tokens stand:  b|1 p"""
+        """Return the indices of the tokens outside, b|1 p."""
         return torch.arange(self.count, device=device)[None] if self.outside is None else self.outside
 
     def is_outside(self, keys: int, device: torch.device) -> Tensor:
-        """Return which of the keys stand outside:  b|1 j"""
+        """Return True for the keys outside, b|1 j."""
         at = self.outside_keys(device)
-        # Those that have left the cache are at none.
+        # Those that the cache has dropped have no key.
         return torch.zeros(len(at), keys, dtype=torch.bool, device=device).scatter(1, at, True)
