@@ -420,7 +420,7 @@ def test_names_of_other_tools_are_described(tmp_path):
     ):  # fmt: skip
         with pytest.raises(NoModelError, match=words):
             pretrained.load(put(tmp_path, model__safetensors=state))
-    with pytest.raises(ConfigError, match=r"`model_type` got 'LLaMA', .*did you mean `llama`"):
+    with pytest.raises(ConfigError, match=r"`model_type` must be .*, got 'LLaMA', did you mean `llama`"):
         pretrained.load(put(tmp_path, {**CONFIG, 'model_type': 'LLaMA'}))
     put(tmp_path)
     name = 'model.layers.0.mlp.up_proj.weight'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from x_transformers.pretrained import fields
-from x_transformers.pretrained.fields import negate, set_way_back, unless, when
+from x_transformers.pretrained.fields import is_not, negate, set_way_back, unless, when
 from x_transformers.pretrained.heads import SPANS_OF_BASE, TOKEN_CLASSES
 from x_transformers.pretrained.llama import LLAMA, WINDOW
 from x_transformers.pretrained.mappings import (
@@ -213,8 +213,8 @@ register(LLAMA.like(
 PARALLEL_NORMS = links(
     link(f'{N}.ln_attn', f'{A}.0.0.norm', when=fields.has_two_norms),
     link(f'{N}.ln_mlp', f'{F}.0.0.norm', when=fields.has_two_norms),
-    link(f'{N}.input_layernorm', f'{A}.0.0.norm', when=lambda c: not fields.has_two_norms(c)),
-    link(f'{N}.post_attention_layernorm', f'{F}.0.0.norm', when=lambda c: not fields.has_two_norms(c)),
+    link(f'{N}.input_layernorm', f'{A}.0.0.norm', when=is_not(fields.has_two_norms)),
+    link(f'{N}.post_attention_layernorm', f'{F}.0.0.norm', when=is_not(fields.has_two_norms)),
 )
 
 register(LLAMA.like(
@@ -238,7 +238,7 @@ register(LLAMA.like(
     },
     sizes=dict(kv_heads=fields.falcon_kv_heads),
     links=links(
-        map_fused(f'{N}.self_attention.query_key_value', SPLIT_HEADS, ROTATE_QKV, when=fields.is_plain),
+        map_fused(f'{N}.self_attention.query_key_value', SPLIT_HEADS, ROTATE_QKV, when=is_not(fields.is_grouped)),
         map_fused(f'{N}.self_attention.query_key_value', SPLIT_GROUPS, ROTATE_QKV, when=fields.is_grouped),
         map_output(f'{N}.self_attention.dense'), map_ff(f'{N}.mlp.dense_h_to_4h', f'{N}.mlp.dense_4h_to_h'),
         PARALLEL_NORMS, map_ends('transformer.word_embeddings', 'transformer.ln_f', 'lm_head'),

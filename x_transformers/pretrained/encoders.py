@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from x_transformers.flags import ConfigError
 from x_transformers.pretrained import fields
 from x_transformers.pretrained.fields import activation, negate, set_way_back, when
 from x_transformers.pretrained.heads import (
@@ -118,9 +117,11 @@ def map_disentangled(c: Fields) -> dict[str, Any] | None:
     # It is exact if no two distances share a bucket.
     exact = c.position_buckets <= 0 or max(longest, c.max_position_embeddings) <= half + 1
     if not exact and longest < half + 2:
-        raise ConfigError(
-            f'`position_buckets` of this {c.spec.type} checkpoint is {c.position_buckets}, half of which must be less '
-            f'than the longest distance, {longest}, of `max_relative_positions` or `max_position_embeddings`'
+        names = '`max_relative_positions` or `max_position_embeddings`'
+        raise c.spec.error(
+            'position_buckets',
+            f'must be less than twice the longest distance, {longest} of {names}',
+            c.position_buckets,
         )
     norms = c.norm_rel_ebd.lower().split('|')
     return {

@@ -91,7 +91,7 @@ def make_steps(spec: ModelSpec, fields: Fields, names: Collection[str]) -> list[
     found, names = make_part_steps(fields, names)
     around = '' if spec.around is None else 'net.'
     actual = {strip_wrappers(name).removeprefix(around): name for name in names}
-    sizes, start = fields.sizes(), fields.start()
+    sizes, prefix = fields.sizes(), fields.missing_prefix()
     if len(actual) != len(names):
         raise LookupError(f'the table entry of {spec.type} has two layers of one name')
     layers = [int(m[1]) for name in actual for m in re.finditer(r'layers\.(\d+)\.', name)]
@@ -114,7 +114,7 @@ def make_steps(spec: ModelSpec, fields: Fields, names: Collection[str]) -> list[
             if twice is not None:
                 raise LookupError(f'the table entry of {spec.type} gives `{twice}` twice')
             made.update(dict.fromkeys(ours, one))
-            theirs = expand_names([fill_pattern(name, i).removeprefix(start) for name in one.theirs], sizes)
+            theirs = expand_names([fill_pattern(name, i).removeprefix(prefix) for name in one.theirs], sizes)
             found.append(ConversionStep(theirs, tuple(actual[name] for name in ours), one.change, sizes))
     if rest := actual.keys() - made.keys():
         raise LookupError(f'the table entry of {spec.type} does not give `{actual[min(rest)]}`')

@@ -1,8 +1,8 @@
 """Conversion of config fields to keywords of this library. Each function takes the `Fields` of a config.
 
-Some can be read backwards too, `@set_way_back(...)`: the fields that a value of the keyword comes from, for models that
-were never loaded. The first argument is the value, the second are the keywords of the stack and the wrapper together.
-What comes out is only a proposal: it is read again, and must give the same keywords.
+`@set_way_back(...)` adds an inverse: the fields for a value of the keyword, for models that were never loaded. Its
+arguments are the value, and the keywords of the stack and the wrapper together. The config found in this way is only a
+proposal, which must give the same keywords.
 """
 
 from __future__ import annotations
@@ -15,26 +15,16 @@ from typing import Any
 
 import torch
 
-from x_transformers.flags import ConfigError, format_value, is_int, warn_once
+from x_transformers.flags import ConfigError, is_int, warn_once
 from x_transformers.flags.config import KINDS
 from x_transformers.pretrained.mappings import order_heads
 from x_transformers.pretrained.specs import Const, Fields, ModuleSpec, Value
 
 ACTIVATIONS = {
-    'gelu': 'gelu',
-    'gelu_python': 'gelu',
-    'gelu_new': 'gelu_tanh',
-    'gelu_pytorch_tanh': 'gelu_tanh',
-    'gelu_fast': 'gelu_tanh',
-    'gelu_accurate': 'gelu_tanh',
-    'gelu_python_tanh': 'gelu_tanh',
-    'quick_gelu': 'quick_gelu',
-    'relu': 'relu',
-    'relu2': 'relu2',
-    'silu': 'silu',
-    'swish': 'silu',
-    'tanh': 'tanh',
-}
+    'gelu': 'gelu', 'gelu_python': 'gelu', 'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh',
+    'gelu_fast': 'gelu_tanh', 'gelu_accurate': 'gelu_tanh', 'gelu_python_tanh': 'gelu_tanh', 'quick_gelu': 'quick_gelu',
+    'relu': 'relu', 'relu2': 'relu2', 'silu': 'silu', 'swish': 'silu', 'tanh': 'tanh',
+}  # fmt: skip
 
 
 Back = Callable[[Any, dict[str, Any]], dict[str, Any]]
@@ -96,9 +86,7 @@ def activation(name: str) -> Callable[[Fields], str]:
     def read(c: Fields) -> str:
         value = getattr(c, name)
         if value not in ACTIVATIONS:
-            raise ConfigError(
-                f'`{name}` of this {c.spec.type} checkpoint is {value!r}, it must be one of {", ".join(ACTIVATIONS)}'
-            )
+            raise c.spec.error(name, f'must be one of {", ".join(ACTIVATIONS)}', value)
         return ACTIVATIONS[value]
 
     return read
@@ -110,6 +98,10 @@ def invert_activation(name: str) -> str:
 
 def negate(name: str) -> Callable[[Fields], bool]:
     return set_way_back(name, inverse=operator.not_)(lambda c: not getattr(c, name))
+
+
+def is_not(condition: Callable[[Fields], bool]) -> Callable[[Fields], bool]:
+    return lambda c: not condition(c)
 
 
 def power(name: str, exponent: float) -> Callable[[Fields], float]:
@@ -174,6 +166,11 @@ def list_if_pair(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+def list_per_layer(value: Any, keywords: Mapping[str, Any]) -> Any:
+    """Return the values of a keyword for all layers, which may be one value."""
+    return value if isinstance(value, (list, tuple)) else [value] * keywords['depth']
+
+
 equal_width = divide('hidden_size', 'num_attention_heads')
 # Sizes of models with one key head per query head.
 MULTI_HEAD: dict[str, Value] = dict(
@@ -221,7 +218,7 @@ def kv_heads(c: Fields) -> int:
     return c.num_key_value_heads or c.num_attention_heads
 
 
-# which layers see a window
+# layers with an attention window
 
 
 def sliding_everywhere(c: Fields) -> tuple[bool, ...]:
@@ -232,9 +229,9 @@ def sliding_unless_listed(c: Fields) -> tuple[bool, ...]:
     """Return True for all layers if there is a window. A list with full attention is refused as ambiguous."""
     if c.sliding_window is not None and 'full_attention' in (c.values.get('layer_types') or ()):
         raise ConfigError(
-            f"`layer_types` of this {c.spec.type} checkpoint names 'full_attention' beside `sliding_window`: its own "
-            f'class does not read them, and `AutoModel` takes it for a ministral. Leave out `layer_types`, or set '
-            f"`model_type` to 'ministral'"
+            f"`layer_types` of this {c.spec.type} checkpoint cannot combine 'full_attention' with `sliding_window`: "
+            f'its class ignores the list, and `AutoModel` uses the class of ministral. Leave out `layer_types`, or '
+            f"set `model_type` to 'ministral'"
         )
     return sliding_everywhere(c)
 
@@ -281,10 +278,8 @@ def list_windowed(c: Fields) -> tuple[bool, ...]:
     known = {'full_attention': False, 'sliding_attention': True}
     wrong = next((kind for kind in c.layer_types if kind not in known), None)
     if wrong is not None or len(c.layer_types) != c.num_hidden_layers:
-        raise ConfigError(
-            f'`layer_types` of this {c.spec.type} checkpoint got {wrong or len(c.layer_types)!r}, it must be '
-            f'{c.num_hidden_layers} of {", ".join(known)}'
-        )
+        must = f'must be {c.num_hidden_layers} of {", ".join(known)}'
+        raise c.spec.error('layer_types', must, wrong or len(c.layer_types))
     slides = c.values.get('sliding_window', 0) is not None
     if c.values.get('lists_if_used'):
         slides = slides and bool(c.values.get('use_sliding_window', True))
@@ -294,7 +289,7 @@ def list_windowed(c: Fields) -> tuple[bool, ...]:
 def invert_window(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     if v is None:
         return {'sliding_window': None, 'layer_types': ['full_attention'] * k['depth']}
-    slides = v if isinstance(v, (list, tuple)) else [v] * k['depth']
+    slides = list_per_layer(v, k)
     kinds = ['full_attention' if one is None else 'sliding_attention' for one in slides]
     return {
         'sliding_window': max(one for one in slides if one is not None) + 1, 'use_sliding_window': True,
@@ -317,8 +312,8 @@ def window(c: Fields) -> Any:
 def read_rope(c: Fields, kind: str | None = None) -> dict[str, Any]:
     """Return the rotary parameters of a config, for layers of one kind.
 
-    A scaling in its older place counts instead of what stands in the newer one, as it does in `transformers`. A base
-    or a part of the width of its own stands beside one that says none.
+    `rope_scaling`, the older field, takes precedence over `rope_parameters`, as in `transformers`. A base or a rotated
+    part in a field of its own is used if neither of them has one.
     """
     said = read_rope_of_kind(c, kind) if kind else {**(c.rope_scaling or get_rope_parameters(c))}
     if any(isinstance(value, dict) for value in said.values()):
@@ -359,10 +354,8 @@ def rotated_channels(c: Fields) -> int:
     part = read_rope(c)['partial_rotary_factor']
     width = int(head_width(c) * part)
     if width % 2:
-        raise ConfigError(
-            f'`partial_rotary_factor` of this {c.spec.type} checkpoint is {part}, of a head of {head_width(c)}: '
-            f'rotary embeddings rotate pairs of channels, and {width} is odd'
-        )
+        must = f'must select an even number of the {head_width(c)} channels of a head, which are rotated in pairs'
+        raise c.spec.error('partial_rotary_factor', must, part)
     return width
 
 
@@ -370,14 +363,11 @@ def rotated_channels(c: Fields) -> int:
 def rotated_latents(c: Fields) -> int:
     """Return the number of rotated channels of a latent head."""
     width = c.config.get('head_dim')
-    said = {'partial_rotary_factor': read_rope(c)['partial_rotary_factor'], 'head_dim': width or c.qk_rope_head_dim}
-    for (name, value), wanted in zip(said.items(), (1, c.qk_rope_head_dim), strict=True):
+    part, rotated = read_rope(c)['partial_rotary_factor'], c.qk_rope_head_dim
+    for name, value, wanted in (('partial_rotary_factor', part, 1), ('head_dim', width or rotated, rotated)):
         if value != wanted:
-            raise ConfigError(
-                f'`{name}` of this {c.spec.type} checkpoint is {value}, it must be {wanted}: `qk_rope_head_dim` says '
-                f'how many channels are rotated'
-            )
-    return c.qk_rope_head_dim
+            raise c.spec.error(name, f'must be {wanted}, since `qk_rope_head_dim` channels are rotated', value)
+    return rotated
 
 
 @set_way_back('rope_theta')
@@ -389,9 +379,7 @@ def get_trained_length(c: Fields, said: dict[str, Any], kind: str | None) -> int
     name = 'original_max_position_embeddings'
     of_all = None if kind else c.values.get(name)  # It takes precedence, except for kinds of layers.
     if of_all is not None and not (is_int(of_all) and of_all > 0):
-        raise ConfigError(
-            f'`{name}` of this {c.spec.type} checkpoint is {format_value(of_all)}, it must be a number of tokens'
-        )
+        raise c.spec.error(name, 'must be a number of tokens', of_all)
     return of_all or said.get(name) or c.max_position_embeddings
 
 
@@ -418,10 +406,7 @@ def scaling(c: Fields, kind: str | None = None) -> dict[str, Any] | None:
     if name == 'default':
         return None
     if name not in ('linear', 'dynamic', 'yarn', 'longrope', 'llama3'):
-        raise ConfigError(
-            f'`rope_type` of this {c.spec.type} checkpoint is {name!r}, it must be default, linear, dynamic, yarn, '
-            f'longrope or llama3'
-        )
+        raise c.spec.error('rope_type', 'must be default, linear, dynamic, yarn, longrope or llama3', name)
     length, factor = get_trained_length(c, said, kind), said.get('factor')
     if name == 'linear':
         return {'kind': name, 'factor': factor}
@@ -466,13 +451,10 @@ def rotating_windows_if_any(c: Fields) -> Any:
 
 
 def invert_rotating_by_kind(v: Any, k: dict[str, Any]) -> dict[str, Any]:
-    past = k['attn_max_attend_past']
-    slides = past if isinstance(past, (list, tuple)) else [past] * k['depth']
     found = {}
-    for one, own in zip(slides, v, strict=True):
+    for one, own in zip(list_per_layer(k['attn_max_attend_past'], k), v, strict=True):
         kind = 'full_attention' if one is None else 'sliding_attention'
-        said = invert_scaling(own.get('scaling'), {'rotary_theta': own['theta']})
-        found[kind] = said['rope_parameters']
+        found[kind] = invert_scaling(own.get('scaling'), {'rotary_theta': own['theta']})['rope_parameters']
     return {'rope_parameters': found}
 
 
@@ -490,10 +472,7 @@ def read_own_rope(c: Fields, kind: str) -> dict[str, Any]:
     if get_rope_parameters(c).get('rope_type', 'default') != 'default':
         part = c.values.get('partial_rotary_factor') or part
     if part != 1:
-        raise ConfigError(
-            f'`partial_rotary_factor` of this {c.spec.type} checkpoint is {part} for {kind}, which the library does '
-            f'not compute: it must be 1'
-        )
+        raise c.spec.error('partial_rotary_factor', f'must be 1 for {kind}', part)
     found = {'theta': float(said['rope_theta']), 'scaling': scaling(c, kind)}
     return {key: value for key, value in found.items() if value is not None}
 
@@ -569,10 +548,6 @@ def falcon_kv_heads(c: Fields) -> int:
     return 1 if c.multi_query else c.num_attention_heads
 
 
-def is_plain(c: Fields) -> bool:
-    return not is_grouped(c)
-
-
 def is_grouped(c: Fields) -> bool:
     """Return True if files store the queries of each key next to it."""
     return bool(c.new_decoder_architecture or c.multi_query)
@@ -587,10 +562,7 @@ def mpt_attention(c: Fields) -> dict[str, Any]:
     given = dict(c.attn_config or {})
     for name, value in given.items():
         if value not in ALLOWED.get(name, (value,)):
-            raise ConfigError(
-                f'`attn_config.{name}` of this {c.spec.type} checkpoint is {value!r}, which the library does not '
-                f'compute: it must be {ALLOWED[name][0]!r}'
-            )
+            raise c.spec.error(f'attn_config.{name}', f'must be {ALLOWED[name][0]!r}', value)
     return given
 
 
@@ -603,23 +575,20 @@ def invert_mpt(v: Any, k: dict[str, Any]) -> dict[str, Any]:
 
 
 def invert_qwen_experts(v: Any, k: dict[str, Any]) -> dict[str, Any]:
-    experts = v if isinstance(v, (list, tuple)) else [v] * k['depth']
-    plain = [i for i, count in enumerate(experts) if count is None]
-    return {'num_local_experts': max(x or 0 for x in experts), 'mlp_only_layers': plain}
+    experts = list_per_layer(v, k)
+    dense = [i for i, count in enumerate(experts) if count is None]
+    return {'num_local_experts': max(x or 0 for x in experts), 'mlp_only_layers': dense}
 
 
 @set_way_back(invert_qwen_experts)
 def qwen_experts(c: Fields) -> Any:
     """Return the number of experts of each layer, None for a dense one."""
-    layers = [
-        c.num_local_experts if i not in c.mlp_only_layers and (i + 1) % c.decoder_sparse_step == 0 else None
-        for i in range(c.num_hidden_layers)
-    ]
-    return merge_equal([count or None for count in layers])
+    sparse = (i not in c.mlp_only_layers and (i + 1) % c.decoder_sparse_step == 0 for i in range(c.num_hidden_layers))
+    return merge_equal([c.num_local_experts or None if is_sparse else None for is_sparse in sparse])
 
 
 def invert_deepseek_experts(v: Any, k: dict[str, Any]) -> dict[str, Any]:
-    experts = v if isinstance(v, (list, tuple)) else [v] * k['depth']
+    experts = list_per_layer(v, k)
     return {'n_routed_experts': max(x or 0 for x in experts), 'first_k_dense_replace': experts.count(None)}
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from x_transformers.flags import ConfigError, format_value, size
 from x_transformers.pretrained.engine import ConversionStep
-from x_transformers.pretrained.fields import classes, invert_value, is_set, set_way_back, token_id
+from x_transformers.pretrained.fields import classes, invert_classes, invert_value, is_set, set_way_back, token_id
 from x_transformers.pretrained.mappings import WeightMapping, link, links
 from x_transformers.pretrained.specs import Const, Fields, ModelSpec, Value, get_spec
 
@@ -140,13 +140,10 @@ def select_head(spec: ModelSpec, config: Mapping[str, Any], head: Any) -> ModelS
     if head == 'auto':
         fits = [] if name.endswith(MAIN) else [kind for kind, own in spec.heads.items() if name.endswith(own.ends)]
         if not fits and spec.heads and re.search(r'For(?!PreTraining)[A-Z]\w*$', name) and not name.endswith(MAIN):
-            raise ConfigError(
-                f'`architectures` of this {spec.type} checkpoint is {name!r}, whose head is not supported: '
-                f'`head` can be {known}'
-            )
+            raise spec.error('architectures', f'must have a supported head, or `head` must be {known}', name)
         return kinds[fits[0]](name) if fits else spec
     if not isinstance(head, str) or head not in kinds:
-        raise ConfigError(f"`head` got {format_value(head)}, of a {spec.type} it must be 'auto', {known}")
+        raise ConfigError(f"`head` of a {spec.type} must be 'auto', {known}, got {format_value(head)}")
     return adapt_base(spec, kinds[head](name), name)
 
 
@@ -158,18 +155,18 @@ def resolve_head(config: Mapping[str, Any], head: Any, num_classes: int | None) 
     """Return the spec for a head given by name or as a module, and the config that describes it."""
     kind = 'embed' if isinstance(head, nn.Module) else head
     if num_classes is not None and not size.test(num_classes):
-        raise ValueError(f'`num_classes` got {format_value(num_classes)}, it must be {size.words}')
+        raise ValueError(f'`num_classes` must be {size.words}, got {format_value(num_classes)}')
     spec = find_spec(config, kind)
     if spec.head == 'span' and num_classes not in (None, 2):
-        raise ConfigError(f"`num_classes` got {num_classes}, of a head for spans it is 2: take `head='classify'`")
+        raise ConfigError(f"`num_classes` must be 2 for a span head, got {num_classes}: use `head='classify'`")
     if num_classes is not None and spec.around is None and kind != 'classify':
         if kind != 'auto' or 'classify' not in list_heads(get_spec(config)):
-            raise ConfigError(f'`num_classes` got {num_classes}, but this {spec.type} has no classes')
+            raise ConfigError(f'`num_classes` must be None for this {spec.type} without classes, got {num_classes}')
         spec = find_spec(config, 'classify')
     if isinstance(head, nn.Module):
         if spec.wrapper != 'TransformerWrapper':
             raise ConfigError(
-                f'`head` got a {type(head).__name__}, which a {spec.wrapper} of a {spec.type} does not take'
+                f'`head` of a {spec.type} ({spec.wrapper}) must not be a module, got a {type(head).__name__}'
             )
         model = {name: value for name, value in spec.model.items() if name not in ('return_only_embed', 'pooler')}
         spec = replace(spec, model={**model, 'to_logits': Const(head)}, presence={})
@@ -185,8 +182,7 @@ def add_labels(config: Mapping[str, Any], num_classes: int | None, spec: ModelSp
     if spec.head or (spec.heads and not name.endswith(own)):
         found['architectures'] = list(spec.architectures[:1])
     if num_classes is not None:
-        names = {str(i): f'LABEL_{i}' for i in range(num_classes)}
-        found.update(id2label=names, label2id={name: int(i) for i, name in names.items()})
+        found.update(invert_classes(num_classes, {}))
         found.pop('num_labels', None)
     return found
 

@@ -6,7 +6,7 @@ import math
 from operator import itemgetter
 from typing import Any
 
-from x_transformers.flags import ConfigError, warn_once
+from x_transformers.flags import warn_once
 from x_transformers.modalities.vit import sides
 from x_transformers.pretrained import fields
 from x_transformers.pretrained.fields import activation, negate, set_way_back, when
@@ -193,10 +193,7 @@ def dinov2_image(c: Fields) -> Any:
     down, across = patch_sides(c)
     rows, columns = height // down, width // across
     if height != width and rows != columns and math.isqrt(rows * columns) ** 2 == rows * columns:
-        raise ConfigError(
-            f'`image_size` of this {c.spec.type} checkpoint is {size}, whose {rows} x {columns} positions '
-            f'`transformers` takes for a square, which the library does not compute'
-        )
+        raise c.spec.error('image_size', f'must not have {rows} x {columns} positions, as many as a square', size)
     return size
 
 

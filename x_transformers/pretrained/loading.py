@@ -370,7 +370,7 @@ def prepare_model(
     try:
         model = engine.build(call)
     except ConfigError as error:
-        raise ConfigError(f'{error}{"" if wanted.keywords else fields.source_of(str(error))}') from error
+        raise ConfigError(f'{error}{"" if wanted.keywords else fields.describe_sources(str(error))}') from error
     ours = {
         name: t for name, t in engine.list_saved(model).items() if t.is_meta
     }  # The user's head has its weights already.

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.flags import ConfigError
 from x_transformers.pretrained import fields
-from x_transformers.pretrained.fields import activation, set_way_back, unless, when
+from x_transformers.pretrained.fields import activation, is_not, set_way_back, unless, when
 from x_transformers.pretrained.heads import HeadSpec, classifier, map_classes, sequence_head
 from x_transformers.pretrained.mappings import CUT, JOIN, ROW, link, links, map_projections
 from x_transformers.pretrained.specs import Const, Fields, ModelSpec, ModuleSpec, Value, register
@@ -36,10 +35,6 @@ def is_shared(c: Fields) -> bool:
     return bool(c.values.get('share_encoder_decoder_embeddings', True)) and not c.values.get('own_tables')
 
 
-def is_split(c: Fields) -> bool:
-    return not is_shared(c)
-
-
 SIDES = {'encoder': 'encoder.', 'decoder': 'decoder.net.'}
 
 
@@ -47,7 +42,7 @@ def map_tables(one: str, base: str) -> Any:
     return links(
         link(one, 'encoder.token_emb.emb.weight', when=is_shared),
         *(
-            link(f'{base}{side}.embed_tokens.weight', f'{ours}token_emb.emb.weight', when=is_split)
+            link(f'{base}{side}.embed_tokens.weight', f'{ours}token_emb.emb.weight', when=is_not(is_shared))
             for side, ours in SIDES.items()
         ),
     )
@@ -77,19 +72,15 @@ def t5_activation(c: Fields) -> str:
     kind, _, name = c.feed_forward_proj.rpartition('-')
     name = c.dense_act_fn or ('gelu_new' if c.feed_forward_proj == 'gated-gelu' else name)
     if kind not in ('', 'gated') or name not in fields.ACTIVATIONS:
-        raise ConfigError(
-            f'`feed_forward_proj` of this {c.spec.type} checkpoint is {c.feed_forward_proj!r}, it must be one of '
-            f'{", ".join(fields.ACTIVATIONS)}, or gated-gelu, gated-silu, ...'
-        )
+        must = f'must be one of {", ".join(fields.ACTIVATIONS)}, or gated-gelu, gated-silu, ...'
+        raise c.spec.error('feed_forward_proj', must, c.feed_forward_proj)
     return fields.ACTIVATIONS[name]
 
 
 def t5_scale(c: Fields) -> float | None:
     """Return the scale of the logits. A tied head is scaled, unless the config says otherwise."""
     if c.config.get('is_encoder_decoder') is False:
-        raise ConfigError(
-            f'`is_encoder_decoder` of this {c.spec.type} checkpoint is False, but its architecture has a decoder'
-        )
+        raise c.spec.error('is_encoder_decoder', 'must be True, since its architecture has a decoder', False)
     scales = c.scale_decoder_outputs
     if 'scale_decoder_outputs' not in c.config:  # null means False.
         scales = c.values.get('tie_word_embeddings') is not False

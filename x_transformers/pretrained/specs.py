@@ -164,6 +164,10 @@ class ModelSpec:
             changes[name] = {k: v for k, v in merged.items() if k not in without}
         return replace(self, type=type, architectures=architectures, **changes)
 
+    def error(self, field: str, condition: str, value: Any) -> ConfigError:
+        """Return the error for a value of a field that is not supported."""
+        return ConfigError(f'`{field}` of this {self.type} checkpoint {condition}, got {format_value(value)}')
+
 
 def rename_fields(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config by the names that the class of its type reads."""
@@ -174,9 +178,10 @@ def rename_fields(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Any]:
 class Fields:
     """Fields of a config by the names of its spec, with the defaults of the spec.
 
-    `tied`: whether the head is the table of embeddings, as the weights say; else as the config says.
-    `found`: fields that the weights settle, by their presence.
-    `architecture`: the class that wrote the config, the first of the row if it knows another.
+    Attributes:
+        values: All fields. `tied` is True if the head is the embedding table: by the weights, else by the config.
+        architecture: The class that wrote the config, or the first one of the spec if the config names none of them.
+        sources: Fields that each keyword was computed from.
     """
 
     def __init__(
@@ -187,10 +192,10 @@ class Fields:
         found: Mapping[str, bool] | None = None,
     ) -> None:
         self.spec, self.config = spec, config
-        self.behind: dict[str, list[str]] = {}  # fields that each keyword was computed from
+        self.sources: dict[str, list[str]] = {}
         self.asked: list[str] = []
         self.check()
-        self.architecture = self.class_of_config()
+        self.architecture = self.find_architecture()
         renamed = set(spec.names.values())  # Its class does not read these names.
         said = {name: value for name, value in config.items() if name not in renamed}
         read = {spec.aliases.get(name, name): value for name, value in reversed(list(said.items()))}
@@ -201,15 +206,15 @@ class Fields:
         self.values = {**spec.defaults, **spec.rules, **read}
         self.values['tied'] = self.values.get('tie_word_embeddings', False) if tied is None else tied
         self.values.update(found or {})
-        self.parts = {name: self.part(*of) for name, of in spec.parts.items()}
+        self.parts = {name: self.make_part(*of) for name, of in spec.parts.items()}
 
-    def part(self, field: str, type: str, architecture: str) -> Fields:
+    def make_part(self, field: str, type: str, architecture: str) -> Fields:
         """Return the fields of a model within this one. The second dict of older configs takes precedence."""
         second = self.values.get(f'{field}_dict')
         given = second if second is not None else getattr(self, field) or {}
         return Fields(SPECS[type], {**given, 'model_type': type, 'architectures': [architecture]})
 
-    def start(self) -> str:
+    def missing_prefix(self) -> str:
         """Return the prefix that files of this architecture lack."""
         return self.spec.base if self.architecture in self.spec.bare else ''
 
@@ -221,20 +226,15 @@ class Fields:
         except KeyError:
             raise AttributeError(f'the table entry of {self.spec.type} has no field `{name}`') from None
 
-    def class_of_config(self) -> str:
-        """Return the class that wrote the config. An unknown one is refused if the spec has several, else the first is
-        used.
-        """
+    def find_architecture(self) -> str:
+        """Return the class that wrote the config, else the first. An unknown one is refused if the spec has several."""
         known, listed = self.spec.architectures, tuple(self.config.get('architectures') or ())
         if self.spec.bare and listed and listed[0] not in known:
-            raise ConfigError(
-                f'`architectures` of this {self.spec.type} checkpoint is {listed[0]!r}, it must be one of '
-                f'{", ".join(known)}'
-            )
+            raise self.spec.error('architectures', f'must be one of {", ".join(known)}', listed[0])
         return next((name for name in listed if name in known), next(iter(known), ''))
 
     def check(self) -> None:
-        """Refuse what changes numbers in a way that is not computed."""
+        """Raise ConfigError for fields, or values of fields, that are not supported."""
         spec = self.spec
         few_bits = next((name for name in QUANTIZED if self.config.get(name)), None)
         if few_bits is not None:
@@ -243,23 +243,17 @@ class Fields:
                 f'them in bfloat16 first, by `AutoModel.from_pretrained(path, dtype="bfloat16").dequantize()`, or '
                 f'take the model before it was quantized'
             )
-        known = list_known_fields(spec)
         unknown = find_unknown_fields(spec, self.config)
         if unknown:
             raise ConfigError(
-                f'`{unknown[0]}` of this {spec.type} checkpoint is {format_value(self.config[unknown[0]])}, which '
-                'the library '
-                f'does not know{did_you_mean(unknown[0], known)}; `unknown={unknown}` ignores it if it does not '
-                f"affect the outputs, and `unknown='ignore'` ignores all such fields"
+                f'`{unknown[0]}` of this {spec.type} checkpoint is {format_value(self.config[unknown[0]])}, which is '
+                f'no known field{did_you_mean(unknown[0], list_known_fields(spec))}; `unknown={unknown}` ignores it '
+                f"if it does not affect the outputs, and `unknown='ignore'` ignores all such fields"
             )
         for name, value in self.config.items():
             allowed = spec.fixed.get(name)
             if allowed is not None and value not in allowed:
-                raise ConfigError(
-                    f'`{name}` of this {spec.type} checkpoint is {format_value(value)}, which the library does not '
-                    'compute: '
-                    f'it must be {" or ".join(map(format_value, allowed))}'
-                )
+                raise spec.error(name, f'must be {" or ".join(map(format_value, allowed))}', value)
 
     def value(self, value: Value) -> Any:
         if isinstance(value, Const):
@@ -272,17 +266,17 @@ class Fields:
 
     def all(self, values: Mapping[str, Value]) -> dict[str, Any]:
         """Return the values of keywords without those that are None. A `Const(None)` from a function is kept."""
-        found = {name: self.keyword(name, value) for name, value in values.items()}
+        found = {name: self.compute_keyword(name, value) for name, value in values.items()}
         constants = {name: value.value for name, value in found.items() if isinstance(value, Const)}
         return {**{name: value for name, value in found.items() if value is not None}, **constants}
 
-    def keyword(self, name: str, value: Value) -> Any:
+    def compute_keyword(self, name: str, value: Value) -> Any:
         self.asked = []
         try:
             found = self.value(value)
             if found is None and isinstance(value, str) and re.sub('^(enc|dec)_', '', name) in NUMBERS:
-                raise ConfigError(f'`{value}` of this {self.spec.type} checkpoint is None, it must be a number')
-            self.behind[name] = [asked for asked in dict.fromkeys(self.asked) if asked in self.spec.defaults]
+                raise self.spec.error(value, 'must be a number', None)
+            self.sources[name] = [asked for asked in dict.fromkeys(self.asked) if asked in self.spec.defaults]
             return found
         except ConfigError:
             raise
@@ -292,12 +286,12 @@ class Fields:
                 f'{type(error).__name__}: {error}'
             ) from error
 
-    def source_of(self, message: str) -> str:
-        """Return a sentence that names the fields of the config behind the keywords in a message."""
+    def describe_sources(self, message: str) -> str:
+        """Return a sentence that names the fields from which the keywords in a message were computed."""
         theirs = {field: name for name, field in self.spec.names.items()}
         found = (
             field
-            for keyword, fields in self.behind.items()
+            for keyword, fields in self.sources.items()
             if re.search(f'`(enc_|dec_)?{keyword.removeprefix("enc_").removeprefix("dec_")}`', message)
             for field in fields
         )
@@ -307,13 +301,10 @@ class Fields:
     def keywords(self) -> dict[str, Any]:
         """Return the call that builds the model, in the form of `model.config`."""
         spec = self.spec
-        call = {'class': spec.wrapper, **{name: part.keywords() for name, part in self.parts.items()}}
-        if spec.stack is None:
-            call.update(add_projections(self.all(spec.model)))
-        else:
-            call.update(
-                self.all(spec.model), attn_layers={'class': spec.stack, **add_projections(self.all(spec.layers))}
-            )
+        parts = {name: part.keywords() for name, part in self.parts.items()}
+        call = {'class': spec.wrapper, **parts, **add_projections(self.all(spec.model))}
+        if spec.stack is not None:
+            call['attn_layers'] = {'class': spec.stack, **add_projections(self.all(spec.layers))}
         return call if spec.around is None else {'class': 'Classifier', 'net': call, **self.all(spec.around)}
 
     def sizes(self) -> ModelSizes:
@@ -321,12 +312,12 @@ class Fields:
 
 
 def list_known_fields(spec: ModelSpec) -> set[str]:
-    """Return the fields that a row reads, or lists as free."""
+    """Return the fields that a spec uses, or lists as free."""
     return {*spec.defaults, *spec.names, *spec.aliases, *spec.fixed, *spec.free, *QUANTIZED, 'tie_word_embeddings'}
 
 
 def find_unknown_fields(spec: ModelSpec, config: Mapping[str, Any]) -> list[str]:
-    """Return the fields of a config that the library does not know, and whose values say something."""
+    """Return the unknown fields of a config that may affect the outputs."""
     known = list_known_fields(spec)
 
     def is_idle(name: str, value: Any) -> bool:
@@ -343,16 +334,19 @@ def find_unknown_fields(spec: ModelSpec, config: Mapping[str, Any]) -> list[str]
 
 
 def drop_unknown(spec: ModelSpec, config: Mapping[str, Any], unknown: Any) -> tuple[dict[str, Any], list[str]]:
-    """Return a config without the unknown fields that are to be passed over, and their names, of models within it too.
+    """Return a config without its ignored unknown fields, and their names, including those of inner models.
 
-    unknown   'error' for none, 'ignore' for all, or their names
+    Args:
+        spec: The type of the config.
+        config: Content of config.json.
+        unknown: 'error' to ignore none, 'ignore' to ignore all, or names of fields.
     """
     names = () if unknown == 'error' else (unknown,) if isinstance(unknown, str) else unknown
     if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"`unknown` got {format_value(unknown)}, it must be 'error', 'ignore', or names of fields")
+        raise TypeError(f"`unknown` must be 'error', 'ignore', or names of fields, got {format_value(unknown)}")
     wrong = next((name for name in names if name in list_known_fields(spec)), None)
     if wrong is not None:
-        raise ConfigError(f'`unknown` names `{wrong}`, which a {spec.type} reads: it cannot be ignored')
+        raise ConfigError(f'`unknown` cannot ignore `{wrong}`, which a {spec.type} needs')
     found = [name for name in find_unknown_fields(spec, config) if unknown == 'ignore' or name in names]
     changed = {name: value for name, value in config.items() if name not in found}
     for part, kind, _ in spec.parts.values():
@@ -378,7 +372,7 @@ SPECS: dict[str, ModelSpec] = {}
 def register(row: ModelSpec) -> ModelSpec:
     """Register a model type, or replace one."""
     if not isinstance(row, ModelSpec):
-        raise TypeError(f'`row` got {format_value(row)}, it must be a Row')
+        raise TypeError(f'`row` must be a Row, got {format_value(row)}')
     SPECS[row.type.replace('-', '_')] = row
     return row
 
@@ -387,19 +381,18 @@ def get_spec(config: Mapping[str, Any]) -> ModelSpec:
     kind = str(config.get('model_type')).replace('-', '_')
     if kind not in SPECS:
         close = f', did you mean `{kind.lower()}`?' if kind.lower() in SPECS else did_you_mean(kind, SPECS)
-        raise ConfigError(f'`model_type` got {kind!r}, which is not supported{close}')
+        raise ConfigError(f'`model_type` must be a supported type, got {kind!r}{close}')
     return SPECS[kind]
 
 
 def read_own_call(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the call that a config in the format of this library holds."""
+    """Return the call stored in a config in the format of this library."""
     call: Any = config.get('config')
     kind = call.get('class') if isinstance(call, Mapping) else None
     if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(
-            f'`config` of this {OWN} checkpoint is {format_value(call)}, it must be a dict whose `class` names a '
-            'class of '
-            f'models{did_you_mean(str(kind), KINDS)}'
+            f'`config` of this {OWN} checkpoint must be a dict whose `class` is a class of models, got '
+            f'{format_value(call)}{did_you_mean(str(kind), KINDS)}'
         )
     return dict(call)
 
