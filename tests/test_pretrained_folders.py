@@ -472,18 +472,22 @@ def test_a_head_that_equals_the_table_is_written_once(tmp_path):
 def test_what_cannot_be_written(folder, tmp_path):
     net, path = pretrained.load(folder('llama')), tmp_path / 'new'
     for given, error, words in (
-        (dict(generation='greedy'), TypeError, '`generation` got .greedy., it must be a dict'),
-        (dict(tokenizer_from=tmp_path / 'nowhere'), NotADirectoryError, '`tokenizer_from` got .*nowhere'),
-        (dict(max_shard_size='0GB'), ValueError, '`max_shard_size` got .0GB.'),
+        (dict(generation='greedy'), TypeError, '`generation` must be a dict or None, got .greedy.'),
+        (
+            dict(tokenizer_from=tmp_path / 'nowhere'),
+            NotADirectoryError,
+            '`tokenizer_from` must be a folder, got .*nowhere',
+        ),
+        (dict(max_shard_size='0GB'), ValueError, '`max_shard_size` must be .*, got .0GB.'),
     ):
         with pytest.raises(error, match=words):
             pretrained.save(net, path, **given)
-    with pytest.raises(TypeError, match='`model` got a Linear'):
+    with pytest.raises(TypeError, match='`model` must be a model of this library, got a Linear'):
         pretrained.save(torch.nn.Linear(2, 2), path, format='own')
     for format in ('hf', 'own'):
         net.token_emb.emb.weight.full_tensor = None  # as tensors have that lie on several devices
         with pytest.raises(
-            ValueError, match=r'`token_emb.emb.weight` of the model is distributed over several devices'
+            ValueError, match=r'`token_emb.emb.weight` of the model must not be distributed over several devices'
         ):
             pretrained.save(net, path, format=format)
     del net.token_emb.emb.weight.full_tensor
@@ -525,7 +529,7 @@ def test_more_tokens_begin_as_the_mean(folder, tmp_path):
     assert json.loads((tmp_path / 'config.json').read_text())['vocab_size'] == 100
     same_weights(pretrained.load(tmp_path), net)
     for wrong, error in ((95, ConfigError), (97.0, TypeError)):
-        with pytest.raises(error, match='`num_tokens` got 9'):
+        with pytest.raises(error, match=r'`num_tokens` must be .*, got 9'):
             pretrained.load(folder('gpt2'), num_tokens=wrong)
 
 
@@ -542,14 +546,14 @@ def test_what_learns(folder, tmp_path):
     last = 'attn_layers.layers.5'
     assert all(name.startswith((last, 'to_logits')) for name in learning(trainable=[last, 'to_logits']))
     assert len(learning()) > len(learning(trainable=last)) > 0
-    with pytest.raises(ValueError, match=r'`trainable` got .attn_layer., which begins no name'):
+    with pytest.raises(ValueError, match=r'`trainable` must be prefixes of parameters, got .attn_layer.'):
         learning(trainable='attn_layer')
-    with pytest.raises(ValueError, match='no head with parameters of its own'):
+    with pytest.raises(ValueError, match='no head with separate parameters'):
         pretrained.load(folder('gpt2'), trainable='head')
 
 
 def test_padding_may_have_no_gradient(folder, tmp_path):
-    with pytest.raises(ValueError, match='no `pad_token_id`'):
+    with pytest.raises(ValueError, match='without `pad_token_id`'):
         pretrained.load(folder('llama'), freeze_pad=True)
     padded = tmp_path / 'padded'
     shutil.copytree(folder('llama'), padded)
@@ -634,8 +638,8 @@ def test_types_and_devices(folder):
     elsewhere = {name for name, p in net.named_parameters() if p.is_meta}
     assert elsewhere == {name for name, _ in net.named_parameters() if re.match(r'attn_layers\.layers\.(?!1\.)', name)}
     for options, words in (
-        (dict(dtype='int8'), '`dtype` got'),
-        (dict(device_map='auto'), "`device_map` got 'auto'"),
+        (dict(dtype='int8'), '`dtype` must be'),
+        (dict(device_map='auto'), "`device_map` must be .*, got 'auto'"),
         (dict(device_map={'token_emb': 'cpu'}), '`device_map` has no prefix of'),
     ):
         with pytest.raises(ValueError, match=words):
@@ -648,9 +652,9 @@ def test_arguments_that_are_none(folder):
         (dict(device_map='nowhere'), ValueError), (dict(device_map={'': 'nowhere'}), ValueError),
         (dict(dropout=2.0), ValueError), (dict(dropout='a'), ValueError),
     ):  # fmt: skip
-        with pytest.raises(error, match=f'`{next(iter(options))}` got'):
+        with pytest.raises(error, match=f'`{next(iter(options))}` .*must '):
             pretrained.load(folder('llama'), **options)
-    with pytest.raises(TypeError, match='`source` got 3'):
+    with pytest.raises(TypeError, match='`source` must be a path or a repository id, got 3'):
         pretrained.load(3)
 
 
@@ -678,7 +682,7 @@ def test_several_files(folder, tmp_path):
     pretrained.save(net, tmp_path)  # again, in one: nothing of before is left
     left = ['config.json', 'model.safetensors', 'model_of_mine.safetensors']
     assert sorted(path.name for path in tmp_path.iterdir()) == left
-    with pytest.raises(ValueError, match='`max_shard_size` got'):
+    with pytest.raises(ValueError, match='`max_shard_size` must be'):
         pretrained.save(net, tmp_path, max_shard_size='5 parsecs')
     sizes = dict(a=4, b=4, c=5, d=20, e=1)
     assert pretrained.files.shards(sizes, 8) == [['a', 'b'], ['c'], ['d'], ['e']]
@@ -698,7 +702,7 @@ def test_files_that_are_not_what_the_config_says(folder, tmp_path):
     name = 'model.layers.1.self_attn.q_proj.weight'
     tried(name, {n: t for n, t in state.items() if n != name})
     tried('model.layers.0.mlp.surprise', {**state, 'model.layers.0.mlp.surprise': torch.ones(2)})
-    tried(rf'{name}. of the file has shape \(3, 32\)', {**state, name: state[name][:3]})
+    tried(rf'{name}. of the file must have shape .*, got \(3, 32\)', {**state, name: state[name][:3]})
     tried('tie_word_embeddings: false', {n: t for n, t in state.items() if n != 'lm_head.weight'})
     bare = {n.removeprefix('model.'): t for n, t in state.items()}  # as base models are written
     safe.save_file(bare, tmp_path / 'model.safetensors')

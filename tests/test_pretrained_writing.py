@@ -71,10 +71,10 @@ def test_new_heads_are_written_as_a_class_or_refused(folder, tmp_path):  # noqa:
 
 
 def test_modules_that_are_no_class_of_transformers(folder, tmp_path):  # noqa: F811
-    with pytest.raises(ConfigError, match='a DPO is no class of `transformers`: save its `policy_model`'):
+    with pytest.raises(ConfigError, match='a DPO has no class in `transformers`: save its `policy_model`'):
         pretrained.save(DPO(pretrained.load(folder('llama'))), tmp_path)
     stack = Decoder(dim=8, depth=1, heads=1, attn_talking_heads=True)
-    with pytest.raises(ConfigError, match=r"a ContinuousTransformerWrapper is no class .*: `format='own'` saves"):
+    with pytest.raises(ConfigError, match=r"a ContinuousTransformerWrapper has no class .*: `format='own'` saves"):
         pretrained.save(ContinuousTransformerWrapper(dim_in=3, dim_out=3, max_seq_len=8, attn_layers=stack), tmp_path)
     with pytest.raises(ConfigError, match=r'; and \d+ other types, of which `hf_type` names one') as error:
         pretrained.save(AutoregressiveWrapper(TransformerWrapper(num_tokens=9, max_seq_len=8, attn_layers=stack)), 'no')

@@ -15,7 +15,7 @@ from torch import Tensor
 from x_transformers.core.files import StampedFile
 from x_transformers.core.modes import at_least_float
 from x_transformers.flags import ConfigError, format_value
-from x_transformers.pretrained.checkpoints import canonical_name
+from x_transformers.pretrained.engine import canonical_name
 from x_transformers.pretrained.files import Weights
 from x_transformers.pretrained.folders import ADAPTER, ModelLocation, locate, read_json, resolve
 from x_transformers.pretrained.foreign import NoModelError
@@ -30,8 +30,8 @@ FILES = ('adapter_model.safetensors', 'adapter_model.bin')
 MERGE = (
     '`AutoPeftModel.from_pretrained(folder).merge_and_unload().save_pretrained(new)` of PEFT writes the merged model'
 )
-# Settings that only these values make equal to adding a product of two matrices.
-PLAIN: dict[str, tuple[Any, ...]] = {
+# Settings that only with these values add a product of two matrices.
+ADDITIVE: dict[str, tuple[Any, ...]] = {
     'init_lora_weights': (True, False, None, 'gaussian', 'eva', 'orthogonal'),
     'layer_replication': (None, []), 'target_parameters': (None, []), 'trainable_token_indices': (None, [], {}),
     'lora_bias': (False, None), 'alora_invocation_tokens': (None, []), 'use_qalora': (False, None),
@@ -49,8 +49,9 @@ CONV1D = ('gpt2', 'openai_gpt', 'imagegpt')  # Their weights are (in, out), exce
 class Adapter:
     """Adapter of PEFT: its folder, its adapter_config.json, and its tensors by the names of the base model.
 
-    products   modules -> the matrices that are multiplied, by the names that PEFT gives them
-    whole      tensors that take the places of those of the base
+    Attributes:
+        products: Modules -> the matrices that are multiplied, by their names in PEFT.
+        whole: Tensors that replace those of the base.
     """
 
     folder: Path
@@ -60,23 +61,18 @@ class Adapter:
 
     @classmethod
     def from_location(cls, location: ModelLocation, allow_pickle: bool) -> Adapter:
-        """Read an adapter.  Raises NoModelError for kinds that no product of two matrices describes."""
+        """Load an adapter.  Raises NoModelError for kinds other than LoRA."""
         at = StampedFile(location.folder)
         config = read_json(at / ADAPTER)
         if 'peft_type' not in config:
             raise NoModelError(f'`{at / ADAPTER}` has no `peft_type`: it is not that of an adapter of PEFT')
         kind = str(config['peft_type']).upper()
         if kind != 'LORA':
-            raise NoModelError(
-                f'`{location.folder}` is an adapter of PEFT, of type {kind}; the library reads those of LoRA: {MERGE}'
-            )
-        for name, allowed in PLAIN.items():
+            raise NoModelError(f'`peft_type` of the adapter `{location.folder}` must be LORA, got {kind}: {MERGE}')
+        for name, allowed in ADDITIVE.items():
             if name in config and config[name] not in allowed:
-                raise NoModelError(
-                    f'`{name}` of the adapter `{location.folder}` is {format_value(config[name])}, which is more '
-                    'than adding '
-                    f'products to weights: {MERGE}'
-                )
+                must = f'must be {" or ".join(map(str, allowed))}, got {format_value(config[name])}'
+                raise NoModelError(f'`{name}` of the adapter `{location.folder}` {must}: {MERGE}')
         file = location.file or next((name for name in FILES if (at / name).is_file()), None)
         if file is None:
             raise NoModelError(
@@ -85,10 +81,10 @@ class Adapter:
         made = cls(location.folder, config)
         with Weights(location.folder, allow_pickle, file) as weights:
             for name in weights.files:
-                made.take(name, weights.load(name))
+                made.add(name, weights.load(name))
         return made
 
-    def take(self, name: str, t: Tensor) -> None:
+    def add(self, name: str, t: Tensor) -> None:
         """Store one tensor of the file."""
         found = PRODUCT.fullmatch(name.removeprefix('base_model.model.'))
         if found is not None:
@@ -103,15 +99,15 @@ class Adapter:
             self.whole[WHOLE.sub('', name.removeprefix('base_model.model.'))] = t
 
     def find_base(self, base: Any, hub: Mapping[str, Any]) -> ModelLocation:
-        """Return where the base is: the one that was given, else the one that the adapter names."""
+        """Return the location of the given base, or of the one that the adapter names."""
         said = self.config.get('base_model_name_or_path')
         name = base if base is not None else said
         start = f'`{self.folder}` is an adapter of PEFT, and the library needs its base'
         if not name:
             raise NoModelError(f'{start}, which its {ADAPTER} does not name: give `base=`, the folder of that model')
-        beside = self.folder / str(name)
+        inside = self.folder / str(name)
         try:
-            path = beside if base is None and not Path(name).exists() and beside.is_dir() else resolve(name, **hub)
+            path = inside if base is None and not Path(name).exists() and inside.is_dir() else resolve(name, **hub)
             found = locate(path)
         except (NoModelError, ImportError) as error:
             raise NoModelError(f'{start}, {name!r}: {error}. `base=` gives the folder of the base') from error
@@ -119,8 +115,8 @@ class Adapter:
             raise NoModelError(f'{start}, but {str(name)!r} is an adapter too: {MERGE}')
         return found
 
-    def head(self) -> tuple[str, int | None]:
-        """Return the head that the adapter was trained with, and how many classes it tells apart."""
+    def get_head(self) -> tuple[str, int | None]:
+        """Return the head that the adapter was trained with, and its number of classes."""
         kind = TASKS.get(str(self.config.get('task_type')))
         if kind is None:
             name = str((self.config.get('auto_mapping') or {}).get('base_model_class'))
@@ -142,8 +138,9 @@ class Adapter:
             if found is None or not {'lora_A', 'lora_B'} <= parts.keys():
                 missing = 'the base has no such tensor' if found is None else 'one of its two matrices is absent'
                 raise ConfigError(f'the adapter `{self.folder}` changes `{module}.weight`, but {missing}')
-            turned = spec is not None and spec.type in CONV1D and canonical_name(spec, found) != (spec.tied or ('',))[0]
-            weights.changes[found] = self.change_of(module, parts, weights.shape(found), turned)
+            is_head = spec is not None and canonical_name(spec, found) == (spec.tied or ('',))[0]
+            transposed = spec is not None and spec.type in CONV1D and not is_head
+            weights.changes[found] = self.make_change(module, parts, weights.shape(found), transposed)
         return config
 
     def untie(self, weights: Weights, spec: ModelSpec | None) -> None:
@@ -156,21 +153,21 @@ class Adapter:
         if head is None and table is not None and own & {name.removeprefix(spec.base) for name in spec.tied}:
             weights.add(spec.tied[0], weights.load(table))
 
-    def scale_of(self, module: str, rank: int) -> float:
+    def get_scale(self, module: str, rank: int) -> float:
         """Return the factor of the product of a module."""
         patterns = self.config.get('alpha_pattern') or {}
         fits = (value for key, value in patterns.items() if re.fullmatch(rf'(.*\.)?({key})', module))
         alpha = next(fits, self.config.get('lora_alpha', 8))
         return alpha / (math.sqrt(rank) if self.config.get('use_rslora') else rank)
 
-    def change_of(self, module: str, parts: Mapping[str, Tensor], shape: tuple[int, ...], turned: bool) -> Any:
+    def make_change(self, module: str, parts: Mapping[str, Tensor], shape: tuple[int, ...], transposed: bool) -> Any:
         """Return the function from a weight of the base, which may be (in, out), to that with the adapter."""
         a, b, magnitude = parts['lora_A'], parts['lora_B'], parts.get('lora_magnitude_vector')
-        scale, is_embedding = self.scale_of(module, a.shape[0]), 'is_embedding' in parts
+        scale, is_embedding = self.get_scale(module, a.shape[0]), 'is_embedding' in parts
         a, b = a.flatten(1), b.flatten(1)  # Weights of convolutions have more than two dimensions.
         inner = (b.shape[0], a.shape[1])  # (out, in)
-        turned = turned or is_embedding
-        outer = inner[::-1] if turned else inner
+        transposed = transposed or is_embedding
+        outer = inner[::-1] if transposed else inner
         if math.prod(outer) != math.prod(shape) or a.shape[0] != b.shape[1] or shape[0] != outer[0]:
             raise ConfigError(
                 f'the adapter `{self.folder}` has a product of shape {inner} for `{module}.weight`, which has shape '
@@ -182,9 +179,9 @@ class Adapter:
         def change(t: Tensor) -> Tensor:
             dtype = at_least_float(t.dtype)
             product = (b.to(dtype) @ a.to(dtype)) * scale  # (out, in)
-            own = t.to(dtype) + (product.mT if turned else product).reshape(shape)
+            own = t.to(dtype) + (product.mT if transposed else product).reshape(shape)
             if magnitude is not None:  # In DoRA (arXiv:2402.09353) the norm of each output is a parameter.
-                axis = 0 if turned else 1
+                axis = 0 if transposed else 1
                 norms = torch.linalg.vector_norm(own, dim=axis, keepdim=True)
                 own = own * magnitude.to(dtype).reshape(norms.shape) / norms
             return own.to(t.dtype)
@@ -193,7 +190,7 @@ class Adapter:
 
 
 def find_name(spec: ModelSpec | None, weights: Weights, name: str) -> str | None:
-    """Return the name in a file of a tensor that the adapter calls by the names of modules."""
+    """Return the name in a file for a name of the adapter, which follows the modules, or None."""
     bases = ('',) if spec is None else ('', spec.base)
     tried = [base + name for base in bases] + [name.removeprefix(base) for base in bases]
     found = next((one for one in tried if one in weights.files), None)

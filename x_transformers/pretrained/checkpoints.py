@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from x_transformers.flags import ConfigError, warn_once
+from x_transformers.pretrained.engine import canonical_name
 from x_transformers.pretrained.files import Weights
 from x_transformers.pretrained.specs import SPECS, ModelSpec
 
@@ -17,27 +18,18 @@ WRAPPERS = re.compile(r'(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoi
 AVERAGED = 'n_averaged'  # `torch.optim.swa_utils.AveragedModel` stores this count next to `module.`.
 
 
-def canonical_name(spec: ModelSpec, name: str) -> str:
-    """Return a name of a file as the row has it, but for the prefix of the base model."""
-    name = name.replace('LayerNorm.gamma', 'LayerNorm.weight').replace('LayerNorm.beta', 'LayerNorm.bias')
-    for pattern, replacement in spec.renames:
-        name = re.sub(pattern, replacement, name)
-    return name
-
-
 def mask_numbers(name: str) -> str:
     return re.sub(r'\d+|\{[^}]*\}', '#', name)
 
 
 def collect_names(spec: ModelSpec) -> set[str]:
-    """Return the names of all tensors of a row, with `#` for numbers."""
+    """Return the names of all tensors of a spec, with `#` for numbers."""
     own = {mask_numbers(name) for one in spec.links for name in one.theirs}
     return own.union(*(collect_names(SPECS[kind]) for _, kind, _ in spec.parts.values()))
 
 
 def make_matcher(spec: ModelSpec) -> Callable[[str], int]:
-    """Return a function that says how well a name of a file fits a tensor of the row: 2, or 1 but for the prefix of the
-    base model."""
+    """Return a function that scores a name in a file: 2 for a name of the spec, 1 if the prefix differs, else 0."""
     known = collect_names(spec)
 
     def fit(name: str) -> int:
@@ -50,7 +42,7 @@ def make_matcher(spec: ModelSpec) -> Callable[[str], int]:
 
 
 def describe_names(spec: ModelSpec, names: Collection[str]) -> str | None:
-    """Return a sentence that says which type has the names of a file, or None if the row knows half of them."""
+    """Return a sentence that names the type with the names in a file, or None if half of them are in the spec."""
     other = [name for name in names if not make_matcher(spec)(name)]
     if 2 * len(other) <= len(names):
         return None
@@ -61,7 +53,7 @@ def describe_names(spec: ModelSpec, names: Collection[str]) -> str | None:
 
 
 def find_common_prefixes(names: Collection[str]) -> list[str]:
-    """Return '' and the beginnings that all names share, up to a dot, the shortest first."""
+    """Return '' and the prefixes, up to a dot, that all names share, the shortest first."""
     first, last = (name.split('.')[:-1] for name in (min(names), max(names)))
     same = [a == b for a, b in zip(first, last, strict=False)]
     count = [*same, False].index(False)
@@ -69,10 +61,7 @@ def find_common_prefixes(names: Collection[str]) -> list[str]:
 
 
 def strip_prefixes(weights: Weights, fit: Callable[[str], int]) -> str:
-    """Remove a prefix that all names in a file share and that the table does not have, and warn about it.
-
-    Returns the beginning that was removed.
-    """
+    """Remove, and return, a prefix that all names in a file share and the table does not have, with a warning."""
     others = weights.files.keys() - {AVERAGED}
     if AVERAGED in weights and all(name.startswith('module.') for name in others):
         del weights.files[AVERAGED]
@@ -84,10 +73,10 @@ def strip_prefixes(weights: Weights, fit: Callable[[str], int]) -> str:
     if all(name == new for name, new in names.items()):
         return ''
     if len(set(names.values())) < len(names):
-        raise ConfigError(f'names of the file, such as `{next(iter(names))}`, differ in the wrappers around them alone')
+        raise ConfigError(f'names of the file, such as `{next(iter(names))}`, must differ in more than their wrappers')
     name, new = next((name, new) for name, new in names.items() if name != new)
     warn_once(f'names of tensors are read without the wrappers around their modules: `{name}` as `{new}`')
-    weights.strip(names)
+    weights.rename(names)
     return name.removesuffix(new) if name.endswith(new) else prefix
 
 
@@ -122,12 +111,12 @@ SPECIAL = ('bos_token_id', 'eos_token_id', 'pad_token_id')
 
 
 def is_composite(config: Mapping[str, Any]) -> bool:
-    """Return True for the config of a checkpoint that has a model of text among others."""
+    """Return True for the config of a checkpoint with a text model and others."""
     return str(config.get('model_type')).replace('-', '_') in COMPOSITES
 
 
 def drop_mrope_sections(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of a text without the sections that its positions of pictures have."""
+    """Return the config of a text model without the sections for positions of images."""
     found = dict(config)
     for name in ('rope_parameters', 'rope_scaling'):
         if isinstance(found.get(name), Mapping):
@@ -139,10 +128,10 @@ def drop_mrope_sections(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def extract_text_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of the text part of a whole, as a model of its own would have it.
+    """Return the config of the text part of a composite, as that of a separate model.
 
     Raises:
-        ConfigError: The text is of a type that cannot be loaded.
+        ConfigError: The type of the text model is not supported.
     """
     whole = str(config.get('model_type')).replace('-', '_')
     inner = config.get('text_config')
@@ -155,7 +144,7 @@ def extract_text_config(config: Mapping[str, Any]) -> dict[str, Any]:
         said = COMPOSITES[whole] if said == whole else said
     kind, defaults = TEXTS.get(said, (said, {}))
     if kind not in SPECS:
-        raise ConfigError(f'`text_config` of this {whole} checkpoint is of type {said!r}, which is not supported')
+        raise ConfigError(f'`text_config` of this {whole} checkpoint must have a supported type, got {said!r}')
     spec = SPECS[kind]
     outer = {name: config[name] for name in COMPOSITE_FIELDS if name in config}
     special = {name: config[name] for name in SPECIAL if name in config and given.get(name) is None}
@@ -168,7 +157,7 @@ def extract_text_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def adapt_to_composite(spec: ModelSpec) -> ModelSpec:
-    """Return the row of a text part, for the names of the whole file. What is not of the text is left out."""
+    """Return the spec of a text part for the names of the composite. Tensors of other parts are left out."""
     renames = (
         (rf'^(?!{TEXT_NAMES})', OUTSIDE_PREFIX),
         (r'^(language_model\.lm_head|lm_head)\.', 'lm_head.'),

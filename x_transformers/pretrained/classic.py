@@ -5,13 +5,9 @@ from __future__ import annotations
 from x_transformers.pretrained import fields
 from x_transformers.pretrained.fields import is_not, negate, set_way_back, unless, when
 from x_transformers.pretrained.heads import SPANS_OF_BASE, TOKEN_CLASSES
-from x_transformers.pretrained.llama import LLAMA, WINDOW
+from x_transformers.pretrained.llama import LLAMA, LLAMA_ATTENTION, LLAMA_ENDS, LLAMA_GATED, LLAMA_NORMS, WINDOW
 from x_transformers.pretrained.mappings import (
     HEAD_STACK,
-    LLAMA_ATTENTION,
-    LLAMA_ENDS,
-    LLAMA_GATED,
-    LLAMA_NORMS,
     PER_HEAD,
     R_LAST,
     ROTATE_QKV,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from x_transformers.pretrained import fields
-from x_transformers.pretrained.fields import activation, negate, set_way_back, when
+from x_transformers.pretrained.fields import activation, drop_branches, negate, set_way_back, when
 from x_transformers.pretrained.heads import (
     NOTHING,
     HeadSpec,
@@ -35,9 +35,7 @@ from x_transformers.pretrained.mappings import (
 from x_transformers.pretrained.specs import Const, Fields, ModelSpec, Value, register
 
 
-def map_post_norm(
-    block: str, q: str, k: str, v: str, out: str, norm: str, up: str, down: str, last: str
-) -> tuple[Any, ...]:
+def map_post_norm(block: str, q: str, k: str, v: str, out: str, norm: str, up: str, down: str, last: str) -> Mappings:
     """Map a block whose norms follow each residual."""
     return links(
         map_projections(block, (q, k, v, out)),
@@ -47,7 +45,7 @@ def map_post_norm(
     )
 
 
-def map_bert_block(prefix: str) -> tuple[Any, ...]:
+def map_bert_block(prefix: str) -> Mappings:
     s, o = 'attention.self', 'attention.output'
     return map_post_norm(
         f'{prefix}.encoder.layer.{{i}}', f'{s}.query', f'{s}.key', f'{s}.value', f'{o}.dense', f'{o}.LayerNorm',
@@ -55,7 +53,7 @@ def map_bert_block(prefix: str) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def map_embeddings(prefix: str, *positions: Any) -> tuple[Any, ...]:
+def map_embeddings(prefix: str, *positions: Any) -> Mappings:
     return links(
         link(f'{prefix}.embeddings.word_embeddings.weight', 'token_emb.emb.weight'),
         link(f'{prefix}.embeddings.position_embeddings.weight', 'pos_emb.emb.weight', *positions),
@@ -67,7 +65,7 @@ def map_embeddings(prefix: str, *positions: Any) -> tuple[Any, ...]:
 CLS, LM = 'cls.predictions', 'lm_predictions.lm_head'
 
 
-def map_head(dense: str, norm: str, bias: str, table: str = '', when: Any = None) -> tuple[Any, ...]:
+def map_head(dense: str, norm: str, bias: str, table: str = '', when: Any = None) -> Mappings:
     """Map the transform before a head, the bias of the head, and its table if that is not the embedding."""
     own = link(table, 'to_logits.weight', when=when) if table else ()
     return links(
@@ -145,22 +143,24 @@ def dense_transform(
     return lambda c: {name: c.value(value) for name, value in given.items()}
 
 
-# Heads for classes: BERT reads its pooler, RoBERTa and ELECTRA have another dense layer.
-DROP = dict(dropout=first_set('classifier_dropout', 'hidden_dropout_prob'))
+# Classes of BERT follow its pooler, those of RoBERTa and ELECTRA another dense layer.
+DROP = first_set('classifier_dropout', 'hidden_dropout_prob')
+
+
+def first_token_heads(
+    act: str | Value, dense: str, classes: str, dropout: Value = DROP, tokens_dropout: Value = DROP, **more: Any
+) -> dict[str, HeadSpec]:
+    """Return the heads of an encoder whose classes of sequences follow a dense layer on the first token."""
+    classify = sequence_head(classifier('first', act, dropout=dropout), map_classes(dense, classes))
+    return encoder_heads(classify, dropout=tokens_dropout, **more)
 
 
 def roberta_heads(base: str) -> dict[str, HeadSpec]:
-    classes = sequence_head(classifier('first', 'tanh', **DROP), map_classes('classifier.dense', 'classifier.out_proj'))
-    return encoder_heads(classes, f'{base}pooler.dense', DROP['dropout'])
+    return first_token_heads('tanh', 'classifier.dense', 'classifier.out_proj', pooler=f'{base}pooler.dense')
 
 
 def bert_heads(base: str) -> dict[str, HeadSpec]:
-    pooler = f'{base}pooler.dense'
-    return encoder_heads(
-        sequence_head(classifier('first', 'tanh', **DROP), map_classes(pooler, 'classifier')),
-        pooler,
-        DROP['dropout'],
-    )
+    return first_token_heads('tanh', f'{base}pooler.dense', 'classifier', pooler=f'{base}pooler.dense')
 
 
 BUFFERS = (r'.*position_ids', r'.*token_type_ids')
@@ -183,11 +183,8 @@ BERT = register(ModelSpec(
         tie_embedding_scale=when('tied', 1.0), logits_bias=True,
     ),
     layers=dict(
-        dim='hidden_size', depth='num_hidden_layers', heads='num_attention_heads', attn_dim_head=fields.equal_width,
-        pre_norm=False, norm_bias=True, norm_add_unit_offset=False, norm_eps='layer_norm_eps', attn_qkv_bias=True,
-        attn_out_bias=True, ff_dim_inner='intermediate_size', ff_activation=activation('hidden_act'), verbose=False,
-        attn_dropout='attention_probs_dropout_prob', attn_sublayer_dropout='hidden_dropout_prob',
-        ff_sublayer_dropout='hidden_dropout_prob',
+        fields.ENCODER_LAYERS, pre_norm=False, attn_dropout='attention_probs_dropout_prob',
+        **drop_branches('hidden_dropout_prob'),
     ),
     sizes=fields.MULTI_HEAD,
     links=links(
@@ -214,39 +211,34 @@ ROBERTA = register(BERT.like(
     tied=('lm_head.decoder.weight', 'roberta.embeddings.word_embeddings.weight'), heads=roberta_heads('roberta.'),
 ))  # fmt: skip
 
-register(
-    BERT.like(
-        'distilbert', 'DistilBertForMaskedLM',
-        without=('type_vocab_size', 'embed_num_tokens', 'embed_default_ids', 'layer_norm_eps'),
-        defaults=dict(num_hidden_layers=6),
-        names=dict(
-            hidden_dim='intermediate_size', activation='hidden_act', dropout='hidden_dropout_prob',
-            attention_dropout='attention_probs_dropout_prob',
-        ),
-        aliases=dict(dim='hidden_size', n_layers='num_hidden_layers', n_heads='num_attention_heads'),
-        # `sinusoidal_pos_embds` only affects initial values.
-        free=('sinusoidal_pos_embds', 'qa_dropout', 'seq_classif_dropout', 'tie_weights_', 'layer_norm_eps'),
-        layers=dict(norm_eps=1e-12),
-        model=dict(post_emb_norm_eps=1e-12, head_transform=dense_transform('hidden_size', eps=1e-12)),
-        links=links(
-            map_embeddings('distilbert'),
-            map_post_norm(
-                'distilbert.transformer.layer.{i}', 'attention.q_lin', 'attention.k_lin', 'attention.v_lin',
-                'attention.out_lin', 'sa_layer_norm', 'ffn.lin1', 'ffn.lin2', 'output_layer_norm',
-            ),
-            map_head('vocab_transform', 'vocab_layer_norm', 'vocab_projector.bias', 'vocab_projector.weight'),
-        ),
-        spare=(), copies={}, base='distilbert.',
-        tied=('vocab_projector.weight', 'distilbert.embeddings.word_embeddings.weight'),
-        heads=encoder_heads(
-            sequence_head(
-                classifier('first', 'relu', dropout=first_set('seq_classif_dropout')),
-                map_classes('pre_classifier', 'classifier'),
-            ),
-            dropout='hidden_dropout_prob', span=span_head(dropout=first_set('qa_dropout')),
-        ),
+register(BERT.like(
+    'distilbert', 'DistilBertForMaskedLM',
+    without=('type_vocab_size', 'embed_num_tokens', 'embed_default_ids', 'layer_norm_eps'),
+    defaults=dict(num_hidden_layers=6),
+    names=dict(
+        hidden_dim='intermediate_size', activation='hidden_act', dropout='hidden_dropout_prob',
+        attention_dropout='attention_probs_dropout_prob',
     ),
-)  # fmt: skip
+    aliases=dict(dim='hidden_size', n_layers='num_hidden_layers', n_heads='num_attention_heads'),
+    # `sinusoidal_pos_embds` only affects initial values.
+    free=('sinusoidal_pos_embds', 'qa_dropout', 'seq_classif_dropout', 'tie_weights_', 'layer_norm_eps'),
+    layers=dict(norm_eps=1e-12),
+    model=dict(post_emb_norm_eps=1e-12, head_transform=dense_transform('hidden_size', eps=1e-12)),
+    links=links(
+        map_embeddings('distilbert'),
+        map_post_norm(
+            'distilbert.transformer.layer.{i}', 'attention.q_lin', 'attention.k_lin', 'attention.v_lin',
+            'attention.out_lin', 'sa_layer_norm', 'ffn.lin1', 'ffn.lin2', 'output_layer_norm',
+        ),
+        map_head('vocab_transform', 'vocab_layer_norm', 'vocab_projector.bias', 'vocab_projector.weight'),
+    ),
+    spare=(), copies={}, base='distilbert.',
+    tied=('vocab_projector.weight', 'distilbert.embeddings.word_embeddings.weight'),
+    heads=first_token_heads(
+        'relu', 'pre_classifier', 'classifier', first_set('seq_classif_dropout'), 'hidden_dropout_prob',
+        span=span_head(dropout=first_set('qa_dropout')),
+    ),
+))  # fmt: skip
 
 # The discriminator predicts for each token whether the generator drew it.
 DISCRIMINATOR = HeadSpec(
@@ -274,10 +266,7 @@ register(BERT.like(
     ),
     spare=(), copies={}, base='electra.',
     tied=('generator_lm_head.weight', 'electra.embeddings.word_embeddings.weight'),
-    heads=encoder_heads(
-        sequence_head(classifier('first', 'gelu', **DROP), map_classes('classifier.dense', 'classifier.out_proj')),
-        discriminate=DISCRIMINATOR, dropout=DROP['dropout'],
-    ),
+    heads=first_token_heads('gelu', 'classifier.dense', 'classifier.out_proj', discriminate=DISCRIMINATOR),
 ))  # fmt: skip
 
 T1 = 'albert.encoder.albert_layer_groups.0.albert_layers.0'
@@ -302,12 +291,9 @@ register(BERT.like(
     ),
     spare=(r'albert\.pooler\..*', r'sop_classifier\..*'), copies={'predictions.decoder.bias': 'predictions.bias'},
     base='albert.', tied=('predictions.decoder.weight', 'albert.embeddings.word_embeddings.weight'),
-    heads=encoder_heads(
-        sequence_head(
-            classifier('first', 'tanh', dropout=first_set('classifier_dropout_prob')),
-            map_classes('albert.pooler', 'classifier'),
-        ),
-        'albert.pooler', dropout=first_set('classifier_dropout_prob'),
+    heads=first_token_heads(
+        'tanh', 'albert.pooler', 'classifier', first_set('classifier_dropout_prob'),
+        first_set('classifier_dropout_prob'), pooler='albert.pooler',
     ),
 ))  # fmt: skip
 
@@ -366,14 +352,10 @@ register(BERT.like(
         map_head(f'{LM}.dense', f'{LM}.LayerNorm', f'{LM}.bias', when=negate('legacy')),
     ),
     base='deberta.', tied=(f'{CLS}.decoder.weight', 'deberta.embeddings.word_embeddings.weight'),
-    always_ties=lambda config: config.get('legacy') is False, left=lambda c,
-    name: map_disentangled(c) is None and name.startswith(OF_DISTANCES),
-    heads=encoder_heads(
-        sequence_head(
-            classifier('first', activation('pooler_hidden_act'), dropout=first_set('cls_dropout')),
-            map_classes('pooler.dense', 'classifier'),
-        ),
-        dropout='hidden_dropout_prob',
+    always_ties=lambda config: config.get('legacy') is False,
+    left=lambda c, name: map_disentangled(c) is None and name.startswith(OF_DISTANCES),
+    heads=first_token_heads(
+        activation('pooler_hidden_act'), 'pooler.dense', 'classifier', first_set('cls_dropout'), 'hidden_dropout_prob',
     ),
 ))  # fmt: skip
 
@@ -531,29 +513,27 @@ register(BERT.like(
 ))  # fmt: skip
 
 MP = 'mpnet.encoder.layer.{i}'
-register(
-    ROBERTA.like(
-        'mpnet', 'MPNetForMaskedLM', without=('type_vocab_size', 'embed_num_tokens', 'embed_default_ids'),
-        defaults=dict(vocab_size=30527, relative_attention_num_buckets=32),
-        model=dict(max_seq_len=lambda c: c.max_position_embeddings - 2),  # independent of the id of padding
-        sizes=dict(cut=2),
-        fixed=dict(relative_attention_num_buckets=(32,)),  # transformers always uses 32
-        layers=dict(
-            rel_pos_bias=True, disable_abs_pos_emb=False, rel_pos_kwargs=Const({'scale': 1.0}),
-            rel_pos_num_buckets='relative_attention_num_buckets', rel_pos_max_distance=128,
+register(ROBERTA.like(
+    'mpnet', 'MPNetForMaskedLM', without=('type_vocab_size', 'embed_num_tokens', 'embed_default_ids'),
+    defaults=dict(vocab_size=30527, relative_attention_num_buckets=32),
+    model=dict(max_seq_len=lambda c: c.max_position_embeddings - 2),  # independent of the id of padding
+    sizes=dict(cut=2),
+    fixed=dict(relative_attention_num_buckets=(32,)),  # transformers always uses 32
+    layers=dict(
+        rel_pos_bias=True, disable_abs_pos_emb=False, rel_pos_kwargs=Const({'scale': 1.0}),
+        rel_pos_num_buckets='relative_attention_num_buckets', rel_pos_max_distance=128,
+    ),
+    **{
+        **replace_prefix(ROBERTA, 'mpnet.', roberta_heads('mpnet.')),
+        'links': links(
+            map_embeddings('mpnet', CUT),
+            map_projections(f'{MP}.attention.attn', 'qkvo'),
+            link(f'{MP}.attention.LayerNorm', f'{A}.0.2.norm'),
+            map_ff(f'{MP}.intermediate.dense', f'{MP}.output.dense'),
+            link(f'{MP}.output.LayerNorm', f'{F}.0.2.norm'),
+            link('mpnet.encoder.relative_attention_bias.weight',
+                 'attn_layers.rel_pos.relative_attention_bias.weight'),
+            get_head_mappings(ROBERTA),
         ),
-        **{
-            **replace_prefix(ROBERTA, 'mpnet.', roberta_heads('mpnet.')),
-            'links': links(
-                map_embeddings('mpnet', CUT),
-                map_projections(f'{MP}.attention.attn', 'qkvo'),
-                link(f'{MP}.attention.LayerNorm', f'{A}.0.2.norm'),
-                map_ff(f'{MP}.intermediate.dense', f'{MP}.output.dense'),
-                link(f'{MP}.output.LayerNorm', f'{F}.0.2.norm'),
-                link('mpnet.encoder.relative_attention_bias.weight',
-                     'attn_layers.rel_pos.relative_attention_bias.weight'),
-                get_head_mappings(ROBERTA),
-            ),
-        },
-    )
-)  # fmt: skip
+    },
+))  # fmt: skip

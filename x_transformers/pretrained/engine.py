@@ -85,9 +85,7 @@ def expand_names(names: Collection[str], sizes: ModelSizes) -> tuple[str, ...]:
 
 
 def make_steps(spec: ModelSpec, fields: Fields, names: Collection[str]) -> list[ConversionStep]:
-    """Return the steps that give each tensor of this library once.  Raises LookupError for a name that the spec
-    lacks.
-    """
+    """Return the steps that convert each tensor once.  Raises LookupError for a name that the spec lacks."""
     found, names = make_part_steps(fields, names)
     around = '' if spec.around is None else 'net.'
     actual = {strip_wrappers(name).removeprefix(around): name for name in names}
@@ -173,13 +171,19 @@ def make_plan(config: Mapping[str, Any], spec: ModelSpec, tied: bool | None = No
 # Names in files.
 
 
+def canonical_name(spec: ModelSpec, name: str) -> str:
+    """Return the name in the spec for a name in a file, except for the prefix of the base model."""
+    name = name.replace('LayerNorm.gamma', 'LayerNorm.weight').replace('LayerNorm.beta', 'LayerNorm.bias')
+    for pattern, replacement in spec.renames:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
 def match_names(spec: ModelSpec, names: Collection[str], expected: Collection[str]) -> dict[str, str]:
     """Map the names of a spec to the names in a file, which may be older or lack a prefix."""
     found: dict[str, str] = {}
     for name in names:
-        new = name.replace('LayerNorm.gamma', 'LayerNorm.weight').replace('LayerNorm.beta', 'LayerNorm.bias')
-        for pattern, replacement in spec.renames:
-            new = re.sub(pattern, replacement, new)
+        new = canonical_name(spec, name)
         if new not in expected:
             new = next((n for n in (spec.base + new, new.removeprefix(spec.base)) if n in expected), new)
         if new in found:
@@ -198,7 +202,7 @@ def is_ignored(spec: ModelSpec, name: str) -> bool:
 
 
 def check_names(spec: ModelSpec, found: Mapping[str, str], steps: list[ConversionStep]) -> None:
-    """Refuse a file without what the model needs, or with what it has no place for."""
+    """Raise ConfigError if a file lacks a tensor of the model, or has an unknown one."""
     needed = {name for step in steps for name in step.theirs}
     if missing := needed - found.keys():
         raise ConfigError(f'the file has no `{min(missing)}`, which a {spec.type} of this config has')
@@ -210,11 +214,10 @@ def check_names(spec: ModelSpec, found: Mapping[str, str], steps: list[Conversio
 def check_shapes(
     steps: list[ConversionStep], ours: Mapping[str, Tensor], shape_of: Callable[[str], tuple[int, ...]]
 ) -> None:
-    """Refuse a tensor of another shape than the config says; reads no weights."""
+    """Raise ConfigError for a tensor of another shape than in the model. No weights are loaded."""
     for step in steps:
         empty = {name: torch.empty(ours[name].shape, device='meta') for name in step.ours}
         for name, t in step.write(empty).items():
             if shape_of(name) != tuple(t.shape):
-                raise ConfigError(
-                    f'`{name}` of the file has shape {shape_of(name)}, with this config it must be {tuple(t.shape)}'
-                )
+                must = f'must have shape {tuple(t.shape)} with this config'
+                raise ConfigError(f'`{name}` of the file {must}, got {shape_of(name)}')

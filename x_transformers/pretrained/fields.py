@@ -176,6 +176,17 @@ equal_width = divide('hidden_size', 'num_attention_heads')
 MULTI_HEAD: dict[str, Value] = dict(
     heads='num_attention_heads', kv_heads='num_attention_heads', dim_head=equal_width, dim_value=equal_width
 )
+# Keywords of stacks like that of BERT, of the usual fields.
+ENCODER_LAYERS: dict[str, Value] = dict(
+    dim='hidden_size', depth='num_hidden_layers', heads='num_attention_heads', attn_dim_head=equal_width,
+    norm_bias=True, norm_add_unit_offset=False, norm_eps='layer_norm_eps', attn_qkv_bias=True, attn_out_bias=True,
+    ff_dim_inner='intermediate_size', ff_activation=activation('hidden_act'), verbose=False,
+)  # fmt: skip
+
+
+def drop_branches(field: str) -> dict[str, Value]:
+    """Return the keywords of a dropout after both attention and feedforward."""
+    return dict(attn_sublayer_dropout=field, ff_sublayer_dropout=field)
 
 
 # images and classes
@@ -221,8 +232,24 @@ def kv_heads(c: Fields) -> int:
 # layers with an attention window
 
 
-def sliding_everywhere(c: Fields) -> tuple[bool, ...]:
-    return (c.sliding_window is not None,) * c.num_hidden_layers
+def sliding_where(rule: Callable[[Fields, int], Any]) -> Callable[[Fields], tuple[bool, ...]]:
+    """Return a function to True for the layers that a rule selects, if the config has a window and uses it."""
+
+    def read(c: Fields) -> tuple[bool, ...]:
+        slides = c.sliding_window is not None and c.values.get('use_sliding_window', True)
+        return tuple(bool(slides and rule(c, i)) for i in range(c.num_hidden_layers))
+
+    return read
+
+
+sliding_everywhere = sliding_where(lambda c, i: True)
+sliding_late = sliding_where(lambda c, i: i >= c.max_window_layers)
+sliding_unrotated = sliding_where(lambda c, i: not rotating_as_listed(c)[i])
+
+
+def sliding_but_every(pattern: str) -> Callable[[Fields], tuple[bool, ...]]:
+    """Return a function to True for all layers but every n-th."""
+    return sliding_where(lambda c, i: (i + 1) % getattr(c, pattern))
 
 
 def sliding_unless_listed(c: Fields) -> tuple[bool, ...]:
@@ -236,26 +263,6 @@ def sliding_unless_listed(c: Fields) -> tuple[bool, ...]:
     return sliding_everywhere(c)
 
 
-def sliding_if_used(c: Fields) -> tuple[bool, ...]:
-    return (c.use_sliding_window and c.sliding_window is not None,) * c.num_hidden_layers
-
-
-def sliding_late(c: Fields) -> tuple[bool, ...]:
-    """Return True for layers from `max_window_layers` on."""
-    slides = c.use_sliding_window and c.sliding_window is not None
-    return tuple(slides and i >= c.max_window_layers for i in range(c.num_hidden_layers))
-
-
-def sliding_but_every(pattern: str) -> Callable[[Fields], tuple[bool, ...]]:
-    """Return a function to True for all layers but every n-th."""
-
-    def read(c: Fields) -> tuple[bool, ...]:
-        slides, every = c.sliding_window is not None, getattr(c, pattern)
-        return tuple(slides and bool((i + 1) % every) for i in range(c.num_hidden_layers))
-
-    return read
-
-
 def sliding_but_first(c: Fields) -> tuple[bool, ...]:
     """Return True for all layers but the first of every n."""
     return tuple(bool(i % c.global_attn_every_n_layers) for i in range(c.num_hidden_layers))
@@ -264,11 +271,6 @@ def sliding_but_first(c: Fields) -> tuple[bool, ...]:
 def window_both(c: Fields) -> Any:
     """Return the number of tokens on each side that each layer attends to."""
     return merge_equal([c.local_attention // 2 if slide else None for slide in list_windowed(c)])
-
-
-def sliding_unrotated(c: Fields) -> tuple[bool, ...]:
-    slides = c.use_sliding_window and c.sliding_window is not None
-    return tuple(slides and not rotates for rotates in rotating_as_listed(c))
 
 
 def list_windowed(c: Fields) -> tuple[bool, ...]:

@@ -8,7 +8,7 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,10 +34,10 @@ from x_transformers.pretrained.foreign import (
 GENERATION = 'generation_config.json'
 WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 SHARDS = 'model-?????-of-?????.safetensors'
-OF_MODEL = ('config.json', WEIGHTS, INDEX, SHARDS)  # a set, beside which there may be other files
+OF_MODEL = ('config.json', WEIGHTS, INDEX, SHARDS)  # The files that `save` replaces.
 PICKLED, PICKLED_INDEX = 'pytorch_model.bin', 'pytorch_model.bin.index.json'
-SETS = (WEIGHTS, INDEX, PICKLED, PICKLED_INDEX)  # in the order of `transformers`
-SHARD = re.compile(r'[-_](\d{5,})-of-(\d{5,})(?=(?:\.\w+)+$)')  # a variant, such as fp16, may follow
+SETS = (WEIGHTS, INDEX, PICKLED, PICKLED_INDEX)  # In the order of `transformers`.
+SHARD = re.compile(r'[-_](\d{5,})-of-(\d{5,})(?=(?:\.\w+)+$)')  # A variant, such as fp16, may follow.
 IS_INDEX = re.compile(r'\.index(\.\w+)?\.json$')
 RELEASED = 2**25  # bytes
 UNITS = {'KB': 10**3, 'MB': 10**6, 'GB': 10**9}
@@ -47,21 +47,17 @@ def safetensors() -> ModuleType:
     return import_optional('safetensors', 'to read weights', 'pretrained')
 
 
-@contextmanager
-def readable(path: Path, error: type[Exception]) -> Iterator[None]:
-    """Say of which file an error is."""
-    try:
-        yield
-    except error as found:
-        raise ValueError(f'`{path}` cannot be read: {found}') from found
-
-
 class Weights:
-    """The tensors of a folder, read one at a time.
+    """Tensors of a folder, loaded one at a time.
 
-    file         the file of weights, or the index of several, that is read; None for the one that `transformers` reads
-    files        names of tensors -> the file each is in, '' for those in memory
-    read_from    the files that are read
+    Args:
+        folder: The folder.
+        allow_pickle: True to load pickles too.
+        file: A file of weights, or the index of several. None for the one that `transformers` loads.
+
+    Attributes:
+        files: Names of tensors -> the file of each, '' for those in memory.
+        read_from: The files that are read.
     """
 
     def __init__(self, folder: Path, allow_pickle: bool = False, file: str | None = None) -> None:
@@ -72,10 +68,10 @@ class Weights:
         self.opened: dict[str, Any] = {}
         self.touched = 0
         self.read_from: list[str] = []
-        self.files = self.find(self.choose() if file is None else file, allow_pickle)
+        self.files = self.find_tensors(self.choose_file() if file is None else file, allow_pickle)
 
-    def choose(self) -> str:
-        """Return the file, or the index of several, that `transformers` would read."""
+    def choose_file(self) -> str:
+        """Return the file, or the index of several, that `transformers` would load."""
         for name in SETS:
             if (self.at / name).is_file() or (self.folder / name).is_symlink():
                 return name
@@ -96,48 +92,45 @@ class Weights:
             raise NoModelError(f'{start}, but {list_names(said)}: name one, as `{self.folder / said[0]}`')
         raise NoModelError(f'{start}: {describe_folder(self.folder, CONFIG)}')
 
-    def find(self, file: str, allow_pickle: bool) -> dict[str, str]:
-        """Return the file of each name: an index says which files are read, and which counts of two with one name."""
-        where = self.listed(file) if file.endswith('.json') else {}
-        if not where and file.endswith('.json'):  # of a model without tensors
-            self.read_from = []
+    def find_tensors(self, file: str, allow_pickle: bool) -> dict[str, str]:
+        """Return the file of each tensor. An index lists the files, and selects one if two have a name."""
+        where = self.read_index(file) if file.endswith('.json') else {}
+        if not where and file.endswith('.json'):  # A model without tensors.
             return {}
-        self.read_from = sorted(set(where.values())) if where else self.set_of(file)
+        self.read_from = sorted(set(where.values())) if where else self.list_shards(file)
         kinds = {name: get_format(self.at / name) for name in self.read_from}
         if 'pickle' in kinds.values() and not allow_pickle:
             raise ValueError(
-                f'`{self.folder}` has its weights in `{file}`, a pickle, which can run code when it is read; '
-                f'give `allow_pickle=True` if you trust it: it is read by `torch.load(weights_only=True)`'
+                f'`{self.folder}` has its weights in `{file}`, a pickle, which can run code when it is loaded; '
+                f'give `allow_pickle=True` if you trust it: `torch.load(weights_only=True)` loads it'
             )
         found: dict[str, str] = {}
         for one, kind in kinds.items():
             given = read_pickle(self.at / one) if kind == 'pickle' else {}
-            counts = [name for name in given or self.file(one).keys() if name not in found or where.get(name) == one]
-            for name in counts:
-                found[name] = '' if given else one
-                self.given.pop(name, None)
-            self.given.update((name, given[name]) for name in counts if given)
+            for name in given or self.open_file(one).keys():
+                if name not in found or where.get(name) == one:
+                    found[name] = '' if given else one
+                    self.given.pop(name, None)
+                    self.given.update({name: given[name]} if given else {})
         if not found:
             raise NoModelError(f'`{self.at / file}` holds no tensors')
         return found
 
-    def listed(self, index: str) -> dict[str, str]:
+    def read_index(self, index: str) -> dict[str, str]:
         """Return the `weight_map` of an index."""
         path = self.at / index
         files = read_json(path).get('weight_map')
         if not isinstance(files, dict):
-            raise ValueError(f'`{path}` has no `weight_map`, which says where each tensor is')
+            raise ValueError(f'`{path}` has no `weight_map` from tensors to files')
         for name in {str(name): name for name in files.values()}.values():
             if not isinstance(name, str) or os.path.isabs(name) or '..' in Path(name).parts:
-                raise ValueError(
-                    f'`weight_map` of `{path}` names {format_value(name)}, it must name files in its folder'
-                )
+                raise ValueError(f'`weight_map` of `{path}` must name files in its folder, got {format_value(name)}')
             if not (self.at / name).is_file():
                 raise NoModelError(f'`{self.folder}` has no {name}, which its index names, {CUT_OFF}')
         return files
 
-    def set_of(self, file: str) -> list[str]:
-        """Return the files of the set that a file is of: `model-00001-of-00002.safetensors` is of two."""
+    def list_shards(self, file: str) -> list[str]:
+        """Return all shards of a model from the name of one: `model-00001-of-00002.safetensors` is one of two."""
         part = SHARD.search(file)
         if part is None:
             return [file]
@@ -146,48 +139,49 @@ class Weights:
         ]
         missing = [name for name in names if not (self.at / name).is_file()]
         if missing:
-            raise NoModelError(
-                f'`{self.at / file}` is one of {int(part[2])} files of a model, of which {list_names(missing)} is '
-                'absent'
-            )
+            few = f'is one of {int(part[2])} files of a model, of which {list_names(missing)} is absent'
+            raise NoModelError(f'`{self.at / file}` {few}')
         return names
 
-    def open(self, name: str) -> Any:
-        with self.reading(name):
-            return safetensors().safe_open(self.at / name, framework='pt', device='cpu')
-
-    def file(self, name: str) -> Any:
+    def open_file(self, name: str) -> Any:
         """Return an open file of safetensors."""
         if name not in self.opened:
-            self.opened[name] = self.stack.enter_context(self.open(name))
+            with self.name_errors(name):
+                file = safetensors().safe_open(self.at / name, framework='pt', device='cpu')
+            self.opened[name] = self.stack.enter_context(file)
         return self.opened[name]
 
-    def reading(self, file: str) -> AbstractContextManager[None]:
-        return readable(self.folder / file, safetensors().SafetensorError)
+    @contextmanager
+    def name_errors(self, file: str) -> Iterator[None]:
+        """Add the name of a file to its errors."""
+        try:
+            yield
+        except safetensors().SafetensorError as error:
+            raise ValueError(f'`{self.folder / file}` cannot be read: {error}') from error
 
     def __contains__(self, name: str) -> bool:
         return name in self.files
 
-    def strip(self, renames: Mapping[str, str]) -> None:
+    def rename(self, renames: Mapping[str, str]) -> None:
         """Give tensors new names."""
         self.stored = {new: self.stored.get(old, old) for old, new in renames.items()}
         self.given = {renames[old]: t for old, t in self.given.items()}
         self.files = {renames[old]: file for old, file in self.files.items()}
 
     def add(self, name: str, t: Tensor) -> None:
-        """Let a tensor in memory have a name, in place of the one of a file."""
+        """Add a tensor in memory, which replaces one of the same name."""
         self.given[name], self.files[name] = t, ''
 
     def load(self, name: str) -> Tensor:
         t = self.given.get(name)
         if t is None:
-            with self.reading(self.files[name]):
-                t = self.file(self.files[name]).get_tensor(self.stored.get(name, name))
+            with self.name_errors(self.files[name]):
+                t = self.open_file(self.files[name]).get_tensor(self.stored.get(name, name))
             self.touched += t.nbytes
         return self.changes[name](t) if name in self.changes else t
 
     def release(self) -> None:
-        """Let go of the pages of files that have been read: they count as memory of the process."""
+        """Close files of which much was read, since their pages count as memory of the process."""
         if self.touched > RELEASED:
             self.__exit__()
             self.touched = 0
@@ -195,8 +189,8 @@ class Weights:
     def shape(self, name: str) -> tuple[int, ...]:
         if name in self.given:
             return tuple(self.given[name].shape)
-        with self.reading(self.files[name]):
-            return tuple(self.file(self.files[name]).get_slice(self.stored.get(name, name)).get_shape())
+        with self.name_errors(self.files[name]):
+            return tuple(self.open_file(self.files[name]).get_slice(self.stored.get(name, name)).get_shape())
 
     def __enter__(self) -> Weights:
         return self
@@ -210,11 +204,11 @@ INSIDE = ('state_dict', 'model_state_dict', 'model', 'module', 'weights', 'net',
 
 
 def read_pickle(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file of `torch.save`: a state dict, or a dict that holds one among other things."""
+    """Return the tensors of a file of `torch.save`: a state dict, or a dict that contains one."""
     try:
-        with open(path, 'rb') as file:  # torch would go by the name of a path
+        with open(path, 'rb') as file:  # For a path, torch would choose the format by its name.
             content = torch.load(file, map_location='cpu', weights_only=True)
-    except Exception as error:  # pickles fail in many ways
+    except Exception as error:  # Pickles fail in many ways.
         others = re.search(r'GLOBAL ([\w.]+)', str(error))
         if others is None:
             raise NoModelError(
@@ -225,23 +219,23 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
             f'the model alone'
         ) from error
     if not isinstance(content, dict):
-        raise NoModelError(f'`{path}` holds {format_value(content)}, it must hold a dict of tensors')
+        raise NoModelError(f'`{path}` must hold a dict of tensors, got {format_value(content)}')
     state = find_state_dict(content, path)
     for name, t in state.items():
         if t.layout is not torch.strided or t.is_meta or t.is_quantized:
-            said = 'has no values' if t.is_meta else 'is quantized' if t.is_quantized else 'is sparse'
-            raise NoModelError(f'`{name}` of `{path}` {said}, it must be a dense tensor')
+            kind = 'one without values' if t.is_meta else 'a quantized one' if t.is_quantized else 'a sparse one'
+            raise NoModelError(f'`{name}` of `{path}` must be a dense tensor, got {kind}')
     return state
 
 
 def find_state_dict(content: dict[Any, Any], path: Path) -> dict[str, Tensor]:
-    """Return the state dict that a dict is, or holds among other things.  Raises NoModelError unless there is one."""
+    """Return the dict, or the state dict in it.  Raises NoModelError if there is none, or several."""
     if is_state_dict(content):
         return content
     if content.keys() >= {'state', 'param_groups'}:
         raise NoModelError(f'`{path}` holds the state of an optimizer, no weights of a model')
     loose = {name: t for name, t in content.items() if isinstance(name, str) and torch.is_tensor(t)}
-    inside = state_dicts(content)
+    inside = list_state_dicts(content)
     found = {name: one for name, one in inside.items() if {*name.split('.')} <= {*INSIDE}}
     if not found and not has_dots(loose):
         found = {name: one for name, one in inside.items() if has_dots(one)}
@@ -250,26 +244,23 @@ def find_state_dict(content: dict[Any, Any], path: Path) -> dict[str, Tensor]:
     if found or loose:
         return next(iter(found.values()), loose)
     said = list_names([str(name) for name in content]) or 'an empty dict'
-    raise NoModelError(f'`{path}` holds {said}, it must hold a dict of tensors by name')
+    raise NoModelError(f'`{path}` must hold a dict of tensors by name, got {said}')
 
 
-def state_dicts(content: dict[Any, Any], depth: int = 3) -> dict[str, dict[str, Tensor]]:
-    """Return the state dicts within a dict, or within dicts in it, by the names on the way."""
+def list_state_dicts(content: dict[Any, Any], depth: int = 3) -> dict[str, dict[str, Tensor]]:
+    """Return the state dicts in a dict, also in inner dicts, by the path of names."""
     found: dict[str, dict[str, Tensor]] = {}
     for name, value in content.items():
         if is_state_dict(value):
             found[str(name)] = value
         elif isinstance(value, dict) and depth:
-            found.update((f'{name}.{inner}', one) for inner, one in state_dicts(value, depth - 1).items())
+            found.update((f'{name}.{inner}', one) for inner, one in list_state_dicts(value, depth - 1).items())
     return found
 
 
 def is_state_dict(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and bool(value)
-        and all(isinstance(n, str) and torch.is_tensor(t) for n, t in value.items())
-    )
+    named = isinstance(value, dict) and all(isinstance(n, str) and torch.is_tensor(t) for n, t in value.items())
+    return named and bool(value)
 
 
 def has_dots(state: Mapping[str, Tensor]) -> bool:
@@ -277,25 +268,23 @@ def has_dots(state: Mapping[str, Tensor]) -> bool:
 
 
 def compact(t: Tensor) -> Tensor:
-    """A tensor that holds nothing but itself."""
+    """Return a contiguous tensor whose storage has no other values."""
     whole = t.untyped_storage().nbytes() == t.numel() * t.element_size()
     return t if whole and t.is_contiguous() else t.clone(memory_format=torch.contiguous_format)
 
 
 def count_bytes(size: int | str) -> int:
-    """'5GB' -> 5,000,000,000"""
+    """Return a number of bytes for a size such as '5GB'."""
     if isinstance(size, int) and not isinstance(size, bool) and size > 0:
         return size
     match = re.fullmatch(r'(\d+) ?([KMG]B)', str(size).upper())
     if match is None or not int(match[1]):
-        raise ValueError(
-            f"`max_shard_size` got {format_value(size)}, it must be bytes, or a text such as '5GB' or '200MB'"
-        )
+        raise ValueError(f"`max_shard_size` must be bytes or a text such as '5GB' or '200MB', got {format_value(size)}")
     return int(match[1]) * UNITS[match[2]]
 
 
-def shards(sizes: Mapping[str, int], most: int) -> list[list[str]]:
-    """Names in files of at most so many bytes, in order; a larger tensor has a file of its own."""
+def split_shards(sizes: Mapping[str, int], most: int) -> list[list[str]]:
+    """Split names into files of at most `most` bytes, in order. A larger tensor is alone in its file."""
     files: list[list[str]] = []
     held = 0
     for name, size in sizes.items():
@@ -319,24 +308,27 @@ DTYPES = {
 def write_weights(folder: Path, sizes: Mapping[str, int], get: Get, most: int) -> None:
     """Write tensors to one file, or several and an index, in an empty folder.
 
-    sizes   bytes of each tensor, those of wider dtypes first
-    get     a function from some names to their tensors
+    Args:
+        folder: The folder.
+        sizes: Bytes of each tensor, those of wider dtypes first.
+        get: Function from names to their tensors.
+        most: Maximum size of a file in bytes.
     """
-    files = shards(sizes, most)
+    files = split_shards(sizes, most)
     if len(files) == 1:
         return write_tensors(folder / WEIGHTS, sizes, get)
     where: dict[str, str] = {}
     for number, names in enumerate(files, 1):
-        title = f'model-{number:05d}-of-{len(files):05d}.safetensors'
-        write_tensors(folder / title, {name: sizes[name] for name in names}, get)
-        where.update(dict.fromkeys(names, title))
+        file = f'model-{number:05d}-of-{len(files):05d}.safetensors'
+        write_tensors(folder / file, {name: sizes[name] for name in names}, get)
+        where.update(dict.fromkeys(names, file))
     write_json({'metadata': {'total_size': sum(sizes.values())}, 'weight_map': where}, folder / INDEX)
 
 
 def write_tensors(path: Path, sizes: Mapping[str, int], get: Get) -> None:
-    """Write one file of safetensors, and hold no more of it at once than its largest tensor.
+    """Write a file of safetensors, with no more than its largest tensor in memory.
 
-    The header is a JSON dict, which may end with blanks: room is left for it, and it is written last.
+    The header is a JSON dict, which may end with blanks: it is written last, into reserved space.
     Raises OSError, or TypeError for a dtype that the format does not have.
     """
     digits = len(str(sum(sizes.values())))
@@ -345,11 +337,11 @@ def write_tensors(path: Path, sizes: Mapping[str, int], get: Get) -> None:
     end = 0
     with open(path, 'wb') as file:
         file.seek(8 + room)
-        for names in shards(sizes, max(sizes.values(), default=1)):
+        for names in split_shards(sizes, max(sizes.values(), default=1)):
             for name, given in get(names).items():
                 t = given.detach().to('cpu').contiguous()
                 if t.dtype not in DTYPES:
-                    raise TypeError(f'`{name}` of the model is in {t.dtype}, which safetensors do not hold')
+                    raise TypeError(f'`{name}` of the model must have a dtype of safetensors, got {t.dtype}')
                 about[name] = {'dtype': DTYPES[t.dtype], 'shape': [*t.shape], 'data_offsets': [end, end + t.nbytes]}
                 if t.nbytes:
                     file.write((ctypes.c_char * t.nbytes).from_address(t.data_ptr()))
@@ -360,7 +352,7 @@ def write_tensors(path: Path, sizes: Mapping[str, int], get: Get) -> None:
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
-    """Copy the files of a tokenizer or a processor, as they are."""
+    """Copy the files of a tokenizer or a processor."""
     for pattern in TOKENIZER:
         for file in sorted(source.glob(pattern)):
             if file.is_file() and not file.name.endswith('.index.json'):

@@ -46,8 +46,9 @@ DEPTH = 4  # Maximum depth of folders that contain only one folder.
 class ModelLocation:
     """Location of a model on the disk.
 
-    folder     the folder with its config.json, or with the adapter_config.json of an adapter
-    file       the file of weights, or the index of several, that was named
+    Attributes:
+        folder: The folder with its config.json, or with the adapter_config.json of an adapter.
+        file: The file of weights, or the index of several, if the user named one.
     """
 
     folder: Path
@@ -61,13 +62,16 @@ class ModelLocation:
 def resolve(source: str | os.PathLike[str], allow_pickle: bool = False, **hub: Any) -> Path:
     """Return the path of a folder, of a file, or of a repository that is downloaded by its id.
 
-    hub   keywords of `huggingface_hub.snapshot_download`
+    Args:
+        source: A path or a repository id.
+        allow_pickle: True to download pickles too.
+        **hub: Keywords of `huggingface_hub.snapshot_download`.
     """
     if not isinstance(source, str | os.PathLike):
-        raise TypeError(f'`source` got {format_value(source)}, it must be a path or a repository id')
+        raise TypeError(f'`source` must be a path or a repository id, got {format_value(source)}')
     path, name = Path(source).expanduser(), os.fspath(source)
     if not name:  # An empty path would be the current folder.
-        raise ValueError("`source` got '', it must be a path or a repository id")
+        raise ValueError("`source` must be a path or a repository id, got ''")
     try:
         if path.exists() or path.is_symlink():
             return path
@@ -76,7 +80,7 @@ def resolve(source: str | os.PathLike[str], allow_pickle: bool = False, **hub: A
     link = re.match(r'(?:https?://(?:huggingface\.co|hf\.co)/|hf://)(?:models/)?([\w.-]+/[\w.-]+)', name)
     if link or '://' in name:
         way = f"name the repository by its id, '{link[1]}'" if link else 'download it, and name the folder'
-        raise NoModelError(f'`source` got {name!r}, which is a link, no folder and no file: {way}')
+        raise NoModelError(f'`source` must not be a link, got {name!r}: {way}')
     looks_like_path = path.is_absolute() or name.startswith(('.', '~'))
     is_file = name.endswith((*SUFFIXES, '.json', '.gguf'))
     if (os.sep in name and looks_like_path) or name.count('/') > 1 or is_file:
@@ -96,10 +100,12 @@ def resolve(source: str | os.PathLike[str], allow_pickle: bool = False, **hub: A
 
 
 def locate(path: Path, depth: int = 0) -> ModelLocation:
-    """Return where the model of a path is.
+    """Return the location of the model at a path.
 
-    A folder that holds no model but one folder that does stands for it; a folder of the hub's cache stands for the
-    snapshot that `main` names.  Raises NoModelError, which says what else the path is.
+    The only model in a folder of a folder is found, and the snapshot named by `main` in a folder of the hub's cache.
+
+    Raises:
+        NoModelError: The path has no model; the error describes what it has.
     """
     if not path.is_dir():
         return locate_file(path)
@@ -120,7 +126,7 @@ def locate(path: Path, depth: int = 0) -> ModelLocation:
 
 
 def locate_file(path: Path) -> ModelLocation:
-    """Return the location of a file that was named. The config.json is that beside it."""
+    """Return the location of a file named by the user. Its config.json is in the same folder."""
     folder, name = path.parent, path.name
     if name in (CONFIG, ADAPTER):
         return ModelLocation(folder)
@@ -157,13 +163,9 @@ def find_inside(path: Path) -> Path | None:
         raise NoModelError(
             f'`{path}` has no config.json, it holds several models, {names}: name one, as `{models[-1]}`'
         )
-    if (
-        not models
-        and len(folders) == 1
-        and names_in(path) == [f'{folders[0].name}/']
-        and not find_foreign(names_in(path))
-    ):
-        return folders[0]
+    if not models and len(folders) == 1:
+        names = names_in(path)
+        return folders[0] if names == [f'{folders[0].name}/'] and not find_foreign(names) else None
     return models[0] if models else None
 
 
@@ -179,7 +181,7 @@ def is_model(folder: Path) -> bool:
 
 
 def find_snapshot(snapshots: Path) -> Path:
-    """Return the snapshot of the hub's cache that `main` names, or the only one."""
+    """Return the snapshot in the hub's cache named by `main`, or the only one."""
     main = snapshots.parent / 'refs' / 'main'
     named = snapshots / main.read_text().strip() if main.is_file() else None
     found = [one for one in sorted(snapshots.iterdir()) if one.is_dir()]
@@ -204,32 +206,25 @@ def hint_above(folder: Path) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the dict that a file of JSON holds.  Raises ValueError, which says what else is there."""
+    """Return the dict in a file of JSON.  Raises ValueError, which describes any other content."""
     said = text_of_other(first_bytes(path)) if path.is_file() or path.is_symlink() else None
     if said is not None:
         raise NoModelError(f'`{path}` cannot be read as JSON: it is {said[0]}: {said[1]}')
     try:
-        text = path.read_text(encoding='utf-8-sig')
-        content = json.loads(text)
+        content = json.loads(path.read_text(encoding='utf-8-sig'))
     except PermissionError:
         raise
     except (OSError, ValueError) as error:
-        raise ValueError(f'`{path}` cannot be read as JSON: {describe_error(path, error)}') from error
+        is_empty = isinstance(error, ValueError) and not first_bytes(path).strip(b' \r\n\t\0')
+        why = f'it is empty, {CUT_OFF}' if is_empty else error
+        raise ValueError(f'`{path}` cannot be read as JSON: {why}') from error
     if not isinstance(content, dict):
-        raise ValueError(f'`{path}` holds a {type(content).__name__}, it must hold a dict')
+        raise ValueError(f'`{path}` must hold a dict, got a {type(content).__name__}')
     return content
 
 
-def describe_error(path: Path, error: Exception) -> str:
-    """Return the reason why a file cannot be read as JSON."""
-    if isinstance(error, OSError):
-        return str(error)
-    start = first_bytes(path).strip(b' \r\n\t\0')
-    return f'{error}' if start else f'it is empty, {CUT_OFF}'
-
-
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the config.json of a folder, with a `model_type`, which its classes name if it does not say so itself."""
+    """Return the config.json of a folder. A missing `model_type` is inferred from the classes in it."""
     path = StampedFile(folder) / CONFIG
     config = read_json(path)
     if config.get('model_type') is not None or 'class' in config:
@@ -242,7 +237,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def infer_type(config: Mapping[str, Any]) -> str | None:
-    """Return the one type with the classes that a config names."""
+    """Return the only type with the classes that a config names, else None."""
     names = config.get('architectures')
     if not isinstance(names, list):
         return None

@@ -14,10 +14,8 @@ from torch import Tensor, nn
 from x_transformers.flags import ConfigError, format_value, size
 from x_transformers.pretrained.engine import ConversionStep
 from x_transformers.pretrained.fields import classes, invert_classes, invert_value, is_set, set_way_back, token_id
-from x_transformers.pretrained.mappings import WeightMapping, link, links
+from x_transformers.pretrained.mappings import Mappings, WeightMapping, link, links
 from x_transformers.pretrained.specs import Const, Fields, ModelSpec, Value, get_spec
-
-Mappings = tuple[WeightMapping, ...]
 
 # Keywords of a head for tokens, and prefixes of the names of weights after the stack.
 OF_TOKENS = (

@@ -20,7 +20,7 @@ from x_transformers.pretrained.mappings import (
     SPLIT,
     A,
     F,
-    WeightMapping,
+    Mappings,
     WeightTransform,
     link,
     links,
@@ -28,8 +28,6 @@ from x_transformers.pretrained.mappings import (
     map_projections,
 )
 from x_transformers.pretrained.specs import Const, Fields, ModelSpec, register
-
-Links = tuple[WeightMapping, ...]
 
 
 def is_bare(c: Fields) -> bool:
@@ -56,7 +54,7 @@ def num_classes(c: Fields) -> int | None:
     return None if is_bare(c) else fields.classes(c) or None
 
 
-def map_block(theirs: str, before: str, after: str, *attention: str) -> Links:
+def map_block(theirs: str, before: str, after: str, *attention: str) -> Mappings:
     """Map a pre-norm block without its feedforward. `attention`: names of queries, keys, values and output."""
     return links(
         map_projections(theirs, attention),
@@ -73,7 +71,7 @@ TO_QUERY = (
 )  # fmt: skip
 
 
-def map_embeddings(base: str, prefix: str, *changes: WeightTransform, mask: tuple[WeightTransform, ...]) -> Links:
+def map_embeddings(base: str, prefix: str, *changes: WeightTransform, mask: tuple[WeightTransform, ...]) -> Mappings:
     """Map patches, positions and learned tokens. `prefix`: names of the tokens in front."""
     e = f'{base}.embeddings'
     return links(
@@ -85,7 +83,7 @@ def map_embeddings(base: str, prefix: str, *changes: WeightTransform, mask: tupl
     )
 
 
-def map_vit(base: str, prefix: str, *changes: WeightTransform) -> Links:
+def map_vit(base: str, prefix: str, *changes: WeightTransform) -> Mappings:
     layer = f'{base}.encoder.layer.{{i}}'
     return links(
         map_embeddings(base, prefix, *changes, mask=(FIRST, FIRST)),
@@ -116,13 +114,10 @@ VIT = register(ModelSpec(
         pool=Const('first'), pooler=pooler, num_classes=num_classes, mask_token='has_mask_token',
         emb_dropout='hidden_dropout_prob',
     ),
-    layers=dict(
-        dim='hidden_size', depth='num_hidden_layers', heads='num_attention_heads', attn_dim_head=fields.equal_width,
-        norm_bias=True, norm_add_unit_offset=False, norm_eps='layer_norm_eps', attn_qkv_bias='qkv_bias',
-        attn_out_bias=True, ff_dim_inner='intermediate_size', ff_activation=activation('hidden_act'), verbose=False,
-        attn_dropout='attention_probs_dropout_prob', attn_sublayer_dropout='hidden_dropout_prob',
-        ff_sublayer_dropout='hidden_dropout_prob',
-    ),
+    layers={
+        **fields.ENCODER_LAYERS, 'attn_qkv_bias': 'qkv_bias', 'attn_dropout': 'attention_probs_dropout_prob',
+        **fields.drop_branches('hidden_dropout_prob'),
+    },
     sizes=dict(fields.MULTI_HEAD, patch=patch_sides, channels='num_channels'), links=map_vit('vit', 'cls_token'),
     renames=(
         (r'(^|\.)layers\.(\d+)\.', r'\1encoder.layer.\2.'), *TO_QUERY, (r'\bmlp\.fc1\.', 'intermediate.dense.'),
@@ -197,7 +192,7 @@ def dinov2_image(c: Fields) -> Any:
     return size
 
 
-def map_dinov2(base: str) -> Links:
+def map_dinov2(base: str) -> Mappings:
     layer = f'{base}.encoder.layer.{{i}}'
     return links(
         map_embeddings(base, 'cls_token', mask=(ROW,)),
@@ -244,7 +239,7 @@ register(DINOV2.like(
 # Towers of SigLIP and CLIP.
 
 
-def map_tower_block(base: str) -> Links:
+def map_tower_block(base: str) -> Mappings:
     layer = f'{base}.encoder.layers.{{i}}'
     attention = (f'self_attn.{name}_proj' for name in ('q', 'k', 'v', 'out'))
     return links(
@@ -253,7 +248,7 @@ def map_tower_block(base: str) -> Links:
     )
 
 
-def map_tower(base: str) -> Links:
+def map_tower(base: str) -> Mappings:
     """Map patches, positions and blocks."""
     return links(
         link(f'{base}.embeddings.patch_embedding.weight', 'patch_to_embedding.1.weight', PATCHES),
@@ -368,13 +363,7 @@ CLIP_TEXT = register(ModelSpec(
         num_tokens='vocab_size', max_seq_len='max_position_embeddings', abs_pos_emb_scale=1.0, return_only_embed=True,
         pooler=clip_pooler,
     ),
-    layers=dict(
-        dim='hidden_size', depth='num_hidden_layers', heads='num_attention_heads', attn_dim_head=fields.equal_width,
-        norm_bias=True, norm_add_unit_offset=False, norm_eps='layer_norm_eps', attn_qkv_bias=True, attn_out_bias=True,
-        ff_dim_inner='intermediate_size', ff_activation=activation('hidden_act'), verbose=False,
-        attn_dropout='attention_dropout',
-    ),
-    sizes=fields.MULTI_HEAD,
+    layers=dict(fields.ENCODER_LAYERS, attn_dropout='attention_dropout'), sizes=fields.MULTI_HEAD,
     links=links(
         link(f'{T}.embeddings.token_embedding.weight', 'token_emb.emb.weight'),
         link(f'{T}.embeddings.position_embedding.weight', 'pos_emb.emb.weight'), map_tower_block(T),

@@ -11,16 +11,11 @@ from x_transformers.pretrained.mappings import (
     ALTERNATING,
     ALTERNATING_BIAS,
     HALVES,
-    HEAD_NORMS,
     JOIN,
-    LLAMA_ATTENTION,
-    LLAMA_ENDS,
-    LLAMA_GATED,
-    LLAMA_NORMS,
+    R_LAST,
     R_ONE,
     ROTATE_QKV,
     ROTATED_FIRST,
-    SANDWICH,
     SPLIT,
     SPLIT_LATENT,
     SPLIT_LATENT_HEADS,
@@ -35,9 +30,12 @@ from x_transformers.pretrained.mappings import (
     link,
     links,
     map_attention,
+    map_ends,
     map_experts,
     map_ff,
     map_fused,
+    map_gated,
+    map_norms,
     map_output,
     map_qk_norms,
     transform_separately,
@@ -45,6 +43,19 @@ from x_transformers.pretrained.mappings import (
 from x_transformers.pretrained.specs import Const, Fields, ModelSpec, register
 
 # The reference from which the other types are derived.
+
+S = f'{B}.self_attn'
+LLAMA_ATTENTION = map_attention(*(f'{S}.{name}_proj' for name in 'qkvo'))
+LLAMA_GATED = map_gated(*(f'{B}.mlp.{name}_proj' for name in ('up', 'gate', 'down')))
+LLAMA_NORMS = map_norms(f'{B}.input_layernorm', f'{B}.post_attention_layernorm')
+LLAMA_ENDS = map_ends('model.embed_tokens', 'model.norm', 'lm_head')
+SANDWICH = links(
+    link(f'{B}.input_layernorm', f'{A}.0.0.norm'),
+    link(f'{B}.post_attention_layernorm', f'{A}.0.1.norm'),
+    link(f'{B}.pre_feedforward_layernorm', f'{F}.0.0.norm'),
+    link(f'{B}.post_feedforward_layernorm', f'{F}.0.1.norm'),
+)
+HEAD_NORMS = map_qk_norms('norm.weight', (R_LAST,), (R_LAST,))
 
 LLAMA = register(ModelSpec(
     'llama', ('LlamaForCausalLM',),
@@ -96,22 +107,20 @@ MOE = dict(
 )  # fmt: skip
 EXPERTS = dict(experts='num_local_experts')
 
-register(
-    MISTRAL.like(
-        'mixtral', 'MixtralForCausalLM',
-        defaults=dict(
-            num_local_experts=8, num_experts_per_tok=2, sliding_window=None, rope_theta=1e6, rms_norm_eps=1e-5,
-            router_jitter_noise=0.0,
-        ),
-        rules=dict(sliding=fields.sliding_everywhere),
-        free=('output_router_logits', 'router_aux_loss_coef', 'layer_types'),  # no class reads the last one
-        aliases=dict(num_experts='num_local_experts'), layers=MOE, sizes=EXPERTS,
-        links=links(
-            LLAMA_ATTENTION, LLAMA_NORMS, LLAMA_ENDS,
-            map_experts(f'{B}.block_sparse_moe.gate', f'{B}.block_sparse_moe.experts', 'w3', 'w1', 'w2'),
-        ),
+register(MISTRAL.like(
+    'mixtral', 'MixtralForCausalLM',
+    defaults=dict(
+        num_local_experts=8, num_experts_per_tok=2, sliding_window=None, rope_theta=1e6, rms_norm_eps=1e-5,
+        router_jitter_noise=0.0,
     ),
-)  # fmt: skip
+    rules=dict(sliding=fields.sliding_everywhere),
+    free=('output_router_logits', 'router_aux_loss_coef', 'layer_types'),  # no class reads the last one
+    aliases=dict(num_experts='num_local_experts'), layers=MOE, sizes=EXPERTS,
+    links=links(
+        LLAMA_ATTENTION, LLAMA_NORMS, LLAMA_ENDS,
+        map_experts(f'{B}.block_sparse_moe.gate', f'{B}.block_sparse_moe.experts', 'w3', 'w1', 'w2'),
+    ),
+))  # fmt: skip
 
 QWEN2 = register(LLAMA.like(
     'qwen2', 'Qwen2ForCausalLM', without=('attention_bias', 'mlp_bias'), fixed=dict(use_mrope=(False,)),
@@ -128,19 +137,17 @@ QWEN3 = register(QWEN2.like(
     links=links(QWEN2.links, HEAD_NORMS),
 ))  # fmt: skip
 
-GEMMA = register(
-    LLAMA.like(
-        'gemma', 'GemmaForCausalLM', without=('mlp_bias',),
-        defaults=dict(
-            vocab_size=256000, hidden_size=3072, intermediate_size=24576, num_hidden_layers=28, num_attention_heads=16,
-            num_key_value_heads=16, head_dim=256, hidden_act='gelu_pytorch_tanh', max_position_embeddings=8192,
-            tie_word_embeddings=True,
-        ),
-        free=('hidden_activation',),  # its class does not read it
-        fixed=dict(use_bidirectional_attention=(None, False)), model=dict(emb_scale=fields.emb_scale('hidden_size')),
-        layers=dict(norm_add_unit_offset=True, ff_no_bias=True, ff_glu_bias=False),
+GEMMA = register(LLAMA.like(
+    'gemma', 'GemmaForCausalLM', without=('mlp_bias',),
+    defaults=dict(
+        vocab_size=256000, hidden_size=3072, intermediate_size=24576, num_hidden_layers=28, num_attention_heads=16,
+        num_key_value_heads=16, head_dim=256, hidden_act='gelu_pytorch_tanh', max_position_embeddings=8192,
+        tie_word_embeddings=True,
     ),
-)  # fmt: skip
+    free=('hidden_activation',),  # its class does not read it
+    fixed=dict(use_bidirectional_attention=(None, False)), model=dict(emb_scale=fields.emb_scale('hidden_size')),
+    layers=dict(norm_add_unit_offset=True, ff_no_bias=True, ff_glu_bias=False),
+))  # fmt: skip
 
 GEMMA2 = register(GEMMA.like(
     'gemma2', 'Gemma2ForCausalLM', free=('sliding_window_size',), names=dict(hidden_activation='hidden_act'),
@@ -233,7 +240,7 @@ register(QWEN3.like(
         decoder_sparse_step=1, moe_intermediate_size=768, num_experts_per_tok=8, num_local_experts=128,
         norm_topk_prob=False, mlp_only_layers=(),
     ),
-    rules=dict(sliding=fields.sliding_if_used),
+    rules=dict(sliding=fields.sliding_everywhere),
     free=('output_router_logits', 'router_aux_loss_coef', 'max_window_layers', 'layer_types'),
     aliases=dict(num_experts='num_local_experts'),
     layers={
@@ -243,7 +250,7 @@ register(QWEN3.like(
     sizes=EXPERTS, links=links(QWEN3.links, map_experts(f'{B}.mlp.gate', f'{B}.mlp.experts')),
 ))  # fmt: skip
 
-S, SHARED = f'{B}.self_attn', f'{B}.mlp.shared_experts'
+SHARED = f'{B}.mlp.shared_experts'
 
 
 def map_rotated(
@@ -406,23 +413,21 @@ register(LLAMA.like(
         ff_sublayer_dropout='residual_dropout',
     ),
 ))  # fmt: skip
-register(
-    LLAMA.like(
-        'cwm', 'CwmForCausalLM',
-        defaults=dict(
-            vocab_size=128256, hidden_size=6144, intermediate_size=21504, num_hidden_layers=64, num_attention_heads=48,
-            num_key_value_heads=8, head_dim=128, max_position_embeddings=131072, rms_norm_eps=1e-5, rope_theta=1e6,
-            bos_token_id=0,  # its class does not accept None
-            rope_parameters=dict(
-                rope_type='llama3', rope_theta=1e6, factor=16.0, high_freq_factor=4.0, low_freq_factor=1.0,
-                original_max_position_embeddings=8192,
-            ),
-            sliding_window=8192, layer_types=None,
+register(LLAMA.like(
+    'cwm', 'CwmForCausalLM',
+    defaults=dict(
+        vocab_size=128256, hidden_size=6144, intermediate_size=21504, num_hidden_layers=64, num_attention_heads=48,
+        num_key_value_heads=8, head_dim=128, max_position_embeddings=131072, rms_norm_eps=1e-5, rope_theta=1e6,
+        bos_token_id=0,  # its class does not accept None
+        rope_parameters=dict(
+            rope_type='llama3', rope_theta=1e6, factor=16.0, high_freq_factor=4.0, low_freq_factor=1.0,
+            original_max_position_embeddings=8192,
         ),
-        rules=dict(sliding=lambda c: tuple(i % 4 > 0 for i in range(c.num_hidden_layers))),
-        layers=dict(WINDOW, attn_qkv_bias=False, attn_out_bias=False),
+        sliding_window=8192, layer_types=None,
     ),
-)  # fmt: skip
+    rules=dict(sliding=lambda c: tuple(i % 4 > 0 for i in range(c.num_hidden_layers))),
+    layers=dict(WINDOW, attn_qkv_bias=False, attn_out_bias=False),
+))  # fmt: skip
 register(LLAMA.like(
     'arcee', 'ArceeForCausalLM', without=('ff_glu', 'ff_glu_bias'),
     defaults=dict(
@@ -472,7 +477,6 @@ register(OLMO2.like(
 register(GEMMA2.like(
     'vaultgemma', 'VaultGemmaForCausalLM', without=('sandwich_norm', 'use_bidirectional_attention'),
     links=links(
-        LLAMA_ATTENTION, LLAMA_GATED, LLAMA_ENDS, link(f'{B}.input_layernorm', f'{A}.0.0.norm'),
-        link(f'{B}.pre_feedforward_layernorm', f'{F}.0.0.norm'),
+        LLAMA_ATTENTION, LLAMA_GATED, map_norms(f'{B}.input_layernorm', f'{B}.pre_feedforward_layernorm'), LLAMA_ENDS,
     ),
 ))  # fmt: skip

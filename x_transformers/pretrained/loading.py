@@ -96,13 +96,13 @@ def is_head_tied(spec: ModelSpec, config: Mapping[str, Any], weights: Weights, f
     names = engine.match_names(spec, weights.files, spec.tied)
     if table in names and any(found[name] for name in spec.differs):
         return False  # It is one of several tables, and the model has the others.
-    says_untied = config.get('tie_word_embeddings') is False and not spec.always_ties(config)
+    is_untied = config.get('tie_word_embeddings') is False and not spec.always_ties(config)
     if head not in names:
-        if says_untied:
-            raise ConfigError(f'the file has no `{head}`, and its config says `tie_word_embeddings: false`')
+        if is_untied:
+            raise ConfigError(f'the file has no `{head}`, but `tie_word_embeddings` of its config is False')
         return True
     if table not in names:
-        return not says_untied and table not in spec.copies.values()  # The head holds the embeddings too.
+        return not is_untied and table not in spec.copies.values()  # The head holds the embeddings too.
     return are_equal(weights, names[head], names[table])
 
 
@@ -133,7 +133,7 @@ def resolve_copies(
         elif copy in names:
             if not are_equal(weights, names[copy], names[source]):
                 if source not in needed:
-                    raise ConfigError(f'`{names[copy]}` of the file must be equal to `{names[source]}`, and is not')
+                    raise ConfigError(f'`{names[copy]}` of the file must be equal to `{names[source]}`')
                 info.kept[source] = compact(weights.load(names[source]))
                 names[source], names[copy] = names[copy], names[source]
             if copy in spec.copies:  # A tied head is saved once.
@@ -145,7 +145,7 @@ def resolve_copies(
         info.ignored.append(names.pop(name))
     for name, values in spec.settled.items():
         if name in names and not are_close(weights.load(names[name]), values(fields)):
-            raise ConfigError(f'`{names[name]}` of the file has other values than a {spec.type} computes there')
+            raise ConfigError(f'`{names[name]}` of the file must have the values that a {spec.type} computes')
 
 
 def are_close(a: Tensor, b: Tensor) -> bool:
@@ -258,7 +258,7 @@ def load(
         adapter = Adapter.from_location(location, allow_pickle)
         location = adapter.find_base(base, hub)
     elif base is not None:
-        raise ValueError(f'`base` got {format_value(base)}, but `{location.folder}` is no adapter')
+        raise ValueError(f'`base` must be None, since `{location.folder}` is no adapter, got {format_value(base)}')
     at = StampedFile(location.folder)
     config = read_config(location.folder)
     wanted = LoadOptions(dropout, num_tokens, strict, cls, keywords, head, num_classes, unknown)
@@ -303,7 +303,7 @@ def load_model(
         return load_own(config, weights, wanted, chosen, place, adapter)
     num_classes = wanted.num_classes
     if adapter is not None and wanted.head == 'auto' and num_classes is None:
-        head, num_classes = adapter.head()
+        head, num_classes = adapter.get_head()
         wanted = replace(wanted, head=head)
     is_part = is_composite(config)
     config = extract_text_config(config) if is_part else config
@@ -340,10 +340,10 @@ class LoadOptions:
 
     @property
     def is_other_head(self) -> bool:
-        """Return True if the head may differ from that of the file."""
+        """Return True if the head may differ from the one in the file."""
         return self.head != 'auto' or self.num_classes is not None
 
-    def call(self, call: dict[str, Any], source: str) -> dict[str, Any]:
+    def change_call(self, call: dict[str, Any], source: str) -> dict[str, Any]:
         """Return the call that builds the model, of the requested class."""
         call = options.add_keywords(
             options.set_dropout(call, self.dropout), self.keywords, inspect.signature(load).parameters
@@ -366,14 +366,13 @@ def prepare_model(
     found = detect_presence(spec, weights)
     tied = is_head_tied(spec, config, weights, found)
     fields = Fields(spec, config, tied, found)
-    call = wanted.call(fields.keywords(), spec.type)
+    call = wanted.change_call(fields.keywords(), spec.type)
     try:
         model = engine.build(call)
     except ConfigError as error:
         raise ConfigError(f'{error}{"" if wanted.keywords else fields.describe_sources(str(error))}') from error
-    ours = {
-        name: t for name, t in engine.list_saved(model).items() if t.is_meta
-    }  # The user's head has its weights already.
+    # The head of a user has its weights already.
+    ours = {name: t for name, t in engine.list_saved(model).items() if t.is_meta}
     steps, new = split_new_parameters(spec, fields, ours, wanted)
     needed = {name for step in steps for name in step.theirs}
     known = {*spec.copies, *spec.copies.values(), *(spec.tied or ()), *spec.settled}
@@ -453,7 +452,7 @@ def fill_weights(
     place: Any,
     info: Info,
 ) -> None:
-    """Fill a model with its weights, one step at a time."""
+    """Load the weights of a model, one step at a time."""
     shapes, state = engine.list_saved(model), initialize_new(info, dtype, place)
     for step in steps:
         like = shapes[step.ours[0]]
@@ -467,10 +466,10 @@ def fill_weights(
 
 
 def check_dtype(name: str, t: Tensor, like: Tensor) -> Tensor:
-    """Return a tensor of a file, and refuse whole numbers in place of a weight."""
+    """Return a tensor of a file.  Raises NoModelError for integers instead of floats."""
     if like.is_floating_point() and not t.is_floating_point():
         raise NoModelError(
-            f'`{name}` of the file is in {t.dtype}, as quantized weights are: take the model before it was quantized'
+            f'`{name}` of the file must be floating-point, got {t.dtype}: use the model before it was quantized'
         )
     return t
 
@@ -507,8 +506,8 @@ def load_own(
 ) -> tuple[nn.Module, Info]:
     """Load a model in the format of this library."""
     if wanted.is_other_head:
-        raise ValueError('`head` and `num_classes` are for checkpoints of `transformers`: this one is a whole model')
-    call = wanted.call(read_own_call(config), OWN)
+        raise ValueError('`head` and `num_classes` cannot be combined with a checkpoint of this library')
+    call = wanted.change_call(read_own_call(config), OWN)
     if wanted.num_tokens is not None:
         call = options.set_num_tokens(call, wanted.num_tokens)
     model = engine.build(call)
@@ -524,10 +523,8 @@ def load_own(
         t = weights.load(name)
         t = options.grow_table(t, shapes[name]) if wanted.num_tokens is not None else t
         if t.shape != shapes[name].shape:
-            raise ConfigError(
-                f'`{name}` of the file has shape {tuple(t.shape)}, with this config it must be '
-                f'{tuple(shapes[name].shape)}'
-            )
+            must = f'must have shape {tuple(shapes[name].shape)} with this config'
+            raise ConfigError(f'`{name}` of the file {must}, got {tuple(t.shape)}')
         t = check_dtype(name, t, shapes[name])
         floating = t.is_floating_point() and not engine.is_derived(name)
         state[name] = compact(t.to(dtype=dtype if floating else None, device=place(name)))
@@ -545,10 +542,10 @@ def load_own(
 
 
 def read_ties(config: Mapping[str, Any], shapes: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return the names of tensors that were tied by hand, each with the name that the file has."""
+    """Return the names of tensors that the user tied, each with the name in the file."""
     ties = config.get('tied', {})
     if not isinstance(ties, Mapping) or not {*ties, *ties.values()} <= shapes.keys():
-        raise ConfigError(f'`tied` of this {OWN} checkpoint got {format_value(ties)}, it must be names of its tensors')
+        raise ConfigError(f'`tied` of this {OWN} checkpoint must be names of its tensors, got {format_value(ties)}')
     return dict(ties)
 
 

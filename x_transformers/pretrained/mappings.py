@@ -370,20 +370,6 @@ def map_ends(table: str, norm: str, head: str) -> Mappings:
     )
 
 
-LLAMA_ATTENTION = map_attention(
-    f'{B}.self_attn.q_proj', f'{B}.self_attn.k_proj', f'{B}.self_attn.v_proj', f'{B}.self_attn.o_proj'
-)
-LLAMA_GATED = map_gated(*(f'{B}.mlp.{name}_proj' for name in ('up', 'gate', 'down')))
-LLAMA_NORMS = map_norms(f'{B}.input_layernorm', f'{B}.post_attention_layernorm')
-LLAMA_ENDS = map_ends('model.embed_tokens', 'model.norm', 'lm_head')
-SANDWICH = links(
-    link(f'{B}.input_layernorm', f'{A}.0.0.norm'),
-    link(f'{B}.post_attention_layernorm', f'{A}.0.1.norm'),
-    link(f'{B}.pre_feedforward_layernorm', f'{F}.0.0.norm'),
-    link(f'{B}.post_feedforward_layernorm', f'{F}.0.1.norm'),
-)
-
-
 def map_qk_norms(
     theirs: str, q: tuple[WeightTransform, ...], k: tuple[WeightTransform, ...], ours: str = 'norm'
 ) -> Mappings:
@@ -394,9 +380,6 @@ def map_qk_norms(
             for side, changes in (('q', q), ('k', k))
         )
     )
-
-
-HEAD_NORMS = map_qk_norms('norm.weight', (R_LAST,), (R_LAST,))
 
 
 def map_experts(

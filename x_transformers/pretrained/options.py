@@ -26,7 +26,7 @@ def resolve_dtype(dtype: Any, config: Mapping[str, Any]) -> torch.dtype | None:
         return None
     found = DTYPES.get(dtype.removeprefix('torch.')) if isinstance(dtype, str) else dtype
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise ValueError(f"`dtype` got {format_value(dtype)}, it must be 'auto' or one of {', '.join(DTYPES)}")
+        raise ValueError(f"`dtype` must be 'auto' or one of {', '.join(DTYPES)}, got {format_value(dtype)}")
     return found
 
 
@@ -34,17 +34,17 @@ def make_placement(device_map: Any) -> Callable[[str], torch.device | None]:
     """Return a function from names to devices. The longest matching prefix of a module wins."""
     if device_map is None or isinstance(device_map, (str, int, torch.device)):
         if device_map == 'auto':
-            raise ValueError("`device_map` got 'auto', it must be a device, or a dict from modules to devices")
+            raise ValueError("`device_map` must be a device, or a dict from modules to devices, got 'auto'")
         device = None if device_map is None else parse_device(device_map)
         return lambda name: device
     if not isinstance(device_map, Mapping):
-        raise TypeError(f'`device_map` got {format_value(device_map)}, it must be None, a device or a dict')
+        raise TypeError(f'`device_map` must be None, a device or a dict, got {format_value(device_map)}')
     devices = {prefix: parse_device(device) for prefix, device in device_map.items()}
 
     def place(name: str) -> torch.device | None:
         fits = [p for p in devices if p == '' or name == p or name.startswith(f'{p}.')]
         if not fits:
-            raise ValueError(f"`device_map` has no prefix of `{name}`: add '' for all other modules")
+            raise ValueError(f"`device_map` must have a prefix of `{name}`: add '' for all other modules")
         return devices[max(fits, key=len)]
 
     return place
@@ -54,7 +54,7 @@ def parse_device(device: Any) -> torch.device:
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f'`device_map` got {format_value(device)}, which is no device of torch: {error}') from error
+        raise ValueError(f'`device_map` must name devices of torch, got {format_value(device)}: {error}') from error
 
 
 # The call that builds the model.
@@ -66,7 +66,7 @@ def get_inner_calls(call: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def decode_features(call: Mapping[str, Any]) -> tuple[type[Feature], ...]:
-    """Return the `features` of a call, also of one from a file."""
+    """Return the `features` of a call, which may come from a file."""
     return known_features(decode(call.get('features')))
 
 
@@ -115,7 +115,7 @@ def set_dropout(call: dict[str, Any], dropout: float | None) -> dict[str, Any]:
     if dropout is None:
         return call
     if not probability.test(dropout):
-        raise ValueError(f'`dropout` got {format_value(dropout)}, it must be {probability.words}')
+        raise ValueError(f'`dropout` must be {probability.words}, got {format_value(dropout)}')
     return {
         name: set_dropout(value, dropout) if isinstance(value, dict)
         else dropout if 'dropout' in name else value
@@ -128,14 +128,12 @@ def set_num_tokens(call: dict[str, Any], num_tokens: int | None) -> dict[str, An
     if num_tokens is None:
         return call
     if not isinstance(num_tokens, int) or isinstance(num_tokens, bool):
-        raise TypeError(f'`num_tokens` got {format_value(num_tokens)}, it must be an integer')
-    if call['class'] == 'Classifier':
-        return {**call, 'net': set_num_tokens(call['net'], num_tokens)}
+        raise TypeError(f'`num_tokens` must be an integer, got {format_value(num_tokens)}')
     held = list_vocabularies(call)
     if not held:
-        raise ConfigError(f'`num_tokens` got {num_tokens}, but this {call["class"]} has no vocabulary')
+        raise ConfigError(f'`num_tokens` must be None for a {call["class"]} without a vocabulary, got {num_tokens}')
     if num_tokens < (least := max(held)):
-        raise ConfigError(f'`num_tokens` got {num_tokens}, it must be at least {least}, that of the config')
+        raise ConfigError(f'`num_tokens` must be at least {least}, that of the config, got {num_tokens}')
     return resize(call, num_tokens)
 
 
@@ -165,9 +163,7 @@ def freeze(model: nn.Module, trainable: str | Collection[str]) -> None:
     if trainable == 'all':
         return
     if not isinstance(trainable, Collection) or not all(isinstance(prefix, str) for prefix in trainable):
-        raise TypeError(
-            f"`trainable` got {format_value(trainable)}, it must be 'all', 'head', or prefixes of parameters"
-        )
+        raise TypeError(f"`trainable` must be 'all', 'head', or prefixes of parameters, got {format_value(trainable)}")
     names = [name for name, _ in model.named_parameters()]
     if trainable == 'head':
         learning = set(filter(is_head_weight, names))
@@ -175,8 +171,8 @@ def freeze(model: nn.Module, trainable: str | Collection[str]) -> None:
         prefixes = (trainable,) if isinstance(trainable, str) else tuple(trainable)
         learning = set().union(*(match_prefix(prefix, names) for prefix in prefixes))
     if not learning:
-        without = 'the model has no head with parameters of its own' if trainable == 'head' else 'nothing would learn'
-        raise ValueError(f'`trainable` got {format_value(trainable)}, but {without}')
+        why = ': the model has no head with separate parameters' if trainable == 'head' else ''
+        raise ValueError(f'`trainable` must select at least one parameter, got {format_value(trainable)}{why}')
     for name, p in model.named_parameters():
         p.requires_grad_(name in learning)
 
@@ -185,9 +181,7 @@ def match_prefix(prefix: str, names: list[str]) -> set[str]:
     """Return the parameters whose names begin with a module name; '' for all."""
     found = {name for name in names if prefix in ('', name) or name.startswith(f'{prefix}.')}
     if not found:
-        raise ValueError(
-            f'`trainable` got {prefix!r}, which begins no name of a parameter{did_you_mean(prefix, names)}'
-        )
+        raise ValueError(f'`trainable` must be prefixes of parameters, got {prefix!r}{did_you_mean(prefix, names)}')
     return found
 
 
@@ -195,7 +189,7 @@ def freeze_padding(model: nn.Module, config: Mapping[str, Any]) -> None:
     """Exclude the embedding of padding from gradients, as transformers does."""
     pad = config.get('pad_token_id')
     if pad is None:
-        raise ValueError('`freeze_pad` got True, but the config has no `pad_token_id`')
+        raise ValueError('`freeze_pad` must be False for a config without `pad_token_id`, got True')
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and name.endswith('token_emb.emb'):
             module.padding_idx = pad

@@ -58,20 +58,20 @@ def save(
         OSError: The folder cannot be written.
     """
     if format not in ('hf', 'own'):
-        raise ValueError(f"`format` got {format_value(format)}, it must be 'hf' or 'own'")
+        raise ValueError(f"`format` must be 'hf' or 'own', got {format_value(format)}")
     model = unwrap(model)
     if not is_configured(model):
-        raise TypeError(f'`model` got a {type(model).__name__}, it must be a model of this library')
+        raise TypeError(f'`model` must be a model of this library, got a {type(model).__name__}')
     apart = next((name for name, t in model.state_dict(keep_vars=True).items() if hasattr(t, 'full_tensor')), None)
     if apart is not None:
         raise ValueError(
-            f'`{apart}` of the model is distributed over several devices: put `State(model).whole()` of '
+            f'`{apart}` of the model must not be distributed over several devices: put `State(model).whole()` of '
             f'x_transformers.parallel into the `State` of a model on one device, and save that'
         )
     if not isinstance(generation, Mapping | None):
-        raise TypeError(f'`generation` got {format_value(generation)}, it must be a dict or None')
+        raise TypeError(f'`generation` must be a dict or None, got {format_value(generation)}')
     if tokenizer_from is not None and not Path(tokenizer_from).is_dir():
-        raise NotADirectoryError(f'`tokenizer_from` got {str(tokenizer_from)!r}, it must be a folder')
+        raise NotADirectoryError(f'`tokenizer_from` must be a folder, got {str(tokenizer_from)!r}')
     folder, most = Path(path), count_bytes(max_shard_size)
     if format == 'own':
         info = getattr(model, 'pretrained', None)
@@ -129,9 +129,8 @@ def prepare_hf_files(
     check_keywords(model, fields)
     fresh = rebuild(fields.keywords())
     wanted = engine.list_saved(fresh)
-    state |= {
-        name: whole[name] for name in whole.keys() & wanted.keys()
-    }  # A tensor tied by hand is saved under each name.
+    # A tensor that the user tied is saved under each name.
+    state |= {name: whole[name] for name in whole.keys() & wanted.keys()}
     check_weights(state, wanted, fields.spec.type)
     check_described(model, whole, fresh, names_classes=False)
     check_frequencies(model, fields.spec.type)
@@ -189,7 +188,7 @@ def make_config(
 
 
 def check_weights(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], kind: str) -> None:
-    """Refuse weights that a model of the config does not have, or has in another shape; and a model without some."""
+    """Raise ConfigError if weights are missing, unknown, or have another shape than in a model of the config."""
     has, needs = ({engine.strip_wrappers(name): t.shape for name, t in own.items()} for own in (state, wanted))
     for name in (*has, *needs):
         if has.get(name) != needs.get(name):
@@ -204,15 +203,15 @@ def rebuild(call: Mapping[str, Any]) -> nn.Module:
 
 
 def check_tensors(state: Mapping[str, Tensor]) -> None:
-    """Refuse what a file of tensors does not hold."""
+    """Raise ConfigError for tensors that a file cannot hold."""
     for name, t in state.items():
         kind = type(t)
         if not torch.is_tensor(t) or kind not in (Tensor, nn.Parameter):
-            raise ConfigError(f'`{name}` of the model is a {kind.__name__}, it must be a plain tensor to be written')
+            raise ConfigError(f'`{name}` of the model must be a plain tensor to be saved, got a {kind.__name__}')
         if t.is_meta:
-            raise ConfigError(f'`{name}` of the model is on the meta device, and has no values to be written')
+            raise ConfigError(f'`{name}` of the model must have values to be saved, got a tensor on the meta device')
         if t.layout is not torch.strided or t.is_quantized:
-            raise ConfigError(f'`{name}` of the model is {t.layout} in {t.dtype}, it must be dense to be written')
+            raise ConfigError(f'`{name}` of the model must be dense to be saved, got {t.layout} in {t.dtype}')
 
 
 CHANGED = 'it was changed after it was built. `state_dict` holds its weights; adapters and the like can be merged first'
@@ -222,11 +221,16 @@ DROPS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, 
 def check_described(
     model: nn.Module, state: Mapping[str, Tensor], fresh: nn.Module, names_classes: bool = True
 ) -> dict[str, str]:
-    """Refuse a model that has changed since it was built, so that its config and weights do not describe it.
+    """Raise ConfigError if a model changed since it was built, so that its config and weights do not describe it.
 
-    names_classes   whether the config does. Where not, wrappers of the user's own are read as those of the library
+    Args:
+        model: The model.
+        state: Its state dict.
+        fresh: A new model of its config.
+        names_classes: True if the config names classes. Otherwise subclasses of wrappers are accepted.
 
-    returns   what is one tensor here and not in a new model of the config: further names, each with the first
+    Returns:
+        Further names of tensors that are tied here and not in the new model, each with the first name.
     """
     check_modules(model, fresh, names_classes)
     wanted = {engine.strip_wrappers(name): t for name, t in fresh.state_dict(keep_vars=True).items()}
@@ -250,7 +254,7 @@ def check_described(
 
 
 def check_modules(model: nn.Module, fresh: nn.Module, names_classes: bool) -> None:
-    """Refuse modules that are others than those of a new model of the config."""
+    """Raise ConfigError for modules that differ from those of a new model of the config."""
     # Names without the wrappers that flags add. The innermost module comes last.
     own, wanted = (
         {
@@ -269,12 +273,12 @@ def check_modules(model: nn.Module, fresh: nn.Module, names_classes: bool) -> No
 
 
 def check_frequencies(model: nn.Module, kind: str) -> None:
-    """Refuse frequencies that are not those of the config, which holds no others."""
+    """Raise ConfigError for rotary frequencies that differ from those of the config."""
     for name, module in model.named_modules():
         if isinstance(module, RotaryEmbedding):
             own, said = module.inv_freq, module.frequencies.table(module.inv_freq.device)
             if not torch.allclose(own.cpu().double(), said.cpu().double(), rtol=1e-5, atol=0.0):
-                raise ConfigError(f'`{name}.inv_freq` of the model is not what its {kind} config says: {CHANGED}')
+                raise ConfigError(f'`{name}.inv_freq` of the model must be that of its {kind} config: {CHANGED}')
 
 
 def is_equivalent(module: nn.Module, other: nn.Module | None, parent: nn.Module | None, name: str) -> bool:
@@ -312,7 +316,7 @@ KINDS = {'tokens': 'tokens', 'span': 'span', 'class': 'classify'}  # Heads of `F
 
 
 def unwrap(model: Any) -> Any:
-    """Return a model without what `torch.compile`, DDP and the like put around it."""
+    """Return a model without the wrappers of `torch.compile`, DDP and the like."""
     while isinstance(model, nn.Module) and not is_configured(model):
         children = dict(model.named_children())
         inner = next((children[name] for name in ('module', '_orig_mod', '_forward_module') if name in children), None)
@@ -323,13 +327,13 @@ def unwrap(model: Any) -> Any:
 
 
 def get_info(model: nn.Module) -> Info | None:
-    """Return what is known of a model that was loaded in the format of `transformers`."""
+    """Return the `Info` of a model that was loaded in the format of `transformers`, else None."""
     info = getattr(model, 'pretrained', None)
     return info if isinstance(info, Info) and info.type != OWN else None
 
 
 def is_writable(model: nn.Module) -> bool:
-    """Return True for a class of models that types of `transformers` are read as."""
+    """Return True for a class that models of `transformers` can be loaded as."""
     written = {spec.wrapper for spec in SPECS.values()} | {'Classifier'}
     return not written.isdisjoint(kind.__name__ for kind in type(model).__mro__)
 
@@ -337,7 +341,8 @@ def is_writable(model: nn.Module) -> bool:
 def find_writable(model: nn.Module) -> nn.Module:
     """Return the model in a wrapper of training, which adds no weights, or with a head of `finetune`.
 
-    Raises ConfigError, which says what to save instead, for a module that no class of `transformers` is like.
+    Raises:
+        ConfigError: No class of `transformers` is like the module; the error names what to save instead.
     """
     while get_info(model) is None and not is_writable(model):
         if isinstance(model, FineTuned):
@@ -348,7 +353,7 @@ def find_writable(model: nn.Module) -> nn.Module:
         if inner is None:
             inside = [name for name, child in children.items() if is_writable(child)]
             way = f'save its `{inside[0]}`, or ' if inside else ''
-            raise ConfigError(f'a {type(model).__name__} is no class of `transformers`: {way}{OWN_FORMAT}')
+            raise ConfigError(f'a {type(model).__name__} has no class in `transformers`: {way}{OWN_FORMAT}')
         model = children[inner]
     return model
 
@@ -382,7 +387,7 @@ def convert_finetuned(model: FineTuned) -> nn.Module:
 
 
 def find_head_config(model: nn.Module, info: Info) -> tuple[ModelSpec, dict[str, Any]] | None:
-    """Return the row and the config of a new head around a model that was loaded, or None if no head is like it."""
+    """Return the spec and the config of a new head around a loaded model, or None if no head of the type equals it."""
     now, classes = canonicalize(get_call(model)), getattr(model, 'num_classes', None)
     for kind in list_heads(get_spec(info.config)):
         try:
@@ -396,7 +401,7 @@ def find_head_config(model: nn.Module, info: Info) -> tuple[ModelSpec, dict[str,
 
 
 def iterate_vocabularies(values: Mapping[str, Value], call: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yield the fields of a row that are sizes of vocabularies, each with its value in a call."""
+    """Yield the fields of a spec that are sizes of vocabularies, each with its value in a call."""
     for name, value in values.items():
         if isinstance(value, ModuleSpec) and isinstance(call.get(name), Mapping):
             yield from iterate_vocabularies(value.keywords, call[name])
