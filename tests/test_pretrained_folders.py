@@ -640,7 +640,7 @@ def test_types_and_devices(folder):
     for options, words in (
         (dict(dtype='int8'), '`dtype` must be'),
         (dict(device_map='auto'), "`device_map` must be .*, got 'auto'"),
-        (dict(device_map={'token_emb': 'cpu'}), '`device_map` has no prefix of'),
+        (dict(device_map={'token_emb': 'cpu'}), '`device_map` must have a prefix of'),
     ):
         with pytest.raises(ValueError, match=words):
             pretrained.load(path, **options)
@@ -685,7 +685,7 @@ def test_several_files(folder, tmp_path):
     with pytest.raises(ValueError, match='`max_shard_size` must be'):
         pretrained.save(net, tmp_path, max_shard_size='5 parsecs')
     sizes = dict(a=4, b=4, c=5, d=20, e=1)
-    assert pretrained.files.shards(sizes, 8) == [['a', 'b'], ['c'], ['d'], ['e']]
+    assert pretrained.files.split_shards(sizes, 8) == [['a', 'b'], ['c'], ['d'], ['e']]
 
 
 def test_files_that_are_not_what_the_config_says(folder, tmp_path):
@@ -703,7 +703,7 @@ def test_files_that_are_not_what_the_config_says(folder, tmp_path):
     tried(name, {n: t for n, t in state.items() if n != name})
     tried('model.layers.0.mlp.surprise', {**state, 'model.layers.0.mlp.surprise': torch.ones(2)})
     tried(rf'{name}. of the file must have shape .*, got \(3, 32\)', {**state, name: state[name][:3]})
-    tried('tie_word_embeddings: false', {n: t for n, t in state.items() if n != 'lm_head.weight'})
+    tried('`tie_word_embeddings` of its config is False', {n: t for n, t in state.items() if n != 'lm_head.weight'})
     bare = {n.removeprefix('model.'): t for n, t in state.items()}  # as base models are written
     safe.save_file(bare, tmp_path / 'model.safetensors')
     (tmp_path / 'config.json').write_text(config)
