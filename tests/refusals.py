@@ -20,7 +20,7 @@ KNOWN = {
     r'`only_attn` does not go with `custom_layers` that have feedforwards .*': 'an argument of the other',
     r'`par_ratio` got \d+, (it must be at most the number|which leaves no room).*': 'layers are few',
     r'`sandwich_coef` got \d+, it must be at most `depth`, \d+': 'layers are few',
-    r'`attn_(kernel|cluster|aft|linformer_k)` needs a stack that is causal, or sees all: .*': 'masks of pairs',
+    r'`attn_(kernel|cluster|aft|linformer_k)` needs a stack that is causal or bidirectional: .*': 'masks of pairs',
     r'`recurrent_module` needs a causal stack: .*': 'order',
     r'`knn_mem_layers` needs a causal stack: .*': 'order',
     r'`knn_mem_layers` got .*, it must be different numbers below the \d+ layers of self-attention': 'layers are few',
@@ -120,7 +120,7 @@ IN_CALLS = {
     r'`shaw_rel_pos` got queries of width \d+, its vectors have \d+: .*': 'polar positions double it',
     r'`collab_heads` does not go with this `\w+`: .*': 'there is one shared key',
     r'`(deep_embeds_and_ids|in_attn_cond|self_attn_kv_residuals)` must have \d+, .*, got \d+ tokens': COUNTED,
-    r'`attn_bias` got shape .*, its last axis must be \d+, the number of keys': COUNTED,
+    r'`attn_bias` must have \d+ keys on its last axis, got shape .*': COUNTED,
     r'`hybrid_module` gave shape .*': 'sizes',
     r'`(rotary|polar)_pos_emb` got angles for \d+ positions, there are \d+ keys .*': COUNTED,
 }

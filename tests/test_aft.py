@@ -232,7 +232,7 @@ def test_calls_that_it_does_not_go_with(name):
 
 
 def test_directions_that_there_are_not():
-    with pytest.raises(ConfigError, match='`attn_aft` needs a stack that is causal, or sees all'):
+    with pytest.raises(ConfigError, match='`attn_aft` needs a stack that is causal or bidirectional'):
         PrefixDecoder(dim=8, depth=1, attn_aft='simple')
     with pytest.raises(ValueError, match='`aft` does not go with `causal=False`: its table is one of earlier keys'):
         layer('conv')(randn(1, 3, 8), causal=False)

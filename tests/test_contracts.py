@@ -51,7 +51,7 @@ WRONG = {
     'layer_output': [(lambda self, x, call: x[:, :2], ValueError, r'got \(2, 2, 16\)')],
     'mask': [
         (lambda self, call: torch.ones(5, 5), TypeError, 'must return bool, .*got torch.float32'),
-        (lambda self, call: torch.ones(3, 3) > 0, ValueError, 'of `Mine` got shape'),
+        (lambda self, call: torch.ones(3, 3) > 0, ValueError, 'of `Mine` must have 5 keys on its last axis'),
     ],
     'bias': [
         (lambda self, call: 3, TypeError, 'must return a tensor, float, .*got int'),

@@ -301,7 +301,7 @@ def test_segments():
     for layers in (('r', 'f'), ('r', 'a')):
         net = stack(layers=layers)
         model = TransformerWrapper(num_tokens=9, max_seq_len=4, max_mem_len=4, attn_layers=net)
-        with pytest.raises(ValueError, match="`max_mem_len` does not go with layers of kind 'r': they see nothing"):
+        with pytest.raises(ValueError, match="`max_mem_len` does not go with layers of kind 'r': they do not"):
             XLAutoregressiveWrapper(model.double())(torch.zeros(1, 9).long())
 
 
@@ -345,7 +345,7 @@ REFUSED = {
     'name': (lambda: stack(recurrent_module='lstm'), "`recurrent_module` must be one of 'rwkv', 'ssm' or an instance"),
     'mems': (
         lambda: stack()(randn(1, 2, 6), mems=[randn(1, 2, 6)]),
-        "`mems` does not go with layers of kind 'r': they see nothing of memories",
+        "`mems` does not go with layers of kind 'r': they do not read memories",
     ),
 }
 

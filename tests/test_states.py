@@ -247,7 +247,7 @@ def test_widths_of_a_ring(width):
 @pytest.mark.parametrize(
     'wish, words',
     [
-        (lambda call: call.state('sum'), "`state` got 'sum', which no feature .* declares .*, did you mean `sums`"),
+        (lambda call: call.state('sum'), "`state` must be a name in `states` .*got 'sum', did you mean `sums`"),
         (lambda call: call.state('sums').keep(None), '`sums` must be tensors .*got NoneType'),
         (lambda call: call.state('sums').keep(call.x[:1]), r'`sums` must be tensors .* the batch, 2, got \(1, 3, 8\)'),
         (

@@ -98,7 +98,7 @@ class Cache(HasOldNames):
         """Return a cache without keys and values outside the windows of later tokens."""
         if not [layer for layer in self.layers if layer is not None and isinstance(layer.buffers[0], EvictingBuffer)]:
             return self
-        return replace(self, layers=[None if layer is None else layer.trimmed() for layer in self.layers])
+        return replace(self, layers=[None if layer is None else layer.trim() for layer in self.layers])
 
     def check_lengths(self) -> None:
         """Refuse layers that were cut by hand where some have let go of keys, which those that are left cannot tell."""

@@ -23,7 +23,7 @@ BUGS = {
         ('a mask learns nothing', 'None if mask is None else ds.to(mask.dtype).sum_to_size(mask.shape)', 'None', 'test_derivatives.py'),
         ('the factor of the call is left out', '    scale = q.shape[-1] ** -0.5 if scale is None else scale\n    dv', '    scale = q.shape[-1] ** -0.5\n    dv', 'test_derivatives.py'),
         ('a node behind a slice is not found', "elif name[:5] == 'Slice':", 'elif False:', 'test_derivatives.py'),
-        ('what is saved once is read twice', 'if torch.is_grad_enabled():  # the formula reads it as well', 'if False:', 'test_derivatives.py'),
+        ('what is saved once is read twice', 'if torch.is_grad_enabled():  # The formula reads it again.', 'if False:', 'test_derivatives.py'),
         ('a row that sees nothing has no slope', 'scores.masked_fill(~seen & has_visible_key, -torch.inf)', 'scores.masked_fill(~seen, -torch.inf)', 'test_derivatives.py'),
     ]),
     'kernels/blocks.py': ('test_kernels.py', [

@@ -2,7 +2,7 @@
 
 `KINDS` has a `Kind` for each letter or word of `custom_layers`:
 
-    KINDS['conv'] = Kind(lambda stack, index: Convolution(stack.dim), inputs=lambda call: {'mask': call.real})
+    KINDS['conv'] = Kind(lambda stack, index: Convolution(stack.dim), inputs=lambda call: {'mask': call.token_mask})
     Decoder(dim=64, custom_layers=('a', 'conv', 'f'))
 """
 
@@ -21,13 +21,13 @@ class Kind:
     """Kind of branch: a module that is called with x (b, n, dim) and returns a tensor of the same shape.
 
     build       (stack, index of the layer) -> Module
-    inputs      (StackCall) -> the keywords that it is called with beside x. Of tokens that `call.real` (b n) does not
-                show, padding, it must tell the others nothing; None stands for all tokens
-    remembers   name -> PerToken(), RecurrentState(), Ring(w): its states of earlier tokens, which `inputs` hands to it
-                as `call.state(name, call.step)`. {} if it looks at each token alone. None if it reads others and keeps
-                nothing: then the stack cannot be cached. A function of the stack, if that decides how much
-    attends     it is an attention of the library: it keeps keys and values, and is asked for `Intermediates`
-    cuts_documents   `inputs` hands it `document_ids`, and tokens of a document know nothing of the others
+    inputs      (StackCall) -> keywords of its call. Other tokens must not depend on padding, where `call.token_mask`
+                (b, n) is False; None means no padding
+    remembers   name -> PerToken(), RecurrentState(), Ring(w): its states of earlier tokens, which `inputs` passes to it
+                as `call.state(name, call.step)`; or a function of the stack that returns them. {} if it treats each
+                token separately. None if it mixes tokens without a state: then the stack cannot be cached
+    attends     it is an attention of the library: it stores keys and values, and returns `Intermediates`
+    cuts_documents   `inputs` passes it `document_ids`, and it does not mix tokens of different documents
     """
 
     build: Callable[[Any, int], Any]
@@ -45,12 +45,12 @@ class Kind:
 
     @property
     def joins_tokens(self) -> str:
-        """Return how the tokens of a row meet in it, if they do."""
+        """Return the reason why it mixes tokens other than by attention, or ''."""
         return '' if self.attends or self.remembers == {} else 'such a layer reads other tokens'
 
     @property
     def recalls(self) -> bool:
-        """Return True if it gives a token the same that the whole sequence would, from what it keeps of the past."""
+        """Return True if its states replace earlier tokens, so that it can be cached."""
         return self.attends or self.remembers is not None
 
 
@@ -72,13 +72,13 @@ def collect_states(features: Features, kinds: Iterable[str], stack: Any = None) 
         own = KINDS[kind].remembers
         for name, state in ((own(stack) if callable(own) else own) or {}).items():
             if name in owners:
-                raise ConfigError(f'{owners[name]} and layers of kind {kind!r} both remember `{name}`')
+                raise ConfigError(f'{owners[name]} and layers of kind {kind!r} must not both have a state `{name}`')
             owners[name], declared[name] = f'layers of kind {kind!r}', state
     return declared
 
 
 def check_kinds(kinds: list[str]) -> None:
-    """Refuse kinds that nobody has registered."""
+    """Raise ConfigError for kinds that are not in `KINDS`."""
     for kind in kinds:
         if kind not in KINDS:
             raise ConfigError(
@@ -88,12 +88,12 @@ def check_kinds(kinds: list[str]) -> None:
 
 
 def check_memories_allowed(name: str, kinds: Iterable[str]) -> None:
-    """Refuse hidden states of earlier segments for kinds of layers that are no attention."""
+    """Raise ValueError for hidden states of earlier segments, if layers mix tokens other than by attention."""
     for kind in kinds:
         if KINDS[kind].joins_tokens:
             raise ValueError(
-                f'`{name}` does not go with layers of kind {kind!r}: they see nothing of memories. Their state is in '
-                'the `cache` of the segment before: pass that on, detached'
+                f'`{name}` does not go with layers of kind {kind!r}: they do not read memories. Their state is in the '
+                '`cache` of the segment before: pass that on, detached'
             )
 
 
@@ -117,10 +117,8 @@ class Shape:
 
 @dataclass
 class Widths:
-    """Sizes of the projections to queries and keys: input widths, and how many heads of which width they give.
-
-    Some of the channels of a key head may come from `elsewhere`.
-    """
+    """Sizes of the projections to queries and keys: widths of the inputs, numbers of heads, and channels of a key head,
+    of which `elsewhere` come from another projection."""
 
     q: int
     kv: int
@@ -130,14 +128,11 @@ class Widths:
     elsewhere: int = 0
 
 
-# Checks of an attention layer against the stack that it is built for, by the names that the user wrote.
+# Checks of an attention layer against its stack, by the names that the user wrote.
 
 
 def check_branch(stack: Any, attn: Any, kind: str) -> None:
-    """Refuse what a layer of self-attention, kind 'a', or cross-attention, 'c', cannot do in its stack.
-
-    raises   ConfigError
-    """
+    """Raise ConfigError for a layer of self-attention, kind 'a', or cross-attention, 'c', that its stack excludes."""
     if kind == 'c':
         _check_across(attn)
     _check_around(stack, attn, kind)
@@ -149,7 +144,7 @@ def check_branch(stack: Any, attn: Any, kind: str) -> None:
 
 
 def _check_across(attn: Any) -> None:
-    """Refuse what has no meaning in cross-attention."""
+    """Raise ConfigError for features without a meaning in cross-attention."""
     for feature in attn.features.active:
         if not (reason := feature.reason('cross-attention')):
             continue
@@ -162,7 +157,7 @@ def _check_across(attn: Any) -> None:
 
 
 def _check_order(stack: Any, attn: Any, kind: str) -> None:
-    """Refuse what looks ahead where the stack must not; warn, if it was asked for in cross-attention alone."""
+    """Raise ConfigError for non-causal features in a causal stack; warn for those of cross-attention only."""
     for feature in () if stack.sees_future else attn.features.active:
         if not (reason := feature.reason('causal')):
             continue
@@ -178,7 +173,7 @@ def _check_order(stack: Any, attn: Any, kind: str) -> None:
 
 
 def _check_around(stack: Any, attn: Any, kind: str) -> None:
-    """Refuse what does not go with flags of the stack, or with its masks."""
+    """Raise ConfigError for features that exclude flags of the stack, or its masks."""
     features = set(stack.features.list_switched()) if any(f.refuses for f in attn.features.active) else ()
     for feature in attn.features.active:
         for name, reason in feature.refuses.items():
@@ -187,6 +182,6 @@ def _check_around(stack: Any, attn: Any, kind: str) -> None:
     for feature in attn.features.by_stage.get('attend', ()) if kind == 'a' and stack.masks_pairs else ():
         if 'masks' not in feature.handles:
             raise ConfigError(
-                f'`{stack.written(kind, feature.display_name)}` needs a stack that is causal, or sees all: '
-                f'it hides no keys from some queries only'
+                f'`{stack.written(kind, feature.display_name)}` needs a stack that is causal or bidirectional: '
+                f'it cannot mask keys for some queries only'
             )

@@ -1,7 +1,7 @@
 """Buffers that grow with the tokens: keys, values and states of features of earlier calls.
 
-Appending writes into memory allocated ahead, so a token costs no copy of its past. Buffers are values: continuing
-twice from the same one gives two independent continuations.
+Appending writes into memory allocated ahead, without a copy of the past. Buffers are values: two continuations of one
+buffer are independent.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ CLAIMING = threading.Lock()
 
 
 class Storage:
-    """Memory shared by all buffers that continue one another; `filled` tells how far it has been written."""
+    """Memory shared by buffers that continue one another, written up to `filled`."""
 
     __slots__ = ('filled', 'tensor')
 
     def __init__(self, tensor: Tensor, filled: int) -> None:
         self.tensor, self.filled = tensor, filled
 
-    def takes(self, start: int, count: int) -> bool:
-        """Return True if `count` tokens may be written from `start` on: by one caller only, also among threads."""
+    def claim_tokens(self, start: int, count: int) -> bool:
+        """Return True if `count` tokens may be written from `start` on: for one caller only, also among threads."""
         if torch.compiler.is_compiling():
             return self.claim(start, start + count)
         with CLAIMING:
@@ -43,11 +43,11 @@ class Storage:
 
 
 class CachedState:
-    """One named state in a cache. Immutable: each operation returns a new one.
+    """Named state in a cache. Immutable: each operation returns a new one.
 
-    length   the tokens that it has seen
-    batch    its rows, None if it does not know them
-    kind     what it is called in messages and files
+    length   number of its tokens
+    batch    batch size, None if it is not known
+    kind     name in messages and files
     """
 
     __slots__ = ()
@@ -56,43 +56,43 @@ class CachedState:
     batch: int | None
 
     def cannot(self, operation: str, count: int = 0) -> str | None:
-        """Why an operation of the cache would not be exact, or None if it is."""
+        """Return the reason why an operation of the cache would not be exact, or None if it is."""
         return None
 
     def map(self, function: Callable[[Tensor], Tensor]) -> CachedState:
-        """With `function` applied to all tensors, whose first axis is the batch."""
+        """Apply `function` to all tensors, batch first."""
         raise NotImplementedError
 
     def each(self, function: Callable[[Buffer], Buffer]) -> CachedState:
-        """With `function` applied to its rows, for what has a row for each token."""
+        """Apply `function` to the buffer of vectors of tokens, if there is one."""
         raise NotImplementedError
 
     def crop(self, count: int) -> CachedState:
-        """Without the last `count` tokens."""
+        """Return the state without the last `count` tokens."""
         raise NotImplementedError
 
     def keep_last(self, count: int) -> CachedState:
-        """With the last `count` tokens alone."""
+        """Return the state with the last `count` tokens only."""
         raise NotImplementedError
 
     def append_from(self, other: CachedState, new: int) -> CachedState:
-        """Followed by the last `new` tokens of another."""
+        """Return the state followed by the last `new` tokens of another."""
         raise NotImplementedError
 
     def buffers(self) -> tuple[Buffer, ...]:
         return ()
 
     def content(self) -> dict[str, Any]:
-        """In plain containers, for a file."""
+        """Return the state in plain containers, for a file."""
         raise NotImplementedError
 
 
 class Buffer(CachedState):
-    """Rows of tokens, (..., n, d), that grow at the end. The tokens start at `start` of the storage."""
+    """Vectors of tokens, (..., n, d), that grow at the end, from `start` of the storage on."""
 
     __slots__ = ('length', 'start', 'storage')
     kind = 'rows'
-    num_evicted: int = 0  # tokens in front whose rows have left
+    num_evicted: int = 0  # First tokens whose vectors were dropped.
 
     def __init__(self, tensor: Tensor) -> None:
         self.storage, self.start, self.length = Storage(tensor, tensor.shape[-2]), 0, tensor.shape[-2]
@@ -102,19 +102,19 @@ class Buffer(CachedState):
         return self.storage.tensor.narrow(-2, self.start, self.length)
 
     def part(self, start: int, length: int) -> Buffer:
-        """A window on the same memory."""
+        """Return a range of tokens in the same memory."""
         new = object.__new__(Buffer)
         new.storage, new.start, new.length = self.storage, self.start + start, length
         return new
 
     def append(self, new: Tensor) -> Buffer:
-        """This buffer followed by `new` (..., m, d), in place where nobody else has continued it."""
+        """Return this buffer followed by `new` (..., m, d), in the same memory if no other buffer has continued it."""
         old, count = self.storage.tensor, new.shape[-2]
         if count == 0:
             return self
         if is_exporting() or (torch.is_grad_enabled() and (new.requires_grad or old.requires_grad)):
             return self.like(torch.cat((self.tensor, new), dim=-2))
-        fits = self.storage.takes(self.start + self.length, count)
+        fits = self.storage.claim_tokens(self.start + self.length, count)
         grown = self.part(0, self.length) if fits else self.copy_to_memory(2 * (self.length + count))
         end = grown.start + grown.length
         grown.storage.tensor.narrow(-2, end, count).copy_(new)
@@ -124,7 +124,7 @@ class Buffer(CachedState):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Those of a row, (... d)."""
+        """Return the sizes without tokens, (..., d)."""
         *leading, _, width = self.storage.tensor.shape
         return (*leading, width)
 
@@ -133,11 +133,11 @@ class Buffer(CachedState):
         return self.storage.tensor.shape[0]
 
     def like(self, tensor: Tensor) -> Buffer:
-        """Other rows of this kind."""
+        """Return a buffer of this kind with other vectors."""
         return Buffer(tensor)
 
     def copy_to_memory(self, capacity: int) -> Buffer:
-        """A copy in memory of its own, with room for `capacity` tokens."""
+        """Return a copy in new memory for `capacity` tokens."""
         *leading, _, width = self.storage.tensor.shape
         new = self.like(self.storage.tensor.new_empty(*leading, capacity, width))
         new.tensor.narrow(-2, 0, self.length).copy_(self.tensor)
@@ -158,11 +158,11 @@ class Buffer(CachedState):
         return self.part(self.length - kept, kept)
 
     def skip_first(self, count: int) -> Buffer:
-        """Without the first `count` tokens, so that the others are counted from there."""
+        """Return the buffer without the first `count` tokens, from which the others then count."""
         return self.part(count, self.length - count)
 
     def evict_first(self, count: int) -> Buffer:
-        """Where the first rows have left, without the first `count` of those that are held."""
+        """Drop the first `count` vectors, if earlier ones were dropped."""
         return self
 
     def append_from(self, other: Buffer, new: int) -> Buffer:
@@ -176,7 +176,7 @@ class Buffer(CachedState):
 
 
 class Derived(Buffer):
-    """Rows that follow from what else is held: they are left out where that changes, and in files."""
+    """Vectors computed from other states: they are left out in files, and if those change."""
 
     __slots__ = ()
 
@@ -190,7 +190,7 @@ class Derived(Buffer):
 
 
 class EvictingBuffer(Buffer):
-    """Rows of which later queries see none but the last ones, `sight`: the first `gone` tokens have left theirs."""
+    """Vectors of which later queries need only a `window`: those of the first `num_evicted` tokens were dropped."""
 
     __slots__ = ('num_evicted', 'window')
 
@@ -200,15 +200,10 @@ class EvictingBuffer(Buffer):
 
     @classmethod
     def of(cls, rows: Buffer, num_evicted: int, window: AttentionWindow) -> EvictingBuffer:
-        """On the same memory."""
+        """Return a buffer on the same memory."""
         new = object.__new__(cls)
-        new.storage, new.start, new.length, new.num_evicted, new.window = (
-            rows.storage,
-            rows.start,
-            rows.length,
-            num_evicted,
-            window,
-        )
+        new.storage, new.start, new.length = rows.storage, rows.start, rows.length
+        new.num_evicted, new.window = num_evicted, window
         return new
 
     def like(self, tensor: Tensor) -> EvictingBuffer:
@@ -217,8 +212,8 @@ class EvictingBuffer(Buffer):
     def part(self, start: int, length: int) -> EvictingBuffer:
         return EvictingBuffer.of(super().part(start, length), self.num_evicted, self.window)
 
-    def trimmed(self) -> EvictingBuffer:
-        """Without what cannot be seen, but for some rows, so that tokens can be taken back."""
+    def trim(self) -> EvictingBuffer:
+        """Drop vectors beyond the window, except some that are kept so that tokens can be removed."""
         left = self.length - self.window.kept
         if left <= 0:
             return self
@@ -226,7 +221,7 @@ class EvictingBuffer(Buffer):
         held = kept.storage.tensor
         if torch.compiler.is_compiling() or held.requires_grad or held.shape[-2] <= 4 * kept.length:
             return kept
-        return cast('EvictingBuffer', kept.copy_to_memory(2 * kept.length))  # lets go of memory that holds much else
+        return cast('EvictingBuffer', kept.copy_to_memory(2 * kept.length))  # This frees the larger memory.
 
     def drop_first(self, count: int) -> EvictingBuffer:
         new = self.part(count, self.length - count)
@@ -249,8 +244,7 @@ class EvictingBuffer(Buffer):
             return None
         return (
             f'of which `{self.window.name}` has left the last {self.length} of {self.num_evicted + self.length} '
-            'tokens: '
-            f'{min(tokens, self.window.size)} must stay for those that follow'
+            f'tokens: {min(tokens, self.window.size)} must stay for those that follow'
         )
 
     def crop(self, count: int) -> EvictingBuffer:
@@ -266,16 +260,14 @@ class EvictingBuffer(Buffer):
 
 
 def _is_frozen(t: Tensor) -> bool:
-    """Return True if a tensor cannot be written to, made in inference mode and met outside of it."""
+    """Return True if a tensor cannot be written to: it was made in inference mode, which is off now."""
     return not torch.compiler.is_compiling() and t.is_inference() and not torch.is_inference_mode_enabled()
 
 
 class KeysValues:
-    """The past of one attention layer, for all tokens so far: its keys and values, of which the latter may be absent
-    (None), and the `states` that its features remember beside them, by name.
+    """Past of an attention layer: keys and values of all tokens (values may be None), and `states` of its features.
 
-    The keys may be kept as the kernel multiplies them. Then `changed_by` is the feature that has changed them, and
-    `changed_by.restored(keys, states)` gives them as they were.
+    The keys may be stored with a change by the feature `changed_by`, which `changed_by.restored(keys, states)` undoes.
     """
 
     __slots__ = ('buffers', 'changed_by', 'states')
@@ -286,12 +278,12 @@ class KeysValues:
         self.buffers, self.states, self.changed_by = buffers, states or {}, changed_by
 
     def __reduce__(self) -> Any:
-        own = self.plain()  # without the feature, which holds its layer
+        own = self.plain()  # The feature would keep its layer alive.
         return KeysValues, (own.buffers, own.states)
 
     @classmethod
     def of(cls, pair: Any) -> KeysValues | None:
-        """From a pair of tensors, as users hold it."""
+        """Return the past with a pair of tensors of the user."""
         if pair is None or isinstance(pair, KeysValues):
             return pair
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
@@ -309,11 +301,11 @@ class KeysValues:
 
     @property
     def num_evicted(self) -> int:
-        """Of how many tokens keys and values have left."""
+        """Return the number of tokens whose keys and values were dropped."""
         return self.buffers[0].num_evicted
 
     def limit_window(self, window: AttentionWindow | None) -> KeysValues:
-        """With keys and values that may leave where later queries have no more than this in sight."""
+        """Set the window beyond which keys and values may be dropped; None for no limit."""
         if window is None and not isinstance(self.buffers[0], EvictingBuffer):
             return self
         if window is None:
@@ -322,11 +314,11 @@ class KeysValues:
             buffers = tuple(None if b is None else EvictingBuffer.of(b, b.num_evicted, window) for b in self.buffers)
         return KeysValues(buffers, self.states, self.changed_by)
 
-    def trimmed(self) -> KeysValues:
-        """Without what cannot be seen any more."""
+    def trim(self) -> KeysValues:
+        """Drop keys and values beyond the window."""
         if not isinstance(self.buffers[0], EvictingBuffer):
             return self
-        buffers = tuple(b.trimmed() if isinstance(b, EvictingBuffer) else b for b in self.buffers)
+        buffers = tuple(b.trim() if isinstance(b, EvictingBuffer) else b for b in self.buffers)
         return KeysValues(buffers, self.states, self.changed_by)
 
     def append(self, k: Maybe[Tensor], v: Maybe[Tensor]) -> KeysValues:
@@ -335,13 +327,13 @@ class KeysValues:
         return KeysValues(buffers, changed_by=self.changed_by)
 
     def each(self, function: Callable[[Any], Any], keys: bool = True) -> KeysValues:
-        """With `function` applied to every state, and to what is in `buffers` unless `keys` says no."""
+        """Apply `function` to all states, and to keys and values if `keys` is True."""
         states = {name: function(state) for name, state in self.states.items()}
         buffers = tuple(None if b is None else function(b) for b in self.buffers) if keys else self.buffers
         return KeysValues(buffers, states, self.changed_by)
 
     def plain(self) -> KeysValues:
-        """With the keys as they were before a feature changed them."""
+        """Return the past with the keys before a feature changed them."""
         if self.changed_by is None:
             return self
         k = self.changed_by.restored(self.buffers[0].tensor, self.states)
@@ -349,5 +341,5 @@ class KeysValues:
 
 
 def drop_derived(states: Mapping[str, CachedState]) -> dict[str, CachedState]:
-    """Without those that are derived."""
+    """Return the states without derived ones."""
     return {name: state for name, state in states.items() if not isinstance(state, Derived)}

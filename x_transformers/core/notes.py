@@ -12,7 +12,7 @@ from x_transformers.flags.renamed import HasOldNames
 
 
 def copy_container(value: Any) -> Any:
-    """A list or table that may grow by itself; anything else as it is."""
+    """Return a copy of a list or dict; anything else unchanged."""
     return list(value) if isinstance(value, list) else dict(value) if isinstance(value, dict) else value
 
 
@@ -20,39 +20,38 @@ class FeatureContext:
     """Scratch values of one feature in one call, as attributes."""
 
     if TYPE_CHECKING:
-        # each feature chooses its own names
+        # Features choose the names.
         def __getattr__(self, name: str) -> Any: ...
 
         def __setattr__(self, name: str, value: Any) -> None: ...
 
     def map_values(self, function: Callable[[Any], Any]) -> FeatureContext:
-        """Notes of the same names, each changed by a function."""
+        """Return the values after a function."""
         new = FeatureContext()
-        for name, value in vars(self).items():
-            setattr(new, name, function(value))
+        vars(new).update({name: function(value) for name, value in vars(self).items()})
         return new
 
     def copy(self) -> FeatureContext:
         return self.map_values(lambda value: value)
 
     def fork(self) -> FeatureContext:
-        """The same, with lists and tables that may grow apart."""
+        """Return a copy with copies of lists and dicts, which may then change independently."""
         return self.map_values(copy_container)
 
     def side_inputs(self) -> list[Any]:
-        """The tensors noted, for `StackCall.side_inputs`."""
+        """Return the leaves of all values, for `StackCall.side_inputs`."""
         return tree_leaves(vars(self))
 
     def replace_side_inputs(self, swapped: Mapping[int, Any]) -> FeatureContext:
-        """The same notes with other tensors, by the id of those noted."""
+        """Return the values with other tensors, by the id of the present ones."""
         return self.map_leaves(lambda leaf: swapped.get(id(leaf), leaf))
 
     def map_leaves(self, function: Callable[[Any], Any]) -> FeatureContext:
-        """The same notes, each tensor and whatever else they hold changed by a function."""
+        """Return the values with a function applied to all leaves."""
         return self.map_values(lambda value: tree_map(function, value))
 
     def is_unchanged(self, before: FeatureContext) -> bool:
-        """Return True if nothing was noted since a copy was made."""
+        """Return True if no value was set since a copy was made."""
         then, now = vars(before), vars(self)
         return then.keys() == now.keys() and all(
             len(note) == len(then[name]) if isinstance(note, (list, dict)) else note is then[name]
@@ -67,9 +66,9 @@ class HasContexts(HasOldNames):
     contexts: dict[type, FeatureContext] = field(default_factory=dict)
 
     def ctx(self, feature: Any) -> FeatureContext:
-        """The notes of one feature in this pass: nobody else writes there. A feature gives itself.
+        """Return the scratch values of a feature, which passes itself; only it writes there.
 
-        To read what another one has left, give its class; of one that is off, or has noted nothing, they are empty.
+        Other features may read them by its class; they are empty if it is off or has set none.
         """
         if isinstance(feature, type):
             return next((own for kind, own in self.contexts.items() if issubclass(kind, feature)), FeatureContext())
@@ -80,10 +79,9 @@ class HasContexts(HasOldNames):
 
 
 class HiddenFields:
-    """Stands where a dataclass names its fields, and has none.
+    """Descriptor in place of the fields of a dataclass.
 
-    What gathers parameters around a module, as FSDP, puts a copy in place of each dataclass that the module is called
-    with: what layers leave for the next ones would be left in the copy.
+    FSDP would pass a copy of each dataclass to a module: results that layers record in it would be lost.
     """
 
     def __get__(self, *_: Any) -> Any:

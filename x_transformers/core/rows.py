@@ -1,8 +1,8 @@
 """Blocks of the queries of a call: queries and keys (`QueryBlock`), masks and biases that can be computed per block
 (`BlockwiseTerm`), and the call itself (`BlockwiseCall`).
 
-A block sees the keys up to its last row where the call is causal, and no further back than a window reaches; keys that
-features put in front are always there.
+The keys of a block end at its last query if the call is causal, and begin where a window reaches. Prepended keys are in
+every block.
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ from x_transformers.core.checks import check_scores
 from x_transformers.core.notes import FeatureContext
 from x_transformers.flags.checks import Maybe
 
-# Scores, b h i j in all, from which on a call runs in blocks: fewer are held at once, which is faster than twice.
+# Above this many scores, b * h * i * j, a call runs in blocks. Below, one pass is faster, since blocks are computed
+# again in the backward pass.
 LARGE = {'cpu': 2**22, 'cuda': 2**26}
-# Scores that a block holds: on a CPU, what stays in the cache of a core.
+# Scores of a block: on a CPU they fit in the cache of a core.
 BLOCK = {'cpu': 2**19, 'cuda': 2**24}
-# With fewer rows, reading the keys would take longer than multiplying them.
+# Minimum of queries per block: with fewer, loading the keys takes longer than the matrix product.
 FEWEST_ROWS = 64
-# Rows of a block in a compiled graph at most, where each block is compiled apart.
+# Maximum of queries per block in a compiled graph, which has code for each block.
 COMPILED_ROWS = 512
 
-# (b, h, i, j) -> the value for one query and one key, from tensors that count them
+# (b, h, i, j) -> value for one query and one key, from tensors of indices
 Pointwise = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def holds_maps(scores: int) -> bool:
-    """Return True if maps of so many scores, b h i j in all, are formed at once where gradients must reach them. A CPU
-    is asked for as many as a GPU: its blocks are there for speed, and gradients come first."""
+    """Return True if maps of so many scores, b * h * i * j, are computed at once if they need gradients.
+
+    The limit of a CPU is that of a GPU: its blocks are for speed only.
+    """
     return scores <= LARGE['cuda']
 
 
@@ -46,7 +49,7 @@ def scores_of_block(like: Tensor) -> int:
 
 
 def block_size(like: Tensor, scores_per_row: int) -> int:
-    """Return how many rows of `like` (... n d) a block has. A graph has as many blocks up to twice the length."""
+    """Return the queries per block of `like` (..., n, d). In compiled graphs the number of blocks is a power of two."""
     if torch.compiler.is_compiling():
         q_len, count = like.shape[-2], 1
         while count * COMPILED_ROWS < q_len:
@@ -57,7 +60,7 @@ def block_size(like: Tensor, scores_per_row: int) -> int:
 
 @contextmanager
 def replay_noise(state: tuple[Tensor, ...], device: torch.device) -> Iterator[None]:
-    """Draw the same noise as when `noise_state` was asked."""
+    """Draw the same noise again as after `noise_state`, in a `with` block."""
     with torch.random.fork_rng([device.index] if device.type == 'cuda' else []):
         torch.set_rng_state(state[0])
         if device.type == 'cuda':
@@ -70,13 +73,13 @@ def noise_state(device: torch.device) -> tuple[Tensor, ...]:
     return torch.get_rng_state(), *of_device
 
 
-# cutting
+# Splitting.
 
 
 class QueryBlock(NamedTuple):
-    """A block: which queries, and which of the keys behind those that features put in front.
+    """Range of queries, and of keys without the prepended ones, of a block.
 
-    Numbers, since dynamo fixes symbolic ones in a slice that an object is made with.
+    It has numbers, since dynamo would specialize symbolic ones in the slices of an object.
     """
 
     start: int
@@ -96,57 +99,57 @@ class QueryBlock(NamedTuple):
 def split_queries(
     call: BlockwiseCall, height: int, whole_rows: bool = False, leftmost: bool = False
 ) -> list[QueryBlock]:
-    """The blocks of a call, of `height` rows each, without the keys that are too late or too far back for all rows.
+    """Split the queries of a call into blocks of `height`, without keys that are masked for the whole block.
 
-    `whole_rows`: with all keys. `leftmost`: with all keys from the first on.
+    `whole_rows` keeps all keys, `leftmost` all keys before those of the block.
     """
     causal = call.causal and call.token_idx is None
     reaches = [mask.reach for mask in call.masks if mask.reach is not None]
     ahead = [0] if causal else [mask.reach_ahead for mask in call.masks if mask.reach_ahead is not None]
-    found, start, behind = [], 0, call.keys - call.q_len
-    while start < call.q_len:  # a range would fix a symbolic length
+    found, start, past = [], 0, call.keys - call.q_len
+    while start < call.q_len:  # A range would specialize a symbolic length.
         stop = min(start + height, call.q_len)
-        last = min(max(behind + stop + min(ahead), 1), call.keys) if ahead and not whole_rows else call.keys
-        first = min(max(behind + start - min(reaches), 0), last - 1) if reaches and not (whole_rows or leftmost) else 0
+        last = min(max(past + stop + min(ahead), 1), call.keys) if ahead and not whole_rows else call.keys
+        first = min(max(past + start - min(reaches), 0), last - 1) if reaches and not (whole_rows or leftmost) else 0
         found.append(QueryBlock(start, stop, first, last))
         start = stop
     return found
 
 
 def key_slices(keys: slice, added: int) -> tuple[slice, ...]:
-    """Where the keys of a block stand among all: those in front, then its own."""
+    """Return the indices of a block's keys among all keys: the prepended ones, then its own."""
     own = slice(added + keys.start, added + keys.stop)
     return (slice(0, own.stop),) if keys.start == 0 else (own,) if added == 0 else (slice(0, added), own)
 
 
 def slice_keys(t: Tensor, keys: slice, all_keys: int, dim: int) -> Tensor:
-    """The keys of a block; what stands in front of them stays."""
+    """Return the keys of a block, with the prepended ones."""
     if t.shape[dim] == 1 or (keys.start == 0 and keys.stop == all_keys):
         return t
     found = [t.narrow(dim, p.start, p.stop - p.start) for p in key_slices(keys, t.shape[dim] - all_keys)]
     return found[0] if len(found) == 1 else torch.cat(found, dim=dim)
 
 
-# masks and biases, a block at a time
+# Masks and biases per block.
 
 
 class BlockwiseTerm:
-    """A mask or bias that is computed for a block at a time.
+    """Mask or bias that is computed per block.
 
-    of(rows, keys)   -> broadcasts to b h i j, for two slices: of the queries, and of the keys without those in front
-    reach            keys further back than this, counted in keys, are hidden
-    reach_ahead      keys further ahead than this are hidden
-    band             whether it hides nothing else
-    learns           whether a gradient flows into it
-    of_keys          whether it is the same for all heads and queries
-    entry()          -> the same for one query and one key, if it can be: for FlexAttention (`flex.py`). A function
-                     that holds tensors, and numbers that do not change with the lengths
-    made_of          the tensors and numbers that, with the lengths, decide what it gives, if known
+    of(rows, keys)   -> tensor that broadcasts to (b, h, i, j), for slices of the queries and of the keys without the
+                     prepended ones
+    reach            keys at a larger distance before the query are masked
+    reach_ahead      keys at a larger distance after the query are masked
+    band             True if it masks no other keys
+    learns           True if it has a gradient
+    of_keys          True if it is equal for all heads and queries
+    entry()          -> function of one query and one key, for FlexAttention (`flex.py`), or None. It may hold tensors,
+                     and numbers that do not change with the lengths
+    made_of          tensors and numbers that, with the lengths, determine it, if known
     """
 
     of_keys = False
-
-    name = ''  # what the user wrote for it
+    name = ''  # The keyword of the user.
 
     def __init__(
         self,
@@ -167,11 +170,11 @@ class BlockwiseTerm:
 
     @property
     def by_entry(self) -> bool:
-        """Return True if `pointwise` has an answer."""
+        """Return True if it is available for one query and one key, by `pointwise`."""
         return self.entry is not None
 
     def pointwise(self, added: int, filler: float) -> Pointwise:
-        """`entry` for all keys of the call, of which the `added` ones in front get the filler."""
+        """Return `entry` for all keys of the call, with the filler for the `added` prepended ones."""
         return _offset_entry(self.entry(), added, filler)
 
 
@@ -182,11 +185,9 @@ def _offset_entry(entry: Pointwise, added: int, filler: float) -> Pointwise:
 
 
 class DenseTerm(BlockwiseTerm):
-    """A mask or bias that was given as one tensor."""
+    """Mask or bias given as one tensor."""
 
-    @property
-    def by_entry(self) -> bool:
-        return True
+    by_entry = True
 
     def __init__(self, t: Tensor, q_len: int, keys: int) -> None:
         super().__init__(None, learns=t.requires_grad)
@@ -195,7 +196,7 @@ class DenseTerm(BlockwiseTerm):
         self.parts: dict[int, Tensor] = {}
 
     def split(self, height: int) -> DenseTerm:
-        """Cut all rows at once: cut one by one, each would have a gradient as large as the whole."""
+        """Split all queries at once: slices one by one would each have a gradient of the full size."""
         if self.t.requires_grad and self.t.ndim > 1 and self.t.shape[-2] == self.size[0]:
             self.parts = dict(zip(range(0, self.size[0], height), self.t.split(height, dim=-2), strict=True))
         return self
@@ -215,7 +216,7 @@ class DenseTerm(BlockwiseTerm):
 
 
 class RepeatedTerm(BlockwiseTerm):
-    """A mask or bias of heads, for several query heads of each."""
+    """Mask or bias of heads, repeated for several query heads of each."""
 
     def __init__(self, inner: BlockwiseTerm, maps: int, heads: int) -> None:
         super().__init__(None, reach=inner.reach, reach_ahead=inner.reach_ahead, learns=inner.learns)
@@ -226,17 +227,17 @@ class RepeatedTerm(BlockwiseTerm):
 
 
 def _repeat_heads(t: Tensor, maps: int, heads: int) -> Tensor:
-    """What is given for each head, b h i j, for all query heads: query head q is one of head q mod h."""
+    """Repeat heads of (b, h, i, j) for all query heads: query head q has head q mod h."""
     return t.repeat(1, maps, 1, 1) if maps > 1 and t.shape[1] * maps == heads else t
 
 
 def summable(t: Tensor) -> Tensor:
-    """In a dtype in which many gradients of one entry can be summed up."""
+    """Cast to float32 if a gradient would be summed in half precision."""
     return t.float() if t.requires_grad and t.dtype in (torch.float16, torch.bfloat16) else t
 
 
 def _make_lookup(t: Tensor, wide: tuple[bool, ...]) -> Pointwise:
-    """The entries of a tensor with some of the axes b h i j."""
+    """Return a function of indices for a tensor with those axes of b h i j that are `wide`."""
     if not any(wide):
         t = t.reshape(1)
         return lambda b, h, i, j: t[b * 0]
@@ -244,7 +245,7 @@ def _make_lookup(t: Tensor, wide: tuple[bool, ...]) -> Pointwise:
 
 
 def make_axis_lookup(t: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """The entries of a row that all of the batch share, (n) or (1 n), or of rows (b n):  b, n -> t_bn"""
+    """Return a function (b, n) -> t_bn for a tensor (n,), (1, n) or (b, n)."""
     if t.ndim > 1 and t.shape[0] > 1:
         return lambda b, n: t[b, n]
     t = t if t.ndim == 1 else t[0]
@@ -252,7 +253,7 @@ def make_axis_lookup(t: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def gather_along(t: Tensor, index: Tensor, dim: int) -> Tensor:
-    """Entries of `t` along an axis counted from the last, the same for the batch (i), or of each row (b i)."""
+    """Gather entries of `t` along a negative axis, at an index (i,) for the whole batch, or (b, i)."""
     if index.ndim == 1:
         return t.index_select(dim, index)
     if t.ndim == 1:
@@ -262,30 +263,28 @@ def gather_along(t: Tensor, index: Tensor, dim: int) -> Tensor:
 
 
 class DistanceTable(BlockwiseTerm):
-    """A bias that depends on the distance between query and key alone, from a table of all distances.
+    """Bias that depends only on the distance between query and key, from a table of all distances.
 
-    table    h (i + j - 1), from the largest distance to the smallest: the query r of i sees key c at c - r + i - 1
+    `table` is (h, i + j - 1), from the largest distance to the smallest: query r of i and key c have c - r + i - 1.
     """
 
-    @property
-    def by_entry(self) -> bool:
-        return True
+    by_entry = True
 
     def __init__(self, table: Tensor, q_len: int) -> None:
         super().__init__(None, learns=table.requires_grad)
         self.table, self.q_len = table, q_len
 
     def window(self, queries: slice, keys: slice) -> slice:
-        """The part of the table that a block reads."""
+        """Return the range of the table for a block."""
         first = keys.start - queries.stop + self.q_len
         return slice(first, first + queries.stop - queries.start + keys.stop - keys.start - 1)
 
     def reversed_block(self, queries: slice, keys: slice) -> Tensor:
-        """A block with its last row first, which is a view of the table:  h i j."""
+        """Return a block (h, i, j) with its last query first, which is a view of the table."""
         return self.table[:, self.window(queries, keys)].unfold(-1, keys.stop - keys.start, 1)
 
     def of(self, queries: slice, keys: slice) -> Tensor:
-        if torch.compiler.is_compiling():  # a view would fix a symbolic length
+        if torch.compiler.is_compiling():  # A view would specialize a symbolic length.
             row, key = (torch.arange(at.start, at.stop, device=self.table.device) for at in (queries, keys))
             return self.table[:, key - row.unsqueeze(-1) + (self.q_len - 1)].unsqueeze(0)
         return self.reversed_block(queries, keys).flip(-2).unsqueeze(0)
@@ -316,14 +315,14 @@ def _sum_entries(biases: tuple[Pointwise, ...]) -> Pointwise:
 
 
 def _causal_entry(call: BlockwiseCall) -> Pointwise:
-    """No later keys. Those that features put in front are never late."""
-    added, behind = call.total_keys - call.keys, torch.full((), call.total_keys - call.q_len, device=call.x.device)
+    """Return the causal mask. Prepended keys are visible to all queries."""
+    added, past = call.total_keys - call.keys, torch.full((), call.total_keys - call.q_len, device=call.x.device)
     if added == 0:
-        return lambda b, h, i, j: j <= i + behind
-    return lambda b, h, i, j: (j <= i + behind) | (j < added)
+        return lambda b, h, i, j: j <= i + past
+    return lambda b, h, i, j: (j <= i + past) | (j < added)
 
 
-# a call, and a block of it
+# Calls and their blocks.
 
 
 def to_4d(t: Tensor) -> Tensor:
@@ -358,11 +357,11 @@ else:
 
 @dataclass(kw_only=True)
 class BlockwiseCall(CallFields):
-    """Mixin of an attention call that runs in blocks: its masks and biases, and how to narrow them to a block.
+    """Mixin of an attention call that can run in blocks: its masks and biases, and their parts for a block.
 
-    A block is a call with fewer `rows` and `keys`, made by `block(span)` of the `whole`. Then `later_keys` follow that
-    of its last query, and `carried` is what earlier blocks hand on. `token_idx` says at which of the new tokens each
-    query stands, (i) or (b i), where they are not these tokens in their order.
+    `block(span)` of the `whole` call is a call with fewer queries and keys. Its `later_keys` are the number of keys
+    after that of its last query, and `carried` has tensors of earlier blocks. `token_idx`, (i,) or (b, i), are the
+    indices of the queries among the new tokens, if queries are not these tokens in order.
     """
 
     masks: list[BlockwiseTerm] = field(default_factory=list)
@@ -378,21 +377,19 @@ class BlockwiseCall(CallFields):
     visibility: Any = None
 
     def term(self, t: Tensor | BlockwiseTerm, name: str) -> BlockwiseTerm:
-        """A mask or bias as what can be cut into blocks, its shape checked."""
+        """Return a mask or bias as a term, after a check of its shape."""
         if isinstance(t, BlockwiseTerm):
             whole = isinstance(t, (RepeatedTerm, DenseTerm))
             return t if self.maps == 1 or whole else RepeatedTerm(t, self.maps, self.heads)
         t = _repeat_heads(to_4d(t), self.maps, self.heads)
         if not torch.compiler.is_compiling() and t.shape[-1] not in (1, self.keys, self.total_keys):
-            raise ValueError(
-                f'`{name}` got shape {tuple(t.shape)}, its last axis must be {self.keys}, the number of keys'
-            )
+            raise ValueError(f'`{name}` must have {self.keys} keys on its last axis, got shape {tuple(t.shape)}')
         if not torch.compiler.is_compiling():
             check_scores(t, name, self.batch, self.heads, self.q_len)
         return DenseTerm(t, self.q_len, self.keys)
 
     def expand_term(self, term: BlockwiseTerm, filler: float) -> Tensor:
-        """A mask or bias for the rows and keys of the call, padded in front for the keys that features add."""
+        """Return a mask or bias for the queries and keys of the call, padded for prepended keys."""
         own = (slice(0, self.q_len), slice(0, self.keys)) if self.span is None else (self.span.queries, self.span.keys)
         t = to_4d(term.of(*own))
         if t.shape[-1] == self.total_keys:
@@ -400,7 +397,7 @@ class BlockwiseCall(CallFields):
         return F.pad(t.expand(*t.shape[:-1], self.keys), (self.total_keys - self.keys, 0), value=filler)
 
     def combine(self) -> Any:
-        """Compute mask and bias for all rows of the call."""
+        """Compute mask and bias for all queries of the call."""
         masks = [self.expand_term(term, True) for term in self.masks]
         biases = [self.expand_term(term, 0.0) for term in self.biases]
         self.mask = functools.reduce(torch.logical_and, masks) if masks else None
@@ -410,11 +407,11 @@ class BlockwiseCall(CallFields):
 
     @property
     def whole(self) -> Any:
-        """The call of which this may be a block."""
+        """Return the call of which this may be a block."""
         return self.in_one or self
 
     def block(self, span: QueryBlock) -> Any:
-        """The call of some queries, and the keys that they may see."""
+        """Return the call of a block of queries and keys."""
         new = copy.copy(self)
         new.span, new.in_one, new.x = span, self, self.x[:, span.queries]
         new.q_len, new.visibility = new.x.shape[1], None
@@ -431,7 +428,7 @@ class BlockwiseCall(CallFields):
         return new.combine()
 
     def reads(self) -> list[Tensor]:
-        """Return the tensors that blocks read and the caller may hold."""
+        """Return the tensors that blocks read, and that the caller may change."""
         tensors = [term.t for term in (*self.masks, *self.biases) if isinstance(term, DenseTerm)]
         return tensors + [t for t in (*self.inputs.values(), self.key_mask, self.token_mask) if torch.is_tensor(t)]
 
@@ -441,8 +438,10 @@ class BlockwiseCall(CallFields):
         return new
 
     def mask_entry(self) -> Pointwise | None:
-        """Return True if one query sees one key:  b, h, i, j -> bool, where j counts the keys in front too. All masks
-        and the triangle, each of which must be `by_entry`; None if every query sees all."""
+        """Return the combined mask as a function (b, h, i, j) -> bool, where j counts prepended keys, too.
+
+        It includes causality. All masks must be `by_entry`. None if all keys are visible.
+        """
         added = self.total_keys - self.keys
         masks = [mask.pointwise(added, True) for mask in self.masks] + (
             [_causal_entry(self)] if self.needs_causal_mask else []
@@ -450,14 +449,14 @@ class BlockwiseCall(CallFields):
         return and_entries(tuple(masks)) if masks else None
 
     def bias_entry(self) -> Pointwise | None:
-        """Return the function of the bias of one query and key:  b, h, i, j -> float. None for nothing."""
+        """Return the combined bias as a function (b, h, i, j) -> float, or None without biases."""
         added = self.total_keys - self.keys
         biases = [bias.pointwise(added, 0.0) for bias in self.biases]
         return _sum_entries(tuple(biases)) if biases else None
 
     def split_inputs(self, height: int) -> None:
-        """Prepare for blocks what was given for all scores and has a gradient. It would fix a symbolic length."""
-        if torch.compiler.is_compiling():
+        """Split the terms and inputs that have gradients into blocks."""
+        if torch.compiler.is_compiling():  # It would specialize a symbolic length.
             return
         for t in self.inputs.values():
             if torch.is_tensor(t) and t.requires_grad and t.ndim > 2 and t.shape[-2] == self.q_len:
@@ -482,7 +481,7 @@ class BlockwiseCall(CallFields):
         return t if self.span is None else t[..., self.span.queries, :]
 
     def of_queries(self, t: Tensor, dim: int = -1) -> Tensor:
-        """What counts the keys of the call along an axis, such as (... j), for those that are queries too."""
+        """Select the entries of the queries along an axis of keys, such as (..., j)."""
         if self.token_idx is not None:
             return gather_along(t, self.token_idx + (t.shape[dim] - self.tokens.shape[1]), dim)
         stop = t.shape[dim] - self.later_keys
@@ -491,39 +490,40 @@ class BlockwiseCall(CallFields):
 
     @property
     def q_pos(self) -> Tensor:
-        """Positions of the queries:  i, or with rows b i, or per head b h i."""
+        """Return the positions of the queries:  (i,), (b, i), or per head (b, h, i)."""
         return self.find_positions('pos', 'index')[0]
 
     @property
     def k_pos(self) -> Tensor:
-        """Positions of the keys, without those that features put in front:  j, or with rows b j, or per head b h j.
+        """Return the positions of the keys, without prepended ones:  (j,), (b, j), or per head (b, h, j).
 
-        The caller's own, else those of `k_at`. Distances mean something, the numbers themselves need not: those of
-        padding on the left may count too.
+        They are those of the caller, else `k_at`. Only differences are meaningful: padding on the left may count, too.
         """
         return self.find_positions('pos', 'index')[1]
 
     @property
     def q_at(self) -> Tensor:
-        """Where the queries stand in their sequence:  i, or with rows b i."""
+        """Return the indices of the queries in their sequence:  (i,) or (b, i)."""
         return self.find_positions('index')[0]
 
     @property
     def k_at(self) -> Tensor:
-        """Where the keys stand in their sequence:  j, or with rows b j. Positions of the caller's change nothing.
+        """Return the indices of the keys in their sequence, (j,) or (b, j), whatever positions the caller gives.
 
-        Counted from the first key; with memories and padding on the left from the first real token of each row,
-        memories at negative ones. Distances mean something, the numbers themselves need not.
+        They count from the first key; with memories and padding on the left from the first real token of each sequence,
+        with negative indices for memories. Only differences are meaningful.
         """
         return self.find_positions('index')[1]
 
     def in_order(self, *names: str) -> bool:
-        """Return True if the queries are the last keys, and all are counted from the first one, by these inputs."""
+        """Return True if the queries are the last keys, and none of these inputs gives other positions."""
         return self.token_idx is None and all(self.inputs.get(name) is None for name in names)
 
     def find_positions(self, *names: str) -> tuple[Tensor, Tensor]:
-        """Positions of queries and keys by the first of these inputs that is given; settled when first asked for,
-        which is once all keys are known."""
+        """Return positions of queries and keys by the first of these inputs that is given.
+
+        They are computed when first needed, since then all keys are known.
+        """
         if self.span is not None:
             q_pos, k_pos = self.whole.find_positions(*names)
             return q_pos[..., self.span.queries], k_pos[..., self.span.keys]
@@ -534,23 +534,23 @@ class BlockwiseCall(CallFields):
         return self.positions[names]
 
     def make_order_mask(self) -> list[BlockwiseTerm]:
-        """What takes the place of the triangle for queries that are not the last keys: a mask by their places."""
+        """Return the causal mask of queries that are not the last keys, by their indices."""
         if self.token_idx is None or not self.causal:
             return []
-        place = torch.arange(self.keys, device=self.x.device)
-        own = self.of_queries(place)
+        key_idx = torch.arange(self.keys, device=self.x.device)
+        query_idx = self.of_queries(key_idx)
 
         def of(queries: slice, keys: slice) -> Tensor:
-            mask = place[keys] <= own[..., queries].unsqueeze(-1)
+            mask = key_idx[keys] <= query_idx[..., queries].unsqueeze(-1)
             return mask if mask.ndim == 2 else mask.unsqueeze(1)
 
         def entry() -> Pointwise:
-            of_query, of_key = make_axis_lookup(own), make_axis_lookup(place)
+            of_query, of_key = make_axis_lookup(query_idx), make_axis_lookup(key_idx)
             return lambda b, h, i, j: of_key(b, j) <= of_query(b, i)
 
-        return [BlockwiseTerm(of, entry=entry, made_of=(own,))]
+        return [BlockwiseTerm(of, entry=entry, made_of=(query_idx,))]
 
     def check_no_token_idx(self, name: str, reason: str) -> None:
-        """For a feature that knows its queries only in the order of the keys."""
+        """Raise ValueError for queries that are not the last keys, which a feature does not support."""
         if self.token_idx is not None:
             raise ValueError(f'`{name}` does not go with queries that `select_inputs` puts elsewhere: {reason}')

@@ -1,13 +1,13 @@
 """States that features keep of earlier tokens besides keys and values, and how a call passes them on.
 
     class Mean(AttentionFeature):
-        remembers = {'sums': RecurrentState()}
+        states = {'sums': RecurrentState()}
 
-        def result(self, out, call):
+        def layer_output(self, out, call):
             state = call.state('sums')
             ...  state.value, None at the beginning;  state.keep(new)
 
-The kinds are declared in `flags/declared.py`. A row for each token is a `Buffer`; the others are here.
+The kinds are declared in `flags/declared.py`. Vectors of all tokens are a `Buffer`; the other states are here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from x_transformers.flags.resolved import did_you_mean
 
 
 class RecurrentValue(CachedState):
-    """A tree of tensors after `length` tokens, and the one before the last call, as `(value, length)`, if known."""
+    """Tree of tensors after `length` tokens, and the one before the last call, as `(value, length)`, if known."""
 
     __slots__ = ('batch_first', 'before', 'length', 'value')
     kind = 'running'
@@ -50,7 +50,7 @@ class RecurrentValue(CachedState):
         if operation == 'keep_last' and count < self.length:
             return 'which has summed up the tokens that leave'
         if operation in ('reorder', 'expand') and not self.batch_first:
-            return 'in which nobody knows where the rows of the batch stand'
+            return 'which has no batch dimension'
         if operation in ('caught_up', 'shift'):
             return 'which cannot take over tokens that it has not read'
         return None
@@ -74,7 +74,7 @@ class RecurrentValue(CachedState):
 
 
 class RecentVectors(CachedState):
-    """The rows of the last `width` tokens, of `length` in all; up to twice as many, so that some can be taken back."""
+    """Vectors of the last `width` tokens of `length`, and of as many before, so that tokens can be removed."""
 
     __slots__ = ('held', 'length', 'width')
     kind = 'ring'
@@ -126,7 +126,7 @@ class RecentVectors(CachedState):
 
 
 class NoteValue(CachedState):
-    """A tree of tensors that is of no row and no token."""
+    """Tree of tensors without axes of batch and tokens."""
 
     __slots__ = ('value',)
     kind = 'noted'
@@ -135,27 +135,20 @@ class NoteValue(CachedState):
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> NoteValue:
+    def keep_unchanged(self, *_: Any, **__: Any) -> NoteValue:
         return self
 
-    def same(self, *_: Any, **__: Any) -> NoteValue:
-        return self
-
-    each = crop = keep_last = append_from = same
+    map = each = crop = keep_last = append_from = keep_unchanged
 
     def content(self) -> dict[str, Any]:
         return {'kind': self.kind, 'value': self.value}
 
 
-class ContextValue(CachedState):
-    """A tree of tensors with the batch first, of no token."""
+class ContextValue(NoteValue):
+    """Tree of tensors, batch first, without an axis of tokens."""
 
-    __slots__ = ('value',)
+    __slots__ = ()
     kind = 'context'
-    length = 0
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
 
     @property
     def batch(self) -> int:
@@ -163,14 +156,6 @@ class ContextValue(CachedState):
 
     def map(self, function: Callable[[Tensor], Tensor]) -> ContextValue:
         return ContextValue(map_tensors(function, self.value))
-
-    def same(self, *_: Any, **__: Any) -> ContextValue:
-        return self
-
-    each = crop = keep_last = append_from = same
-
-    def content(self) -> dict[str, Any]:
-        return {'kind': self.kind, 'value': self.value}
 
 
 def _get_tensors(tree: Any) -> list[Tensor]:
@@ -181,7 +166,7 @@ def map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     return tree_map_only(Tensor, function, tree)
 
 
-# files
+# Files.
 
 
 def is_rows(value: Any) -> bool:
@@ -211,14 +196,14 @@ FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
 
 
 def is_content(value: Any) -> bool:
-    """Return True if `CachedState.content` can have given this."""
+    """Return True if a value has the form of `CachedState.content`."""
     kind = value.get('kind') if isinstance(value, dict) else None
     fields = FIELDS.get(kind) if isinstance(kind, str) else None
     return fields is not None and {*value} == {'kind', *fields} and all(test(value[n]) for n, test in fields.items())
 
 
 def get_state(content: dict[str, Any]) -> CachedState:
-    """The way back from `CachedState.content`."""
+    """Return the state with a content of `CachedState.content`."""
     kind, held = content['kind'], {name: value for name, value in content.items() if name != 'kind'}
     if kind == 'rows':
         return Buffer(held['rows'])
@@ -229,11 +214,11 @@ def get_state(content: dict[str, Any]) -> CachedState:
     return (ContextValue if kind == 'context' else NoteValue)(**held)
 
 
-# what a feature is handed
+# Handles of features.
 
 
 class Handle(HasOldNames):
-    """One state in one call: what the past left, and what the next call finds."""
+    """State of a feature in one call: that of the past, and the new one."""
 
     old_names: ClassVar[dict[str, str]] = {
         'known': 'checked_past',
@@ -258,30 +243,30 @@ class Handle(HasOldNames):
         return past
 
     def store(self, state: Any) -> Any:
-        """Leave a state that was made elsewhere."""
+        """Store a state for the next call."""
         self.call.new_states[self.key] = state
         return state
 
 
 class TokenHandle(Handle):
-    """See `PerToken`."""
+    """Handle of a `PerToken` state."""
 
     __slots__ = ()
 
     @property
     def vectors(self) -> Tensor | None:
-        """Those of earlier tokens, None if there are none."""
+        """Return the vectors of earlier tokens, None if there are none."""
         known = self.checked_past
         return None if known is None or known.length == 0 else known.tensor
 
     def begin(self, rows: Tensor) -> Buffer:
-        """Leave these rows alone, whatever was there."""
+        """Store vectors in place of those of earlier tokens."""
         held = Derived(rows) if self.declared.derived else Buffer(rows)
         self.call.new_states[self.key] = held
         return held
 
     def append(self, rows: Tensor) -> Tensor:
-        """Add rows of new tokens, (b ... n d), with those of memories in front if there are any; gives those of all."""
+        """Append vectors of new tokens, (b, ..., n, d), after those of memories, and return those of all tokens."""
         front, known = self.call.num_memories, self.checked_past
         new = rows if front == 0 else rows[..., front:, :]
         if known is None:
@@ -292,19 +277,18 @@ class TokenHandle(Handle):
 
 
 class RingHandle(Handle):
-    """See `Ring`."""
+    """Handle of a `Ring` state."""
 
     __slots__ = ()
 
     @property
     def vectors(self) -> Tensor | None:
-        """Those of the last tokens, as many as the ring is wide or as there are; None if there are none."""
+        """Return the vectors of the last tokens, at most `width`; None if there are none."""
         known = self.checked_past
         return None if known is None or known.length == 0 else known.vectors
 
     def append(self, rows: Tensor) -> Tensor:
-        """Add rows of new tokens, with those of memories in front if there are any; gives the last `width` rows before
-        the new ones, and these."""
+        """Append vectors of new tokens, after those of memories, and return these and the last `width` before them."""
         front, known, width = self.call.num_memories, self.vectors, self.declared.width
         new = rows if front == 0 else rows[..., front:, :]
         past = RecentVectors(Buffer(new[..., :0, :]), width, 0) if known is None else self.past
@@ -315,7 +299,7 @@ class RingHandle(Handle):
 
 
 class RecurrentHandle(Handle):
-    """See `RecurrentState`."""
+    """Handle of a `RecurrentState`."""
 
     __slots__ = ()
 
@@ -335,7 +319,7 @@ class RecurrentHandle(Handle):
             raise ValueError(f'`{self.key}` must be tensors {rows}, got {shapes}')
 
     def keep(self, tree: Any) -> None:
-        """Leave this to the next call."""
+        """Store a tree of tensors for the next call."""
         self.check(tree, self.declared.batch_first)
         past = self.checked_past
         length = 0 if past is None else past.length
@@ -344,7 +328,7 @@ class RecurrentHandle(Handle):
 
 
 class ContextHandle(RecurrentHandle):
-    """See `OfContext`."""
+    """Handle of an `OfContext` state."""
 
     __slots__ = ()
 
@@ -354,7 +338,7 @@ class ContextHandle(RecurrentHandle):
 
 
 class NoteHandle(Handle):
-    """See `Noted`."""
+    """Handle of a `Noted` state."""
 
     __slots__ = ()
 
@@ -378,9 +362,9 @@ HANDLES: dict[type[Remembered], type[Handle]] = {
 class HasStates:
     """Mixin of the calls of every level, for features with a state.
 
-    `declared` are the kinds of the states of its module, by name; `count` is how many tokens are new, and
-    `num_memories` how many rows of memories stand in front of theirs; `batch` the rows of the input, if it is known;
-    `scope` keeps apart the states of modules that share a table.
+    `declared` are the kinds of the states of its module, by name, `count` the number of new tokens, `num_memories` the
+    number of memories before them, and `batch` the batch size, if it is known. `scope` separates the states of modules
+    in one table.
     """
 
     num_memories: ClassVar[int] = 0
@@ -397,12 +381,12 @@ class HasStates:
     def state(self, name: str, at: int | None = None) -> Any:
         """Return the state that a feature of this module has declared under `name`.
 
-        `at` is a number that keeps several of them apart, such as the step of a layer.
+        `at` is a number that separates several of them, such as the step of a layer.
         """
         declared = self.declared.get(name)
         if declared is None:
             raise ValueError(
-                f'`state` got {name!r}, which no feature of this module declares in `remembers`'
+                f'`state` must be a name in `states` of a feature of this module, got {name!r}'
                 f'{did_you_mean(name, self.declared)}'
             )
         key = self.scope + (name if at is None else f'{at}.{name}')

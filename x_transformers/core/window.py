@@ -10,7 +10,7 @@ from torch import Tensor
 from x_transformers.core.modes import is_exporting
 from x_transformers.flags.declared import PerToken
 
-# stages at which a feature may look at keys of the cache
+# Stages at which a feature may use keys of the cache.
 SEES_KEYS = {
     'update_cache', 'extra_keys', 'rotate', 'mask', 'bias', 'prepend_kv', 'pre_attention', 'pre_kernel', 'attend',
     'scores', 'logits', 'score_mask',
@@ -70,9 +70,9 @@ class WindowLimits(NamedTuple):
 
 
 def needs_all_keys(feature: Any) -> bool:
-    """Return True if a feature may look at earlier keys, or keeps a row for each."""
-    rows = [kind for kind in feature.states.values() if isinstance(kind, PerToken) and not kind.derived]
-    return bool(rows) or not SEES_KEYS.isdisjoint(feature.runs_at())
+    """Return True if a feature may use earlier keys, or has a state for each."""
+    per_token = any(isinstance(kind, PerToken) and not kind.derived for kind in feature.states.values())
+    return per_token or not SEES_KEYS.isdisjoint(feature.runs_at())
 
 
 def select_window(call: Any, whole: Any, past: Any) -> tuple[Tensor | None, ...]:

@@ -1,4 +1,4 @@
-"""Ways to compute attention: by its formula, by fused kernels of torch, in blocks of queries, by FlexAttention.
+"""Kernels that compute attention: the formula, fused kernels of torch, blocks of queries, FlexAttention.
 
-A kernel that one paper alone uses is beside it, in `features`.
+Kernels of a single paper are in `features`.
 """

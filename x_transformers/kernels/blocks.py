@@ -1,7 +1,7 @@
-"""Attention to all keys for a block of queries at a time: memory grows linearly with the length, not quadratically.
+"""Attention in blocks of queries, with memory that grows linearly with the length, not quadratically.
 
-What belongs here: the loop over blocks (`run_in_blocks`), and additive attention in blocks with a gradient of its own.
-How a call is cut stands in `core/rows.py`. What a block computes is forgotten, and computed again in the backward pass.
+`run_in_blocks` runs a kernel on each block; `Additive` is additive attention in blocks with its own backward pass.
+`core/rows.py` splits a call. Blocks are computed again in the backward pass.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from x_transformers.core.rows import (
 )
 from x_transformers.flags.checks import Maybe
 
-# Rows that torch's kernel is given at once, where it cannot know of the triangle.
+# Queries per call of torch's kernel with a bias, which then computes masked keys, too.
 FLASH_ROWS = 256
 
 
-# any kernel, block after block
+# Any kernel in blocks.
 
 
 def run_in_blocks(
     kernel: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, call: Call, features: Any,
     whole_rows: bool = False, carries: Sequence[str] = (),
 ) -> Tensor:  # fmt: skip
-    """A kernel, block after block. Each is computed again in the backward pass, with the same noise.
+    """Run a kernel in blocks, which are computed again in the backward pass, with the same noise.
 
-    `whole_rows`: hidden keys count, and stay. `carries`: what a block leaves in `call.carried`, there for the next.
+    `whole_rows` keeps masked keys. `carries` are names of tensors in `call.carried` that blocks pass to the next one.
     """
     height = block_size(q, q.shape[0] * call.heads * k.shape[-2])
     call.split_inputs(height)
@@ -64,7 +64,7 @@ def run_in_blocks(
         now: Callable[[Any], Any], span: QueryBlock, q: Tensor, k: Tensor, v: Tensor, *carried: Tensor
     ) -> tuple[Tensor, ...]:
         block = call.block(span)
-        block.carried = dict(zip(carries, carried, strict=False))  # the first block finds none
+        block.carried = dict(zip(carries, carried, strict=False))  # Empty in the first block.
         out = kernel(q, *(slice_keys(t, span.keys, call.keys, -2) for t in (k, v)), block, now(features))
         return out, *[block.carried[name] for name in carries]
 
@@ -80,18 +80,18 @@ def run_in_blocks(
     return torch.cat(outs, dim=-2)
 
 
-# additive attention in blocks
+# Additive attention in blocks.
 
 
 def _split_distance_table(call: Call) -> tuple[DistanceTable | None, list[BlockwiseTerm]]:
-    """The bias that is a table of distances, and the others."""
+    """Return the bias that is a table of distances, and the others."""
     table = first_tensor(bias for bias in call.biases if isinstance(bias, DistanceTable))
     return table, [bias for bias in call.biases if bias is not table]
 
 
 def can_add(q: Tensor, k: Tensor, v: Tensor, call: Call) -> bool:
-    """Return True if `run_additive` does this call: on a CPU, in one dtype of many digits, if only a table of distances
-    learns."""
+    """Return True if `run_additive` supports a call: on a CPU, in float32 or float64, without learned biases except
+    a table of distances."""
     if (
         torch.compiler.is_compiling()
         or q.device.type != 'cpu'
@@ -103,25 +103,22 @@ def can_add(q: Tensor, k: Tensor, v: Tensor, call: Call) -> bool:
 
 
 def run_additive(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
-    """softmax(q k^T + bias) v,  where hidden keys weigh nothing.
-
-    q, k, v     b h i d, b h j d, b h j e
-    """
+    """Compute softmax(q k^T + bias) v, for q (b h i d), k (b h j d), v (b h j e), with zero weights of masked keys."""
     bias, rest = _split_distance_table(call)
     table: Any = None if bias is None else bias.table.to(q.dtype)
     bias = None if bias is None else DistanceTable(table, bias.q_len)
-    # with the last row first, a bias of distances is a view of its table
+    # With the last query first, a bias of distances is a view of its table.
     q = (q * call.scale).flip(-2)
     return Additive.apply(call.with_biases(rest), bias, q, k.contiguous(), v.contiguous(), table).flip(-2)
 
 
 class Additive(torch.autograd.Function):
-    """The forward pass keeps its inputs, its output and l = logsumexp(s); the backward pass makes each block again:
+    """Additive attention that saves its inputs, its output and l = logsumexp(s). The backward pass computes each block:
 
     P = exp(s - l),  dP = dO V^T,  ds = P (dP - sum(dO O)),  dq = ds k,  dk = ds^T q,  dv = P^T dO
 
-    and sums ds along diagonals for the table. The two differences are one more feature of what is multiplied. For
-    derivatives of derivatives, and several losses at once, autograd goes through the formula.
+    and sums ds along diagonals for the table. Both subtractions are part of the matrix products, as one extra channel.
+    Derivatives of derivatives, and of several losses at once, are computed by the formula.
     """
 
     @staticmethod
@@ -138,10 +135,10 @@ class Additive(torch.autograd.Function):
         for part in _split_head_blocks(call, bias, q, k):
             scores = part.scores(q, k)
             p = scores.softmax(dim=-1)
-            if any(ctx.needs_input_grad):  # the largest is exp(its score - l)
+            if any(ctx.needs_input_grad):  # The largest weight is exp(its score - l).
                 part.queries(lse).copy_(scores.amax(-1, keepdim=True) - p.amax(-1, keepdim=True).log())
-            p = part.cleared(p)
-            kept = part.kept(p)
+            p = part.clear_weights(p)
+            kept = part.draw_dropout(p)
             torch.bmm(p if kept is None else p.mul_(kept), part.keys(v), out=part.queries(out))
         ctx.save_for_backward(q, k, v, table, out, lse, *call.reads())
         return out
@@ -153,11 +150,8 @@ class Additive(torch.autograd.Function):
                 if not (torch.is_grad_enabled() or is_batched_grad(grad)):
                     return Additive.gradients(ctx, grad)
                 formula = functools.partial(_additive_formula, ctx.call, ctx.bias)
-                return (
-                    None,
-                    None,
-                    *differentiate_formula(formula, ctx.saved_tensors[:4], ctx.needs_input_grad[2:], grad),
-                )
+                grads = differentiate_formula(formula, ctx.saved_tensors[:4], ctx.needs_input_grad[2:], grad)
+                return None, None, *grads
 
     @staticmethod
     def gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -169,7 +163,7 @@ class Additive(torch.autograd.Function):
         shifted_grad, ones_v = torch.cat((grad, -inner), dim=-1), torch.cat((v, torch.ones_like(v[..., :1])), dim=-1)
         for part in _split_head_blocks(ctx.call, ctx.bias, q, k):
             p = part.exponentials(part.scores(shifted_q, ones_k))
-            kept, dout = part.kept(p), part.queries(grad)
+            kept, dout = part.draw_dropout(p), part.queries(grad)
             if kept is None:
                 part.add_to(dv, p, dout)
                 dp = torch.bmm(part.queries(shifted_grad), part.keys(ones_v).mT)
@@ -185,7 +179,7 @@ class Additive(torch.autograd.Function):
 def _additive_formula(
     call: Call, bias: Maybe[DistanceTable], q: Tensor, k: Tensor, v: Tensor, table: Tensor | None
 ) -> Tensor:
-    """The same output, of steps that have derivatives, which save the scores of all rows."""
+    """Compute the output of `Additive` by differentiable steps, which save the scores of all queries."""
     bias = None if table is None else DistanceTable(table, bias.q_len)
     rows: dict[int, dict[int, list[Tensor]]] = {}
     for part in _split_head_blocks(call, bias, q, k):
@@ -193,7 +187,7 @@ def _additive_formula(
         if part.block.may_have_fully_masked:
             p = p.masked_fill(part.of_heads(part.block.fully_masked()), 0.0)
         with torch.no_grad(), leave_vmap():
-            kept = part.kept(p)
+            kept = part.draw_dropout(p)
         out = (p if kept is None else p * kept) @ part.keys(v)
         rows.setdefault(part.back.start, {}).setdefault(part.at[0], []).append(out)
     blocks = [torch.stack([torch.cat(heads) for heads in batch.values()]) for _, batch in sorted(rows.items())]
@@ -201,16 +195,16 @@ def _additive_formula(
 
 
 def _has_only_distances(call: Call, bias: DistanceTable | None, q: Tensor, v: Tensor) -> bool:
-    """Return True if nothing is added but a table of distances, and nothing hidden but by the triangle."""
+    """Return True if the only bias is a table of distances, and the only mask the causal one."""
     known = hasattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu')
     alone = bias is not None and not call.biases and not call.masks and call.total_keys == call.keys >= call.q_len
     return known and alone and call.dropout == 0 and call.later_keys == 0 and q.shape[-1] == v.shape[-1]
 
 
 def _run_flash(call: Call, bias: DistanceTable, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Output and log-sums by torch's kernel, whose mask is a view of the table: it forms no scores."""
+    """Compute output and log-sum-exps by torch's kernel, with a view of the table as its bias."""
     table, total = bias.table.detach(), q.shape[-2]
-    if call.needs_causal_mask:  # the future has distances of its own
+    if call.needs_causal_mask:  # Later keys have other distances.
         table = table.clone()
         table[:, call.keys :] = torch.finfo(q.dtype).min / 2
     bias = DistanceTable(table, bias.q_len)
@@ -225,39 +219,40 @@ def _run_flash(call: Call, bias: DistanceTable, q: Tensor, k: Tensor, v: Tensor)
 
 
 class DiagonalSums:
-    """Sums the gradient of scores along diagonals: with each row one step further to the right, they are columns."""
+    """Sums of the gradient of scores along diagonals: shifting row i by i turns diagonals into columns."""
 
     def __init__(self, table: Tensor) -> None:
         self.sums = torch.zeros_like(table)
         self.skewed, self.size = table.new_zeros(0), (0, 0)
 
     def add(self, part: HeadBlock, p: Tensor, dp: Tensor) -> Tensor:
-        """The gradient p dp of the scores, last row first."""
+        """Add and return the gradient p dp of the scores, last query first."""
         heads, height, width = p.shape
         width -= part.added
-        room = self.sums.shape[-1]
-        stays = self.size[0] == height and self.size[1] <= width  # what is not written below is zero
-        if self.skewed.numel() < heads * height * room or not stays:
-            self.skewed = p.new_zeros(heads * height * room)
+        length = self.sums.shape[-1]
+        # Entries that are not written below must be zero.
+        fits = self.size[0] == height and self.size[1] <= width
+        if self.skewed.numel() < heads * height * length or not fits:
+            self.skewed = p.new_zeros(heads * height * length)
         self.size = height, width
-        view = self.skewed.as_strided((heads, height, width), (height * room, room + 1, 1))
+        view = self.skewed.as_strided((heads, height, width), (height * length, length + 1, 1))
         if part.added:
             ds = p.mul_(dp)
             view.copy_(ds[..., part.added :])
         else:
             ds = torch.mul(p, dp, out=view)
-        columns = self.skewed.as_strided((heads, height, width + height - 1), (height * room, room, 1))
+        columns = self.skewed.as_strided((heads, height, width + height - 1), (height * length, length, 1))
         self.sums[part.at[1], part.window].add_(columns.sum(dim=1))
         return ds
 
 
 def _negligible_weight(dtype: torch.dtype) -> float:
-    """Weights below this one count for nothing."""
+    """Return the weight below which weights are set to 0."""
     return torch.finfo(dtype).tiny ** 0.66
 
 
 class HeadBlock:
-    """Some heads of one row of the batch, in one block; rows stand in reverse."""
+    """Some heads of one sequence in one block, with queries in reverse order."""
 
     bias: Any
 
@@ -269,7 +264,7 @@ class HeadBlock:
         self.added = block.total_keys - block.keys
 
     def queries(self, t: Tensor) -> Tensor:
-        """The block's rows (h i d) of b h i d, as a view."""
+        """Return the queries of the block, (h i d), as a view of b h i d."""
         batch, heads = self.at
         return t[batch, heads, self.back]
 
@@ -278,7 +273,7 @@ class HeadBlock:
         return slice_keys(t[batch, heads], self.span.keys, self.block.whole.keys, -2)
 
     def of_heads(self, t: Tensor) -> Tensor:
-        """From a mask or bias, b h i j or broadcasting to that."""
+        """Return the part of a mask or bias that broadcasts to b h i j."""
         batch, heads = self.at
         t = t[batch if t.shape[0] > 1 else 0]
         t = t[heads] if t.shape[0] > 1 else t
@@ -289,7 +284,7 @@ class HeadBlock:
         return self.bias.window(self.span.queries, self.span.keys)
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
-        """The logits (h i j); hidden ones hold the lowest finite number."""
+        """Return the logits (h i j), with the lowest finite number where masked."""
         block, span = self.block, self.span
         known = None if self.bias is None else self.bias.reversed_block(span.queries, span.keys)[self.at[1]]
         if known is not None and self.added == 0:
@@ -301,35 +296,35 @@ class HeadBlock:
         if block.bias is not None:
             scores.add_(self.of_heads(block.bias.to(scores.dtype)))
         hidden = torch.finfo(scores.dtype).min
-        if block.is_lower_triangular:  # it hides nothing but the last keys, as many as there are rows
+        if block.is_lower_triangular:  # Only the last keys, as many as queries, are partly masked.
             scores[..., -block.q_len :].masked_fill_(_make_upper_triangle(block.q_len, scores.device), hidden)
             seen = block.mask
         else:
             seen = block.visible()
         return scores if seen is None else scores.masked_fill_(~self.of_heads(seen), hidden)
 
-    def cleared(self, p: Tensor) -> Tensor:
-        """Weights without those of rows that see nothing, and those that a bias made far too small to count: numbers
-        below the normal ones are multiplied ten times slower."""
+    def clear_weights(self, p: Tensor) -> Tensor:
+        """Clear the weights of fully masked queries, and negligible ones: multiplying denormal numbers is ten times
+        slower."""
         if self.bias is not None or self.block.bias is not None:
             torch.threshold_(p, _negligible_weight(p.dtype), 0.0)
-        return self.has_visible_key(p)
+        return self.clear_fully_masked(p)
 
     def exponentials(self, logits: Tensor) -> Tensor:
-        """The weights again, from logits less their log-sums. What underflows takes a hundred times longer."""
+        """Return the weights from logits minus log-sum-exps. The clamp avoids underflow, a hundred times slower."""
         least = _negligible_weight(logits.dtype)
-        return self.has_visible_key(torch.threshold_(logits.clamp_(min=math.log(least) - 1).exp_(), least, 0.0))
+        return self.clear_fully_masked(torch.threshold_(logits.clamp_(min=math.log(least) - 1).exp_(), least, 0.0))
 
-    def has_visible_key(self, p: Tensor) -> Tensor:
+    def clear_fully_masked(self, p: Tensor) -> Tensor:
         return p.masked_fill_(self.of_heads(self.block.fully_masked()), 0.0) if self.block.may_have_fully_masked else p
 
-    def kept(self, p: Tensor) -> Tensor | None:
-        """What dropout leaves of each weight, scaled."""
+    def draw_dropout(self, p: Tensor) -> Tensor | None:
+        """Return a dropout mask of the weights, scaled, or None."""
         share = 1 - self.block.dropout
         return None if share == 1 else torch.empty_like(p).bernoulli_(share).div_(share)
 
     def add_to(self, total: Tensor, left: Tensor, right: Tensor) -> None:
-        """Add left^T right to the rows of `total` that belong to the block's keys."""
+        """Add left^T right to the rows of `total` of the keys of the block."""
         batch, heads = self.at
         done = 0
         for piece in key_slices(self.span.keys, self.added):
@@ -339,7 +334,7 @@ class HeadBlock:
 
 
 def _split_head_blocks(call: Call, bias: DistanceTable | None, q: Tensor, k: Tensor) -> Iterator[HeadBlock]:
-    """The parts of a call, each about as large as a block should be."""
+    """Yield parts of a call, each of about the size of a block."""
     batch, heads, total, keys = *q.shape[:3], k.shape[-2]
     height = block_size(q, heads * keys)
     for span in split_queries(call, height):
@@ -352,5 +347,5 @@ def _split_head_blocks(call: Call, bias: DistanceTable | None, q: Tensor, k: Ten
 
 @functools.cache
 def _make_upper_triangle(rows: int, device: torch.device) -> Tensor:
-    """What the triangle hides of a square whose last row comes first."""
+    """Return the part masked by causality of a square whose last query is first."""
     return torch.ones(rows, rows, dtype=torch.bool, device=device).triu(1).flip(0)

@@ -1,14 +1,14 @@
-"""The kernels that compute attention as a whole, behind one signature, with one result.
+"""Kernels of attention with one signature and equal results.
 
-    eager     the plain formula, with a place for every feature that changes scores or weights; the definition of truth
-    fused     torch's scaled_dot_product_attention, for additive terms and masks only
+    eager     the formula, with stages for features that change scores or weights: the definition
+    fused     torch's scaled_dot_product_attention, for biases and masks only
 
-Both run on all rows of the queries at once, or where the scores would be many in blocks (`blocks.py`), with the same
-result; on a GPU torch's FlexAttention may take the place of blocks (`flex.py`).
+Both run on all queries at once, or in blocks if there are many scores (`blocks.py`); on a GPU torch's FlexAttention may
+replace blocks (`flex.py`).
 
-What belongs here: the kernels, and the maps that a call leaves behind. A kernel gets q (b h i d), k and v (b k j d)
-with k dividing h, the `Call` (bias, mask, triangle, scale) and the features of the layer. Query head h reads key head
-h mod k. A row without any visible key gives zeros, on every kernel.
+A kernel gets q (b h i d), k and v (b k j d) with k dividing h, the `Call` (bias, mask, causality, scale) and the
+features of the layer. Query head h has key head h mod k. The output of a fully masked query is zero in every kernel.
+Attention maps are computed here, too.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ PROJECTIONS = ('to_q', 'to_k', 'to_v', 'to_out')
 
 
 def lowest_value(t: Tensor) -> float:
-    """The most negative finite number of a tensor's dtype."""
+    """Return the lowest finite number of a tensor's dtype."""
     return torch.finfo(t.dtype).min
 
 
-def _hides_keys(dtype: torch.dtype) -> float:
-    """What hides a key in the place of its bias: half of the lowest number, which biases of float16 may fall below."""
+def _masking_bias(dtype: torch.dtype) -> float:
+    """Return the bias of masked keys: half of the lowest number, but -inf in float16, whose biases may be lower."""
     return -torch.inf if dtype == torch.float16 else torch.finfo(dtype).min / 2
 
 
 def softmax(sim: Tensor, call: Call | None = None) -> Tensor:
-    """Softmax over keys, in float32 if the logits are in half precision."""
+    """Compute the softmax over keys, in float32 if the logits are in half precision."""
     return sim.softmax(dim=-1, dtype=torch.float32 if sim.dtype in HALF else sim.dtype)
 
 
 def _assigned_softmax(sim: Tensor, call: Call) -> Tensor:
-    """The weights as the function that users have put in the place of softmax makes them."""
+    """Compute the weights by a function that the user has assigned."""
     return call.attn_fn(sim)
 
 
@@ -76,23 +76,23 @@ def split_heads(t: Tensor, width: int) -> Tensor:
 
 
 def tile_heads(t: Tensor, heads: int) -> Tensor:
-    """Repeat key heads so that query head h finds key head h mod k:  b k j d -> b h j d."""
+    """Repeat key heads so that query head h has key head h mod k:  b k j d -> b h j d."""
     if t.shape[1] == heads:
         return t
-    # `repeat` takes four times as long
+    # `repeat` would take four times as long.
     return t.expand(-1, heads, -1, -1) if t.shape[1] == 1 else torch.cat((t,) * (heads // t.shape[1]), dim=1)
 
 
 def dot_product(q: Tensor, k: Tensor, call: Call) -> Tensor:
-    """Scaled similarities:  b h i d, b k j d -> b h i j."""
+    """Compute scaled similarities:  b h i d, b k j d -> b h i j."""
     return precise_matmul(q * call.scale, tile_heads(k, q.shape[1]).transpose(-1, -2))
 
 
-# eager
+# Eager.
 
 
 def attention_maps(q: Tensor, k: Tensor, call: Call, features: Features) -> tuple[Tensor, Tensor, Tensor]:
-    """Similarities, logits and weights of one call, each b h i j; the features may add columns in front."""
+    """Compute similarities, logits and weights of a call, each b h i j, with columns of prepended keys."""
     call.similarities = to_float(dot_product(q, k, call))
     sim = to_float(features.apply('scores', call.similarities, call))
     similarities, call.similarities = call.similarities, None
@@ -113,15 +113,14 @@ def attention_maps(q: Tensor, k: Tensor, call: Call, features: Features) -> tupl
 
 
 def wants_maps(module: nn.Module, call: Call, patched: bool = False) -> bool:
-    """Return True if somebody may read the maps of a call. `patched`: a user's code gets the result."""
+    """Return True if the maps of a call may be read. `patched`: code of the user gets the result."""
     return patched or is_hooked(module) or call.keeps == 'all'
 
 
 def carries_gradients(q: Tensor, k: Tensor, call: Call, features: Features) -> bool:
-    """Return True if the maps of a call must be those that its output is made of, so that gradients reach them.
+    """Return True if the output must be computed from the maps of a call, so that these have gradients.
 
-    Where there are too many scores for that, where a feature attends in its own way, and in compiled graphs, maps are
-    computed apart from the output.
+    With too many scores, with a feature at `attend`, and in compiled graphs, maps are computed separately.
     """
     if call.inputs.get('keep_maps') is False or torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return False
@@ -131,18 +130,20 @@ def carries_gradients(q: Tensor, k: Tensor, call: Call, features: Features) -> b
 
 
 def make_lazy_maps(q: Tensor, k: Tensor, call: Call, features: Features) -> Callable[[], tuple[Tensor, Tensor, Tensor]]:
-    """A function that gives the maps of a call whenever it is asked: with the parameters, masks, mode, precision and
-    gradients of the call. Parameters of few numbers are copied; a change of others in place is refused."""
+    """Return a function that computes the maps of a call later, with its parameters, masks, modes and gradients.
+
+    Small parameters are copied; a change of others in place raises an error.
+    """
     if 'attend' in features.by_stage:
         return _feature_maps(features.by_stage['attend'][0], q, k, call)
     if torch.compiler.is_compiling():
         return lambda: attention_maps(q, k, call.combine(), features)
     own = copy.copy(call)
-    own.made_trace = own.values = None  # no circle, which would keep queries and keys alive
+    own.made_trace = own.values = None  # A reference cycle would keep queries and keys alive.
     kept = None
     if not features.by_stage.keys().isdisjoint(EAGER_STAGES):
         owners = modules_of_features(features)
-        # no stage of scores computes with these
+        # No stage of scores reads these.
         found = (getattr(owner, name, None) for owner in owners for name in PROJECTIONS)
         projections = [module for module in found if isinstance(module, nn.Linear)]
         kept = ModuleSnapshot(*owners, without=projections, copied=COPIED, needed_by=MAPS)
@@ -159,29 +160,29 @@ def make_lazy_maps(q: Tensor, k: Tensor, call: Call, features: Features) -> Call
 
 
 def _feature_maps(feature: Any, q: Tensor, k: Tensor, call: Call) -> Callable[[], Any]:
-    """The maps of what attends in its own way, as it says them."""
+    """Return a function that computes the maps of a feature at `attend`, or raises an error if it has none."""
     if feature.maps is not None:
         return lambda: feature.maps(q, k, call)
     return MissingMaps(f'`{feature.display_name}` keeps no maps of its scores: its `attend` forms none for all keys')
 
 
 def run_eager(q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
-    """Attention by its formula, every stage open to the features."""
+    """Compute attention by its formula, with all stages of the features."""
     maps = attention_maps(q, k, call, features)
     call.keep_maps(maps)
     attn = features.apply('mixed_weights', maps[-1], call)
     out = features.apply('weighted_values', attn @ tile_heads(v, attn.shape[1]), attn, call)
-    # Where heads mix, a blind row may have got weights from another head.
+    # Mixed heads may give weights of another head to a fully masked query.
     if call.may_have_fully_masked and features.by_stage.get('mixed_weights'):
         fully_masked = call.fully_masked()
-        if fully_masked.shape[1] > out.shape[1]:  # of several maps for each head
+        if fully_masked.shape[1] > out.shape[1]:  # There are several maps per head.
             fully_masked = fully_masked.unflatten(1, (-1, out.shape[1])).all(dim=1)
         out = out.masked_fill(fully_masked, 0.0)
     return out
 
 
 def select_working(call: Call, features: Features, stages: Sequence[str] = EAGER_STAGES) -> list[Feature]:
-    """The features that act at these stages, in running order, once for each."""
+    """Return the features that act at these stages in running order, once per stage."""
     found = [f for stage in stages for f in features.by_stage.get(stage, ())]
     return [
         f
@@ -191,21 +192,21 @@ def select_working(call: Call, features: Features, stages: Sequence[str] = EAGER
 
 
 def run_eager_in_blocks(q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
-    """The same in blocks. Every feature at work must be `row_wise`."""
+    """Run the eager kernel in blocks. All acting features must be `row_wise`."""
     acting = select_working(call, features)
     whole_rows, carries = any(f.needs_masked_keys for f in acting), tuple([name for f in acting for name in f.carries])
     return run_in_blocks(run_eager, q, k, v, call, features, whole_rows, carries)
 
 
-# fused
+# Fused.
 
 
 def run_fused(q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
-    """Attention by torch's fused kernel. No n x n mask is formed for a plain triangle."""
+    """Compute attention by torch's fused kernel, without an n x n mask if only causality masks keys."""
     if call.visibility is not None:
         sdpa_mask = call.visibility.sdpa_mask
     elif call.span is None and not (call.masks or call.biases):
-        call.combined = True  # of nothing
+        call.combined = True  # There is nothing to combine.
         sdpa_mask = make_sdpa_mask(call, q)
     else:
         sdpa_mask = make_sdpa_mask(call if call.span is not None else call.combine(), q)
@@ -248,18 +249,20 @@ def _make_dense_sdpa_mask(call: Call, q: Tensor) -> SdpaMask:
     fully_masked = ~seen.any(dim=-1, keepdim=True) if call.may_have_fully_masked else None
     if fully_masked is not None:
         seen = seen | fully_masked  # Such a query attends to every key, for finite gradients; its output is set to 0.
-    mask = seen if call.bias is None else _make_sdpa_bias(call, q).masked_fill(~seen, _hides_keys(dtype_of_products(q)))
+    mask = (
+        seen if call.bias is None else _make_sdpa_bias(call, q).masked_fill(~seen, _masking_bias(dtype_of_products(q)))
+    )
     return SdpaMask(mask, fully_masked=fully_masked)
 
 
 def _make_sdpa_bias(call: Call, q: Tensor) -> Tensor:
-    """The bias of a call as torch's kernel takes it, in the dtype of the queries and within the range of autocast's."""
+    """Return the bias of a call in the dtype of the queries, clamped to the range of autocast's dtype."""
     return clamp_to_dtype(call.bias, dtype_of_products(q)).to(q.dtype)
 
 
 def run_fused_in_blocks(q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
-    """The same without scores, masks or biases of all rows: in one piece where torch's kernel can, else in blocks."""
-    # torch has one kernel for the CPU that forms no scores, without dropout
+    """Run the fused kernel without masks or biases of all queries: in one call where it can, else in blocks."""
+    # The flash kernel of torch for CPUs has no dropout.
     flash = call.dropout == 0 and (call.backends is None or 'FLASH_ATTENTION' in call.backends)
     if needs_no_mask(call) and (flash or q.device.type != 'cpu'):
         return fold_heads(q, k, v, call)
@@ -269,18 +272,21 @@ def run_fused_in_blocks(q: Tensor, k: Tensor, v: Tensor, call: Call, features: F
 
 
 def needs_no_mask(call: Call) -> bool:
-    """Return True if whole keys are hidden, by the triangle or for all queries, and nothing is added to scores."""
+    """Return True if there are no biases, and masks are causal or equal for all queries."""
     return not call.biases and _can_use_is_causal(call) and all(mask.of_keys for mask in call.masks)
 
 
 def _can_use_is_causal(call: Call) -> bool:
-    """Return True if the triangle, if there is one, is that of torch's kernels: of as many queries as keys."""
+    """Return True if the causal mask, if needed, is that of torch's kernels: with as many queries as keys."""
     return not call.needs_causal_mask or call.q_len == call.keys == call.total_keys
 
 
 def fold_heads(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
-    """Attention where only whole keys are hidden, and by the triangle: one more feature, 1 of each query, makes the
-    logits of hidden keys so low that they weigh nothing. In float16 it takes two large numbers to make a lower one."""
+    """Compute attention with masks that are causal or equal for all queries.
+
+    An extra channel, 1 in queries, makes the logits of masked keys so low that their weights are 0. In float16 both
+    factors must be large for that.
+    """
     width = v.shape[-1]
     visible = call.combine().mask
     if visible is not None:
@@ -288,7 +294,7 @@ def fold_heads(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
         lowered = torch.zeros_like(k[:, :1, :, :1]).masked_fill(~visible.mT, -most)
         q = torch.cat((q, torch.full_like(q[..., :1], one)), dim=-1)
         k = torch.cat((k, lowered.expand(-1, k.shape[1], -1, -1)), dim=-1)
-    if q.device.type == 'cpu' and q.shape[-1] != width:  # its kernel wants one width
+    if q.device.type == 'cpu' and q.shape[-1] != width:  # The kernel for CPUs supports one width.
         most = max(q.shape[-1], width)
         q, k, v = (F.pad(t, (0, most - t.shape[-1])) for t in (q, k, v))
     out = grouped_sdpa(q, k, v, None, call, is_causal=call.needs_causal_mask)[..., :width]
@@ -314,35 +320,34 @@ def grouped_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Cal
 
 
 def _grouped_row(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Call, options: dict[str, Any]) -> Tensor:
-    """SDPA of one query per head, where those that share keys are the queries of one head."""
+    """Run SDPA for one query per head, with the heads that share keys as queries of one head."""
     folded = q.unflatten(1, (q.shape[1] // k.shape[1], k.shape[1])).squeeze(-2).transpose(1, 2)
     out = sdpa(call, folded, k, v, attn_mask=mask, **options)
     return out.transpose(1, 2).flatten(1, 2).unsqueeze(-2)
 
 
 def sdpa(call: Call, *qkv: Tensor, **options: Any) -> Tensor:
-    """Torch's kernel, chosen among the backends that the layer allows."""
+    """Run torch's kernel with the backends that the layer allows."""
     if call.backends is None:
         return differentiable_sdpa(*qkv, **options)
     with sdpa_kernel([getattr(SDPBackend, name) for name in call.backends]):
         return differentiable_sdpa(*qkv, **options)
 
 
-# Derivatives that torch's fused kernels lack: second and higher ones, forward mode, and `torch.func`. A kernel's own
-# backward pass has no derivative. Where a graph of it is asked for (`create_graph`), a hook on the kernel's node gives
-# the gradients by the formula, from what the kernel has saved; an ordinary backward pass is the kernel's own. Inside
-# transforms the whole call is the formula.
+# Derivatives that torch's fused kernels lack: second and higher ones, forward mode, and `torch.func`. The backward pass
+# of a kernel has no derivative. With `create_graph`, a hook on the kernel's node computes the gradients by the formula,
+# from the saved tensors. Inside transforms the whole call is the formula.
 
-# Queries from which on a CPU's kernel gets heads whose rows lie side by side: it reads each row of keys so often that
-# the copy pays, 4 % of 2,048 rows and 13 % of 16,384, most where rows are powers of two apart.
+# From this many queries on, the kernel for CPUs gets contiguous heads: it reads each key so often that a copy saves 4 %
+# with 2,048 queries and 13 % with 16,384, most with strides of powers of two.
 SIDE_BY_SIDE = 2048
 
-# the hooks that pack what is saved for the backward pass, from torch 2.8 on
+# Hooks that pack tensors saved for the backward pass, from torch 2.8 on.
 packing_hooks = getattr(_autograd, '_top_saved_tensors_default_hooks', lambda ignore_is_tracing: None)
 
 
 def sdpa_weights(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None) -> Tensor:
-    """The weights of attention before dropout, in float32 if the queries are in half precision:  b h i j."""
+    """Compute the weights of attention before dropout, in float32 if the queries are in half precision:  b h i j."""
     half = q.dtype in (torch.float16, torch.bfloat16)
     scores = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.mT
     scores = scores.float() if half else scores
@@ -355,7 +360,7 @@ def sdpa_weights(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool, sca
         seen = triangle if seen is None else seen & triangle
     if seen is None:
         return scores.softmax(dim=-1)
-    has_visible_key = seen.any(dim=-1, keepdim=True)  # a row that sees nothing weighs nothing, and has finite gradients
+    has_visible_key = seen.any(dim=-1, keepdim=True)  # Fully masked queries have finite gradients.
     return scores.masked_fill(~seen & has_visible_key, -torch.inf).softmax(dim=-1) * has_visible_key
 
 
@@ -363,13 +368,13 @@ def sdpa_formula(
     q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
 ) -> Tensor:  # fmt: skip
-    """`F.scaled_dot_product_attention`, made of what has every derivative."""
+    """Compute `F.scaled_dot_product_attention` by operations with all derivatives."""
     weights = F.dropout(sdpa_weights(q, k, attn_mask, is_causal, scale), dropout_p)
     return weights.to(v.dtype) @ v
 
 
 def differentiable_sdpa(*qkv: Any, **options: Any) -> Tensor:
-    """`F.scaled_dot_product_attention` with all derivatives, in every transform."""
+    """Run `F.scaled_dot_product_attention` with all derivatives, in all transforms."""
     compiling = torch.compiler.is_compiling()
     if not compiling and (transforms_active() or forward_ad._current_level >= 0):
         return sdpa_formula(*qkv, **options)
@@ -379,35 +384,35 @@ def differentiable_sdpa(*qkv: Any, **options: Any) -> Tensor:
     packing = packing_hooks(False) if recorded else None
     if packing is not None:
         return _repacked(packing, *qkv, **options)
-    out = F.scaled_dot_product_attention(*qkv, **options)  # in one line: traces compare where a call stands
+    out = F.scaled_dot_product_attention(*qkv, **options)  # On one line, since traces compare line numbers.
     if recorded and out.requires_grad:
         register(out.grad_fn, by_formula)
     return out
 
 
 def register(node: Any, hook: Callable[..., Any]) -> None:
-    """Put a hook on the node of a kernel, if it is one."""
+    """Register a hook on the node of a kernel, if it is one."""
     name = node.name()
     if name[:16] == 'ScaledDotProduct':
         node.register_hook(hook)
-    elif name[:5] == 'Slice':  # of features that the kernel was padded with
+    elif name[:5] == 'Slice':  # It removes padded channels.
         register(node.next_functions[0][0], hook)
 
 
 def by_formula(
     grad_inputs: Sequence[Tensor | None], grad_outputs: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...] | None:
-    """In place of a kernel's gradients: the same with a graph, where one is asked for."""
+    """Return the gradients of a kernel with a graph, if `create_graph` is set."""
     if not torch.is_grad_enabled():
         return None
-    # the node that runs: a hook that held it would keep both alive
+    # A hook that held its node would keep both alive.
     node: Any = torch._C._current_autograd_node()
     if node._saved_dropout_p:
-        return None  # its noise is the kernel's own: torch says that there is no derivative
+        return None  # The noise is not known: torch raises an error.
     try:
         q, k, v, (grad, *_) = node._saved_query, node._saved_key, node._saved_value, grad_outputs
     except CheckpointError:
-        return None  # torch before 2.8, in a checkpoint: it hands out each tensor once, and the kernel had it
+        return None  # Torch before 2.8, in a checkpoint, returns each saved tensor only once.
     mask = next((getattr(node, name) for name in ('_saved_attn_mask', '_saved_attn_bias') if hasattr(node, name)), None)
     with disable_autocast(q):
         found = sdpa_gradients(grad, q, k, v, mask, node._saved_is_causal, node._saved_scale)
@@ -417,7 +422,7 @@ def by_formula(
 def sdpa_gradients(
     grad: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, scale: Maybe[float]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """P = softmax(s),  dP = dO V^T,  ds = P (dP - sum(P dP)),  dq = ds k,  dk = ds^T q,  dv = P^T dO, for a mask ds"""
+    """Compute  P = softmax(s),  dP = dO V^T,  ds = P (dP - sum(P dP)),  dq = ds k,  dk = ds^T q,  dv = P^T dO."""
     weights = sdpa_weights(q, k, mask, is_causal, scale)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     dv = weights.to(grad.dtype).mT @ grad
@@ -427,11 +432,11 @@ def sdpa_gradients(
     return inner @ k, inner.mT @ q, dv, None if mask is None else ds.to(mask.dtype).sum_to_size(mask.shape)
 
 
-# where tensors are packed as they are saved: in checkpoints, on another device
+# Hooks that pack saved tensors: in checkpoints, or on another device.
 
 
 class Saved:
-    """A saved tensor of a kernel, unpacked once in a backward pass with a graph: a checkpoint unpacks only once."""
+    """Saved tensor of a kernel, unpacked once in a backward pass with a graph, since a checkpoint unpacks only once."""
 
     __slots__ = ('__weakref__', 'packed', 'tensor')
 
@@ -442,13 +447,13 @@ class Saved:
         if self.tensor is not None:
             return self.tensor
         tensor = unpack(self.packed)
-        if torch.is_grad_enabled():  # the formula reads it as well
+        if torch.is_grad_enabled():  # The formula reads it again.
             self.tensor = tensor
         return tensor
 
 
 def _repacked(packing: tuple[Callable[..., Any], Callable[..., Any]], *qkv: Any, **options: Any) -> Tensor:
-    """The same where hooks pack what is saved."""
+    """Run `differentiable_sdpa` with hooks that pack saved tensors."""
     pack, unpack = packing
     kept: list[weakref.ref[Saved]] = []
 

@@ -1,7 +1,7 @@
-"""Linear recurrences along an axis:  y_t = a_t y_{t-1} + x_t,  where no decay a_t is larger than 1.
+"""Linear recurrences along an axis:  y_t = a_t y_{t-1} + x_t,  with elementwise decays a_t of at most 1.
 
-What belongs here: recurrences of numbers that decay one by one, in chunks. Steps inside of a chunk are taken one after
-another, of all chunks at once, then those from chunk to chunk: twice the root of the length, and nothing is divided.
+They run in chunks: the steps inside of all chunks in parallel, then the steps from chunk to chunk. That takes twice the
+root of the length in steps, without divisions.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import math
 import torch
 from torch import Tensor
 
-# steps of a chunk in a compiled graph, which has one way for all lengths
+# Steps of a chunk in a compiled graph, for all lengths.
 COMPILED_STEPS = 16
-# so few steps are taken one after another
+# Up to this many steps run one by one.
 FEW = 24
 
 
 def scan(decay: Tensor, x: Tensor, start: Tensor | None = None) -> Tensor:
-    """y_t = decay_t y_{t-1} + x_t  along the first axis, which both have; the others of `decay` broadcast.
+    """Compute  y_t = decay_t y_{t-1} + x_t  along the first axis, where the other axes of `decay` broadcast.
 
-    start    y before the first token, zeros if None
+    `start` is y before the first token, zeros if None.
     """
     if x.shape[0] == 0:
         return x
@@ -34,7 +34,7 @@ def scan(decay: Tensor, x: Tensor, start: Tensor | None = None) -> Tensor:
 
 
 def scan_from(start: Tensor, decay: Tensor, x: Tensor) -> Tensor:
-    """The same with `start` in front:  y_0 ... y_n"""
+    """Compute `scan` from `start`, with it in front:  y_0 ... y_n."""
     return scan(torch.cat((decay[:1], decay)), torch.cat((start.unsqueeze(0), x)))
 
 
@@ -46,8 +46,8 @@ def _one_by_one(decay: Tensor, x: Tensor) -> Tensor:
     return torch.stack(found)
 
 
-def products(decay: Tensor) -> Tensor:
-    """Those of all decays up to each."""
+def multiply_decays(decay: Tensor) -> Tensor:
+    """Return the cumulative products of decays."""
     found = [decay[0]]
     for a in decay.unbind(0)[1:]:
         found.append(found[-1] * a)
@@ -56,10 +56,10 @@ def products(decay: Tensor) -> Tensor:
 
 def _scan_in_chunks(decay: Tensor, x: Tensor, steps: int, levels: int) -> Tensor:
     n = x.shape[0]
-    # a graph for all lengths cannot ask whether one fits, nor whether there are several
+    # A graph for all lengths cannot branch on the length, so it has spare chunks.
     chunks = n // steps + 2 if torch.compiler.is_compiling() else -(-n // steps)
     decay, x = (_pad_length(t, chunks * steps - n).unflatten(0, (chunks, steps)).transpose(0, 1) for t in (decay, x))
-    inside, kept = _one_by_one(decay, x), products(decay)  # steps chunks ...
+    inside, kept = _one_by_one(decay, x), multiply_decays(decay)  # (steps, chunks, ...)
     ends = (kept[-1], inside[-1])
     if levels > 1:
         before = _scan_in_chunks(*ends, steps, levels - 1)
@@ -74,7 +74,7 @@ def _pad_length(t: Tensor, count: int) -> Tensor:
 
 
 def _all_at_once(decay: Tensor, x: Tensor) -> Tensor:
-    """By what is left of each at each later one, n n ...: for few."""
+    """Compute a recurrence by the decays between all pairs, (n, n, ...), for few steps."""
     n = x.shape[0]
     at = torch.arange(n, device=x.device)
     later = (at.unsqueeze(-1) > at).reshape(n, n, *[1] * (decay.ndim - 1))
@@ -83,15 +83,15 @@ def _all_at_once(decay: Tensor, x: Tensor) -> Tensor:
     return (torch.where(seen, left, 0.0) * x.unsqueeze(0)).sum(dim=1)
 
 
-# levels
+# Levels.
 
-FAR = 1e30  # a fall that nothing outlives
+FAR = 1e30  # A fall to below all other levels.
 
 
 def peaks(fall: Tensor, x: Tensor, start: Tensor, begins: Tensor | None = None) -> Tensor:
-    """m_t = max(m_{t-1} - fall_t, x_t)  along the first axis, from `start`, and x_t where something begins."""
+    """Compute  m_t = max(m_{t-1} - fall_t, x_t)  along the first axis, from `start`, and x_t where `begins` is True."""
     n = x.shape[0]
-    if torch.compiler.is_compiling():  # which may round, since levels need not be exact
+    if torch.compiler.is_compiling():  # Levels need not be exact, so rounding is allowed.
         fall = fall if begins is None else fall.masked_fill(begins, 1e5)
         total = fall.cumsum(dim=0)
         return torch.cat((start.unsqueeze(0), x + total)).cummax(dim=0).values.narrow(0, 1, n) - total
