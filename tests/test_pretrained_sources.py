@@ -172,7 +172,7 @@ def test_names_of_parts(form, tmp_path):
 
 @pytest.mark.parametrize('change, words', [
     (lambda raw: b'', 'it is empty'),
-    (lambda raw: raw + b'xx', r'of which its header knows'),
+    (lambda raw: raw + b'xx', r'of which its header lists'),
     (lambda raw: b'{"error":"Repository not found"}', 'an error of a server'),
     (lambda raw: b'# xet version 0', 'a pointer of git-xet'),
     (lambda raw: LFS, 'git lfs pull'),

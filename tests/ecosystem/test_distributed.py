@@ -122,10 +122,10 @@ class Pair:
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
     from x_transformers.parallel import State
-    from x_transformers.parallel.states import full
+    from x_transformers.parallel.states import gather_full as full
 
     own = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return {name: full(grad) for name, grad in State(model).joined(own).items()}
+    return {name: full(grad) for name, grad in State(model).join_parts(own).items()}
 
 
 def same(got: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -180,12 +180,12 @@ def sequence(pair: Pair) -> None:
 
     cut, odd = [], copy.copy(pair)
     odd.ids = pair.ids[:, :11]
-    moved = views.Lane.enter
-    views.Lane.enter = lambda lane, x, mesh: (cut.append(lane.length), moved(lane, x, mesh))[1]
+    moved = views.Lane.gather
+    views.Lane.gather = lambda lane, x, mesh: (cut.append(lane.length), moved(lane, x, mesh))[1]
     try:
         trains_as_one(odd, 'sequence')
     finally:
-        views.Lane.enter = moved
+        views.Lane.gather = moved
     assert 11 in cut
 
 
@@ -205,13 +205,13 @@ def wrong_meshes(pair: Pair) -> None:
 
     model = wrapped({}, {})
     for mesh, error, words in (
-        ('cpu', TypeError, '`mesh` got .cpu., it must be a DeviceMesh'),
-        (pair.grid, ValueError, '`mesh` got 2 axes, data, heads'),
+        ('cpu', TypeError, '`mesh` must be a DeviceMesh, got .cpu.'),
+        (pair.grid, ValueError, '`mesh` must have one axis, got 2, data, heads'),
     ):
         with pytest.raises(error, match=words):
             parallelize(model, mesh)
     pair.laid_out(model, 'heads')
-    with pytest.raises(ValueError, match='shared by several devices already'):
+    with pytest.raises(ValueError, match='must not be shared by several devices already'):
         pair.laid_out(model, 'heads')
 
 
@@ -711,11 +711,11 @@ def test_every_flag(tmp_path: Path) -> None:
 REFUSED = {
     '`attn_talking_heads` .*: it mixes heads': dict(attn_talking_heads=True),
     '`attn_qk_proj_norm` .*: it normalizes all heads': dict(attn_qk_proj_norm=True),
-    '`rotate_num_heads` .*not like the others': dict(rotate_num_heads=2, rotary_pos_emb=True),
+    '`rotate_num_heads` .*must be alike': dict(rotate_num_heads=2, rotary_pos_emb=True),
     '`ff_post_act_ln` .*: it normalizes all inner channels': dict(ff_post_act_ln=True),
     '`ff_moe_experts` .*: experts': dict(ff_moe_experts=2),
     '`polar_pos_emb` .*: its angle shifts': dict(polar_pos_emb=True),
-    '`heads` got 1': dict(heads=1, attn_dim_head=16),
+    '`heads` must be more than 1': dict(heads=1, attn_dim_head=16),
     '`attn_output_gate` .*: its gates depend on all': dict(attn_output_gate=True),
     '`attn_differential` .*two query heads': dict(attn_differential=True),
 }
@@ -737,16 +737,16 @@ def test_what_joins_tokens_is_refused_beside_a_cut_sequence() -> None:
 
     stack = Decoder(dim=16, depth=1, heads=4, attn_dim_head=8, shift_tokens=1)
     assert plan(stack)
-    with pytest.raises(ConfigError, match=r'`shift_tokens` .* with `sequence`, nobody has said'):
+    with pytest.raises(ConfigError, match=r'`shift_tokens` .* with `sequence`, its class must declare'):
         plan(stack, sequence=True)
 
 
 def test_heads_are_dealt_out_with_their_keys() -> None:
-    from x_transformers.parallel.styles import dealt
+    from x_transformers.parallel.styles import count_groups
 
-    assert [dealt(8, 8, 2), dealt(8, 4, 2), dealt(8, 1, 4), dealt(8, 2, 4)] == [1, 2, 0, 0]
-    with pytest.raises(ConfigError, match='`heads` got 6, with 3 key heads, which cannot be dealt out to 4 devices'):
-        dealt(6, 3, 4)
+    assert [count_groups(8, *sizes) for sizes in ((8, 2), (4, 2), (1, 4), (2, 4))] == [1, 2, 0, 0]
+    with pytest.raises(ConfigError, match='multiple of the 4 devices, got heads=6 and kv_heads=3'):
+        count_groups(6, 3, 4)
 
 
 def test_modules_and_features_of_users_are_refused_by_class() -> None:
@@ -791,7 +791,7 @@ def test_modules_and_features_of_users_are_refused_by_class() -> None:
         stack.layers[0][0][0] = nn.BatchNorm1d(12)
 
     for change, words in ((put_own, 'Own'), (put_adapter, 'Adapter'), (put_softmax, 'Softmax')):
-        with pytest.raises(ConfigError, match=f'`{words}` cannot be shared by several devices: nobody has said'):
+        with pytest.raises(ConfigError, match=f'`{words}` cannot be shared by several devices: its class must declare'):
             changed(change)
     changed(put_norm)
     with pytest.raises(ConfigError, match='`BatchNorm1d` cannot be shared by several devices: with `sequence`'):
@@ -803,7 +803,7 @@ def test_modules_and_features_of_users_are_refused_by_class() -> None:
 def test_single_numbers_cannot_be_sharded() -> None:
     from x_transformers.parallel import shard
 
-    with pytest.raises(ConfigError, match='pre_tanh_scale` is a single number'):
+    with pytest.raises(ConfigError, match='pre_tanh_scale` is a scalar'):
         shard(wrapped(dict(use_dynamic_tanh=True), {}))
 
 
@@ -812,7 +812,7 @@ def test_a_parameter_in_two_places_is_refused() -> None:
 
     model = wrapped({}, {})
     model.net.to_logits.weight = model.net.token_emb.emb.weight
-    with pytest.raises(ConfigError, match=r'`net.*` is a parameter of several modules.*`tie_embedding`'):
+    with pytest.raises(ConfigError, match=r'`net.*` must not be a parameter of several modules.*`tie_embedding`'):
         plan(model)
 
 

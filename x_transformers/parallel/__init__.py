@@ -1,14 +1,13 @@
 """Models on several devices, by the engines of PyTorch.
 
-    parallelize(model, mesh)     tensor parallel: the devices share the work of every layer; `plan` says how
+    parallelize(model, mesh)     tensor parallelism by `plan`: the devices share the work of every layer
     shard(model, mesh)           FSDP2: the devices share parameters, gradients and moments
-    State(model, optimizer)      what torch.distributed.checkpoint saves and loads, on any number of devices
+    State(model, optimizer)      checkpoints of torch.distributed.checkpoint, for any number of devices
 
-Each takes a model as it is, tied weights and grouped heads included, and the model computes what it computed on one
-device.
+Each accepts any model, also with tied weights and grouped heads. Its outputs are those on one device.
 """
 
-# ruff: noqa: F401  names that users import from here
+# ruff: noqa: F401  (names for users)
 
 try:
     from torch.distributed.fsdp import fully_shard

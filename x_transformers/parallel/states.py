@@ -1,6 +1,6 @@
 """Checkpoints of sharded models and optimizers, by the names and shapes of one device.
 
-`torch.distributed.checkpoint` then writes and reads it on any number of devices, laid out in any way.
+`torch.distributed.checkpoint` saves and loads them on any number of devices, with any sharding.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ class Joined(Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.detach.default:
             return cls(args[0].parts, args[0].axis)
-        raise NotImplementedError(f'{func} of a tensor that is kept as several')
+        raise NotImplementedError(f'{func} of a tensor that is stored as several')
 
     def __repr__(self, **_: Any) -> str:
         return f'Joined({self.parts}, axis={self.axis})'
 
-    def pieces(self) -> Iterator[tuple[tuple[int, ...], Tensor]]:
-        """Yield the local pieces: where each begins, and the piece."""
+    def list_pieces(self) -> Iterator[tuple[tuple[int, ...], Tensor]]:
+        """Yield the offsets of each local piece, and the piece."""
         for number, part in enumerate(self.parts):
-            offsets, piece = local_part(part)
+            offsets, piece = get_local_part(part)
             if piece.numel():
                 begin = list(offsets)
                 begin[self.axis] += number * part.shape[self.axis]
                 yield tuple(begin), piece
 
     def full_tensor(self) -> Tensor:
-        return torch.cat([full(part) for part in self.parts], dim=self.axis)
+        return torch.cat([gather_full(part) for part in self.parts], dim=self.axis)
 
-    # as torch's planners ask
+    # The protocol of PyTorch's planners.
 
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
-        return [ChunkStorageMetadata(torch.Size(begin), piece.shape) for begin, piece in self.pieces()]
+        return [ChunkStorageMetadata(torch.Size(begin), piece.shape) for begin, piece in self.list_pieces()]
 
     def __create_write_items__(self, fqn: str, object: Any) -> list[WriteItem]:
         return [
@@ -76,17 +76,17 @@ class Joined(Tensor):
                     size=self.shape,
                 ),
             )
-            for begin, piece in self.pieces()
+            for begin, piece in self.list_pieces()
         ]
 
     def __get_tensor_shard__(self, index: MetadataIndex) -> Tensor:
-        return next(piece for begin, piece in self.pieces() if torch.Size(begin) == index.offset)
+        return next(piece for begin, piece in self.list_pieces() if torch.Size(begin) == index.offset)
 
     __torch_function__: Any = torch._C._disabled_torch_function_impl
 
 
-def local_part(t: Tensor) -> tuple[tuple[int, ...], Tensor]:
-    """Return where the local part of a tensor begins, and the part."""
+def get_local_part(t: Tensor) -> tuple[tuple[int, ...], Tensor]:
+    """Return the offsets of the local part of a tensor, and the part."""
     if not isinstance(t, DTensor):
         return (0,) * t.ndim, t.detach()
     piece = t.to_local().detach()
@@ -95,14 +95,14 @@ def local_part(t: Tensor) -> tuple[tuple[int, ...], Tensor]:
     return tuple(compute_local_shape_and_global_offset(t.shape, t.device_mesh, t.placements)[1]), piece
 
 
-def full(t: Any) -> Any:
+def gather_full(t: Any) -> Any:
     """Return the whole of a tensor, on every device."""
     return t.full_tensor() if isinstance(t, (DTensor, Joined)) else t
 
 
-def put(target: Any, whole: Tensor) -> None:
+def write_local_part(target: Any, whole: Tensor) -> None:
     """Write the local part of a whole tensor into a tensor, in place."""
-    pieces = target.pieces() if isinstance(target, Joined) else [local_part(target)]
+    pieces = target.list_pieces() if isinstance(target, Joined) else [get_local_part(target)]
     for begin, piece in pieces:
         own = tuple(slice(start, start + length) for start, length in zip(begin, piece.shape, strict=True))
         piece.copy_(whole[own])
@@ -114,55 +114,55 @@ class State:
         dcp.save({'app': State(model, optimizer)}, checkpoint_id=folder)
         dcp.load({'app': State(model, optimizer)}, checkpoint_id=folder)
 
-    Names and shapes are those of the model on one device, however it is laid out here: what two devices saved that
-    share heads, three may load that share parameters, or one alone.
+    Names and shapes are those of the model on one device: a checkpoint of two devices that share heads can be loaded
+    by three that share parameters, or by one.
     """
 
     optimizer: Any
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
         self.model, self.optimizer = getattr(model, 'module', model) if is_ddp(model) else model, optimizer
-        self.wholes: dict[str, tuple[str, int, int]] = {}  # of parts: the name on one device, which part, axis
+        self.wholes: dict[str, tuple[str, int, int]] = {}  # Parts -> name on one device, index, axis.
         for prefix, module in self.model.named_modules(remove_duplicate=False):
             for name, view in vars(module).get('parallel_views', {}).items():
-                for number, part in enumerate(view.names(name) if view.parts > 1 else ()):
+                for number, part in enumerate(view.list_names(name) if view.parts > 1 else ()):
                     path = f'{prefix}.' if prefix else ''
                     self.wholes[path + part] = path + name, number, view.axis
 
     def state_dict(self) -> dict[str, Any]:
-        state = {'model': self.joined(get_model_state_dict(self.model))}
+        state = {'model': self.join_parts(get_model_state_dict(self.model))}
         if self.optimizer is not None:
-            state['optimizer'] = self.joined(self.moments())
+            state['optimizer'] = self.join_parts(self.get_moments())
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a checkpoint. Tensors of `state_dict` already have their new values."""
-        set_model_state_dict(self.model, self.parted(state['model'], get_model_state_dict(self.model)))
+        set_model_state_dict(self.model, self.split_parts(state['model'], get_model_state_dict(self.model)))
         if self.optimizer is not None:
-            moments = self.parted(state['optimizer'], self.moments())
+            moments = self.split_parts(state['optimizer'], self.get_moments())
             set_optimizer_state_dict(self.model, self.optimizer, moments, options=FLAT)
 
-    def moments(self) -> dict[str, Any]:
+    def get_moments(self) -> dict[str, Any]:
         return get_optimizer_state_dict(self.model, self.optimizer, options=FLAT)
 
     def whole(self) -> dict[str, dict[str, Any]]:
         """Return the state as whole tensors on every device. All devices must call it."""
-        return {level: {n: full(t) for n, t in own.items()} for level, own in self.state_dict().items()}
+        return {level: {n: gather_full(t) for n, t in own.items()} for level, own in self.state_dict().items()}
 
     def put(self, wholes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Write the local part of a whole tensor into a tensor, in place."""
+        """Load the state from whole tensors."""
         state = self.state_dict()
         for level, own in state.items():
             for name, target in own.items():
                 if isinstance(target, (Tensor, Joined)):
-                    put(target, wholes[level][name])
+                    write_local_part(target, wholes[level][name])
                 else:
                     own[name] = wholes[level].get(name, target)
         self.load_state_dict(state)
 
     # names
 
-    def of_whole(self, name: str) -> tuple[str, int, int] | None:
+    def find_whole(self, name: str) -> tuple[str, int, int] | None:
         """Return the single-device name of a part or its optimizer state, the part, and the axis."""
         lead = next((lead for lead in ('state.', 'param_groups.') if name.startswith(lead)), '')
         path = name.removeprefix(lead)
@@ -172,28 +172,28 @@ class State:
                 return f'{lead}{whole}{end}', number, axis
         return None
 
-    def joined(self, state: Mapping[str, Any]) -> dict[str, Any]:
+    def join_parts(self, state: Mapping[str, Any]) -> dict[str, Any]:
         new: dict[str, Any] = {}
         apart: dict[tuple[str, int], dict[int, Tensor]] = {}
         for name, value in state.items():
-            found = self.of_whole(name)
+            found = self.find_whole(name)
             if found is None:
                 new[name] = value
             elif torch.is_tensor(value) and value.ndim:
                 whole, number, axis = found
                 apart.setdefault((whole, axis), {})[number] = value
-            else:  # a count of steps, a learning rate: of all parts the same
+            else:  # A number of steps or a learning rate, which all parts share.
                 new[found[0]] = value
         return new | {name: Joined([own[n] for n in sorted(own)], axis) for (name, axis), own in apart.items()}
 
-    def parted(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    def split_parts(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
         new: dict[str, Any] = {}
         for name in own:
-            found: Any = self.of_whole(name)
+            found: Any = self.find_whole(name)
             value = state[name if found is None else found[0]]
             value = value.parts[found[1]] if isinstance(value, Joined) and found is not None else value
             counts = found is not None and torch.is_tensor(value) and not value.ndim
-            new[name] = value.clone() if counts else value  # each part counts its own steps
+            new[name] = value.clone() if counts else value  # Each part counts its own steps.
         return new
 
 

@@ -116,11 +116,11 @@ class InputSampler:
             ids[:, -1] = self.eos
         return ids
 
-    def real(self, *shape: int) -> Tensor:
+    def draw_normal(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.generator)
 
     def images(self, net: Any) -> Tensor:
-        return self.real(2, net.channels, *sides(net.image_size))
+        return self.draw_normal(2, net.channels, *sides(net.image_size))
 
 
 def select_output(out: Any, has_pooler: bool) -> tuple[str, Tensor]:
@@ -148,7 +148,7 @@ def run_encoder_decoder(ours: Any, theirs: Any, draw: InputSampler, has_pooler: 
         source = draw.ids(ours.encoder)
         given = dict(input_ids=source)
     else:
-        source = draw.real(2, 2 * ours.encoder.max_seq_len, theirs.config.num_mel_bins)
+        source = draw.draw_normal(2, 2 * ours.encoder.max_seq_len, theirs.config.num_mel_bins)
         given = dict(input_features=source.mT)
     target = draw.ids(net)
     return theirs(**given, decoder_input_ids=target).logits, net(target, context=ours.encoder(source))
@@ -172,9 +172,7 @@ KINDS: dict[str, Callable[[nn.Module, nn.Module, InputSampler, bool], tuple[Tens
 
 @torch.no_grad()
 def compare_outputs(ours: nn.Module, theirs: Any) -> tuple[float, float]:
-    """Return the largest difference between the outputs of both models for equal inputs, and the size of the
-    outputs.
-    """
+    """Return the largest difference between the outputs of both models, and the size of the outputs."""
     eos = getattr(theirs.config.get_text_config(), 'eos_token_id', None)
     eos = next(iter(eos)) if isinstance(eos, Iterable) else eos
     has_pooler = getattr(ours.pretrained, 'found', {}).get('has_pooler', True)

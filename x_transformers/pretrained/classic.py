@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from x_transformers.pretrained import fields
-from x_transformers.pretrained.fields import is_not, negate, set_way_back, unless, when
+from x_transformers.pretrained.fields import drop_branches, is_not, negate, set_way_back, unless, when
 from x_transformers.pretrained.heads import SPANS_OF_BASE, TOKEN_CLASSES
 from x_transformers.pretrained.llama import LLAMA, LLAMA_ATTENTION, LLAMA_ENDS, LLAMA_GATED, LLAMA_NORMS, WINDOW
 from x_transformers.pretrained.mappings import (
@@ -64,7 +64,7 @@ register(LLAMA.like(
     model=dict(max_seq_len='max_position_embeddings', abs_pos_emb_scale=1.0, emb_dropout='embd_pdrop'),
     layers=dict(
         **CLASSIC, attn_softmax_scale=fields.gpt2_scale, attn_dropout='attn_pdrop', ff_dim_inner=fields.inner_width,
-        attn_sublayer_dropout='resid_pdrop', ff_sublayer_dropout='resid_pdrop',
+        **drop_branches('resid_pdrop'),
     ),
     sizes=dict(kv_heads='num_attention_heads'),
     links=links(
@@ -90,12 +90,11 @@ register(LLAMA.like(
         hidden_act='gelu', layer_norm_eps=1e-5, partial_rotary_factor=0.25, use_parallel_residual=True,
         attention_bias=True, hidden_dropout=0.0,
     ),
-    rules=dict(turns_part=True), names=dict(rotary_emb_base='rope_theta', rotary_pct='partial_rotary_factor'),
+    rules=dict(rotates_part=True), names=dict(rotary_emb_base='rope_theta', rotary_pct='partial_rotary_factor'),
     free=('is_decoder',), model=dict(emb_dropout='hidden_dropout'),
     layers={
         **CLASSIC, 'attn_qkv_bias': 'attention_bias', 'attn_out_bias': 'attention_bias',
-        'parallel_block': when('use_parallel_residual'), 'attn_sublayer_dropout': 'hidden_dropout',
-        'ff_sublayer_dropout': 'hidden_dropout',
+        'parallel_block': when('use_parallel_residual'), **drop_branches('hidden_dropout'),
     },
     sizes=dict(kv_heads='num_attention_heads'),
     links=links(
@@ -114,11 +113,10 @@ register(LLAMA.like(
         vocab_size=51200, hidden_size=2048, intermediate_size=8192, num_hidden_layers=24, hidden_act='gelu_new',
         layer_norm_eps=1e-5, partial_rotary_factor=0.5, qk_layernorm=False, resid_pdrop=0.0, embd_pdrop=0.0,
     ),
-    rules=dict(turns_part=True), model=dict(logits_bias=True, emb_dropout='embd_pdrop'),
+    rules=dict(rotates_part=True), model=dict(logits_bias=True, emb_dropout='embd_pdrop'),
     layers=dict(
-        **CLASSIC, parallel_block=Const('shared'), attn_sublayer_dropout='resid_pdrop',
-        ff_sublayer_dropout='resid_pdrop', attn_qk_head_norm=when('qk_layernorm', Const('layer')),
-        attn_qk_head_norm_bias=when('qk_layernorm'),
+        **CLASSIC, **drop_branches('resid_pdrop'), parallel_block=Const('shared'),
+        attn_qk_head_norm=when('qk_layernorm', Const('layer')), attn_qk_head_norm_bias=when('qk_layernorm'),
     ),
     links=links(
         map_attention(
@@ -138,7 +136,7 @@ register(LLAMA.like(
         partial_rotary_factor=0.25, use_qkv_bias=False, qk_layernorm=False, use_parallel_residual=False,
         hidden_dropout=0.0,
     ),
-    rules=dict(turns_part=True),
+    rules=dict(rotates_part=True),
     layers=dict(
         norm_bias=True, norm_eps='layer_norm_eps', attn_qkv_bias='use_qkv_bias', attn_out_bias=False, ff_no_bias=True,
         ff_glu_bias=False, ff_sublayer_dropout='hidden_dropout',
@@ -165,7 +163,7 @@ register(LLAMA.like(
     model=dict(emb_dropout='embedding_dropout'),
     layers={
         **CLASSIC, **WINDOW, 'attn_qkv_bias': 'use_bias', 'attn_out_bias': 'use_bias', 'ff_no_bias': negate('use_bias'),
-        'attn_sublayer_dropout': 'residual_dropout', 'ff_sublayer_dropout': 'residual_dropout',
+        **drop_branches('residual_dropout'),
     },
     links=links(LLAMA_ATTENTION, map_ff(f'{B}.mlp.c_fc', f'{B}.mlp.c_proj'), LLAMA_NORMS, LLAMA_ENDS),
 ))  # fmt: skip
@@ -183,7 +181,7 @@ COHERE = register(LLAMA.like(
         attn_qk_head_norm=when('use_qk_norm', Const('layer')), attn_qk_head_norm_shared=when('use_qk_norm', False),
     ),
     links=links(
-        map_attention(*(f'{B}.self_attn.{name}_proj' for name in 'qkvo'), turn=False), LLAMA_GATED,
+        map_attention(*(f'{B}.self_attn.{name}_proj' for name in 'qkvo'), rotate=False), LLAMA_GATED,
         map_norms(f'{B}.input_layernorm', None), LLAMA_ENDS, map_qk_norms('norm.weight', (PER_HEAD, Q), (PER_HEAD,)),
     ),
 ))  # fmt: skip
@@ -201,7 +199,7 @@ register(LLAMA.like(
         vocab_size=256000, hidden_size=6144, intermediate_size=24576, num_attention_heads=48, hidden_act='relu2',
         max_position_embeddings=4096, layer_norm_eps=1e-5, partial_rotary_factor=0.5,
     ),
-    rules=dict(turns_part=True), names=dict(norm_eps='layer_norm_eps'),
+    rules=dict(rotates_part=True), names=dict(norm_eps='layer_norm_eps'),
     layers=dict(norm_bias=True, norm_add_unit_offset=True, norm_eps='layer_norm_eps'),
     links=links(LLAMA_ATTENTION, map_ff(f'{B}.mlp.up_proj', f'{B}.mlp.down_proj'), LLAMA_NORMS, LLAMA_ENDS),
 ))  # fmt: skip
@@ -228,8 +226,8 @@ register(LLAMA.like(
     layers={
         **CLASSIC, 'attn_kv_heads': fields.falcon_kv_heads, 'attn_qkv_bias': 'bias', 'attn_out_bias': 'bias',
         'ff_no_bias': negate('bias'), 'ff_dim_inner': fields.inner_width, 'parallel_block': fields.falcon_block,
-        'attn_sublayer_dropout': 'hidden_dropout', 'ff_sublayer_dropout': 'hidden_dropout',
         'alibi_pos_bias': when('alibi'), 'rel_pos_kwargs': when('alibi', fields.falcon_slopes),
+        **drop_branches('hidden_dropout'),
         **{name: unless('alibi', LLAMA.layers[name]) for name in ROTARY},
     },
     sizes=dict(kv_heads=fields.falcon_kv_heads),
@@ -267,8 +265,7 @@ register(LLAMA.like(
         attn_qkv_clip=set_way_back(fields.invert_mpt)(lambda c: fields.mpt_attention(c).get('clip_qkv')),
         attn_softmax_scale=lambda c: fields.mpt_attention(c).get('softmax_scale'),
         attn_dropout=lambda c: fields.mpt_attention(c).get('attn_pdrop', 0), ff_no_bias=True,
-        ff_activation=Const('gelu'), ff_dim_inner=lambda c: 4 * c.hidden_size, ff_sublayer_dropout='resid_pdrop',
-        attn_sublayer_dropout='resid_pdrop',
+        ff_activation=Const('gelu'), ff_dim_inner=lambda c: 4 * c.hidden_size, **drop_branches('resid_pdrop'),
     ),
     sizes=dict(kv_heads='num_attention_heads'),
     links=links(
@@ -298,7 +295,7 @@ register(LLAMA.like(
     model=dict(post_emb_norm=True, post_emb_norm_bias=True, post_emb_norm_eps='layer_norm_eps'),
     layers=dict(
         **ALIBI, **CLASSIC, ff_activation=Const('gelu_tanh'), ff_dim_inner=lambda c: 4 * c.hidden_size,
-        attn_sublayer_dropout='hidden_dropout', ff_sublayer_dropout='hidden_dropout',
+        **drop_branches('hidden_dropout'),
     ),
     sizes=dict(kv_heads='num_attention_heads'),
     links=links(

@@ -14,15 +14,13 @@ from x_transformers.flags.config import KINDS, encode
 from x_transformers.pretrained.fields import ACTIVATIONS, add_defaults, invert_keywords, round_if_whole
 from x_transformers.pretrained.specs import SPECS, Fields, ModelSpec, rename_fields
 
-# Keywords that change how something is computed, not what.
-HOW = {'crop_to_patches', 'verbose', 'flash', 'attn_flash', 'checkpoint_layers', 'attend_sdp_kwargs', 'onnxable'}
+# Keywords that do not affect the outputs.
+EXECUTION = {'crop_to_patches', 'verbose', 'flash', 'attn_flash', 'checkpoint_layers', 'attend_sdp_kwargs', 'onnxable'}
 SIDES = ('', 'enc_', 'dec_')  # Prefixes of the keywords of a stack.
 
 
 def get_call(model: nn.Module) -> dict[str, Any]:
-    """Return the config of a model as in a file. Classes of the user are replaced by the library classes they derive
-    from.
-    """
+    """Return the config of a model as in a file. Classes of the user are replaced by their base classes here."""
     return use_library_classes(encode(model, type(model).__name__))
 
 
@@ -59,13 +57,10 @@ def canonicalize(call: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in found.items()
-        if not is_execution_option(name)
+        if 'dropout' not in name
+        and not any(name.removeprefix(side) in EXECUTION for side in SIDES)
         and not (name in known and is_close(value, convert_tuples(known[name].default)))
     }
-
-
-def is_execution_option(name: str) -> bool:
-    return 'dropout' in name or any(name.removeprefix(side) in HOW for side in SIDES)
 
 
 def fill_implied(k: dict[str, Any]) -> dict[str, Any]:
@@ -121,13 +116,10 @@ def get_keyword(path: Path) -> str:
 
 
 def check_keywords(model: nn.Module, fields: Fields) -> None:
-    """Refuse a model that was built in another way than its config says."""
+    """Raise ConfigError for a model whose keywords differ from those of its config."""
     for path, (own, other) in find_differences(canonicalize(get_call(model)), canonicalize(fields.keywords())).items():
-        raise ConfigError(
-            f'`{get_keyword(path)}` of the model is {format_value(own)}, which its {fields.spec.type} config does '
-            'not say: it '
-            f'would be read as {format_value(other)}'
-        )
+        must = f'must be {format_value(other)}, as in its {fields.spec.type} config, got {format_value(own)}'
+        raise ConfigError(f'`{get_keyword(path)}` of the model {must}')
 
 
 # a config from keywords
@@ -304,15 +296,14 @@ def write_fields(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def infer_config(model: nn.Module, tied: bool, hf_type: str | None) -> dict[str, Any]:
-    """Return the config of a model that was never loaded: of `hf_type`, or of the only type that it can be written as.
+    """Return the config of a model that was never loaded: of `hf_type`, or of the only type that it can be saved as.
 
-    Raises ConfigError, which says what of the model each type does not have.
+    Raises:
+        ConfigError: No type, or several, can be used; the error names a keyword that differs for each type.
     """
     hf_type = hf_type and str(hf_type).replace('-', '_')
     if hf_type is not None and hf_type not in SPECS:
-        raise ConfigError(
-            f'`hf_type` got {format_value(hf_type)}, which is not supported{did_you_mean(hf_type, SPECS)}'
-        )
+        raise ConfigError(f'`hf_type` must be a supported type, got {hf_type!r}{did_you_mean(hf_type, SPECS)}')
     call = get_call(model)
     now, longest = canonicalize(call), call.get('net', call).get('max_seq_len', 0)
     tried = {kind: match_type(spec, now, tied, longest) for kind, spec in SPECS.items() if hf_type in (None, kind)}
@@ -321,7 +312,7 @@ def infer_config(model: nn.Module, tied: bool, hf_type: str | None) -> dict[str,
         kind, config = next(iter(found.items()))
         return write_fields(SPECS[kind], config)
     if found:
-        raise ConfigError(f'`hf_type` is missing: the model can be written as {", ".join(found)}')
+        raise ConfigError(f'`hf_type` must be one of {", ".join(found)}, got None')
     nearest = sorted(tried, key=lambda kind: tried[kind].wrong)
     said = '; '.join(f'{kind}: {tried[kind].reason}' for kind in nearest[:NEAREST])
     more = f'; and {len(nearest) - NEAREST} other types, of which `hf_type` names one' if nearest[NEAREST:] else ''

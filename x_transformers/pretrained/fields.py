@@ -326,7 +326,7 @@ def read_rope(c: Fields, kind: str | None = None) -> dict[str, Any]:
             said.setdefault('partial_rotary_factor', c.partial_rotary_factor)
     name = said.pop('rope_type', said.get('type', 'default'))
     said.pop('type', None)
-    if name == 'default' and not c.values.get('turns_part'):
+    if name == 'default' and not c.values.get('rotates_part'):
         said['partial_rotary_factor'] = 1.0  # Most types read it only together with a scaling.
     return {'partial_rotary_factor': 1.0, **said, 'kind': c.values.get('older_kinds', {}).get(name, name)}
 
@@ -401,7 +401,7 @@ def invert_scaling(v: Any, k: dict[str, Any]) -> dict[str, Any]:
 
 
 @set_way_back(invert_scaling)
-def scaling(c: Fields, kind: str | None = None) -> dict[str, Any] | None:
+def read_scaling(c: Fields, kind: str | None = None) -> dict[str, Any] | None:
     """Return the rotary scaling as a value of `rotary_scaling`."""
     said = read_rope(c, kind)
     name = said['kind']
@@ -448,10 +448,6 @@ def rotating_windows(c: Fields) -> Any:
     return none_if_all(list_windowed(c))
 
 
-def rotating_windows_if_any(c: Fields) -> Any:
-    return None if c.sliding_window is None else rotating_windows(c)
-
-
 def invert_rotating_by_kind(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     found = {}
     for one, own in zip(list_per_layer(k['attn_max_attend_past'], k), v, strict=True):
@@ -475,7 +471,7 @@ def read_own_rope(c: Fields, kind: str) -> dict[str, Any]:
         part = c.values.get('partial_rotary_factor') or part
     if part != 1:
         raise c.spec.error('partial_rotary_factor', f'must be 1 for {kind}', part)
-    found = {'theta': float(said['rope_theta']), 'scaling': scaling(c, kind)}
+    found = {'theta': float(said['rope_theta']), 'scaling': read_scaling(c, kind)}
     return {key: value for key, value in found.items() if value is not None}
 
 

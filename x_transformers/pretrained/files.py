@@ -210,14 +210,10 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
             content = torch.load(file, map_location='cpu', weights_only=True)
     except Exception as error:  # Pickles fail in many ways.
         others = re.search(r'GLOBAL ([\w.]+)', str(error))
-        if others is None:
-            raise NoModelError(
-                f'`{path}` cannot be read: it is a pickle, but none that `torch.save` wrote, or it is damaged'
-            ) from error
-        raise NoModelError(
-            f'`{path}` cannot be read: it holds objects of `{others[1]}`, not only tensors. Save the `state_dict()` of '
-            f'the model alone'
-        ) from error
+        why = 'it is a pickle, but none that `torch.save` wrote, or it is damaged'
+        if others is not None:
+            why = f'it holds objects of `{others[1]}`, not only tensors. Save the `state_dict()` of the model alone'
+        raise NoModelError(f'`{path}` cannot be read: {why}') from error
     if not isinstance(content, dict):
         raise NoModelError(f'`{path}` must hold a dict of tensors, got {format_value(content)}')
     state = find_state_dict(content, path)

@@ -141,10 +141,8 @@ def locate_file(path: Path) -> ModelLocation:
         return ModelLocation(folder, name)
     if not (at / CONFIG).is_file():
         foreign = find_foreign([name])
-        said = f'it {foreign[1].said}: {foreign[1].way}' if foreign else f'put the one of the model into `{folder}`'
-        raise NoModelError(
-            f'`{path}` has no config.json beside it, which the library needs: {said}{hint_above(folder)}'
-        )
+        way = f'it {foreign[1].description}: {foreign[1].way}' if foreign else f'put that of the model into `{folder}`'
+        raise NoModelError(f'`{path}` has no config.json beside it, which the library needs: {way}{hint_above(folder)}')
     return ModelLocation(folder, name)
 
 

@@ -30,15 +30,15 @@ class NoModelError(ConfigError, FileNotFoundError):
 
 @dataclass(frozen=True)
 class Foreign:
-    """Names of files that show which tool wrote a folder, what they are, and what makes a model of them."""
+    """Description of a tool: patterns of its files, their content, and a way to convert them."""
 
     patterns: tuple[str, ...]
     what: str
     way: str
 
     @property
-    def said(self) -> str:
-        """Return the verb and what it is."""
+    def description(self) -> str:
+        """Return the verb and the content."""
         return f'{"is" if self.what.split()[0] in ("a", "an", "the", "part") else "holds"} {self.what}'
 
 
@@ -130,12 +130,12 @@ IGNORED = ('README*', 'LICENSE*', '*.md', '.gitignore', '.DS_Store', '.cache/', 
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the names in a folder, those of folders with a slash at the end."""
+    """Return the names in a folder, with a slash at the end of folders."""
     return sorted(f'{path.name}/' if path.is_dir() else path.name for path in folder.iterdir())
 
 
 def find_foreign(names: Iterable[str]) -> tuple[str, Foreign] | None:
-    """Return the first name that shows which tool wrote a folder, and its description."""
+    """Return the first name that matches a tool, with the description of the tool."""
     names = list(names)
     for foreign in FOREIGN:
         for name in names:
@@ -145,17 +145,15 @@ def find_foreign(names: Iterable[str]) -> tuple[str, Foreign] | None:
 
 
 def describe_folder(folder: Path, *known: str) -> str:
-    """Return a sentence that says what a folder without a readable model holds beside known files, and what makes a
-    model of it."""
+    """Return a sentence on the content of a folder without a model, except known files, and on its conversion."""
     ignored = (*IGNORED, *known)
     names = [name for name in names_in(folder) if not any(fnmatch(name, pattern) for pattern in ignored)]
-    cached = (
-        folder / '.cache' / 'huggingface' / 'download'
-    )  # `huggingface_hub` leaves it in folders that it downloads to.
+    # `huggingface_hub` leaves its cache in folders that it downloads to.
+    cached = folder / '.cache' / 'huggingface' / 'download'
     downloads = [path.name for path in cached.rglob('*.incomplete')] if cached.is_dir() else []
     found, needs = find_foreign(downloads + names), NEEDS_WEIGHTS if known else NEEDS
     if found is not None:
-        return f'`{found[0].rstrip("/")}` {found[1].said}; {needs}: {found[1].way}'
+        return f'`{found[0].rstrip("/")}` {found[1].description}; {needs}: {found[1].way}'
     weights = [name for name in names if name.endswith(SUFFIXES)]
     if weights and not known:
         return f'it holds weights alone, {list_names(weights)}; {NEEDS}: put the config.json of the model beside them'
@@ -210,7 +208,7 @@ def close_sentence(path: Path) -> PermissionError:
 
 
 def text_of_other(start: bytes) -> tuple[str, str] | None:
-    """Return what a text in place of a file is, and what gets the file."""
+    """Return the description of a text in place of a file, and a way to get the file."""
     plain = start.lstrip(b'\xef\xbb\xbf \r\n\t')
     return next((said for begin, said in TEXTS.items() if plain.startswith(begin)), None)
 
@@ -219,7 +217,7 @@ def get_format(path: Path) -> str:
     """Return the format of a file of weights by its content: 'safetensors' or 'pickle'.
 
     Raises:
-        NoModelError: if it is neither, or cut off; the error says what it is.
+        NoModelError: The file is neither, or cut off; the error describes it.
     """
     start, size = first_bytes(path), path.stat().st_size
     if not start:
@@ -240,7 +238,7 @@ def get_format(path: Path) -> str:
     if foreign in (None, ARCHIVE):  # The name may identify it.
         foreign = (find_foreign([path.name]) or ('', foreign))[1]
     if foreign is not None:
-        raise NoModelError(f'`{path}` cannot be read: it {foreign.said}; {NEEDS}: {foreign.way}')
+        raise NoModelError(f'`{path}` cannot be read: it {foreign.description}; {NEEDS}: {foreign.way}')
     if start.startswith(b'x-transformers '):
         kind = start.split(b' sha256')[0].decode(errors='replace')
         raise NoModelError(f'`{path}` cannot be read: it is a file of {kind!r}, which holds no model')
@@ -248,7 +246,7 @@ def get_format(path: Path) -> str:
 
 
 def check_safetensors(path: Path, header: int, size: int) -> None:
-    """Refuse a file of safetensors that ends too early: its header says where each tensor ends."""
+    """Raise NoModelError if a file of safetensors has another size than in its header."""
     with open(path, 'rb') as file:
         file.seek(8)
         text = file.read(min(header, size))
@@ -263,12 +261,12 @@ def check_safetensors(path: Path, header: int, size: int) -> None:
         raise NoModelError(f'`{path}` cannot be read: it has {size:,} of {wanted:,} bytes, {CUT_OFF}')
     if size > wanted:
         raise NoModelError(
-            f'`{path}` cannot be read: it has {size:,} bytes, of which its header knows {wanted:,}: {AGAIN}'
+            f'`{path}` cannot be read: it has {size:,} bytes, of which its header lists {wanted:,}: {AGAIN}'
         )
 
 
 def check_zip(path: Path) -> str:
-    """Return 'pickle' for a zip archive that `torch.save` wrote, and refuse other ones."""
+    """Return 'pickle' for a zip archive of `torch.save`.  Raises NoModelError for others."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -282,16 +280,11 @@ def check_zip(path: Path) -> str:
         )
     if 'data.pkl' in ends:
         return 'pickle'
-    kind = (
-        '*.npz'
-        if all(name.endswith('.npy') for name in names)
-        else 'tf_model*.h5'
-        if 'model.weights.h5' in ends
-        else ''
-    )
+    is_npz = all(name.endswith('.npy') for name in names)
+    kind = '*.npz' if is_npz else 'tf_model*.h5' if 'model.weights.h5' in ends else ''
     found = next((one for one in FOREIGN if kind in one.patterns), ARCHIVE)
     foreign = found if kind else (find_foreign([path.name]) or ('', found))[1]
-    raise NoModelError(f'`{path}` cannot be read: it {foreign.said}; {NEEDS}: {foreign.way}')
+    raise NoModelError(f'`{path}` cannot be read: it {foreign.description}; {NEEDS}: {foreign.way}')
 
 
 # configs of other libraries
@@ -312,7 +305,7 @@ CONFIGS = {
 
 
 def describe_config(config: dict[str, object]) -> str:
-    """Return a sentence that says which library wrote a config without `model_type`, and what to do."""
+    """Return a sentence that names the library of a config without `model_type`, and what to do."""
     for names, (what, way) in CONFIGS.items():
         if all(name in config for name in names):
             return f'it is a config of {what}: {way}'
@@ -349,7 +342,7 @@ TENSORS = (
 
 
 def describe_tensors(names: Iterable[str]) -> str | None:
-    """Return a sentence that says which tool gave tensors these names, or None for names of transformers."""
+    """Return a sentence that names the tool with such names of tensors, or None for names of transformers."""
     names = list(names)
     for pattern, what, way in TENSORS:
         found = next((name for name in names if re.search(pattern, name)), None)

@@ -50,7 +50,7 @@ SAMPLING = ('temperature', 'top_k', 'top_p', 'min_p', 'typical_p', 'epsilon_cuto
 
 
 def force_tokens(logits: Tensor, named: Tensor, where: bool | Tensor) -> Tensor:
-    """Return logits (b, l) that leave the named tokens (l) alone, whatever has banned them, in the rows of `where`."""
+    """Return logits (b, l) that allow only the named tokens (l), even if they were banned, where `where` is True."""
     forced = torch.zeros_like(logits).masked_fill(~named, BANNED)
     if torch.is_tensor(where):
         return torch.where(where.unsqueeze(-1), forced, logits)
@@ -113,24 +113,22 @@ class ForcedLastToken:
 
 @dataclass(frozen=True)
 class SuppressedAtBegin:
-    """Logits processor that bans tokens as the first generated one, or as the next if `ForcedFirstToken` applies to
-    it.
-    """
+    """Logits processor that bans tokens as the first generated one, or the next if `ForcedFirstToken` applies."""
 
     tokens: tuple[int, ...]
-    behind_first: bool = False
+    after_forced: bool = False
 
     def __call__(self, ids: Tensor, logits: Tensor, history: GenerationHistory | None = None) -> Tensor:
         history = history_of(ids, history)
         begin: Any = 0
-        if self.behind_first:
+        if self.after_forced:
             alone = history.num_prompt_tokens == 1
             begin = alone.long() if torch.is_tensor(alone) else int(alone)
         return mask_tokens(logits, get_mask(self.tokens, logits), history.num_generated == begin)
 
 
 def extract_generation_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of generation_config.json of a model without one: what its config.json says of generation."""
+    """Return the settings of generation in a config.json, for models without generation_config.json."""
     known = {*TOKENS, *IDLE, *SAMPLING, 'do_sample', 'max_length', 'max_new_tokens', 'min_new_tokens'}
     found = {name: config[name] for name in sorted(known & config.keys()) if config[name] is not None}
     ends = [end for end in to_tuple(found.pop('eos_token_id', ())) if end < config.get('vocab_size', math.inf)]
@@ -144,9 +142,12 @@ def to_tuple(tokens: Any) -> tuple[int, ...]:
 
 
 def generation_keywords(said: Mapping[str, Any], kind: str = '', has_source: bool = False) -> dict[str, Any]:
-    """Return the keywords of `generate` for a generation_config.json. Warns once of settings without a counterpart.
+    """Return the keywords of `generate` for a generation_config.json, with a warning of settings without a counterpart.
 
-    `has_source`: it is of an encoder-decoder, whose tokens begin with one that is given.
+    Args:
+        said: Content of the file.
+        kind: The type of the model.
+        has_source: True for an encoder-decoder, whose sequences begin with a given token.
     """
     set_ = {n: v for n, v in said.items() if v is not None and n not in FREE and v != IDLE.get(n, None)}
     samples = bool(said.get('do_sample', False)) and said.get('temperature') != 0

@@ -70,18 +70,18 @@ class HeadSpec:
 
 
 def replace_base(spec: ModelSpec, base: str) -> ModelSpec:
-    """Return the row of files that have another prefix for the base model."""
+    """Return the spec for files with another prefix of the base model."""
     if base == spec.base:
         return spec
 
-    def moved(one: WeightMapping) -> WeightMapping:
+    def move(one: WeightMapping) -> WeightMapping:
         return replace(one, theirs=tuple(re.sub(rf'^{re.escape(spec.base)}', base, name) for name in one.theirs))
 
-    return replace(spec, base=base, links=tuple(map(moved, spec.links)))
+    return replace(spec, base=base, links=tuple(map(move, spec.links)))
 
 
 def adapt_base(spec: ModelSpec, read: ModelSpec, name: str) -> ModelSpec:
-    """Return the row `read` for a file of the class `name`, which may have another prefix of the base model."""
+    """Return the spec `read` for a file of the class `name`, which may have another prefix of the base model."""
     own = next((head.base for head in spec.heads.values() if name.endswith(head.ends)), '') or spec.base
     if own == read.base:
         return read
@@ -222,16 +222,14 @@ def initialize_weights(
 # tables
 
 
-@set_way_back('problem_type', if_set=True)
-def problem(c: Fields) -> str | None:
-    """Return what the labels of sequences are, which decides the loss."""
-    return c.values.get('problem_type')
+# The kind of labels, which decides the loss.
+problem_type = set_way_back('problem_type', if_set=True)(lambda c: c.values.get('problem_type'))
 
 
 def classifier(kind: str, act: str | Value = None, **more: Value) -> dict[str, Value]:
     """Return keywords of a `Classifier`: the token that it reads, and the activation of its dense layer, if any."""
     act = Const(act) if isinstance(act, str) else act
-    labels = {} if kind in ('all', 'span') else {'problem_type': problem}
+    labels = {} if kind in ('all', 'span') else {'problem_type': problem_type}
 
     @set_way_back(lambda v, k: invert_value(act, v['activation'], k))
     def transform(c: Fields) -> dict[str, Any]:
@@ -263,13 +261,8 @@ def embedding_head(pooler: str = '') -> HeadSpec:
     def layer(c: Fields) -> dict[str, Any] | None:
         return {**options, 'dim': c.hidden_size} if c.has_pooler else None
 
-    return HeadSpec(
-        ('Model',),
-        dict(NOTHING, pooler=layer),
-        links=link(f'{pooler}.*', 'pooler.*'),
-        presence=dict(has_pooler=f'{pooler}.weight'),
-        bare=True,
-    )
+    own, presence = link(f'{pooler}.*', 'pooler.*'), dict(has_pooler=f'{pooler}.weight')
+    return HeadSpec(('Model',), dict(NOTHING, pooler=layer), links=own, presence=presence, bare=True)
 
 
 def sequence_head(around: Mapping[str, Value], own: Mappings, model: Mapping[str, Value] = NOTHING) -> HeadSpec:

@@ -15,25 +15,26 @@ hub = import_optional('huggingface_hub', '`HubMixin`', 'hub')
 
 
 class HubMixin(hub.PyTorchModelHubMixin):
-    """Mixin of `huggingface_hub` over `pretrained.save` and `pretrained.load`. It must be the first base class.
+    """Mixin of `huggingface_hub` with `pretrained.save` and `pretrained.load`. It must be the first base class.
 
     `push_to_hub(repo_id)` and `save_pretrained(path)` write the format of this library, or with `format='hf'` that of
     `transformers`; `from_pretrained` reads both, from a folder or a repository.
     """
 
     def save_pretrained(self, save_directory: Any, *, format: str | None = None, **options: Any) -> Any:
-        with self.writing(format, {name: options.pop(name) for name in OF_SAVE if name in options}):
+        with self.set_save_options(format, options):
             return super().save_pretrained(save_directory, **options)
 
     def push_to_hub(self, repo_id: str, *, format: str | None = None, **options: Any) -> str:
-        with self.writing(format, {name: options.pop(name) for name in OF_SAVE if name in options}):
+        with self.set_save_options(format, options):
             return super().push_to_hub(repo_id, **options)
 
     @contextmanager
-    def writing(self, format: str | None, options: dict[str, Any]) -> Iterator[None]:
-        """Set how folders are written inside the context, since the mixin of the hub does not pass options on."""
+    def set_save_options(self, format: str | None, options: dict[str, Any]) -> Iterator[None]:
+        """Move options of `save` to the model, since the mixin of the hub does not pass them on."""
+        own = {name: options.pop(name) for name in OF_SAVE if name in options}
         before = vars(self).get('_write', {})
-        self.__dict__['_write'] = {**before, **options, **({} if format is None else {'format': format})}
+        self.__dict__['_write'] = {**before, **own, **({} if format is None else {'format': format})}
         try:
             yield
         finally:

@@ -128,13 +128,9 @@ VIT = register(ModelSpec(
 ))  # fmt: skip
 
 
-def has_teacher(c: Fields) -> bool:
-    return c.architecture.endswith('WithTeacher')
-
-
 register(VIT.like(
     'deit', 'DeiTForImageClassification', 'DeiTForImageClassificationWithTeacher', 'DeiTModel',
-    model=dict(prefix_tokens=2, pool=lambda c: 'prefix' if has_teacher(c) else 'first'),
+    model=dict(prefix_tokens=2, pool=lambda c: 'prefix' if c.architecture.endswith('WithTeacher') else 'first'),
     links=links(
         map_vit('deit', 'cls_token distillation_token', JOIN), link('cls_classifier.*', 'mlp_head.0.*'),
         link('distillation_classifier.*', 'mlp_head.1.*'),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from x_transformers.pretrained import fields
-from x_transformers.pretrained.fields import activation, negate, set_way_back, unless, when
+from x_transformers.pretrained.fields import activation, drop_branches, negate, set_way_back, unless, when
 from x_transformers.pretrained.heads import OF_DECODERS, SPANS_OF_BASE
 from x_transformers.pretrained.mappings import (
     ALTERNATING,
@@ -73,9 +73,9 @@ LLAMA = register(ModelSpec(
         dim='hidden_size', depth='num_hidden_layers', heads='num_attention_heads', attn_kv_heads=fields.kv_heads,
         attn_dim_head=fields.head_width, attn_qkv_bias='attention_bias', attn_out_bias='attention_bias',
         use_rmsnorm=True, norm_add_unit_offset=False, norm_eps='rms_norm_eps', rotary_pos_emb=True,
-        rotary_emb_dim=fields.rotated_channels, rotary_theta=fields.theta, rotary_scaling=fields.scaling, ff_glu=True,
-        ff_activation=activation('hidden_act'), ff_dim_inner='intermediate_size', ff_no_bias=negate('mlp_bias'),
-        ff_glu_bias='mlp_bias', attn_dropout='attention_dropout', verbose=False,
+        rotary_emb_dim=fields.rotated_channels, rotary_theta=fields.theta, rotary_scaling=fields.read_scaling,
+        ff_glu=True, ff_activation=activation('hidden_act'), ff_dim_inner='intermediate_size', ff_glu_bias='mlp_bias',
+        ff_no_bias=negate('mlp_bias'), attn_dropout='attention_dropout', verbose=False,
     ),
     sizes=dict(
         heads='num_attention_heads', kv_heads=fields.kv_heads, dim_head=fields.head_width, dim_value=fields.head_width,
@@ -189,9 +189,9 @@ register(LLAMA.like(
         vocab_size=32064, hidden_size=3072, intermediate_size=8192, max_position_embeddings=4096,
         original_max_position_embeddings=4096, rms_norm_eps=1e-5, sliding_window=None, resid_pdrop=0.0, embd_pdrop=0.0,
     ),
-    rules=dict(sliding=fields.sliding_everywhere, turns_part=True, older_kinds=dict(su='longrope', yarn='longrope')),
+    rules=dict(sliding=fields.sliding_everywhere, rotates_part=True, older_kinds=dict(su='longrope', yarn='longrope')),
     model=dict(emb_dropout='embd_pdrop'),
-    layers={**NO_BIAS, **WINDOW, 'attn_sublayer_dropout': 'resid_pdrop', 'ff_sublayer_dropout': 'resid_pdrop'},
+    layers={**NO_BIAS, **WINDOW, **drop_branches('resid_pdrop')},
     links=links(
         map_fused(f'{B}.self_attn.qkv_proj', SPLIT, ROTATE_QKV), map_output(f'{B}.self_attn.o_proj'),
         link(f'{B}.mlp.gate_up_proj.*', f'{F}.1.ff.0.proj.*', HALVES), link(f'{B}.mlp.down_proj.*', f'{F}.1.ff.2.*'),
@@ -228,7 +228,7 @@ register(QWEN3.like(
         sliding_window=4096, sliding_window_pattern=4,
     ),
     rules=dict(sliding=fields.sliding_but_every('sliding_window_pattern')),
-    layers={**NO_BIAS, 'branch_post_norm': True, 'rotary_layers': fields.rotating_windows_if_any},
+    layers={**NO_BIAS, 'branch_post_norm': True, 'rotary_layers': when('sliding_window', fields.rotating_windows)},
     links=links(LLAMA_ATTENTION, LLAMA_GATED, BRANCH_NORMS, HEAD_NORMS, LLAMA_ENDS),
 ))  # fmt: skip
 
@@ -254,11 +254,11 @@ SHARED = f'{B}.mlp.shared_experts'
 
 
 def map_rotated(
-    theirs: str, ours: str, *changes: WeightTransform, turn: WeightTransform, when: Callable[[Fields], bool]
+    theirs: str, ours: str, *changes: WeightTransform, rotation: WeightTransform, when: Callable[[Fields], bool]
 ) -> Mappings:
     """Map weights whose rotated channels are stored either in pairs or in halves, as `rope_interleave` says."""
     return links(
-        link(theirs, ours, *changes, turn, when=lambda c: when(c) and not c.rope_interleave),
+        link(theirs, ours, *changes, rotation, when=lambda c: when(c) and not c.rope_interleave),
         link(theirs, ours, *changes, when=lambda c: when(c) and c.rope_interleave),
     )
 
@@ -267,20 +267,16 @@ def has_latent(c: Fields) -> bool:
     return c.q_lora_rank is not None
 
 
-@set_way_back('num_attention_heads', 'num_key_value_heads')
-def heads_of_latents(c: Fields) -> int:
-    """Return the number of heads. transformers requires an equal number of key heads."""
-    return c.num_attention_heads
-
-
+# transformers requires an equal number of key heads.
+latent_heads = set_way_back('num_attention_heads', 'num_key_value_heads')(lambda c: c.num_attention_heads)
 LATENT, ROTATED = f'{A}.1.to_latent_kv', f'{A}.1.to_rotated_k'
 DEEPSEEK_LINKS = links(
-    map_rotated(f'{S}.q_proj.*', f'{A}.1.to_q.*', ROTATED_FIRST, turn=R, when=lambda c: not has_latent(c)),
+    map_rotated(f'{S}.q_proj.*', f'{A}.1.to_q.*', ROTATED_FIRST, rotation=R, when=lambda c: not has_latent(c)),
     link(f'{S}.q_a_proj.*', f'{A}.1.to_latent_q.*'), link(f'{S}.q_a_layernorm.weight', f'{A}.1.q_latent_norm.norm'),
-    map_rotated(f'{S}.q_b_proj.weight', f'{A}.1.to_q.weight', ROTATED_FIRST, turn=R, when=has_latent),
+    map_rotated(f'{S}.q_b_proj.weight', f'{A}.1.to_q.weight', ROTATED_FIRST, rotation=R, when=has_latent),
     map_rotated(
-        f'{S}.kv_a_proj_with_mqa.*', f'{LATENT}.* {ROTATED}.*', SPLIT_LATENT, turn=transform_separately(None, R_ONE),
-        when=lambda c: True,
+        f'{S}.kv_a_proj_with_mqa.*', f'{LATENT}.* {ROTATED}.*', SPLIT_LATENT,
+        rotation=transform_separately(None, R_ONE), when=lambda c: True,
     ),
     link(f'{S}.kv_a_layernorm.weight', f'{A}.1.kv_latent_norm.norm'),
     link(f'{S}.kv_b_proj.weight', f'{A}.1.to_k.weight {A}.1.to_v.weight', SPLIT_LATENT_HEADS),
@@ -306,7 +302,7 @@ register(LLAMA.like(
     ),
     fixed=dict(scoring_func=('sigmoid',), topk_method=('noaux_tc',), moe_layer_freq=(1,)),
     layers=dict(
-        heads=heads_of_latents, attn_dim_head=fields.latent_head_width, attn_value_dim_head='v_head_dim',
+        heads=latent_heads, attn_dim_head=fields.latent_head_width, attn_value_dim_head='v_head_dim',
         attn_qkv_bias=None, attn_use_latent_q=lambda c: c.q_lora_rank is not None or None,
         attn_dim_latent_q='q_lora_rank', attn_use_latent_kv=True, attn_dim_latent_kv='kv_lora_rank',
         attn_dim_latent_rope='qk_rope_head_dim', attn_latent_norm=True, attn_latent_bias=when('attention_bias'),
@@ -357,10 +353,10 @@ GLM4 = register(LLAMA.like(
         vocab_size=151552, intermediate_size=13696, num_hidden_layers=40, num_key_value_heads=2, head_dim=128,
         max_position_embeddings=131072, rms_norm_eps=1.5625e-7, partial_rotary_factor=0.5, attention_bias=True,
     ),
-    rules=dict(turns_part=True),
+    rules=dict(rotates_part=True),
     layers=dict(sandwich_norm=True, attn_out_bias=False, ff_no_bias=True, ff_glu_bias=False),
     links=links(
-        map_attention(*(f'{S}.{name}_proj' for name in 'qkvo'), turn=False),
+        map_attention(*(f'{S}.{name}_proj' for name in 'qkvo'), rotate=False),
         link(f'{B}.mlp.gate_up_proj.weight', f'{F}.1.ff.0.proj.weight', HALVES),
         link(f'{B}.mlp.down_proj.weight', f'{F}.1.ff.2.weight'), link(f'{B}.input_layernorm', f'{A}.0.0.norm'),
         link(f'{B}.post_self_attn_layernorm', f'{A}.0.1.norm'), link(f'{B}.post_attention_layernorm', f'{F}.0.0.norm'),
@@ -408,10 +404,7 @@ register(LLAMA.like(
         max_position_embeddings=524288, attention_bias=True, attention_out_bias=False, attention_dropout=0.1,
         residual_dropout=0.1, head_dim=128,
     ),
-    layers=dict(
-        attn_out_bias='attention_out_bias', attn_sublayer_dropout='residual_dropout',
-        ff_sublayer_dropout='residual_dropout',
-    ),
+    layers=dict(attn_out_bias='attention_out_bias', **drop_branches('residual_dropout')),
 ))  # fmt: skip
 register(LLAMA.like(
     'cwm', 'CwmForCausalLM',
@@ -436,7 +429,7 @@ register(LLAMA.like(
     links=links(LLAMA_ATTENTION, map_ff(f'{B}.mlp.up_proj', f'{B}.mlp.down_proj'), LLAMA_NORMS, LLAMA_ENDS),
 ))  # fmt: skip
 
-PAIRS = map_attention(*(f'{S}.{name}_proj' for name in 'qkvo'), turn=False)  # rotary pairs are neighbors, as here
+PAIRS = map_attention(*(f'{S}.{name}_proj' for name in 'qkvo'), rotate=False)  # rotary pairs are neighbors, as here
 register(LLAMA.like(
     'helium', 'HeliumForCausalLM',
     defaults=dict(

@@ -39,8 +39,9 @@ class ModelSizes:
 class WeightTransform(NamedTuple):
     """Transform of weights from transformers to this library, and its inverse.
 
-    exact   the way back gives the same bits
-    cuts    it leaves out rows, which the way back fills with zeros
+    Attributes:
+        exact: True if the inverse gives the same bits.
+        cuts: True if rows are left out, which the inverse fills with zeros.
     """
 
     name: str
@@ -111,7 +112,7 @@ def compose(*changes: WeightTransform) -> WeightTransform:
 
 
 def permute(name: str, order: Callable[[ModelSizes, int], Tensor], dim: int = 0) -> WeightTransform:
-    """Return a transform that reorders rows (or columns): row i of ours is row `order[i]` of theirs."""
+    """Return a transform that reorders an axis: index i here is index `order[i]` in transformers."""
 
     def ours(t: Tensor, s: ModelSizes) -> Tensor:
         return t.index_select(dim, order(s, t.shape[dim]).to(t.device))
@@ -123,17 +124,15 @@ def permute(name: str, order: Callable[[ModelSizes, int], Tensor], dim: int = 0)
 
 
 def order_heads(s: ModelSizes, length: int) -> Tensor:
-    """Return the order of query rows: grouped by key in theirs, strided by k in ours (ours i is (i mod k) g + i /
-    k).
-    """
+    """Return the order of query channels: heads of a key are neighbors in transformers, and every k-th one here."""
     rows = torch.arange(length).unflatten(0, (s.kv_heads, s.groups, -1))
     return rearrange(rows, 'k g e -> (g k e)')
 
 
 def order_pairs(width: int, rotated: int) -> Tensor:
     """Return the order of channels: rotary pairs are (i, i + r / 2) in theirs, (2 i, 2 i + 1) in ours."""
-    turned = rearrange(torch.arange(rotated), '(two i) -> (i two)', two=2)
-    return torch.cat((turned, torch.arange(rotated, width)))
+    pairs = rearrange(torch.arange(rotated), '(two i) -> (i two)', two=2)
+    return torch.cat((pairs, torch.arange(rotated, width)))
 
 
 def order_pairs_in_heads(s: ModelSizes, length: int) -> Tensor:
@@ -326,11 +325,11 @@ def map_projections(theirs: str, names: Sequence[str], ours: str = A) -> Mapping
     return links(*(link(f'{theirs}.{a}.*', f'{ours}.1.{b}.*') for a, b in pairs))
 
 
-def map_attention(q: str, k: str, v: str, out: str, turn: bool = True) -> Mappings:
+def map_attention(q: str, k: str, v: str, out: str, rotate: bool = True) -> Mappings:
     """Map four separate projections."""
     return links(
-        link(f'{q}.*', f'{A}.1.to_q.*', *((Q, R) if turn else (Q,))),
-        link(f'{k}.*', f'{A}.1.to_k.*', *((R,) if turn else ())),
+        link(f'{q}.*', f'{A}.1.to_q.*', *((Q, R) if rotate else (Q,))),
+        link(f'{k}.*', f'{A}.1.to_k.*', *((R,) if rotate else ())),
         link(f'{v}.*', f'{A}.1.to_v.*'),
         map_output(out),
     )

@@ -94,11 +94,6 @@ def copy_to_cpu(t: Tensor) -> Tensor:
     return t.detach().to('cpu').contiguous()
 
 
-def sort_by_width(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors sorted by their dtypes: in a file each begins at a multiple of its width."""
-    return dict(sorted(state.items(), key=lambda item: -item[1].itemsize))
-
-
 def prepare_own_files(model: Any) -> tuple[dict[str, Any], Get, dict[str, int]]:
     """Return the config in the format of this library, a function from names to tensors, and their sizes in bytes."""
     from x_transformers import __version__
@@ -109,12 +104,10 @@ def prepare_own_files(model: Any) -> tuple[dict[str, Any], Get, dict[str, int]]:
     ties = check_described(model, state, rebuild(model.config))
     if ties:
         config['tied'] = ties
-    state = sort_by_width(engine.deduplicate(state))
-    return (
-        config,
-        lambda names: {name: copy_to_cpu(state[name]) for name in names},
-        {name: t.nbytes for name, t in state.items()},
-    )
+    # In a file each tensor begins at a multiple of the size of its dtype.
+    state = dict(sorted(engine.deduplicate(state).items(), key=lambda item: -item[1].itemsize))
+    sizes = {name: t.nbytes for name, t in state.items()}
+    return config, lambda names: {name: copy_to_cpu(state[name]) for name in names}, sizes
 
 
 def prepare_hf_files(

@@ -102,8 +102,7 @@ T5_LAYERS = dict(
     verbose=False, rel_pos_num_buckets='relative_attention_num_buckets',
     rel_pos_max_distance='relative_attention_max_distance', ff_glu=when(t5_is_gated),
     ff_glu_bias=when(t5_is_gated, False), ff_no_bias=True, ff_activation=t5_activation, ff_dim_inner='d_ff',
-    attn_dropout='dropout_rate', attn_sublayer_dropout='dropout_rate', ff_sublayer_dropout='dropout_rate',
-    ff_dropout='dropout_rate',
+    attn_dropout='dropout_rate', ff_dropout='dropout_rate', **fields.drop_branches('dropout_rate'),
 )  # fmt: skip
 T5_MODEL = dict(max_seq_len=0, num_tokens='vocab_size', emb_dropout='dropout_rate')
 
@@ -185,7 +184,7 @@ register(T5.like(
 BART_LAYERS = dict(
     pre_norm=False, norm_bias=True, norm_add_unit_offset=False, norm_eps=1e-5, attn_qkv_bias=True, attn_out_bias=True,
     ff_activation=activation('activation_function'), verbose=False, attn_dropout='attention_dropout',
-    attn_sublayer_dropout='dropout', ff_sublayer_dropout='dropout', ff_dropout='activation_dropout',
+    ff_dropout='activation_dropout', **fields.drop_branches('dropout'),
 )  # fmt: skip
 BART_MODEL = dict(
     max_seq_len='max_position_embeddings', emb_dropout='dropout', abs_pos_emb_scale=1.0,

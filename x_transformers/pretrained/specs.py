@@ -57,11 +57,7 @@ IDLE: dict[str, tuple[Any, ...]] = {
     'use_parallel_block': (True,), 'use_parallel_embedding': (False,), 'fc_type': ('torch',),
     'ffn_config': ({'ffn_type': 'mptmlp'},), 'num_mtp_layers': (0, 1),
 }  # fmt: skip
-
-
 QUANTIZED = ('quantization_config', 'quantization', 'compression_config', 'sparsity_config')  # MLX writes the second.
-
-
 # Keywords whose default cannot replace a missing field.
 NUMBERS = (
     'dim', 'depth', 'heads', 'num_tokens', 'ff_dim_inner', 'norm_eps', 'ff_moe_experts', 'ff_moe_top_k',
