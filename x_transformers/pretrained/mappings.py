@@ -325,7 +325,7 @@ def map_projections(theirs: str, names: Sequence[str], ours: str = A) -> Mapping
     return links(*(link(f'{theirs}.{a}.*', f'{ours}.1.{b}.*') for a, b in pairs))
 
 
-def map_attention(q: str, k: str, v: str, out: str, rotate: bool = True) -> Mappings:
+def map_attention(q: str, k: str, v: str, out: str, *, rotate: bool = True) -> Mappings:
     """Map four separate projections."""
     return links(
         link(f'{q}.*', f'{A}.1.to_q.*', *((Q, R) if rotate else (Q,))),
