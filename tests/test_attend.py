@@ -254,7 +254,7 @@ def test_attend_can_be_copied_and_saved():
         (dict(head_learned_sink=True), {}, '`heads` is missing'),
         (dict(flash=True, sigmoid=True), {}, '`flash=True` cannot be combined with `sigmoid`'),
         ({}, dict(mask=torch.zeros(2, 5)), '`mask` must .*got torch.float32'),
-        ({}, dict(mask=torch.ones(2, 4).bool()), '`attn_mask` got shape'),
+        ({}, dict(mask=torch.ones(2, 4).bool()), '`attn_mask` must have 5 keys'),
         ({}, dict(k=torch.zeros(2, 3, 5, 8)), '`k` and `v` must .*got shapes'),
         ({}, dict(q=torch.zeros(2, 4, 5, 6)), '`k` must '),
         ({}, dict(flash_pack_seq_kwargs={}), '`flash_pack_seq_kwargs` was given'),

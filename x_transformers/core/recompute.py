@@ -240,8 +240,10 @@ def recompute(
 
 @contextmanager
 def leave_vmap() -> Iterator[None]:
-    """Gradients of several losses at once run the backward pass in a vmap, which refuses noise. What runs again has
-    one loss, and draws the same noise for all."""
+    """Leave the vmap in which gradients of several losses run the backward pass, in a `with` block: it forbids noise.
+
+    The recomputed forward pass draws one noise for all losses.
+    """
     depth = torch._C._vmapmode_increment_nesting()
     for _ in range(depth):
         torch._C._vmapmode_decrement_nesting()
@@ -260,7 +262,7 @@ def is_batched_grad(grad: Tensor) -> bool:
 def differentiate_formula(
     formula: Callable[..., Tensor], inputs: Sequence[Tensor | None], needs: Sequence[bool], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of a function's inputs, for its backward pass, with a graph: by a formula for the same output."""
+    """Return the gradients of a function's inputs with a graph, by a formula for the same output."""
     with torch.enable_grad(), disable_autocast(grad):
         # views, since one input may be made from another: that path is not of this function
         own: list[Any] = [None if t is None else t.view_as(t) for t in inputs]

@@ -54,7 +54,7 @@ class FlagRouting(Configurable):
         return {**super().accepted(), **routed}
 
     def _compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
-        """Without those that serve flags of branches which no branch has."""
+        """Return the features, without those whose flags no branch has."""
         active = super()._compose(features, flags)
         served = {name for feature in active.active for name in feature.enabled_by}
         given = [(name, value) for own in self.branch_flags.values() for name, value in own.items() if name in served]
@@ -83,7 +83,7 @@ class FlagRouting(Configurable):
         return own, branch
 
     def _strangers(self, level: tuple[type[Feature], ...]) -> set[str]:
-        """Flags of a level that come from features of the user's own; on a stack they need no prefix."""
+        """Return the flags of a user's features of a level; on a stack they need no prefix."""
         return set(get_flags(catalogue_for(level, self.given_features))) - set(get_flags(level))
 
     def _hint(self, name: str, value: Any) -> str:
@@ -97,7 +97,7 @@ class FlagRouting(Configurable):
         return advice(name, known, value, type(self))
 
     def flags_for(self, kind: str, number: int) -> dict[str, Any]:
-        """The keywords of the n-th branch of a kind; a tuple with one value per layer is shared out."""
+        """Return the keywords of the n-th branch of a kind, with its own of values per layer."""
         layers = self.layer_types.count(kind)
         flags = self.branch_flags[kind]
         if not flags and kind != 'c':
@@ -124,7 +124,7 @@ class FlagRouting(Configurable):
         }
 
     def written(self, kind: str, name: str) -> str:
-        """A keyword of a branch, as the user wrote it on the stack."""
+        """Return a keyword of a branch as the user wrote it on the stack."""
         if name in SETTLED[kind]:
             return name
         if kind == 'f':
@@ -132,14 +132,14 @@ class FlagRouting(Configurable):
         return f'cross_attn_{name}' if kind == 'c' and name in self.branch_flags['c'] else f'attn_{name}'
 
     def all_written(self, kind: str) -> Iterator[tuple[str, str]]:
-        """Every keyword of a branch, and how it is written on the stack."""
+        """Return all keywords of a branch with their form on the stack."""
         level = self.branches[kind].catalogue
         names = {**self.branches[kind].arguments(), **get_flags((*level, *(self.given_features or ())))}
         return ((name, self.written(kind, name)) for name in names)
 
 
 def per_layer(value: Any, declared: Flag | None) -> tuple[Any, ...] | None:
-    """The values of the layers, if `value` is `PerLayer`, or a tuple that is none of the flag's own values."""
+    """Return values per layer, if `value` is `PerLayer`, or a tuple that the flag itself does not accept."""
     if isinstance(value, PerLayer):
         return value.values
     takes_it = declared is None or declared.check is None or declared.check.test(value)
@@ -158,7 +158,7 @@ def _warn_of_idle_flags(declared: Flag | None, values: Mapping[str, Any], shared
 
 
 def model_flags(stack: type[FlagRouting], wrapper: type[Configurable]) -> dict[str, Any]:
-    """The keywords of a token model around a kind of stack, those that it settles itself left out."""
+    """Return the keywords of a token model around a kind of stack, without those that it fixes."""
     settled = ('attn_layers', 'dim', 'cross_attend', 'only_cross', 'return_only_embed')
     both = {**stack.accepted(), **wrapper.accepted()}
     return {name: flag for name, flag in both.items() if name not in settled}
@@ -182,7 +182,7 @@ def flags_of_strangers(features: Sequence[type[Feature]] | None) -> set[str]:
 
 
 def renamed_mask(mask: Any, src_mask: Any) -> Any:
-    """The mask of the source, under its present or its old name."""
+    """Return the mask of the source, by its present or its old name."""
     if src_mask is None:
         return mask
     if mask is not None:
@@ -192,7 +192,7 @@ def renamed_mask(mask: Any, src_mask: Any) -> Any:
 
 
 def hidden_targets(tgt: Tensor, tgt_mask: Any, ignore_index: int) -> tuple[Tensor, dict[str, Any]]:
-    """The target (b m) without a loss where its old mask (b m) is False, and the mask for the decoder's keys."""
+    """Return the target (b m) without a loss where its old mask (b m) is False, and the mask for the decoder."""
     if tgt_mask is None:
         return tgt, {}
     warn_once('`tgt_mask` will be removed: set `tgt` to `ignore_index` where there is no target')

@@ -145,6 +145,7 @@ class BlockwiseTerm:
     of_keys          True if it is equal for all heads and queries
     entry()          -> function of one query and one key, for FlexAttention (`flex.py`), or None. It may hold tensors,
                      and numbers that do not change with the lengths
+    by_entry         True if it is available for one query and one key, by `pointwise`
     made_of          tensors and numbers that, with the lengths, determine it, if known
     """
 
@@ -163,15 +164,10 @@ class BlockwiseTerm:
         made_of: tuple[Any, ...] | None = None,
     ) -> None:
         self.make, self.reach, self.reach_ahead, self.band, self.learns = of, reach, reach_ahead, band, learns
-        self.entry, self.made_of = entry, made_of
+        self.entry, self.made_of, self.by_entry = entry, made_of, entry is not None
 
     def of(self, queries: slice, keys: slice) -> Tensor:
         return self.make(queries, keys)
-
-    @property
-    def by_entry(self) -> bool:
-        """Return True if it is available for one query and one key, by `pointwise`."""
-        return self.entry is not None
 
     def pointwise(self, added: int, filler: float) -> Pointwise:
         """Return `entry` for all keys of the call, with the filler for the `added` prepended ones."""
@@ -187,10 +183,9 @@ def _offset_entry(entry: Pointwise, added: int, filler: float) -> Pointwise:
 class DenseTerm(BlockwiseTerm):
     """Mask or bias given as one tensor."""
 
-    by_entry = True
-
     def __init__(self, t: Tensor, q_len: int, keys: int) -> None:
         super().__init__(None, learns=t.requires_grad)
+        self.by_entry = True
         self.t, self.size, self.of_keys = t, (q_len, keys), t.shape[1:-1] == (1, 1)
         self.made_of = (t,)
         self.parts: dict[int, Tensor] = {}
@@ -268,10 +263,9 @@ class DistanceTable(BlockwiseTerm):
     `table` is (h, i + j - 1), from the largest distance to the smallest: query r of i and key c have c - r + i - 1.
     """
 
-    by_entry = True
-
     def __init__(self, table: Tensor, q_len: int) -> None:
         super().__init__(None, learns=table.requires_grad)
+        self.by_entry = True
         self.table, self.q_len = table, q_len
 
     def window(self, queries: slice, keys: slice) -> slice:

@@ -19,20 +19,20 @@ from x_transformers.flags.checks import Maybe
 
 
 def check_kind_for_subset(kind: str) -> None:
-    """For a layer that reads other tokens in a way that is not known here."""
+    """Raise ValueError for a kind of layer that mixes tokens other than by attention."""
     if KINDS[kind].joins_tokens or (KINDS[kind].attends and kind not in ('a', 'c')):
         raise ValueError(f'layers of kind {kind!r} do not go with `of_tokens`: they read all tokens')
 
 
 def check_no_subset(features: Features) -> None:
-    """For a pass over some tokens, beside a feature that needs all."""
+    """Raise ValueError if a feature needs all tokens."""
     for feature in features.active:
         if reason := feature.reason('some tokens'):
             raise ValueError(f'`{feature.display_name}` does not go with `of_tokens`: {reason}')
 
 
 class SelectedLayers(list):
-    """The past of each attention, of some rows alone: copied when it is asked for."""
+    """Pasts of attention layers for some batch entries, copied when they are read."""
 
     def __init__(self, layers: list[Any], batch_idx: Tensor) -> None:
         super().__init__(layers)
@@ -94,7 +94,7 @@ class TokenSubset(StackCallFields):
         return self.with_values(subset_idx=found.long(), runs=None if runs is None or bool(runs.all()) else runs)
 
     def with_values(self, **values: Any) -> Any:
-        """The same call with other values."""
+        """Return a copy of the call with other values."""
         new = copy.copy(self)
         for name, value in values.items():
             setattr(new, name, value)
@@ -109,7 +109,7 @@ class TokenSubset(StackCallFields):
         )
 
     def scatter(self, x: Tensor, old: Tensor, new: Tensor) -> Tensor:
-        """The stream with other values of these tokens."""
+        """Return the stream with other values of these tokens."""
         new = new if self.runs is None else torch.where(self.runs.unsqueeze(-1), new, old)
         return x.scatter(1, self.subset_idx.unsqueeze(-1).expand_as(new), new.to(x.dtype))
 
@@ -139,7 +139,7 @@ class TokenSubset(StackCallFields):
         return self.with_values(**own)
 
     def for_batch_idx(self, batch_idx: Tensor) -> Any:
-        """The same call for some rows (k) of the batch alone. What its layers leave behind is no part of this one."""
+        """Return a call for some batch entries (k). Results of its layers are not part of this call."""
         batch = self.batch
 
         def each(t: Any, name: str = '') -> Any:
@@ -167,14 +167,14 @@ class TokenSubset(StackCallFields):
         return self.with_values(intermediates=self.intermediates.fork(), keeps=False, batch=len(batch_idx), **own)
 
     def gather_rotations(self, t: Any) -> Any:
-        """Angles or scales of tokens (... n d) for those of `of_tokens`."""
+        """Select angles or scales of tokens (... n d) for those of `of_tokens`."""
         if not torch.is_tensor(t) or t.ndim < 2:
             return t
         t = t[..., t.shape[-2] - self.new_len :, :]
         return self.gather(t if t.ndim == 3 else t.unsqueeze(0))
 
     def gather_masks(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """What self-attention is called with to ask with these tokens: their places, and their rows of masks."""
+        """Return the inputs of self-attention for these queries: their indices and masks."""
         scores = (n for n in ('attn_mask', 'attn_bias') if torch.is_tensor(inputs.get(n)) and inputs[n].ndim > 1)
         batch_idx = {n: to_4d(inputs[n]) for n in scores}
         batch_idx = {

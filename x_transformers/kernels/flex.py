@@ -63,7 +63,7 @@ def load_flex() -> types.ModuleType | None:
     return flex_attention if hasattr(flex_attention, 'AuxRequest') else None
 
 
-# the choice
+# Choice.
 
 
 def fits(call: Call, features: Features) -> bool:
@@ -94,7 +94,7 @@ def has_form(feature: type[Feature]) -> bool:
 
 
 def match_dtypes(*qkv: Tensor) -> tuple[Tensor, ...]:
-    """In that of autocast, where it is on."""
+    """Cast q, k and v to the dtype of autocast, if it is on."""
     device = qkv[0].device.type
     if not torch.is_autocast_enabled(device):
         return qkv
@@ -102,7 +102,7 @@ def match_dtypes(*qkv: Tensor) -> tuple[Tensor, ...]:
 
 
 def try_flex(q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor | None:
-    """`run_flex`, or None where FlexAttention does not run. What is no fault of the sizes is said, once."""
+    """Run `run_flex`; return None if FlexAttention cannot run, with a warning unless sizes are the reason."""
     if q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype or min(q.shape[-1], v.shape[-1]) < LEAST_WIDTH:
         return None
     program = None
@@ -165,7 +165,7 @@ def try_out(forms: Forms, q: Tensor, k: Tensor, v: Tensor, call: Call, features:
 
 
 def difference(name: str, found: Tensor, wanted: Tensor) -> str | None:
-    """Words for two tensors that differ by more than rounding, with the two numbers that do so most."""
+    """Describe the largest difference of two tensors, if it is more than rounding."""
     if found.numel() == 0:
         return None
     bound = ROUNDING.get(found.dtype, 1e-6)
@@ -177,11 +177,11 @@ def difference(name: str, found: Tensor, wanted: Tensor) -> str | None:
     return f'among its {name} is {found[at].item():.4g}, by the formula {wanted[at].item():.4g}'
 
 
-# the kernel
+# Kernel.
 
 
 def run_flex(q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features, forms: Forms | None = None) -> Tensor:
-    """Attention by FlexAttention. All that acts on scores must have a form."""
+    """Compute attention by FlexAttention. All masks, biases and features of scores must have a form for it."""
     forms = Forms.of(call, features) if forms is None else forms
     heads, key_heads = q.shape[1], max(k.shape[1], v.shape[1])
     program, groups = forms.program(q, k, v), heads // key_heads
@@ -203,14 +203,14 @@ def run_flex(q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features, fo
 
 
 def swap_arguments(t: Tensor, groups: int) -> Tensor:
-    """Heads in the other order:  b (g k) i d -> b (k g) i d, and with the number of key heads the way back."""
+    """Reorder heads:  b (g k) i d -> b (k g) i d; with the number of key heads, undo it."""
     return t if groups in (1, t.shape[1]) else t.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask: Any, grouped: bool, sums: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Output b h i d, and logarithms of what the softmax divides by, b h i, if wanted."""
+    """Compute the output, b h i d, and the log-sum-exps, b h i, if `sums` is set."""
     from torch.nn.attention import flex_attention as flex  # a statement that the compiler can follow
 
     options = {'score_mod': score_mod, 'block_mask': mask, 'scale': 1.0, 'enable_gqa': grouped}
@@ -240,7 +240,7 @@ def compile_flex(function: types.FunctionType, kind: Hashable, sizes: Hashable =
     return compiled_functions[function, kind, sizes]
 
 
-# what it is handed
+# Forms of masks, biases and features.
 
 
 @dataclass
@@ -253,7 +253,7 @@ class Forms:
 
     @classmethod
     def of(cls, call: Call, features: Features) -> Forms:
-        """In the order of the formula."""
+        """Return the forms of a call, in the order of the formula."""
         added = call.total_keys - call.keys
         steps = [f.score_mod(call) for f in select_working(call, features, ('scores',))]
         steps += [adding(bias.pointwise(added, 0.0)) for bias in call.biases]
@@ -262,7 +262,7 @@ class Forms:
         return cls(chain(tuple(steps)) if steps else None, call.mask_entry(), rescaling)
 
     def of_heads(self, order: Tensor) -> Forms:
-        """The same for heads in another order."""
+        """Return the forms for heads in another order."""
         score_mod, mask_mod = self.score_mod, self.mask_mod
         score = None if score_mod is None else lambda score, b, h, i, j: score_mod(score, b, order[h], i, j)
         return Forms(
@@ -295,7 +295,7 @@ def adding(bias: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def leaves(form: Any) -> Iterator[Any]:
-    """What a function is made of: code, numbers and tensors."""
+    """Yield the code, numbers and tensors that a function consists of."""
     if isinstance(form, types.FunctionType):
         yield form.__code__
         for cell in form.__closure__ or ():
@@ -312,11 +312,11 @@ def _kind_of(form: Any) -> Hashable:
     return tuple((t.dtype, t.ndim, t.requires_grad) if torch.is_tensor(t) else t for t in leaves(form))
 
 
-# which blocks of keys a block of queries sees, in all or in part
+# Visible blocks of keys for each block of queries.
 
 
 def block_mask(call: Call, mask_mod: Callable[..., Tensor], groups: int) -> Any:
-    """The `BlockMask` of a call. The last few are kept, for the layers and calls to come."""
+    """Return the `BlockMask` of a call. The last few are cached, for later layers and calls."""
     made_of: Any = [mask.made_of for mask in call.masks]
     key = (call.x.device, call.batch, call.q_len, call.keys, call.total_keys, groups, torch.is_inference_mode_enabled())
     keeps = all(parts is not None and all(map(_can_keep_mask, parts)) for parts in made_of)
@@ -344,7 +344,7 @@ def identity(part: Any) -> Hashable:
     return part.data_ptr(), part._version, part.dtype, part.shape, part.stride()
 
 
-# patterns
+# Patterns.
 
 
 def run_flex_pattern(
@@ -413,7 +413,7 @@ class Shown(BlockwiseTerm):
         return self.function()(b[:, None, None, None], h[:, None, None], i[:, None], j)
 
     def function(self) -> Pointwise:
-        """A function that holds patterns and tensors alone, by which calls are known that are alike."""
+        """Return a function that holds only patterns and tensors, by which equal calls are found."""
         kinds, starts, of_head, behind, marks = self.kinds, self.starts, self.of_head, self.behind, self.marks
         fronts = self.fronts
 

@@ -1,6 +1,6 @@
 """Operators that compute attention, in order of preference, each with the calls that it cannot compute.
 
-    Own             a feature at the stage `attend`, in place of all others
+    Own             a feature at the stage `attend`, instead of all others
     Banded          torch's fused kernel on a CPU, on the keys near each query
     Fused           torch's fused kernel, on all rows at once
     Flex            torch's FlexAttention, for large calls on a GPU
@@ -8,8 +8,8 @@
     EagerInBlocks   the formula, a block of queries at a time
     Eager           the formula, on all rows at once; it takes everything
 
-What belongs here: the choice between kernels. `OPERATORS` is asked from the front, and the first that has nothing
-against a call runs it; what it says against one is the refusal where it is demanded, and is shown by `explain()`.
+The first of `OPERATORS` that supports a call runs it. The reasons of the others are shown by `explain()`, and are the
+error if one is required.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _not_banded(call: Call) -> str | None:
 
 
 def attend_in_band(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor | None:
-    """The output b h i d; None if this is not for its precision, or its dropout."""
+    """Compute the output, b h i d; None if its dtypes or dropout are not supported."""
     if not takes(q, k, v, call):
         return None
     band: Any = _get_band(call)
@@ -90,7 +90,7 @@ MAPS = '`keep_maps`: the scores of all rows are kept'
 
 
 def stages_of_scores(call: Call | None, features: Features) -> list[Feature]:
-    """The features that need the scores of a call; of every call, if it is None."""
+    """Return the features that need the scores of a call; for None, of all calls."""
     if not features.scores_needed:
         return []
     if call is not None:
@@ -99,7 +99,7 @@ def stages_of_scores(call: Call | None, features: Features) -> list[Feature]:
 
 
 def list_score_stages(features: Features) -> list[Feature]:
-    """The features at stages of scores, in their order."""
+    """Return the features at stages of scores, in their order."""
     found = {feature for stage in EAGER_STAGES for feature in features.by_stage.get(stage, ())}
     return [feature for feature in features.active if feature in found] if found else []
 
@@ -115,12 +115,12 @@ def _needs_all_rows(features: Features) -> str | None:
 
 
 class Operator:
-    """A way to compute attention.
+    """Implementation of attention.
 
-    unsupported(call, on)      what keeps it from a call, or from every call of these features if `call` is None
-    (q, k, v, call, on)        the output b h i d, or None if it turns out that it cannot; then the next one is asked
+    unsupported(call, features)      the reason why it cannot run a call, or any call with these features for None
+    (q, k, v, call, features)        the output b h i d, or None if it cannot run after all: then the next one runs
 
-    `by_formula`: whether it does what is written down, and nothing faster, as `flash=False` wants it.
+    `by_formula`: True if it computes the formula, as `flash=False` requires.
     """
 
     by_formula = False
@@ -284,7 +284,7 @@ OPERATORS: tuple[Operator, ...] = (Own(), Banded(), FUSED, Flex(), FusedInBlocks
 
 
 def _operators_for(owner: Any, features: Features) -> tuple[Any, tuple[Operator, ...]]:
-    """The operators of a layer, and which of them may run where these features act: bands if one of them is there."""
+    """Return the operators of a layer, and those that may run with these features."""
     if torch.compiler.is_compiling():
         return owner.operators, owner.operators
     found = tuple([o for o in owner.operators if type(o) is not Banded or o.unsupported(None, features) is None])
@@ -293,7 +293,7 @@ def _operators_for(owner: Any, features: Features) -> tuple[Any, tuple[Operator,
 
 
 def attend_by(owner: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
-    """Attention by the first of the operators of a layer that takes the call."""
+    """Compute attention by the first operator of a layer that supports the call."""
     sizes = call.batch, call.heads, call.q_len, call.total_keys
     call.is_large = not call.inputs.get('keep_maps') and is_large(call.x, *sizes)
     known = features.operators
@@ -304,4 +304,4 @@ def attend_by(owner: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, features:
             out = operator(q, k, v, call, features)
             if out is not None:
                 return out
-    raise AssertionError('the formula takes everything')
+    raise AssertionError('the formula supports all calls')

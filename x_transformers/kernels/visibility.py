@@ -17,7 +17,7 @@ from x_transformers.flags import Features
 from x_transformers.flags.contracts import BareKeys
 from x_transformers.kernels.dense import SdpaMask, make_sdpa_mask, tile_heads
 
-# of the tokens, of a context, and of scores
+# Masks of tokens, of a context, and of scores.
 Masks = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
@@ -39,7 +39,7 @@ def settle_given(
 def combine_terms(
     features: Features, call: Call, qkv: tuple[Tensor, ...], masks: list[Any]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same from masks that are known, and what features hide, add and put in front."""
+    """Resolve the masks and biases of a call from known masks, and from the terms and prepended keys of features."""
     q, k, v = qkv
     found = features.collect('prepend_kv', call)
     keys = [pair for pair in found if not isinstance(pair, BareKeys)]
@@ -61,8 +61,8 @@ def combine_terms(
 class Visibility:
     """Masks and biases of all self-attention layers of a pass, combined once.
 
-    It is that of a layer which is given the same masks and inputs, by identity, and whose features hide and add the
-    same in all layers, as they declare with `same_in_layers`.
+    A layer may use it if it gets the same masks and inputs, by identity, and its features have the same masks and
+    biases in all layers, as they declare by `same_in_layers`.
     """
 
     call: Call
@@ -103,7 +103,7 @@ class Visibility:
         call.combined, call.positions = True, own.positions
 
 
-# what a stack hands to all layers of self-attention that says what queries see
+# Masks that a stack passes to all layers of self-attention.
 MASKS = ('mask', 'context_mask', 'attn_mask')
 DECIDES = frozenset((*MASKS, 'rel_pos', 'attn_bias'))
 
@@ -146,7 +146,7 @@ def shared_visibility(x: Tensor, stack_call: StackCall, layers: Iterable[Any]) -
 
 
 def _collect_terms(features: Features, stage: str, call: Call) -> list[BlockwiseTerm]:
-    """The masks or biases of features, each with the name of its feature for an operator that cannot take it."""
+    """Return the masks or biases of features, with the names of the features for errors of operators."""
     found = []
     for feature, term in features.terms(stage, call):
         name = f'{stage}` of `{type(feature).__name__}' if feature.is_user_defined else f'attn_{stage}'
@@ -156,7 +156,7 @@ def _collect_terms(features: Features, stage: str, call: Call) -> list[Blockwise
 
 
 def prepend_kv(terms: Sequence[tuple[Tensor, Tensor]], k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Put further keys and values in front; of different head counts, the fewer are repeated."""
+    """Prepend keys and values; heads are repeated if there are fewer."""
     for extra_k, extra_v in terms:
         k, v = _concat_keys(extra_k.to(k.dtype), k), _concat_keys(extra_v.to(v.dtype), v)
     return k, v

@@ -100,13 +100,19 @@ class Pattern:
         """Return the pattern with each part replaced by `function(part)`."""
         return self
 
-    @property
-    def looks_ahead(self) -> str:
-        return next(filter(None, (one.looks_ahead for one in self.parts())), '')
+    if TYPE_CHECKING:
+        # Patterns without parts set them as class attributes.
+        looks_ahead: ClassVar[str]
+        cannot_cache: ClassVar[str]
+    else:
 
-    @property
-    def cannot_cache(self) -> str:
-        return next(filter(None, (one.cannot_cache for one in self.parts())), '')
+        @property
+        def looks_ahead(self) -> str:
+            return next(filter(None, (one.looks_ahead for one in self.parts())), '')
+
+        @property
+        def cannot_cache(self) -> str:
+            return next(filter(None, (one.cannot_cache for one in self.parts())), '')
 
     @property
     def size(self) -> int | None:
