@@ -96,7 +96,7 @@ def test_a_token_in_place_of_hidden_patches():
     assert_close(tokens[:, 1:], known + net.pos_embedding[:, 1:])
     assert torch.equal(net(IMAGE, hidden_patches=hidden.unflatten(1, (3, 3))), out)
     for wrong in (hidden[:, :8], hidden.double(), hidden.unflatten(1, (1, 9))):
-        with pytest.raises(ValueError, match=r'`hidden_patches` got torch\.\w+ of shape'):
+        with pytest.raises(ValueError, match=r'`hidden_patches` must be .*, got torch\.\w+ of shape'):
             net(IMAGE, hidden_patches=wrong)
 
 

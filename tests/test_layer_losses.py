@@ -306,7 +306,7 @@ def test_refused_in_a_call():
         model(ids_of(2, 3))
     with pytest.raises(ValueError, match='`progress` needs `intermediate_layer_loss`'):
         model(ids_of(2, 5), progress=0.1)
-    with pytest.raises(ValueError, match=r'`progress` got 1\.5, it must be a number from 0 to 1'):
+    with pytest.raises(ValueError, match=r'`progress` must be a number from 0 to 1, got 1\.5'):
         model_of(intermediate_layer_loss='step')(ids_of(2, 5), progress=1.5)
 
 

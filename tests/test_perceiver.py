@@ -186,12 +186,12 @@ def test_it_comes_back_from_its_config():
 @pytest.mark.parametrize(
     ('call', 'words'),
     [
-        (lambda: perceiver()(randn(2, 4, 3)), r'`x` got \(2, 4, 3\), it must be \(b, n1, n2, 3\)'),
-        (lambda: perceiver()(randn(2, 4, 3, 2)), r'`x` got \(2, 4, 3, 2\)'),
-        (lambda: perceiver()(torch.ones(2, 4, 3, 3, dtype=torch.long)), '`x` got torch.int64, it must be floating'),
-        (lambda: perceiver()(randn(2, 4, 3, 3), mask=bools(2, 4)), '`mask` got torch.bool of shape'),
-        (lambda: perceiver()(randn(2, 4, 3, 3), mask=randn(2, 4, 3)), '`mask` got torch.float64'),
-        (lambda: perceiver_io()(randn(2, 4, 3, 3), randn(2, 4, 5)), '`queries` got'),
+        (lambda: perceiver()(randn(2, 4, 3)), r'`x` must be \(b, n1, n2, 3\), got \(2, 4, 3\)'),
+        (lambda: perceiver()(randn(2, 4, 3, 2)), r'`x` must .*got \(2, 4, 3, 2\)'),
+        (lambda: perceiver()(torch.ones(2, 4, 3, 3, dtype=torch.long)), '`x` must be floating point, got torch.int64'),
+        (lambda: perceiver()(randn(2, 4, 3, 3), mask=bools(2, 4)), '`mask` must .*got torch.bool of shape'),
+        (lambda: perceiver()(randn(2, 4, 3, 3), mask=randn(2, 4, 3)), '`mask` must .*got torch.float64'),
+        (lambda: perceiver_io()(randn(2, 4, 3, 3), randn(2, 4, 5)), '`queries` must have shape .*, got'),
         (lambda: perceiver_io()(randn(2, 4, 3, 3), randn(3, 4, 6)), '`queries` got 3 rows, `x` has 2'),
         (lambda: perceiver(num_latents=0), '`num_latents` must be an integer of at least 1, got 0'),
         (lambda: perceiver(max_freq=0), '`max_freq` must be a positive number, got 0'),

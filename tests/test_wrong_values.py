@@ -356,7 +356,7 @@ CALLS = [
      '`pos` must be vectors of width 16, or whole numbers, got torch.float32 of shape (2, 6)'),
     (lambda: net(ids.bool()), '`x` must hold integer token ids, got torch.bool'),
     (lambda: CASES['ViT'][0](None), '`img` must be a tensor, got None'),
-    (lambda: CASES['ViT'][0](torch.zeros(2, 3, 8, 8).long()), '`img` got torch.int64, it must be floating point'),
+    (lambda: CASES['ViT'][0](torch.zeros(2, 3, 8, 8).long()), '`img` must be floating point, got torch.int64'),
     (lambda: FeedForward(8)(None), '`x` must be a tensor, got None'),
     (lambda: ar.generate(ids[:, :3], 2, generator=42), '`generator` must be a torch.Generator, got 42'),
     (lambda: net(ids, return_mems='yes'), "`return_mems` must be True or False, got 'yes'"),

@@ -3,9 +3,9 @@ cache.
 
 In a small model most of the time of a step goes into calling modules and asking stages. For models that consist of
 known parts alone, a step is the few functions below, with the same cache and the same numbers as the ordinary forward
-pass. `Step.of` asks once, when a generation begins, whether a model is one of those. It gives None for all others,
-which take the ordinary way. A step lives as long as the generation, and is stored on no module: hooks and modules that
-are replaced later count from the next generation on. Parameters are read at each token.
+pass. `Step.of` checks once, when a generation begins, that a model is one of those. It returns None for all others,
+which run the ordinary forward pass. A step lives as long as the generation, and is stored on no module: hooks and
+modules that are replaced later count from the next generation on. Parameters are read at each token.
 """
 
 from __future__ import annotations
@@ -150,12 +150,12 @@ PARAMETERS: dict[type, set[str]] = {
 
 
 def _function_of(module: Any) -> Any:
-    """Return what a module computes, without the way through its call if that is known; None for None."""
+    """Return the function of a module without the overhead of its call, or the module itself if that is unknown."""
     return FUNCTIONS.get(type(module), lambda module: module)(module)
 
 
 def _on_heads(transform: Callable[..., Any], attn: Any) -> Callable[..., Any]:
-    """Return what a feature does to heads (q, k, v), with norms of queries and keys written out."""
+    """Return the transform of heads (q, k, v), with the norms of queries and keys as functions."""
     feature = attn.features.find(heads.QKHeadNorm)
     if feature is None or transform != feature.qkv_heads:
         return transform
@@ -169,7 +169,7 @@ def _on_heads(transform: Callable[..., Any], attn: Any) -> Callable[..., Any]:
 class BranchStep:
     """A branch with its norms and its residual, on tokens (b, d)."""
 
-    # With `parallel_block`: whether its block begins here, and whether it reads what the branch before it has normed.
+    # With `parallel_block`: True if its block begins here; True if it shares the normed input of the branch before it.
     opens, borrows = True, False
 
     def __init__(self, layer: Any) -> None:
@@ -205,7 +205,7 @@ def _leaves_of(modules: Any) -> Iterator[nn.Module]:
 
 
 class AttentionStep(BranchStep):
-    """Attention of one new token per row to those of its past and itself."""
+    """Attention of one new token per sequence to the tokens of its past and itself."""
 
     def __init__(self, layer: Any, angles: int | None) -> None:
         super().__init__(layer)
@@ -216,7 +216,7 @@ class AttentionStep(BranchStep):
         self.groups = self.heads // self.kv_heads
         self.scale = attn.logit_scale
         self.normed = [_on_heads(transform, attn) for transform in attn.features.active_for(INPUTS).qkv_heads]
-        self.still = attn.heads - attn.rotate_num_heads  # heads in front that are not rotated
+        self.still = attn.heads - attn.rotate_num_heads  # number of first heads that are not rotated
         self.factor = attn.features.find(rotary.Rotary).rotary_factor
 
     def __call__(self, x: Tensor, past: Any, angles: Maybe[Tensor], bias: Maybe[Tensor]) -> tuple[Tensor, Any]:
@@ -228,14 +228,14 @@ class AttentionStep(BranchStep):
             for transform in self.normed:
                 q, k, v = transform((q, k, v), None)
         if angles is not None and self.still:
-            q, k = self.turn_some(q, angles), self.turn_some(k, angles)
+            q, k = self.rotate_some(q, angles), self.rotate_some(k, angles)
         elif angles is not None:
             qk = torch.cat((q, k), dim=1).view(b, heads + kv_heads, 1, self.dim_head)
             qk = rotary.apply_rotary_pos_emb(qk, angles, self.factor)
             q, k = qk.split_with_sizes((heads, kv_heads), dim=1)
         past = past.append(k, v)
         k, v = past.pair
-        if self.groups > 1:  # The query heads of a key head become its rows, so that no key is copied.
+        if self.groups > 1:  # The query heads of a key head become its queries, so that no key is copied.
             q = q.view(b, self.groups, kv_heads, self.dim_head).transpose(1, 2)  # (b, k, g, d)
             if bias is not None and bias.shape[1] > 1:
                 bias = bias.view(-1, self.groups, kv_heads, bias.shape[-1]).transpose(1, 2)
@@ -243,12 +243,12 @@ class AttentionStep(BranchStep):
         out = out.transpose(1, 2) if self.groups > 1 else out
         return self.to_out(out.reshape(b, heads * self.dim_value)), past
 
-    def turn_some(self, t: Tensor, angles: Tensor) -> Tensor:
+    def rotate_some(self, t: Tensor, angles: Tensor) -> Tensor:
         return torch.cat((t[:, : self.still], rotary.apply_rotary_pos_emb(t[:, self.still :], angles, self.factor)), 1)
 
 
 class EmbeddingStep:
-    """From ids (b, 1) at one index in the sequence, or at one of each row (b), to the input of the layers (b, d)."""
+    """Input of the layers (b, d) from ids (b, 1), at one index for all sequences or one for each (b)."""
 
     def __init__(self, net: Any) -> None:
         features = net.features
@@ -264,12 +264,12 @@ class EmbeddingStep:
         self.tables = [m.emb._parameters for m, _ in kinds if m is not None] if all(known) else None
 
     def __call__(self, ids: Tensor, at: int | Tensor) -> Tensor:
-        x = self.summed(ids, at)
+        x = self.sum_embeddings(ids, at)
         for function in self.functions:
             x = function(x)
         return x
 
-    def summed(self, ids: Tensor, at: Any) -> Tensor:
+    def sum_embeddings(self, ids: Tensor, at: Any) -> Tensor:
         """Sum the embeddings of the tokens and of their positions."""
         several, scale, table = torch.is_tensor(at), self.scale, self.table
         if self.tables is None or several or at >= self.net.max_seq_len > 0:  # which the table refuses
@@ -317,7 +317,7 @@ class Step:
 
     @classmethod
     def of(cls, net: Any, inputs: Mapping[str, Any]) -> Any:
-        """Return the step of a net that is called with further `inputs`, or None if it takes the ordinary way."""
+        """Return the step of a net that is called with further `inputs`, or None if it needs the ordinary pass."""
         if any(value is not None for value in inputs.values()) or not _is_known_net(net) or _is_in_mode(net):
             return None
         return cls(net)

@@ -43,7 +43,7 @@ class ConformerEncoder(Configurable):
             options: dict[str, Any] = {'dim': dim, 'depth': depth, **own, 'verbose': False, **flags}
             attn_layers = Encoder(**options)
         if not attn_layers.sees_future:
-            raise ConfigError(f'`attn_layers` got {type(attn_layers).__name__}, it must be an Encoder')
+            raise ConfigError(f'`attn_layers` must be an Encoder, got {type(attn_layers).__name__}')
         width = attn_layers.dim
         self.input_dim, self.factor, self.attn_layers = input_dim, subsample, attn_layers
         left = input_dim
@@ -72,7 +72,7 @@ class ConformerEncoder(Configurable):
             x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
         if self.factor == 4:
             if halve_length(halve_length(x.shape[1])) < 1:
-                raise ValueError(f'`x` got {x.shape[1]} frames, it must have 7 at least')
+                raise ValueError(f'`x` must have at least 7 frames, got {x.shape[1]}')
             x = x.unsqueeze(1)
             for conv in self.subsample:
                 x = conv(x).relu()

@@ -95,7 +95,7 @@ def checked_prime(prime: Tensor | None, batch: int, most: int, num_tokens: int, 
         return torch.zeros(batch, 0, dtype=torch.long, device=device)
     prime = check_ids(prime, 'prime', 0, num_tokens).to(device)
     if prime.shape[0] != batch or prime.shape[1] > most:
-        raise ValueError(f'`prime` got shape {tuple(prime.shape)}, it must be {batch} rows of at most {most} tokens')
+        raise ValueError(f'`prime` must be {batch} rows of at most {most} tokens, got shape {tuple(prime.shape)}')
     return prime.long()
 
 
@@ -174,7 +174,7 @@ class DALLE(Configurable):
                 "`attn='dalle'` does not go with `attn_layers`: give it `attn_sparse_pattern=dalle_patterns(...)`"
             )
         if not attn_layers.causal or attn_layers.cross_attend:
-            raise ConfigError(f'`attn_layers` got {type(attn_layers).__name__}, it must be a Decoder without a context')
+            raise ConfigError(f'`attn_layers` must be a Decoder without a context, got {type(attn_layers).__name__}')
         self.attn_layers, dim = attn_layers, attn_layers.dim
         self.num_text_tokens, self.text_seq_len = num_text_tokens, text_seq_len
         self.num_image_tokens, self.image_grid = num_image_tokens, image_grid
@@ -225,7 +225,7 @@ class DALLE(Configurable):
         image = check_ids(image, 'image', 0, self.num_image_tokens).long()
         if image.shape[1] != self.image_len:
             wanted = f'{self.image_len}, those of a grid of {self.image_grid}'
-            raise ValueError(f'`image` got {image.shape[1]} tokens, it must have {wanted}')
+            raise ValueError(f'`image` must have {wanted}, got {image.shape[1]} tokens')
         return image
 
     def embedded(self, ids: Tensor, start: int = 0) -> Tensor:

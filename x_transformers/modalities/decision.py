@@ -138,7 +138,7 @@ class DecisionTransformer(Configurable):
     ) -> None:
         super().__init__()
         if not attn_layers.causal or attn_layers.cross_attend:
-            raise ConfigError(f'`attn_layers` got {type(attn_layers).__name__}, it must be a Decoder without a context')
+            raise ConfigError(f'`attn_layers` must be a Decoder without a context, got {type(attn_layers).__name__}')
         if discrete and action_tanh:
             raise ConfigError('`action_tanh` does not go with `discrete`: logits have no bounds')
         self.attn_layers, self.discrete = attn_layers, bool(discrete)
@@ -169,19 +169,19 @@ class DecisionTransformer(Configurable):
         of_state = (self.state_dim,) if size.test(self.state_dim) else tuple(self.state_dim)
         if states.ndim != 2 + len(of_state) or states.shape[2:] != of_state:
             wanted = ', '.join(('b', 'k', *map(str, of_state)))
-            raise ValueError(f'`states` got shape {tuple(states.shape)}, it must be ({wanted})')
+            raise ValueError(f'`states` must be ({wanted}), got shape {tuple(states.shape)}')
         b, k = states.shape[:2]
         if k > self.context_len:
             raise ValueError(f'`states` got {k} steps, more than `context_len`, {self.context_len}')
         of_action = (b, k) if self.discrete else (b, k, self.act_dim)
         if actions.shape != of_action:
-            raise ValueError(f'`actions` got shape {tuple(actions.shape)}, it must be {of_action}')
+            raise ValueError(f'`actions` must be {of_action}, got shape {tuple(actions.shape)}')
         rtg = rtg.unsqueeze(-1) if rtg.ndim == 2 else rtg
         if rtg.shape != (b, k, 1):
-            raise ValueError(f'`rtg` got shape {tuple(rtg.shape)}, it must be {(b, k)}')
+            raise ValueError(f'`rtg` must be {(b, k)}, got shape {tuple(rtg.shape)}')
         if timesteps.shape not in ((k,), (b, k)) or timesteps.is_floating_point():
             got = f'{timesteps.dtype} of shape {tuple(timesteps.shape)}'
-            raise ValueError(f'`timesteps` got {got}, it must be whole numbers {(b, k)}')
+            raise ValueError(f'`timesteps` must be whole numbers {(b, k)}, got {got}')
         mask, start = as_mask(mask, 'mask', b, k, like=states), None
         if mask is not None:
             start = k - mask.sum(dim=-1)
@@ -282,9 +282,7 @@ class DecisionTransformer(Configurable):
             counts = f'{steps} states, {len(history.actions)} actions and {len(history.rewards)} rewards'
             raise ValueError(f'`history` got {counts}: one state more than actions and rewards is to be acted on')
         if not check_in_range(temperature, 0.0) or (temperature and not self.discrete):
-            raise ValueError(
-                f'`temperature` got {format_value(temperature)}, it must be 0, or above for discrete actions'
-            )
+            raise ValueError(f'`temperature` must be 0, or above for discrete actions, got {format_value(temperature)}')
         with eval_modules(list(self.modules())):
             out = self.predicted(self.of_last(history, target_return))
         action = sample(out, temperature) if self.discrete else out

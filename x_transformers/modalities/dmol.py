@@ -77,10 +77,10 @@ class DMOLHead(Configurable):
         """
         self.check(params)
         if pixels.dtype == torch.bool or pixels.is_floating_point() or pixels.is_complex():
-            raise TypeError(f'`pixels` got {pixels.dtype}, it must be whole numbers')
+            raise TypeError(f'`pixels` must be whole numbers, got {pixels.dtype}')
         wanted = (*params.shape[:-1], self.channels)
         if tuple(pixels.shape) != wanted:
-            raise ValueError(f'`pixels` got shape {tuple(pixels.shape)}, it must be {wanted}')
+            raise ValueError(f'`pixels` must be {wanted}, got shape {tuple(pixels.shape)}')
         check_range(pixels, 'pixels', 0, self.levels - 1, 'values')
         weights, means, scales, coefficients = self.split(to_float(params))
         pixels = pixels.long()

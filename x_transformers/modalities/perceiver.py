@@ -86,16 +86,14 @@ class Reads:
         wanted = ', '.join(('b', *(f'n{at + 1}' for at in range(self.input_axis)), str(self.input_channels)))
         if not torch.is_tensor(x) or x.ndim != self.input_axis + 2 or x.shape[-1] != self.input_channels:
             got = tuple(x.shape) if torch.is_tensor(x) else type(x).__name__
-            raise ValueError(f'`x` got {got}, it must be ({wanted})')
+            raise ValueError(f'`x` must be ({wanted}), got {got}')
         if not x.is_floating_point():
-            raise TypeError(f'`x` got {x.dtype}, it must be floating point')
+            raise TypeError(f'`x` must be floating point, got {x.dtype}')
         x, axes = match_precision(x, self), x.shape[1:-1]
         if mask is not None:
             if mask.dtype != torch.bool or mask.shape != x.shape[:-1]:
                 got = f'{mask.dtype} of shape {tuple(mask.shape)}'
-                raise ValueError(
-                    f'`mask` got {got}, it must be boolean, {tuple(x.shape[:-1])}: True except for padding'
-                )
+                raise ValueError(f'`mask` must be boolean, {tuple(x.shape[:-1])}: True except for padding, got {got}')
             mask = mask.flatten(1)
         if self.num_freq_bands is not None:
             waves = fourier_positions(axes, self.num_freq_bands, self.max_freq, x.device, x.dtype)

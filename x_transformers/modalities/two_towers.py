@@ -86,7 +86,7 @@ class TwoTowers(Configurable):
     ) -> None:
         super().__init__()
         if loss == 'softmax' and math.log(logit_scale) > ROUNDED:
-            raise ConfigError(f"`logit_scale` got {logit_scale}, it must be at most {MOST:g} with `loss='softmax'`")
+            raise ConfigError(f"`logit_scale` must be at most {MOST:g} with `loss='softmax'`, got {logit_scale}")
         if eos_id is not None and text_pool != 'eos':
             warn_once("`eos_id` has no effect unless `text_pool='eos'`")
         if dim_shared is None and project_bias:

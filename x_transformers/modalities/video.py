@@ -88,11 +88,11 @@ class FactorizedVideoEncoder(Configurable):
         video = video.unsqueeze(2) if video.ndim == 4 else video
         if video.ndim != 5 or video.shape[1] != self.channels or video.shape[3:] != self.image_size:
             wanted = ', '.join(map(str, ('b', self.channels, 'T', *self.image_size)))
-            raise ValueError(f'`video` got shape {tuple(video.shape)}, it must be ({wanted})')
+            raise ValueError(f'`video` must be ({wanted}), got shape {tuple(video.shape)}')
         p, first = self.patch[0], cache is None
         if video.shape[2] == 0 or (video.shape[2] - first) % p:
             rest = f'one, and a multiple of {p} behind it' if first else f'a multiple of {p}'
-            raise ValueError(f'`video` got {video.shape[2]} frames, it must have {rest}')
+            raise ValueError(f'`video` must have {rest}, got {video.shape[2]} frames')
         count = first + (video.shape[2] - first) // p + (0 if first else cache.frames)
         if count > self.max_frames:
             raise ValueError(f'`video` makes {count} token frames, more than `max_frames`, {self.max_frames}')

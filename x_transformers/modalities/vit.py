@@ -230,7 +230,7 @@ class ViTransformerWrapper(Configurable):
 
     def _check_images(self, img: Tensor) -> None:
         if not img.is_floating_point():
-            raise TypeError(f'`img` got {img.dtype}, it must be floating point')
+            raise TypeError(f'`img` must be floating point, got {img.dtype}')
         (down, across), (rows, columns) = self.patch, self.grid
         height, width = img.shape[-2:] if img.ndim == 4 else (1, 1)
         whole = height % down == width % across == 0
@@ -308,7 +308,7 @@ class ViTransformerWrapper(Configurable):
         turned = given.ndim == 3 and given.shape[1:] != grid
         if flat.shape != patches.shape[:2] or turned or flat.dtype != torch.bool:
             wanted = f'True or False for each of {tuple(patches.shape[:2])} patches, in {grid[0]} rows of {grid[1]}'
-            raise ValueError(f'`hidden_patches` got {given.dtype} of shape {tuple(given.shape)}, it must be {wanted}')
+            raise ValueError(f'`hidden_patches` must be {wanted}, got {given.dtype} of shape {tuple(given.shape)}')
         return flat
 
     def _positions_of(self, rows: int, columns: int) -> Tensor:

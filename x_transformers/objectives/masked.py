@@ -121,7 +121,7 @@ class Hiding:
                 )
             if word_ids.shape != maskable.shape:
                 shape = tuple(maskable.shape)
-                raise ValueError(f'`word_ids` got the shape {tuple(word_ids.shape)}, it must be that of `x`, {shape}')
+                raise ValueError(f'`word_ids` must have the shape of `x`, {shape}, got {tuple(word_ids.shape)}')
             return chosen_words(maskable, word_ids, self.mask_prob, generator)
         if self.max_span > 1:
             return chosen_spans(maskable, self.mask_prob, self.max_span, self.span_stop_prob, documents, generator)
@@ -187,9 +187,9 @@ class MLMWrapper(Configurable):
             raise ConfigError('`num_tokens` is missing: `random_token_prob` draws from them, and `net` does not say')
         for name, value in (('mask_token_id', mask_token_id), ('pad_token_id', pad_token_id)):
             if value is not None and known is not None and value >= known:
-                raise ConfigError(f'`{name}` got {value}, it must be less than the `num_tokens` of the net, {known}')
+                raise ConfigError(f'`{name}` must be less than the `num_tokens` of the net, {known}, got {value}')
         if num_tokens is not None and known is not None and num_tokens > known:
-            raise ConfigError(f'`num_tokens` got {num_tokens}, it must be at most that of the net, {known}')
+            raise ConfigError(f'`num_tokens` must be at most that of the net, {known}, got {num_tokens}')
         if replace_prob + random_token_prob > 1:
             raise ConfigError(
                 f'`replace_prob` got {replace_prob} and `random_token_prob` {random_token_prob}, '

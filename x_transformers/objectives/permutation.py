@@ -83,7 +83,7 @@ class PermutationLMWrapper(Configurable):
         if not getattr(getattr(net, 'attn_layers', None), 'two_stream', False):
             raise ConfigError('`net` has no stream of queries: its stack must be an Encoder(two_stream=True)')
         if not getattr(net, 'can_keep_logits', False):
-            raise ConfigError(f'`net` got {type(net).__name__}, it must give logits of its last tokens alone')
+            raise ConfigError(f'`net` must give logits of its last tokens alone, got {type(net).__name__}')
         self.net, self.predict_frac, self.perm_len, self.pad_token_id = net, predict_frac, perm_len, pad_token_id
 
     @checked
@@ -147,7 +147,7 @@ class PermutationLMWrapper(Configurable):
         else:
             if check_tensor(ranks, 'ranks').shape != x.shape or ranks.is_floating_point():
                 got = f'{ranks.dtype} of shape {tuple(ranks.shape)}'
-                raise ValueError(f'`ranks` got {got}, it must be whole numbers {tuple(x.shape)}')
+                raise ValueError(f'`ranks` must be whole numbers {tuple(x.shape)}, got {got}')
             check_range(ranks, 'ranks', -1, None, 'ranks')
             ranks = ranks.long().masked_fill(~real, -1)
             count = max(int((ranks >= 0).sum(dim=-1).max()), 1)
@@ -229,7 +229,7 @@ class PermutationLMWrapper(Configurable):
         missing = as_mask(missing, 'missing', *x.shape, like=x)
         missing = missing if token_mask is None else missing & token_mask
         if ranks is not None and ranks.shape != x.shape:
-            raise ValueError(f'`ranks` got shape {tuple(ranks.shape)}, it must be {tuple(x.shape)}')
+            raise ValueError(f'`ranks` must be {tuple(x.shape)}, got shape {tuple(ranks.shape)}')
         place = torch.arange(x.shape[1], device=x.device).expand_as(x)
         behind = torch.iinfo(torch.int64).max
         order = rank_tokens((place if ranks is None else ranks.long()).masked_fill(~missing, behind))

@@ -114,7 +114,7 @@ def pack_pairs(
     if not pairs:
         raise ValueError('`pairs` got none, there must be one at least')
     if max_len is not None and not (is_int(max_len) and max_len >= 5):
-        raise ValueError(f'`max_len` got {format_value(max_len)}, it must be an integer of at least 5')
+        raise ValueError(f'`max_len` must be an integer of at least 5, got {format_value(max_len)}')
     ids, types = [], []
     for first, second, _ in pairs:
         first, second = cut_pair(first, second, None if max_len is None else max_len - 3)
@@ -232,9 +232,9 @@ class BertPretrainWrapper(Configurable):
 def pair_loss(logits: Tensor, labels: Any, mask: Tensor | None = None) -> Tensor:
     """Return the mean cross entropy of labels (b) that are not -100, 0 if there is none. Rows of padding have none."""
     if labels.shape != logits.shape[:1]:
-        raise ValueError(f'`labels` got shape {tuple(labels.shape)}, it must be {tuple(logits.shape[:1])}')
+        raise ValueError(f'`labels` must be {tuple(logits.shape[:1])}, got shape {tuple(labels.shape)}')
     if labels.is_floating_point() or labels.is_complex():
-        raise TypeError(f'`labels` got {labels.dtype}, they must be whole numbers')
+        raise TypeError(f'`labels` must be whole numbers, got {labels.dtype}')
     check_range(labels[labels != IGNORED] if can_read_values(labels) else labels, 'labels', 0, 1, 'labels')
     known = labels if mask is None else labels.masked_fill(~mask.any(dim=-1), IGNORED)
     return next_token_loss(logits, known.long(), ignore_index=IGNORED)

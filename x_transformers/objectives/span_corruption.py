@@ -130,7 +130,7 @@ class Corruption(Configurable):
         if b == 0:  # one place, as if for the end
             return tokens.new_zeros(0, 1), lens, tokens.new_full((0, 1), IGNORED)
         if bool((lens < 2).any()):
-            raise ValueError(f'`lens` got a row of {int(lens.min())} tokens, it must have at least 2')
+            raise ValueError(f'`lens` must be at least 2 tokens for each sequence, got {int(lens.min())}')
         noise, spans = spans_of(lens, density.to(lens.device), mean_span.to(lens.device))
         self.check(tokens, lens, spans)
         span = noise_spans(lens, noise, spans, n, generator)
@@ -319,15 +319,17 @@ class T5PretrainWrapper(Configurable):
         sides = getattr(net, 'encoder', None), getattr(getattr(net, 'decoder', None), 'net', None)
         ids: Any = [getattr(side, 'num_tokens', None) for side in sides]
         if None in ids:
-            raise ConfigError(f'`net` got {type(net).__name__}, it must be an encoder-decoder of tokens: XTransformer')
+            raise ConfigError(f'`net` must be an encoder-decoder of tokens: XTransformer, got {type(net).__name__}')
         modes = [one.mode_id for one in getattr(corruption, 'denoisers', ())]
         for name, value in (('sentinel_start', corruption.sentinel_start), ('eos_id', corruption.eos_id)):
             if value >= min(ids):
-                raise ConfigError(f'`{name}` got {value}, it must be less than the number of tokens, {min(ids)}')
+                raise ConfigError(f'`{name}` must be less than the number of tokens, {min(ids)}, got {value}')
         if any(mode >= ids[0] for mode in modes):
-            raise ConfigError(f'`denoisers` got the mode {max(modes)}, it must be less than `enc_num_tokens`, {ids[0]}')
+            raise ConfigError(
+                f'the modes of `denoisers` must be less than `enc_num_tokens`, {ids[0]}, got {max(modes)}'
+            )
         if not 0 <= start_id < ids[1]:
-            raise ConfigError(f'`start_id` got {start_id}, it must be from 0 to {ids[1] - 1}')
+            raise ConfigError(f'`start_id` must be from 0 to {ids[1] - 1}, got {start_id}')
         self.net, self.corruption, self.start_id = net, corruption, start_id
 
     @checked

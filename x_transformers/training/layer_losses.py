@@ -156,7 +156,7 @@ class AuxiliaryLosses(nn.Module):
     def now(self, training: bool, progress: float | None) -> Objective | None:
         """Return the losses of a call; None for that of the next token alone."""
         if progress is not None and not (is_number(progress) and 0 <= progress <= 1):
-            raise ValueError(f'`progress` got {format_value(progress)}, it must be a number from 0 to 1')
+            raise ValueError(f'`progress` must be a number from 0 to 1, got {format_value(progress)}')
         if progress is not None and not self.schedule:
             raise ValueError('`progress` needs `intermediate_layer_loss`: nothing else changes with it')
         if not training:

@@ -80,11 +80,11 @@ def param_groups(model: nn.Module, weight_decay: float = 0.1) -> list[dict[str, 
         ValueError: `weight_decay` is below 0, or no parameter learns.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f'`model` got {format_value(model)}, it must be a module')
+        raise TypeError(f'`model` must be a module, got {format_value(model)}')
     if not is_number(weight_decay):
-        raise TypeError(f'`weight_decay` got {format_value(weight_decay)}, it must be a number')
+        raise TypeError(f'`weight_decay` must be a number, got {format_value(weight_decay)}')
     if not weight_decay >= 0:
-        raise ValueError(f'`weight_decay` got {weight_decay}, it must be at least 0')
+        raise ValueError(f'`weight_decay` must be at least 0, got {weight_decay}')
     found: dict[nn.Parameter, tuple[str, bool]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
@@ -121,7 +121,7 @@ def largest_logits(source: Tensor | Intermediates) -> Tensor:
     logits = source.pre_softmax_attn if isinstance(source, Intermediates) else source
     if not torch.is_tensor(logits) or logits.ndim != 4:
         raise TypeError(
-            f'`qk_clip_` got {format_value(logits)}, it must be logits (b, h, i, j), or Intermediates with them'
+            f'`qk_clip_` must be logits (b, h, i, j), or Intermediates with them, got {format_value(logits)}'
         )
     return logits.detach().amax(dim=(0, 2, 3))
 
@@ -160,7 +160,7 @@ def shrink(projection: Any, rows: Tensor) -> None:
 def stack_qk_clip_(stack: Stack, intermediates: LayerIntermediates, tau: float) -> None:
     """Apply QK clipping to every attention layer of a stack. A layer that ran several times uses its largest logits."""
     if not isinstance(intermediates, LayerIntermediates):
-        raise TypeError(f'`attn_qk_clip_` got {format_value(intermediates)}, it must be the intermediates of a pass')
+        raise TypeError(f'`attn_qk_clip_` must be the intermediates of a pass, got {format_value(intermediates)}')
     known: dict[Any, list[Tensor]] = defaultdict(list)
     for inter in intermediates.attn_intermediates or ():
         if inter.layer_index is None or inter.layer_index >= len(stack.layers):

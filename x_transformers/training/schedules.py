@@ -82,13 +82,13 @@ def warmup(
     elif is_number(warmup) and 0 <= warmup <= 1:
         steps = round(warmup * total_steps)
     else:
-        raise ValueError(f'`warmup` got {format_value(warmup)}, it must be a number of steps, or a share from 0 to 1')
+        raise ValueError(f'`warmup` must be a number of steps, or a share from 0 to 1, got {format_value(warmup)}')
     if steps > total_steps:
         raise ValueError(f'`warmup` got {steps} steps, more than the `total_steps`, {total_steps}')
     if decay not in (*DECAYS, 'rsqrt'):
-        raise ValueError(f"`decay` got {format_value(decay)}, it must be 'linear', 'cosine', 'rsqrt' or 'none'")
+        raise ValueError(f"`decay` must be 'linear', 'cosine', 'rsqrt' or 'none', got {format_value(decay)}")
     if not (is_number(min_ratio) and 0 <= min_ratio <= 1):
-        raise ValueError(f'`min_ratio` got {format_value(min_ratio)}, it must be a number from 0 to 1')
+        raise ValueError(f'`min_ratio` must be a number from 0 to 1, got {format_value(min_ratio)}')
     given: dict[str, Any] = dict(total=total_steps, warmup=steps, decay=decay, min_ratio=min_ratio)
     return LambdaLR(optimizer, partial(warmup_factor, **given))
 
@@ -111,9 +111,9 @@ def noam(optimizer: Optimizer, dim: int, warmup: int = 4000) -> LambdaLR:
 
 def check_optimizer(optimizer: Any) -> None:
     if not isinstance(optimizer, Optimizer):
-        raise TypeError(f'`optimizer` got {format_value(optimizer)}, it must be an optimiser of torch')
+        raise TypeError(f'`optimizer` must be an optimiser of torch, got {format_value(optimizer)}')
 
 
 def check_steps(name: str, value: Any, least: int) -> None:
     if not (is_int(value) and value >= least):
-        raise ValueError(f'`{name}` got {format_value(value)}, it must be an integer of at least {least}')
+        raise ValueError(f'`{name}` must be an integer of at least {least}, got {format_value(value)}')

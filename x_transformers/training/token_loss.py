@@ -378,26 +378,26 @@ def check_linear(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor |
     """Refuse what are no tensors, or of shapes that do not fit."""
     for name, t in (('hidden', hidden), ('weight', weight), ('targets', targets), ('bias', bias), ('weights', weights)):
         if not (torch.is_tensor(t) or (t is None and name in ('bias', 'weights'))):
-            raise TypeError(f'`{name}` got {format_value(t)}, it must be a tensor')
+            raise TypeError(f'`{name}` must be a tensor, got {format_value(t)}')
     if weight.ndim != 2 or hidden.shape[-1:] != weight.shape[1:] or targets.shape != hidden.shape[:-1]:
         raise ValueError(
             f'`hidden` got the shape {tuple(hidden.shape)}, `weight` {tuple(weight.shape)}, `targets` '
             f'{tuple(targets.shape)}, they must be (... d), (l d) and (...)'
         )
     if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f'`bias` got the shape {tuple(bias.shape)}, it must be ({weight.shape[0]},)')
+        raise ValueError(f'`bias` must be ({weight.shape[0]},), got the shape {tuple(bias.shape)}')
 
 
 def check_options(ignore_index: Any, label_smoothing: Any, z_loss_weight: Any) -> None:
     for name, value in (('label_smoothing', label_smoothing), ('z_loss_weight', z_loss_weight)):
         if not is_number(value):
-            raise TypeError(f'`{name}` got {format_value(value)}, it must be a number')
+            raise TypeError(f'`{name}` must be a number, got {format_value(value)}')
     if not is_int(ignore_index):
-        raise TypeError(f'`ignore_index` got {format_value(ignore_index)}, it must be an integer')
+        raise TypeError(f'`ignore_index` must be an integer, got {format_value(ignore_index)}')
     if not 0 <= label_smoothing <= 1:
-        raise ValueError(f'`label_smoothing` got {label_smoothing}, it must be a number from 0 to 1')
+        raise ValueError(f'`label_smoothing` must be a number from 0 to 1, got {label_smoothing}')
     if not z_loss_weight >= 0:
-        raise ValueError(f'`z_loss_weight` got {z_loss_weight}, it must be a number of at least 0')
+        raise ValueError(f'`z_loss_weight` must be a number of at least 0, got {z_loss_weight}')
 
 
 def linear_cross_entropy(
@@ -435,7 +435,7 @@ def linear_cross_entropy(
     check_linear(hidden, weight, targets, bias, weights)
     check_options(ignore_index, label_smoothing, z_loss_weight)
     if reduction not in ('mean', 'sum', 'none'):
-        raise ValueError(f"`reduction` got {reduction!r}, it must be 'mean', 'sum' or 'none'")
+        raise ValueError(f"`reduction` must be 'mean', 'sum' or 'none', got {reduction!r}")
     if weights is not None and (reduction != 'sum' or weights.shape != targets.shape or weights.requires_grad):
         raise ValueError(
             f'`weights` got the shape {tuple(weights.shape)}, they must be {tuple(targets.shape)}, have no gradient, '
