@@ -121,11 +121,11 @@ def test_compiled_in_one_graph():
 @pytest.mark.parametrize(
     ('options', 'message'),
     [
-        (dict(eps=0.5), '`eps` got 0.5, it must be a number between 0 and 0.5'),
-        (dict(eps=0), '`eps` got 0'),
-        (dict(max_steps=0), '`max_steps` got 0, it must be a whole number of at least 1'),
-        (dict(ponder_weight=-1), '`ponder_weight` got -1'),
-        (dict(transition=3), '`transition` got 3'),
+        (dict(eps=0.5), '`eps` must be a number between 0 and 0.5, got 0.5'),
+        (dict(eps=0), r'`eps` must .*got 0'),
+        (dict(max_steps=0), '`max_steps` must be a whole number of at least 1, got 0'),
+        (dict(ponder_weight=-1), r'`ponder_weight` must .*got -1'),
+        (dict(transition=3), r'`transition` must .*got 3'),
     ],
     ids=str,
 )
@@ -137,9 +137,9 @@ def test_refusals(options, message):
 def test_refusals_of_calls():
     net = built()
     for inputs, message in (
-        ((randn(2, 4), randn(2, 3)), r'`state` got shape \(2, 4\), it must be \(..., 5\)'),
+        ((randn(2, 4), randn(2, 3)), r'`state` must '),
         ((randn(2, 5), randn(3, 3)), r'`x` has elements of shape \(3,\), those of the state are \(2,\)'),
-        ((randn(2, 5), randn(2, 3), torch.ones(2)), '`mask` got torch.float32, it must be bool'),
+        ((randn(2, 5), randn(2, 3), torch.ones(2)), '`mask` must be bool, got torch.float32'),
     ):
         with pytest.raises(ValueError, match=message):
             net(*inputs)

@@ -145,10 +145,10 @@ def test_stochastic_beams_at_temperature_zero_are_the_deterministic_ones():
 @pytest.mark.parametrize(
     'keywords, words',
     [
-        (dict(beams=0), '`beams` got 0, it must be an integer of at least 1'),
-        (dict(eos_token=0.5), '`eos_token` got 0.5, it must be a token id or None'),
-        (dict(seq_len=-2), '`seq_len` got -2'),
-        (dict(temperature=-1.0), '`temperature` got -1.0'),
+        (dict(beams=0), '`beams` must be an integer of at least 1, got 0'),
+        (dict(eos_token=0.5), r'`eos_token` must be a token id or None.*got 0.5'),
+        (dict(seq_len=-2), r'`seq_len` must .*got -2'),
+        (dict(temperature=-1.0), r'`temperature` must .*got -1.0'),
         (dict(cache=1), '`cache` cannot be given to beam_search'),
     ],
 )
@@ -282,8 +282,8 @@ def test_ends_on_a_model(how):
 @pytest.mark.parametrize(
     'keywords, words',
     [
-        (dict(eos_token=11), '`eos_token` got 11'),
-        (dict(length_penalty='long'), "`length_penalty` got 'long', it must be a number"),
+        (dict(eos_token=11), r'`eos_token` must .*got 11'),
+        (dict(length_penalty='long'), r"`length_penalty` must be a number.*got 'long'"),
         (dict(filter_kwargs=dict(k=1)), "`filter_kwargs` got 'k'"),
     ],
 )

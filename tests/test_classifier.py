@@ -146,8 +146,8 @@ def test_other_models():
     (lambda: Classifier(net(), num_classes=2)(IDS, torch.zeros(3).long()), 'labels'),
     (lambda: Classifier(net(), num_classes=2)(IDS, torch.tensor([0, 2])), '`labels` must .*got classes from 0 to 2'),
     (lambda: Classifier(net(), num_classes=2)(IDS, torch.tensor([0.0, 0.7])), '`labels` got torch.float32'),
-    (lambda: Classifier(vectors(), num_classes=2, pad_id=0)(torch.zeros(2, 4, 5)), '`x` got the shape'),
-    (lambda: Classifier(vectors(), num_classes=2, token='eos', eos_id=2)(torch.zeros(2, 4, 5)), '`x` got the shape'),
+    (lambda: Classifier(vectors(), num_classes=2, pad_id=0)(torch.zeros(2, 4, 5)), r'`x` must .*got shape'),
+    (lambda: Classifier(vectors(), num_classes=2, token='eos', eos_id=2)(torch.zeros(2, 4, 5)), '`x` must be ids'),
     (lambda: Classifier(net(), num_classes=2)(IDS, mask=REAL[:, :3]), 'mask'),
     (lambda: Classifier(images(), num_classes=2)(torch.zeros(1, 3, 8, 8)), 'net'),
 ])  # fmt: skip

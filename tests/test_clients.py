@@ -133,7 +133,7 @@ def test_given_angles_are_checked(name, own):
     with pytest.raises(ValueError, match=f'`{name}` got angles for 4 positions, there are 5 keys'):
         net(x, **{name: (torch.zeros(1, 4, 16), 1.0)})
     for wrong in (torch.zeros(1, 5, 16), 'table', (torch.zeros(1, 5, 16),), (1, 2)):
-        with pytest.raises(TypeError, match=f'(?s)`{name}` got .*, it must be a pair'):
+        with pytest.raises(TypeError, match=f'(?s)`{name}` must be a pair'):
             net(x, **{name: wrong})
 
 
@@ -385,7 +385,7 @@ def test_rates_that_are_assigned_leave_layers_out():
     plain.load_state_dict(stack.state_dict())
     exact(stack(VECTORS), plain(VECTORS))
     for wrong in (0.5, (0.5, 2.0), ('a',) * 4, (0.5,), (0.5, 0, 0, 2.0)):
-        with pytest.raises(ValueError, match='`layer_dropouts` got'):
+        with pytest.raises(ValueError, match='`layer_dropouts` must '):
             stack.layer_dropouts = wrong
 
 
@@ -904,14 +904,14 @@ def test_assignments_that_nothing_reads_are_refused():
     stack = Encoder(**MODULES, weight_tie_layers=True, act_halting=True)
     with pytest.raises(ValueError, match='`layer_dropouts` does not go with `act_halting`'):
         stack.layer_dropouts = [0.5] * 2
-    with pytest.raises(ValueError, match=r'`layer_dropouts` got .*, it must be 2 numbers from 0 to 1'):
+    with pytest.raises(ValueError, match=r'`layer_dropouts` must be 2 numbers from 0 to 1.*got .*'):
         stack.layer_dropouts = [0.5] * 3
     stack = Decoder(**MODULES).double()
     stack.layers.insert(0, stack.layers[1])
     with pytest.raises(ValueError, match='there are 5 `layers` and 4 `layer_types`'):
         stack(VECTORS)
     attn = Attention(16, heads=2, dim_head=8)
-    with pytest.raises(TypeError, match=r'`split_q_heads` got .*, it must be a module'):
+    with pytest.raises(TypeError, match=r'`split_q_heads` must be a module, got .*'):
         attn.split_q_heads = torch.clone
     with pytest.raises(AttributeError, match=r'`attend.selective` cannot be assigned'):
         attn.attend.selective = True
@@ -1304,7 +1304,7 @@ def test_slopes_of_alibi_are_assigned():
     net(x).square().sum().backward()
     assert net.rel_pos.slopes.grad.abs() > 0 and 'rel_pos.slopes' in dict(net.named_parameters())
     assert net.half().rel_pos.slopes.dtype == torch.float16
-    with pytest.raises(ValueError, match=r'`slopes` got shape \(3,\), it must have one per head, \(1, 1, 1\)'):
+    with pytest.raises(ValueError, match=r'`slopes` must have one per head, \(1, 1, 1\), got shape \(3,\)'):
         net.rel_pos.slopes = torch.ones(3)
     read = Decoder(**SMALL, alibi_pos_bias=True)
     assert read.rel_pos.slopes.dtype == read.half().rel_pos.slopes.dtype == torch.float32

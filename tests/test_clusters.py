@@ -511,7 +511,7 @@ BAD = [
     (dict(cluster='lsh', num_mem_kv=2), '`attn_cluster` does not go with `attn_num_mem_kv`: prepended keys'),
     (dict(cluster='lsh', qk_rmsnorm=True), '`attn_cluster` does not go with `attn_qk_rmsnorm`: keys are computed'),
     (dict(cluster='routing'), "`attn_cluster='routing'` needs `attn_num_clusters`"),
-    (dict(cluster='routing', num_clusters=2, local_heads=3), '`attn_local_heads` got 3, it must be at most `heads`, 2'),
+    (dict(cluster='routing', num_clusters=2, local_heads=3), '`attn_local_heads` must be at most `heads`, 2, got 3'),
     (dict(cluster='routing', num_clusters=2, routing_balanced=True), '`attn_routing_balanced` does not go with'),
     (
         dict(cluster='routing', num_clusters=2, qk_norm=True),

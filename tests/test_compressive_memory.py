@@ -472,8 +472,8 @@ def test_one_graph(fn):
 
 REFUSED = [
     (dict(max_mem_len=0), '`cmem_len` needs `max_mem_len`'),
-    (dict(cmem_ratio=1), '`cmem_ratio` got 1, .* at least 2'),
-    (dict(cmem_ratio=1, cmem_fn='dilated_conv'), '`cmem_ratio` got 1, .* at least 2'),
+    (dict(cmem_ratio=1), '`cmem_ratio` must '),
+    (dict(cmem_ratio=1, cmem_fn='dilated_conv'), '`cmem_ratio` must '),
     (dict(cmem_fn='most_used', cmem_loss='ae'), "`cmem_loss='ae'` does not go with `cmem_fn='most_used'`"),
     (dict(cmem_fn='most_used', stack=dict(attn_flash=True)), 'most_used.* does not go with `attn_flash=True`'),
     (dict(cmem_fn='most_used', stack=dict(layer_dropout=0.1)), 'most_used.* does not go with `layer_dropout`'),
@@ -496,12 +496,12 @@ def test_refused_calls():
     pairs, documents, short = [(mem, mem)] * 2, dict(document_ids=torch.zeros_like(ids)), mem[:, :2, 0] > 0
     two_streams = model(stack=dict(reversible=True)).train()
     for call, words in (
-        (lambda: net(ids_of(2, 6), return_mems=True), '`max_mem_len` got 5, .* there are 6 tokens'),
-        (lambda: net(ids, mems=[mem, (mem, mem, mem)]), r'`mems\[1\]` got .* a pair of memories'),
+        (lambda: net(ids_of(2, 6), return_mems=True), '`max_mem_len` must '),
+        (lambda: net(ids, mems=[mem, (mem, mem, mem)]), r'`mems\[1\]` must '),
         (lambda: net(ids, mems=[(mem, randn(1, 3, DIM)), None]), r'`mems\[0\]\[1\]` must '),
         (lambda: net(ids, mems=[(mem, mem)]), '`mems` must '),
         (lambda: net(ids, mems=pairs, mem_masks=[(None, short)] * 2), r'`mem_masks\[0\]` must '),
-        (lambda: net(ids, mems=pairs, mem_masks=[None]), '`mem_masks` got'),
+        (lambda: net(ids, mems=pairs, mem_masks=[None]), '`mem_masks` must '),
         (lambda: net(ids, **documents, return_mems=True), '`document_ids` does not go with `cmem_len`'),
         (lambda: two_streams(ids, return_mems=True), '`reversible` does not go with `cmem_len`'),
         (lambda: net(ids, layers_execute_order=(0, 1), return_mems=True), '`cmem_len` needs the ordinary order'),

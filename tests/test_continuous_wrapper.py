@@ -388,10 +388,10 @@ def test_every_training_flag_comes_back():
 @pytest.mark.parametrize(
     'call, error, words',
     [
-        (lambda m, x: m(x[0]), ValueError, r'`x` got the shape \(4, 3\), it must be \(b, n, d\) with n of at least 2'),
-        (lambda m, x: m(x[:, :1]), ValueError, r'`x` got the shape \(2, 1, 3\)'),
+        (lambda m, x: m(x[0]), ValueError, r'`x` must '),
+        (lambda m, x: m(x[:, :1]), ValueError, r'`x` must .*got \(2, 1, 3\)'),
         (lambda m, x: m(x.long()), TypeError, r'`x` must be a floating point tensor, got torch.int64'),
-        (lambda m, x: m(x, 0), ValueError, r'`rollout_steps` got 0, it must be an integer of at least 1'),
+        (lambda m, x: m(x, 0), ValueError, r'`rollout_steps` must be an integer of at least 1, got 0'),
         (lambda m, x: m(x, 4), ValueError, r'`x` holds 4 vectors, `rollout_steps` of 4 needs 5'),
         (lambda m, x: m(x, lens=torch.tensor([1])), ValueError, r'`lens` must '),
         (lambda m, x: m(x, mask=torch.ones(2, 3).bool()), ValueError, r'`mask` must .*got \(2, 3\)'),
@@ -410,11 +410,11 @@ def test_every_training_flag_comes_back():
         (
             lambda m, x: m.generate(x[0, 0], 1),
             ValueError,
-            r'`start_tokens` got the shape \(3,\), .*\(n, d\) or \(b, n, d\)',
+            r'`start_tokens` must ',
         ),
-        (lambda m, x: m.generate(x[:, :0], 1), ValueError, r'`start_tokens` got the shape \(2, 0, 3\)'),
-        (lambda m, x: m.generate(x, -1), ValueError, r'`seq_len` got -1'),
-        (lambda m, x: m.generate(x, 1, temperature=-1.0), ValueError, r'`temperature` got -1.0'),
+        (lambda m, x: m.generate(x[:, :0], 1), ValueError, r'`start_tokens` must .*got \(2, 0, 3\)'),
+        (lambda m, x: m.generate(x, -1), ValueError, r'`seq_len` must .*got -1'),
+        (lambda m, x: m.generate(x, 1, temperature=-1.0), ValueError, r'`temperature` must .*got -1.0'),
         (lambda m, x: m.generate(x, 1, cache=3), ValueError, r'`cache` cannot be given to generate'),
     ],
 )

@@ -244,7 +244,7 @@ def test_only_the_last_heads_are_rotated():
 def test_rotated_heads_of_a_stack():
     net = stack(rotary_pos_emb=True, rotate_num_heads=3, cross_attend=True)
     assert [m.rotate_num_heads for m in net.modules() if isinstance(m, Attention)] == [3, 4, 3, 4]
-    with pytest.raises(ConfigError, match='`rotate_num_heads` got 5'):
+    with pytest.raises(ConfigError, match=r'`rotate_num_heads` must .*got 5'):
         stack(rotary_pos_emb=True, rotate_num_heads=5)
     with pytest.raises(ConfigError, match='`rotate_num_heads` does not go with `attn_kv_heads`'):
         stack(rotary_pos_emb=True, rotate_num_heads=3, attn_kv_heads=2)

@@ -65,7 +65,7 @@ REFUSED = {
         (['--steps', '0'], "argument --steps: got '0', it must be an integer of at least 1"),
         (['--bend', '-1'], 'a number of at least 0'),
         (['--dim', '30'], '--dim 30 cannot be divided among 4 --heads'),
-        (['--patch-size', '3'], 'there is no such model: `patch_size` got 3'),
+        (['--patch-size', '3'], 'there is no such model: `patch_size` must divide'),
         (['--set', 'pool=None'], 'it answers with (1, 16, 10) numbers, not with one per digit'),
         (['--set', 'num_register_token=4'], 'there is no such flag, did you mean `num_register_tokens`'),
         (['--set', 'dim=3'], '--set dim: this is not set by flag'),

@@ -283,8 +283,11 @@ def test_dropout_is_before_the_output_projection(glu):
         (dict(softclamp_value=0), 'softclamp_value'),
         (dict(dim_inner=0), 'dim_inner'),
         (dict(activation='swiglu'), "`activation` must be one of 'gelu', 'gelu_tanh', .*got 'swiglu'"),
-        (dict(activation='relu', swish=True), '`activation` does not go with `swish`'),
-        (dict(activation='relu', custom_activation=nn.Tanh()), '`activation` does not go with `custom_activation`'),
+        (dict(activation='relu', swish=True), '`activation` cannot be combined with `swish`'),
+        (
+            dict(activation='relu', custom_activation=nn.Tanh()),
+            '`activation` cannot be combined with `custom_activation`',
+        ),
         (dict(glu=True, swiglu_limit=1.0, activation='relu'), '`swiglu_limit` does not go with `activation`'),
         (dict(glu=True, swiglu_limit=1.0, relu_squared=True), '`swiglu_limit` does not go with `relu_squared`'),
         (dict(glu=True, swiglu_limit=1.0, glu_softclamp=True), '`swiglu_limit` does not go with `glu_softclamp`'),

@@ -146,9 +146,9 @@ BAD_VALUES = [
     (attention, dict(dropout=1.0), '`dropout` must be a probability from 0 up to, but not including, 1, got 1.0'),
     (attention, dict(sparse_topk=0), '`sparse_topk` must be an integer of at least 1 or None, got 0'),
     (attention, dict(custom_attn_fn=3), '`custom_attn_fn` must be a callable or None, got 3'),
-    (attention, dict(kv_heads=3), '`kv_heads` got 3, it must divide the number of heads, 4'),
+    (attention, dict(kv_heads=3), '`kv_heads` must divide the number of heads, 4, got 3'),
     (stack, dict(attn_qk_norm='yes'), "`attn_qk_norm` must be True or False, got 'yes'"),
-    (stack, dict(attn_kv_heads=3), '`attn_kv_heads` got 3, it must divide the number of heads, 4'),
+    (stack, dict(attn_kv_heads=3), '`attn_kv_heads` must divide the number of heads, 4, got 3'),
     (stack, dict(attn_dim_head=0), 'Attention: `attn_dim_head` must be an integer of at least 1, got 0'),
     (
         stack,
@@ -160,8 +160,8 @@ BAD_VALUES = [
         dict(cross_attend=True, cross_attn_sparse_topk=0),
         '`cross_attn_sparse_topk` must be an integer of at least 1 or None, got 0',
     ),
-    (stack, dict(par_ratio=9), '`par_ratio` got 9, it must be at most the number of layers, 4'),
-    (stack, dict(sandwich_coef=3), '`sandwich_coef` got 3, it must be at most `depth`, 2'),
+    (stack, dict(par_ratio=9), '`par_ratio` must be at most the number of layers, 4, got 9'),
+    (stack, dict(sandwich_coef=3), '`sandwich_coef` must be at most `depth`, 2, got 3'),
     (stack, dict(layers_execute_order=(0, 9)), '`layers_execute_order` got (0, 9), its indices must be from 0 to 3'),
     (stack, dict(depth=None), '`depth` is missing: it must be the number of blocks'),
     (stack, dict(rel_pos_kwargs=3), 'Decoder: `rel_pos_kwargs` must be a dict or None, got 3'),
@@ -177,7 +177,7 @@ BAD_VALUES = [
         'or a module with a width `dim` that maps b n dim to b n dim, got 3',
     ),
     (model, dict(emb_frac_gradient=0), '`emb_frac_gradient` must be a number in (0, 1], got 0'),
-    (vit, dict(patch_size=3), '`patch_size` got 3, it must divide `image_size`, 8'),
+    (vit, dict(patch_size=3), '`patch_size` must divide `image_size`, 8, got 3'),
     (both, dict(enc_depth=0), 'Encoder: `depth` must be an integer of at least 1 or None, got 0'),
 ]
 

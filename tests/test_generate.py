@@ -168,7 +168,7 @@ def test_a_mask_of_the_prompts_is_continued():
         assert torch.equal(model.generate(prompts, 8, temperature=0.0, mask=mask, cache_kv=cache_kv), expected)
     assert not torch.equal(model.generate(prompts, 8, temperature=0.0), expected)
 
-    with pytest.raises(ValueError, match=r'`mask` got the shape \(2, 4\), it must be \(2, 5\)'):
+    with pytest.raises(ValueError, match=r'`mask` must '):
         model.generate(prompts, 8, mask=mask[:, 1:])
     with pytest.raises(ValueError, match=r'`mask` cannot be given with prompts of unequal length'):
         model.generate(prompts, 8, mask=mask, prompt_lens=torch.tensor([5, 4]))
@@ -491,7 +491,7 @@ def test_between_the_steps_of_a_stream_the_model_is_as_before():
 
 
 def test_a_stream_checks_before_its_first_step():
-    with pytest.raises(ValueError, match='`seq_len` got -1'):
+    with pytest.raises(ValueError, match=r'`seq_len` must .*got -1'):
         wrapped().stream(ids_of(1, 2), -1)
 
 
@@ -525,14 +525,14 @@ def test_old_spellings_are_accepted_with_a_warning(logged):
 @pytest.mark.parametrize(
     'keywords, words',
     [
-        (dict(seq_len=-1), '`seq_len` got -1, it must be an integer of at least 0'),
-        (dict(seq_len=2.0), '`seq_len` got 2.0'),
-        (dict(temperature=-0.5), '`temperature` got -0.5, it must be a number of at least 0'),
-        (dict(temperature=None), '`temperature` got None'),
-        (dict(eos_token=1.5), '`eos_token` got 1.5, it must be a token id or None'),
-        (dict(filter_logits_fn='topp'), "`filter_logits_fn` got 'topp'"),
+        (dict(seq_len=-1), '`seq_len` must be an integer of at least 0, got -1'),
+        (dict(seq_len=2.0), r'`seq_len` must .*got 2.0'),
+        (dict(temperature=-0.5), r'`temperature` must be a number of at least 0.*got -0.5'),
+        (dict(temperature=None), r'`temperature` must .*got None'),
+        (dict(eos_token=1.5), r'`eos_token` must be a token id or None.*got 1.5'),
+        (dict(filter_logits_fn='topp'), r"`filter_logits_fn` must .*got 'topp'"),
         (dict(cache=3), '`cache` cannot be given to generate, it keeps its own'),
-        (dict(prompt_lens=torch.tensor([True])), '`prompt_lens` got .*, it must hold 1 integers'),
+        (dict(prompt_lens=torch.tensor([True])), r'`prompt_lens` must hold 1 integers.*got .*'),
         (dict(seq_start_pos=3), '`seq_start_pos` cannot be given to generate, give `prompt_lens`'),
         (dict(return_hiddens=True), '`return_hiddens` cannot be given to generate'),
     ],

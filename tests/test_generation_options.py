@@ -282,34 +282,34 @@ def test_a_callback_gets_the_tokens_of_each_step():
 
 
 BAD = [
-    (dict(eos_token=60), '`eos_token` got 60, it must be a token id, .* below 11'),
-    (dict(eos_token=-1), '`eos_token` got -1'),
-    (dict(eos_token='end'), "`eos_token` got 'end', it must be a token id or None, or a sequence"),
-    (dict(eos_token=[1, 2.5]), '`eos_token` got 2.5'),
-    (dict(stop_sequences=[[1], []]), '`stop_sequences` got .*, it must be sequences of token ids'),
-    (dict(stop_sequences=[3]), '`stop_sequences` got'),
-    (dict(stop_sequences='end'), '`stop_sequences` got'),
-    (dict(stop_sequences=[[1, 11]]), '`stop_sequences` got 11'),
+    (dict(eos_token=60), r'`eos_token` must be a token id, .* below 11.*got 60'),
+    (dict(eos_token=-1), r'`eos_token` must .*got -1'),
+    (dict(eos_token='end'), r"`eos_token` must be a token id or None, or a sequence.*got 'end'"),
+    (dict(eos_token=[1, 2.5]), r'`eos_token` must .*got 2.5'),
+    (dict(stop_sequences=[[1], []]), r'`stop_sequences` must be sequences of token ids.*got .*'),
+    (dict(stop_sequences=[3]), '`stop_sequences` must '),
+    (dict(stop_sequences='end'), '`stop_sequences` must '),
+    (dict(stop_sequences=[[1, 11]]), r'`stop_sequences` must .*got 11'),
     (dict(filter_kwargs=dict(thress=0.5)), "`filter_kwargs` got 'thress', .* of `top_k` are .*did you mean `thres`"),
-    (dict(filter_kwargs=dict(k=0)), '`k` got 0'),
-    (dict(filter_kwargs=[dict(k=1), {}]), '`filter_kwargs` got .*, it must be a dict'),
+    (dict(filter_kwargs=dict(k=0)), r'`k` must .*got 0'),
+    (dict(filter_kwargs=[dict(k=1), {}]), r'`filter_kwargs` must be a dict, got .*'),
     (dict(filter_logits_fn=['top_k', 'min_p'], filter_kwargs=dict(k=1)), 'a dict for each of the 2 filters'),
-    (dict(filter_logits_fn=['top_k', 'typicl']), "`filter_logits_fn` got 'typicl'.*did you mean `typical`"),
+    (dict(filter_logits_fn=['top_k', 'typicl']), '`filter_logits_fn` must '),
     (dict(filter_logits_fn=lambda z: z, filter_kwargs=dict(k=1)), "`filter_kwargs` got 'k'.* are none"),
-    (dict(repetition_penalty=0.0), '`repetition_penalty` got 0.0, it must be a number of more than 0'),
-    (dict(presence_penalty='1'), "`presence_penalty` got '1'"),
-    (dict(frequency_penalty=None), '`frequency_penalty` got None'),
-    (dict(logit_bias=[1.0]), '`logit_bias` got'),
-    (dict(logit_bias={12: 1.0}), '`logit_bias` got 12'),
-    (dict(logit_bias={1: 'a'}), "`logit_bias` got 'a'"),
-    (dict(banned_tokens=[11]), '`banned_tokens` got 11'),
-    (dict(banned_tokens=range(11)), '`banned_tokens` got .*, it must leave a token'),
-    (dict(allowed_tokens=[]), '`allowed_tokens` got .*, it must leave a token'),
-    (dict(allowed_tokens=3), '`allowed_tokens` got 3, it must be a sequence of token ids'),
-    (dict(logits_processor=3), '`logits_processor` got 3, it must be a callable'),
-    (dict(num_samples=0), '`num_samples` got 0, it must be an integer of at least 1'),
-    (dict(callback=3), '`callback` got 3'),
-    (dict(prompt_cache=3), '`prompt_cache` got 3'),
+    (dict(repetition_penalty=0.0), r'`repetition_penalty` must be a number of more than 0.*got 0.0'),
+    (dict(presence_penalty='1'), r"`presence_penalty` must .*got '1'"),
+    (dict(frequency_penalty=None), r'`frequency_penalty` must .*got None'),
+    (dict(logit_bias=[1.0]), '`logit_bias` must '),
+    (dict(logit_bias={12: 1.0}), r'`logit_bias` must .*got 12'),
+    (dict(logit_bias={1: 'a'}), r"`logit_bias` must .*got 'a'"),
+    (dict(banned_tokens=[11]), r'`banned_tokens` must .*got 11'),
+    (dict(banned_tokens=range(11)), r'`banned_tokens` must leave a token.*got .*'),
+    (dict(allowed_tokens=[]), r'`allowed_tokens` must leave a token.*got .*'),
+    (dict(allowed_tokens=3), '`allowed_tokens` must be a sequence of token ids, got 3'),
+    (dict(logits_processor=3), r'`logits_processor` must be a callable.*got 3'),
+    (dict(num_samples=0), r'`num_samples` must be an integer of at least 1.*got 0'),
+    (dict(callback=3), r'`callback` must .*got 3'),
+    (dict(prompt_cache=3), r'`prompt_cache` must .*got 3'),
 ]
 
 
@@ -323,7 +323,7 @@ def test_bad_arguments_are_refused_by_name_before_computing(keywords, words, mon
 
 
 def test_an_unknown_vocabulary_is_checked_at_the_first_logits():
-    with pytest.raises(ValueError, match='`banned_tokens` got 5'):
+    with pytest.raises(ValueError, match=r'`banned_tokens` must .*got 5'):
         wrapped().generate(ids_of(1, 2), 2, banned_tokens=[5])
 
 

@@ -117,16 +117,16 @@ def test_refusals():
     context = torch.zeros(2, 4, 16, dtype=torch.double)
     given = dict(context=context, cond_scale=2.0)
     for make, words in (
-        (lambda: model.generate(ids, 2, cond_scale=-1.0), '`cond_scale` got -1.0, it must be a number of at least 0'),
+        (lambda: model.generate(ids, 2, cond_scale=-1.0), '`cond_scale` must be a number of at least 0, got -1.0'),
         (lambda: model.generate(ids, 2, cond_scale=2.0), 'give `negative_prompts` or `negative_context`'),
         (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=ids[:, :2]), r'it must be|as the prompts'),
-        (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=ids.double()), '`negative_prompts` got'),
+        (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=ids.double()), '`negative_prompts` must '),
         (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=[1]), 'must be ids'),
         (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=[ids[0], ids[1, 1:]]), 'got other lengths'),
         (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=[ids[0]]), 'got other lengths'),
         (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=[ids[0, 1:]] * 2), 'got other lengths'),
         (lambda: model.generate(ids, 2, cond_scale=2.0, negative_context=context), 'but no `context`'),
-        (lambda: read.generate(ids, 2, negative_context=context[..., 1:], **given), '`negative_context` got shape'),
+        (lambda: read.generate(ids, 2, negative_context=context[..., 1:], **given), '`negative_context` must '),
         (lambda: read.generate(ids, 2, negative_context=context[[0, 0, 0]], **given), 'of 2 rows and 16 features'),
         (lambda: model.speculative(ids, 2, cond_scale=2.0), '`cond_scale` does not go with speculative decoding'),
         (

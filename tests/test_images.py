@@ -96,7 +96,7 @@ def test_a_token_in_place_of_hidden_patches():
     assert_close(tokens[:, 1:], known + net.pos_embedding[:, 1:])
     assert torch.equal(net(IMAGE, hidden_patches=hidden.unflatten(1, (3, 3))), out)
     for wrong in (hidden[:, :8], hidden.double(), hidden.unflatten(1, (1, 9))):
-        with pytest.raises(ValueError, match=r'`hidden_patches` must be .*, got torch\.\w+ of shape'):
+        with pytest.raises(ValueError, match=r'`hidden_patches` must .*got torch\.\w+ of shape'):
             net(IMAGE, hidden_patches=wrong)
 
 
@@ -200,7 +200,7 @@ def test_height_and_width_of_images_and_patches_differ(rows, columns):
         part(vectors(2, CHANNELS, 8, 12))
     with pytest.raises(ValueError, match=r'must be \(b, 2, height, width\) in multiples of 2 x 3 pixels'):
         part(vectors(2, CHANNELS, 6, 10))
-    with pytest.raises(ValueError, match=r'`patch_size` got \(2, 5\), it must divide `image_size`, \(6, 12\)'):
+    with pytest.raises(ValueError, match=r'`patch_size` must divide `image_size`, \(6, 12\), got \(2, 5\)'):
         images(image_size=(6, 12), patch_size=(2, 5))
 
 

@@ -166,7 +166,7 @@ def test_slopes_times_distances_between_whole_numbers():
 
 def test_buckets_need_whole_numbers():
     stack = Decoder(**SIZES, rel_pos_bias=True)
-    with pytest.raises(ValueError, match=r'`pos` got torch\.float32, it must be whole numbers: distances'):
+    with pytest.raises(ValueError, match=r'`pos` must be whole numbers, got torch\.float32: distances'):
         stack(torch.randn(2, 6, 8), pos=torch.rand(6))
 
 

@@ -1265,8 +1265,11 @@ def test_combinations_that_failed_once(names):
     [
         (('residual_attn', 'attn_num_mem_kv=(1,3)'), '`residual_attn` all layers need equally many'),
         (('rotary_pos_emb, given', 'prepend_embeds'), '`rotary_pos_emb` got angles for 7 positions, there are 9 keys'),
-        (('emb_dim=10', 'token_emb'), '`token_emb` got vectors of width 16, they must have width 10'),
-        (('heads=2', "rel_pos_kwargs={'slopes': [0.5, 1.0, 1.5, 2.0]}"), '`rel_pos_kwargs` got 4 `slopes`'),
+        (('emb_dim=10', 'token_emb'), '`token_emb` must have width 10, got vectors of width 16'),
+        (
+            ('heads=2', "rel_pos_kwargs={'slopes': [0.5, 1.0, 1.5, 2.0]}"),
+            '`rel_pos_kwargs` must have one per head with a slope, 2, got 4 `slopes`',
+        ),
     ],
     ids=lambda names: ' + '.join(names) if isinstance(names, tuple) else '',
 )

@@ -137,7 +137,7 @@ def test_only_the_last_recycling_pass_has_a_gradient():
     assert_close(by_hand, twice)
     for name, parameter in net.attn_layers.named_parameters():
         assert_close(*(torch.autograd.grad(z, parameter, retain_graph=True)[0] for z in (twice, by_hand)), what=name)
-    with pytest.raises(ValueError, match=r'recycle_steps. got 0'):
+    with pytest.raises(ValueError, match='`recycle_steps` must be an integer of at least 1, got 0'):
         net(ids(), recycle_steps=0)
 
 

@@ -539,7 +539,7 @@ def test_ids_of_padding_are_told_to_nets_that_count(name, monkeypatch):
 def test_a_mask_of_another_length_is_refused():
     model, call = made('passes, linear')
     for shape in ((2, 2), (2, N + 1)):
-        with pytest.raises(ValueError, match='`mask` got shape'):
+        with pytest.raises(ValueError, match='`mask` must '):
             call(model, {**SUBJECTS['passes, linear'].inputs, 'mask': torch.ones(shape, dtype=torch.bool)})
 
 

@@ -212,8 +212,8 @@ def test_windows_in_blocks(monkeypatch):
         (dict(latent_norm=True), '`latent_norm` needs `use_latent_q` or `use_latent_kv`'),
         (dict(latent_bias=True), '`latent_bias` needs `use_latent_q` or `use_latent_kv`'),
         (dict(dim_latent_rope=2), '`dim_latent_rope` needs `use_latent_kv`'),
-        (dict(**LATENTS, dim_latent_rope=3), '`dim_latent_rope` got 3, it must be even and less than the head width'),
-        (dict(**LATENTS, dim_latent_rope=6), '`dim_latent_rope` got 6, it must be even and less than the head width'),
+        (dict(**LATENTS, dim_latent_rope=3), r'`dim_latent_rope` must be even and less than the head width.*got 3'),
+        (dict(**LATENTS, dim_latent_rope=6), r'`dim_latent_rope` must be even and less than the head width.*got 6'),
         (dict(**LATENTS, dim_latent_rope=2, collab_heads=True), '`collab_heads` does not go with `dim_latent_rope`'),
         (dict(**LATENTS, dim_latent_rope=2, rotate_num_heads=2), '`dim_latent_rope` does not go with'),
         (dict(kernel='elu', max_attend_future=2), '`kernel` does not go with `max_attend_future`'),
@@ -226,7 +226,7 @@ def test_refusals(flags, words):
 
 def test_refusals_of_the_stack():
     turning = {f'attn_{name}': value for name, value in TURNING.items()}
-    with pytest.raises(ConfigError, match='`rotary_emb_dim` got 2, it must be `attn_dim_latent_rope`, 4'):
+    with pytest.raises(ConfigError, match='`rotary_emb_dim` must be `attn_dim_latent_rope`, 4, got 2'):
         Decoder(**SHAPED, depth=1, rotary_pos_emb=True, rotary_emb_dim=2, **turning)
     with pytest.raises(ConfigError, match=r'`attn_dim_latent_rope` got \[2, 4\], all layers share their positions'):
         Decoder(**SHAPED, depth=2, rotary_pos_emb=True, **{**turning, 'attn_dim_latent_rope': (4, 2)})

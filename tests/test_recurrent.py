@@ -310,7 +310,7 @@ def test_states_of_another_shape(name):
     made, x = module(name), randn(1, 3, 6)
     _, state = made(x)
     for other in (state[0], [*state, state[0]], [t[..., :1] for t in state], ['a'], 3):
-        with pytest.raises(ValueError, match=r'`state` got .*, it must be what the part before left, a list of'):
+        with pytest.raises(ValueError, match=r'`state` must be what the part before left, a list of.*got .*'):
             made(x, other)
 
 
@@ -336,7 +336,7 @@ def test_beside_attention(name):
 
 
 REFUSED = {
-    'state': (lambda: DiagonalSSM(4, state=0), '`state` got 0, it must be an integer of at least 1'),
+    'state': (lambda: DiagonalSSM(4, state=0), '`state` must be an integer of at least 1, got 0'),
     'direction': (
         lambda: stack(Encoder),
         '`recurrent_module` needs a causal stack: its state depends on earlier tokens',

@@ -88,7 +88,7 @@ def test_refusals():
         layer(flash=True)
     with pytest.raises(ConfigError, match='`shaw_rel_values` does not go with `laser`'):
         layer(laser=True)
-    with pytest.raises(ValueError, match=r'`pos` got torch\.float64, it must be whole numbers: each distance has a'):
+    with pytest.raises(ValueError, match=r'`pos` must be whole numbers, got torch\.float64: each distance has a'):
         layer()(vectors(1, N, 16), pos=torch.arange(N).double())
     attn = layer(causal=False)
     with pytest.raises(ValueError, match='`shaw_rel_pos` does not go with a context'):

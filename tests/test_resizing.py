@@ -124,7 +124,7 @@ def test_both_sides_of_an_encoder_decoder():
     model = sides(dec_num_tokens=13)
     with pytest.raises(ValueError, match=r"by name, such as \{'encoder': 11, 'decoder.net': 13\}"):
         model.resize_token_embeddings(NEW)
-    with pytest.raises(ValueError, match="`num_tokens` got 'enc', it must name one of the models"):
+    with pytest.raises(ValueError, match="`num_tokens` must name one of the models, got 'enc'"):
         model.resize_token_embeddings({'enc': NEW})
     model.resize_token_embeddings({'decoder': NEW})
     assert (model.encoder.num_tokens, model.decoder.net.num_tokens) == (OLD, NEW)
@@ -160,9 +160,9 @@ class Adapter(nn.Linear):
 @pytest.mark.parametrize(
     ('build', 'wanted', 'error', 'words'),
     [
-        (net_of, 0, ValueError, '`num_tokens` got 0'),
-        (net_of, 2.5, TypeError, '`num_tokens` got 2.5'),
-        (net_of, '20', TypeError, "`num_tokens` got '20'"),
+        (net_of, 0, ValueError, r'`num_tokens` must .*got 0'),
+        (net_of, 2.5, TypeError, r'`num_tokens` must .*got 2.5'),
+        (net_of, '20', TypeError, r"`num_tokens` must .*got '20'"),
         (lambda: Decoder(dim=8, depth=1, heads=1), 20, ValueError, 'Decoder has none'),
         (lambda: net_of(to_logits=Adapter(DIM, OLD)), 20, ConfigError, '`to_logits` is a .*Adapter: it must be'),
         (lambda: net_of(token_emb=nn.Sequential(nn.Embedding(OLD, DIM))), 20, ConfigError, '`token_emb` is a torch'),

@@ -70,14 +70,14 @@ def test_resuming():
 
 @pytest.mark.parametrize('build, error, words', [
     (lambda: schedules.warmup(optimiser(1.0), 10, 11), ValueError, '`warmup` got 11 steps, more than'),
-    (lambda: schedules.warmup(optimiser(1.0), 10, 1.5), ValueError, '`warmup` must be .*, got 1.5'),
-    (lambda: schedules.warmup(optimiser(1.0), 10, -1), ValueError, '`warmup` must be .*, got -1'),
-    (lambda: schedules.warmup(optimiser(1.0), 0), ValueError, '`total_steps` must be .*, got 0'),
-    (lambda: schedules.warmup(optimiser(1.0), 10, decay='exp'), ValueError, "`decay` must be .*, got 'exp'"),
-    (lambda: schedules.warmup(optimiser(1.0), 10, min_ratio=2), ValueError, '`min_ratio` must be .*, got 2'),
-    (lambda: schedules.warmup(nn.Linear(2, 2), 10), TypeError, '`optimizer` must be .*, got Linear'),
-    (lambda: schedules.noam(optimiser(1.0), 0), ValueError, '`dim` must .*got 0'),
-    (lambda: schedules.noam(optimiser(1.0), 8, 0), ValueError, '`warmup` must be .*, got 0'),
+    (lambda: schedules.warmup(optimiser(1.0), 10, 1.5), ValueError, r'`warmup` must .*got 1.5'),
+    (lambda: schedules.warmup(optimiser(1.0), 10, -1), ValueError, r'`warmup` must .*got -1'),
+    (lambda: schedules.warmup(optimiser(1.0), 0), ValueError, r'`total_steps` must .*got 0'),
+    (lambda: schedules.warmup(optimiser(1.0), 10, decay='exp'), ValueError, r"`decay` must .*got 'exp'"),
+    (lambda: schedules.warmup(optimiser(1.0), 10, min_ratio=2), ValueError, r'`min_ratio` must .*got 2'),
+    (lambda: schedules.warmup(nn.Linear(2, 2), 10), TypeError, r'`optimizer` must .*got Linear'),
+    (lambda: schedules.noam(optimiser(1.0), 0), ValueError, r'`dim` must .*got 0'),
+    (lambda: schedules.noam(optimiser(1.0), 8, 0), ValueError, r'`warmup` must .*got 0'),
 ])  # fmt: skip
 def test_refusals(build, error, words):
     with pytest.raises(error, match=words):

@@ -784,7 +784,7 @@ def test_packing_that_is_refused():
     refused('`flash_pack_seq` does not go with `flash=False`', lambda: layer(flash_pack_seq=True, flash=False))
     refused('unexpected input `flash_pack_seq_kwargs`', lambda: layer()(x, flash_pack_seq_kwargs=good), TypeError)
     refused('the batch has 2', lambda: module(randn(2, 9, 10), flash_pack_seq_kwargs=good))
-    refused('it must be a dict of cu_seqlens_q', packed(dropout_p=0.1), TypeError)
+    refused('must be a dict of cu_seqlens_q', packed(dropout_p=0.1), TypeError)
     refused('needs `cu_seqlens_q` and `cu_seqlens_k`', packed(cu_seqlens_k=None))
     refused('3 documents of queries and 1 of keys', packed(cu_seqlens_k=torch.tensor([0, 9])))
     refused('rise from 0 to 9', packed(cu_seqlens_q=torch.tensor([0, 3, 4, 8])))

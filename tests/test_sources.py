@@ -350,12 +350,15 @@ def test_latents_of_a_context():
         (dict(use_latent_q=True), 'dim_latent_q'),
         (dict(use_latent_kv=True), 'dim_latent_kv'),
         (dict(latent_rope_subheads=2), 'latent_rope_subheads.*use_latent_kv'),
-        (dict(latent_rope_subheads=5, use_latent_kv=True, dim_latent_kv=4), 'latent_rope_subheads. got 5'),
+        (
+            dict(latent_rope_subheads=5, use_latent_kv=True, dim_latent_kv=4),
+            'latent_rope_subheads` must be at most `heads`, 4, got 5',
+        ),
         (dict(latent_rope_subheads=2, use_latent_kv=True, dim_latent_kv=4, kv_heads=2), 'kv_heads'),
         (dict(latent_rope_subheads=2, use_latent_kv=True, dim_latent_kv=4, rotate_num_heads=2), 'rotate_num_heads'),
         (dict(k_rmsnorm=True, qk_rmsnorm=True), 'k_rmsnorm.*qk_rmsnorm'),
         (dict(gate_values=True, gate_values_rank=2, gate_values_headwise=True), 'gate_values_rank'),
-        (dict(output_gate=True, output_gate_rank=24), 'output_gate_rank. got 24'),
+        (dict(output_gate=True, output_gate_rank=24), 'output_gate_rank` must be less than 24, got 24'),
     ],
 )
 def test_what_is_refused(flags, words):

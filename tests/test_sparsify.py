@@ -105,8 +105,8 @@ def test_refusals():
         ('is no argument of a Decoder', ValueError, lambda: sparsify_(Decoder(**STACK), None, max_seq_len=9)),
         ('of its `net`', TypeError, lambda: sparsify_(AutoregressiveWrapper(model()), None)),
         ('ask it of its `encoder` and its `decoder.net`', TypeError, lambda: sparsify_(translator(), None)),
-        ('`net` got 3, it must be a stack, or a model around one$', TypeError, lambda: sparsify_(3, None)),
-        ('`max_seq_len` got 2.5', TypeError, lambda: sparsify_(model(), None, max_seq_len=2.5)),
+        (r'`net` must .*got 3', TypeError, lambda: sparsify_(3, None)),
+        (r'`max_seq_len` must .*got 2.5', TypeError, lambda: sparsify_(model(), None, max_seq_len=2.5)),
     ):
         with pytest.raises(error, match=words):
             call()

@@ -189,17 +189,17 @@ def test_it_spells_tones():
     [
         (lambda: LogMelSpectrogram()(torch.zeros(5), sample_rate=8000), '`sample_rate` got 8000, .* is of 16000'),
         (lambda: LogMelSpectrogram()(torch.zeros(480_001)), '`waves` got 30.0 seconds, more than 30.0: see `chunks`'),
-        (lambda: LogMelSpectrogram()(torch.zeros(5, dtype=torch.int16)), '`waves` got torch.int16'),
-        (lambda: LogMelSpectrogram()(torch.zeros(2, 3, 4)), r'`waves` got shape \(2, 3, 4\)'),
-        (lambda: LogMelSpectrogram()(torch.zeros(0)), '`waves` got shape'),
-        (lambda: LogMelSpectrogram(n_fft=401), '`n_fft` got 401, it must be even'),
+        (lambda: LogMelSpectrogram()(torch.zeros(5, dtype=torch.int16)), r'`waves` must .*got torch.int16'),
+        (lambda: LogMelSpectrogram()(torch.zeros(2, 3, 4)), r'`waves` must .*got shape \(2, 3, 4\)'),
+        (lambda: LogMelSpectrogram()(torch.zeros(0)), r'`waves` must .*got shape'),
+        (lambda: LogMelSpectrogram(n_fft=401), '`n_fft` must be even, got 401'),
         (lambda: LogMelSpectrogram(n_mels=300), '`n_mels` got 300, so many that pitch'),
         (lambda: LogMelSpectrogram(seconds=None).chunks(torch.zeros(5)), '`chunks` needs `seconds`'),
-        (lambda: LogMelSpectrogram().chunks(torch.zeros(2, 5)), r'`wave` got shape \(2, 5\)'),
+        (lambda: LogMelSpectrogram().chunks(torch.zeros(2, 5)), r'`wave` must .*got shape \(2, 5\)'),
         (lambda: SpeechEncoder(16, 1), '`heads` is missing'),
         (lambda: SpeechEncoder(16, attn_layers=Encoder(dim=16, depth=1, heads=2)), '`dim` does not go with'),
         (lambda: SpeechEncoder(attn_layers=Decoder(dim=16, depth=1, heads=2)), '`conv_stem` needs a stack in which'),
-        (lambda: SpeechEncoder(16, 1, 2)(torch.zeros(1, 30, 5)), '`x` got'),
+        (lambda: SpeechEncoder(16, 1, 2)(torch.zeros(1, 30, 5)), '`x` must '),
     ],
 )  # fmt: skip
 def test_refused(call, words):

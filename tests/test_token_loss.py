@@ -183,12 +183,12 @@ def test_transforms_of_functions(few):
     [
         (dict(targets=torch.zeros(3, dtype=torch.long)), '`hidden` got the shape'),
         (dict(weight=torch.zeros(7, 6)), '`hidden` got the shape'),
-        (dict(bias=torch.zeros(6)), '`bias` must be .*, got the shape'),
-        (dict(label_smoothing=1.5), '`label_smoothing` must be .*, got 1.5'),
-        (dict(z_loss_weight=-1.0), '`z_loss_weight` must be .*, got -1.0'),
-        (dict(reduction='max'), "`reduction` must be .*, got 'max'"),
-        (dict(weights=torch.ones(4)), '`weights` got the shape'),
-        (dict(weights=torch.ones(3), reduction='sum'), '`weights` got the shape'),
+        (dict(bias=torch.zeros(6)), '`bias` must '),
+        (dict(label_smoothing=1.5), r'`label_smoothing` must .*got 1.5'),
+        (dict(z_loss_weight=-1.0), r'`z_loss_weight` must .*got -1.0'),
+        (dict(reduction='max'), r"`reduction` must .*got 'max'"),
+        (dict(weights=torch.ones(4)), '`weights` must '),
+        (dict(weights=torch.ones(3), reduction='sum'), '`weights` must '),
     ],
 )
 def test_refusals(change, message):

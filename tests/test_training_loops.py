@@ -178,9 +178,9 @@ def test_groups_that_cannot_be_made():
         param_groups(nn.Linear(2, 2).requires_grad_(False))
     assert [group['name'] for group in param_groups(nn.Linear(2, 2, bias=False))] == ['decay']
     for wrong, error in ((-0.1, ValueError), ('0.1', TypeError)):
-        with pytest.raises(error, match=r'`weight_decay` must be .*, got'):
+        with pytest.raises(error, match='`weight_decay` must '):
             param_groups(nn.Linear(2, 2), wrong)
-    with pytest.raises(TypeError, match='`model` must be a module, got'):
+    with pytest.raises(TypeError, match='`model` must '):
         param_groups([nn.Parameter(torch.ones(2))])
 
 

@@ -220,17 +220,17 @@ def test_tokens_are_taken_back():
         (lambda: Encoder(**SIZES, tupe_pos=True)(torch.randn(1, 3, DIM)), '`pos_vectors` is missing'),
         (
             lambda: Encoder(**SIZES, tupe_pos=True)(torch.randn(1, 3, DIM), pos_vectors=torch.randn(2, 3, DIM)),
-            r'`pos_vectors` got shape \(2, 3, 8\), it must be \(3, 8\) or \(1, 3, 8\)',
+            r'`pos_vectors` must ',
         ),
         (
             lambda: Encoder(**SIZES, tupe_pos=True)(torch.randn(1, 3, DIM), pos_vectors=torch.randn(2, DIM)),
-            '`pos_vectors` got 2 tokens, it must have 3',
+            '`pos_vectors` must have 3',
         ),
         (
             lambda: Encoder(**SIZES, tupe_pos=True)(
                 torch.randn(1, 3, DIM), pos_vectors=torch.randn(3, DIM), pos_known=torch.ones(2).bool()
             ),
-            '`pos_known` got 2 tokens, it must have 3',
+            '`pos_known` must have 3',
         ),
         (
             lambda: Decoder(**SIZES, tupe_pos=True)(

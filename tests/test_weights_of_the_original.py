@@ -62,7 +62,7 @@ def test_the_keyword_reaches_every_layer():
     plain.load_state_dict(net.state_dict())
     assert not torch.allclose(net(x), plain(x))
     assert type(net).from_config(net.config).layers[0][2].mixes_ones
-    with pytest.raises(ConfigError, match="`hyper_conn_residual_mix` got 'one'"):
+    with pytest.raises(ConfigError, match=r"`hyper_conn_residual_mix` must .*got 'one'"):
         streams(hyper_conn_residual_mix='one')
 
 
@@ -95,7 +95,7 @@ def test_upgrade_asks_which_mix_is_meant(version):
     for mix in ('ones', 'sinkhorn'):
         new = upgrade(state, version, heads=2, hyper_conn_residual_mix=mix)
         streams(hyper_conn_residual_mix=mix).load_state_dict(new)
-    with pytest.raises(ValueError, match="`hyper_conn_residual_mix` got 'two'"):
+    with pytest.raises(ValueError, match=r"`hyper_conn_residual_mix` must .*got 'two'"):
         upgrade(state, version, heads=2, hyper_conn_residual_mix='two')
 
 

@@ -308,7 +308,7 @@ def test_training_flags_come_back_and_inputs_stay():
 def test_refusals():
     model, (x, x_num) = wrapped(), data(2, 9)
     for call, error, words in (
-        (lambda: model.net(x, x_num[:, 1:]), ValueError, r'`x_num` got shape \(2, 8\), it must be \(2, 9\)'),
+        (lambda: model.net(x, x_num[:, 1:]), ValueError, r'`x_num` must '),
         (lambda: model.net(x, x > 2), TypeError, r'`x_num` must be a tensor of real numbers, got torch.bool'),
         (lambda: model.net(x + V, x_num), ValueError, r'`x` must .*got token ids from 7 to'),
         (lambda: model(x - 1, x_num), ValueError, r'`x` must .*got token ids from -1'),
@@ -316,11 +316,11 @@ def test_refusals():
         (lambda: model(x, x_num, mask=HOLES[:, :5]), ValueError, r'`mask` must .*got \(2, 5\)'),
         (lambda: model(x, x_num, cache=3), ValueError, r'`cache` cannot be given to the loss'),
         (lambda: model(x, x_num, nonsense=3), TypeError, r'unexpected input `nonsense`'),
-        (lambda: model.generate(x, x_num[:, 1:], 3), ValueError, r'`start_numbers` got shape \(2, 8\)'),
-        (lambda: model.generate(x, x_num, -1), ValueError, r'`seq_len` got -1'),
-        (lambda: model.generate(x, x_num, 1, temperature=-1.0), ValueError, r'`temperature` got -1.0'),
-        (lambda: model.generate(x, x_num, 1, 'top_x'), ValueError, r"`filter_logits_fn` got 'top_x'"),
-        (lambda: net(numerical_token_id=V), ConfigError, r'`numerical_token_id` got 7, it must be less than'),
+        (lambda: model.generate(x, x_num[:, 1:], 3), ValueError, r'`start_numbers` must .*got \(2, 8\)'),
+        (lambda: model.generate(x, x_num, -1), ValueError, r'`seq_len` must .*got -1'),
+        (lambda: model.generate(x, x_num, 1, temperature=-1.0), ValueError, r'`temperature` must .*got -1.0'),
+        (lambda: model.generate(x, x_num, 1, 'top_x'), ValueError, r"`filter_logits_fn` must .*got 'top_x'"),
+        (lambda: net(numerical_token_id=V), ConfigError, r'`numerical_token_id` must be less than.*got 7'),
         (lambda: net(emb_dim=6, tie_embedding=True), ConfigError, r'`tie_embedding` needs embeddings as wide'),
         (lambda: net(l2norm_embed=True), ConfigError, r'unknown keyword `l2norm_embed`'),
         (lambda: wrapped(kind=Encoder), ValueError, r'`net` must be causal'),

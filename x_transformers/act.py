@@ -73,15 +73,15 @@ class ACT(nn.Module):
         super().__init__()
         if not callable(transition):
             raise ConfigError(
-                f'`transition` got {format_value(transition)}, it must be a function of a state, or of x and it'
+                f'`transition` must be a function of a state, or of x and it, got {format_value(transition)}'
             )
         for name, count in (('dim', dim), ('max_steps', max_steps)):
             if type(count) is not int or count < 1:
-                raise ConfigError(f'`{name}` got {format_value(count)}, it must be a whole number of at least 1')
+                raise ConfigError(f'`{name}` must be a whole number of at least 1, got {format_value(count)}')
         if not (is_number(eps) and 0 < eps < 0.5):
-            raise ConfigError(f'`eps` got {format_value(eps)}, it must be a number between 0 and 0.5')
+            raise ConfigError(f'`eps` must be a number between 0 and 0.5, got {format_value(eps)}')
         if not (is_number(ponder_weight) and ponder_weight >= 0):
-            raise ConfigError(f'`ponder_weight` got {format_value(ponder_weight)}, it must be a number of at least 0')
+            raise ConfigError(f'`ponder_weight` must be a number of at least 0, got {format_value(ponder_weight)}')
         self.transition, self.dim, self.eps, self.max_steps = transition, dim, eps, max_steps
         self.ponder_weight, self.dense = ponder_weight, dense
         self.halt = nn.Linear(dim, 1)
@@ -125,7 +125,7 @@ class ACT(nn.Module):
     def check(self, parts: tuple[Tensor, ...], x: Tensor | None, mask: Tensor | None) -> None:
         shape = parts[0].shape
         if parts[0].ndim < 2 or shape[-1] != self.dim:
-            raise ValueError(f'`state` got shape {tuple(shape)}, it must be (..., {self.dim})')
+            raise ValueError(f'`state` must have shape (..., {self.dim}), got {tuple(shape)}')
         for name, shapes in (
             ('state', [part.shape[:-1] for part in parts[1:]]),
             ('x', [] if x is None else [x.shape[:-1]]),
@@ -137,4 +137,4 @@ class ACT(nn.Module):
                         f'`{name}` has elements of shape {tuple(other)}, those of the state are {tuple(shape[:-1])}'
                     )
         if mask is not None and mask.dtype != torch.bool:
-            raise ValueError(f'`mask` got {mask.dtype}, it must be bool')
+            raise ValueError(f'`mask` must be bool, got {mask.dtype}')

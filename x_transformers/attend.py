@@ -498,7 +498,7 @@ def key_mask(mask: Tensor) -> Tensor:
     """Return a mask of keys, (b, j), or of scores, with the axes of scores."""
     mask = boolean_mask(mask, 'mask')
     if not 2 <= mask.ndim <= 4:
-        raise ValueError(f'`mask` must be (b, j), (h, i, j) or (b, h, i, j), got shape {tuple(mask.shape)}')
+        raise ValueError(f'`mask` must have shape (b, j), (h, i, j) or (b, h, i, j), got {tuple(mask.shape)}')
     return mask[:, None, None] if mask.ndim == 2 else to_4d(mask)
 
 

@@ -93,7 +93,7 @@ def head_report(
     """
     ids = check_ids(ids, 'ids', least=1)
     if separator is not None and not is_int(separator):
-        raise TypeError(f'`separator` got {format_value(separator)}, it must be a token id or None')
+        raise TypeError(f'`separator` must be a token id or None, got {format_value(separator)}')
     token_mask = as_mask(mask, 'mask', *ids.shape, like=ids)
     given = {} if token_mask is None else {'mask': token_mask}
     token_mask = torch.ones_like(ids, dtype=torch.bool) if token_mask is None else token_mask
@@ -182,7 +182,7 @@ def picture(
     """
     ids = check_ids(ids, 'ids', least=1)
     if not is_int(row) or not 0 <= row < len(ids):
-        raise ValueError(f'`row` got {format_value(row)}, it must be one of the {len(ids)} rows')
+        raise ValueError(f'`row` must be one of the {len(ids)} rows, got {format_value(row)}')
     if words is not None and len(words) != ids.shape[1]:
         raise ValueError(f'`words` got {len(words)}, there are {ids.shape[1]} tokens')
     figure_of = import_optional('matplotlib.figure', 'a picture of attention', 'plot').Figure

@@ -355,7 +355,7 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
             return x
         labels = check_ids(labels, 'labels', 2, get_vocabulary(self.net), besides=self.ignore_index)
         if labels.shape != x.shape:
-            raise ValueError(f'`labels` got shape {tuple(labels.shape)}, it must be that of `x`, {tuple(x.shape)}')
+            raise ValueError(f'`labels` must have the shape of `x`, {tuple(x.shape)}, got {tuple(labels.shape)}')
         return labels
 
     def suffix_of(
@@ -373,7 +373,7 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
         ends = torch.full((b,), n, device=x.device) if lens is None else lens
         if isinstance(prefix, str):
             if prefix != 'random':
-                raise ValueError(f"`prefix_attn_len` got {prefix!r}, it must be an integer, one per row, or 'random'")
+                raise ValueError(f"`prefix_attn_len` must be an integer, one per row, or 'random', got {prefix!r}")
             prefix = 1 + (torch.rand(b, dtype=torch.float32, device=x.device) * (ends - 1)).long()
         check_prefix(prefix, 'prefix_attn_len', b, n)
         own = torch.as_tensor(prefix, device=x.device).expand(b)

@@ -182,7 +182,7 @@ class BeliefStateWrapper(Configurable):
         seq = check_ids(seq, 'seq', num_tokens=self.num_tokens)
         b, n = seq.shape
         if n < 2:
-            raise ValueError(f'`seq` got the shape {tuple(seq.shape)}, it must be (b, n) with n of at least 2')
+            raise ValueError(f'`seq` must have shape (b, n) with n of at least 2, got {tuple(seq.shape)}')
         with AuxLosses() as aux:
             forwards = self.read_forwards(seq, ~beyond)
             backwards = self.read_backwards(flip(seq, lens=lens), real=~beyond)
@@ -215,7 +215,7 @@ class BeliefStateWrapper(Configurable):
     def beyond(seq: Any, lens: Tensor | None) -> Tensor:
         """Return which places (b n) are behind the end of their row."""
         if not torch.is_tensor(seq) or seq.ndim != 2:
-            raise ValueError(f'`seq` got {seq!r}, it must be token ids (b, n)')
+            raise ValueError(f'`seq` must be token ids (b, n), got {seq!r}')
         if lens is None:
             return seq.new_zeros((), dtype=torch.bool)
         check_lengths(lens, 'lens', *seq.shape)
@@ -377,7 +377,7 @@ def rows_of_ids(ids: Any, name: str, batch: int, num_tokens: int) -> Tensor:
     ids = ids[None] if torch.is_tensor(ids) and ids.ndim == 1 else ids
     ids = check_ids(ids, name, num_tokens=num_tokens)
     if ids.shape[0] not in (1, batch):
-        raise ValueError(f'`{name}` got {ids.shape[0]} rows, it must have {batch}, or be the same for all')
+        raise ValueError(f'`{name}` must have {batch} rows, or be the same for all, got {ids.shape[0]}')
     return ids.expand(batch, -1)
 
 

@@ -45,11 +45,11 @@ State = dict[str, Any]
 def check_state(state_dict: Any) -> None:
     """Refuse what is no dict from names to tensors."""
     if not isinstance(state_dict, Mapping):
-        raise TypeError(f'`state_dict` got {type(state_dict).__name__}, it must be a dict from names to tensors')
+        raise TypeError(f'`state_dict` must be a dict from names to tensors, got {type(state_dict).__name__}')
     for name, t in state_dict.items():
         if not isinstance(name, str) or not torch.is_tensor(t):
             raise TypeError(
-                f'`state_dict` got {type(t).__name__} at {name!r}, it must be a dict from names to tensors; '
+                f'`state_dict` must be a dict from names to tensors, got {type(t).__name__} at {name!r}; '
                 f'give the part of the file that holds the weights'
             )
 
@@ -57,7 +57,7 @@ def check_state(state_dict: Any) -> None:
 def check_sizes(**sizes: Any) -> None:
     for name, value in sizes.items():
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise ValueError(f'`{name}` got {value!r}, it must be a positive integer or None')
+            raise ValueError(f'`{name}` must be a positive integer or None, got {value!r}')
 
 
 def upgrade(
@@ -111,7 +111,7 @@ def upgrade(
         'logits_bias': logits_bias,
     }
     if hyper_conn_residual_mix not in (None, 'ones', 'sinkhorn'):
-        raise ValueError(f"`hyper_conn_residual_mix` got {hyper_conn_residual_mix!r}, it must be 'ones' or 'sinkhorn'")
+        raise ValueError(f"`hyper_conn_residual_mix` must be 'ones' or 'sinkhorn', got {hyper_conn_residual_mix!r}")
     keeps['hyper_conn_residual_mix'] = hyper_conn_residual_mix is not None
     old = Old(dict(state_dict), known, heads, dim_head, rotary_dim, pre_norm, float(qk_norm_scale), keeps)
     for since, before, step in STEPS:
@@ -142,7 +142,7 @@ def reorder_optimizer(
     # tied parameters have several names, and one number
     names = {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)}
     if missing := names.keys() - state_dict.keys():
-        raise ValueError(f'`state_dict` got no `{min(missing)}`, it must be the weights of this model')
+        raise ValueError(f'`state_dict` must be the weights of this model, got no `{min(missing)}`')
     for name, parameter in model.named_parameters():
         if (shape := tuple(state_dict[name].shape)) != tuple(parameter.shape):
             raise ValueError(f'`state_dict` got `{name}` of shape {shape}, the model has {tuple(parameter.shape)}')
@@ -161,10 +161,10 @@ def read_version(version: str) -> Version:
         known = Version(version)
     except (InvalidVersion, TypeError):
         raise ValueError(
-            f"`version` got {version!r}, it must be the release that wrote the weights, as '1.29.2'"
+            f"`version` must be the release that wrote the weights, as '1.29.2', got {version!r}"
         ) from None
     if not OLDEST <= known <= NEWEST:
-        raise ValueError(f'`version` got {version!r}, it must be a release from {OLDEST} to {NEWEST}')
+        raise ValueError(f'`version` must be a release from {OLDEST} to {NEWEST}, got {version!r}')
     for first, last, reason in BROKEN:
         if Version(first) <= known <= Version(last):
             raise ValueError(f'`version` got {version!r}: {reason}. What such a model computed cannot be loaded')
@@ -454,9 +454,9 @@ def interleave_channels(old: Old) -> None:
         for attention in old.attentions(stack) if rotary_dim else ():
             width = old.width(attention)
             if rotary_dim % 2:
-                raise ValueError(f'`rotary_dim` got {rotary_dim}, it must be even: features turn in pairs')
+                raise ValueError(f'`rotary_dim` must be even, got {rotary_dim}: features turn in pairs')
             if rotary_dim > width:
-                raise ValueError(f'`rotary_dim` got {rotary_dim}, it must be at most the width of a head, {width}')
+                raise ValueError(f'`rotary_dim` must be at most the width of a head, {width}, got {rotary_dim}')
             pairs = rearrange(torch.arange(rotary_dim), '(half k) -> (k half)', half=2)
             order = torch.cat((pairs, torch.arange(rotary_dim, width)))
             axes = {name: 0 for name in ('to_q.weight', 'to_k.weight')}

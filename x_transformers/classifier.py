@@ -105,7 +105,7 @@ class Classifier(Configurable):
         stack = getattr(inner, 'attn_layers', None)
         if stack is None:
             kind = 'a model with a stack' if start_id is None else 'an encoder-decoder, as `start_id` is set'
-            raise ConfigError(f'`net` got {type(net).__name__}, it must be {kind}')
+            raise ConfigError(f'`net` must be {kind}, got {type(net).__name__}')
         self.net, self.num_classes, self.problem_type = net, num_classes, problem_type
         # The decoder of an encoder-decoder has seen the whole sequence, as its context, at its first token.
         self.token, self.instead = get_token(token, stack) if start_id is None else (token or 'first', 'first')
@@ -149,7 +149,7 @@ class Classifier(Configurable):
     def real_of(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
         """Return which tokens are real, (b, n), None if all are."""
         if x.ndim > 2 and ((mask is None and self.pad_id is not None) or self.eos_id is not None):
-            raise ValueError(f'`x` got the shape {tuple(x.shape)}, with `pad_id` or `eos_id` it must be ids (b, n)')
+            raise ValueError(f'`x` must be ids (b, n) with `pad_id` or `eos_id`, got shape {tuple(x.shape)}')
         return x != self.pad_id if mask is None and self.pad_id is not None else mask
 
     def hidden(self, x: Tensor, mask: Tensor | None, inputs: dict[str, Any]) -> Tensor:

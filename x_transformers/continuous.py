@@ -267,7 +267,7 @@ def check_sequence(x: Any, name: str, least: int, ndims: tuple[int, ...]) -> Non
     if not torch.is_tensor(x) or not x.is_floating_point():
         raise TypeError(f'`{name}` must be a floating point tensor, got {getattr(x, "dtype", type(x).__name__)}')
     if x.ndim not in ndims or x.shape[-2] < least:
-        raise ValueError(f'`{name}` got the shape {tuple(x.shape)}, it must be {shape} with n of at least {least}')
+        raise ValueError(f'`{name}` must have shape {shape} with n of at least {least}, got {tuple(x.shape)}')
 
 
 class ContinuousAutoregressiveWrapper(Configurable):

@@ -63,7 +63,7 @@ def role_ids_for_tokens(tokens: Tensor, lengths: Tensor, scheme: str, *, max_seq
     tokens = check_ids(tokens, 'tokens', 1)
     n = tokens.shape[1]
     if lengths.shape != (len(tokens),):
-        raise ValueError(f'`lengths` got shape {tuple(lengths.shape)}, it must be ({len(tokens)},)')
+        raise ValueError(f'`lengths` must have shape ({len(tokens)},), got {tuple(lengths.shape)}')
     if n > max_seq_len:
         raise ValueError(f'`tokens` got {n} tokens, more than `max_seq_len`, {max_seq_len}')
     lengths = rearrange(lengths, 'b -> b 1')
@@ -117,7 +117,7 @@ class TPREncoder(Configurable):
         """The sum (b d), of the tokens where `mask` (b n) is True; others may have any id."""
         tokens, role_ids = check_ids(tokens, 'tokens', 1), check_ids(role_ids, 'role_ids', 1)
         if role_ids.shape != tokens.shape:
-            raise ValueError(f'`role_ids` got shape {tuple(role_ids.shape)}, it must be {tuple(tokens.shape)}')
+            raise ValueError(f'`role_ids` must have shape {tuple(tokens.shape)}, got {tuple(role_ids.shape)}')
         mask = as_mask(mask, 'mask', *tokens.shape, like=tokens)
         if mask is not None:
             tokens, role_ids = tokens.masked_fill(~mask, 0), role_ids.masked_fill(~mask, 0)
@@ -156,7 +156,7 @@ class TPREncoder(Configurable):
             require(is_number(value) and value >= 0, name, value, 'a number of at least 0')
         tokens, role_ids = check_ids(tokens, 'tokens', 1), check_ids(role_ids, 'role_ids', 1)
         if role_ids.shape != tokens.shape:
-            raise ValueError(f'`role_ids` got shape {tuple(role_ids.shape)}, it must be {tuple(tokens.shape)}')
+            raise ValueError(f'`role_ids` must have shape {tuple(tokens.shape)}, got {tuple(role_ids.shape)}')
         mask = as_mask(mask, 'mask', *tokens.shape, like=tokens)
         if target_encodings.shape != (len(tokens), self.dim):
             raise ValueError(
@@ -258,14 +258,14 @@ class DiscoverDecoder(Configurable):
         max_len           at most so many tokens with `eos_id`; `max_seq_len` if None
         """
         if encodings.ndim != 2 or encodings.shape[1] != self.dim:
-            raise ValueError(f'`encodings` got shape {tuple(encodings.shape)}, they must be (b, {self.dim})')
+            raise ValueError(f'`encodings` must have shape (b, {self.dim}), got {tuple(encodings.shape)}')
         if (lengths is None) == (eos_id is None):
             raise ValueError('`lengths` and `eos_id` both say where rows end, give one of them')
         require(max_len is None or (is_int(max_len) and max_len >= 1), 'max_len', max_len, 'an integer of at least 1')
         b, most = len(encodings), max_len or self.max_seq_len
         if lengths is not None:
             if lengths.shape != (b,) or lengths.is_floating_point():
-                raise ValueError(f'`lengths` got {lengths.dtype} of shape {tuple(lengths.shape)}, it must be ({b},)')
+                raise ValueError(f'`lengths` must be ({b},), got {lengths.dtype} of shape {tuple(lengths.shape)}')
             most = int(lengths.max()) if b else 0
         if most > self.max_seq_len:
             name = 'max_len' if lengths is None else 'lengths'

@@ -95,12 +95,12 @@ class DPO(Configurable):
         check_device(unpreferred_seq, 'unpreferred_seq', preferred_seq)
         if preferred_seq.shape != unpreferred_seq.shape:
             raise ValueError(
-                f'`unpreferred_seq` got the shape {tuple(unpreferred_seq.shape)}, it must be that of `preferred_seq`, '
-                f'{tuple(preferred_seq.shape)}'
+                f'`unpreferred_seq` must be that of `preferred_seq`, '
+                f'{tuple(preferred_seq.shape)}, got shape {tuple(unpreferred_seq.shape)}'
             )
         prompt = as_mask(prompt_mask, 'prompt_mask', *preferred_seq.shape, like=preferred_seq)
         if prompt is None:
-            raise ValueError('`prompt_mask` got None, it must say which tokens are the prompt')
+            raise ValueError('`prompt_mask` must say which tokens are the prompt, got None')
         # both in one pass
         seq = torch.cat((preferred_seq, unpreferred_seq))
         masks = zip(names, (preferred_seq_mask, unpreferred_seq_mask), (preferred_seq, unpreferred_seq), strict=True)

@@ -318,7 +318,7 @@ class ETCEncoder(Configurable):
         raises    ValueError if the encoder has flags, layers or norms that this one does not have
         """
         if not isinstance(encoder, Encoder):
-            raise TypeError(f'`encoder` got {format_value(encoder)}, it must be an Encoder')
+            raise TypeError(f'`encoder` must be an Encoder, got {format_value(encoder)}')
         depth, layers = encoder.depth, encoder.layers
         attention = layers[0][1]
         same = ('dim', 'depth', 'heads', 'attn_dim_head', 'attn_dropout', 'ff_mult', 'ff_dropout', 'verbose')
@@ -435,8 +435,8 @@ class ETCEncoder(Configurable):
         for name in ids:
             if name not in PIECES:
                 raise ValueError(
-                    f'`rel_ids` got {format_value(name)}, it must have some of '
-                    f'{", ".join(PIECES)}{did_you_mean(name, PIECES)}'
+                    f'`rel_ids` must have some of '
+                    f'{", ".join(PIECES)}{did_you_mean(name, PIECES)}, got {format_value(name)}'
                 )
         if not self.num_rel_ids:
             if any(t is not None for t in ids.values()):
@@ -483,10 +483,10 @@ def check_labels(t: Any, piece: str, sizes: tuple[int, ...], count: int, like: T
     name = f'rel_ids[{piece!r}]'
     if not torch.is_tensor(t) or t.is_floating_point() or t.is_complex() or t.dtype == torch.bool:
         raise TypeError(
-            f'`{name}` got {t.dtype if torch.is_tensor(t) else format_value(t)}, it must be a tensor of integers'
+            f'`{name}` must be a tensor of integers, got {t.dtype if torch.is_tensor(t) else format_value(t)}'
         )
     if tuple(t.shape) != sizes:
-        raise ValueError(f'`{name}` got shape {tuple(t.shape)}, it must be {sizes}')
+        raise ValueError(f'`{name}` must have shape {sizes}, got {tuple(t.shape)}')
     check_device(t, name, like)
     check_range(t, name, -1, count - 1, 'labels')
     return t.long()
@@ -532,13 +532,13 @@ def make_etc_inputs(
     raises             TypeError or ValueError for inputs of other kinds or sizes
     """
     if not torch.is_tensor(tokens):
-        raise TypeError(f'`tokens` got {format_value(tokens)}, it must be a tensor')
+        raise TypeError(f'`tokens` must be a tensor, got {format_value(tokens)}')
     segment_ids = check_segments(segment_ids, num_segments)
     for name, value in (('rel_max_distance', rel_max_distance), ('local_radius', local_radius)):
         if not (count.test(value) or (value is None and name == 'local_radius')):
-            raise ValueError(f'`{name}` got {format_value(value)}, it must be {count.words}')
+            raise ValueError(f'`{name}` must be {count.words}, got {format_value(value)}')
     if tuple(tokens.shape[:2]) != tuple(segment_ids.shape):
-        raise ValueError(f'`tokens` got shape {tuple(tokens.shape)}, it must begin with {tuple(segment_ids.shape)}')
+        raise ValueError(f'`tokens` must begin with {tuple(segment_ids.shape)}, got shape {tuple(tokens.shape)}')
     if num_segments is None:
         num_segments = int(segment_ids.max()) + 1 if segment_ids.numel() else 0
     if alone and local_radius is None:
@@ -572,9 +572,9 @@ def make_etc_inputs(
 
 def check_segments(ids: Tensor, num_segments: int | None) -> Tensor:
     if ids.ndim != 2 or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise ValueError(f'`segment_ids` got {ids.dtype} of shape {tuple(ids.shape)}, it must be integers (b, n)')
+        raise ValueError(f'`segment_ids` must be integers (b, n), got {ids.dtype} of shape {tuple(ids.shape)}')
     if num_segments is not None and not (is_int(num_segments) and num_segments >= 1):
-        raise ValueError(f'`num_segments` got {format_value(num_segments)}, it must be an integer of at least 1')
+        raise ValueError(f'`num_segments` must be an integer of at least 1, got {format_value(num_segments)}')
     check_range(ids, 'segment_ids', -1, None if num_segments is None else num_segments - 1, 'segments')
     return ids
 
@@ -597,7 +597,7 @@ class CPCLoss(nn.Module):
         super().__init__()
         for name, value, check in (('temperature', temperature, positive), ('weight', weight, number)):
             if not check.test(value):
-                raise ConfigError(f'`{name}` got {format_value(value)}, it must be {check.words}')
+                raise ConfigError(f'`{name}` must be {check.words}, got {format_value(value)}')
         self.temperature, self.weight = temperature, weight
 
     @checked

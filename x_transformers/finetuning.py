@@ -88,12 +88,12 @@ def freeze_pretrained_(
     """
     for name, given in (('train', train), ('renew', renew)):
         if isinstance(given, str) or not isinstance(given, (list, tuple, set, frozenset)):
-            raise TypeError(f'`{name}` got {format_value(given)}, it must be kinds of parameters: {", ".join(KINDS)}')
+            raise TypeError(f'`{name}` must be kinds of parameters, got {format_value(given)}: {", ".join(KINDS)}')
         for kind in given:
             if kind not in KINDS:
                 raise ValueError(
-                    f'`{name}` got {format_value(kind)}, it must be some of '
-                    f'{", ".join(KINDS)}{did_you_mean(str(kind), KINDS)}'
+                    f'`{name}` must be some of '
+                    f'{", ".join(KINDS)}{did_you_mean(str(kind), KINDS)}, got {format_value(kind)}'
                 )
     learning = set().union(*(KINDS[kind](net) for kind in train))
     if not learning:
@@ -153,11 +153,9 @@ class FineTuned(Configurable):
         check_terms(problem_type, num_labels, self.terms, head)
         stack = getattr(net, 'attn_layers', None)
         if stack is None:
-            raise ConfigError(
-                f'`net` got {type(net).__name__}, it must be a model around a stack, as TransformerWrapper'
-            )
+            raise ConfigError(f'`net` must be a model around a stack, as TransformerWrapper, got {type(net).__name__}')
         if head == 'span' and num_labels != 2:
-            raise ConfigError(f"`num_labels` got {num_labels}, of `head='span'` it must be 2: where it begins and ends")
+            raise ConfigError(f"`num_labels` must be 2 with `head='span'` (start and end), got {num_labels}")
         if head == 'span' and problem_type is not None:
             raise ConfigError(f"`problem_type` got {problem_type!r}, which does not go with `head='span'`")
         self.net, self.kind, self.num_labels, self.problem_type = net, head, num_labels, problem_type
@@ -241,9 +239,9 @@ def finetune(
     Howard & Ruder 2018, arXiv:1801.06146 (rates of layers)
     """
     if not is_number(layer_lr_decay) or not 0 < layer_lr_decay <= 1:
-        raise ValueError(f'`layer_lr_decay` got {format_value(layer_lr_decay)}, it must be above 0 and at most 1')
+        raise ValueError(f'`layer_lr_decay` must be above 0 and at most 1, got {format_value(layer_lr_decay)}')
     if not is_number(lr) or lr <= 0:
-        raise ValueError(f'`lr` got {format_value(lr)}, it must be a number above 0')
+        raise ValueError(f'`lr` must be a number above 0, got {format_value(lr)}')
     names = [name for name, _ in net.named_parameters()]
     prefixes = (freeze,) if isinstance(freeze, str) else tuple(freeze)
     for prefix in prefixes:
@@ -319,7 +317,7 @@ class TextToText:
             if not hasattr(tokenizer, name):
                 raise TypeError(f'`tokenizer` got {type(tokenizer).__name__}, which has no `{name}`')
         if not isinstance(tasks, Mapping) or not tasks or not all(isinstance(one, str) for one in tasks.values()):
-            raise ValueError(f'`tasks` got {format_value(tasks)}, it must be a dict from names to texts, one at least')
+            raise ValueError(f'`tasks` must be a dict from names to texts, one at least, got {format_value(tasks)}')
         if len(set(tasks.values())) < len(tasks):
             raise ValueError('`tasks` got two with the same text in front: nothing would tell them apart')
         self.tokenizer, self.tasks = tokenizer, dict(tasks)
@@ -342,7 +340,7 @@ class TextToText:
     def answer(self, model: Any, task: str, texts: Sequence[str], seq_len: int, **options: Any) -> list[str]:
         """What a model answers, in at most `seq_len` tokens; options are those of `generate`."""
         if not is_int(seq_len) or seq_len < 1:
-            raise ValueError(f'`seq_len` got {format_value(seq_len)}, it must be an integer of at least 1')
+            raise ValueError(f'`seq_len` must be an integer of at least 1, got {format_value(seq_len)}')
         inputs, mask = self.tokenizer.pad_batch([self.source(task, text) for text in texts], eos=True)
         device = next(model.parameters()).device
         start = torch.full((len(texts), 1), self.tokenizer.bos_id, device=device)

@@ -312,8 +312,8 @@ class FreeTransformer(Configurable):
         latents = rearrange(latents, 'c -> 1 c') if latents.ndim == 1 else latents
         if latents.ndim != 2 or latents.shape[0] not in (1, batch) or latents.shape[1] != codes:
             raise ValueError(
-                f'`latents` got {format_value(latents)}, they must be code numbers, one or {batch}, or weights of '
-                f'all {codes}'
+                f'`latents` must be code numbers, one or {batch}, or weights of '
+                f'all {codes}, got {format_value(latents)}'
             )
         return rearrange(self.from_latent_to_condition(latents).expand(batch, -1), 'b d -> b 1 d')
 

@@ -161,7 +161,7 @@ def resolve_transition(spec: Any, dim: int) -> nn.Module:
         return spec
     if isinstance(spec, str):
         if spec not in TRANSITIONS:
-            raise ConfigError(f'`transition` got {spec!r}, it must be one of {", ".join(map(repr, TRANSITIONS))}')
+            raise ConfigError(f'`transition` must be one of {", ".join(map(repr, TRANSITIONS))}, got {spec!r}')
         return TRANSITIONS[spec](dim)
     built = spec(dim)
     if not isinstance(built, nn.Module):
@@ -194,18 +194,17 @@ def resolve_recirc_pairs(depth: int, recirc_pairs: Any) -> Pairs:
         name = recirc_pairs or 'paper'
         if name not in RECIRC_SHORTCUTS:
             raise ConfigError(
-                f'`recirc_pairs` got {name!r}, it must be pairs or one of {", ".join(map(repr, RECIRC_SHORTCUTS))}'
+                f'`recirc_pairs` must be pairs or one of {", ".join(map(repr, RECIRC_SHORTCUTS))}, got {name!r}'
             )
         return RECIRC_SHORTCUTS[name](depth)
     pairs: Any = tuple(tuple(pair) if isinstance(pair, (list, tuple)) else (pair,) for pair in recirc_pairs)
     for pair in pairs:
         if len(pair) != 2 or not all(is_int(block) and 1 <= block <= depth for block in pair):
             raise ConfigError(
-                f'`recirc_pairs` got {format_value(recirc_pairs)}, it must be pairs (out, in) of blocks from 1 to '
-                f'{depth}'
+                f'`recirc_pairs` must be pairs (out, in) of blocks from 1 to {depth}, got {format_value(recirc_pairs)}'
             )
     if len(set(pairs)) != len(pairs) or not pairs:
-        raise ConfigError(f'`recirc_pairs` got {format_value(recirc_pairs)}, it must be at least one pair, each once')
+        raise ConfigError(f'`recirc_pairs` must be at least one pair, each once, got {format_value(recirc_pairs)}')
     return pairs
 
 
@@ -432,7 +431,7 @@ class FullBandwidth(Configurable):
         inputs = seq[:, :-1] if return_loss else seq
         mask = as_mask(kwargs.get('mask'), 'mask', seq.shape[0], None, like=seq)
         if mask is not None and mask.shape[1] not in {seq.shape[1], inputs.shape[1]}:
-            raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {tuple(seq.shape)}')
+            raise ValueError(f'`mask` must have shape {tuple(seq.shape)}, got {tuple(mask.shape)}')
         if mask is not None:  # one of the input says nothing of the last target
             mask = F.pad(mask, (0, max(seq.shape[1] - mask.shape[1], 0)), value=True)
             kwargs['mask'] = read_of(mask) if return_loss else mask

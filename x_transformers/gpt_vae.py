@@ -224,8 +224,8 @@ class GPTVAE(Configurable):
                 latents = latents[None] if latents.ndim == 1 else latents
                 if latents.ndim != 2 or latents.shape[0] not in (1, batch) or latents.shape[1] != self.dim_latent:
                     raise ValueError(
-                        f'`latents` got {format_value(latents)}, they must be ({self.dim_latent},) or '
-                        f'({batch}, {self.dim_latent})'
+                        f'`latents` must be ({self.dim_latent},) or '
+                        f'({batch}, {self.dim_latent}), got {format_value(latents)}'
                     )
                 token = self.from_latent_to_prepend_token(latents).expand(batch, -1, -1)
                 options['prepend_embeds'] = token

@@ -228,9 +228,9 @@ class MultiInputTransformerWrapper(Wrapper):
 
 def check_names(x: Any, name: str, known: Mapping[str, int]) -> None:
     if not isinstance(x, Mapping):
-        raise TypeError(f'`{name}` got {format_value(x)}, it must be a dict from names of streams to ids')
+        raise TypeError(f'`{name}` must be a dict from names of streams to ids, got {format_value(x)}')
     if set(x) != set(known):
-        raise ValueError(f'`{name}` got the streams {sorted(x)}, it must have {sorted(known)}')
+        raise ValueError(f'`{name}` must have {sorted(known)}, got streams {sorted(x)}')
 
 
 def check_streams(x: Any, known: Mapping[str, int], name: str = 'x', ignored: int | None = None) -> tuple[int, int]:

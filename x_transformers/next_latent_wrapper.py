@@ -171,7 +171,7 @@ def normalize_rollout_weights(name: str, given: Sequence[float] | None, num_roll
     """Return the loss weights of the predicted steps, with a sum of 1: those given as `name`, or equal ones."""
     weights = (1.0,) * num_rollouts if given is None else tuple(given)
     if len(weights) != num_rollouts or sum(weights) <= 0:
-        raise ConfigError(f'`{name}` got {weights}, it must be {num_rollouts} numbers, not all of them 0')
+        raise ConfigError(f'`{name}` must be {num_rollouts} numbers, not all of them 0, got {weights}')
     return tuple(weight / sum(weights) for weight in weights)
 
 

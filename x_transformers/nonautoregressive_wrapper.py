@@ -232,7 +232,7 @@ class NonAutoregressiveWrapper(Configurable):
         """
         x = check_ids(x, num_tokens=self.num_tokens)
         if self.max_seq_len and x.shape[1] != self.max_seq_len:
-            raise ValueError(f'`x` got {x.shape[1]} tokens, it must have {self.max_seq_len}, the `max_seq_len`')
+            raise ValueError(f'`x` must have {self.max_seq_len} tokens, the `max_seq_len`, got {x.shape[1]}')
         if only_train_generator and only_train_critic:
             raise ValueError('`only_train_generator` and `only_train_critic` were both given, set only one')
         if only_train_critic and self.token_critic is None:
@@ -543,7 +543,7 @@ def check_masked_net(net: nn.Module) -> None:
 def check_mask_id(net: Any, mask_id: int) -> None:
     """Raise if `mask_id` is not a token of the model, or is its only one."""
     if mask_id >= net.num_tokens:
-        raise ConfigError(f'`mask_id` got {mask_id}, it must be less than `num_tokens`, {net.num_tokens}')
+        raise ConfigError(f'`mask_id` must be less than `num_tokens`, {net.num_tokens}, got {mask_id}')
     if net.num_tokens < 2:
         raise ConfigError('`net` must have another token than `mask_id`, which is never an answer: it has one token')
 

@@ -51,7 +51,7 @@ class Parti(Configurable):
         """`flags` begin with `enc_` or `dec_`, as those of XTransformer."""
         super().__init__()
         if cond_drop_prob == 0 and guidance != 1:
-            raise ConfigError(f'`guidance` got {guidance}, it must be 1 with a `cond_drop_prob` of 0')
+            raise ConfigError(f'`guidance` must be 1 with a `cond_drop_prob` of 0, got {guidance}')
         more: dict[str, Any] = {'dec_axial_abs_pos_emb': (grid, grid), **flags}
         model = XTransformer(
             dim=dim, enc_depth=enc_depth, enc_num_tokens=text_tokens, enc_max_seq_len=text_len, dec_depth=dec_depth,
@@ -106,7 +106,7 @@ class Parti(Configurable):
         image = image.flatten(1) if torch.is_tensor(image) and image.ndim == 3 else image
         image = check_ids(image, 'image', 0, self.image_tokens).long()
         if image.shape[1] != self.image_len:
-            raise ValueError(f'`image` got {image.shape[1]} tokens, it must have {self.image_len}')
+            raise ValueError(f'`image` must have {self.image_len} tokens, got {image.shape[1]}')
         if len(image) != len(text):
             raise ValueError(f'`image` got {len(image)} rows, `text` has {len(text)}')
         with AuxLosses() as aux:

@@ -144,16 +144,14 @@ class Recirculation(Configurable):
             if source >= layers:
                 raise ConfigError(f'`source_layer` got {source}, `net` has {layers} self-attention layers, from 0')
             if destination >= source:
-                raise ConfigError(
-                    f'`destination_layer` got {destination}, it must be below its `source_layer`, {source}'
-                )
+                raise ConfigError(f'`destination_layer` must be below its `source_layer`, {source}, got {destination}')
 
     def weights(self, name: str, value: Any) -> tuple[float | None, ...]:
         """A weight for each pair of layers."""
         routes = len(self.source_layers)
         weights = tuple(value) if isinstance(value, (list, tuple)) else (value,) * routes
         if len(weights) != routes:
-            raise ConfigError(f'`{name}` got {format_value(value)}, it must be one number, or {routes}')
+            raise ConfigError(f'`{name}` must be one number, or {routes}, got {format_value(value)}')
         return weights
 
     # what an AutoregressiveWrapper asks for
@@ -255,7 +253,7 @@ class Recirculation(Configurable):
         if held and not input_not_include_cache and x.shape[1] > held:
             x = x[:, held:]
         if mask is not None and mask.shape != (x.shape[0], held + x.shape[1]):
-            raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be ({x.shape[0]}, {held + x.shape[1]})')
+            raise ValueError(f'`mask` must have shape ({x.shape[0]}, {held + x.shape[1]}), got {tuple(mask.shape)}')
         if seq_start_pos is not None:
             check_lengths(seq_start_pos, 'seq_start_pos', x.shape[0], held + x.shape[1])
         if seq_start_pos is not None and getattr(self.net, 'num_memory_tokens', 0):

@@ -86,8 +86,7 @@ class Recurrent(nn.Module):
             given = [tuple(t.shape) if torch.is_tensor(t) and t.is_floating_point() else t for t in state]
         if torch.is_tensor(given) or given != wanted:
             raise ValueError(
-                f'`state` got {format_value(given)}, it must be what the part before left, a list of tensors of '
-                f'{wanted}'
+                f'`state` must be what the part before left, a list of tensors of {wanted}, got {format_value(given)}'
             )
 
     def nothing(self, x: Tensor) -> Tensor:
@@ -96,7 +95,7 @@ class Recurrent(nn.Module):
 
 def check_size(name: str, value: object) -> None:
     if not size.test(value):
-        raise ConfigError(f'`{name}` got {format_value(value)}, it must be {size.words}')
+        raise ConfigError(f'`{name}` must be {size.words}, got {format_value(value)}')
 
 
 def shift_tokens(x: Tensor, last: Tensor, begins: Tensor | None) -> Tensor:
@@ -185,7 +184,7 @@ class RWKVChannelMix(Recurrent):
     def __init__(self, dim: int, mult: float = 4) -> None:
         super().__init__(dim)
         if not positive.test(mult):
-            raise ConfigError(f'`mult` got {format_value(mult)}, it must be {positive.words}')
+            raise ConfigError(f'`mult` must be {positive.words}, got {format_value(mult)}')
         inner = max(int(dim * mult), 1)
         self.mix_r, self.mix_k = (nn.Parameter(torch.arange(dim) / dim) for _ in 'rk')
         self.to_r, self.to_k = nn.Linear(dim, dim, bias=False), nn.Linear(dim, inner, bias=False)

@@ -84,7 +84,7 @@ class LogMelSpectrogram(Configurable):
     ) -> None:
         super().__init__()
         if n_fft % 2:
-            raise ConfigError(f'`n_fft` got {n_fft}, it must be even')
+            raise ConfigError(f'`n_fft` must be even, got {n_fft}')
         self.sample_rate, self.n_fft, self.hop, self.n_mels, self.seconds = sample_rate, n_fft, hop, n_mels, seconds
         self.samples = None if seconds is None else round(seconds * sample_rate)
         empty = get_numbers(lambda: mel_filters(*self.sizes).sum(dim=-1))
@@ -122,10 +122,10 @@ class LogMelSpectrogram(Configurable):
                 f'`sample_rate` got {sample_rate}, the spectrogram is of {self.sample_rate}: resample first'
             )
         if not check_tensor(waves, 'waves').is_floating_point():
-            raise TypeError(f'`waves` got {waves.dtype}, it must be floating point')
+            raise TypeError(f'`waves` must be floating point, got {waves.dtype}')
         waves = waves.unsqueeze(0) if waves.ndim == 1 else waves
         if waves.ndim != 2 or waves.shape[1] == 0:
-            raise ValueError(f'`waves` got shape {tuple(waves.shape)}, it must be samples, (t) or (b, t)')
+            raise ValueError(f'`waves` must be samples, (t) or (b, t), got shape {tuple(waves.shape)}')
         if self.samples is not None and waves.shape[1] > self.samples:
             raise ValueError(
                 f'`waves` got {waves.shape[1] / self.sample_rate:.1f} seconds, more than {self.seconds}: see `chunks`'
@@ -146,7 +146,7 @@ class LogMelSpectrogram(Configurable):
         if self.samples is None:
             raise ValueError('`chunks` needs `seconds`: without it rows have any length')
         if check_tensor(wave, 'wave').ndim != 1:
-            raise ValueError(f'`wave` got shape {tuple(wave.shape)}, it must be samples (t)')
+            raise ValueError(f'`wave` must be samples (t), got shape {tuple(wave.shape)}')
         return F.pad(wave, (0, -wave.shape[0] % self.samples)).view(-1, self.samples)
 
 

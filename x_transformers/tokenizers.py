@@ -85,7 +85,7 @@ class Encodes:
             ValueError: `text` cannot be written as UTF-8, or a name is no special token.
         """
         if not isinstance(text, str):
-            raise TypeError(f'`text` got {format_value(text)}, it must be a text')
+            raise TypeError(f'`text` must be a text, got {format_value(text)}')
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -101,7 +101,7 @@ class Encodes:
         if wanted is True or wanted is False:
             return dict(self.special_tokens) if wanted else {}
         if isinstance(wanted, str) or not isinstance(wanted, Iterable):
-            raise TypeError(f'`special_tokens` got {format_value(wanted)}, it must be True, False, or a list of names')
+            raise TypeError(f'`special_tokens` must be True, False, or a list of names, got {format_value(wanted)}')
         names = list(wanted)
         for name in names:
             if name not in self.special_tokens:
@@ -144,10 +144,10 @@ class Encodes:
         """Return an iterator over the ids of one row that stand for text: not for padding, beginnings and ends."""
         if torch.is_tensor(ids):
             if ids.ndim != 1 or ids.is_floating_point():
-                raise TypeError(f'`ids` got {ids.dtype} of shape {tuple(ids.shape)}, it must be whole numbers (n)')
+                raise TypeError(f'`ids` must be whole numbers (n), got {ids.dtype} of shape {tuple(ids.shape)}')
             ids = ids.tolist()
         if isinstance(ids, str) or not isinstance(ids, Iterable):
-            raise TypeError(f'`ids` got {format_value(ids)}, it must be ids: a list, a tensor (n) or an iterator')
+            raise TypeError(f'`ids` must be ids, got {format_value(ids)}: a list, a tensor (n) or an iterator')
         own = map(self.checked_id, ids)
         return (one for one in own if one not in (self.pad_id, self.bos_id, self.eos_id))
 
@@ -155,9 +155,9 @@ class Encodes:
         if not is_int(one) and getattr(one, 'shape', None) in ((), (1,)):
             one = one.item()
         if not is_int(one):
-            raise TypeError(f'`ids` got {format_value(one)}, it must hold whole numbers')
+            raise TypeError(f'`ids` must hold whole numbers, got {format_value(one)}')
         if not 0 <= one < self.num_tokens:
-            raise ValueError(f'`ids` got {one}, it must be from 0 to {self.num_tokens - 1}')
+            raise ValueError(f'`ids` must be from 0 to {self.num_tokens - 1}, got {one}')
         return int(one)
 
     def pieces_of(self, ids: Iterator[int]) -> Iterator[str]:
@@ -195,11 +195,11 @@ class Encodes:
         raises    ValueError without texts, or for a `max_len` that leaves no room for a beginning and an end
         """
         if isinstance(texts, str) or not len(texts):
-            raise ValueError(f'`texts` got {format_value(texts)}, it must be one text at least, in a list')
+            raise ValueError(f'`texts` must be one text at least, in a list, got {format_value(texts)}')
         if max_len is not None and not (is_int(max_len) and max_len >= 1):
-            raise ValueError(f'`max_len` got {format_value(max_len)}, it must be an integer of at least 1, or None')
+            raise ValueError(f'`max_len` must be an integer of at least 1, or None, got {format_value(max_len)}')
         if max_len is not None and max_len < bool(bos) + bool(eos):
-            raise ValueError(f'`max_len` got {max_len}, it must leave room for a beginning and an end, 2 tokens')
+            raise ValueError(f'`max_len` must leave room for a beginning and an end, 2 tokens, got {max_len}')
         names = [*self.names_to_find(special_tokens)]
         rows = [self.encode(text, bos, special_tokens=names) for text in texts]
         if eos:
@@ -263,11 +263,11 @@ def check_special(names: Any) -> list[str]:
         ValueError: One is there twice, has a single letter, or is one of the special tokens of every tokenizer.
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
-        raise TypeError(f'`special_tokens` got {format_value(names)}, it must be a list of names')
+        raise TypeError(f'`special_tokens` must be a list of names, got {format_value(names)}')
     names = list(names)
     for at, name in enumerate(names):
         if not isinstance(name, str):
-            raise TypeError(f'`special_tokens` got {format_value(name)}, it must hold texts')
+            raise TypeError(f'`special_tokens` must hold texts, got {format_value(name)}')
         if len(name) < 2 or name != name.strip():
             words = 'names must have two letters or more, and no spaces around them'
             raise ValueError(f'`special_tokens` got {name!r}, {words}')
@@ -353,13 +353,13 @@ def order_tokens(made: ModuleType, model: Any, like: Any, own: Sequence[str] = (
 
 def checked_texts(texts: Iterable[str]) -> Iterable[str]:
     if isinstance(texts, str):
-        raise TypeError('`texts` got a single text, it must be several: a list or an iterator of texts')
+        raise TypeError('`texts` must be several, got a single text: a list or an iterator of texts')
     return texts
 
 
 def check_size(num_tokens: Any, least: int) -> None:
     if not is_int(num_tokens) or num_tokens < least:
-        raise ValueError(f'`num_tokens` got {format_value(num_tokens)}, it must be an integer of at least {least}')
+        raise ValueError(f'`num_tokens` must be an integer of at least {least}, got {format_value(num_tokens)}')
 
 
 @answering

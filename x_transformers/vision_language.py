@@ -97,7 +97,7 @@ class VisionLanguageWrapper(Configurable):
         super().__init__()
         net: Any = decoder.net
         if image_token_id >= net.num_tokens:
-            raise ConfigError(f'`image_token_id` got {image_token_id}, it must be less than {net.num_tokens}')
+            raise ConfigError(f'`image_token_id` must be less than {net.num_tokens}, got {image_token_id}')
         stack: Any = getattr(vision, 'attn_layers', None)
         if feature_layer is not None:
             if not hasattr(vision, 'num_prefix'):
@@ -107,7 +107,7 @@ class VisionLanguageWrapper(Configurable):
                 raise ConfigError(f'`feature_layer` got {feature_layer}, there are {blocks} blocks')
         width, wanted = getattr(stack, 'dim', None), net.emb_dim
         if width is None:
-            raise ConfigError(f'`vision` got {type(vision).__name__}, it must have a stack, `attn_layers`')
+            raise ConfigError(f'`vision` must have a stack, `attn_layers`, got {type(vision).__name__}')
         if projector is None and width != wanted:
             raise ConfigError(f'`projector` got None, but images have {width} features and words {wanted}')
         self.vision, self.decoder, self.image_token_id = vision, decoder, image_token_id
@@ -126,7 +126,7 @@ class VisionLanguageWrapper(Configurable):
         """Let 'vision', 'decoder' or both learn.  Raises ValueError for another name."""
         for name in names:
             if name not in ('vision', 'decoder'):
-                raise ValueError(f"`names` got {format_value(name)}, it must be 'vision' or 'decoder'")
+                raise ValueError(f"`names` must be 'vision' or 'decoder', got {format_value(name)}")
             getattr(self, name).requires_grad_(True)
         return self
 
@@ -151,7 +151,7 @@ class VisionLanguageWrapper(Configurable):
         token_mask = as_mask(mask, 'mask', *ids.shape, like=ids)
         token_mask = torch.ones_like(ids, dtype=torch.bool) if token_mask is None else token_mask
         if labels is not None and labels.shape != ids.shape:
-            raise ValueError(f'`labels` got shape {tuple(labels.shape)}, it must be {tuple(ids.shape)}')
+            raise ValueError(f'`labels` must have shape {tuple(ids.shape)}, got {tuple(labels.shape)}')
         wanted = ids if labels is None else labels
         here = (ids == self.image_token_id) & token_mask
         given = 0 if images is None else len(images)

@@ -195,7 +195,7 @@ class XLAutoregressiveWrapper(Configurable):
             raise ConfigError('`ttt_next_latent_loss` and `ttt_custom_loss_module` both set the inner loss')
         learns = len(ttt_module_paths) + len(ttt_low_rank_paths) > 0
         if learns and tbptt_steps < 2:
-            raise ConfigError(f'`tbptt_steps` got {tbptt_steps}, with test-time training it must be at least 2')
+            raise ConfigError(f'`tbptt_steps` must be at least 2 with test-time training, got {tbptt_steps}')
         if episodic_mem_len and not isinstance(net, EpisodicMemoryWrapper):
             net = EpisodicMemoryWrapper(net, episodic_mem_len)
         roots = [net.net, net] if isinstance(net, EpisodicMemoryWrapper) else [net]
@@ -268,7 +268,7 @@ class XLAutoregressiveWrapper(Configurable):
         x = check_ids(x, 'x', 2)
         refuse_own(kwargs, 'segments', SET_BY_SEGMENTS)
         if mems is not None and not isinstance(mems, (list, tuple)):
-            raise TypeError(f'`mems` got {type(mems).__name__}, it must be a list with one entry per self-attention')
+            raise TypeError(f'`mems` must be a list with one entry per self-attention, got {type(mems).__name__}')
         return x
 
     def rows(self, batch: int) -> AbstractContextManager:

@@ -138,9 +138,9 @@ class XMLatentDecoder(Configurable):
         """A rule for each latent."""
         rules = (rule,) * self.num_latents if callable(rule) else tuple(rule)
         if not all(map(callable, rules)):
-            raise TypeError(f'`winner_fn` got {format_value(rules)}, it must be a callable, or one for each latent')
+            raise TypeError(f'`winner_fn` must be a callable, or one for each latent, got {format_value(rules)}')
         if len(rules) != self.num_latents:
-            raise ValueError(f'`winner_fns` got {len(rules)} functions, it must be {self.num_latents}, one per latent')
+            raise ValueError(f'`winner_fns` must be {self.num_latents}, one per latent, got {len(rules)} functions')
         return rules
 
     # latents
@@ -169,10 +169,10 @@ class XMLatentDecoder(Configurable):
                 one is None or torch.is_tensor(one) for one in latents
             ):
                 raise TypeError(
-                    f'`latents` got {format_value(latents)}, it must be a tensor, or a list of tensors and None'
+                    f'`latents` must be a tensor, or a list of tensors and None, got {format_value(latents)}'
                 )
             if len(latents) != self.num_latents:
-                raise ValueError(f'`latents` got {len(latents)} entries, it must have {self.num_latents}, or None each')
+                raise ValueError(f'`latents` must have {self.num_latents} entries, or None each, got {len(latents)}')
             shapes = [(rows, self.latent_dim) for rows in (1, batch)] + [(self.latent_dim,)]
             for one in latents:
                 if one is not None and tuple(one.shape) not in shapes:
@@ -186,8 +186,8 @@ class XMLatentDecoder(Configurable):
             return latents.to(new)
         if shape not in (wanted, wanted[1:]):
             raise ValueError(
-                f'`latents` got shape {shape}, they must be {wanted}, {wanted[1:]}, or candidates '
-                f'({batch}, k, {self.num_latents}, {self.latent_dim})'
+                f'`latents` must be {wanted}, {wanted[1:]}, or candidates '
+                f'({batch}, k, {self.num_latents}, {self.latent_dim}), got shape {shape}'
             )
         return latents.to(new).expand(wanted)
 

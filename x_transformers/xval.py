@@ -154,7 +154,7 @@ class XValTransformerWrapper(Wrapper):
         super().__init__()
         if numerical_token_id >= num_tokens:
             raise ConfigError(
-                f'`numerical_token_id` got {numerical_token_id}, it must be less than `num_tokens`, {num_tokens}'
+                f'`numerical_token_id` must be less than `num_tokens`, {num_tokens}, got {numerical_token_id}'
             )
         self.num_tokens, self.max_seq_len = num_tokens, max(max_seq_len or 0, 0)
         self.numerical_token_id, self.logits_dim = numerical_token_id, logits_dim
@@ -238,7 +238,7 @@ def check_numbers(x_num: Any, name: str, x: Tensor) -> Tensor:
         got = x_num.dtype if torch.is_tensor(x_num) else type(x_num).__name__
         raise TypeError(f'`{name}` must be a tensor of real numbers, got {got}')
     if x_num.shape != x.shape:
-        raise ValueError(f'`{name}` got shape {tuple(x_num.shape)}, it must be {tuple(x.shape)}, one number per token')
+        raise ValueError(f'`{name}` must have shape {tuple(x.shape)}, one number per token, got {tuple(x_num.shape)}')
     check_device(x_num, name, x)
     return x_num if x_num.is_floating_point() else x_num.to(at_least_float(torch.get_default_dtype()))
 

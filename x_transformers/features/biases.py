@@ -85,7 +85,7 @@ class AlibiPositionalBias(Placed, KeepsPrecision, PositionBias):
         slopes = self.slopes_for(heads) if slopes is None else slopes
         if len(slopes) != heads:
             raise ConfigError(
-                f'`rel_pos_kwargs` got {len(slopes)} `slopes`, it must have one per head with a slope, {heads}'
+                f'`rel_pos_kwargs` must have one per head with a slope, {heads}, got {len(slopes)} `slopes`'
             )
         self.each = (*map(float, slopes), *[0.0] * (self.total_heads - heads))
 
@@ -103,9 +103,7 @@ class AlibiPositionalBias(Placed, KeepsPrecision, PositionBias):
         if name != 'slopes':
             return super().__setattr__(name, value)
         if check_tensor(value, 'slopes').numel() != self.heads:
-            raise ConfigError(
-                f'`slopes` got shape {tuple(value.shape)}, it must have one per head, ({self.heads}, 1, 1)'
-            )
+            raise ConfigError(f'`slopes` must have one per head, ({self.heads}, 1, 1), got shape {tuple(value.shape)}')
         self._parameters.pop(name, None)
         self._buffers.pop(name, None)
         learned = isinstance(value, nn.Parameter)
@@ -207,7 +205,7 @@ class RelativePositionBias(PositionBias):
 
     def of_distance(self, distance: Tensor) -> Tensor:
         if distance.is_floating_point():
-            raise ValueError(f'`pos` got {distance.dtype}, it must be whole numbers: distances are sorted into buckets')
+            raise ValueError(f'`pos` must be whole numbers, got {distance.dtype}: distances are sorted into buckets')
         return self.relative_attention_bias(self.bucket(distance)) * self.scale
 
     def entry(self) -> Callable[[Tensor, Tensor], Tensor]:
@@ -377,7 +375,7 @@ class AttnBias(AttentionFeature):
     def bias(self, call: Any) -> Tensor | None:
         bias = call.inputs.get('attn_bias')
         if bias is not None and not check_tensor(bias, 'attn_bias').is_floating_point():
-            raise TypeError(f'`attn_bias` got {bias.dtype}, it must be numbers to add; keys are hidden by `attn_mask`')
+            raise TypeError(f'`attn_bias` must be numbers to add, got {bias.dtype}; keys are hidden by `attn_mask`')
         return bias
 
     def mask(self, call: Any) -> Tensor | None:
@@ -453,7 +451,7 @@ class Alibi(StackBias):
         self.refuse_gates()
         heads = self.alibi_num_heads or owner.attn_heads
         if heads > owner.attn_heads:
-            raise ConfigError(f'`alibi_num_heads` got {heads}, it must be at most `heads`, {owner.attn_heads}')
+            raise ConfigError(f'`alibi_num_heads` must be at most `heads`, {owner.attn_heads}, got {heads}')
         kind: type[PositionBias] = AlibiPositionalBias
         if self.alibi_bidirectional == 'split':
             kind = SplitAlibi
@@ -484,7 +482,7 @@ class T5Bias(StackBias):
         self.refuse_gates()
         least = 2 if owner.causal else 4  # half of those of one side are of one distance each
         if self.rel_pos_num_buckets < least:
-            raise ConfigError(f'`rel_pos_num_buckets` got {self.rel_pos_num_buckets}, it must be at least {least} here')
+            raise ConfigError(f'`rel_pos_num_buckets` must be at least {least} here, got {self.rel_pos_num_buckets}')
         exact = self.rel_pos_num_buckets // least
         if exact >= self.rel_pos_max_distance:
             raise ConfigError(

@@ -41,7 +41,7 @@ def get_stack(net: Any) -> Any:
     """The stack of a model, or the stack itself.  Raises TypeError for what is neither."""
     stack = getattr(net, 'attn_layers', net)
     if not isinstance(stack, Configurable) or not hasattr(stack, 'layers_execute_order'):
-        raise TypeError(f'`net` got {format_value(net)}, it must be a stack, or a model around one{inner_models(net)}')
+        raise TypeError(f'`net` must be a stack, or a model around one{inner_models(net)}, got {format_value(net)}')
     return stack
 
 
@@ -119,12 +119,12 @@ def fresh(tensor: Tensor | None, name: str, tensors: dict[str, Tensor], like: Te
 
 def check_length(net: Any, length: Any) -> None:
     if not is_int(length):
-        raise TypeError(f'`max_seq_len` got {format_value(length)}, it must be an integer')
+        raise TypeError(f'`max_seq_len` must be an integer, got {format_value(length)}')
     known = getattr(net, 'max_seq_len', None)
     if known is None:
         raise ValueError(f'`max_seq_len` is no argument of a {type(net).__name__}, it is one of the model around it')
     if length < known:
-        raise ValueError(f'`max_seq_len` got {length}, it must be at least what it is, {known}')
+        raise ValueError(f'`max_seq_len` must be at least what it is, {known}, got {length}')
     if getattr(net, 'axial_abs_pos_emb', None) and length > known:
         raise ValueError('`max_seq_len` does not go with `axial_abs_pos_emb`, whose axes have their lengths')
 
@@ -153,11 +153,11 @@ def mean_pool_kv_heads_(net: Net, kv_heads: int) -> Net:
     """
     stack = get_stack(net)
     if not size.test(kv_heads):
-        raise ValueError(f'`kv_heads` got {kv_heads!r}, it must be {size.words}')
+        raise ValueError(f'`kv_heads` must be {size.words}, got {kv_heads!r}')
     for layer in stack.current_layers():
         known = getattr(layer[1], 'kv_heads', kv_heads) if layer.kind == 'a' else kv_heads
         if known % kv_heads:
-            raise ValueError(f'`kv_heads` got {kv_heads}, it must divide the heads of keys that there are, {known}')
+            raise ValueError(f'`kv_heads` must divide the heads of keys that there are, {known}, got {kv_heads}')
     given = stack.__dict__['_given']
     rebuild_(stack, {**dict.fromkeys(('attn_one_kv_head',) if 'attn_one_kv_head' in given else (), False),
                      'attn_kv_heads': kv_heads}, pool_)  # fmt: skip

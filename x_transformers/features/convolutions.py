@@ -177,7 +177,7 @@ class ConvModule(StackFeature):
         if not owner.sees_future and not self.conv_causal:
             raise ConfigError('`conv_module` does not go with a causal stack: set `conv_causal`')
         if not self.conv_causal and self.conv_kernel_size % 2 == 0:
-            raise ConfigError(f'`conv_kernel_size` got {self.conv_kernel_size}, it must be odd: as much on both sides')
+            raise ConfigError(f'`conv_kernel_size` must be odd, got {self.conv_kernel_size}: as much on both sides')
         if self.conv_norm == 'group' and owner.dim % GROUPS:
             raise ConfigError(f"`conv_norm='group'` needs a width that {GROUPS} groups divide, got {owner.dim}")
         for name in ('checkpoint_layers', 'reversible'):

@@ -199,7 +199,7 @@ class DerivedAttributes:
         known = isinstance(rates, Sequence) and all(is_number(rate) and 0 <= rate <= 1 for rate in rates)
         if not known or len(rates) != len(self.layer_types):
             wanted = f'{len(self.layer_types)} numbers from 0 to 1, one per layer'
-            raise ConfigError(f'`layer_dropouts` got {format_value(rates)}, it must be {wanted}')
+            raise ConfigError(f'`layer_dropouts` must be {wanted}, got {format_value(rates)}')
         for feature in self.features.active if any(rates) else ():
             if reason := feature.clashes.get('layer_dropout'):
                 raise ConfigError(f'`layer_dropouts` does not go with `{feature.display_name}`: {reason}')
@@ -234,7 +234,7 @@ class DerivedAttributes:
         width = self.branch_flags['a'].get('dim_head', 64)
         if not isinstance(width, int):
             raise ConfigError(
-                f'`attn_dim_head` got {width!r}, it must be one width for all layers: they share their positions'
+                f'`attn_dim_head` must be one width for all layers, got {width!r}: they share their positions'
             )
         return width
 
@@ -280,7 +280,7 @@ class MadeWhenRead:
 
     def __set__(self, instance: Any, value: Any) -> None:
         # Modules do not come here: `nn.Module` keeps them itself.
-        raise TypeError(f'`{self.name}` got {format_value(value)}, it must be a module')
+        raise TypeError(f'`{self.name}` must be a module, got {format_value(value)}')
 
 
 def half(x: Tensor) -> float:
@@ -294,7 +294,7 @@ def count_kv_heads(heads: int, kv_heads: int | None, one_kv_head: bool) -> int:
         raise ConfigError('`one_kv_head` and `kv_heads` both set the number of key heads, set only one')
     kv_heads = 1 if one_kv_head else kv_heads or heads
     if heads % kv_heads:
-        raise ConfigError(f'`kv_heads` got {kv_heads}, it must divide the number of heads, {heads}')
+        raise ConfigError(f'`kv_heads` must divide the number of heads, {heads}, got {kv_heads}')
     return kv_heads
 
 
@@ -377,7 +377,7 @@ class DerivedHeads:
         """The caller's `attn_mask`, boolean and with all four axes."""
         if not 2 <= check_tensor(attn_mask, 'attn_mask').ndim <= 4:
             raise ValueError(
-                f'`attn_mask` got shape {tuple(attn_mask.shape)}, it must be (i, j), (h, i, j) or (b, h, i, j)'
+                f'`attn_mask` must have shape (i, j), (h, i, j) or (b, h, i, j), got {tuple(attn_mask.shape)}'
             )
         return to_4d(boolean_mask(attn_mask, 'attn_mask'))
 
@@ -433,7 +433,7 @@ class DerivedLinears:
         if x.ndim == 0 or (x.shape[-1] != self.dim and x.shape[-1] != input_width(x, self.dim, self.ff)):
             raise ValueError(f'`x` got shape {tuple(x.shape)}, its last axis must be {self.dim}')
         if not x.is_floating_point():
-            raise TypeError(f'`x` got {x.dtype}, it must be floating point')
+            raise TypeError(f'`x` must be floating point, got {x.dtype}')
         check_weight(x, first_tensor(self.ff.parameters()))
 
 

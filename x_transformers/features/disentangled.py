@@ -127,7 +127,7 @@ class Disentangled(AttentionFeature):
             raise ValueError('`disentangled_table` is missing: a stack gives it, a layer alone needs 2 span vectors')
         if table.shape != (2 * self.buckets.span, owner.dim):
             wanted = (2 * self.buckets.span, owner.dim)
-            raise ValueError(f'`disentangled_table` got shape {tuple(table.shape)}, it must be {wanted}')
+            raise ValueError(f'`disentangled_table` must have shape {wanted}, got {tuple(table.shape)}')
         if q.shape[-1] != owner.dim_key:
             raise ValueError(
                 f'`disentangled` got queries of width {q.shape[-1]}, its vectors have {owner.dim_key}: '
@@ -148,7 +148,7 @@ class Disentangled(AttentionFeature):
             raise ValueError(f'`disentangled` does not go with a context: {self.reason("cross-attention")}')
         own, q_pos, k_pos, reach = call.ctx(self), call.q_pos, call.k_pos, self.buckets.reach
         if k_pos.is_floating_point():
-            raise ValueError(f'`pos` got {k_pos.dtype}, it must be whole numbers: each distance has a separate vector')
+            raise ValueError(f'`pos` must be whole numbers, got {k_pos.dtype}: each distance has a separate vector')
         table = self.buckets.table(call.x.device)
 
         def of(rows: slice, keys: slice) -> Tensor:

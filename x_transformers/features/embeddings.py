@@ -120,7 +120,7 @@ def build_token_embedding(model: Any, given: nn.Module | None) -> nn.Module:
         return new
     width = getattr(getattr(given, 'emb', given), 'embedding_dim', model.emb_dim)
     if width != model.emb_dim:
-        raise ConfigError(f'`token_emb` got vectors of width {width}, they must have width {model.emb_dim}')
+        raise ConfigError(f'`token_emb` must have width {model.emb_dim}, got vectors of width {width}')
     if model.l2norm_embed and not getattr(given, 'l2norm_embed', False):
         warn_once('`l2norm_embed` has no effect on a custom `token_emb`')
     return given
@@ -149,7 +149,7 @@ class EmbScale(ModelFeature):
 
 def check_rows(pos: Tensor | None, rows: int) -> None:
     if pos is not None and (pos.ndim > 2 or (pos.ndim == 2 and pos.shape[0] not in (1, rows))):
-        raise ValueError(f'`pos` got shape {tuple(pos.shape)}, it must be (n,) or ({rows}, n)')
+        raise ValueError(f'`pos` must have shape (n,) or ({rows}, n), got {tuple(pos.shape)}')
 
 
 def adds_positions(owner: Any) -> bool:
@@ -359,16 +359,16 @@ class ExtraIds(ModelFeature):
         for name, default in self.embed_default_ids.items():
             if default >= self.embed_num_tokens.get(name, 0):
                 known = ', '.join(f'{own!r} below {tokens}' for own, tokens in self.embed_num_tokens.items())
-                raise ConfigError(f'`embed_default_ids` got {name!r}: {default}, it must be ids of {known}')
+                raise ConfigError(f'`embed_default_ids` must be ids of {known}, got {name!r}: {default}')
 
     def embed(self, call: Any) -> Tensor:
         ids = call.inputs.get('embed_ids')
         ids = {} if ids is None else ids
         if not isinstance(ids, Mapping):
-            raise TypeError(f'`embed_ids` got {format_value(ids)}, it must be a dict from names to ids')
+            raise TypeError(f'`embed_ids` must be a dict from names to ids, got {format_value(ids)}')
         left_out = set(self.embed_num_tokens) - set(ids)
         if not set(self.embed_num_tokens) >= set(ids) or not left_out <= set(self.embed_default_ids):
-            raise ValueError(f'`embed_ids` got the names {sorted(ids)}, it must have {sorted(self.embed_num_tokens)}')
+            raise ValueError(f'`embed_ids` must have {sorted(self.embed_num_tokens)}, got names {sorted(ids)}')
         ids = {name: check_ids(t, f'embed_ids[{name!r}]', 0, self.embed_num_tokens[name]) for name, t in ids.items()}
         ids = {name: call.select_new(t, f'embed_ids[{name!r}]') for name, t in ids.items()}
         for name in left_out:
@@ -468,7 +468,7 @@ class PrependEmbeds(ModelFeature):
             return x
         if prefix.ndim != 3 or prefix.shape[-1] != x.shape[-1] or prefix.shape[0] != x.shape[0]:
             raise ValueError(
-                f'`prepend_embeds` got shape {tuple(prefix.shape)}, it must be ({x.shape[0]}, p, {x.shape[-1]})'
+                f'`prepend_embeds` must have shape ({x.shape[0]}, p, {x.shape[-1]}), got {tuple(prefix.shape)}'
             )
         known = torch.is_tensor(mask) and mask.shape == prefix.shape[:2]
         return call.prepend_tokens(zero_masked(prefix, mask) if known else prefix, x, mask)

@@ -244,9 +244,9 @@ class MixtureOfExperts(FeedForwardFeature):
             if getattr(self, name) != self.flags[name].default:
                 raise ConfigError(f"`{name}` needs `moe_kind='sigmoid'`, it got {self.moe_kind!r}")
         if self.moe_top_k > experts:
-            raise ConfigError(f'`moe_top_k` got {self.moe_top_k}, it must be at most `moe_experts`, {experts}')
+            raise ConfigError(f'`moe_top_k` must be at most `moe_experts`, {experts}, got {self.moe_top_k}')
         if experts % self.moe_groups:
-            raise ConfigError(f'`moe_groups` got {self.moe_groups}, it must divide `moe_experts`, {experts}')
+            raise ConfigError(f'`moe_groups` must divide `moe_experts`, {experts}, got {self.moe_groups}')
         if self.moe_top_groups > self.moe_groups:
             got = f'`moe_top_groups` got {self.moe_top_groups}'
             raise ConfigError(f'{got}, it must be at most `moe_groups`, {self.moe_groups}')

@@ -74,7 +74,7 @@ a_scaling = Check(
 def check_scaling(name: str, scaling: Mapping[str, Any], dim: int) -> None:
     """Refuse what is missing in a `rotary_scaling`, unknown, or out of range."""
     if not a_scaling.test(scaling):
-        raise ConfigError(f'`{name}` got {format_value(scaling)}, it must be {a_scaling.words}')
+        raise ConfigError(f'`{name}` must be {a_scaling.words}, got {format_value(scaling)}')
     kind = scaling['kind']
     needed, known = NEEDED[kind], {'kind': one_of(kind), **NEEDED[kind], **MORE.get(kind, {})}
     for key in (*needed, *scaling):
@@ -83,14 +83,14 @@ def check_scaling(name: str, scaling: Mapping[str, Any], dim: int) -> None:
         if key not in known:
             raise ConfigError(f'`{name}` of kind {kind!r} got `{key}`, it may have {", ".join(known)}')
         if not known[key].test(scaling[key]):
-            raise ConfigError(f'`{name}` got `{key}` of {format_value(scaling[key])}, it must be {known[key].words}')
+            raise ConfigError(f'`{key}` of `{name}` must be {known[key].words}, got {format_value(scaling[key])}')
     for key in ('short_factor', 'long_factor') if kind == 'longrope' else ():
         if len(scaling[key]) != (dim + 1) // 2:
             raise ConfigError(
-                f'`{name}` got {len(scaling[key])} numbers as `{key}`, it must be one for each pair, {(dim + 1) // 2}'
+                f'`{key}` of `{name}` must have {(dim + 1) // 2} numbers, one per pair, got {len(scaling[key])}'
             )
     if kind == 'llama3' and scaling['low'] >= scaling['high']:
-        raise ConfigError(f'`{name}` got `low` of {scaling["low"]}, it must be less than `high`, {scaling["high"]}')
+        raise ConfigError(f'`low` of `{name}` must be less than `high`, {scaling["high"]}, got {scaling["low"]}')
 
 
 # what frequencies are computed in that depend on the length, by whether the model is in float64

@@ -150,7 +150,7 @@ class GateResidual(StackFeature):
         """The class of a gate.  Raises ConfigError for options that it does not have."""
         if not isinstance(gate, str) or gate not in GATES:
             raise ConfigError(
-                f'`gate` of `residual_fn_kwargs` got {format_value(gate)}, it must be one of {", ".join(GATES)}'
+                f'`gate` of `residual_fn_kwargs` must be one of {", ".join(GATES)}, got {format_value(gate)}'
             )
         for name, value in self.owner.residual_fn_kwargs.items():
             if name not in OPTIONS and not name.startswith('scale_residual'):
@@ -158,11 +158,11 @@ class GateResidual(StackFeature):
                 raise ConfigError(f'`residual_fn_kwargs` got {name!r}, which the gate {gate!r} does not have{hint}')
             if name == 'gate_bias' and value is not None and not is_number(value):
                 raise ConfigError(
-                    f'`gate_bias` of `residual_fn_kwargs` got {format_value(value)}, it must be a number or None'
+                    f'`gate_bias` of `residual_fn_kwargs` must be a number or None, got {format_value(value)}'
                 )
             if name == 'pre_relu' and not isinstance(value, bool):
                 raise ConfigError(
-                    f'`pre_relu` of `residual_fn_kwargs` got {format_value(value)}, it must be True or False'
+                    f'`pre_relu` of `residual_fn_kwargs` must be True or False, got {format_value(value)}'
                 )
         if gate == 'input' and options.get('gate_bias') is not None:
             raise ConfigError(

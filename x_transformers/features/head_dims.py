@@ -53,7 +53,7 @@ class HeadDims(AttentionFeature):
     def resolve_sizes(self, widths: Any) -> Any:
         owner, dims = self.owner, tuple(self.head_dims)
         if len(dims) != owner.heads:
-            raise ConfigError(f'`head_dims` got {len(dims)} widths, it must have one for each of {owner.heads} `heads`')
+            raise ConfigError(f'`head_dims` must have one for each of {owner.heads} `heads`, got {len(dims)} widths')
         if owner.kv_heads != owner.heads:
             raise ConfigError(
                 '`head_dims` does not go with `kv_heads` or `one_kv_head`: query heads have their own keys'
@@ -117,7 +117,6 @@ class HeadDimsInStack(StackFeature):
             given = owner.branch_flags[kind].get('head_dims')
             if given is not None and not isinstance(given, PerLayer):
                 raise ConfigError(
-                    f'`{prefix}head_dims` got {format_value(given)}, of a stack it must be `PerLayer(...)` with the '
-                    'widths of '
-                    'the heads of each layer'
+                    f'`{prefix}head_dims` of a stack must be `PerLayer(...)` with the head widths of each layer, got '
+                    f'{format_value(given)}'
                 )

@@ -30,7 +30,7 @@ class LoRALinear(nn.Module):
             self.weight = nn.Parameter(torch.zeros(dim_out, dim_in))
             return
         if dim >= max(dim_in, dim_out):
-            raise ConfigError(f'`lora_rank` got {dim}, it must be below {max(dim_in, dim_out)}, the width')
+            raise ConfigError(f'`lora_rank` must be below {max(dim_in, dim_out)}, the width, got {dim}')
         self.down, self.up = nn.Linear(dim_in, dim, bias=False), nn.Linear(dim, dim_out, bias=False)
         nn.init.zeros_(self.up.weight)
 
@@ -61,7 +61,7 @@ class DynamicLIMe(nn.Module):
 
     def forward(self, x: Tensor, hiddens: Sequence[Tensor] | Tensor) -> Tensor:
         if len(hiddens) != self.num_layers:
-            raise ValueError(f'`hiddens` got {len(hiddens)} layers, it must have {self.num_layers}')
+            raise ValueError(f'`hiddens` must have {self.num_layers} layers, got {len(hiddens)}')
         weights = rearrange(self.to_weights(x), 'b n (v l) -> b n v l', v=self.num_views)
         weights = weights.softmax(dim=-1) if self.use_softmax else weights.relu()
         return mix_views(weights, hiddens)
@@ -84,7 +84,7 @@ class AttentionResidual(nn.Module):
         if lora_rank is None:
             lora_rank = 64 if dim > 64 else max(dim // 2, 1)
         if not is_int(lora_rank) or not 0 < lora_rank < max(dim, 2):
-            raise ConfigError(f'`lora_rank` got {lora_rank!r}, it must be an integer from 1 to {max(dim - 1, 1)}')
+            raise ConfigError(f'`lora_rank` must be an integer from 1 to {max(dim - 1, 1)}, got {lora_rank!r}')
         eps = torch.finfo(torch.float32).eps
         self.num_views, self.scale = num_views, dim**-0.5
         self.to_keys = nn.RMSNorm(dim, eps=eps)

@@ -30,7 +30,7 @@ class RopeSubheads(AttentionFeature):
     def resolve_sizes(self, widths: Any) -> Any:
         shape, own = self.owner.shape, self.latent_rope_subheads
         if own > shape.heads:
-            raise ConfigError(f'`latent_rope_subheads` got {own}, it must be at most `heads`, {shape.heads}')
+            raise ConfigError(f'`latent_rope_subheads` must be at most `heads`, {shape.heads}, got {own}')
         if shape.kv_heads < shape.heads:
             raise ConfigError('`latent_rope_subheads` does not go with `kv_heads`: every query head needs its own key')
         widths.key_heads = max(widths.key_heads - own, 1)
@@ -74,7 +74,7 @@ class LatentRope(AttentionFeature):
     def resolve_sizes(self, widths: Any) -> Any:
         own, width = self.dim_latent_rope, self.owner.shape.dim_head
         if own % 2 or own >= width:
-            raise ConfigError(f'`dim_latent_rope` got {own}, it must be even and less than the head width, {width}')
+            raise ConfigError(f'`dim_latent_rope` must be even and less than the head width, {width}, got {own}')
         widths.elsewhere = own
         return widths
 

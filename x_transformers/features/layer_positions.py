@@ -79,14 +79,14 @@ class LayerPositions(StackFeature):
         pos, name = call.inputs.get('token_pos'), 'token_pos'
         if pos is not None and (pos.shape[-1] != call.new_len or pos.shape[:-1] not in ((), (1,), (call.batch,))):
             raise ValueError(
-                f'`token_pos` got shape {tuple(pos.shape)}, it must be ({call.new_len},) or (b, {call.new_len})'
+                f'`token_pos` must have shape ({call.new_len},) or (b, {call.new_len}), got {tuple(pos.shape)}'
             )
         if pos is None:
             if call.shared['a'].get('pos') is None:
                 check_length(call.past_len + call.new_len, self.per_layer_abs_pos_emb)
             pos, name = call.key_positions(x)[..., -call.new_len :], 'pos'
         if pos.is_floating_point():
-            raise ValueError(f'`pos` got {pos.dtype}, it must be whole numbers: `per_layer_abs_pos_emb` has a table')
+            raise ValueError(f'`pos` must be whole numbers, got {pos.dtype}: `per_layer_abs_pos_emb` has a table')
         check_range(pos.clamp(min=0), name, 0, self.per_layer_abs_pos_emb - 1, 'positions')
         return pos
 
@@ -122,7 +122,7 @@ class LayerPositionsInModel(ModelFeature):
         if given is None:
             check_length(call.offset + call.new_len, self.most)
         elif given.is_floating_point():
-            raise ValueError(f'`pos` got {given.dtype}, it must be whole numbers: `per_layer_abs_pos_emb` has a table')
+            raise ValueError(f'`pos` must be whole numbers, got {given.dtype}: `per_layer_abs_pos_emb` has a table')
         else:
             check_rows(given, len(tokens))
             pos = call.select_new(given, 'pos').long()

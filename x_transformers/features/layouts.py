@@ -101,7 +101,7 @@ class ParRatio(StackFeature):
     def layout(self, block: list[str], depth: int) -> list[str]:
         total = depth * len(block)
         if self.par_ratio > total:
-            raise ConfigError(f'`par_ratio` got {self.par_ratio}, it must be at most the number of layers, {total}')
+            raise ConfigError(f'`par_ratio` must be at most the number of layers, {total}, got {self.par_ratio}')
         attention = [kind for kind in block if kind != 'f']
         groups, cut = total // self.par_ratio, total * 2 // 3
         width = (cut + cut // groups) // groups
@@ -125,7 +125,7 @@ class SandwichCoef(StackFeature):
     def layout(self, block: list[str], depth: int) -> list[str]:
         coef = self.sandwich_coef
         if coef > depth:
-            raise ConfigError(f'`sandwich_coef` got {coef}, it must be at most `depth`, {depth}')
+            raise ConfigError(f'`sandwich_coef` must be at most `depth`, {depth}, got {coef}')
         return ['a'] * coef + block * (depth - coef) + ['f'] * coef
 
 
@@ -337,7 +337,7 @@ class ReinjectInput(StackFeature):
             if injected.ndim != 3 or injected.shape[-1] != x.shape[-1] or injected.shape[0] not in (1, x.shape[0]):
                 shape = tuple(call.inputs['in_attn_cond'].shape)
                 wanted = f'({x.shape[0]}, {x.shape[-1]}) or ({x.shape[0]}, n, {x.shape[-1]})'
-                raise ValueError(f'`in_attn_cond` got shape {shape}, it must be {wanted}')
+                raise ValueError(f'`in_attn_cond` must have shape {wanted}, got {shape}')
             check_digits(injected, 'in_attn_cond', x)
             injected = call.select_new(injected, 'in_attn_cond')
         elif self.reinject_input:
@@ -411,9 +411,7 @@ class ScaledByDeepEmbeds(StackFeature):
                 f'they must be (num_tokens, f, {x.shape[-1]}), one table for each of the first f feedforwards'
             )
         if ids.ndim != 2 or ids.is_floating_point() or ids.shape[0] != x.shape[0]:
-            raise ValueError(
-                f'`deep_embeds_and_ids` got ids of shape {tuple(ids.shape)}, they must be ({x.shape[0]}, n)'
-            )
+            raise ValueError(f'`deep_embeds_and_ids` must be ({x.shape[0]}, n), got ids of shape {tuple(ids.shape)}')
         ids = call.select_new(ids.unsqueeze(-1), 'deep_embeds_and_ids').squeeze(-1)
         call.ctx(self).embeds = tables[ids].unbind(dim=-2)
         return x
@@ -471,9 +469,9 @@ def layer_schedule(
     `schedule` is 'cosine', 'linear', or a function of start, end, and a time from 0 to 1.
     """
     if not is_int(depth) or depth < 2:
-        raise ConfigError(f'`depth` got {format_value(depth)}, it must be an integer of at least 2')
+        raise ConfigError(f'`depth` must be an integer of at least 2, got {format_value(depth)}')
     if schedule not in ('cosine', 'linear') and not callable(schedule):
-        raise ConfigError(f"`schedule` got {format_value(schedule)}, it must be 'cosine', 'linear' or a callable")
+        raise ConfigError(f"`schedule` must be 'cosine', 'linear' or a callable, got {format_value(schedule)}")
     times = [layer / (depth - 1) for layer in range(depth)]
     if callable(schedule):
         return tuple(schedule(start, end, t) for t in times)
@@ -484,7 +482,7 @@ def layer_schedule(
 def checked_order(order: Any, layers: int) -> tuple[int, ...]:
     """An execution order as a tuple.  Raises ConfigError for an index without a layer."""
     if not isinstance(order, Sequence) or isinstance(order, str):
-        raise ConfigError(f'`layers_execute_order` got {format_value(order)}, it must be a tuple of indices')
+        raise ConfigError(f'`layers_execute_order` must be a tuple of indices, got {format_value(order)}')
     if not all(is_int(index) and 0 <= index < layers for index in order):
         raise ConfigError(f'`layers_execute_order` got {tuple(order)!r}, its indices must be from 0 to {layers - 1}')
     return tuple(order)
@@ -505,8 +503,8 @@ def repeat_layers(repeat_blocks: Any, num_blocks: int, len_default_block: int) -
         first, last = pair
         if not (is_int(first) and is_int(last) and 0 <= first <= last < blocks and is_int(one[1]) and one[1] >= 0):
             raise ConfigError(
-                f'`repeat_blocks` got {format_value(one)}, it must be (block, times) or ((first, last), times), '
-                f'of blocks from 0 to {blocks - 1}'
+                f'`repeat_blocks` must be (block, times) or ((first, last), times), '
+                f'of blocks from 0 to {blocks - 1}, got {format_value(one)}'
             )
         if any(first <= f + k and f <= last for f, (k, _) in groups.items()):
             raise ConfigError(f'`repeat_blocks` got block {first} to {last} twice, groups must not overlap')

@@ -247,7 +247,7 @@ class AttentionFeature(Feature):
         super().__init_subclass__(**kwargs)
         unknown = [name for name in cls.handles if name not in HANDLED]
         if unknown:
-            raise TypeError(f'`handles` of {cls.__name__} got {unknown[0]!r}, it must be some of {", ".join(HANDLED)}')
+            raise TypeError(f'`handles` of {cls.__name__} must be some of {", ".join(HANDLED)}, got {unknown[0]!r}')
 
     def unsupported(self, call: Any) -> str | None:
         """What of a call its `attend` cannot take into account, or None."""

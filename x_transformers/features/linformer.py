@@ -84,7 +84,7 @@ class Slots(AttentionFeature):
             raise ConfigError('`linformer_k` needs `linformer_max_len`: a slot is a sum over places')
         k, most = self.linformer_k, self.linformer_max_len
         if k > most:
-            raise ConfigError(f'`linformer_k` got {k}, it must be at most `linformer_max_len`, {most}')
+            raise ConfigError(f'`linformer_k` must be at most `linformer_max_len`, {most}, got {k}')
         self.learns, self.stride = self.linformer_proj in ('linear', 'conv'), math.ceil(most / k)
         share, shape = self.linformer_share, owner.shape
         if share != 'none' and not self.learns:

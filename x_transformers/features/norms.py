@@ -374,8 +374,8 @@ class Condition(StackFeature):
             or condition.shape[0] not in (1, x.shape[0])
         ):
             raise ValueError(
-                f'`condition` got shape {tuple(condition.shape)}, it must be ({x.shape[0]}, {self.given_width}) or '
-                f'({x.shape[0]}, n, {self.given_width})'
+                f'`condition` must be ({x.shape[0]}, {self.given_width}) or '
+                f'({x.shape[0]}, n, {self.given_width}), got shape {tuple(condition.shape)}'
             )
         check_digits(condition, 'condition', x)
         if torch.promote_types(condition.dtype, x.dtype) == x.dtype:

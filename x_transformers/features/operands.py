@@ -176,7 +176,7 @@ def document_ids(boundaries: Tensor, length: int) -> Tensor:
 def check_packed(packed: Any, name: str, rows: int, keys: int, batch: int) -> None:
     """Refuse what does not describe one row of documents."""
     if not isinstance(packed, Mapping) or not packed.keys() <= set(PACKED):
-        raise TypeError(f'`{name}` got {format_value(packed)}, it must be a dict of {", ".join(PACKED)}')
+        raise TypeError(f'`{name}` must be a dict of {", ".join(PACKED)}, got {format_value(packed)}')
     both: Any = [packed.get('cu_seqlens_q'), packed.get('cu_seqlens_k')]
     if not all(torch.is_tensor(t) and t.ndim == 1 and not t.is_floating_point() for t in both):
         raise ValueError(f'`{name}` needs `cu_seqlens_q` and `cu_seqlens_k`, where documents begin and end: [0, 3, 7]')
@@ -192,8 +192,8 @@ def check_packed(packed: Any, name: str, rows: int, keys: int, batch: int) -> No
     for t, length, words in ((both[0], rows, 'queries'), (both[1], keys, 'keys')):
         if int(t[0]) != 0 or int(t[-1]) != length or bool((t[1:] < t[:-1]).any()):
             raise ValueError(
-                f'`{name}` got boundaries {format_value(t.tolist())} of {words}, they must rise from 0 to {length}, '
-                f'with all that stands in front of the sequence'
+                f'`{name}` must rise from 0 to {length}, '
+                f'with all that stands in front of the sequence, got boundaries {format_value(t.tolist())} of {words}'
             )
 
 

@@ -122,7 +122,7 @@ class GateValues(AttentionFeature):
         if headwise:
             raise ConfigError(f'`{name}_rank` does not go with `{name}_headwise`: one logit per head is no full gate')
         if rank >= max(dim, shape.dim_inner):
-            raise ConfigError(f'`{name}_rank` got {rank}, it must be less than {max(dim, shape.dim_inner)}')
+            raise ConfigError(f'`{name}_rank` must be less than {max(dim, shape.dim_inner)}, got {rank}')
         gate = LowRank(dim, rank, shape.dim_inner, nn.SiLU() if self.low_rank_silu_gates else nn.Identity())
         nn.init.zeros_(gate.up.weight)
         return gate

@@ -29,7 +29,7 @@ def get_steps(call: Any, name: str, otherwise: int) -> int:
     if given is None:
         return otherwise
     if not is_int(given) or given < 1:
-        raise ValueError(f'`{name}` got {format_value(given)}, it must be an integer of at least 1')
+        raise ValueError(f'`{name}` must be an integer of at least 1, got {format_value(given)}')
     return given
 
 
@@ -137,8 +137,7 @@ class Looped(ModelFeature):
         """Return True if this call generates a token, for which the passes may end early; a prompt runs all."""
         if x.shape[0] != 1 or (call.cache is not None and call.new_len != 1):
             raise ValueError(
-                f'`looped_inference` got {x.shape[0]} rows and {call.new_len} new tokens, it must be 1 row, token by '
-                'token'
+                f'`looped_inference` must be 1 row, token by token, got {x.shape[0]} rows and {call.new_len} new tokens'
             )
         if call.cache is not None and (reason := call.cache.cannot('caught_up')):
             raise ValueError(f'`looped_inference` does not go with {reason}')

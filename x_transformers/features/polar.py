@@ -49,7 +49,7 @@ class InfusedSinusoids(KeepsPrecision):
     def __init__(self, dim: int) -> None:
         super().__init__()
         if dim % 2:
-            raise ConfigError(f'`dim` got {dim}, it must be even for `position_infused_attn`')
+            raise ConfigError(f'`dim` must be even for `position_infused_attn`, got {dim}')
         self.register_buffer('inv_freq', 10000 ** -(torch.arange(0, dim, 2).float() / dim))
 
     def forward(self, pos: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ class PooledHead(nn.Sequential):
             if name not in checks:
                 raise ConfigError(f'`pooler` got {name!r}, its keys are `dim`, `activation` and `bias`')
             if not checks[name].test(value):
-                raise ConfigError(f'`{name}` of `pooler` got {value!r}, it must be {checks[name].words}')
+                raise ConfigError(f'`{name}` of `pooler` must be {checks[name].words}, got {value!r}')
         linear = nn.Linear(width, values['dim'], bias=bool(values['bias']))
         name = values['activation']
         super().__init__(linear, nn.Identity() if name is None else ACTIVATIONS[name]())
@@ -61,7 +61,7 @@ class Pool(Configurable):
         if squeeze_output and num_pooled_tokens != 1:
             raise ConfigError(f'`squeeze_output` needs `num_pooled_tokens` of 1, it is {num_pooled_tokens}')
         if depth > 1 and not blocks:
-            raise ConfigError(f'`depth` got {depth}, without `use_transformer_blocks` it must be 1')
+            raise ConfigError(f'`depth` must be 1 without `use_transformer_blocks`, got {depth}')
         if add_residual and blocks:
             raise ConfigError('`add_residual` does not go with `use_transformer_blocks`: blocks have residuals')
         self.dim, self.dim_context, self.squeeze_output = dim, dim_context or dim, bool(squeeze_output)

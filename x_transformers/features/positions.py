@@ -163,9 +163,9 @@ class ScaledSinusoidalEmbedding(nn.Module):
     def __init__(self, dim: int, theta: float = 10000, scale: float | None = None, denominator: str = 'd') -> None:
         super().__init__()
         if dim % 2:
-            raise ConfigError(f'the sinusoidal embedding got width {dim}, it must be even')
+            raise ConfigError(f'the width of a sinusoidal embedding must be even, got {dim}')
         if denominator not in DENOMINATORS:
-            raise ConfigError(f'`denominator` got {denominator!r}, it must be one of {", ".join(DENOMINATORS)}')
+            raise ConfigError(f'`denominator` must be one of {", ".join(DENOMINATORS)}, got {denominator!r}')
         if denominator == 'half_minus_1' and dim < 4:
             raise ConfigError(f"`sinu_denominator='half_minus_1'` needs a width of at least 4, got {dim}")
         self.scale: Any = nn.Parameter(torch.full((1,), dim**-0.5)) if scale is None else float(scale)

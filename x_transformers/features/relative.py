@@ -96,7 +96,7 @@ class ShawValues(AttentionFeature):
 def clip_distance(q_pos: Tensor, k_pos: Tensor, most: int) -> Tensor:
     """Return which vector belongs to each pair:  broadcasts to b h i j."""
     if k_pos.is_floating_point():
-        raise ValueError(f'`pos` got {k_pos.dtype}, it must be whole numbers: each distance has a separate vector')
+        raise ValueError(f'`pos` must be whole numbers, got {k_pos.dtype}: each distance has a separate vector')
     index = (-distances(q_pos, k_pos)).clamp(-most, most) + most
     return index.unsqueeze(1) if index.ndim == 3 else index[(None,) * (4 - index.ndim)]
 
@@ -231,7 +231,7 @@ class XLPositions(AttentionFeature):
         if call.memories and not call.causal and call.inputs.get('order_of_keys') is None:
             raise ValueError('`xl_rel_pos` with memories needs `causal`: earlier tokens have no distance to them')
         if self.xl_clamp_len is not None and call.k_pos.is_floating_point():
-            raise ValueError(f'`pos` got {call.k_pos.dtype}, with `xl_clamp_len` it must be whole numbers')
+            raise ValueError(f'`pos` must be whole numbers with `xl_clamp_len`, got {call.k_pos.dtype}')
         own, q_pos, k_pos = call.ctx(self), call.q_pos, call.k_pos
         # a single query turns faster than all distances go through the matrix
         in_order = call.in_order('pos', 'index') and call.q_len > 1 and not is_exporting()

@@ -198,7 +198,7 @@ def per_layer(value: Any, layers: int, name: str) -> tuple[Any, ...]:
     if not isinstance(value, (tuple, list)):
         return (value,) * layers
     if len(value) != layers:
-        raise ConfigError(f'`{name}` got {len(value)} values, it must have one per layer, {layers}')
+        raise ConfigError(f'`{name}` must have one per layer, {layers}, got {len(value)} values')
     return tuple(value)
 
 

@@ -74,7 +74,7 @@ def group_by_model(found: Mapping[str, Any], num_tokens: Any) -> dict[str, Any]:
             names = [name for name in found if name == key or name.startswith(f'{key}.')]
             if len(names) != 1:
                 raise ValueError(
-                    f'`num_tokens` got {format_value(key)}, it must name one of the models: {name_table(found)}'
+                    f'`num_tokens` must name one of the models, got {format_value(key)}: {name_table(found)}'
                 )
             wanted[names[0]] = checked_size(new)
         tables: dict[int, set[int]] = {}
@@ -95,19 +95,19 @@ def name_table(found: Mapping[str, Any]) -> str:
 
 def checked_size(num_tokens: Any) -> int:
     if not is_int(num_tokens):
-        raise TypeError(f'`num_tokens` got {format_value(num_tokens)}, it must be an integer')
+        raise TypeError(f'`num_tokens` must be an integer, got {format_value(num_tokens)}')
     if num_tokens < 1:
-        raise ValueError(f'`num_tokens` got {num_tokens}, it must be at least 1')
+        raise ValueError(f'`num_tokens` must be at least 1, got {num_tokens}')
     return int(num_tokens)
 
 
 def streams(known: Mapping[str, int], wanted: Any) -> dict[str, int]:
     """Return the number of tokens of each stream, those that are not `wanted` as they are."""
     if not isinstance(wanted, Mapping):
-        raise TypeError(f'`num_tokens` got {format_value(wanted)}, it must be a dict by stream: {", ".join(known)}')
+        raise TypeError(f'`num_tokens` must be a dict by stream, got {format_value(wanted)}: {", ".join(known)}')
     for name in wanted:
         if name not in known:
-            raise ValueError(f'`num_tokens` got {format_value(name)}, it must name a stream: {", ".join(known)}')
+            raise ValueError(f'`num_tokens` must name a stream, got {format_value(name)}: {", ".join(known)}')
     return {name: checked_size(wanted.get(name, size)) for name, size in known.items()}
 
 
@@ -166,7 +166,7 @@ def check_ids_of(root: nn.Module, model: Any, new: Any) -> None:
         for name, value in get_ids(module):
             if new <= value < model.num_tokens:
                 raise ValueError(
-                    f'`num_tokens` got {new}, it must be above the `{name}` of {type(module).__name__}, {value}'
+                    f'`num_tokens` must be above the `{name}` of {type(module).__name__}, {value}, got {new}'
                 )
 
 

@@ -76,9 +76,9 @@ class RotaryEmbedding(KeepsPrecision):
     ) -> None:
         super().__init__()
         if dim < 1:
-            raise ConfigError(f'rotary positions got width {dim}, it must be at least 1')
+            raise ConfigError(f'rotary positions must have a width of at least 1, got {dim}')
         if interpolation_factor < 1:
-            raise ConfigError(f'`rotary_interpolation_factor` got {interpolation_factor}, it must be at least 1')
+            raise ConfigError(f'`rotary_interpolation_factor` must be at least 1, got {interpolation_factor}')
         if base_rescale_factor != 1:
             base *= base_rescale_factor ** (dim / max(dim - 2, 1))
         self.dim, self.interpolation_factor, self.scale_base = dim, interpolation_factor, scale_base
@@ -243,7 +243,7 @@ class Rotary(AttentionFeature):
     def setup(self, owner: Any) -> None:
         heads, own = owner.shape.heads, self.rotate_num_heads
         if own is not None and own > heads:
-            raise ConfigError(f'`rotate_num_heads` got {own}, it must be at most `heads`, {heads}')
+            raise ConfigError(f'`rotate_num_heads` must be at most `heads`, {heads}, got {own}')
         if own is not None and own < heads and owner.shape.kv_heads < heads:
             raise ConfigError(
                 '`rotate_num_heads` does not go with `kv_heads`: a key head would serve rotated and other queries'
@@ -326,7 +326,7 @@ class GivenAngles(StackFeature):
     @staticmethod
     def checked(name: str, given: Any, keys: int) -> tuple[Tensor, Any]:
         if not isinstance(given, (tuple, list)) or len(given) != 2 or not torch.is_tensor(given[0]):
-            raise TypeError(f'`{name}` got {format_value(given)}, it must be a pair, of which the first are angles')
+            raise TypeError(f'`{name}` must be a pair, of which the first are angles, got {format_value(given)}')
         if given[0].shape[-2] < keys:
             raise ValueError(
                 f'`{name}` got angles for {given[0].shape[-2]} positions, '
@@ -402,11 +402,11 @@ class RotaryPositions(StackFeature):
         of_latents = turning_features(owner)
         width = self.rotary_emb_dim or of_latents or max(1, owner.attn_dim_head // 2)
         if of_latents not in (None, width):
-            raise ConfigError(f'`rotary_emb_dim` got {width}, it must be `attn_dim_latent_rope`, {of_latents}')
+            raise ConfigError(f'`rotary_emb_dim` must be `attn_dim_latent_rope`, {of_latents}, got {width}')
         if width + width % 2 > owner.attn_dim_head:
             why = ': features turn in pairs' if width % 2 else ''
             raise ConfigError(
-                f'`rotary_emb_dim` got {width}, it must be at most the head width, {owner.attn_dim_head}{why}'
+                f'`rotary_emb_dim` must be at most the head width, {owner.attn_dim_head}{why}, got {width}'
             )
         if width < 32 and owner.verbose:
             warn_once(
@@ -662,7 +662,7 @@ class RotaryLayers(StackFeature):
         layers = [index for index, kind in enumerate(owner.layer_types) if kind == 'a']
         if len(self.rotary_layers) != len(layers):
             raise ConfigError(
-                f'`rotary_layers` got {len(self.rotary_layers)} values, it must have one per layer, {len(layers)}'
+                f'`rotary_layers` must have one per layer, {len(layers)}, got {len(self.rotary_layers)} values'
             )
         positions = owner.features.find(RotaryPositions)
         self.sets = [*positions.sets]

@@ -119,7 +119,7 @@ class ResidualScores(AttentionFeature):
         prev = call.inputs.get('prev_attn')
         keys = call.whole.total_keys
         if prev is not None and prev.ndim < 1:
-            raise ValueError(f'`prev_attn` got shape {tuple(prev.shape)}, it must broadcast to (b, h, i, j)')
+            raise ValueError(f'`prev_attn` must broadcast to (b, h, i, j), got shape {tuple(prev.shape)}')
         if prev is not None and prev.shape[-1] not in (1, keys):
             raise ValueError(
                 f'`prev_attn` got logits for {prev.shape[-1]} keys, the layer has {keys}: '
@@ -458,7 +458,7 @@ class AttnDelta(AttentionFeature):
             return attn
         sinks = attn.shape[-1] - call.total_keys
         if delta.ndim < 1:
-            raise ValueError(f'`attn_delta` got shape {tuple(delta.shape)}, it must broadcast to (b, h, i, j)')
+            raise ValueError(f'`attn_delta` must broadcast to (b, h, i, j), got shape {tuple(delta.shape)}')
         if delta.shape[-1] not in (1, whole.keys, whole.total_keys, whole.total_keys + sinks):
             raise ValueError(
                 f'`attn_delta` got shape {tuple(delta.shape)}, its last axis must be {whole.keys}, the number of keys'

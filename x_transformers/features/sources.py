@@ -32,7 +32,7 @@ class SeparateInputs(AttentionFeature):
     def select_inputs(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if x.ndim != 4 or x.shape[0] != 3:
             raise ValueError(
-                f'`x` got shape {tuple(x.shape)}, with `qkv_receive_diff_residuals` it must be (3, b, n, d)'
+                f'`x` must have shape (3, b, n, d) with `qkv_receive_diff_residuals`, got {tuple(x.shape)}'
             )
         q, k, v = x
         return q, k, v
@@ -141,7 +141,7 @@ class SegmentMemory(AttentionFeature):
         mask = call.inputs.get('mem_mask')
         as_mask(mask, 'mem_mask', mem.shape[0], mem.shape[1] if mem.ndim > 1 else 'l')
         if mem.ndim != 3 or mem.shape[0] != k.shape[0] or mem.shape[-1] != k.shape[-1]:
-            raise ValueError(f'`mem` got shape {tuple(mem.shape)}, it must be ({k.shape[0]}, l, {k.shape[-1]})')
+            raise ValueError(f'`mem` must have shape ({k.shape[0]}, l, {k.shape[-1]}), got {tuple(mem.shape)}')
         mem = zero_masked(mem, call.inputs.get('mem_mask'))
         return q, torch.cat((mem, k), dim=1), torch.cat((mem, v), dim=1)
 
@@ -226,7 +226,7 @@ class AdditionalKV(AttentionFeature):
         if given is None:
             return None
         if not isinstance(given, (tuple, list)) or len(given) != 2:
-            raise TypeError(f'`additional_key_values` got {format_value(given)}, it must be a pair of keys and values')
+            raise TypeError(f'`additional_key_values` must be a pair of keys and values, got {format_value(given)}')
         shape, (k, v) = self.owner.shape, given
         check_tensor(k, 'additional_key_values')
         for t, width in ((k, shape.dim_head), (v, shape.dim_value)):
@@ -235,7 +235,7 @@ class AdditionalKV(AttentionFeature):
             )
             if shape.heads % t.shape[1]:
                 raise ValueError(
-                    f'`additional_key_values` got {t.shape[1]} heads, they must divide the heads, {shape.heads}'
+                    f'`additional_key_values` must divide the heads, {shape.heads}, got {t.shape[1]} heads'
                 )
         if k.shape[1] != shape.kv_heads:
             k, v = tile_heads(k, shape.heads), tile_heads(v, shape.heads)
@@ -316,8 +316,8 @@ class KVResiduals(StackFeature):
         each = given.unsqueeze(0) if given.ndim == 3 else given
         if each.ndim != 4 or each.shape[0] > call.count_layers(layer.kind):
             raise ValueError(
-                f'`{name}` got shape {tuple(given.shape)}, it must be (l, b, n, d) for at most '
-                f'{call.count_layers(layer.kind)} layers, or (b, n, d) for the first'
+                f'`{name}` must be (l, b, n, d) for at most '
+                f'{call.count_layers(layer.kind)} layers, or (b, n, d) for the first, got shape {tuple(given.shape)}'
             )
         at = (call.self_attended if layer.kind == 'a' else call.attended - call.self_attended) - 1
         if at >= each.shape[0]:

@@ -109,7 +109,7 @@ class TwoStreams(StackFeature):
             if given is None:
                 raise ValueError(f'`{name}` is missing: an order of prediction is both `stream_ranks` and `stream_at`')
             if check_tensor(given, name).ndim != 2 or given.shape[0] != x.shape[0]:
-                raise ValueError(f'`{name}` got shape {tuple(given.shape)}, it must have {x.shape[0]} rows')
+                raise ValueError(f'`{name}` must have {x.shape[0]} rows, got shape {tuple(given.shape)}')
         contents = x.shape[1] - at.shape[1]
         if ranks.shape[1] != contents:
             raise ValueError(
@@ -189,7 +189,7 @@ class SegmentTerm(AttentionFeature):
             raise ValueError('`segment_ids` does not go with a context or a cache')
         if ids.shape != (call.batch, call.count):
             wanted = (call.batch, call.count)
-            raise ValueError(f'`segment_ids` got shape {tuple(ids.shape)}, it must be {wanted}')
+            raise ValueError(f'`segment_ids` must have shape {wanted}, got {tuple(ids.shape)}')
         keys = F.pad(ids, (call.keys - ids.shape[1], 0))
         queries, own = call.of_queries(keys), call.ctx(self)
 

@@ -143,7 +143,7 @@ class UntiedPositionsInStack(StackFeature):
         if vectors.shape[-1] != x.shape[-1] or vectors.shape[:-2] not in ((), (1,), (x.shape[0],)):
             n, d = call.new_len, x.shape[-1]
             raise ValueError(
-                f'`pos_vectors` got shape {tuple(vectors.shape)}, it must be ({n}, {d}) or ({x.shape[0]}, {n}, {d})'
+                f'`pos_vectors` must have shape ({n}, {d}) or ({x.shape[0]}, {n}, {d}), got {tuple(vectors.shape)}'
             )
         vectors = call.select_new(vectors.reshape(vectors.shape[:-2].numel(), *vectors.shape[-2:]), 'pos_vectors').to(
             x.dtype
@@ -151,7 +151,7 @@ class UntiedPositionsInStack(StackFeature):
         if known is None:
             known = torch.ones(1, call.new_len, dtype=torch.bool, device=x.device)
         elif known.shape[:-1] not in ((), (1,), (x.shape[0],)):
-            raise ValueError(f'`pos_known` got shape {tuple(known.shape)}, it must be ({call.new_len},) or b of them')
+            raise ValueError(f'`pos_known` must have shape ({call.new_len},) or b of them, got {tuple(known.shape)}')
         else:
             known = call.select_new(known.reshape(known.shape[:-1].numel(), known.shape[-1], 1), 'pos_known')[
                 ..., 0
@@ -217,7 +217,7 @@ class UntiedPositionsInModel(ModelFeature):
         if not self.first:
             return None
         if pos is not None and pos.is_floating_point():
-            raise ValueError(f'`pos` got {pos.dtype}, with `tupe_cls_first` it must be whole numbers')
+            raise ValueError(f'`pos` must be whole numbers with `tupe_cls_first`, got {pos.dtype}')
         pos = None if pos is None else call.select_new(pos, 'pos').long()
         pos = positions_of(call.new_len, pos, None, call.offset, call.like_tokens.device)
         pos = pos if start is None else pos - start.unsqueeze(-1)

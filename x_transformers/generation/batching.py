@@ -123,7 +123,7 @@ class PagedEngine:
             require(check.test(value), name, value, check.words)
         net = getattr(wrapper, 'net', None)
         if net is None or not hasattr(wrapper, 'generate') or not hasattr(net, 'can_cache_kv'):
-            raise ConfigError(f'`wrapper` got {type(wrapper).__name__}, it must be an AutoregressiveWrapper')
+            raise ConfigError(f'`wrapper` must be an AutoregressiveWrapper, got {type(wrapper).__name__}')
         self.wrapper, self.net = wrapper, net
         self.refuse_net()
         self.pool, self.max_batch, self.max_waiting = BlockPool(num_blocks, block_size), max_batch, max_waiting
@@ -226,7 +226,7 @@ class PagedEngine:
     def prompt_of(self, prompt: Any) -> list[int]:
         given = values_of(prompt, 'prompt')
         if given.ndim != 1:
-            raise ValueError(f'`prompt` got the shape {tuple(given.shape)}, it must be ids (n)')
+            raise ValueError(f'`prompt` must be ids (n), got shape {tuple(given.shape)}')
         given = given.long() if given.numel() == 0 and not torch.is_tensor(prompt) else given
         limit = getattr(self.net, 'num_tokens', None)
         return check_ids(given.unsqueeze(0), 'prompt', least=1, num_tokens=limit)[0].tolist()

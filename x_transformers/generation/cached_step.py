@@ -33,7 +33,7 @@ class CachedStep(nn.Module):
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         if not hasattr(net, 'can_cache_kv'):
-            raise TypeError(f'`net` got a {type(net).__name__}, it must be a model with a cache, as TransformerWrapper')
+            raise TypeError(f'`net` must be a model with a cache, as TransformerWrapper, got a {type(net).__name__}')
         if not net.can_cache_kv:
             raise ConfigError(f'`net` is a {type(net).__name__} with flags that leave it without a cache')
         self.net, self.form = net, Form()

@@ -238,7 +238,7 @@ class TokenSampler:
                     made[token] = -math.inf
             name = next((n for n in ('banned_tokens', 'allowed_tokens') if getattr(self, n) is not None), 'logit_bias')
             if all(value == -math.inf for value in made):
-                raise ValueError(f'`{name}` got {getattr(self, name)!r}, it must leave a token that can be chosen')
+                raise ValueError(f'`{name}` must leave a token that can be chosen, got {getattr(self, name)!r}')
             return torch.tensor(made, dtype=dtype, device=device)
 
         check(vocabulary)

@@ -33,7 +33,7 @@ def get_blocks(net: Any) -> int:
     """After how many blocks a token may leave a net, the last one included.  Raises ValueError if it has no blocks."""
     stack: Any = getattr(net, 'attn_layers', None)
     if not hasattr(stack, 'layers_execute_order') or not hasattr(stack, 'len_default_block'):
-        raise ValueError(f'`net` got a {type(net).__name__}, it must be a model around a stack, as TransformerWrapper')
+        raise ValueError(f'`net` must be a model around a stack, as TransformerWrapper, got a {type(net).__name__}')
     if stack.has_custom_layer_types or len(stack.layers_execute_order) % stack.len_default_block:
         raise ValueError('`net` must have a stack of equal blocks, after each of which tokens may leave')
     for name in ('looped', 'recycling'):

@@ -82,7 +82,7 @@ class Guidance:
             raise ValueError('`negative_context` was given, but no `context` that it could stand for')
         if own.ndim != 3 or own.shape[0] not in (1, len(ids)) or own.shape[2] != context.shape[2]:
             wanted = f'(b m d), of {len(ids)} rows and {context.shape[2]} features'
-            raise ValueError(f'`negative_context` got shape {tuple(own.shape)}, it must be {wanted}')
+            raise ValueError(f'`negative_context` must have shape {wanted}, got {tuple(own.shape)}')
         kept = {name: value for name, value in inputs.items() if name != 'context_mask'}
         return {**kept, 'context': own.expand(len(ids), -1, -1)}, opening
 
@@ -94,10 +94,10 @@ class Guidance:
             none = torch.zeros(len(given), dtype=torch.long, device=given.device)
             same = torch.equal(none if own is None else own, none if pads is None else pads.to(none))
             if found != leading or given.shape != ids.shape or not same:
-                raise ValueError('`negative_prompts` got other lengths than the prompts have, they must be the same')
+                raise ValueError('`negative_prompts` must be the same, got other lengths than the prompts have')
             return given.to(ids)
         given, wanted = check_tensor(given, 'negative_prompts'), (*leading, ids.shape[1])
         if given.shape != wanted or given.is_floating_point():
             got = f'{given.dtype} of shape {tuple(given.shape)}'
-            raise ValueError(f'`negative_prompts` got {got}, they must be ids {wanted}, as the prompts')
+            raise ValueError(f'`negative_prompts` must be ids {wanted}, as the prompts, got {got}')
         return given.reshape(ids.shape).to(ids)

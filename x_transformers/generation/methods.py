@@ -416,7 +416,7 @@ class GeneratesText:
         """
         given, token_mask = padded_rows(ids, 'ids', self.pad_value, first_device(self.net))
         if given.ndim == 0:
-            raise ValueError(f'`ids` got {format_value(given)}, it must have one axis or more')
+            raise ValueError(f'`ids` must have one axis or more, got {format_value(given)}')
         if token_mask is not None and lens is not None:
             raise ValueError('`lens` cannot be given with lists of ids, which have their own lengths')
         x = check_ids(given.reshape(given.shape[:-1].numel(), given.shape[-1]), 'ids', 1)

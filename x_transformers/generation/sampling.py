@@ -33,7 +33,7 @@ TINY = 1e-20
 def require(allowed: bool, name: str, value: Any, words: str) -> None:
     """Raise the ValueError of an argument out of range."""
     if not allowed:
-        raise ValueError(f'`{name}` got {value!r}, it must be {words}')
+        raise ValueError(f'`{name}` must be {words}, got {value!r}')
 
 
 def check_in_range(value: Any, low: float, high: float = math.inf) -> bool:
@@ -214,7 +214,7 @@ def filter_named(filter_logits_fn: str | Filter) -> Filter:
     if not isinstance(filter_logits_fn, str) or filter_logits_fn not in FILTER_LOGITS_FN:
         known = ', '.join(f"'{name}'" for name in FILTER_LOGITS_FN)
         hint = did_you_mean(str(filter_logits_fn), FILTER_LOGITS_FN)
-        raise ValueError(f'`filter_logits_fn` got {filter_logits_fn!r}, it must be a callable or one of {known}{hint}')
+        raise ValueError(f'`filter_logits_fn` must be a callable or one of {known}{hint}, got {filter_logits_fn!r}')
     return FILTER_LOGITS_FN[filter_logits_fn]
 
 
@@ -236,7 +236,7 @@ def filter_with(filter_logits_fn: Any, filter_kwargs: Any = None, name: str = 'f
     fits = isinstance(options, (list, tuple)) and len(options) == len(filters)
     if not fits or not all(isinstance(one, dict) for one in options):
         words = f'a dict for each of the {len(filters)} filters' if chained else 'a dict'
-        raise ValueError(f'`{name}` got {filter_kwargs!r}, it must be {words}')
+        raise ValueError(f'`{name}` must be {words}, got {filter_kwargs!r}')
     bound = [bind(one, keywords) for one, keywords in zip(filters, options, strict=True)]
     return bound[0] if len(bound) == 1 else lambda logits: functools.reduce(lambda z, keep: keep(z), bound, logits)
 
@@ -524,7 +524,7 @@ def given_ids(value: Any, name: str, device: torch.device | None) -> Tensor | li
     """Return what `get_ids` does.  Raises TypeError for what are no ids."""
     ids = get_ids(value, name, device)
     if not torch.is_tensor(ids) and not isinstance(ids, list):
-        raise TypeError(f'`{name}` got {type(ids).__name__}, it must be ids: a tensor, an array, or lists of them')
+        raise TypeError(f'`{name}` must be ids, got {type(ids).__name__}: a tensor, an array, or lists of them')
     return ids
 
 
@@ -534,7 +534,7 @@ def _as_ids(value: Any, name: str, device: torch.device | None) -> Tensor:
         ids = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(
-            f'`{name}` got {format_value(value)}, it must be ids: a tensor, an array, or lists of them'
+            f'`{name}` must be ids, got {format_value(value)}: a tensor, an array, or lists of them'
         ) from None
     return ids.long().to(device) if ids.numel() == 0 and isinstance(value, list) else ids.to(device)
 
@@ -557,7 +557,7 @@ def even_prompts(prompts: Any, name: str, pad_value: int, device: torch.device |
     """Return prompts of equal length as ids (b, n), and their leading axes, for models that read no padding."""
     given = given_ids(prompts, name, device)
     if isinstance(given, list) and len({len(one) for one in given}) > 1:
-        raise ValueError(f'`{name}` got rows of {[len(one) for one in given]} ids, they must be of one length here')
+        raise ValueError(f'`{name}` must be of one length here, got rows of {[len(one) for one in given]} ids')
     ids, _, leading = padded_prompts(given, None, pad_value, device)
     return ids, leading
 
@@ -591,7 +591,7 @@ def padded_prompts(
     counts = not lens.is_floating_point() and lens.dtype != torch.bool
     if lens.shape != (b,) or not counts or not (1 <= int(lens.min()) <= int(lens.max()) <= t):
         raise ValueError(
-            f'`prompt_lens` got {lens.tolist()}, it must hold {b} integers from 1 to {t}, one for each prompt'
+            f'`prompt_lens` must hold {b} integers from 1 to {t}, one for each prompt, got {lens.tolist()}'
         )
     longest, pads = int(lens.max()), int(lens.max()) - lens
     if not pads.any():
@@ -619,7 +619,7 @@ def _place_tokens(pos: Any, width: int, ids: Tensor, pads: Tensor | None) -> Ten
     if not known or tuple(pos.shape) not in ((width,), (1, width), (b, width)):
         got = f'{pos.dtype} of shape {tuple(pos.shape)}' if torch.is_tensor(pos) else format_value(pos)
         raise ValueError(
-            f'`pos` got {got}, of prompts it must be whole numbers, ({width},) or ({b}, {width}): new tokens are '
+            f'`pos` of prompts must be whole numbers, ({width},) or ({b}, {width}), got {got}: new tokens are '
             'counted on from the last one'
         )
     pos = pos[..., :t].expand(b, t)
@@ -693,8 +693,6 @@ def _check_mask(mask: Tensor | None, ids: Tensor, alone: bool) -> None:
         )
     if not torch.is_tensor(mask) or mask.is_floating_point() or mask.is_complex():
         got = mask.dtype if torch.is_tensor(mask) else format_value(mask)
-        raise TypeError(f'`mask` got {got}, it must be a boolean tensor: True is a real token')
+        raise TypeError(f'`mask` must be a boolean tensor, got {got}: True is a real token')
     if mask.shape != ids.shape:
-        raise ValueError(
-            f'`mask` got the shape {tuple(mask.shape)}, it must be {tuple(ids.shape)}, one entry per token'
-        )
+        raise ValueError(f'`mask` must have shape {tuple(ids.shape)}, one entry per token, got {tuple(mask.shape)}')

@@ -302,7 +302,7 @@ class Speculation:
             self.reader.read(longer, self.pads, count + 1) if count else self.reader.read(longer, self.pads)[:, None]
         )
         if q is not None and q.shape[-1] != logits.shape[-1]:
-            raise ValueError(f'`draft` got {q.shape[-1]} logits, it must give {logits.shape[-1]}, as the model does')
+            raise ValueError(f'`draft` must give {logits.shape[-1]}, as the model does, got {q.shape[-1]} logits')
         if self.choice.steps:
             each = [self.weighed(longer[:, : t + i], logits[:, i]) for i in range(count + 1)]
             logits = torch.stack(each, dim=1)

@@ -95,7 +95,7 @@ def checked_prime(prime: Tensor | None, batch: int, most: int, num_tokens: int, 
         return torch.zeros(batch, 0, dtype=torch.long, device=device)
     prime = check_ids(prime, 'prime', 0, num_tokens).to(device)
     if prime.shape[0] != batch or prime.shape[1] > most:
-        raise ValueError(f'`prime` must be {batch} rows of at most {most} tokens, got shape {tuple(prime.shape)}')
+        raise ValueError(f'`prime` must have {batch} rows of at most {most} tokens, got shape {tuple(prime.shape)}')
     return prime.long()
 
 
@@ -225,7 +225,7 @@ class DALLE(Configurable):
         image = check_ids(image, 'image', 0, self.num_image_tokens).long()
         if image.shape[1] != self.image_len:
             wanted = f'{self.image_len}, those of a grid of {self.image_grid}'
-            raise ValueError(f'`image` must have {wanted}, got {image.shape[1]} tokens')
+            raise ValueError(f'`image` must have {wanted} tokens, got {image.shape[1]}')
         return image
 
     def embedded(self, ids: Tensor, start: int = 0) -> Tensor:

@@ -169,16 +169,16 @@ class DecisionTransformer(Configurable):
         of_state = (self.state_dim,) if size.test(self.state_dim) else tuple(self.state_dim)
         if states.ndim != 2 + len(of_state) or states.shape[2:] != of_state:
             wanted = ', '.join(('b', 'k', *map(str, of_state)))
-            raise ValueError(f'`states` must be ({wanted}), got shape {tuple(states.shape)}')
+            raise ValueError(f'`states` must have shape ({wanted}), got {tuple(states.shape)}')
         b, k = states.shape[:2]
         if k > self.context_len:
             raise ValueError(f'`states` got {k} steps, more than `context_len`, {self.context_len}')
         of_action = (b, k) if self.discrete else (b, k, self.act_dim)
         if actions.shape != of_action:
-            raise ValueError(f'`actions` must be {of_action}, got shape {tuple(actions.shape)}')
+            raise ValueError(f'`actions` must have shape {of_action}, got {tuple(actions.shape)}')
         rtg = rtg.unsqueeze(-1) if rtg.ndim == 2 else rtg
         if rtg.shape != (b, k, 1):
-            raise ValueError(f'`rtg` must be {(b, k)}, got shape {tuple(rtg.shape)}')
+            raise ValueError(f'`rtg` must have shape {(b, k)}, got {tuple(rtg.shape)}')
         if timesteps.shape not in ((k,), (b, k)) or timesteps.is_floating_point():
             got = f'{timesteps.dtype} of shape {tuple(timesteps.shape)}'
             raise ValueError(f'`timesteps` must be whole numbers {(b, k)}, got {got}')

@@ -80,7 +80,7 @@ class DMOLHead(Configurable):
             raise TypeError(f'`pixels` must be whole numbers, got {pixels.dtype}')
         wanted = (*params.shape[:-1], self.channels)
         if tuple(pixels.shape) != wanted:
-            raise ValueError(f'`pixels` must be {wanted}, got shape {tuple(pixels.shape)}')
+            raise ValueError(f'`pixels` must have shape {wanted}, got {tuple(pixels.shape)}')
         check_range(pixels, 'pixels', 0, self.levels - 1, 'values')
         weights, means, scales, coefficients = self.split(to_float(params))
         pixels = pixels.long()

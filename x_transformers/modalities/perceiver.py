@@ -93,7 +93,7 @@ class Reads:
         if mask is not None:
             if mask.dtype != torch.bool or mask.shape != x.shape[:-1]:
                 got = f'{mask.dtype} of shape {tuple(mask.shape)}'
-                raise ValueError(f'`mask` must be boolean, {tuple(x.shape[:-1])}: True except for padding, got {got}')
+                raise ValueError(f'`mask` must be boolean, {tuple(x.shape[:-1])}, got {got}: True except for padding')
             mask = mask.flatten(1)
         if self.num_freq_bands is not None:
             waves = fourier_positions(axes, self.num_freq_bands, self.max_freq, x.device, x.dtype)

@@ -66,7 +66,7 @@ class FactorizedVideoEncoder(Configurable):
         frames, *within = patch
         for name, whole, part in zip(('height', 'width'), image_size, within, strict=True):
             if whole % part:
-                raise ConfigError(f'`patch` got {part} for the {name}, which must divide that of images, {whole}')
+                raise ConfigError(f'`patch` must divide that of images, {whole}, got {part} for the {name}')
         self.patch, self.channels, self.image_size, self.max_frames = tuple(patch), channels, image_size, max_frames
         self.grid = tuple(whole // part for whole, part in zip(image_size, within, strict=True))
         self.dim, pixels, places = dim, channels * within[0] * within[1], self.grid[0] * self.grid[1]
@@ -88,11 +88,11 @@ class FactorizedVideoEncoder(Configurable):
         video = video.unsqueeze(2) if video.ndim == 4 else video
         if video.ndim != 5 or video.shape[1] != self.channels or video.shape[3:] != self.image_size:
             wanted = ', '.join(map(str, ('b', self.channels, 'T', *self.image_size)))
-            raise ValueError(f'`video` must be ({wanted}), got shape {tuple(video.shape)}')
+            raise ValueError(f'`video` must have shape ({wanted}), got {tuple(video.shape)}')
         p, first = self.patch[0], cache is None
         if video.shape[2] == 0 or (video.shape[2] - first) % p:
             rest = f'one, and a multiple of {p} behind it' if first else f'a multiple of {p}'
-            raise ValueError(f'`video` must have {rest}, got {video.shape[2]} frames')
+            raise ValueError(f'`video` must have {rest} frames, got {video.shape[2]}')
         count = first + (video.shape[2] - first) // p + (0 if first else cache.frames)
         if count > self.max_frames:
             raise ValueError(f'`video` makes {count} token frames, more than `max_frames`, {self.max_frames}')

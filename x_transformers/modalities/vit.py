@@ -76,7 +76,7 @@ def count_patches(image_size: Any, patch_size: Any, crop: bool) -> tuple[int, in
     grid = (image[0] // patch[0], image[1] // patch[1])
     rest = image[0] % patch[0] or image[1] % patch[1]
     if not all(grid) or (rest and not crop):
-        raise ConfigError(f'`patch_size` got {patch_size}, it must divide `image_size`, {image_size}')
+        raise ConfigError(f'`patch_size` must divide `image_size`, {image_size}, got {patch_size}')
     return grid
 
 

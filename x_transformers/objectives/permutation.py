@@ -229,7 +229,7 @@ class PermutationLMWrapper(Configurable):
         missing = as_mask(missing, 'missing', *x.shape, like=x)
         missing = missing if token_mask is None else missing & token_mask
         if ranks is not None and ranks.shape != x.shape:
-            raise ValueError(f'`ranks` must be {tuple(x.shape)}, got shape {tuple(ranks.shape)}')
+            raise ValueError(f'`ranks` must have shape {tuple(x.shape)}, got {tuple(ranks.shape)}')
         place = torch.arange(x.shape[1], device=x.device).expand_as(x)
         behind = torch.iinfo(torch.int64).max
         order = rank_tokens((place if ranks is None else ranks.long()).masked_fill(~missing, behind))

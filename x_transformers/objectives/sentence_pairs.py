@@ -232,7 +232,7 @@ class BertPretrainWrapper(Configurable):
 def pair_loss(logits: Tensor, labels: Any, mask: Tensor | None = None) -> Tensor:
     """Return the mean cross entropy of labels (b) that are not -100, 0 if there is none. Rows of padding have none."""
     if labels.shape != logits.shape[:1]:
-        raise ValueError(f'`labels` must be {tuple(logits.shape[:1])}, got shape {tuple(labels.shape)}')
+        raise ValueError(f'`labels` must have shape {tuple(logits.shape[:1])}, got {tuple(labels.shape)}')
     if labels.is_floating_point() or labels.is_complex():
         raise TypeError(f'`labels` must be whole numbers, got {labels.dtype}')
     check_range(labels[labels != IGNORED] if can_read_values(labels) else labels, 'labels', 0, 1, 'labels')

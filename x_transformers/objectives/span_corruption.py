@@ -130,7 +130,7 @@ class Corruption(Configurable):
         if b == 0:  # one place, as if for the end
             return tokens.new_zeros(0, 1), lens, tokens.new_full((0, 1), IGNORED)
         if bool((lens < 2).any()):
-            raise ValueError(f'`lens` must be at least 2 tokens for each sequence, got {int(lens.min())}')
+            raise ValueError(f'`lens` must have at least 2, got a row of {int(lens.min())} tokens')
         noise, spans = spans_of(lens, density.to(lens.device), mean_span.to(lens.device))
         self.check(tokens, lens, spans)
         span = noise_spans(lens, noise, spans, n, generator)
@@ -165,8 +165,8 @@ class Corruption(Configurable):
         highest = tokens.masked_fill(~mask_from_lengths(lens, tokens.shape[1]), 0).amax(dim=-1)
         if bool((highest > self.sentinel_start - used).any()):
             raise ValueError(
-                f'`tokens` got ids up to {int(highest.max())}, they must be at most '
-                f'{self.sentinel_start - int(used.max())}: sentinels follow'
+                f'`tokens` must be at most '
+                f'{self.sentinel_start - int(used.max())}, got ids up to {int(highest.max())}: sentinels follow'
             )
 
     def tasks(self, rows: int, generator: Generator | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -319,15 +319,13 @@ class T5PretrainWrapper(Configurable):
         sides = getattr(net, 'encoder', None), getattr(getattr(net, 'decoder', None), 'net', None)
         ids: Any = [getattr(side, 'num_tokens', None) for side in sides]
         if None in ids:
-            raise ConfigError(f'`net` must be an encoder-decoder of tokens: XTransformer, got {type(net).__name__}')
+            raise ConfigError(f'`net` must be an encoder-decoder of tokens, got {type(net).__name__}: XTransformer')
         modes = [one.mode_id for one in getattr(corruption, 'denoisers', ())]
         for name, value in (('sentinel_start', corruption.sentinel_start), ('eos_id', corruption.eos_id)):
             if value >= min(ids):
                 raise ConfigError(f'`{name}` must be less than the number of tokens, {min(ids)}, got {value}')
         if any(mode >= ids[0] for mode in modes):
-            raise ConfigError(
-                f'the modes of `denoisers` must be less than `enc_num_tokens`, {ids[0]}, got {max(modes)}'
-            )
+            raise ConfigError(f'`denoisers` must be less than `enc_num_tokens`, {ids[0]}, got mode {max(modes)}')
         if not 0 <= start_id < ids[1]:
             raise ConfigError(f'`start_id` must be from 0 to {ids[1] - 1}, got {start_id}')
         self.net, self.corruption, self.start_id = net, corruption, start_id

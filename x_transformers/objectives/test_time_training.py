@@ -115,8 +115,8 @@ class LowRankLinear(nn.Module):
         dim_out, dim_in = module.weight.shape
         if not 1 <= low_rank_dim < min(dim_out, dim_in):
             raise ConfigError(
-                f'`low_rank_dim` got {low_rank_dim}, it must be from 1 to {min(dim_out, dim_in) - 1}, '
-                f'below both widths of the weight, {dim_out} x {dim_in}'
+                f'`low_rank_dim` must be from 1 to {min(dim_out, dim_in) - 1}, '
+                f'below both widths of the weight, {dim_out} x {dim_in}, got {low_rank_dim}'
             )
         self.weight_a = nn.Parameter(torch.randn_like(module.weight[:, :1].expand(-1, low_rank_dim)))
         self.weight_b = nn.Parameter(torch.zeros_like(module.weight[:low_rank_dim]))
@@ -229,7 +229,7 @@ def row_means(losses: Tensor, mask: Tensor) -> Tensor:
         return losses
     if losses.shape != mask.shape:
         raise ValueError(
-            f'the inner loss got shape {tuple(losses.shape)}, it must be {tuple(mask.shape)} or ({len(mask)},)'
+            f'the inner loss must have shape {tuple(mask.shape)} or ({len(mask)},), got {tuple(losses.shape)}'
         )
     return losses.masked_fill(~mask, 0.0).sum(dim=-1) / mask.sum(dim=-1).clamp(min=1)
 

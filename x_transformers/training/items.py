@@ -27,8 +27,7 @@ def count_items(valid: Tensor, num_items: Any = None) -> Any:
         return valid.sum().clamp(min=1)
     if not is_item_count(num_items):
         raise TypeError(
-            f'`num_items_in_batch` got {format_value(num_items)}, it must be '
-            f'{NAMED["num_items_in_batch"].allowed.words}'
+            f'`num_items_in_batch` must be {NAMED["num_items_in_batch"].allowed.words}, got {format_value(num_items)}'
         )
     # A tensor may say that no batch has a target: then no loss does.
     return num_items.to(valid.device).reshape(()).clamp(min=1) if torch.is_tensor(num_items) else num_items

@@ -43,7 +43,7 @@ def check_terms(problem: str | None, num_labels: int, terms: OfClasses, kind: st
     """Refuse options of classes where there are none."""
     weights = terms.class_weights
     if weights is not None and len(weights) != num_labels:
-        raise ConfigError(f'`class_weights` must have {num_labels} numbers, one for each class, got {len(weights)}')
+        raise ConfigError(f'`class_weights` must be {num_labels}, one for each class, got {len(weights)} numbers')
     for option, value in terms._asdict().items():
         if value and (num_labels == 1 or problem in (REGRESSION, MULTI) or kind == 'span'):
             raise ConfigError(f'`{option}` got {value!r}, it is for classes, of which a row or a token has one')
@@ -160,7 +160,7 @@ def span_loss(logits: Tensor, labels: Tensor, real: Tensor | None = None, num_it
     wanted = (len(logits), 2)
     if check_tensor(labels, 'labels').shape != wanted or labels.is_floating_point():
         got = f'{labels.dtype} of shape {tuple(labels.shape)}'
-        raise ValueError(f'`labels` must be whole numbers {wanted}: where spans start and end, got {got}')
+        raise ValueError(f'`labels` must be whole numbers {wanted}, got {got}: where spans start and end')
     labels = labels.long()
     ignored = labels >= logits.shape[1]
     if real is not None:

@@ -385,7 +385,7 @@ def check_linear(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor |
             f'{tuple(targets.shape)}, they must be (... d), (l d) and (...)'
         )
     if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f'`bias` must be ({weight.shape[0]},), got the shape {tuple(bias.shape)}')
+        raise ValueError(f'`bias` must have shape ({weight.shape[0]},), got {tuple(bias.shape)}')
 
 
 def check_options(ignore_index: Any, label_smoothing: Any, z_loss_weight: Any) -> None:
@@ -438,8 +438,8 @@ def linear_cross_entropy(
         raise ValueError(f"`reduction` must be 'mean', 'sum' or 'none', got {reduction!r}")
     if weights is not None and (reduction != 'sum' or weights.shape != targets.shape or weights.requires_grad):
         raise ValueError(
-            f'`weights` got the shape {tuple(weights.shape)}, they must be {tuple(targets.shape)}, have no gradient, '
-            "and go with `reduction='sum'` only"
+            f"`weights` must have shape {tuple(targets.shape)} and no gradient, with `reduction='sum'`, got "
+            f'{tuple(weights.shape)}, requires_grad={weights.requires_grad} and reduction={reduction!r}'
         )
     terms = Terms(ignore_index, label_smoothing, z_loss_weight)
     flat = rearrange(targets, '... -> (...)')

@@ -60,7 +60,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
             raise ConfigError("`cluster='routing'` needs `num_clusters`: a stack does not know how long its inputs are")
         self.local = owner.heads // 2 if self.local_heads is None else self.local_heads
         if self.local > owner.heads:
-            raise ConfigError(f'`local_heads` got {self.local}, it must be at most `heads`, {owner.heads}')
+            raise ConfigError(f'`local_heads` must be at most `heads`, {owner.heads}, got {self.local}')
         self.balanced = not owner.causal if self.routing_balanced is None else bool(self.routing_balanced)
         if self.balanced and owner.causal:
             raise ConfigError(f'`routing_balanced` does not go with `causal`: {BEST}')

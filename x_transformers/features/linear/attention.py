@@ -252,7 +252,7 @@ class LinearAttention(AttentionFeature):
         wanted = self.kernel_features or (width if of_heads else math.ceil(width * math.log(max(width, 2))))
         if self.kernel == 'favor' and self.kernel_hyperbolic:
             if self.kernel_features and wanted % 2:
-                raise ConfigError(f'`kernel_features` got {wanted}, with `kernel_hyperbolic` it must be even')
+                raise ConfigError(f'`kernel_features` must be even with `kernel_hyperbolic`, got {wanted}')
             wanted = -(-wanted // 2)
         orthogonal = not of_heads if self.kernel_orthogonal is None else self.kernel_orthogonal
         if not of_heads:

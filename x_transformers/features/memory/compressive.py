@@ -98,7 +98,7 @@ class CompressiveMemory(ModelFeature):
         if not owner.max_mem_len:
             raise ConfigError('`cmem_len` needs `max_mem_len`: memories are compressed when they are pushed out of it')
         if learns and self.cmem_ratio < 2:
-            raise ConfigError(f'`cmem_ratio` got 1, with `cmem_fn={self.cmem_fn!r}` it must be at least 2')
+            raise ConfigError(f'`cmem_ratio` must be at least 2 with `cmem_fn={self.cmem_fn!r}`, got 1')
         if self.cmem_fn == 'most_used' and self.cmem_loss == 'ae':
             raise ConfigError("`cmem_loss='ae'` does not go with `cmem_fn='most_used'`: there is no way back")
         if self.cmem_init and not learns:
@@ -156,7 +156,7 @@ class CompressiveMemory(ModelFeature):
         if masks is None:
             return inputs
         if not isinstance(masks, (list, tuple)) or len(masks) != len(kept):
-            raise ValueError(f'`mem_masks` got {format_value(masks)}, it must be a list with one for each of `mems`')
+            raise ValueError(f'`mem_masks` must be a list with one for each of `mems`, got {format_value(masks)}')
         for at, (own, mask) in enumerate(zip(kept, self.owner.shifted(masks), strict=True)):
             own.hide(mask, f'mem_masks[{at}]')
         return {**inputs, 'mem_masks': [own.whole_real for own in kept]}
@@ -170,7 +170,7 @@ class CompressiveMemory(ModelFeature):
         for at, mem in enumerate(mems):
             pair = (mem, None) if mem is None or torch.is_tensor(mem) else mem
             if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-                raise ValueError(f'`mems[{at}]` got {type(mem).__name__}, it must be a pair of memories, (mem, cmem)')
+                raise ValueError(f'`mems[{at}]` must be a pair of memories, (mem, cmem), got {type(mem).__name__}')
             for part, name in zip(pair, ('0', '1'), strict=True):
                 if part is not None:
                     check_vectors(part, f'mems[{at}][{name}]', batch, 'l', dim)
@@ -226,7 +226,7 @@ class CompressiveMemory(ModelFeature):
         most = self.owner.max_mem_len
         if hiddens and hiddens[0].shape[1] > most:
             raise ValueError(
-                f'`max_mem_len` got {most}, with `cmem_len` it must be at least the length of a segment: '
+                f'`max_mem_len` must be at least the length of a segment with `cmem_len`, got {most}: '
                 f'there are {hiddens[0].shape[1]} tokens'
             )
         if len(hiddens) != len(self.numbers):

@@ -61,9 +61,7 @@ class Stored:
             self.cmem_real, self.mem_real = both[:, :at], both[:, at:]
             return
         if not isinstance(mask, (list, tuple)) or len(mask) != 2:
-            raise ValueError(
-                f'`{name}` got {format_value(mask)}, it must be a mask, or a pair of masks as memories are'
-            )
+            raise ValueError(f'`{name}` must be a mask, or a pair of masks as memories are, got {format_value(mask)}')
         for part, own in (('mem', mask[0]), ('cmem', mask[1])):
             rows = getattr(self, part)
             if own is not None:

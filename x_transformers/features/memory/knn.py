@@ -228,13 +228,11 @@ def check_store(store: Any, k: Tensor, v: Tensor) -> None:
         )
         if not torch.is_tensor(t) or tuple(t.shape) != wanted:
             got = tuple(t.shape) if torch.is_tensor(t) else format_value(t)
-            raise ValueError(f'`knn_mems` got {name} {got}, they must be {wanted}, as of the layer and this batch')
+            raise ValueError(f'`knn_mems` must be {wanted}, as of the layer and this batch, got {name} {got}')
         check_device(t, 'knn_mems', like)
     count = check_tensor(store[2], 'knn_mems')
     if count.is_floating_point() or count.shape != k.shape[:1]:
-        raise ValueError(
-            f'`knn_mems` got counts of shape {tuple(count.shape)}, they must be whole numbers, ({k.shape[0]},)'
-        )
+        raise ValueError(f'`knn_mems` must be whole numbers, ({k.shape[0]},), got counts of shape {tuple(count.shape)}')
     check_device(count, 'knn_mems', k)
 
 
@@ -278,8 +276,8 @@ class KNNMemoryLayers(StackFeature):
             raise ConfigError('`knn_mem_layers` needs a causal stack: the stored tokens are earlier ones')
         if max(which) >= layers or len(set(which)) < len(which):
             raise ConfigError(
-                f'`knn_mem_layers` got {format_value(which)}, it must be different numbers below the {layers} '
-                'layers of self-attention'
+                f'`knn_mem_layers` must be different numbers below the {layers} '
+                f'layers of self-attention, got {format_value(which)}'
             )
         kinds = list(owner.layer_types)
         attention = [at for at, kind in enumerate(kinds) if kind == 'a']
@@ -299,7 +297,7 @@ class KNNMemoryLayers(StackFeature):
         if given is not None:
             check_list(given, 'knn_mems')
         if given and len(given) != len(runs):
-            raise ValueError(f'`knn_mems` got {len(given)} stores, it must have one for each of {len(runs)} runs')
+            raise ValueError(f'`knn_mems` must have one for each of {len(runs)} runs, got {len(given)} stores')
         return x
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
