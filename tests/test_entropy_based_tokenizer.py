@@ -128,7 +128,7 @@ def test_refusals_and_warnings():
         tokenizer(ignore_entropy_below=2.0, accumulate_entropy=True)
     with pytest.raises(ConfigError, match='`entropy_threshold` must be a positive number, got 0'):
         tokenizer(0)
-    with pytest.raises(ValueError, match='gives a loss: pass its `net`'):
+    with pytest.raises(ValueError, match=r'must return logits.*pass its `net`'):
         EntropyBasedTokenizer(AutoregressiveWrapper(decoder()), 1.0)
     model = tokenizer()
     for call, error, words in (

@@ -138,11 +138,11 @@ def test_a_net_with_several_heads():
 @pytest.mark.parametrize(
     'call, words',
     [
-        (lambda: LatentAutoregressive(net_of(), dim=8), '`dim` got 8'),
+        (lambda: LatentAutoregressive(net_of(), dim=8), r'`dim` must .*got 8'),
         (lambda: build(dict(kind=Encoder)), 'causal'),
         (lambda: build(num_rollouts=2, rollout_loss_weights=(1.0,)), '`rollout_loss_weights`'),
         (lambda: build(predict_next_embed_with_action=False), 'nothing is foretold'),
-        (lambda: build(predictor_input_hiddens_index=2), '`predictor_input_hiddens_index` got 2'),
+        (lambda: build(predictor_input_hiddens_index=2), r'`predictor_input_hiddens_index` must .*got 2'),
         (lambda: build(dict(num_memory_tokens=2, memory_tokens_interspersed_every=2)), 'interspersed_every'),
         (lambda: build(sigreg_loss_weight=1.5), '`sigreg_loss_weight`'),
         (lambda: build(dict(mixture_of_softmax=True)), 'mixture_of_softmax'),

@@ -133,7 +133,7 @@ def test_documents(name):
             for document in range(3):
                 own = (ids[row] == document) & mask[row]
                 assert_close(out[row, own], made(x[row : row + 1, own])[0][0], tolerance=TIGHT)
-    with pytest.raises(ValueError, match='`document_ids` does not go with a state: documents are whole'):
+    with pytest.raises(ValueError, match='`document_ids` cannot be combined with `state`: documents are complete'):
         made(x, made(x)[1], document_ids=ids)
 
 

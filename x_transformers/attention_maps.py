@@ -64,7 +64,7 @@ class HeadReport:
 
 
 def maps_of(net: nn.Module, ids: Tensor, **inputs: Any) -> Iterator[tuple[str, Tensor]]:
-    """The kind of each attention of a net, and its weights (b h i j), computed one layer at a time.
+    """Return the kind of each attention of a net, and its weights (b h i j), computed one layer at a time.
 
     raises   ValueError for attention that forms no weights
     """
@@ -76,7 +76,7 @@ def maps_of(net: nn.Module, ids: Tensor, **inputs: Any) -> Iterator[tuple[str, T
 
 
 def mean_over(values: Tensor, which: Tensor) -> Tensor:
-    """The mean of values (b h i) over the queries that are named (b i); nan without any:  h"""
+    """Return the mean of values (b h i) over the queries that are named (b i); nan without any:  h"""
     which = which.unsqueeze(1).to(values.dtype)
     return (values * which).sum(dim=(0, 2)) / which.sum()
 
@@ -84,7 +84,7 @@ def mean_over(values: Tensor, which: Tensor) -> Tensor:
 def head_report(
     net: nn.Module, ids: Tensor, separator: int | None = None, mask: Tensor | None = None, **inputs: Any
 ) -> HeadReport:
-    """Where the heads of a net look, over a batch of ids (b n).
+    """Measure where the heads of a net attend, over a batch of ids (b n).
 
     separator   id of a token that heads may wait at
     mask        b n   True for real tokens; others count nowhere
@@ -106,7 +106,7 @@ def head_report(
 
 
 def measure_heads(weights: Tensor, kind: str, ids: Tensor, real: Tensor, separator: int | None) -> dict[str, Tensor]:
-    """The measures of one attention, each (h)."""
+    """Return the measures of one attention, each (h)."""
     n = ids.shape[1]
     weights = widen_dtype(weights[..., weights.shape[-2] - n :, :])
     entropy = -torch.special.xlogy(weights, weights).sum(dim=-1)
@@ -135,7 +135,7 @@ def measure_heads(weights: Tensor, kind: str, ids: Tensor, real: Tensor, separat
 
 
 def first_tokens(real: Tensor) -> Tensor:
-    """The first real token of each row (b n)."""
+    """Return the index of the first real token of each sequence (b n)."""
     return real & (real.long().cumsum(dim=-1) == 1)
 
 
@@ -174,7 +174,7 @@ def rollout(net: nn.Module, ids: Tensor, mask: Tensor | None = None, **inputs: A
 def picture(
     net: nn.Module, ids: Tensor, words: Sequence[str] | None = None, row: int = 0, rolled: bool = False, **inputs: Any
 ) -> Any:
-    """A figure of matplotlib: the weights of every head for one row of ids (b n), or the rollout of all layers.
+    """Draw a figure of matplotlib: the weights of every head for one row of ids (b n), or the rollout of all layers.
 
     words    what stands at the axes, one for each token; none if None
     rolled   the rollout instead

@@ -95,7 +95,7 @@ __all__ = [
 
 
 def eval_decorator(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that runs in eval mode, and leaves each module's training flag as it was. Gradients are kept."""
+    """Run a method in eval mode, and restore each module's training flag. Gradients are kept."""
 
     @functools.wraps(fn)
     def inner(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -127,7 +127,7 @@ def looped_loss(
     exit_weight: float,
     num_items: Any = None,
 ) -> Tensor:
-    """The loss of a stack that ran several times, weighted by where its gate would have stopped, and that of the gate.
+    """Return the loss of a looped stack, weighted by the exit probabilities, plus that of the exit gate.
 
     losses   i b n              c_i
     gates    b n 1 per pass     stop after pass i with probability  w_i = s(g_i) prod_{j<i} s(-g_j),  the last the rest
@@ -151,7 +151,7 @@ def looped_loss(
 
 
 def next_embed_loss(pred: Tensor, embeds: Tensor, real: Tensor, num_items: Any = None) -> Tensor:
-    """Mean absolute error of predicted embeddings of the next tokens (b n e), where those are real (b n)."""
+    """Return the mean absolute error of predicted embeddings of the next tokens (b n e), where those are real (b n)."""
     real = real[:, :-1]
     # What does not count is left out before it is subtracted, so that its gradient is 0, and not 0 times NaN.
     errors = (to_float(pred[:, :-1]) - to_float(embeds[:, 1:].detach())).masked_fill(~real.unsqueeze(-1), 0.0)
@@ -159,7 +159,7 @@ def next_embed_loss(pred: Tensor, embeds: Tensor, real: Tensor, num_items: Any =
 
 
 def hidden_keys(x: Tensor, mask_prob: float) -> Tensor:
-    """Forgetful causal masking: True (b n) for the keys that stay; `mask_prob` of each row is hidden, never the first.
+    """Return True (b, n) for the keys that stay: `mask_prob` of each sequence is hidden, never the first.
 
     Liu et al. 2022, arXiv:2210.13432
     """
@@ -361,7 +361,7 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
     def suffix_of(
         self, x: Tensor, targets: Tensor, lens: Tensor | None, prefix: int | Tensor | str, kwargs: dict[str, Any]
     ) -> Tensor:
-        """Targets (b n) without those of the prefix, whose length joins the keywords of the net."""
+        """Return targets (b, n) without the prefix, and add its length to the keywords of the net."""
         (b, n), stack = x.shape, getattr(self.net, 'attn_layers', None)
         if not is_prefix(stack):
             raise ValueError(f'`prefix_attn_len` needs a PrefixDecoder, the stack of the net is {type(stack).__name__}')

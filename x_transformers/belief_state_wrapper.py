@@ -56,7 +56,7 @@ a_part = Check('a number above 0, at most 1', lambda value: is_number(value) and
 
 
 def check_decoder(net: TransformerWrapper, name: str) -> None:
-    """Refuse what sees the future, or does not give an embedding for every place."""
+    """Raise if a decoder is not causal, or does not return an embedding per token."""
     if not known_stack(net.attn_layers).causal:
         raise ConfigError(f'`{name}` must be causal: its stack is {type(net.attn_layers).__name__}, use Decoder')
     switched_on = {next(iter(feature.flags)) for feature in net.features.active if feature.flags}
@@ -66,7 +66,7 @@ def check_decoder(net: TransformerWrapper, name: str) -> None:
 
 
 def flip(x: Tensor, dim: int = 1, lens: Tensor | None = None) -> Tensor:
-    """An axis in reverse order; of every row (the axis in front) the first `lens` entries only, if these are given."""
+    """Reverse an axis; with `lens`, only the first `lens` entries of each sequence."""
     if lens is None:
         return x.flip(dim)
     t = x.movedim(dim, 1)
@@ -225,7 +225,7 @@ class BeliefStateWrapper(Configurable):
         return self.forward_decoder(seq, return_embeddings=True, **self.told(self.forward_decoder, real))
 
     def read_backwards(self, seq: Tensor | None, batch: int = 0, real: Tensor | None = None) -> Tensor:
-        """Embeddings (b n+1 d) of the first token and those of `seq`, which come in reverse order."""
+        """Return embeddings (b, n + 1, d) of the suffix token and of `seq`, which is in reverse order."""
         first = self.suffix_token.expand(batch if seq is None else seq.shape[0], 1, -1)
         told = self.told(self.backward_decoder, real)
         return self.backward_decoder(seq, prepend_embeds=first, return_embeddings=True, **told)
@@ -239,7 +239,7 @@ class BeliefStateWrapper(Configurable):
         return inputs
 
     def pairs(self, n: int, device: torch.device) -> Tensor:
-        """The last token of each prefix, and the first of each suffix, n if it is empty:  p 2."""
+        """Return the last token of each prefix, and the first of each suffix (n if it is empty), (p, 2)."""
         pairs = torch.cartesian_prod(torch.arange(n, device=device), torch.arange(1, n + 1, device=device))
         pairs = pairs[pairs[:, 1] - pairs[:, 0] >= 2]
         if self.train_frac_forward_backward_pairs >= 1:
@@ -248,7 +248,7 @@ class BeliefStateWrapper(Configurable):
         return pairs[torch.randperm(pairs.shape[0], device=device)[:kept]]
 
     def text_loss(self, belief: Tensor, targets: Tensor, weights: Tensor, real: Tensor | None) -> Tensor:
-        """The mean over pairs and directions, from beliefs (b p 2d), targets (b p 2) and weights (p 2)."""
+        """Return the mean over pairs and directions, from beliefs (b p 2d), targets (b p 2) and weights (p 2)."""
         count = max(targets[..., 0].numel(), 1) if real is None else real.sum().clamp(min=1)
         weights = weights.expand(targets.shape) if real is None else weights * rearrange(real, 'b p -> b p 1')
         split = split_head(self.text_head)
@@ -346,34 +346,26 @@ class BeliefStateWrapper(Configurable):
         modules = list(self.modules())
         with eval_modules(modules):
             goal = self.beginning(begins, ids, generator) if decode_backwards else self.ending(ends, ids)
-            decoding = Decoding(
-                expert=Believer(self, goal, decode_backwards, cache_kv),
-                choice=choice,
-                modules=modules,
-                ids=F.pad(ids.flip(1) if decode_backwards else ids, (0, seq_len)),
-                pads=None,
-                length=ids.shape[1],
-                leading=leading,
-                pad_value=0,
-            )
+            reader = Believer(self, goal, decode_backwards, cache_kv)
+            ids = ids.flip(1) if decode_backwards else ids
+            decoding = Decoding.from_prompts(reader, choice, modules, ids, leading, seq_len)
             decoding.finish()
-        generated = decoding.ids[:, ids.shape[1] : decoding.length]
-        return generated.reshape(*leading, generated.shape[-1])
+        return decoding.generated(decoding.ids[:, decoding.start :])
 
     def ending(self, suffix: Tensor | None, ids: Tensor) -> Tensor:
-        """The belief (b d) about how the text ends."""
+        """Return the belief (b, d) about how the text ends."""
         suffix = None if suffix is None else rows_of_ids(suffix, 'suffix', ids.shape[0], self.num_tokens).flip(1)
         return self.read_backwards(suffix, ids.shape[0])[:, -1]
 
     def beginning(self, prefix: Tensor | None, ids: Tensor, generator: Generator | None) -> Tensor:
-        """The belief (b d) about how the text begins."""
+        """Return the belief (b, d) about how the text begins."""
         if prefix is None:
             prefix = torch.randint(self.num_tokens, (ids.shape[0], 1), generator=generator, device=ids.device)
         return self.read_forwards(rows_of_ids(prefix, 'prefix', ids.shape[0], self.num_tokens))[:, -1]
 
 
 def rows_of_ids(ids: Any, name: str, batch: int, num_tokens: int) -> Tensor:
-    """Ids (m,), (1, m) or (b, m) for every row of a batch."""
+    """Expand ids (m,), (1, m) or (b, m) to the batch size."""
     ids = ids[None] if torch.is_tensor(ids) and ids.ndim == 1 else ids
     ids = check_ids(ids, name, num_tokens=num_tokens)
     if ids.shape[0] not in (1, batch):
@@ -399,7 +391,7 @@ class Believer:
         self.inputs: dict[str, Any] = {}  # No input says which tokens of the prompts are real.
 
     def read(self, sequence: Tensor, pads: None = None) -> Tensor:
-        """The logits (b l) of the token that follows, or comes before."""
+        """Return the logits (b l) of the token that follows, or comes before."""
         both = (self.reader.read(sequence), self.goal)
         belief = torch.cat(both[::-1] if self.backwards else both, dim=-1)
         ahead, before = self.wrapper.text_head(belief).chunk(2, dim=-1)

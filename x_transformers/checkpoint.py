@@ -43,7 +43,7 @@ State = dict[str, Any]
 
 
 def check_state(state_dict: Any) -> None:
-    """Refuse what is no dict from names to tensors."""
+    """Raise if the state is no dict from names to tensors."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(f'`state_dict` must be a dict from names to tensors, got {type(state_dict).__name__}')
     for name, t in state_dict.items():
@@ -76,7 +76,7 @@ def upgrade(
     logits_bias: bool = False,
     hyper_conn_residual_mix: str | None = None,
 ) -> State:
-    """The state dict of an old model, in the form that this library loads with `strict=True`.
+    """Convert the state dict of an old model to the form that this library loads with `strict=True`.
 
         version           the release that wrote the weights, such as '1.29.2'
         heads, dim_head   of the attention layers, one of them, where the weights do not tell
@@ -123,7 +123,7 @@ def upgrade(
 def reorder_optimizer(
     optimizer_state: Mapping[str, Any], state_dict: Mapping[str, Any], model: nn.Module
 ) -> dict[str, Any]:
-    """The state of an optimiser that another library or release has saved, for `optimizer.load_state_dict`.
+    """Reorder the state of an optimizer that another library or release has saved, for `optimizer.load_state_dict`.
 
         optimizer_state   of an optimiser of all parameters in one group, such as `Adam(model.parameters())`
         state_dict        the weights that were saved with it, by the names of `model`
@@ -197,7 +197,7 @@ class Old:
     turns_values: bool = False
 
     def names(self, pattern: str) -> list[str]:
-        """The names that end in a pattern, behind nothing or a dot."""
+        """Return the names that end in a pattern, preceded by nothing or a dot."""
         found = re.compile(rf'(^|.*\.)({pattern})')
         return [name for name in self.state if found.fullmatch(name)]
 
@@ -232,16 +232,16 @@ class Old:
         return None
 
     def stacks(self) -> list[str]:
-        """What stands in front of `layers.0...` in the names of each stack."""
+        """Return the prefix of `layers.0...` in the names of each stack."""
         found = (re.match(r'(|.*?\.)layers\.\d+\.', name) for name in self.state)
         return list(dict.fromkeys(match[1] for match in found if match))
 
     def attentions(self, stack: str = '') -> list[str]:
-        """The prefixes of all attention layers of a stack, or of all stacks."""
+        """Return the prefixes of all attention layers of a stack, or of all stacks."""
         return [n.removesuffix('to_q.weight') for n in self.names(r'to_q\.weight') if n.startswith(f'{stack}')]
 
     def width(self, attention: str) -> int:
-        """The width of the heads of an attention layer."""
+        """Return the width of the heads of an attention layer."""
         inner = self.state[f'{attention}to_q.weight'].shape[0]
         heads = self.heads or self.told_heads(attention)
         if self.dim_head is None and heads is None:
@@ -279,30 +279,9 @@ class Old:
 
 
 def slots_of_norms(old: Old) -> None:
-    """A layer has three places for norms, before."""
+    """Put the norm of a layer into one of its three slots."""
     slot = 0 if old.pre_norm else 2
     old.rename(r'(?P<layer>layers\.\d+\.0)\.(?P<last>weight|bias|g)', rf'\g<layer>.{slot}.\g<last>')
-
-
-def scaled_positions(old: Old) -> None:
-    """Learned positions are multiplied by dim ** -0.5."""
-    old.change(r'pos_emb\.emb\.weight', lambda t: t * t.shape[-1] ** 0.5)
-
-
-def token_tables(old: Old) -> None:
-    """The table of tokens is a module inside its embedding."""
-    old.rename(r'token_emb\.weight', 'token_emb.emb.weight')
-
-
-def output_biases(old: Old) -> None:
-    """The projection out of attention has no bias."""
-    for name in old.names(r'to_out(\.0)?\.bias'):
-        old.settle(name, 'out_bias', '`attn_out_bias=True`')
-
-
-def feedforward_names(old: Old) -> None:
-    """The layers of a feedforward are called ff."""
-    old.rename(r'(?P<layer>layers\.\d+\.1\.(fn\.)*)net\.(?P<last>.+)', r'\g<layer>ff.\g<last>')
 
 
 REFUSED = (
@@ -317,7 +296,7 @@ REFUSED = (
 
 
 def refuse(old: Old) -> None:
-    """What was computed otherwise, and no weights make up for."""
+    """Raise for weights of computations that have changed in a way that no weights make up for."""
     for before, pattern, what in REFUSED:
         if old.version < Version(before):
             for name in old.names(pattern):
@@ -325,7 +304,7 @@ def refuse(old: Old) -> None:
 
 
 def refuse_learned_slopes(old: Old) -> None:
-    """Slopes of ALiBi are not learned."""
+    """Raise for learned slopes of ALiBi, which are fixed now."""
     for name in old.names(r'rel_pos\.learned_logslopes'):
         slopes = [round(slope, 6) for slope in old.state[name].exp().flatten().tolist()]
         raise ValueError(
@@ -335,7 +314,7 @@ def refuse_learned_slopes(old: Old) -> None:
 
 
 def final_norms(old: Old) -> None:
-    """The final norm is part of the stack. Without pre-norm it is that of the last layer."""
+    """Move the final norm into the stack; without pre-norm, into the last layer."""
     for stack in old.stacks():
         outside = stack.removesuffix('attn_layers.')
         layers = re.escape(stack) + r'layers\.\d+\.0'
@@ -354,13 +333,13 @@ def final_norms(old: Old) -> None:
 
 
 def patch_positions(old: Old) -> None:
-    """There is no position for a class token."""
+    """Remove the position of a class token."""
     for name in old.names('pos_embedding'):
         old.state[name] = old.state[name][:, :-1]
 
 
 def feedforward_indices(old: Old) -> None:
-    """Without a norm after the activation, the projection out of a feedforward is entry 2."""
+    """Move the output projection of a feedforward to entry 2, if no norm follows the activation."""
     normed = {name.rpartition('1.')[0] for name in old.names(r'ff\.1\.(weight|gamma)')}
     old.rename(
         r'(?P<ff>layers\.\d+\.1\.(fn\.)*ff\.)3\.(?P<last>weight|bias)',
@@ -370,7 +349,7 @@ def feedforward_indices(old: Old) -> None:
 
 
 def talking_heads(old: Old) -> None:
-    """Both mixes of heads are matrices, from head to head, as they were before 0.23."""
+    """Convert both mixes of heads to matrices, as they were before 0.23."""
     for when in ('pre', 'post'):
         for name in old.names(rf'{when}_softmax_talking_heads\.weight'):
             old.state[name] = old.state[name][:, :, 0, 0].T.contiguous()
@@ -379,7 +358,7 @@ def talking_heads(old: Old) -> None:
 
 
 def scales_per_head(old: Old) -> None:
-    """Learned scales of normed queries and keys are of each head."""
+    """Repeat learned scales of normed queries and keys for each head."""
     for attention in old.attentions():
         for which in 'qk':
             name = f'{attention}qk_norm_{which}_scale'
@@ -390,7 +369,7 @@ def scales_per_head(old: Old) -> None:
 
 
 def still_values(old: Old) -> None:
-    """Rotary positions leave values as they are."""
+    """Raise if rotary positions changed the values, unless `rotate_values` is set."""
     old.turns_values = any(old.rotary(stack) for stack in old.stacks())
     if old.turns_values and not old.keeps['rotate_values']:
         raise ValueError(
@@ -404,13 +383,13 @@ OTHER_NORMS = r'post_emb_norm|layers\.\d+\.1\.(?:fn\.)*ff\.1|rel_pos\.mlp\.0\.1|
 
 
 def norm_names(old: Old) -> None:
-    """Layer norms are of the library, not of torch."""
+    """Rename the entries of layer norms from those of torch to those of the library."""
     for last, new in (('weight', 'gamma'), ('bias', 'beta')):
         old.rename(rf'(?P<norm>{NORMS}|{OTHER_NORMS})\.{last}', rf'\g<norm>.{new}')
 
 
 def norm_biases(old: Old) -> None:
-    """Layer norms have no bias."""
+    """Remove biases of layer norms, or fold them into a later bias."""
     for name in old.names(rf'({NORMS})\.beta'):
         old.settle(name, 'norm_bias', '`norm_bias=True`')
     for name in old.names(r'ff\.1\.beta'):
@@ -424,14 +403,8 @@ def norm_biases(old: Old) -> None:
         old.settle(name, '', '')
 
 
-def continuous_biases(old: Old) -> None:
-    """Projections of continuous inputs and outputs have no bias."""
-    for name in old.names(r'project_(in|out)\.bias'):
-        old.settle(name, '', '')
-
-
 def logits_biases(old: Old) -> None:
-    """The head has no bias, but for that of models that read numbers."""
+    """Settle the bias of the head, except for models that read numbers."""
     for name in old.names(r'to_logits(\.\d+)?\.bias'):
         if f'{name.partition("to_logits")[0]}to_numerical_output.weight' in old.state:
             continue
@@ -439,7 +412,7 @@ def logits_biases(old: Old) -> None:
 
 
 def scale_norms(old: Old) -> None:
-    """ScaleNorm multiplies by the root of the width."""
+    """Divide the weight of ScaleNorm by the root of the width, by which it multiplies now."""
     for stack in old.stacks():
         for name in old.names(rf'({NORMS})\.g'):
             if name.startswith(stack) and old.state[name].numel() == 1:
@@ -448,7 +421,7 @@ def scale_norms(old: Old) -> None:
 
 
 def interleave_channels(old: Old) -> None:
-    """Rotary pairs are neighbours: feature k was paired with k + rotary_dim / 2, now 2 k is with 2 k + 1."""
+    """Interleave rotary pairs: channel k was paired with k + rotary_dim / 2, now 2 k is with 2 k + 1."""
     for stack in old.stacks():
         rotary_dim: Any = old.rotary(stack)
         for attention in old.attentions(stack) if rotary_dim else ():
@@ -476,48 +449,27 @@ def reorder_channels(t: Tensor, order: Tensor, axis: int) -> Tensor:
     return t.index_select(axis, rearrange(blocks + order, 'heads d -> (heads d)').to(t.device))
 
 
-def offsets_of_gains(old: Old) -> None:
-    """Gains of norms are stored as their difference from one."""
-    old.change(rf'({NORMS})\.(gamma|g)', lambda t: t - 1)
-
-
-def offsets_of_layer_scales(old: Old) -> None:
-    """So are those of layer scale."""
-    old.change(r'layers\.\d+\.1\.(fn\.)*gamma', lambda t: t - 1)
-
-
 def encoder_heads(old: Old) -> None:
-    """The encoder of an encoder-decoder has no head."""
+    """Remove the head of the encoder of an encoder-decoder."""
     for name in old.names(r'encoder\.to_logits\.(weight|bias)'):
         if old.names(r'decoder\.net\.to_logits\..*'):
             del old.state[name]
 
 
-def class_tokens(old: Old) -> None:
-    """There may be several class tokens."""
-    old.change('cls_token', lambda t: t.unsqueeze(0) if t.ndim == 1 else t)
-
-
-def gate_biases(old: Old) -> None:
-    """The gate on values has no bias."""
-    for name in old.names(r'to_v_gate\.bias'):
-        old.settle(name, 'gate_values_bias', '`attn_gate_values_bias=True`')
-
-
 def learned_logit_scales(old: Old) -> None:
-    """With learned scales of normed queries and keys, logits are multiplied by dim_head ** -0.5, not a constant."""
+    """Adapt learned scales of normed queries: logits are multiplied by dim_head ** -0.5, not a constant."""
     old.change(r'qk_norm_q_scale', lambda t: t * (old.qk_norm_scale * t.shape[-1] ** 0.5))
 
 
 def ignored_logit_scales(old: Old) -> None:
-    """Learned scales count: these releases left them out, and took the third power of the constant."""
+    """Reset learned scales, which these releases ignored; they used the third power of the constant."""
     for which in 'qk':
         old.change(rf'qk_norm_{which}_scale', torch.ones_like)
     old.change(r'qk_norm_q_scale', lambda t: t * (old.qk_norm_scale**3 * t.shape[-1] ** 0.5))
 
 
 def streams_of_ones(old: Old) -> None:
-    """Residual streams are mixed by a matrix that learns."""
+    """Raise for residual streams mixed by ones, unless `hyper_conn_residual_mix` is given."""
     for name in old.names(r'layers\.\d+\.2\.dynamic_alpha_fn'):
         if not old.keeps['hyper_conn_residual_mix']:
             raise ValueError(
@@ -526,15 +478,42 @@ def streams_of_ones(old: Old) -> None:
             )
 
 
+Step = Callable[[Old], None]
+
+
+def rename(pattern: str, new: str) -> Step:
+    """Return the step that renames all entries that match."""
+    return lambda old: old.rename(pattern, new)
+
+
+def change(pattern: str, function: Callable[[Tensor], Tensor]) -> Step:
+    """Return the step that replaces the tensors of all entries that match."""
+    return lambda old: old.change(pattern, function)
+
+
+def settle(pattern: str, keep: str, flag: str) -> Step:
+    """Return the step that keeps, drops or refuses the biases that match, which models no longer have."""
+
+    def step(old: Old) -> None:
+        for name in old.names(pattern):
+            old.settle(name, keep, flag)
+
+    return step
+
+
+SCALE_POSITIONS = change(r'pos_emb\.emb\.weight', lambda t: t * t.shape[-1] ** 0.5)
+
 # since, before, step: for weights of releases in this range
-STEPS: tuple[tuple[str, str, Callable[[Old], None]], ...] = (
+STEPS: tuple[tuple[str, str, Step], ...] = (
     ('0', '2.31.10', refuse),
-    ('0', '0.17.11', scaled_positions),
+    # Learned positions were scaled by dim ** -0.5.
+    ('0', '0.17.11', SCALE_POSITIONS),
     ('0', '0.21', slots_of_norms),
-    ('0.24.0', '0.24.1', scaled_positions),
-    ('0', '0.24', token_tables),
-    ('0', '0.26', output_biases),
-    ('0', '0.33', feedforward_names),
+    ('0.24.0', '0.24.1', SCALE_POSITIONS),
+    # The table of tokens became a module inside its embedding.
+    ('0', '0.24', rename(r'token_emb\.weight', 'token_emb.emb.weight')),
+    ('0', '0.26', settle(r'to_out(\.0)?\.bias', 'out_bias', '`attn_out_bias=True`')),
+    ('0', '0.33', rename(r'(?P<layer>layers\.\d+\.1\.(fn\.)*)net\.(?P<last>.+)', r'\g<layer>ff.\g<last>')),
     ('0', '1.15', final_norms),
     ('0', '1.16', patch_positions),
     ('0', '1.18', feedforward_indices),
@@ -546,13 +525,15 @@ STEPS: tuple[tuple[str, str, Callable[[Old], None]], ...] = (
     ('0', '1.39', talking_heads),
     ('0', '1.35.2', encoder_heads),
     ('0', '1.27', logits_biases),
-    ('0', '1.27.3', continuous_biases),
+    ('0', '1.27.3', settle(r'project_(in|out)\.bias', '', '')),
     ('0.33.1', '1.27.20', scale_norms),
     ('0', '1.30.1', interleave_channels),
-    ('0', '1.31.2', offsets_of_gains),
-    ('0', '1.31.8', offsets_of_layer_scales),
-    ('0', '1.40.11', class_tokens),
-    ('0', '2.26', gate_biases),
+    # Weights of norms and of layer scale are stored as their difference from one.
+    ('0', '1.31.2', change(rf'({NORMS})\.(gamma|g)', lambda t: t - 1)),
+    ('0', '1.31.8', change(r'layers\.\d+\.1\.(fn\.)*gamma', lambda t: t - 1)),
+    # There may be several class tokens.
+    ('0', '1.40.11', change('cls_token', lambda t: t.unsqueeze(0) if t.ndim == 1 else t)),
+    ('0', '2.26', settle(r'to_v_gate\.bias', 'gate_values_bias', '`attn_gate_values_bias=True`')),
     ('0', '2.17.1', learned_logit_scales),
     ('2.17.1', '2.25.5', ignored_logit_scales),
     ('2.14', '2.32', streams_of_ones),

@@ -126,7 +126,7 @@ class Classifier(Configurable):
         num_items_in_batch: Tensor | int | None = None,
         **inputs: Any,
     ) -> Tensor:
-        """Logits; with labels, their loss.
+        """Return logits, or with labels their loss.
 
         x         b n        input of the model, ids or vectors
         labels    b | b n    classes, -100 where there is no loss; real numbers if there is one class; with an axis of
@@ -153,7 +153,7 @@ class Classifier(Configurable):
         return x != self.pad_id if mask is None and self.pad_id is not None else mask
 
     def hidden(self, x: Tensor, mask: Tensor | None, inputs: dict[str, Any]) -> Tensor:
-        """Hidden states of the model, b n d."""
+        """Return hidden states of the model, (b, n, d)."""
         masked = inputs if mask is None else {**inputs, 'mask': mask}
         if self.start_id is None:
             return self.net(x, return_embeddings=True, **masked)
@@ -166,7 +166,7 @@ class Classifier(Configurable):
         )
 
     def read(self, hidden: Tensor, x: Tensor, mask: Tensor | None) -> Tensor:
-        """The states that classes are read from: b d, or all."""
+        """Return the states for the classifier: (b, d), or all."""
         if hidden.shape[:2] != x.shape[:2]:
             raise ValueError(f'`net` gave hidden states of shape {tuple(hidden.shape)} for `x` of {tuple(x.shape)}')
         if self.token in ('all', 'span'):

@@ -222,7 +222,7 @@ class ContinuousTransformerWrapper(Wrapper):
     def through_stem(
         self, x: Tensor, mask: Tensor | None, cache: Any, inputs: dict[str, Any]
     ) -> tuple[Tensor, Tensor | None]:
-        """Tokens (b m d) of vectors (b n dim_in), and which are real. All other inputs count tokens."""
+        """Map vectors (b, n, dim_in) to tokens (b, m, d), and their mask. All other inputs count tokens."""
         for name, given, words in (
             ('cache', cache, 'its tokens see later ones'),
             ('seq_start_pos', inputs.get('seq_start_pos'), 'give `mask`, one entry per vector of `x`'),
@@ -234,7 +234,7 @@ class ContinuousTransformerWrapper(Wrapper):
         return self.conv_stem(x, mask)
 
     def _read_output(self, x: Tensor) -> Tensor:
-        """The output; with `probabilistic` its even channels are means, and the odd ones logarithms of variances."""
+        """Return the output; with `probabilistic` even channels are means, odd ones log variances."""
         out = self.project_out(x)
         if not self.probabilistic:
             return out
@@ -246,7 +246,7 @@ class ContinuousTransformerWrapper(Wrapper):
 
 
 def gaussian_nll(prediction: Tensor, target: Tensor) -> Tensor:
-    """Negative log-likelihood of `target` under means and variances (2 ...), in nats and up to a constant.
+    """Return the negative log-likelihood of `target` under means and variances (2 ...), in nats and up to a constant.
 
     (log v + (mean - target)^2 / v) / 2        v at least 1e-6
     """
@@ -362,7 +362,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
         return self(x, rollout_steps=rollout_steps, **inputs)
 
     def _roll_out(self, x: Tensor, steps: int, lens: Tensor | None, num_items: Any, inputs: dict[str, Any]) -> Tensor:
-        """The loss of `steps` predictions in a row, each seeing the true vectors before the first, and then its own."""
+        """Return the loss of `steps` consecutive predictions, after the true vectors each from its own."""
         b, n, _ = x.shape
         if n <= steps:
             raise ValueError(f'`x` holds {n} vectors, `rollout_steps` of {steps} needs {steps + 1}')
@@ -474,7 +474,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
         return sequence[:, n:].reshape(*leading, seq_len, d)
 
     def _draw(self, prediction: Tensor, temperature: float, generator: Generator | None) -> Tensor:
-        """A vector from the predicted distribution (2 b d), or the prediction (b d) itself."""
+        """Draw a vector from the predicted distribution (2 b d), or the prediction (b d) itself."""
         if not self.probabilistic:
             return prediction
         mean, variance = prediction

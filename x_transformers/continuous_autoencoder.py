@@ -34,14 +34,14 @@ __all__ = ['ContinuousTransformerAutoencoder', 'DeterministicLatentBottleneck', 
 
 
 def gaussian_divergence(mean: Tensor, log_var: Tensor, floor: float = 0.0) -> Tensor:
-    """sum_d relu(KL(N(mean, var) || N(0, 1)) - floor), in nats:  ... d -> ..."""
+    """Return sum_d relu(KL(N(mean, var) || N(0, 1)) - floor), in nats:  ... d -> ..."""
     mean, log_var = to_float(mean), to_float(log_var)
     each = 0.5 * (log_var.exp() + mean.square() - log_var - 1)
     return (each - floor).relu().sum(dim=-1)
 
 
 def only_real(t: Tensor, real: Tensor) -> Tensor:
-    """Vectors (b n d) with zeros in place of those that a mask (b n) leaves out."""
+    """Zero the vectors (b, n, d) that a mask (b, n) excludes."""
     return t.masked_fill(~rearrange(real, 'b n -> b n 1'), 0.0)
 
 
@@ -169,7 +169,7 @@ class ContinuousTransformerAutoencoder(Configurable):
         return_aux_loss: bool = False,
         return_unreduced_loss: bool = False,
     ) -> Any:
-        """Latents (b l) of sequences (b n d) with `lens` (b) real vectors; and the loss of the bottleneck."""
+        """Return latents (b, l) of sequences (b n d) with `lens` (b) real vectors; and the loss of the bottleneck."""
         token_mask = self.real(seq, lens)
         embeds = self.encoder(only_real(seq, token_mask), mask=None if lens is None else token_mask)
         total = reduce(to_float(only_real(embeds, token_mask)), 'b n d -> b d', 'sum')
@@ -228,7 +228,7 @@ class ContinuousTransformerAutoencoder(Configurable):
 
     @checked
     def decode(self, latents: Tensor, seq_len: int, cache_kv: bool = True) -> Tensor:
-        """Sequences (b s d) from latents (b l) alone, vector by vector. Without gradients, in eval mode."""
+        """Generate sequences (b, s, d) from latents (b, l) alone, vector by vector. Without gradients, in eval mode."""
         check_vectors(latents, 'latents', 'b', self.dim_latent)
         longest = self.max_seq_len
         require(is_int(seq_len) and 0 <= seq_len and (longest is None or seq_len <= longest), 'seq_len', seq_len,

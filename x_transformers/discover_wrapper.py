@@ -51,7 +51,7 @@ def num_roles_for_scheme(scheme: str, *, max_seq_len: int, num_fillers: int) -> 
 
 
 def role_ids_for_tokens(tokens: Tensor, lengths: Tensor, scheme: str, *, max_seq_len: int, num_fillers: int) -> Tensor:
-    """The role of each token (b n), of which the first `lengths` (b) of each row are real; others have role 0.
+    """Return the role of each token (b, n), 0 for those after the first `lengths` (b).
 
     left_to_right   i                                    i: its place from the left
     right_to_left   j = length - 1 - i                   j: from the right
@@ -114,7 +114,7 @@ class TPREncoder(Configurable):
 
     @checked
     def state(self, tokens: Tensor, role_ids: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The sum (b d), of the tokens where `mask` (b n) is True; others may have any id."""
+        """Return the sum (b, d) of the tokens where `mask` (b n) is True; others may have any id."""
         tokens, role_ids = check_ids(tokens, 'tokens', 1), check_ids(role_ids, 'role_ids', 1)
         if role_ids.shape != tokens.shape:
             raise ValueError(f'`role_ids` must have shape {tuple(tokens.shape)}, got {tuple(role_ids.shape)}')
@@ -231,7 +231,7 @@ class DiscoverDecoder(Configurable):
 
     @checked
     def encode(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The hidden state (b d) at the last real token, or at `enc_pos`.
+        """Return the hidden state (b d) at the last real token, or at `enc_pos`.
 
         tokens   b n   ids
         mask     b n   True for real tokens; those that are not `pad_id` if None
@@ -251,7 +251,7 @@ class DiscoverDecoder(Configurable):
     def decode(
         self, encodings: Tensor, lengths: Tensor | None = None, *, eos_id: int | None = None, max_len: int | None = None
     ) -> Tensor:
-        """The most probable tokens given encodings (b d), one after another, without gradients.
+        """Return the most probable tokens given encodings (b d), one after another, without gradients.
 
         lengths   b       how many tokens each row has; `pad_id` follows
         eos_id            or the id that ends a row, after which `pad_id` follows
@@ -298,7 +298,7 @@ class DiscoverDecoder(Configurable):
 
     @checked
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Any:
-        """Encodings (b d) of `tokens` (b n), or the logits (b m l) of each of the `targets` (b m) given them."""
+        """Return encodings (b, d) of `tokens` (b, n), or logits (b, m, l) of the `targets` (b, m) given them."""
         encodings = self.encode(tokens)
         if targets is None:
             return encodings

@@ -62,7 +62,7 @@ class DPO(Configurable):
         return self.policy_model.parameters() if recurse else super().parameters(recurse=False)
 
     def train(self, mode: bool = True) -> DPO:
-        """The frozen copy never trains."""
+        """Set the training mode, except that of the frozen copy."""
         super().train(mode)
         self.ref_model.eval()
         return self
@@ -140,7 +140,7 @@ class DPO(Configurable):
                 one.data[old:] = other.data[old:]
 
     def scores(self, model: nn.Module, seq: Tensor, mask: Tensor | None, answer: Tensor) -> Tensor:
-        """The log probability (b) of the tokens of `answer` (b n), each given those before it."""
+        """Return the log probability (b) of the tokens of `answer` (b n), each given those before it."""
         # what is not real may be any number
         seq = seq if mask is None else seq.masked_fill(~mask, 0)
         inputs: dict[str, Any] = {} if mask is None else {'mask': read_of(mask)}

@@ -99,7 +99,7 @@ def exit_oracle(
     sequence: bool = False,
     document_ids: Tensor | None = None,
 ) -> Tensor:
-    """After which block it is best to leave, from what each block gets right:  the first argmax over blocks n.
+    """Return the best block to exit from, by the scores of the blocks:  the first argmax over blocks n.
 
     token        sum_t' exp(-(t - t')^2 / sigma) score_n(t') - penalty n
     sequence     sum_t' score_n(t') - penalty n
@@ -126,7 +126,7 @@ def exit_oracle(
 
 
 def stick_breaking(logits: Tensor) -> Tensor:
-    """Log probabilities (... N) of leaving at n, from logits (... N - 1) of leaving if still there.
+    """Return log probabilities (..., N) of an exit at n, from logits (..., N - 1) of an exit given none before.
 
     q_n = s(z_n) prod_{k<n} s(-z_k),  q_N = prod_k s(-z_k)
     """
@@ -135,7 +135,7 @@ def stick_breaking(logits: Tensor) -> Tensor:
 
 
 def balance_targets(losses: Tensor, positive: Tensor, real: Tensor) -> Tensor:
-    """The mean over the classes that there are of their mean losses (b n)."""
+    """Return the mean over the present classes of their mean losses (b n)."""
     means, there = [], []
     for own in (real & positive, real & ~positive):
         count = own.sum()
@@ -308,11 +308,11 @@ class EarlyExitWrapper(AutoregressiveWrapper):
     # reading
 
     def logits_of(self, state: Tensor, block: int) -> Tensor:
-        """The logits (... l) of states (... d) behind a block."""
+        """Return the logits (..., l) of states (..., d) after a block."""
         return self.reading(state.unsqueeze(0), block, later=False).squeeze(0)
 
     def reading(self, state: Tensor, block: int, later: bool = True) -> Any:
-        """What the loss of states (b n d) behind a block is computed of: logits, or a `Readout`."""
+        """Return the logits of states (b, n, d) after a block, or a `Readout` to compute the loss with."""
         call = make_model_call(self.net, {}, state.shape[-2], None, False)
         if self.exit_heads is not None and block < self.blocks:
             return call.features.apply('logits', self.exit_heads[block - 1](state), call)
@@ -322,7 +322,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
     def exit_inputs(
         self, exit: Any = None, threshold: Any = 0.9, tau: float | None = None, log: list[Tensor] | None = None
     ) -> dict[str, Any]:
-        """The keywords of the net's calls by which tokens leave; those of `generate`."""
+        """Return the keywords of the net that make tokens exit, from those of `generate`."""
         allowed = exit is None or exit in ('classifier', 'confidence') if not is_int(exit) else 1 <= exit <= self.blocks
         words = f"None, 'classifier', 'confidence', or a number of blocks from 1 to {self.blocks}"
         require(allowed, 'exit', exit, words)
@@ -395,14 +395,14 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         return loss, (logits[:, lead:-1], trace)
 
     def states_of(self, ids: Tensor, inputs: dict[str, Any], whole: bool = False) -> tuple[list[Tensor], Any]:
-        """The states (b n d) behind each block; and what the net gives, if it is wanted."""
+        """Return the states (b, n, d) after each block, and the output of the net if `whole`."""
         exits = AllStates()
         asked = {'return_intermediates': True} if whole else {'return_embeddings': True}
         out = self.net(ids, exits=exits, **asked, **inputs)
         return [state[:, state.shape[1] - ids.shape[1] :] for state in exits.states], out
 
     def losses_of(self, states: Sequence[Tensor], targets: Tensor) -> list[Tensor]:
-        """Return the loss of each target (b n) behind each block."""
+        """Return the loss of each target (b, n) after each block."""
         terms = Terms(self.ignore_index, is_log_prob=bool(getattr(self.net, 'output_is_log_prob', False)))
         return [single_losses(self.reading(state, n), targets, terms) for n, state in enumerate(states, 1)]
 
@@ -412,7 +412,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         return sum(weight * loss.sum() for weight, loss in losses) / count
 
     def mixed_loss(self, ids: Tensor, targets: Tensor, inputs: dict[str, Any]) -> Tensor:
-        """The mean loss where each token leaves after a block that is drawn."""
+        """Return the mean loss with a random exit for each token."""
         terms, total = Terms(self.ignore_index, is_log_prob=bool(self.net.output_is_log_prob)), 0.0
         count = (targets != self.ignore_index).sum().clamp(min=1)
         asked = read_logits_later(self.net) if self.exit_heads is None else {}
@@ -426,7 +426,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         return mean
 
     def classifier_loss(self, states: Sequence[Tensor], targets: Tensor, inputs: dict[str, Any]) -> Tensor:
-        """Minus the log probability of what the oracle says, summed, for each target."""
+        """Return the summed negative log probability of the block of the oracle, per target."""
         token_mask = targets != self.ignore_index
         with torch.no_grad():
             scores = self.scores_of(states, targets)
@@ -442,14 +442,14 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         return (losses * counts).sum() / token_mask.sum().clamp(min=1)
 
     def scores_of(self, states: Sequence[Tensor], targets: Tensor) -> Tensor:
-        """What each block gets right (b n N): the log likelihood of targets, or whether they are the first choice."""
+        """Return a score per block (b, n, N): the log likelihood of targets, or 1 where they are the first choice."""
         if self.oracle_of == 'likelihood':
             return -torch.stack(self.losses_of(states, targets), dim=-1)
         found = [self.reading(s, n, later=False).argmax(dim=-1) == targets for n, s in enumerate(states, 1)]
         return torch.stack(found, dim=-1).to(at_least_float(states[0].dtype))
 
     def exit_log_probs(self, states: Sequence[Tensor], inputs: dict[str, Any]) -> Tensor:
-        """Log probabilities of leaving after each block, (b n N), or (b N) for a classifier of rows."""
+        """Return log probabilities of an exit after each block, (b, n, N), or (b, N) for a classifier of sequences."""
         if self.kind == 'sequence':
             context = inputs['context']
             context = context.detach() if self.exit_detach else context
@@ -465,7 +465,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
 
     @checked
     def confidence_loss(self, x: Tensor, lens: Tensor | None = None, **kwargs: Any) -> Tensor:
-        """The loss of the classifier of `exit_confidence='classifier'` alone: does a block say what the last one says?
+        """Return the loss of the classifier of `exit_confidence='classifier'`: does a block agree with the last one?
 
             c_n = s(w h_n + b),   target 1 where the most probable tokens are the same, for n < N
 
@@ -551,18 +551,18 @@ class EarlyExitWrapper(AutoregressiveWrapper):
     def read_prompt(
         self, prompts: Any, prompt_lens: Any = None, *, exit: Any = None, exit_threshold: Any = 0.9, **kwargs: Any
     ) -> Any:
-        """As `AutoregressiveWrapper.read_prompt`; `exit` and `exit_threshold` are those of `generate`."""
+        """Read a prompt as `AutoregressiveWrapper.read_prompt`; `exit` and `exit_threshold` are those of `generate`."""
         return super().read_prompt(prompts, prompt_lens, **self.exit_inputs(exit, exit_threshold), **kwargs)
 
     @checked
     def beam_search(
         self, prompts: Any, seq_len: int, *args: Any, exit: Any = None, exit_threshold: Any = 0.9, **options: Any
     ) -> Any:
-        """As `AutoregressiveWrapper.beam_search`; `exit` and `exit_threshold` are those of `generate`."""
+        """Search as `AutoregressiveWrapper.beam_search`; `exit` and `exit_threshold` are those of `generate`."""
         return super().beam_search(prompts, seq_len, *args, **self.exit_inputs(exit, exit_threshold), **options)
 
     def exits_of_draft(self, draft: Any, options: dict[str, Any]) -> dict[str, Any]:
-        """The keywords by which the net drafts for itself: `draft='exit'` guesses as `exit` and `exit_threshold` say,
+        """Return the keywords by which the net drafts for itself: `draft='exit'` uses `exit` and `exit_threshold`,
         which `speculative` takes beside it, by the classifier or else by confidence if `exit` is None."""
         exit, threshold = options.pop('exit', None), options.pop('exit_threshold', 0.9)
         if draft == 'exit':

@@ -103,7 +103,7 @@ class XTransformer(Configurable):
         return {**cls.arguments(), **{p + name: flag for p, flags in sides.items() for name, flag in flags.items()}}
 
     def _split_flags(self, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Keywords of the encoder and of the decoder, their prefix taken off."""
+        """Return the keywords of the encoder and of the decoder, without their prefix."""
         accepted, strangers = self.accepted(), set()
         for p in ('enc_', 'dec_'):
             strangers |= {p + name for name in ('features', *flags_of_strangers(kwargs.get(f'{p}features')))}
@@ -124,7 +124,7 @@ class XTransformer(Configurable):
         attn_mask: Tensor | None = None,
         prefix: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """The context for the decoder, and its mask."""
+        """Return the context for the decoder, and its mask."""
         given: dict[str, Any] = {} if attn_mask is None else {'attn_mask': attn_mask}
         context = self.encoder(src, mask=mask, prepend_embeds=prefix, **given)
         if prefix is not None and mask is not None:
@@ -255,7 +255,7 @@ class EncoderDecoder(Configurable):
         self.encoder, self.decoder = encoder, decoder
 
     def encode(self, source: Tensor, mask: Tensor | None = None, **inputs: Any) -> tuple[Tensor, Tensor | None]:
-        """The context for the decoder, and which of its tokens are real."""
+        """Return the context for the decoder, and its mask."""
         if mask is not None:
             inputs['mask'] = mask = as_mask(mask, 'mask', *source.shape[:2], like=source)
         context = self.encoder(source, return_embeddings=True, **inputs)

@@ -77,7 +77,7 @@ class EntropyBasedTokenizer(Configurable):
         return_segmented_seq: bool = False,
         decoder_forward_kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """The lengths of the tokens of each row. Without gradients, with the decoder in eval mode.
+        """Return the lengths of the tokens of each sequence. Without gradients, with the decoder in eval mode.
 
         seq                     [b] n   ids
         lens                    b       number of real ids of each row
@@ -117,21 +117,21 @@ class EntropyBasedTokenizer(Configurable):
         return lengths[0] if alone else lengths
 
     def ends(self, entropies: Tensor) -> Tensor:
-        """Where tokens end by their entropy (b n), whatever their length."""
+        """Return where tokens end by their entropy (b, n), at any length."""
         if not self.accumulate_entropy:
             return entropies >= self.entropy_threshold
         return get_accumulated_threshold_mask(entropies, self.entropy_threshold, self.ignore_entropy_below)
 
 
 def get_start(ends: Tensor) -> Tensor:
-    """The place where the token of each entry starts, where tokens end at `ends`:  b n -> b n."""
+    """Return the start of the token of each entry (b, n), from the last entries of tokens, `ends` (b, n)."""
     after = F.pad(ends, (1, -1), value=True)
     place = torch.arange(ends.shape[1], device=ends.device).expand_as(ends)
     return place.masked_fill(~after, 0).cummax(dim=-1).values
 
 
 def get_accumulated_threshold_mask(entropies: Tensor, threshold: float, ignore_entropy_below: float = 0.0) -> Tensor:
-    """Where a running sum of entropies (b n) reaches `threshold`; each time it starts again behind.
+    """Return where a running sum of entropies (b, n) reaches `threshold`; it is reset after each.
 
     In log n steps: `follows[i]` is where the segment behind one that starts at i starts, and of all starts those are
     kept that are reached from 0.

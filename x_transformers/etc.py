@@ -53,19 +53,19 @@ Labels = dict[str, Tensor | None]
 
 
 def distance_ids(offsets: Tensor, most: int) -> Tensor:
-    """Labels of distances, key minus query:  0 itself, 1 .. k to the right, k + 1 .. 2 k to the left, clipped."""
+    """Return labels of distances, key minus query:  0, 1 .. k to the right, k + 1 .. 2 k to the left, clipped."""
     offsets = offsets.clamp(-most, most)
     return torch.where(offsets < 0, most - offsets, offsets)
 
 
 def extend_keys(t: Tensor, before: int, behind: int, fill: Any) -> Tensor:
-    """With so many rows of `fill` around axis 1. (`F.pad` of torch 2.9 refuses empty axes behind it.)"""
+    """Pad axis 1 with `fill`. (`F.pad` of torch 2.9 refuses empty axes after it.)"""
     front, back = (t.new_full((len(t), count, *t.shape[2:]), fill) for count in (before, behind))
     return torch.cat((front, t, back), dim=1)
 
 
 def slant_scores(t: Tensor, fill: Any) -> Tensor:
-    """From keys by their distance to keys by their place in three chunks:  ... c (2 c + 1) -> ... c (3 c)"""
+    """Reorder keys by distance to keys by index in three chunks:  ... c (2 c + 1) -> ... c (3 c)"""
     c = t.shape[-2]
     return F.pad(t, (0, c), value=fill).flatten(-2)[..., : 3 * c * c].unflatten(-1, (c, 3 * c))
 
@@ -85,17 +85,17 @@ class EtcChunks(NamedTuple):
         return cls(n, radius, size, -(-n // size))
 
     def cut(self, t: Tensor, fill: Any = 0) -> Tensor:
-        """b n ... -> b chunks size ..."""
+        """Split into chunks:  b n ... -> b chunks size ..."""
         return extend_keys(t, 0, self.count * self.size - self.n, fill).unflatten(1, (self.count, self.size))
 
     def around(self, t: Tensor, fill: Any = 0) -> list[Tensor]:
-        """The chunks before, at and after each chunk:  b n ... -> three of b chunks size ..."""
+        """Return the chunks before, at and after each chunk:  b n ... -> three of b chunks size ..."""
         behind = (self.count + 1) * self.size - self.n
         t = extend_keys(t, self.size, behind, fill).unflatten(1, (-1, self.size))
         return [t[:, at : at + self.count] for at in range(3)]
 
     def by_distance(self, t: Tensor, own: int, fill: Any) -> Tensor:
-        """What belongs to the distances of a window, b n (2 own + 1), cut, for those of a chunk, ... (2 size + 1)"""
+        """Pad values per distance of a window, b n (2 own + 1), to those of a chunk, ... (2 size + 1)"""
         t = t[..., own - self.radius : own + self.radius + 1]
         more = self.size - self.radius
         return self.cut(F.pad(t, (more, more), value=fill), fill)
@@ -150,11 +150,11 @@ class ETCAttention(nn.Module):
         return '' if self.share_qkv == 'all' else f'_{stream}'
 
     def of_piece(self, piece: str) -> str:
-        """Whose keys and values: of all pieces, of those with the same source, or its own."""
+        """Return the projection of a piece: shared by all pieces, by those with one source, or by none."""
         return f'_{piece}' if self.share_qkv == 'none' else self.of_stream(PIECES[piece][1])
 
     def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
-        """The matrices that values and outputs are made with, and queries and keys if asked for."""
+        """Return the matrices of values and outputs, and those of queries and keys if asked for."""
         wanted = ('to_v', 'to_out', *(('to_q', 'to_k') if queries_and_keys else ()))
         return get_weights([module for name, module in self.named_children() if name.startswith(wanted)])
 
@@ -163,7 +163,7 @@ class ETCAttention(nn.Module):
         made: dict[str, Tensor] = {}
 
         def heads_of(name: str, stream: str) -> Tensor:
-            """b n h e, made once"""
+            """Project and split heads, b n h e, once."""
             if f'{name} {stream}' not in made:
                 made[f'{name} {stream}'] = getattr(self, name)(streams[stream]).unflatten(-1, (self.heads, -1))
             return made[f'{name} {stream}']
@@ -177,14 +177,14 @@ class ETCAttention(nn.Module):
         return tuple(getattr(self, f'to_out{self.of_stream(s)}')(outs[s].flatten(2)) for s in STREAMS)  # type: ignore
 
     def of_global(self, q: Tensor, kv: dict[str, list[Tensor]], sight: EtcMask) -> Tensor:
-        """Global queries meet all tokens:  b g h e"""
+        """Return the output of global queries, which attend to all tokens:  b g h e"""
         k, v = (torch.cat(pair, dim=1).transpose(1, 2) for pair in zip(kv['g2g'], kv['g2l'], strict=True))
         q, labels = q.transpose(1, 2), sight.labels
         bias = self.bias(q, (labels['g2g'], kv['g2g'][0].shape[1]), (labels['g2l'], kv['g2l'][0].shape[1]))
         return self.attend(q, k, v, sight.of_global, bias, sight.may_have_fully_masked).transpose(1, 2)
 
     def of_long(self, q: Tensor, kv: dict[str, list[Tensor]], sight: EtcMask) -> Tensor:
-        """Long queries meet global tokens, and long ones around:  b n h e"""
+        """Return the output of long queries, which attend to global tokens and to a window:  b n h e"""
         chunks, cut = sight.chunks, lambda t: rearrange(t, 'b c n h e -> (b c) h n e')
         front = [t.unsqueeze(1).expand(-1, chunks.count, -1, -1, -1) for t in kv['l2g']]
         k, v = (cut(torch.cat((f, *chunks.around(t)), dim=2)) for f, t in zip(front, kv['l2l'], strict=True))
@@ -197,7 +197,7 @@ class ETCAttention(nn.Module):
         return out.transpose(1, 2).unflatten(0, (batch, chunks.count)).flatten(1, 2)[:, : chunks.n]
 
     def bias(self, q: Tensor, *pieces: tuple[Tensor | None, int], slants: bool = False) -> Tensor | None:
-        """What labels add to scores, s q_i P_label:  b h i j.   pieces: labels (b i j), and how many keys there are"""
+        """Return the scores of labels, s q_i P_label:  b h i j.   pieces: labels (b i j), key counts"""
         if self.rel_k is None or all(ids is None for ids, _ in pieces):
             return None
         # a label of -1 reads the last column, which adds nothing
@@ -218,7 +218,7 @@ class ETCAttention(nn.Module):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, bias: Tensor | None, may_be_blind: bool
     ) -> Tensor:
-        """One softmax, b h i e; a query that sees nothing gives zeros."""
+        """Attend with one softmax, b h i e; a fully masked query gives zeros."""
         sighted = None
         if seen is not None and may_be_blind:
             sighted = seen.any(dim=-1, keepdim=True)
@@ -312,7 +312,7 @@ class ETCEncoder(Configurable):
 
     @classmethod
     def from_encoder(cls, encoder: Encoder, **options: Any) -> ETCEncoder:
-        """The same with the weights of a plain Encoder, for both streams, and labels that add nothing yet.
+        """Build the encoder with the weights of an Encoder for both streams, and labels that add nothing.
 
         options   those of the ETCEncoder beside its sizes
         raises    ValueError if the encoder has flags, layers or norms that this one does not have
@@ -369,7 +369,7 @@ class ETCEncoder(Configurable):
         l2l: Tensor | None = None,
         rel_ids: Mapping[str, Tensor | None] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """x_long (b n dim), x_global (b g dim) -> both again.
+        """Encode x_long (b, n, dim) and x_global (b, g, dim) to the same shapes.
 
         mask_long, mask_global   b n and b g, True for real tokens
         g2g, g2l, l2g, l2l       who sees whom, b queries keys, True may be attended; of l2l b n (2 radius + 1), by
@@ -399,7 +399,7 @@ class ETCEncoder(Configurable):
     def sight(
         self, xs: dict[str, Tensor], real: dict[str, Tensor | None], masks: Labels, ids: Mapping[str, Tensor | None]
     ) -> EtcMask:
-        """What is seen, and labels, from what came in."""
+        """Return masks and labels of all pieces from the inputs."""
         n, g, device = xs['long'].shape[1], xs['global'].shape[1], xs['long'].device
         chunks = EtcChunks.of(n, self.local_radius)
         sizes = {piece: (xs[q].shape[1], xs[k].shape[1]) for piece, (q, k) in PIECES.items()}
@@ -431,7 +431,7 @@ class ETCEncoder(Configurable):
         self, chunks: EtcChunks, g: int, sizes: dict[str, tuple[int, int]], batch: int,
         ids: Mapping[str, Tensor | None], like: Tensor,
     ) -> Labels:  # fmt: skip
-        """Labels of all pieces, as they are looked up."""
+        """Return labels of all pieces, in the form in which they are looked up."""
         for name in ids:
             if name not in PIECES:
                 raise ValueError(
@@ -468,7 +468,7 @@ def map_streams(mask: Tensor | None, of_keys: Tensor | None) -> Tensor | None:
 
 
 def concat_streams(parts: list[Tensor | None], rows: tuple[int, ...], keys: tuple[int, ...]) -> Tensor | None:
-    """Masks of keys side by side, (rows) j; None for one that hides nothing."""
+    """Concatenate masks of keys, (..., j); None for a stream without a mask."""
     known = next((part for part in parts if part is not None), None)
     if known is None:
         return None
@@ -518,7 +518,7 @@ def make_etc_inputs(
     alone: bool = False,
     local_radius: int | None = None,
 ) -> ETCInputs:
-    """One global token for each segment, and labels that say whether a token is in the segment of a global one.
+    """Make one global token per segment, and labels that mark the tokens in its segment.
 
     tokens             b n, or with further axes
     segment_ids        b n, 0 .. num_segments - 1, -1 for padding; not every row must have all

@@ -77,7 +77,7 @@ def freeze_pretrained_(
     train: Sequence[str] = ('norm', 'input', 'output', 'pos'),
     renew: Sequence[str] = (),
 ) -> list[str]:
-    """Freeze a model but for some kinds of parameters: norms, what reads the input, what gives the output, positions.
+    """Freeze a model except for some kinds of parameters: norms, input, output, positions.
 
     train     kinds that go on learning
     renew     kinds that are drawn anew from N(0, .02), biases zero: for inputs and outputs of another kind
@@ -174,7 +174,7 @@ class FineTuned(Configurable):
         num_items_in_batch: Tensor | int | None = None,
         **inputs: Any,
     ) -> Tensor:
-        """Logits; with labels, their loss.
+        """Return logits, or with labels their loss.
 
         labels    b n, of tokens | b, of classes | b 2, where spans begin and end; -100 where there is no loss; with an
                   axis of labels behind for a number of each
@@ -270,7 +270,7 @@ def begins(name: str, prefix: Any) -> bool:
 
 
 def get_depths(net: Any) -> dict[str, int]:
-    """In which block a parameter is, counted from 1: 0 for what is before them, the last one for what is behind."""
+    """Return the block of each parameter, counted from 1: 0 before the first, the last one after them."""
     stack = known_stack(net.attn_layers)
     last = -(-len(stack.layers) // max(stack.len_default_block, 1))
     found = {}
@@ -330,7 +330,7 @@ class TextToText:
         return self.tasks[task] + text
 
     def batch(self, examples: Sequence[tuple[str, str, str]]) -> TextBatch:
-        """Examples (task, text, answer) as a batch.  Raises ValueError for an unknown task, or without examples."""
+        """Make a batch of examples (task, text, answer).  Raises ValueError for an unknown task or no examples."""
         if not examples:
             raise ValueError('`examples` got none, there must be one at least')
         inputs, mask = self.tokenizer.pad_batch([self.source(task, text) for task, text, _ in examples], eos=True)
@@ -338,7 +338,7 @@ class TextToText:
         return TextBatch(inputs, mask, targets.masked_fill(~token_mask, IGNORED))
 
     def answer(self, model: Any, task: str, texts: Sequence[str], seq_len: int, **options: Any) -> list[str]:
-        """What a model answers, in at most `seq_len` tokens; options are those of `generate`."""
+        """Generate the answer of a model, of at most `seq_len` tokens; options are those of `generate`."""
         if not is_int(seq_len) or seq_len < 1:
             raise ValueError(f'`seq_len` must be an integer of at least 1, got {format_value(seq_len)}')
         inputs, mask = self.tokenizer.pad_batch([self.source(task, text) for text in texts], eos=True)

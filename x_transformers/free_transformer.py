@@ -74,7 +74,7 @@ class BinaryMapper(Configurable):
         calc_aux_loss: bool | None = None,
         mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The drawn codes and their loss; gradients and the loss are there in training only, unless told otherwise.
+        """Return the sampled codes and their loss; gradients and the loss by default in training only.
 
         mask   ...   True for the codes whose loss counts
         """
@@ -187,7 +187,7 @@ class FreeTransformer(Configurable):
         return_kl_loss: bool = False,
         per_token_latents: bool | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Codes (b n c), or (b 1 c) if not for each token, from the head's output (b n d); with their loss."""
+        """Return codes (b, n, c), or (b, 1, c) if not per token, from the head's output (b, n, d); and their loss."""
         b, n, _ = decoder_head_embeds.shape
         per_token = self.per_token_latents if per_token_latents is None else per_token_latents
         queries = self.query_token_for_latents.expand(b, n if per_token else 1, -1)
@@ -207,7 +207,7 @@ class FreeTransformer(Configurable):
         return_all_losses: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The next-token loss, and that of the codes.
+        """Return the next-token loss, and that of the codes.
 
         seq                b n   ids, n of at least 2; `pad_id` marks what is no target
         seq_for_latents    b m   the text from which one code is drawn, in place of `seq`
@@ -285,21 +285,14 @@ class FreeTransformer(Configurable):
         modules = list(self.modules())
         with eval_modules(modules):
             condition = None if latents is None else self.condition_of(latents, ids.shape[0])
-            decoding = Decoding(
-                expert=FreeReader(self, condition, use_kv_cache),
-                choice=choice,
-                modules=modules,
-                ids=F.pad(ids, (0, seq_len - ids.shape[1]), value=pad_value),
-                pads=None,
-                length=ids.shape[1],
-                leading=leading,
-                pad_value=pad_value,
-            )
+            reader = FreeReader(self, condition, use_kv_cache)
+            count = seq_len - ids.shape[1]
+            decoding = Decoding.from_prompts(reader, choice, modules, ids, leading, count, pad_value)
             decoding.finish()
         return decoding.ids[:, : decoding.length].reshape(*leading, decoding.length)
 
     def condition_of(self, latents: Any, batch: int) -> Tensor:
-        """What is added to keys and values (b 1 d)."""
+        """Return the vector (b, 1, d) that is added to keys and values."""
         codes = self.binary_mapper.num_codes
         latents = values_of(latents, 'latents').to(self.device)
         numbers = not latents.is_floating_point()
@@ -330,7 +323,7 @@ class FreeReader:
         self.seen = 0
 
     def read(self, sequence: Tensor, pads: None = None) -> Tensor:
-        """The logits (b l) after the last token of `sequence` (b n)."""
+        """Return the logits (b l) after the last token of `sequence` (b n)."""
         x = self.model.embed(sequence[:, self.seen if self.caching else 0 :], 'prompts')
         for at, stack in enumerate(self.stacks):
             inputs: dict[str, Any] = self.inputs if stack is self.model.decoder_tail else {}

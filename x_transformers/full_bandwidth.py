@@ -156,7 +156,7 @@ TRANSITIONS: dict[str, type[nn.Module]] = {
 
 
 def resolve_transition(spec: Any, dim: int) -> nn.Module:
-    """A transition by its name, one that is built already, or what builds one from the width."""
+    """Return a transition from its name, a module, or a function of the width."""
     if isinstance(spec, nn.Module):
         return spec
     if isinstance(spec, str):
@@ -189,7 +189,7 @@ RECIRC_SHORTCUTS: dict[str, Callable[[int], Pairs]] = {
 
 
 def resolve_recirc_pairs(depth: int, recirc_pairs: Any) -> Pairs:
-    """The pairs that a name or a sequence of pairs stands for."""
+    """Return the pairs of a name or of a sequence of pairs."""
     if recirc_pairs is None or isinstance(recirc_pairs, str):
         name = recirc_pairs or 'paper'
         if name not in RECIRC_SHORTCUTS:
@@ -209,7 +209,7 @@ def resolve_recirc_pairs(depth: int, recirc_pairs: Any) -> Pairs:
 
 
 def get_block_latent(intermediates: LayerIntermediates, depth: int) -> Tensor:
-    """The output of a block, counted from 1; the last one is normed."""
+    """Return the output of a block, counted from 1; the last one is normed."""
     return intermediates.block_hiddens[depth - 1]
 
 
@@ -238,7 +238,7 @@ def fuse_last_latent(latents: Tensor, stream: Tensor, transition: Transition, re
 
 
 def dynamic_rollout_loss_weights(step_losses: Tensor, decay: float = 1.0, threshold: float = 1.0) -> Tensor:
-    """exp(-decay sum_{s<r} relu(loss_s - threshold)), along the last axis: a step counts less after large losses."""
+    """Return exp(-decay sum_{s<r} relu(loss_s - threshold)) along the last axis: less after large losses."""
     excess = (step_losses.detach() - threshold).relu()
     return (-decay * (excess.cumsum(dim=-1) - excess)).exp()
 
@@ -315,7 +315,7 @@ class FullBandwidth(Configurable):
 
     @staticmethod
     def check_parts(net: Any) -> None:
-        """Refuse a net that lacks what keeps the feedback stable, or whose blocks are not plain."""
+        """Raise if a net lacks flags that keep the feedback stable, or has other blocks."""
         set_on = {name for holder in (net, net.attn_layers) for feature in holder.features.active
                   for name in feature.flags if getattr(feature, name, None) not in (None, False)}  # fmt: skip
         for name in ('depth_scale_residual', 'tie_embedding', 'post_emb_norm'):
@@ -330,7 +330,7 @@ class FullBandwidth(Configurable):
             raise ConfigError('`net` must have plain blocks, its stack has another order of layers')
 
     def own_transitions(self, specs: Mapping[Any, Any]) -> dict[tuple[int, int], Any]:
-        """What each pair asks for, given by pairs or by their names, as '3->1'."""
+        """Return the transition of each pair, from keys that are pairs or their names, as '3->1'."""
         names = {self.name_of(*pair): pair for pair in self.recirc_pairs}
         own: dict[Any, Any] = {names.get(key, key): spec for key, spec in specs.items()}
         for key in own:
@@ -339,7 +339,7 @@ class FullBandwidth(Configurable):
         return own
 
     def latents_of(self, intermediates: LayerIntermediates) -> dict[int, Tensor]:
-        """The outputs of the blocks that are fed back."""
+        """Return the outputs of the blocks that are fed back."""
         return {out: get_block_latent(intermediates, out) for out, _ in self.recirc_pairs}
 
     def make_transforms(
@@ -350,7 +350,7 @@ class FullBandwidth(Configurable):
         generate: bool = False,
         real: Tensor | None = None,
     ) -> dict[int, Callable[[Tensor], Tensor]]:
-        """For each block that is fed, what to do to its input, given what an earlier pass left behind.
+        """Return the transform of the input of each block that is fed, given the results of an earlier pass.
 
         training   add noise to the latents
         generate   the input is that of the next token only
@@ -384,7 +384,7 @@ class FullBandwidth(Configurable):
     def passes(
         self, ids: Tensor, count: int, override: Transition | None, inputs: dict[str, Any]
     ) -> list[tuple[Tensor, LayerIntermediates]]:
-        """The logits (b n l) of each pass, and what it left behind."""
+        """Return the logits (b, n, l) and the intermediates of each pass."""
         token_mask = self.real_tokens(ids, inputs.get('mask'), inputs.get('seq_start_pos'))
         done = [self.net(ids, return_intermediates=True, **inputs)]
         for _ in range(count - 1):
@@ -478,7 +478,7 @@ class FullBandwidth(Configurable):
         threshold: float | None,
         share_of_batch: Any = 1,
     ) -> Tensor:
-        """The loss of the first pass, and the weighted mean of the others; with those that features `added` in each."""
+        """Return the loss of the first pass plus the weighted mean of the others, with those of features."""
         each = torch.stack(losses)
         shares, later = torch.ones_like(each), each[1:]
         if torch.is_tensor(share_of_batch):  # the weights are those of means
@@ -593,7 +593,7 @@ class FullBandwidth(Configurable):
 
 
 def index_by_block(transforms: Mapping[int, Callable[[Tensor], Tensor]]) -> Callable[[int, Tensor], Tensor]:
-    """The same as one function, which compiles."""
+    """Return the transforms as one function of the block, which compiles."""
     return lambda block, x: transforms[block](x) if block in transforms else x
 
 

@@ -56,12 +56,12 @@ Losses = LeJEPALosses  # The name in earlier versions.
 
 
 def scale_grad(t: Tensor, scale: float) -> Tensor:
-    """`t`, with its gradient multiplied."""
+    """Return `t` with a scaled gradient."""
     return t.detach() if scale == 0 else t * scale + t.detach() * (1 - scale)
 
 
 def perceptron(dim: int, dim_out: int) -> nn.Sequential:
-    """... d -> ... dim_out, with two hidden layers of twice that width."""
+    """Build a perceptron, ... d -> ... dim_out, with two hidden layers of twice that width."""
     wide = 2 * dim_out
     return nn.Sequential(
         RMSNorm(dim),
@@ -88,7 +88,7 @@ def check_probed_net(net: Any, dim: int, predicts: bool) -> None:
 
 
 def check_hiddens_index(net: Any, index: int | None) -> None:
-    """Refuse a layer that the net does not have, or whose input holds other states than those of tokens."""
+    """Raise if a layer does not exist, or its input has other states than those of tokens."""
     layers = net.attn_layers.layer_types.count('a')
     if index is not None and not -layers <= index < layers:
         raise ConfigError(
@@ -229,7 +229,7 @@ class LatentAutoregressive(Configurable):
         return (total, losses) if return_loss_breakdown else total
 
     def token_loss(self, hidden: Tensor, to_come: Targets, num_items: Any = None) -> Tensor:
-        """The cross entropy of the probe."""
+        """Return the cross entropy of the probe."""
         hidden = scale_grad(hidden[:, :-1], self.frac_gradient)
         call = make_model_call(self.net, {}, hidden.shape[1], None, False)
         if read_logits_later(self.net):
@@ -248,7 +248,7 @@ class LatentAutoregressive(Configurable):
         actions: Tensor | None,
         num_items: Any = None,
     ) -> Tensor:
-        """The weighted distance of all steps, from the states `source` to the states `target` (b n d)."""
+        """Return the weighted distance of all steps, from the states `source` to the states `target` (b n d)."""
         total, state = to_float(source).new_zeros(()), source
         for step, weight in enumerate(self.rollout_loss_weights, start=1):
             state = state[:, :-1]
@@ -266,7 +266,7 @@ class LatentAutoregressive(Configurable):
         return total
 
     def normality(self, hidden: Tensor, source: Tensor, to_come: Targets) -> Tensor:
-        """The mean SIGReg of outputs and of what foretells, where they have a target."""
+        """Return the mean SIGReg of outputs and predictor inputs that have a target."""
         token_mask = to_come.of()[:, :-1] != self.ignore_index
         sets = (hidden,) if source is hidden else (hidden, source)
         total: Any = sum(

@@ -118,7 +118,7 @@ class GPTVAE(Configurable):
     def encode_to_latents(
         self, seq: Tensor, return_mean_log_var: bool = False, generator: Generator | None = None
     ) -> Any:
-        """A latent (b d) drawn for each text, and `(mean, log variance)`. A text of padding alone has a zero mean."""
+        """Sample a latent (b, d) per text; also return `(mean, log variance)`. Padding alone has a zero mean."""
         mask = seq != self.pad_id
         given: dict[str, Any] = {} if self.own_encoder else {'seq_start_pos': self.padding_in_front(mask)}
         pooled = self.encoder(seq.masked_fill(~mask, 0), mask=mask, **given)
@@ -134,7 +134,7 @@ class GPTVAE(Configurable):
         return_all_losses: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The next-token loss given the latent, and the divergence of the latent.
+        """Return the next-token loss given the latent, and the divergence of the latent.
 
         seq                b n   ids, n of at least 2; `pad_id` marks what is no target
         seq_for_latents    b m   the text to encode, in place of `seq`

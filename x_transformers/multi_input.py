@@ -234,7 +234,7 @@ def check_names(x: Any, name: str, known: Mapping[str, int]) -> None:
 
 
 def check_streams(x: Any, known: Mapping[str, int], name: str = 'x', ignored: int | None = None) -> tuple[int, int]:
-    """Refuse what is not a batch of ids of equal size for each stream; the size. An id may be `ignored`."""
+    """Return the size of the streams. Raise if they are not batches of ids of equal size."""
     check_names(x, name, known)
     for stream, ids in x.items():
         check_ids(ids, f'{name}[{stream!r}]', 0, known[stream], besides=ignored)

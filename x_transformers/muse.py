@@ -60,7 +60,7 @@ class Muse(Configurable):
                 raise ConfigError(f'`superres` knows {classes} tokens, fewer than `base`, {fewest}')
 
     def joined(self, text: Tensor, text_mask: Tensor | None, small: Tensor) -> dict[str, Tensor]:
-        """What the second model reads: the text, and behind it the small image."""
+        """Concatenate the text and the small image, the context of the second model."""
         embedded = self.superres.net.token_emb(small).to(text.dtype)
         found = {'context': torch.cat((text, embedded), dim=1)}
         if text_mask is not None:

@@ -74,7 +74,7 @@ class NeoMLP(Configurable):
 
     @checked
     def forward(self, x: Tensor, return_embeds: bool = False) -> Any:
-        """The output nodes of a batch (b dim_in), or of one input (dim_in).
+        """Return the output nodes of a batch (b dim_in), or of one input (dim_in).
 
         return_embeds   also return the embeddings of input, hidden and output nodes, each ([b] nodes dim_model)
         raises          TypeError or ValueError for an input of another kind or width

@@ -142,7 +142,7 @@ class RolloutGRU(nn.Module):
 
 
 def residual_mlp(dim: int, dim_action: int, dim_hidden: int, num_layers: int) -> nn.Module:
-    """A norm and a perceptron that gives nothing at first:  ... d + a -> ... d"""
+    """Build a norm and a perceptron whose output is 0 at first:  ... d + a -> ... d"""
     widths = [dim + dim_action, *[dim_hidden] * (num_layers - 1), dim]
     layers: list[Any] = []
     for at in range(num_layers):
@@ -153,7 +153,7 @@ def residual_mlp(dim: int, dim_action: int, dim_hidden: int, num_layers: int) ->
 
 
 def frozen_logits(net: Any, x: Tensor) -> tuple[Tensor, ...]:
-    """The logits of each head of a model from its hidden states, which learn from them alone."""
+    """Return the logits of each head of a model from its hidden states, which learn from them alone."""
     head: Any = net.to_logits
     if not torch.compiler.is_compiling():
         logits = ModuleSnapshot(head, detached=True).restored(head)(x)
@@ -323,7 +323,7 @@ class NextLatentWrapper(Configurable):
     def latent_losses(
         self, hidden: Tensor, to_come: Targets, ids: Tensor, num_items: Any = None
     ) -> tuple[Tensor, Tensor]:
-        """The distance and the divergence of all steps."""
+        """Return the distance and the divergence of all steps."""
         zero = to_float(hidden).new_zeros(())
         if self.next_latent_loss_weight == 0 and self.kl_loss_weight == 0:
             return zero, zero
@@ -359,7 +359,7 @@ class NextLatentWrapper(Configurable):
         return distance, divergence
 
     def weights(self, distances: Tensor) -> Tensor:
-        """The weight (r b n) of each step at each place, from the distances (r b n) of all."""
+        """Return the weight (r, b, n) of each step at each token, from the distances (r, b, n)."""
         weights = rearrange(distances.new_tensor(self.rollout_loss_weights), 'r -> r 1 1')
         if not self.dynamic_rollout_loss_weight:
             return weights.expand_as(distances)
@@ -370,7 +370,7 @@ class NextLatentWrapper(Configurable):
     sigreg_loss = staticmethod(sigreg_loss)
 
     def divergences(self, states: Tensor, targets: Tensor) -> Tensor:
-        """KL(head(target) || head(state)) of each step at each place, in nats."""
+        """Return KL(head(target) || head(state)) of each step at each token, in nats."""
 
         def of(now: Any, states: Tensor, targets: Tensor) -> tuple[Tensor]:
             found, net = [], now(self.net)
@@ -388,7 +388,7 @@ class NextLatentWrapper(Configurable):
         return sum_by_chunks(of, flat, classes, (net,), (net.attn_layers,))[0].view(states.shape[:-1])
 
     def normality(self, hidden: Tensor, to_come: Targets) -> Tensor:
-        """SIGReg of the states that have a target."""
+        """Return SIGReg of the states that have a target."""
         if self.sigreg_loss_weight == 0:
             return to_float(hidden).new_zeros(())
         return sigreg_loss(hidden[:, :-1], mask=to_come.of()[:, :-1] != self.ignore_index, **self.sigreg_loss_kwargs)

@@ -268,7 +268,7 @@ class NonAutoregressiveWrapper(Configurable):
         )
 
     def check_data(self, x: Tensor, real: Tensor | None) -> None:
-        """Refuse data with `mask_id` among its real tokens: the model would learn it as an answer."""
+        """Raise if data has `mask_id` among its real tokens: the model would learn to predict it."""
         if not can_read_values(x):
             return
         found = (x == self.mask_id) if real is None else (x == self.mask_id) & real
@@ -284,7 +284,7 @@ class NonAutoregressiveWrapper(Configurable):
         return mask_token(logits, self.mask_id)
 
     def corrupted(self, x: Tensor, hidden: Tensor) -> Tensor:
-        """`x` with most of its hidden tokens as `mask_id`, and some, now and then, as they are or as other ones."""
+        """Replace most of the hidden tokens of `x` by `mask_id`, and some at times by themselves or others."""
         masked, left = hidden, 1.0
         if self.no_replace_prob > 0 and draw_number() < 0.5:
             masked = masked & ~get_mask_subset_prob(hidden, self.no_replace_prob)
@@ -297,19 +297,19 @@ class NonAutoregressiveWrapper(Configurable):
         return x.masked_fill(masked, self.mask_id)
 
     def first_guess(self, shown: Tensor, kwargs: dict[str, Any]) -> Tensor:
-        """What the net is conditioned on: its own embeddings, or at times none."""
+        """Return the embeddings that the net is conditioned on: its own, or at times none."""
         if draw_number() >= self.self_cond_train_prob:
             return self.null_embed.expand(*shown.shape, -1)
         with torch.no_grad():
             return self.net(shown, return_embeddings=True, **kwargs)
 
     def loss_weights(self, time: Tensor, hidden: Tensor) -> Tensor:
-        """What each token weighs, from the times (b) of rows and which tokens are hidden (b n)."""
+        """Return the loss weight of each token, from the times (b) and the hidden tokens (b, n)."""
         of_rows = self.loss_weight(time, hidden.shape[1]) if self.use_simple_mdlm_loss_weight else torch.ones_like(time)
         return of_rows.unsqueeze(-1) * hidden
 
     def loss_weight(self, time: Tensor, n: int) -> Tensor:
-        """|gamma'| / gamma, positive, since gamma falls; where less than one token of n would be hidden, one is."""
+        """Return |gamma'| / gamma, positive, since gamma falls; at least one token of n is hidden."""
         with torch.enable_grad():
             time = time.detach().requires_grad_()
             gamma = self.schedule_fn(time)
@@ -327,7 +327,7 @@ class NonAutoregressiveWrapper(Configurable):
         return losses.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
 
     def criticised(self, ids: Tensor, kwargs: dict[str, Any]) -> Tensor:
-        """The critic's score (b n) of each token."""
+        """Return the critic's score (b n) of each token."""
         is_net = isinstance(self.token_critic, SelfCritic)
         return self.token_critic(ids, **(kwargs if is_net else {}))[..., 0]
 
@@ -414,7 +414,7 @@ class NonAutoregressiveWrapper(Configurable):
         return seq[0] if batch_size is None and given is None else seq
 
     def opening(self, batch_size: int | None, seq_len: int | None, given: Tensor | None) -> Tensor:
-        """What generation starts from: hidden tokens, and those that are given."""
+        """Return the tokens that generation starts from: hidden ones, and the given ones."""
         device = next(self.net.parameters()).device
         if given is not None:
             if batch_size is not None or seq_len is not None:
@@ -431,7 +431,7 @@ class NonAutoregressiveWrapper(Configurable):
         return torch.full((batch_size or 1, n), self.mask_id, device=device)
 
     def against(self, kwargs: dict[str, Any], scale: float, negative: Tensor | None) -> dict[str, Any] | None:
-        """The keywords of what guidance leads away from, or None without guidance."""
+        """Return the keywords that guidance leads away from, or None without guidance."""
         context = kwargs.get('context')
         if scale == 1:
             if negative is not None:
@@ -446,7 +446,7 @@ class NonAutoregressiveWrapper(Configurable):
         return self.without_context(kwargs, torch.ones(context.shape[0], dtype=torch.bool, device=context.device))
 
     def without_context(self, kwargs: dict[str, Any], gone: Tensor) -> dict[str, Any]:
-        """The same keywords, with what stands for no context in some rows (b)."""
+        """Return the keywords with a null context for some sequences (b)."""
         context, mask = kwargs['context'], kwargs.get('context_mask')
         rows = gone.view(-1, 1, 1)
         new = {**kwargs, 'context': torch.where(rows, self.null_text.to(context.dtype), context)}
@@ -461,7 +461,7 @@ class NonAutoregressiveWrapper(Configurable):
         return -(known + noise * gumbel_noise(known, generator))
 
     def guess(self, seq: Tensor, last: Tensor | None, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """Logits and embeddings of a step, given the embeddings of the last one."""
+        """Return logits and embeddings of a step, given the embeddings of the previous one."""
         inputs = dict(kwargs)
         if self.self_cond:
             last = self.null_embed.expand(*seq.shape, -1) if last is None else last
@@ -509,7 +509,7 @@ def top_k(logits: Tensor, thres: float = 0.9) -> Tensor:
 def gumbel_sample(
     t: Tensor, temperature: float = 1.0, dim: int = -1, generator: Generator | None = None
 ) -> Tensor:  # fmt: skip
-    """A draw from `softmax(t / temperature)` along an axis, the most probable entry at temperature 0."""
+    """Sample from `softmax(t / temperature)` along an axis; return the most probable entry at temperature 0."""
     return gumbel_draw(t, temperature, dim, generator)[0]
 
 
@@ -532,7 +532,7 @@ SET_BY_WRAPPER = {
 
 
 def check_masked_net(net: nn.Module) -> None:
-    """Refuse what does not guess a token for every place."""
+    """Raise if a model does not predict a token at every position."""
     for name in ('num_tokens', 'emb_dim', 'dim', 'max_seq_len'):
         if not hasattr(net, name):
             raise ValueError(f'`net` got {type(net).__name__}, which has no `{name}`: it must be as TransformerWrapper')

@@ -73,14 +73,14 @@ class Parti(Configurable):
         return self.grid**2
 
     def words(self, text: Tensor, name: str) -> Tensor:
-        """Ids of a text, checked."""
+        """Return the ids of a text, checked."""
         text = check_ids(text, name, 1, self.encoder.num_tokens)
         if text.shape[1] > self.text_len:
             raise ValueError(f'`{name}` got {text.shape[1]} tokens, more than `text_len`, {self.text_len}')
         return text
 
     def encode(self, text: Tensor, text_mask: Tensor | None) -> dict[str, Tensor]:
-        """The context of the decoder, as long as the longest text."""
+        """Return the context of the decoder, as long as the longest text."""
         b, m = self.words(text, 'text').shape
         text_mask = as_mask(text_mask, 'text_mask', b, m, like=text)
         context = F.pad(self.encoder(text, mask=text_mask), (0, 0, 0, self.text_len - m))
@@ -117,7 +117,7 @@ class Parti(Configurable):
         return aux.added_to(mean_token_loss(logits, image, terms), share)
 
     def dropped(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The context of training: that of some rows gives way to `null_text`."""
+        """Replace the context of some sequences by `null_text`, in training."""
         if not self.training or self.cond_drop_prob == 0:
             return given
         context = given['context']
@@ -139,7 +139,7 @@ class Parti(Configurable):
         rerank: Callable[[Tensor], Tensor] | None = None,
         **options: Any,
     ) -> Tensor:
-        """Tokens of images from texts. Without gradients, in eval mode. The encoder runs once.
+        """Generate tokens of images from texts. Without gradients, in eval mode. The encoder runs once.
 
         text           b m   ids, as in `forward`, with `text_mask`
         cond_scale     0 ..  guidance: logits u + scale (c - u), u those of `null_text`, or of `negative_text` (b m);

@@ -50,7 +50,7 @@ def logit(p: float) -> float:
 
 
 def norm_matched(z_source: Tensor, z_dest: Tensor, eps: float = 1e-8) -> Tensor:
-    """`z_source` (... d), as long as `z_dest`."""
+    """Scale `z_source` (..., d) to the norm of `z_dest`."""
     source, dest = to_float(z_source), to_float(z_dest)
     longer = dest.norm(dim=-1, keepdim=True) / source.norm(dim=-1, keepdim=True).clamp(min=eps)
     return (source * longer).to(z_source.dtype)
@@ -147,7 +147,7 @@ class Recirculation(Configurable):
                 raise ConfigError(f'`destination_layer` must be below its `source_layer`, {source}, got {destination}')
 
     def weights(self, name: str, value: Any) -> tuple[float | None, ...]:
-        """A weight for each pair of layers."""
+        """Return a weight for each pair of layers."""
         routes = len(self.source_layers)
         weights = tuple(value) if isinstance(value, (list, tuple)) else (value,) * routes
         if len(weights) != routes:
@@ -186,7 +186,7 @@ class Recirculation(Configurable):
     # mixing
 
     def mix_coefficients(self, route: int, z_source: Tensor, z_dest: Tensor, step: Any) -> tuple[Any, Any]:
-        """The weights of source and destination for a pair of layers, at a step: a number, or one for each row (b)."""
+        """Return the weights of source and destination for a pair of layers, at a step: numbers or tensors (b)."""
         if self.learned_mixers is not None:
             return self.learned_mixers[route](z_source, z_dest)
         if torch.is_tensor(step) and step.ndim:
@@ -198,7 +198,7 @@ class Recirculation(Configurable):
         return alpha, 1 - alpha if beta is None else beta
 
     def mix(self, hiddens: Sequence[Tensor] | Mapping[int, Tensor], step: Any = 0) -> dict[int, Tensor]:
-        """For each destination its new residual, from the residuals (b n d) that entered each self-attention layer."""
+        """Return the new residual of each destination, from the inputs (b, n, d) of all self-attention layers."""
         mixed = {}
         for route, (source, destination) in enumerate(zip(self.source_layers, self.destination_layers, strict=True)):
             z_source, z_dest = hiddens[source], hiddens[destination]
@@ -235,7 +235,7 @@ class Recirculation(Configurable):
         return_readout: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """The logits of all new tokens, which are read one after another.
+        """Return the logits of all new tokens, which are processed one after another.
 
         x                 b n   ids, those of the cache included, unless there are too few, or
                                 `input_not_include_cache`
@@ -327,7 +327,7 @@ def to_tuples(value: Any) -> tuple:
 
 
 def take_back_tokens(kept: Cache | None, read: Cache) -> None:
-    """Free the room behind `kept` that `read` has taken there, and that nobody needs any more."""
+    """Free the storage that `read` has added to `kept`."""
     taken = {id(buffer.storage) for buffer in read.buffers()}
     for buffer in () if kept is None else kept.buffers():
         if id(buffer.storage) in taken:

@@ -77,7 +77,7 @@ class Recurrent(nn.Module):
         raise NotImplementedError
 
     def state_of(self, x: Tensor) -> State:
-        """That before the first token."""
+        """Return the state before the first token."""
         raise NotImplementedError
 
     def check_state(self, state: State, x: Tensor) -> None:
@@ -99,13 +99,13 @@ def check_size(name: str, value: object) -> None:
 
 
 def shift_tokens(x: Tensor, last: Tensor, begins: Tensor | None) -> Tensor:
-    """The token before each, zeros where a document begins."""
+    """Return the previous token of each, zeros at the start of a document."""
     before = torch.cat((last.to(x.dtype).unsqueeze(1), x[:, :-1]), dim=1)
     return before if begins is None else before.masked_fill(begins.unsqueeze(-1), 0.0)
 
 
 def last_real(x: Tensor, last: Tensor, count: Tensor | None) -> Tensor:
-    """The last of the first `count` tokens, that from before if there are none."""
+    """Return the last of the first `count` tokens, or `last` if there are none."""
     if count is None:
         return x[:, -1].clone()
     every = torch.cat((last.to(x.dtype).unsqueeze(1), x), dim=1)
@@ -113,7 +113,7 @@ def last_real(x: Tensor, last: Tensor, count: Tensor | None) -> Tensor:
 
 
 def mix_shifted(before: Tensor, new: Tensor, share: Tensor) -> Tensor:
-    """Of the token before, and a share of what is new in each; made once, it is held once."""
+    """Return the previous token plus a share of the difference."""
     return torch.addcmul(before, share.to(new.dtype), new)
 
 
@@ -137,7 +137,7 @@ class RWKVTimeMix(Recurrent):
         self.to_out = nn.Linear(dim, self.dim_out, bias=False)
 
     def state_of(self, x: Tensor) -> State:
-        """Sums (b 2 d) of values and weights, their level (b d), and the last token (b d)."""
+        """Return sums (b, 2, d) of values and weights, their level (b d), and the last token (b d)."""
         b, like = x.shape[0], to_float(x[:, :0])
         level = like.new_full((b, self.dim), torch.finfo(like.dtype).min / 8)
         return [like.new_zeros(b, 2, self.dim), level, x.new_zeros(b, self.dim)]
@@ -162,7 +162,7 @@ class RWKVTimeMix(Recurrent):
     def wkv(
         self, k: Tensor, v: Tensor, w: Tensor, tops: Tensor, past: tuple[Tensor, Tensor], begins: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The means (n b d), and the sums of all tokens (b 2 d), at the levels `tops` (n b d)."""
+        """Return the means (n b d), and the sums of all tokens (b 2 d), at the levels `tops` (n b d)."""
         n, (sums, level) = k.shape[0], past
         earlier = torch.cat((level.unsqueeze(0), tops)).narrow(0, 0, n)
         decay = (earlier - w - tops).exp()
@@ -227,11 +227,11 @@ class DiagonalSSM(Recurrent):
         self.to_out = nn.Identity() if self.dim_out == dim else nn.Linear(dim, self.dim_out, bias=False)
 
     def state_of(self, x: Tensor) -> State:
-        """Real and imaginary parts, b d 2s."""
+        """Return real and imaginary parts, (b, d, 2s)."""
         return [to_float(x[:, :0]).new_zeros(x.shape[0], self.dim, 2 * self.size)]
 
     def discrete(self) -> tuple[Tensor, Tensor, Tensor]:
-        """log A', B' and C as complex numbers (d s)."""
+        """Return log A', B' and C as complex numbers (d s)."""
         token_mask, imag, dt = (to_float(t) for t in (self.log_a_real, self.a_imag, self.log_dt))
         a = torch.complex(-token_mask.exp(), imag)
         log_a = a * dt.exp().unsqueeze(-1)
@@ -261,7 +261,7 @@ class DiagonalSSM(Recurrent):
     def in_chunks(
         self, u: Tensor, held: Tensor, log_a: Tensor, b: Tensor, c: Tensor, begins: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Outputs without D (b n d), and what is left (b d 2s)."""
+        """Return outputs without D (b, n, d), and the state after the last token (b, d, 2s)."""
         n, compiled = u.shape[1], torch.compiler.is_compiling()
         if n == 1 and begins is None and not compiled:
             state = exp(log_a) * concat_parts(held) + b * u.mT
@@ -303,12 +303,12 @@ class DiagonalSSM(Recurrent):
 
 
 def get_size(n: int) -> int:
-    """Tokens of a chunk: longer ones take longer tables, shorter ones more steps from chunk to chunk."""
+    """Return the chunk size: longer chunks need longer tables, shorter ones more steps."""
     return max(1 << (math.isqrt(n) - 1).bit_length(), 16) if n else 1
 
 
 def get_powers(log: Tensor, most: int) -> Tensor:
-    """e^(i log), i = 0 .. most:  ... -> ... 1+most. As products of few, since exponentials take time."""
+    """Return e^(i log), i = 0 .. most:  ... -> ... 1+most, as products of a few exponentials, which are slow."""
     steps = math.isqrt(most) + 1
     at = torch.arange(steps, device=log.device)
     few, apart = exp(log.unsqueeze(-1) * at), exp(log.unsqueeze(-1) * (at * steps))
@@ -316,19 +316,19 @@ def get_powers(log: Tensor, most: int) -> Tensor:
 
 
 def exp(t: Tensor) -> Tensor:
-    """Of complex numbers, by functions of real ones, which take less time."""
+    """Return e^t of complex numbers, by functions of real numbers, which are faster."""
     size = t.real.exp()
     return torch.complex(size * t.imag.cos(), size * t.imag.sin())
 
 
 def expm1(t: Tensor) -> Tensor:
-    """e^t - 1 of complex numbers, also of small ones."""
+    """Return e^t - 1 of complex numbers, also of small ones."""
     x, y = t.real, t.imag
     return torch.complex(torch.expm1(x) * y.cos() - 2 * (y / 2).sin().square(), x.exp() * y.sin())
 
 
 def run_in_documents(rows: Tensor, kernel: Tensor, document: Tensor) -> Tensor:
-    """Convolutions inside of chunks (b N c d) that end where a document (b N c) begins, by one distance each."""
+    """Convolve in chunks (b, N, c, d), not across documents (b, N, c), one distance at a time."""
     found, size = rows * kernel[:, 0], rows.shape[2]
     for by in range(1, size):
         same = (document[..., by:] == document[..., :-by]).unsqueeze(-1)
@@ -337,7 +337,7 @@ def run_in_documents(rows: Tensor, kernel: Tensor, document: Tensor) -> Tensor:
 
 
 def parts(t: Tensor, dim: int = -1) -> Tensor:
-    """Complex numbers as their real and imaginary parts, side by side."""
+    """Concatenate the real and imaginary parts of complex numbers."""
     return torch.cat((t.real, t.imag), dim=dim)
 
 

@@ -37,7 +37,7 @@ def to_hertz(mels: Tensor) -> Tensor:
 
 
 def mel_filters(sample_rate: int, n_fft: int, n_mels: int) -> Tensor:
-    """Triangles between neighbours in mels, each of area 1 in hertz (Slaney's), as (n_mels, n_fft / 2 + 1), float64, on
+    """Return triangles between neighbors in mels, of area 1 in hertz (Slaney's), (n_mels, n_fft / 2 + 1), float64, on
     the CPU."""
     numbers: Any = dict(dtype=torch.float64, device='cpu')
     frequencies = torch.linspace(0, sample_rate / 2, n_fft // 2 + 1, **numbers)
@@ -50,7 +50,7 @@ def mel_filters(sample_rate: int, n_fft: int, n_mels: int) -> Tensor:
 
 
 def made_tables(sizes: tuple[int, int, int], device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Filters and the window of a spectrogram, made on the CPU, where there is float64."""
+    """Return filters and the window of a spectrogram, made on the CPU, where there is float64."""
     window = torch.hann_window(sizes[1], dtype=torch.float64, device='cpu')
     return mel_filters(*sizes).to(dtype).to(device), window.to(dtype).to(device)
 
@@ -106,7 +106,7 @@ class LogMelSpectrogram(Configurable):
         return self.tables(torch.device('cpu'), torch.float32)[1]
 
     def tables(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Filters and the window. They are no buffers: a module without memory would have nothing to make them of."""
+        """Return filters and the window. They are not buffers, which a module on the meta device could not compute."""
         if torch.compiler.is_compiling() or is_transformed() or torch._C._len_torch_dispatch_stack():
             return made_tables(self.sizes, device, dtype)
         return kept_tables(self.sizes, device, dtype)
@@ -142,7 +142,7 @@ class LogMelSpectrogram(Configurable):
         return ((m + 4.0) / 4.0).mT
 
     def chunks(self, wave: Tensor) -> Tensor:
-        """A long sound (t) as rows of `seconds`, the last one padded with silence:  k samples"""
+        """Split a long sound (t,) into chunks of `seconds`, the last one padded with silence:  k samples"""
         if self.samples is None:
             raise ValueError('`chunks` needs `seconds`: without it rows have any length')
         if check_tensor(wave, 'wave').ndim != 1:

@@ -37,7 +37,7 @@ SCORE_DIGITS, LETTER_STEP = 9, 1e-4  # digits behind the point that scores of un
 
 
 def package() -> ModuleType:
-    """Raises ImportError that says what to install."""
+    """Import the package. Raise ImportError that says what to install."""
     return import_optional('tokenizers', 'a tokenizer of subwords', 'tokenizers')
 
 
@@ -119,7 +119,7 @@ class Encodes:
 
     @answering
     def decode(self, ids: Tensor | Iterable[int]) -> str:
-        """The text of ids (n), without padding, beginnings and ends.
+        """Return the text of ids (n), without padding, beginnings and ends.
 
         raises   ValueError for an id that is none, TypeError for what is no row of ids
         """
@@ -188,7 +188,7 @@ class Encodes:
         max_len: int | None = None,
         special_tokens: bool | Iterable[str] = False,
     ) -> tuple[Tensor, Tensor]:
-        """Texts as rows of equal length, padded on the right, and which tokens are real:  b n, b n
+        """Return texts as ids padded on the right, and their mask:  b n, b n
 
         max_len   longer texts are cut, so that the end, if it is wanted, still stands behind what is left
         special_tokens   names in the texts that give special tokens, as in `encode`
@@ -230,7 +230,7 @@ class ByteTokenizer(Encodes):
         return list(text.encode())
 
     def text_of(self, ids: list[int]) -> str:
-        """Bytes that are no text, as a beginning of a letter may be, become U+FFFD."""
+        """Decode bytes; those that are no text, as an incomplete letter, become U+FFFD."""
         if not self.names:
             return bytes(ids).decode(errors='replace')
         return b''.join(self.names.get(one) or bytes((one,)) for one in ids).decode(errors='replace')
@@ -242,7 +242,7 @@ class ByteTokenizer(Encodes):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ByteTokenizer:
-        """Raises ValueError for a file that `save` has not written, FileNotFoundError where there is none."""
+        """Load a tokenizer. Raise ValueError for a file that `save` has not written."""
         if not os.path.exists(path):
             raise FileNotFoundError(f'there is no file `{os.fspath(path)}`')
         try:
@@ -324,7 +324,7 @@ class Tokenizer(Encodes):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
-        """Raises ValueError for a file that is no tokenizer, FileNotFoundError where there is none."""
+        """Load a tokenizer. Raise ValueError for a file that is no tokenizer."""
         if not os.path.exists(path):
             raise FileNotFoundError(f'there is no file `{os.fspath(path)}`')
         try:
@@ -342,7 +342,7 @@ def train_model(inner: Any, trainer: Any, texts: Iterable[str]) -> Tokenizer:
 
 
 def order_tokens(made: ModuleType, model: Any, like: Any, own: Sequence[str] = ()) -> Tokenizer:
-    """A tokenizer of `model`, whose ids are in an order of ours, with all else as in `like`."""
+    """Return a tokenizer of `model` with ids in our order, otherwise as `like`."""
     inner = made.Tokenizer(model)
     for part in ('normalizer', 'pre_tokenizer', 'decoder'):
         if getattr(like, part) is not None:
@@ -371,7 +371,7 @@ def train_bpe(
     min_frequency: int = 1,
     special_tokens: Iterable[str] = (),
 ) -> Tokenizer:
-    """Byte pair encoding: the most frequent pair of neighbours becomes one token, again and again.
+    """Train byte pair encoding: the most frequent pair of neighbours becomes one token, again and again.
 
     texts           texts to learn from
     num_tokens      size of the vocabulary, with four special tokens and those of one's own
@@ -408,7 +408,7 @@ def train_bpe(
 def train_wordpiece(
     texts: Iterable[str], num_tokens: int, *, lowercase: bool = False, special_tokens: Iterable[str] = ()
 ) -> Tokenizer:
-    """WordPiece, as BERT has it: words are cut into the longest known beginnings; later pieces begin with ##.
+    """Train WordPiece, as of BERT: words are cut into the longest known beginnings; later pieces begin with ##.
 
     texts, num_tokens, special_tokens   as in `train_bpe`
     lowercase           letters become small, and lose their accents
@@ -439,7 +439,7 @@ def train_wordpiece(
 def wordpiece_of(
     vocabulary: Mapping[str, int], *, lowercase: bool = False, special_tokens: Iterable[str] = ()
 ) -> Tokenizer:
-    """WordPiece of a vocabulary that is known, piece -> id, which holds [PAD], [UNK], [BOS] and [EOS].
+    """Build WordPiece from a known vocabulary, piece -> id, with [PAD], [UNK], [BOS] and [EOS].
 
     special_tokens   names of special tokens of one's own, as in `train_bpe`; those that are no piece get the next ids
     """
@@ -475,7 +475,7 @@ def reproducible(scores: Sequence[tuple[str, float]]) -> list[tuple[str, float]]
 
 @answering
 def train_unigram(texts: Iterable[str], num_tokens: int, *, special_tokens: Iterable[str] = ()) -> Tokenizer:
-    """Unigram, as SentencePiece has it: of all ways to cut a text, the one with the largest sum of log p(piece).
+    """Train Unigram, as of SentencePiece: of all ways to cut a text, the one with the largest sum of log p(piece).
 
     texts, num_tokens, special_tokens   as in `train_bpe`
     """

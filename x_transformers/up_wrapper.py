@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper as AutoregressiveWrapper
@@ -45,7 +44,7 @@ def random_sequences(
     shuffle: bool = True,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Rows of random ids, and rows that repeat one id, the same in all of them:  r + c, n."""
+    """Return sequences of random ids, and sequences that repeat one id, (r + c, n)."""
     noise = torch.randint(0, num_tokens, (num_samples_random, seq_len), device=device)
     same = torch.randint(0, num_tokens, (1, 1), device=device).expand(num_samples_constant, seq_len)
     rows = torch.cat((noise, same))
@@ -134,19 +133,13 @@ class SyntheticDataGenerator(Configurable):
         given = ((name, get_ids(ids, name, device)) for name, ids in fronts if ids is not None)
         parts = [check_ids(ids, name, 1) for name, ids in given]
         if len({ids.shape[0] for ids in parts}) > 1:
-            raise ValueError(f'`condition` got {parts[1].shape[0]} rows, `seed` has {parts[0].shape[0]}')
+            raise ValueError(
+                f'`condition` must have batch size {parts[0].shape[0]}, as `seed`, got {parts[1].shape[0]}'
+            )
         own: Any = {'temperature': temperature, 'filter_logits_fn': identity, **options}
         ids = torch.cat(parts, dim=1)
-        decoding = Decoding(
-            expert=StateReader(self),
-            choice=TokenSampler.from_all(own, '`generate`', vocabulary=self.num_tokens),
-            modules=[],
-            ids=F.pad(ids, (0, length)),
-            pads=None,
-            length=ids.shape[1],
-            leading=ids.shape[:1],
-            pad_value=0,
-        )
+        choice = TokenSampler.from_all(own, '`generate`', vocabulary=self.num_tokens)
+        decoding = Decoding.from_prompts(StateReader(self), choice, [], ids, ids.shape[:1], length)
         decoding.finish()
         return decoding.ids[:, : decoding.length][:, -self.max_seq_len :]
 
@@ -232,11 +225,11 @@ class UniversalPretrainWrapper(Configurable):
         return self
 
     def random_rows(self, size: int) -> Tensor:
-        """The numbers of different rows of the buffer."""
+        """Sample different indices of the buffer."""
         return torch.randperm(self.buffer_size, device=self.synth_data_buffer.device)[:size]
 
     def get_rand_sequences_from_buffer(self, size: int | None = None) -> Tensor:
-        """A copy of different rows, `batch_size` of them if None, where the model is."""
+        """Return a copy of `count` different sequences, `batch_size` if None, on the device of the model."""
         return self.synth_data_buffer[self.random_rows(size or self.batch_size)].to(self.device)
 
     @checked

@@ -131,7 +131,7 @@ class VisionLanguageWrapper(Configurable):
         return self
 
     def features(self, images: Any) -> Tensor:
-        """Vectors of images (k c h w) in the width of words:  k p d"""
+        """Map images (k, c, h, w) to vectors in the width of words, (k, p, d)."""
         if self.feature_layer is None:
             found = self.vision(images, return_embeddings=True)
         else:
@@ -143,7 +143,7 @@ class VisionLanguageWrapper(Configurable):
     def splice(
         self, ids: Tensor, images: Maybe[Tensor], mask: Tensor | None = None, labels: Tensor | None = None
     ) -> Spliced:
-        """Rows of ids with their images (k c h w), which stand in the order of the placeholders, row after row.
+        """Combine ids with their images (k, c, h, w), in the order of the placeholders, sequence by sequence.
 
         raises   ValueError if there are not as many images as placeholders
         """
@@ -207,8 +207,8 @@ class VisionLanguageWrapper(Configurable):
 
     @staticmethod
     def spliced(images: Tensor, vectors: Tensor, whole: bool) -> Callable[[Tensor], Tensor]:
-        """A function that puts vectors into embeddings (b m d) of the first tokens; of a single later one it keeps
-        all, unless these are the `whole` sequence or its beginning."""
+        """Return a function that puts vectors into embeddings (b, m, d) of the first tokens. A single later token is
+        unchanged, unless it is the `whole` sequence or its beginning."""
 
         def put(x: Tensor) -> Tensor:
             n = images.shape[1]

@@ -125,7 +125,7 @@ class EpisodicMemoryWrapper(Configurable):
             return getattr(self.net, name)
 
     def get_additional_kv(self, batch_size: int) -> list[tuple[Tensor, Tensor]]:
-        """The memories as pairs (b k m d) of keys and values, one for each self-attention."""
+        """Return the memories as pairs (b, k, m, d) of keys and values, one for each self-attention."""
         memories = self.episodic_mems()
         if memories.ndim == 5:
             memories = repeat(memories, '... -> b ...', b=batch_size)
@@ -264,7 +264,7 @@ class XLAutoregressiveWrapper(Configurable):
         return aux.added_to(total / count, 1 / count)
 
     def check(self, x: Any, mems: Any, kwargs: dict[str, Any]) -> Tensor:
-        """The ids as integers, where all that came in fits."""
+        """Return the ids as integers, after checking all inputs."""
         x = check_ids(x, 'x', 2)
         refuse_own(kwargs, 'segments', SET_BY_SEGMENTS)
         if mems is not None and not isinstance(mems, (list, tuple)):
@@ -272,7 +272,7 @@ class XLAutoregressiveWrapper(Configurable):
         return x
 
     def rows(self, batch: int) -> AbstractContextManager:
-        """Around a batch: its rows learn for themselves."""
+        """Train each sequence of a batch separately, within this context."""
         return self.ttt.rows(batch) if self.has_ttt else nullcontext()
 
     def read(
@@ -284,8 +284,8 @@ class XLAutoregressiveWrapper(Configurable):
         learns: bool,
         detach: bool,
     ) -> tuple[Tensor, AuxLosses, list[Tensor], dict[str, Any]]:
-        """The summed loss of a segment, those of features, and from which has been learned, its memories, and what else
-        the next one is to be called with."""
+        """Return the summed loss of a segment, the losses of features, its memories, and further inputs of the next
+        segment."""
         outer = torch.is_grad_enabled()
         second_order = learns and outer and self.training
         counts, aux = target != self.ignore_index, AuxLosses()
@@ -314,13 +314,13 @@ class XLAutoregressiveWrapper(Configurable):
         return Terms(self.ignore_index, is_log_prob=bool(getattr(self.net, 'output_is_log_prob', False)))
 
     def losses(self, logits: Tensor | tuple[Tensor, ...], target: Tensor) -> Tensor:
-        """The loss of every target (b n), in nats; 0 where it is ignored, the mean over heads if there are several."""
+        """Return the loss of every target (b, n), in nats; 0 where ignored, the mean over several heads."""
         each = token_losses(logits, target, self.terms)
         total: Any = sum(each)
         return total / len(each)
 
     def inner_loss(self, losses: Tensor, target: Tensor, inter: LayerIntermediates) -> Tensor:
-        """The inner loss, summed over rows: each learns for itself."""
+        """Return the inner loss, summed over sequences, which are trained separately."""
         mask = target != self.ignore_index
         if self.ttt_custom_loss_module is not None:
             losses = self.ttt_custom_loss_module(inter, mask)
@@ -369,25 +369,15 @@ class XLAutoregressiveWrapper(Configurable):
         kwargs |= own | dict(generator=generator, eos_token=eos_token)
         choice = TokenSampler.for_wrapper(self, kwargs)
         self.check(F.pad(ids, (0, 1)), mems, kwargs)
-        decoding = Decoding(
-            expert=SegmentReader(self, kwargs, mems, cache_kv=cache_kv),
-            choice=choice,
-            modules=list(self.modules()),
-            ids=F.pad(ids, (0, seq_len), value=self.pad_value),
-            pads=None,
-            length=ids.shape[1],
-            leading=leading,
-            pad_value=self.pad_value,
-        )
-        start = decoding.length
+        reader, modules = SegmentReader(self, kwargs, mems, cache_kv=cache_kv), list(self.modules())
+        decoding = Decoding.from_prompts(reader, choice, modules, ids, leading, seq_len, self.pad_value)
         with eval_modules(decoding.modules), self.rows(ids.shape[0]):
             decoding.finish()
-        generated = decoding.ids[:, start : decoding.length]
-        return generated.reshape(*leading, generated.shape[-1])
+        return decoding.generated(decoding.ids[:, decoding.start :])
 
 
 def carried_by(net: Any, trace: LayerIntermediates) -> dict[str, Any]:
-    """What a segment leaves to the next beside `mems`, as inputs of the net."""
+    """Return inputs of the net for the next segment, besides `mems`."""
     features = getattr(net, 'features', None)
     found = features.collect('next_segment_inputs', trace) if isinstance(features, Features) else ()
     return {name: value for own in found for name, value in own.items()}
@@ -423,7 +413,7 @@ class SegmentReader:
         self.carried: dict[str, Any] = {}
 
     def read(self, sequence: Tensor, pads: None = None) -> Tensor:
-        """The logits (b l) after the last token of `sequence` (b n)."""
+        """Return the logits (b l) after the last token of `sequence` (b n)."""
         size: Any = self.wrapper.max_seq_len
         while sequence.shape[1] > self.start + size:
             self.complete(sequence[:, : self.start + size + 1])
@@ -443,7 +433,7 @@ class SegmentReader:
         return (logits[0] if isinstance(logits, tuple) else logits)[:, -1]
 
     def complete(self, sequence: Tensor) -> None:
-        """Remember the present segment, or learn from it; `sequence` ends with the token after it."""
+        """Make memories of the present segment, or train on it; `sequence` ends with the token after it."""
         end = sequence.shape[1] - 1
         if self.wrapper.has_ttt:
             segment, target = sequence[:, self.start : end], sequence[:, self.start + 1 :]
@@ -457,7 +447,7 @@ class SegmentReader:
         self.cache, self.last, self.hiddens = None, None, []
 
     def remembered(self) -> list[Tensor]:
-        """The memories of the next segment, from those of the present one and its hidden states."""
+        """Return the memories of the next segment, from those of the present one and its hidden states."""
         hiddens = [torch.cat(layer, dim=1) for layer in zip(*self.hiddens, strict=True)]
         trace = LayerIntermediates(hiddens=hiddens, model_states=self.last.model_states)
         return self.net.new_mems(trace, self.net.shifted(self.mems), True)

@@ -52,7 +52,7 @@ SET_HERE = {'prepend_embeds': ': the latents stand there', 'excise_prepend_embed
 
 
 def lowest_loss_winner_fn(losses: Tensor, intermediates: Any = None) -> Tensor:
-    """The candidate with the lowest loss:  b k -> b."""
+    """Return the candidate with the lowest loss:  b k -> b."""
     return losses.argmin(dim=-1)
 
 
@@ -62,13 +62,13 @@ def check_unless_none(check: Check, **values: Any) -> None:
 
 
 def as_candidate(out: Tensor | Readout) -> Tensor | Readout:
-    """Logits of a batch without latents as those of one candidate:  b n l -> b 1 n l"""
+    """Return logits without latents as those of one candidate:  b n l -> b 1 n l"""
     one = rearrange(out.hidden if isinstance(out, Readout) else out, 'b n d -> b 1 n d')
     return out.of(one) if isinstance(out, Readout) else one
 
 
 def select_winners(t: Tensor, winners: Tensor) -> Tensor:
-    """What belongs to the best candidate of each row:  b k ..., b -> b ..."""
+    """Select the entries of the best candidate of each sequence:  b k ..., b -> b ..."""
     return t[torch.arange(t.shape[0], device=t.device), winners]
 
 
@@ -135,7 +135,7 @@ class XMLatentDecoder(Configurable):
         return self.net.max_seq_len
 
     def one_each(self, rule: Callable | Sequence[Callable]) -> tuple[Callable, ...]:
-        """A rule for each latent."""
+        """Return a rule for each latent."""
         rules = (rule,) * self.num_latents if callable(rule) else tuple(rule)
         if not all(map(callable, rules)):
             raise TypeError(f'`winner_fn` must be a callable, or one for each latent, got {format_value(rules)}')
@@ -152,7 +152,7 @@ class XMLatentDecoder(Configurable):
         device: torch.device | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
-        """Latents (b m d), what is not given drawn from a standard normal distribution; (b k m d) stay as they are.
+        """Return latents (b, m, d), those not given from a standard normal; (b, k, m, d) are kept.
 
         latents     (b m d), (m d), (b k m d), or a list of m of (b d), (d,) or None
         generator   random number generator, on the device of the model
@@ -192,7 +192,7 @@ class XMLatentDecoder(Configurable):
         return latents.to(new).expand(wanted)
 
     def slot(self, active: int | None, generator: Generator | None = None) -> int:
-        """The number of the active latent, any if None."""
+        """Return the index of the active latent, a random one if None."""
         if active is None:
             return draw_index(self.num_latents, generator)
         allowed = is_int(active) and 0 <= active < self.num_latents
@@ -202,7 +202,7 @@ class XMLatentDecoder(Configurable):
     def candidate_latents(
         self, latents: Any, batch: int, candidates: int | None, slot: int, generator: Generator | None = None
     ) -> Tensor:
-        """Candidates (b k m d), which differ in the active latent."""
+        """Return candidates (b, k, m, d), which differ in the active latent."""
         count = self.candidates if candidates is None else candidates
         require(is_int(count) and count >= 1, 'candidates', count, 'an integer of at least 1')
         latents = self.init_latents(latents, batch, generator=generator)
@@ -215,7 +215,7 @@ class XMLatentDecoder(Configurable):
     def read(
         self, ids: Tensor, latents: Tensor, most: int | None, keeps: bool, inputs: dict[str, Any]
     ) -> tuple[Any, Any]:
-        """The logits (b k n l) of all candidates, and what the net leaves behind if `keeps`."""
+        """Return the logits (b, k, n, l) of all candidates, and the intermediates if `keeps`."""
         (b, k), rows = latents.shape[:2], torch.arange(ids.shape[0], device=ids.device)
         prefix = self.latent_proj(rearrange(latents, 'b k m d -> (b k) m d'))
         rows = rows.repeat_interleave(k)
@@ -316,7 +316,7 @@ class XMLatentDecoder(Configurable):
 
     @staticmethod
     def winners(rule: Callable, *told: Any) -> Tensor:
-        """The number of the best candidate of each row (b), by a rule."""
+        """Return the index of the best candidate of each sequence (b), by a rule."""
         batch, count = told[0].shape[:2]
         winners = rule(*told)
         if not torch.is_tensor(winners) or winners.shape != (batch,) or winners.is_floating_point():

@@ -233,7 +233,7 @@ class XValTransformerWrapper(Wrapper):
 
 
 def check_numbers(x_num: Any, name: str, x: Tensor) -> Tensor:
-    """One floating point number per token, or a refusal; whole numbers in the default precision."""
+    """Return one floating point number per token; integers are cast to the default precision."""
     if not torch.is_tensor(x_num) or x_num.is_complex() or x_num.dtype == torch.bool:
         got = x_num.dtype if torch.is_tensor(x_num) else type(x_num).__name__
         raise TypeError(f'`{name}` must be a tensor of real numbers, got {got}')

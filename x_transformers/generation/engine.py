@@ -350,6 +350,21 @@ class Decoding:
         self.ends = torch.zeros(self.ids.shape[0], dtype=torch.long, device=self.ids.device)
         self.start, self.has_ends = self.length, bool(self.endings)
 
+    @classmethod
+    def from_prompts(
+        cls,
+        expert: Any,
+        choice: TokenSampler,
+        modules: list[nn.Module],
+        ids: Tensor,
+        leading: torch.Size,
+        num_new: int,
+        pad_value: int = 0,
+    ) -> Decoding:
+        """Return the state of a generation of `num_new` tokens after prompts (b, n) without padding."""
+        room = F.pad(ids, (0, num_new), value=pad_value)
+        return cls(expert, choice, modules, room, None, ids.shape[1], leading, pad_value)
+
     def fork(self) -> None:
         """Read the prompts, and from then on continue each of them `samples` times."""
         sequence, pads = self.ids[:, : self.length], self.pads
