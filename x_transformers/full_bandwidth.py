@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.cache import LayerIntermediates as LayerIntermediates
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, check_ids, checked, mask_from_lengths
+from x_transformers.core.checks import as_mask, check_ids, checked
 from x_transformers.core.modes import maps_apart
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.features.norms import RMSNorm as RMSNorm
@@ -373,19 +373,11 @@ class FullBandwidth(Configurable):
 
         return {into: transform(into) for into in self.routes_by_in_depth}
 
-    @staticmethod
-    def real_tokens(like: Tensor, mask: Tensor | None, start: Tensor | None) -> Tensor | None:
-        """Return which tokens of `like` (b n) are real, by a mask (b n) and the padding in front (b)."""
-        if start is None:
-            return None if mask is None else mask.bool()
-        begun = ~mask_from_lengths(start, like.shape[1])
-        return begun if mask is None else begun & mask.bool()
-
     def passes(
         self, ids: Tensor, count: int, override: Transition | None, inputs: dict[str, Any]
     ) -> list[tuple[Tensor, LayerIntermediates]]:
         """Return the logits (b, n, l) and the intermediates of each pass."""
-        token_mask = self.real_tokens(ids, inputs.get('mask'), inputs.get('seq_start_pos'))
+        token_mask = real_tokens(ids, inputs.get('mask'), start=inputs.get('seq_start_pos'))
         done = [self.net(ids, return_intermediates=True, **inputs)]
         for _ in range(count - 1):
             transforms = self.make_transforms(done[-1][1], self.training, override, real=token_mask)
