@@ -310,8 +310,8 @@ def test_flags_that_a_stack_settles_for_its_branches():
 @pytest.mark.parametrize(
     ('flags', 'words'),
     [
-        (dict(layer_dropout=(0.1, 0.2)), '`layer_dropout` got 2 values, it must have one per layer, 4'),
-        (dict(shift_tokens=(1,)), '`shift_tokens` got 1 values, it must have one per layer, 4'),
+        (dict(layer_dropout=(0.1, 0.2)), '`layer_dropout` must have one per layer, 4, got 2 values'),
+        (dict(shift_tokens=(1,)), '`shift_tokens` must have one per layer, 4, got 1 values'),
         (dict(attn_dropout=(0.1, 0.2, 0.3)), '`attn_dropout` must have one value, or one for each of 2 layers, got 3'),
         (dict(attn_qk_norm=(True,)), '`attn_qk_norm` must have one value, or one for each of 2 layers, got 1'),
         (dict(ff_mult=(1, 2, 3)), '`ff_mult` must have one value, or one for each of 2 layers, got 3'),

@@ -1268,7 +1268,7 @@ def test_combinations_that_failed_once(names):
         (('emb_dim=10', 'token_emb'), '`token_emb` must have width 10, got vectors of width 16'),
         (
             ('heads=2', "rel_pos_kwargs={'slopes': [0.5, 1.0, 1.5, 2.0]}"),
-            '`rel_pos_kwargs` must have one per head with a slope, 2, got 4 `slopes`',
+            '`slopes` of `rel_pos_kwargs` must have 2 numbers',
         ),
     ],
     ids=lambda names: ' + '.join(names) if isinstance(names, tuple) else '',

@@ -147,7 +147,7 @@ BUILT = {
         '`attn_linformer_k` does not go with `causal`: its slots are sums over all tokens. In cross-at',
     ),
     'length': (Encoder, dict(attn_linformer_k=3), '`attn_linformer_k` needs `attn_linformer_max_len`: a slot is a sum'),
-    'too many': (Encoder, {**FLAGS, 'attn_linformer_k': 13}, '`attn_linformer_k` got 13, it must be at most `attn_lin'),
+    'too many': (Encoder, {**FLAGS, 'attn_linformer_k': 13}, '`attn_linformer_k` must be at most `attn_lin'),
     'rotary': (Encoder, {**FLAGS, 'rotary_pos_emb': True}, '`attn_linformer_k` does not go with `rotary_pos_emb`: its'),
     'alibi': (Encoder, {**FLAGS, 'alibi_pos_bias': True}, '`attn_linformer_k` does not go with `alibi_pos_bias`: its'),
     'flash': (

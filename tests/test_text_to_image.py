@@ -153,12 +153,12 @@ def check_samples_and_their_order(model):
     best = draws(num_samples=5, prime=IMAGE[:, :2], rerank=lambda images: -images.sum(dim=-1).double())
     assert torch.equal(best, several[torch.arange(2), several.sum(dim=-1).argmin(dim=1)])
     for options, words in (
-        (dict(num_samples=0), '`num_samples` got 0'),
+        (dict(num_samples=0), r'`num_samples` must .*got 0'),
         (dict(rerank=len), '`rerank` needs `num_samples`'),
         (dict(num_samples=2, rerank=len), '`rerank` gave int, it must give one score for each image'),
         (dict(num_samples=2, rerank=lambda images: images.sum(dim=-1)[:1]), r'`rerank` gave \(1, 2\)'),
-        (dict(prime=torch.zeros(2, PLACES + 1).long()), '`prime` must be .*, got shape'),
-        (dict(prime=torch.zeros(3, 1).long()), '`prime` must be .*, got shape'),
+        (dict(prime=torch.zeros(2, PLACES + 1).long()), r'`prime` must have 2 rows of at most 9 tokens'),
+        (dict(prime=torch.zeros(3, 1).long()), r'`prime` must have 2 rows of at most 9 tokens'),
         (dict(prime=torch.full((2, 1), TOKENS)), '`prime` must be from'),
         (dict(cond_scale=-1.0), '`cond_scale`'),
     ):

@@ -149,7 +149,7 @@ def reorder_optimizer(
     saved = list(dict.fromkeys(names[name] for name in state_dict if name in names))
     numbers = groups[0]['params']
     if len(numbers) != len(saved):
-        raise ValueError(f'`optimizer_state` got {len(numbers)} parameters, the model has {len(saved)}')
+        raise ValueError(f'`optimizer_state` must have {len(saved)} parameters as the model, got {len(numbers)}')
     number_of, held = dict(zip(saved, numbers, strict=True)), optimizer_state['state']
     order = [number_of[id(parameter)] for parameter in model.parameters()]
     state = {new: held[old] for new, old in enumerate(order) if old in held}  # others never had a gradient

@@ -282,11 +282,11 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         except ValueError as error:
             raise ConfigError(str(error)) from None
         if blocks < 2:
-            raise ConfigError(f'`net` has {blocks} block, it must have at least 2: there is nothing to leave early')
+            raise ConfigError(f'`net` must have at least 2 blocks for an early exit, got {blocks}')
         feature = known_stack(net.attn_layers).features.find(ExitsInStack)
         if feature is None or (reason := feature.refusal()):
             why = '`features`, which leaves out ExitsInStack' if feature is None else reason
-            raise ConfigError(f'early exits do not go with {why}')
+            raise ConfigError(f'early exits cannot be combined with {why}')
         if net.features.by_stage.get('head_input') and exit_heads == 'per_layer':
             name = net.features.by_stage['head_input'][0].display_name
             raise ConfigError(f"`exit_heads='per_layer'` does not go with `{name}`: it belongs to the head of the net")

@@ -56,7 +56,7 @@ class EntropyBasedTokenizer(Configurable):
     ) -> None:
         super().__init__()
         if isinstance(decoder, AutoregressiveWrapper):
-            raise ValueError('`decoder` got an AutoregressiveWrapper, which gives a loss: pass its `net`')
+            raise ValueError('`decoder` must return logits, got an AutoregressiveWrapper: pass its `net`')
         check_net(decoder)
         if ignore_entropy_below > entropy_threshold:
             raise ConfigError(

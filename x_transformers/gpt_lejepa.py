@@ -76,7 +76,7 @@ def perceptron(dim: int, dim_out: int) -> nn.Sequential:
 def check_probed_net(net: Any, dim: int, predicts: bool) -> None:
     """Raise if the latents have another width, are not predicted, or are not all that the head of `net` reads."""
     if dim != net.attn_layers.dim:
-        raise ConfigError(f'`dim` got {dim}, the latents of `net` have width {net.attn_layers.dim}')
+        raise ConfigError(f'`dim` must be the width of the latents of `net`, {net.attn_layers.dim}, got {dim}')
     if getattr(net, 'output_is_log_prob', False):
         raise ConfigError('`mixture_of_softmax` is set: its mixture is not part of the head, which the probe needs')
     if not predicts:

@@ -136,7 +136,7 @@ class Recirculation(Configurable):
         sources, destinations = self.source_layers, self.destination_layers
         if len(sources) != len(destinations):
             raise ConfigError(
-                f'`destination_layer` got {len(destinations)} layers, `source_layer` has {len(sources)}: one for each'
+                f'`destination_layer` must have one layer per `source_layer`, {len(sources)}, got {len(destinations)}'
             )
         if len(set(destinations)) != len(destinations):
             raise ConfigError(f'`destination_layer` got {destinations}, each layer may stand there once')

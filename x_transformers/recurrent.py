@@ -54,7 +54,7 @@ class Recurrent(nn.Module):
         if state is not None:
             self.check_state(state, x)
         if document_ids is not None and state is not None:
-            raise ValueError('`document_ids` does not go with a state: documents are whole')
+            raise ValueError('`document_ids` cannot be combined with `state`: documents are complete')
         if x.shape[1] == 0:
             return self.nothing(x), self.state_of(x) if state is None else state
         if mask is None and document_ids is None:

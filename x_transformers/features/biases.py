@@ -85,7 +85,7 @@ class AlibiPositionalBias(Placed, KeepsPrecision, PositionBias):
         slopes = self.slopes_for(heads) if slopes is None else slopes
         if len(slopes) != heads:
             raise ConfigError(
-                f'`rel_pos_kwargs` must have one per head with a slope, {heads}, got {len(slopes)} `slopes`'
+                f'`slopes` of `rel_pos_kwargs` must have {heads} numbers, one per head with a slope, got {len(slopes)}'
             )
         self.each = (*map(float, slopes), *[0.0] * (self.total_heads - heads))
 

@@ -131,8 +131,7 @@ def apply_rotary_pos_emb(t: Tensor, freqs: Tensor, scale: Tensor | float | None 
     returns  like t, in its dtype; features beyond r are left alone
     """
     dtype = torch.float32 if t.dtype is freqs.dtype is torch.float32 else turning_dtype(t, freqs)
-    # torch reads pairs of features as complex numbers: one product of those takes a fifth of the time, where it is not
-    # compiled
+    # One product of complex numbers, the pairs of channels, takes a fifth of the time, where it is not compiled.
     in_pairs = t.device.type in ('cpu', 'cuda') and t.shape[-1] % 2 == 0
     if torch.compiler.is_compiling() or not in_pairs:
         width = freqs.shape[-1]
