@@ -69,6 +69,7 @@ KNOWN = {
     r'`ff_moe_(groups|score_bias)` needs `ff_moe_kind=.*': 'groups and biases are of sigmoids',
     r'`gated_multi_residual` needs `residual_fn_kwargs` with `read_gate_rank`, .*': 'an argument of the residual',
     r'`rel_pos_kwargs` got .*': 'arguments of another bias',
+    r'`slopes` of `rel_pos_kwargs` must have .*': 'sizes',
     r'`(pre_and_post_norm|sandwich_norm|use_dynamic_tanh)` needs `pre_norm`: .*': 'of an argument',
     r'`(block_norm|use_adaln_zero)` needs `pre_norm`: .*': 'of an argument',
     r'`(branch_post_norm|parallel_block|first_attn_norm=False)` needs `pre_norm`: .*': 'of an argument',

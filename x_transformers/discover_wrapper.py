@@ -65,7 +65,7 @@ def role_ids_for_tokens(tokens: Tensor, lengths: Tensor, scheme: str, *, max_seq
     if lengths.shape != (len(tokens),):
         raise ValueError(f'`lengths` must have shape ({len(tokens)},), got {tuple(lengths.shape)}')
     if n > max_seq_len:
-        raise ValueError(f'`tokens` got {n} tokens, more than `max_seq_len`, {max_seq_len}')
+        raise ValueError(f'`tokens` must have at most {max_seq_len} tokens (`max_seq_len`), got {n}')
     lengths = rearrange(lengths, 'b -> b 1')
     place = torch.arange(n, device=tokens.device).expand(tokens.shape)
     token_mask = place < lengths
@@ -209,12 +209,12 @@ class DiscoverDecoder(Configurable):
         classes = self.decoder.num_tokens
         for name, token in (('bos_id', bos_id), ('pad_id', pad_id)):
             if not 0 <= token < classes:
-                raise ConfigError(f'`{name}` got {token}, `decoder` has tokens from 0 to {classes - 1}')
+                raise ConfigError(f'`{name}` must be from 0 to {classes - 1}, as the tokens of `decoder`, got {token}')
         if pad_id < num_fillers:
-            raise ConfigError(f'`pad_id` got {pad_id}, which is content: `num_fillers` is {num_fillers}')
+            raise ConfigError(f'`pad_id` must not be content, below `num_fillers={num_fillers}`, got {pad_id}')
         place: Any = enc_pos
         if is_int(place) and place >= max_seq_len:
-            raise ConfigError(f'`enc_pos` got {enc_pos}, sequences have at most {max_seq_len} tokens (`max_seq_len`)')
+            raise ConfigError(f'`enc_pos` must be less than `max_seq_len`, {max_seq_len}, got {enc_pos}')
         self.num_fillers, self.bos_id, self.pad_id = num_fillers, bos_id, pad_id
         self.max_seq_len = max_seq_len
         self.enc_pos: Any = enc_pos  # a place, or 'last'
@@ -226,7 +226,9 @@ class DiscoverDecoder(Configurable):
     def check(self, tokens: Tensor, name: str) -> Tensor:
         tokens = check_ids(tokens, name, 1)
         if tokens.shape[1] > self.max_seq_len:
-            raise ValueError(f'`{name}` got {tokens.shape[1]} tokens, more than `max_seq_len`, {self.max_seq_len}')
+            raise ValueError(
+                f'`{name}` must have at most {self.max_seq_len} tokens (`max_seq_len`), got {tokens.shape[1]}'
+            )
         return tokens
 
     @checked
@@ -269,7 +271,7 @@ class DiscoverDecoder(Configurable):
             most = int(lengths.max()) if b else 0
         if most > self.max_seq_len:
             name = 'max_len' if lengths is None else 'lengths'
-            raise ValueError(f'`{name}` got {most}, sequences have at most {self.max_seq_len} tokens (`max_seq_len`)')
+            raise ValueError(f'`{name}` must be at most `max_seq_len`, {self.max_seq_len}, got {most}')
         model = AutoregressiveWrapper(self.decoder, pad_value=self.pad_id)
         start = torch.full((b, 1), self.bos_id, device=encodings.device)
         latent = rearrange(encodings, 'b d -> b 1 d')

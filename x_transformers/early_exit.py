@@ -152,7 +152,7 @@ def normalize_block_weights(weights: str | Sequence[float], blocks: int) -> list
     named = {'uniform': [1.0] * blocks, 'linear': [float(n) for n in range(1, blocks + 1)]}
     values = named[weights] if isinstance(weights, str) else weights
     if len(values) != blocks:
-        raise ConfigError(f'`layer_loss_weights` got {len(values)} numbers, there are {blocks} blocks')
+        raise ConfigError(f'`layer_loss_weights` must have {blocks} numbers, one per block, got {len(values)}')
     return [weight / sum(values) for weight in values]
 
 
@@ -289,13 +289,13 @@ class EarlyExitWrapper(AutoregressiveWrapper):
             raise ConfigError(f'early exits cannot be combined with {why}')
         if net.features.by_stage.get('head_input') and exit_heads == 'per_layer':
             name = net.features.by_stage['head_input'][0].display_name
-            raise ConfigError(f"`exit_heads='per_layer'` does not go with `{name}`: it belongs to the head of the net")
+            raise ConfigError(f"`exit_heads='per_layer'` cannot be combined with `{name}`, which belongs to the head")
         if net.features.find(OutputHeads) is not None:
-            raise ConfigError('early exits do not go with `num_output_heads`: a token is said by one head')
+            raise ConfigError('early exits cannot be combined with `num_output_heads`: one head must give each token')
         memory = net.features.find(MemoryTokens)
         if memory is not None and memory.every:
             raise ConfigError(
-                'early exits do not go with `memory_tokens_interspersed_every`: tokens have no places there'
+                'early exits cannot be combined with `memory_tokens_interspersed_every`: token positions vary there'
             )
         return blocks
 

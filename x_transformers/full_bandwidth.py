@@ -335,7 +335,7 @@ class FullBandwidth(Configurable):
         own: dict[Any, Any] = {names.get(key, key): spec for key, spec in specs.items()}
         for key in own:
             if key not in self.recirc_pairs:
-                raise ConfigError(f'`transitions` got {key!r}, `recirc_pairs` are {", ".join(map(repr, names))}')
+                raise ConfigError(f'`transitions` must have keys from {", ".join(map(repr, names))}, got {key!r}')
         return own
 
     def latents_of(self, intermediates: LayerIntermediates) -> dict[int, Tensor]:

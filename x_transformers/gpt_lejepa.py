@@ -92,7 +92,7 @@ def check_hiddens_index(net: Any, index: int | None) -> None:
     layers = net.attn_layers.layer_types.count('a')
     if index is not None and not -layers <= index < layers:
         raise ConfigError(
-            f'`predictor_input_hiddens_index` got {index}, `net` has {layers} self-attention layers, from 0'
+            f'`predictor_input_hiddens_index` must be below {layers}, the self-attention layers of `net`, got {index}'
         )
     if index is not None and getattr(net, 'memory_tokens_interspersed_every', None):
         raise ConfigError(

@@ -118,10 +118,10 @@ class Recirculation(Configurable):
             if getattr(net, name, False):
                 raise ConfigError(f'`net` has `{name}`, which passes through a layer several times')
         if not net.can_cache_kv:
-            raise ConfigError('`net` cannot be cached, which a second reading needs')
+            raise ConfigError('`net` must be able to cache keys, which the second pass needs')
         order: Any = stack.layers_execute_order
         if len(set(order)) != len(order) or len({id(stack.layers[at][1]) for at in order}) != len(order):
-            raise ConfigError('`net` runs a layer more than once, so that its residual is not one')
+            raise ConfigError('`net` must run each layer once: a repeated layer has several residuals')
         self.attn_layer_indices = [index for index in order if stack.layer_types[index] == 'a']
         self.source_layers, self.destination_layers = to_tuples(source_layer), to_tuples(destination_layer)
         self.check_routes(len(self.attn_layer_indices))
