@@ -1,7 +1,7 @@
 """From attention logits to attention weights. Everything here except dropout needs the eager kernel.
 
-A feature that adds columns (a sink) prepends them at stage `rows` and removes them at stage `mix`: in between, logits
-and weights have shape (b, h, i, 1 + j).
+A feature that adds columns (a sink) prepends them at stage `masked_scores` and removes them at stage `mixed_weights`.
+Between these, logits and weights have shape (b, h, i, 1 + j).
 """
 
 from __future__ import annotations
