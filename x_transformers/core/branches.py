@@ -41,7 +41,7 @@ class Kind:
             if not callable(value) and (name == 'build' or value is not None):
                 raise ConfigError(f'`{name}` of a Kind must be a function, got {value!r}')
         if self.remembers is not None and not callable(self.remembers):
-            check_states('a Kind', self.remembers)
+            check_states('a Kind', self.remembers, 'remembers')
 
     @property
     def joins_tokens(self) -> str:

@@ -370,12 +370,12 @@ def class_names(cls: type) -> frozenset[str]:
     return known[1]
 
 
-def check_states(name: str, states: Any) -> None:
+def check_states(name: str, states: Any, argument: str = 'states') -> None:
     """Raise ConfigError for declarations of states that the cache cannot store under their names."""
     for key, kind in states.items() if isinstance(states, Mapping) else [(None, states)]:
         if not isinstance(key, str) or not key or {'.', ':'} & {*key} or not isinstance(kind, Remembered):
             raise ConfigError(
-                f'`states` of {name} must map names, without dots and colons, to PerToken(), RecurrentState() or '
+                f'`{argument}` of {name} must map names, without dots and colons, to PerToken(), RecurrentState() or '
                 f'Ring(w), got {format_value(states)}'
             )
 
