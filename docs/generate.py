@@ -1,7 +1,8 @@
 """Write what is made of the code: every flag by topic and the options of generation, `docs/flags/*.md`, keywords of
-other libraries, `docs/from-other-libraries.md`, and the tables of packages and modules in `docs/contributing.md`.
+other libraries, `docs/from-other-libraries.md`, the tables of packages and modules in `docs/contributing.md`, and the
+types of all keywords, `x_transformers/keywords.pyi`.
 
-python docs/generate.py    # after a change to a flag, a docstring of a module, or a table; a test compares the pages
+python docs/generate.py    # after a change to a flag, a docstring of a module, or a table; a test compares the files
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+import keyword_types
 
 import x_transformers.flags.explain as results
 from x_transformers import Attention, AttentionLayers, FeedForward, TransformerWrapper
@@ -331,7 +334,7 @@ def table_of_packages() -> str:
             lines.append(f'| {named([name])} | {cell(purpose(file))} | {allowed} |')
     lines += [
         '',
-        'Exceptions, for the command line, generated types, and names in annotations:',
+        'Exceptions, for the command line, and names in annotations:',
         '',
         *(f'- `{one}`' for one in exceptions),
         '',
@@ -360,6 +363,7 @@ def page_for_contributors() -> str:
 
 
 if __name__ == '__main__':
+    keyword_types.STUB.write_text(keyword_types.render_stub(), encoding='utf-8')
     CONTRIBUTING.write_text(page_for_contributors(), encoding='utf-8')
     OF_WORDS.write_text(page_of_words(), encoding='utf-8')
     FOLDER.mkdir(exist_ok=True)

@@ -70,7 +70,7 @@ INTERNAL = {
     'compat': (3, 'compatibility has tests of the names that published code imports'),
     'core': (36, 'blocks of a small model need other limits, and what a call keeps is in no output'),
     'features': (50, 'parts of a feature are compared with their formula, before a flag puts them into a layer'),
-    'flags': (10, 'command line, stubs and foreign words are compared with the declarations that they are made from'),
+    'flags': (9, 'command line and foreign words are compared with the declarations that they are made from'),
     'generation': (26, 'filters, pools of blocks and stop rules are tested without a model'),
     'kernels': (14, 'each kernel is compared with the formula, also where a model would choose another one'),
     'memory': (6, 'search, mixing and command lines of datastores are tested without a model'),

@@ -1,4 +1,4 @@
-"""Written by `python -m x_transformers.flags --write-types` from the declarations of the flags."""
+"""Written by `python docs/generate.py` from the declarations of the flags."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypedDict, overload

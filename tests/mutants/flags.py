@@ -35,7 +35,7 @@ BUGS = {
         ('the worst comes first', 'key=lambda one: one.bits)', 'key=lambda one: -one.bits)', 'test_flags.py'),
         ('sizes are one', 'found[one.models, one.baseline].append(one)', 'next(iter(found.values())).append(one)', 'test_flags.py'),
     ]),
-    'flags/stubs.py': ('test_types.py', [
+    '../docs/keyword_types.py': ('test_types.py', [
         ('flags of branches take one value', "text += f' | tuple[{text}, ...] | PerLayer'", "text += ''"),
         ('required keywords may be left out', "f'Required[{kind}]' if is_required else kind", 'kind'),
         ('flags have no default', "words.append(f'Default: {declared.default!r}.')", 'pass'),

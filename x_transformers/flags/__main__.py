@@ -4,7 +4,6 @@ python -m x_transformers.flags             the table
 python -m x_transformers.flags rotary      one flag, or every flag whose name contains this
 python -m x_transformers.flags --helps     measured effects of flags, the best first
 python -m x_transformers.flags --refusals  flags that cannot be combined
-python -m x_transformers.flags --write-types   the types of all keywords, after a change to a flag
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from collections.abc import Iterator
 import x_transformers
 import x_transformers.flags.explain as results
 from x_transformers.flags import REQUIRED, Configurable, Feature, Flag, did_you_mean, format_value, get_flags
-from x_transformers.flags.stubs import STUB, render_stub
 
 
 def table() -> list[tuple[str, str, Flag]]:
@@ -123,9 +121,6 @@ def main(arguments: list[str]) -> int:
         return 0
     if arguments == ['--refusals']:
         print('\n'.join(f'{flag:<30} {", ".join(others)}' for flag, others in refusals()))
-        return 0
-    if arguments == ['--write-types']:
-        STUB.write_text(render_stub(), encoding='utf-8')
         return 0
     wanted = arguments[0]
     bare = wanted.removeprefix('cross_').removeprefix('attn_').removeprefix('ff_')

@@ -1,7 +1,7 @@
 """Write `keywords.pyi`: the types of all keywords, derived from the declarations, for editors and type checkers.
 
 `XKeywords` are the keywords that a class X takes as `**flags`, `XInputs` the keywords of its forward call, `XCall` the
-call itself, where an option changes what it returns. `python -m x_transformers.flags --write-types` writes the file.
+call itself, where an option changes what it returns. `python docs/generate.py` writes the file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from x_transformers.generation.guidance import Guidance
 
 PACKAGE = x_transformers.__name__
 STUB = Path(x_transformers.__file__).with_name('keywords.pyi')
-HEAD = '''"""Written by `python -m x_transformers.flags --write-types` from the declarations of the flags."""
+HEAD = '''"""Written by `python docs/generate.py` from the declarations of the flags."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypedDict, overload
