@@ -268,7 +268,7 @@ class Cache(HasOldNames):
                 None if layer is None else [None if t is None else t.contiguous() for t in layer.pair]
                 for layer in whole.layers
             ],
-            'tails': [None if layer is None else tail_of(layer) for layer in self.layers],
+            'tails': [None if layer is None else _tail_of(layer) for layer in self.layers],
             'remembered': [{} if layer is None else contents(layer.states) for layer in whole.layers],
             'states': contents(whole.states),
             'model_states': contents(whole.model_states),
@@ -318,7 +318,7 @@ def is_pair(value: Any) -> bool:
     return one and (value[1] is None or (is_rows(value[1]) and value[0].shape[-2] == value[1].shape[-2]))
 
 
-def tail_of(layer: KeysValues) -> list[Any] | None:
+def _tail_of(layer: KeysValues) -> list[Any] | None:
     """Return the number of evicted tokens and the window of a layer, or None without a window."""
     keys = layer.buffers[0]
     return [keys.num_evicted, *keys.window] if isinstance(keys, EvictingBuffer) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -37,9 +37,6 @@ from x_transformers.core.token_subset import check_no_subset
 from x_transformers.core.window import AttentionWindow, select_window
 from x_transformers.flags import Feature, Features, Remembered
 from x_transformers.flags.checks import Maybe
-
-if TYPE_CHECKING:
-    pass
 
 Views = tuple[Tensor, Tensor, Tensor]
 
@@ -283,16 +280,13 @@ class Call(AddsLosses, HasStates, BlockwiseCall):
         if self.memories == 0:
             return past.pair
         return tuple(
-            None if t is None else self.after_memories(t, kept) for t, kept in zip(rows, past.pair, strict=True)
+            None if t is None else torch.cat((t[..., : self.memories, :], kept), dim=-2)
+            for t, kept in zip(rows, past.pair, strict=True)
         )
 
     @staticmethod
     def append_past_keys(k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         return call.append_past(k, v)
-
-    def after_memories(self, rows: Tensor, kept: Tensor) -> Tensor:
-        """Return the cached tokens after those of memories."""
-        return kept if self.memories == 0 else torch.cat((rows[..., : self.memories, :], kept), dim=-2)
 
     def make_key_mask(self, mask: Tensor | None, context_mask: Tensor | None) -> Tensor | None:
         """Return which keys are real, (b j): the context's mask, else in self-attention that of the tokens."""

@@ -576,17 +576,14 @@ NAMED = {
 
 def kind_of(annotation: Any) -> Accepts | None:
     """Return the values that an annotation allows, None for numbers and for other annotations."""
-    parts = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    parts = typing.get_args(annotation) if is_union else (annotation,)
     parts = [typing.get_origin(part) or part for part in parts]
     known = [BY_ANNOTATION[part] for part in parts if part in BY_ANNOTATION]
     if not known or len(known) + (types.NoneType in parts) < len(parts):
         return None
     sure = frozenset(kind for part in parts for kind in SURE.get(part, ()))
     return Accepts(sure, functools.reduce(Check.__or__, dict.fromkeys(known)))
-
-
-def _is_union(annotation: Any) -> bool:
-    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
 def _get_kinds(method: Callable[..., Any]) -> dict[str, Accepts]:

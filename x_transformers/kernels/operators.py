@@ -147,7 +147,7 @@ HANDLED = {
     'keys': 'prepended keys that every query attends to, the first `call.total_keys - call.keys` ones',
     'past': 'more keys than queries, which are the last tokens: a cache or memories',
     'context': 'keys of a context (cross-attention)',
-    'elsewhere': 'queries at the indices `call.places`',
+    'elsewhere': 'queries at the indices `call.token_idx`',
     'dropout': 'dropout of weights, with probability `call.dropout`',
     'groups': 'fewer key heads than query heads: query head h uses key head h mod k; otherwise they are repeated',
 }
@@ -221,6 +221,8 @@ class Banded(Operator):
 
 
 class Fused(Operator):
+    __call__ = staticmethod(run_fused)
+
     def unsupported(self, call: Call | None, features: Features) -> str | None:
         if call is not None and call.is_large:
             return MANY
@@ -230,9 +232,6 @@ class Fused(Operator):
             return _forms_no_scores(call, features) if features.scores_needed else None
         own = [f for f in features.by_stage.get('attend', ()) if f.flags or not f.call_inputs]
         return f'`{own[0].display_name}`: it attends in its own way' if own else _forms_no_scores(call, features)
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
-        return run_fused(q, k, v, call, features)
 
 
 class Flex(Operator):
@@ -252,21 +251,18 @@ class Flex(Operator):
 
 
 class FusedInBlocks(Operator):
+    __call__ = staticmethod(run_fused_in_blocks)
+
     def unsupported(self, call: Call | None, features: Features) -> str | None:
         return FEW if call is not None and not call.is_large else _forms_no_scores(call, features)
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
-        return run_fused_in_blocks(q, k, v, call, features)
 
 
 class EagerInBlocks(Operator):
     by_formula = True
+    __call__ = staticmethod(run_eager_in_blocks)
 
     def unsupported(self, call: Call | None, features: Features) -> str | None:
         return FEW if call is not None and not call.is_large else _needs_all_rows(features)
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
-        return run_eager_in_blocks(q, k, v, call, features)
 
 
 class Eager(Operator):
