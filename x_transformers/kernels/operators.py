@@ -118,7 +118,7 @@ class Operator:
     """Implementation of attention.
 
     unsupported(call, features)      the reason why it cannot run a call, or any call with these features for None
-    (q, k, v, call, features)        the output b h i d, or None if it cannot run after all: then the next one runs
+    run(q, k, v, call, features)     the output b h i d, or None if it cannot run after all: then the next one runs
 
     `by_formula`: True if it computes the formula, as `flash=False` requires.
     """
@@ -128,7 +128,7 @@ class Operator:
     def unsupported(self, call: Call | None, features: Features) -> str | None:
         raise NotImplementedError
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor | None:
+    def run(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor | None:
         raise NotImplementedError
 
     @property
@@ -190,7 +190,7 @@ class Own(Operator):
     def unsupported(self, call: Call | None, features: Features) -> str | None:
         return None if 'attend' in features.by_stage else 'no feature attends in its own way'
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
+    def run(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
         (feature,) = features.by_stage['attend']
         acting = stages_of_scores(call, features)
         reason = f'`{acting[0].display_name}`, which needs the scores' if acting else feature.unsupported(call)
@@ -216,12 +216,12 @@ class Banded(Operator):
             return MAPS
         return _forms_no_scores(call, features) or _not_banded(call)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor | None:
+    def run(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor | None:
         return attend_in_band(q, tile_heads(k, q.shape[1]), tile_heads(v, q.shape[1]), call)
 
 
 class Fused(Operator):
-    __call__ = staticmethod(run_fused)
+    run = staticmethod(run_fused)
 
     def unsupported(self, call: Call | None, features: Features) -> str | None:
         if call is not None and call.is_large:
@@ -246,12 +246,12 @@ class Flex(Operator):
             return f'`{without[0].display_name}`: it has no form for FlexAttention'
         return _needs_all_rows(features) if acting else None
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor | None:
+    def run(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor | None:
         return try_flex(*match_dtypes(q, k, v), call=call, features=features)
 
 
 class FusedInBlocks(Operator):
-    __call__ = staticmethod(run_fused_in_blocks)
+    run = staticmethod(run_fused_in_blocks)
 
     def unsupported(self, call: Call | None, features: Features) -> str | None:
         return FEW if call is not None and not call.is_large else _forms_no_scores(call, features)
@@ -259,7 +259,7 @@ class FusedInBlocks(Operator):
 
 class EagerInBlocks(Operator):
     by_formula = True
-    __call__ = staticmethod(run_eager_in_blocks)
+    run = staticmethod(run_eager_in_blocks)
 
     def unsupported(self, call: Call | None, features: Features) -> str | None:
         return FEW if call is not None and not call.is_large else _needs_all_rows(features)
@@ -271,7 +271,7 @@ class Eager(Operator):
     def unsupported(self, call: Call | None, features: Features) -> str | None:
         return None
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
+    def run(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor:
         return run_eager(q, k, v, call if call.visibility is not None else call.combine(), features)
 
 
@@ -297,7 +297,7 @@ def attend_by(owner: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, features:
         known = _operators_for(owner, features)
     for operator in known[1]:
         if operator.unsupported(call, features) is None:
-            out = operator(q, k, v, call, features)
+            out = operator.run(q, k, v, call, features)
             if out is not None:
                 return out
     raise AssertionError('the formula supports all calls')
