@@ -256,10 +256,10 @@ class Forms:
         """Return the forms of a call, in the order of the formula."""
         added = call.total_keys - call.keys
         steps = [f.score_mod(call) for f in select_working(call, features, ('scores',))]
-        steps += [adding(bias.pointwise(added, 0.0)) for bias in call.biases]
+        steps += [add_bias(bias.pointwise(added, 0.0)) for bias in call.biases]
         steps += [f.score_mod(call) for f in select_working(call, features, ('logits',))]
         rescaling = [f for f in dict.fromkeys(select_working(call, features)) if f.rescale is not None]
-        return cls(chain(tuple(steps)) if steps else None, call.mask_entry(), rescaling)
+        return cls(compose(tuple(steps)) if steps else None, call.mask_entry(), rescaling)
 
     def of_heads(self, order: Tensor) -> Forms:
         """Return the forms for heads in another order."""
@@ -281,7 +281,7 @@ class Forms:
         return kind, sizes if first_sizes.setdefault(kind, sizes) == sizes else None
 
 
-def chain(steps: tuple[Callable[..., Tensor], ...]) -> Callable[..., Tensor]:
+def compose(steps: tuple[Callable[..., Tensor], ...]) -> Callable[..., Tensor]:
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         for step in steps:
             score = step(score, b, h, i, j)
@@ -290,7 +290,7 @@ def chain(steps: tuple[Callable[..., Tensor], ...]) -> Callable[..., Tensor]:
     return score_mod
 
 
-def adding(bias: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def add_bias(bias: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda score, b, h, i, j: score + bias(b, h, i, j).to(score.dtype)
 
 
@@ -361,7 +361,7 @@ def run_flex_pattern(
     if any(place.table is not None or place.lengths is not None for place in places):
         return None
     own: Any = copy.copy(call)
-    own.masks = [*call.masks, Shown(kinds, [kinds.index(one) for one in patterns], call, marks, places)]
+    own.masks = [*call.masks, VisibleKeys(kinds, [kinds.index(one) for one in patterns], call, marks, places)]
     return try_flex(*match_dtypes(q, k, v), call=own, features=features) if fits(own, features) else None
 
 
@@ -387,7 +387,7 @@ def _get_bounds(place: Placement, batch: int, device: torch.device) -> tuple[Ten
     return start, torch.cat((first, first + place.count), dim=1)
 
 
-class Shown(BlockwiseTerm):
+class VisibleKeys(BlockwiseTerm):
     """The visibility of the patterns of heads, as a mask of a call.
 
     kinds, of_head    the patterns, and which of them each head has
