@@ -103,7 +103,7 @@ class Buffer(CachedState):
 
     def part(self, start: int, length: int) -> Buffer:
         """Return a range of tokens in the same memory."""
-        new = object.__new__(Buffer)
+        new = object.__new__(type(self))
         new.storage, new.start, new.length = self.storage, self.start + start, length
         return new
 
@@ -134,7 +134,7 @@ class Buffer(CachedState):
 
     def like(self, tensor: Tensor) -> Buffer:
         """Return a buffer of this kind with other vectors."""
-        return Buffer(tensor)
+        return type(self)(tensor)
 
     def copy_to_memory(self, capacity: int) -> Buffer:
         """Return a copy in new memory for `capacity` tokens."""
@@ -180,14 +180,6 @@ class Derived(Buffer):
 
     __slots__ = ()
 
-    def like(self, tensor: Tensor) -> Derived:
-        return Derived(tensor)
-
-    def part(self, start: int, length: int) -> Derived:
-        new = object.__new__(Derived)
-        new.storage, new.start, new.length = self.storage, self.start + start, length
-        return new
-
 
 class EvictingBuffer(Buffer):
     """Vectors of which later queries need only a `window`: those of the first `num_evicted` tokens were dropped."""
@@ -209,8 +201,10 @@ class EvictingBuffer(Buffer):
     def like(self, tensor: Tensor) -> EvictingBuffer:
         return EvictingBuffer(tensor, self.num_evicted, self.window)
 
-    def part(self, start: int, length: int) -> EvictingBuffer:
-        return EvictingBuffer.of(super().part(start, length), self.num_evicted, self.window)
+    def part(self, start: int, length: int) -> Any:
+        new: Any = super().part(start, length)
+        new.num_evicted, new.window = self.num_evicted, self.window
+        return new
 
     def trim(self) -> EvictingBuffer:
         """Drop vectors beyond the window, except some that are kept so that tokens can be removed."""
@@ -232,7 +226,8 @@ class EvictingBuffer(Buffer):
         return self.drop_first(count) if self.num_evicted else self
 
     def skip_first(self, count: int) -> EvictingBuffer:
-        new = self.part(max(count - self.num_evicted, 0), self.length - max(count - self.num_evicted, 0))
+        skipped = max(count - self.num_evicted, 0)
+        new = self.part(skipped, self.length - skipped)
         new.num_evicted = max(self.num_evicted - count, 0)
         return new
 
