@@ -14,7 +14,7 @@ error if one is required.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -124,11 +124,9 @@ class Operator:
     """
 
     by_formula = False
+    run: Callable[[Tensor, Tensor, Tensor, Call, Features], Tensor | None]
 
     def unsupported(self, call: Call | None, features: Features) -> str | None:
-        raise NotImplementedError
-
-    def run(self, q: Tensor, k: Tensor, v: Tensor, call: Call, features: Features) -> Tensor | None:
         raise NotImplementedError
 
     @property
