@@ -623,7 +623,7 @@ def checked(method: Method) -> Method:
     settled: set[tuple[Any, ...]] = set()  # names and types that need no second look
 
     @functools.wraps(method)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(kwargs.get('stack_call'), ChecksOnce) or torch.compiler.is_compiling():
             return method(self, *args, **kwargs)
         if kwargs.pop('stack_call', None) is not None:
@@ -640,7 +640,7 @@ def checked(method: Method) -> Method:
                 raise better from None
             raise
 
-    return cast('Method', wrapped)
+    return cast('Method', wrapper)
 
 
 def check_mask_covers(mask: Tensor, new: int, has_past: bool) -> None:

@@ -145,7 +145,7 @@ class Configurable(nn.Module):
         if known is None or not known.__module__.startswith('x_transformers.'):
             Configurable.kinds[cls.__name__] = cls  # A user may define a class again, but not replace the library's.
         if '__init__' in vars(cls):
-            cls.__init__ = remembering(cls.__init__, vars(cls).get('positional', ()))
+            cls.__init__ = record_arguments(cls.__init__, vars(cls).get('positional', ()))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, nn.Module) or type(value) is nn.Parameter:
@@ -435,7 +435,7 @@ def get_signature(cls: type[Configurable]) -> inspect.Signature:
     return inspect.Signature(named)
 
 
-def remembering(init: Callable[..., None], positional: tuple[str, ...] = ()) -> Callable[..., None]:
+def record_arguments(init: Callable[..., None], positional: tuple[str, ...] = ()) -> Callable[..., None]:
     """Wrap an `__init__`: check the declared arguments, and store those that were given for `config`.
 
     More positional arguments than it has are the keywords `positional`.
@@ -445,7 +445,7 @@ def remembering(init: Callable[..., None], positional: tuple[str, ...] = ()) -> 
     arguments: dict[str, Flag] = {}
 
     @functools.wraps(init)
-    def wrapped(self: Configurable, *args: Any, **kwargs: Any) -> None:
+    def wrapper(self: Configurable, *args: Any, **kwargs: Any) -> None:
         if by_position <= len(args) < by_position + len(positional):
             behind = dict(zip(positional, args[by_position - 1 :], strict=False))
             if twice := [name for name in behind if name in kwargs]:
@@ -480,7 +480,7 @@ def remembering(init: Callable[..., None], positional: tuple[str, ...] = ()) -> 
         if outermost:
             self.__dict__['_is_built'] = True
 
-    return wrapped
+    return wrapper
 
 
 def unbind_method(

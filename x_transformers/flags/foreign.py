@@ -95,7 +95,7 @@ def answer(name: str, value: Any, callee: Callee) -> str:
     """Return the hint for a keyword of another library, as the end of an error message, or ''."""
     rows, side = rows_for(name, callee.kind)
     if not rows:
-        meant = '' if (found := belonging(name, value, callee)) else _likely_word(name, callee)
+        meant = '' if (found := find_owner_hint(name, value, callee)) else _likely_word(name, callee)
         return f', did you mean `{meant}`{answer(meant, value, callee)}' if meant else found
     for row in rows:
         for alternative in alternatives(row, value):
@@ -242,21 +242,21 @@ def demands(alternative: str, keywords: list[str], value: Any, flags: Mapping[st
     return f', which must be {flags[refusing[0]].check.words}' if given and refusing else ''
 
 
-def belonging(name: str, value: Any, callee: Callee) -> str:
+def find_owner_hint(name: str, value: Any, callee: Callee) -> str:
     """Return the hint for a keyword of this library that another function takes."""
     if any(prefix + name in callee.names for prefix in PREFIXES):
         return ''  # Only its prefix is missing.
     for kind in ORDERS[callee.kind]:
         for place in _homes(kind, callee):
             if name in place.names:
-                return f': it is a keyword {place.words}, `{place.code.format(f"{name}={brief(value)}")}`'
+                return f': it is a keyword {place.words}, `{place.code.format(f"{name}={format_short(value)}")}`'
     return ''
 
 
 # Texts.
 
 
-def brief(value: Any) -> str:
+def format_short(value: Any) -> str:
     """Return a value as code, or '...' if it is long."""
     text = repr(value) if isinstance(value, (bool, int, float, str, type(None), tuple, list)) else '...'
     return text if len(text) <= 30 else '...'
@@ -267,7 +267,7 @@ def _fill_template(text: str, name: str, value: Any) -> str:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     fields = {
         'name': name,
-        'value': brief(value),
+        'value': format_short(value),
         'less': less(value),
         'root': f'{value} ** -0.5' if number else '...',
         'not': str(not value) if isinstance(value, (bool, int, type(None))) else '...',
@@ -278,7 +278,7 @@ def _fill_template(text: str, name: str, value: Any) -> str:
 def less(value: Any) -> str:
     """Return the number of tokens of a window before the query: the size minus one, or the first of a pair."""
     if isinstance(value, tuple) and len(value) == 2:
-        return brief(value[0])
+        return format_short(value[0])
     return str(value - 1) if isinstance(value, int) and not isinstance(value, bool) else '...'
 
 

@@ -86,7 +86,7 @@ def answering(function: Function) -> Function:
     """Decorate a function, or `__init__`, whose errors for unexpected keywords name the one to use instead."""
 
     @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except TypeError as error:
@@ -95,7 +95,7 @@ def answering(function: Function) -> Function:
                 raise better from None
             raise
 
-    return cast('Function', wrapped)
+    return cast('Function', wrapper)
 
 
 def answering_steps(
