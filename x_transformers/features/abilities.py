@@ -15,8 +15,9 @@ from x_transformers.core.branches import check_memories_allowed
 from x_transformers.core.checks import check_list
 from x_transformers.core.model_calls import ModelCall, OutputRequest
 from x_transformers.core.own_modules import has_own_forward, known_stack, reads_whole, refuse_own_stack
+from x_transformers.features.derived import ModuleMixin
 from x_transformers.features.positions import no_positions
-from x_transformers.flags import ConfigError, Features
+from x_transformers.flags import ConfigError
 from x_transformers.flags.checks import Maybe
 from x_transformers.training.losses import attn_z_loss, each_head, entropy
 
@@ -31,13 +32,10 @@ class overridable:
         return self if instance is None else self.function(instance)
 
 
-class Abilities:
-    """Derived from the features of a model and its stack, whichever stack that is now."""
+class Abilities(ModuleMixin):
+    """Abilities that follow from the features of a model and its stack, whichever stack that is now."""
 
     attn_layers: Any
-    features: Features
-    pos_emb: Any
-    num_memory_tokens: int
 
     @overridable
     def has_memory_tokens(self) -> bool:
@@ -98,33 +96,26 @@ class Abilities:
 
     def check_no_stack_flags(self, flags: Mapping[str, Any]) -> None:
         """Raise ConfigError for a keyword of the model that belongs to its stack."""
-        model: Any = self
         for name in flags:
-            if name in known_stack(self.attn_layers).accepted() and name not in model.accepted():
+            if name in known_stack(self.attn_layers).accepted() and name not in self.accepted():
                 kind = type(self.attn_layers).__name__
                 raise ConfigError(
                     f'unknown keyword `{name}` of {type(self).__name__}: it belongs to the stack, {kind}({name}=...)'
                 )
 
 
-class GivesOutputs:
+class GivesOutputs(ModuleMixin):
     """Mixin of a model that returns memories, maps, entropies and losses besides its main output."""
 
-    attn_layers: Any
-    attn_z_loss_weight: float
-    features: Features
-    max_mem_len: int
-    shift_mem_down: int
-
     def shifted(self, mems: Maybe[Sequence[Tensor | None]]) -> Sequence[Tensor | None] | None:
-        """Memories in the order of the layers that read them, `shift_mem_down` below those that left them."""
+        """Return memories in the order of the layers that read them, `shift_mem_down` below those that left them."""
         return [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]] if check_list(mems, 'mems') else mems
 
     def new_mems(
         self, trace: LayerIntermediates, mems: Sequence[Tensor | None] | None, detach: bool, call: Any = None
     ) -> list[Tensor]:
-        """What is kept of a segment and earlier memories: the last `max_mem_len` hidden states of each self-attention,
-        or as a feature chooses. Without a `call` the segment was read in several."""
+        """Return the memories for the next segment: the last `max_mem_len` hidden states of each self-attention, or as
+        a feature chooses. Without a `call` the segment was read in several."""
         refuse_own_stack(self.attn_layers, 'return_mems', 'which of its hidden states are memories is not known')
         check_memories_allowed('max_mem_len', known_stack(self.attn_layers).layer_types if self.max_mem_len else ())
         call = call or ModelCall.from_intermediates(trace, self.features)
@@ -138,7 +129,7 @@ class GivesOutputs:
         return [t[:, max(t.shape[1] - self.max_mem_len, 0) :] for t in hiddens]
 
     def returned(self, out: Any, request: OutputRequest, call: ModelCall, mems: Any, logits: Any, x: Tensor) -> Any:
-        """The output, with what was asked for beside it: of `mems` before, the logits, and hidden states `x`."""
+        """Return the output, with what was asked for: of `mems` before, the logits, and hidden states `x`."""
         trace = call.intermediates
         if request.maps or request.z_loss:
             asked = 'return_attn' if request.maps else 'return_attn_z_loss'

@@ -112,7 +112,15 @@ def keep_none(owner: Any, names: Sequence[str]) -> None:
             setattr(owner, name, None)
 
 
-class DerivedAttributes:
+class ModuleMixin:
+    """Base of classes that read attributes of the module that derives from them."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+class DerivedAttributes(ModuleMixin):
     """Attributes of a stack for subclasses and for code that edits it.
 
     `layer_dropouts` may be assigned, and so may modules where a feature runs them; the rest is there to be read.
@@ -127,14 +135,6 @@ class DerivedAttributes:
     """
 
     read_at_call = ('layers_execute_order',)
-    features: Any
-    layer_types: Sequence[str]
-    dim: int
-    depth: Any  # a number of layers, once they are laid out
-
-    if TYPE_CHECKING:
-        # what else the class that derives from this one has
-        def __getattr__(self, name: str) -> Any: ...
 
     def keep_derived(self) -> None:
         """Settle these attributes, once the features of the stack are set up."""
@@ -159,13 +159,13 @@ class DerivedAttributes:
 
     def keep_abilities(self, attention: Sequence[Any]) -> None:
         """Set what layers and features together allow: caches, inputs and states; and the flags they were made with."""
-        features, stack = self.features, self
-        self.remembers = collect_states(features, self.layer_types, stack)
+        features = self.features
+        self.remembers = collect_states(features, self.layer_types, self)
         refused = any(f.reason('cache') for f in features.active) or not all(layer.can_cache_kv for layer in attention)
         self.can_cache_kv = all(KINDS[kind].recalls for kind in self.layer_types) and not refused
         refused = any(f.reason('cache in training') for f in features.active)
         self.can_cache_kv_in_training = self.can_cache_kv and not refused
-        self.input_names = input_names(stack)
+        self.input_names = input_names(self)
         of_attention = (name for layer in attention for name in layer.features.list_switched('attn_'))
         self.built_with_flags = sorted({*features.list_switched(), *of_attention})
 
@@ -173,25 +173,18 @@ class DerivedAttributes:
         return any(getattr(self, name, False) for name in names)
 
     def check_assigned(self) -> None:
-        """Refuse modules that no feature of the stack would run."""
+        """Raise ConfigError for modules that no feature of the stack would run."""
         given = [name for name in OF_STACK if getattr(self, name) is not None]
-        for name in FOR_EACH_LAYER:
-            if list(getattr(self, name)) != [None] * len(getattr(self, name)):
-                given.append(name)
-        if given:
-            self.check_are_run(given)
-
-    def check_are_run(self, names: Sequence[str]) -> None:
-        """Raise ConfigError if no feature runs the modules of these names."""
-        run = {name for feature in self.features.active for name in feature.stored_as.values()}
-        for name in names:
+        given += [name for name in FOR_EACH_LAYER if any(module is not None for module in getattr(self, name))]
+        run = {name for feature in self.features.active for name in feature.stored_as.values()} if given else ()
+        for name in given:
             if name not in run:
                 flag = FOR_EACH_LAYER.get(name, 'its flag')
                 raise ConfigError(f'`{name}` must be None, since the stack was built without {flag}')
 
     @property
     def layer_dropouts(self) -> tuple[float, ...]:
-        """The probability of leaving out each layer in training. A sequence that is assigned holds from then on."""
+        """Return the probability of leaving out each layer in training; a sequence that is assigned holds."""
         return vars(self).get('rates_of_layers') or (0.0,) * len(self.layer_types)
 
     @layer_dropouts.setter
@@ -238,17 +231,15 @@ class DerivedAttributes:
             )
         return width
 
-    def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
-        stack: Any = self
-        return muon_parameters(stack, queries_and_keys)
+    def muon_parameters(self: Any, queries_and_keys: bool = False) -> list[nn.Parameter]:
+        return muon_parameters(self, queries_and_keys)
 
-    def attn_qk_clip_(self, intermediates: LayerIntermediates, tau: float = 100.0) -> None:
+    def attn_qk_clip_(self: Any, intermediates: LayerIntermediates, tau: float = 100.0) -> None:
         """Apply `qk_clip_` to every attention layer, with the intermediates of a forward pass."""
-        stack: Any = self
-        stack_qk_clip_(stack, intermediates, tau)
+        stack_qk_clip_(self, intermediates, tau)
 
     def order_of(self, given: Any, repeats: Any) -> tuple[int, ...]:
-        """The indices of the layers of this call, in the order in which they run."""
+        """Return the indices of the layers of this call, in the order in which they run."""
         if repeats is not None and given is not None:
             raise ValueError('`repeat_blocks` does not go with `layers_execute_order`: both say which layers run')
         if repeats is not None:
@@ -256,9 +247,6 @@ class DerivedAttributes:
                 raise ValueError('`repeat_blocks` needs the ordinary order of layers, this stack has another order')
             return repeat_layers(repeats, len(self.layers) // self.len_default_block, self.len_default_block)
         return checked_order(given, len(self.layers))
-
-
-# attention layers
 
 
 class MadeWhenRead:
@@ -298,26 +286,19 @@ def count_kv_heads(heads: int, kv_heads: int | None, one_kv_head: bool) -> int:
     return kv_heads
 
 
-class DerivedHeads:
+class DerivedHeads(ModuleMixin):
     """Attributes of an attention layer for subclasses, and for hooks on its heads.
 
     split_q_heads, split_k_heads, split_v_heads   b n (h d) -> b h n d
     merge_heads                                   b h n d -> b n (h d)
     """
 
-    attend: Any
-    dim_key: int
-    shape: Any
     _modules: dict[str, Any]
     read_at_call = ('kernel',)  # the function that is chosen; a flag of linear attention has the same name
     split_q_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', d=own.dim_key))
     split_k_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', d=own.dim_key))
     split_v_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', d=own.shape.dim_value))
     merge_heads = MadeWhenRead(lambda own: Rearrange('b h n d -> b n (h d)'))
-
-    if TYPE_CHECKING:
-        # what else the class that derives from this one has
-        def __getattr__(self, name: str) -> Any: ...
 
     def keep_derived(self) -> None:
         """Settle further attributes, once the features of the layer are set up."""
@@ -364,17 +345,16 @@ class DerivedHeads:
         }
 
     def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
-        """The matrices that values and outputs are made with, and queries and keys if asked for."""
+        """Return the matrices that values and outputs are made with, and queries and keys if asked for."""
         return get_weights((*((self.to_q, self.to_k) if queries_and_keys else ()), self.to_v, self.to_out))
 
-    def qk_clip_(self, pre_softmax_attn: Tensor | Intermediates, tau: float = 100) -> None:
+    def qk_clip_(self: Any, pre_softmax_attn: Tensor | Intermediates, tau: float = 100) -> None:
         """QK-clip: shrink queries and keys of heads with logits above `tau`, in place.  arXiv:2507.20534"""
-        layer: Any = self
-        qk_clip_(layer, largest_logits(pre_softmax_attn), tau)
+        qk_clip_(self, largest_logits(pre_softmax_attn), tau)
 
     @staticmethod
     def own_mask(attn_mask: Tensor) -> Tensor:
-        """The caller's `attn_mask`, boolean and with all four axes."""
+        """Return the caller's `attn_mask`, boolean and with all four axes."""
         if not 2 <= check_tensor(attn_mask, 'attn_mask').ndim <= 4:
             raise ValueError(
                 f'`attn_mask` must have shape (i, j), (h, i, j) or (b, h, i, j), got {tuple(attn_mask.shape)}'
@@ -393,41 +373,27 @@ class DerivedHeads:
         return nn.Linear(self.dim_merged, self.shape.dim_out, bias=False)
 
 
-# feedforwards
-
-
-class DerivedLinears:
+class DerivedLinears(ModuleMixin):
     """Attributes of a feedforward for optimizers and for code that edits its projections."""
-
-    dim: int
-    dim_inner: int
-    dim_out: int
-    features: Any
-    ff: Any
-
-    if TYPE_CHECKING:
-        # what else the class that derives from this one has
-        def __getattr__(self, name: str) -> Any: ...
 
     def describe(self) -> dict[str, str]:
         return {'up_proj': f'(b n {self.dim}) -> (b n {self.dim_inner}), back to (b n {self.dim_out})'}
 
     @property
     def output_layer(self) -> nn.Module:
-        """The projection back; of experts, all of theirs."""
+        """Return the projection back; of experts, all of theirs."""
         return self.output_layers[0]
 
     @property
     def output_layers(self) -> list[nn.Module]:
-        """All projections back."""
+        """Return all projections back."""
         for module in self.children():
             if outputs := getattr(module, 'output_layers', None):
                 return outputs
         return [next(module for module in reversed(self.ff) if not isinstance(module, nn.Dropout))]
 
-    def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
-        module: Any = self
-        return get_weights((module,))
+    def muon_parameters(self: Any, queries_and_keys: bool = False) -> list[nn.Parameter]:
+        return get_weights((self,))
 
     def check_input(self, x: Tensor) -> None:
         if x.ndim == 0 or (x.shape[-1] != self.dim and x.shape[-1] != input_width(x, self.dim, self.ff)):
@@ -437,15 +403,8 @@ class DerivedLinears:
         check_weight(x, first_tensor(self.ff.parameters()))
 
 
-# layers
-
-
-class RunsSubset:
+class RunsSubset(ModuleMixin):
     """How a layer runs for some of the tokens of a stream."""
-
-    index: int
-    kind: str
-    branch: Callable[..., Tensor]
 
     def change(self, x: Tensor, call: Any, features: Features) -> Tensor:
         """Run for the tokens of `call.of_tokens` alone. Attention reads the keys of all."""
@@ -471,17 +430,8 @@ class RunsSubset:
             call.merge_from(none)  # The next layer finds its own past.
 
 
-# models
-
-
-class ReadsTokens:
+class ReadsTokens(ModuleMixin):
     """Checks of the ids that a model is called with, and of the logits that are requested."""
-
-    features: Features
-    pos_emb: Any
-    num_tokens: int
-    to_logits: Any
-    token_emb: Any
 
     @property
     def can_keep_logits(self) -> bool:
@@ -491,7 +441,10 @@ class ReadsTokens:
     def _check_ids(self, x: Tensor | None, kwargs: dict[str, Any]) -> Tensor:
         """Check ids; None stands for no tokens after prepended embeddings."""
         if x is None:
-            return no_ids(kwargs.get('prepend_embeds'))
+            prefix = kwargs.get('prepend_embeds')
+            if prefix is None:
+                raise ValueError('`x` got None: without tokens there must be `prepend_embeds`')
+            return prefix.new_empty(prefix.shape[0], 0, dtype=torch.long)
         if isinstance(self.token_emb, TokenEmbedding):
             # A table that replaces the one of the model, such as one with an adapter, may not have a length.
             x = check_ids(x, num_tokens=getattr(self.token_emb.emb, 'num_embeddings', self.num_tokens))
@@ -515,15 +468,7 @@ class ReadsTokens:
             )
 
     def describe(self) -> dict[str, str]:
-        model: Any = self
         none = self.pos_emb in (None, no_positions)
         places = 'no absolute positions' if none else type(self.pos_emb).__name__
-        head = 'embeddings' if model.to_logits is None else f'logits, {type(model.to_logits).__name__}'
-        return {'embed': f'ids (b n) -> (b n {model.emb_dim}), {places}', 'readout': f'(b n {model.dim}) -> {head}'}
-
-
-def no_ids(prefix: Tensor | None) -> Tensor:
-    """Return ids of no tokens, (b, 0), for a call with `prepend_embeds` alone."""
-    if prefix is None:
-        raise ValueError('`x` got None: without tokens there must be `prepend_embeds`')
-    return prefix.new_empty(prefix.shape[0], 0, dtype=torch.long)
+        head = 'embeddings' if self.to_logits is None else f'logits, {type(self.to_logits).__name__}'
+        return {'embed': f'ids (b n) -> (b n {self.emb_dim}), {places}', 'readout': f'(b n {self.dim}) -> {head}'}
