@@ -123,7 +123,7 @@ def test_compiled_in_one_graph():
     [
         (dict(eps=0.5), '`eps` must be a number between 0 and 0.5, got 0.5'),
         (dict(eps=0), r'`eps` must .*got 0'),
-        (dict(max_steps=0), '`max_steps` must be a whole number of at least 1, got 0'),
+        (dict(max_steps=0), '`max_steps` must be an integer of at least 1, got 0'),
         (dict(ponder_weight=-1), r'`ponder_weight` must .*got -1'),
         (dict(transition=3), r'`transition` must .*got 3'),
     ],

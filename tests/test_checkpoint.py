@@ -288,8 +288,8 @@ def test_a_file_with_more_than_weights_is_refused():
         ({'heads': 0}, r'`heads` must .*got 0'),
         ({'heads': 2.0}, r'`heads` must .*got 2.0'),
         ({'dim_head': -1}, r'`dim_head` must .*got -1'),
-        ({'heads': 5}, '`heads` got 5, which does not go with the 64 rows'),
-        ({'dim_head': 7}, '`dim_head` got 7, which does not go with the 64 rows'),
+        ({'heads': 5}, '`heads` got 5, which does not fit the 64 rows'),
+        ({'dim_head': 7}, '`dim_head` got 7, which does not fit the 64 rows'),
         ({'heads': 2, 'rotary_dim': 3}, '`rotary_dim` must be even, got 3'),
         ({'heads': 8}, r'`rotary_dim` must be at most.*got 32'),
     ],
@@ -362,7 +362,7 @@ def test_an_optimizer_of_another_model_is_refused():
     optimizer, weights = torch.optim.SGD(model.parameters(), lr=0.1), model.state_dict()
     groups = torch.optim.SGD([{'params': [p]} for p in model.parameters()], lr=0.1)
     for state, saved, words in (
-        (groups.state_dict(), weights, '3 groups'),
+        (groups.state_dict(), weights, 'one group of parameters, .* got 3'),
         (torch.optim.SGD([model.a], lr=0.1).state_dict(), weights, 'must have 3 parameters.*got 1'),
         (optimizer.state_dict(), {n: t for n, t in weights.items() if n != 'b'}, 'no `b`'),
         (optimizer.state_dict(), {**weights, 'b': torch.ones(3)}, r'`b` of shape \(3,\)'),

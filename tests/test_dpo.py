@@ -135,7 +135,7 @@ def test_the_loss_is_in_single_precision():
 def test_refusals():
     model, (a, b, prompt) = trained(), pairs()
     for call, error, words in (
-        (lambda: model(a, b[:, :5], prompt_mask=prompt), ValueError, r'`unpreferred_seq` must .*got shape \(3, 5\)'),
+        (lambda: model(a, b[:, :5], prompt_mask=prompt), ValueError, r'`unpreferred_seq` must .*got \(3, 5\)'),
         (lambda: model(a + 0.5, b, prompt_mask=prompt), TypeError, r'`preferred_seq` must hold.*got torch.float32'),
         (lambda: model(a, b, prompt_mask=prompt[:, 1:]), ValueError, r'`prompt_mask` must .*got \(3, 8\)'),
         (lambda: model(a, b, prompt_mask=None), TypeError, r'`prompt_mask` must .*got None'),

@@ -264,7 +264,7 @@ TOGETHER = [
     (
         both,
         dict(tie_token_emb=True, enc_num_tokens=5),
-        '`tie_token_emb` needs `enc_num_tokens` and `dec_num_tokens` to be equal: there is one table',
+        '`tie_token_emb` needs equal `enc_num_tokens` and `dec_num_tokens`: there is one table',
     ),
 ]
 

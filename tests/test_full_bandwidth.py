@@ -276,7 +276,7 @@ def test_unequal_prompts_are_continued_as_alone():
         (lambda: build(recirc_pairs=((3, 1), (3, 1))), 'each once'),
         (lambda: build(recirc_pairs='all'), '`recirc_pairs` must be one of'),
         (lambda: build(transition='add'), '`transition` must be'),
-        (lambda: build(transition=lambda dim: None), '`transition` got'),
+        (lambda: build(transition=lambda dim: None), '`transition` must give a module'),
         (lambda: build(transitions={(2, 1): 'glu'}), r'`transitions` must .*got \(2, 1\)'),
         (lambda: build()(ids_of(2, 2)), '`token_ids`'),
         (lambda: build()(ids_of(2, 5), temporal_parallel_passes=0), '`temporal_parallel_passes`'),

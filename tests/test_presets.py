@@ -212,11 +212,11 @@ def test_what_papers_set_stays():
             ConfigError,
             '`keywords` must be a dict with the name of a class',
         ),
-        (lambda: presets.initialise_(small(), std=0.0), ValueError, '`std` must be a number above 0, got 0.0'),
+        (lambda: presets.initialise_(small(), std=0.0), ValueError, '`std` must be a positive number, got 0.0'),
         (
             lambda: presets.initialise_(small(), residual='d'),
             ValueError,
-            "`residual` must be None or 'depth', got 'd'",
+            "`residual` must be one of None, 'depth', got 'd'",
         ),
         (lambda: small(label_smoothing=1.5), ConfigError, '`label_smoothing` must be'),
         (lambda: small()(ids_of(2, 4), ids_of(3, 4)), ValueError, '`context` must '),

@@ -159,7 +159,7 @@ def test_names_of_parts(form, tmp_path):
     files = {form.format(i): {n: STATE[n] for n in part} for i, part in ((1, names[:4]), (2, names[4:]))}
     put(tmp_path, **files)
     assert all(is_first(tmp_path / name) for name in files)
-    with pytest.raises(NoModelError, match='only files of a set without its index'):
+    with pytest.raises(NoModelError, match='only shards without their index'):
         pretrained.load(tmp_path)
     where = {name: file for file, state in files.items() for name in state}
     put(tmp_path, model__safetensors__index__fp16__json={'weight_map': where})
@@ -172,7 +172,7 @@ def test_names_of_parts(form, tmp_path):
 
 @pytest.mark.parametrize('change, words', [
     (lambda raw: b'', 'it is empty'),
-    (lambda raw: raw + b'xx', r'of which its header lists'),
+    (lambda raw: raw + b'xx', r'its header lists'),
     (lambda raw: b'{"error":"Repository not found"}', 'an error of a server'),
     (lambda raw: b'# xet version 0', 'a pointer of git-xet'),
     (lambda raw: LFS, 'git lfs pull'),

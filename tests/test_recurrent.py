@@ -310,7 +310,7 @@ def test_states_of_another_shape(name):
     made, x = module(name), randn(1, 3, 6)
     _, state = made(x)
     for other in (state[0], [*state, state[0]], [t[..., :1] for t in state], ['a'], 3):
-        with pytest.raises(ValueError, match=r'`state` must be what the part before left, a list of.*got .*'):
+        with pytest.raises(ValueError, match=r'`state` must be that of the part before, tensors of.*got .*'):
             made(x, other)
 
 

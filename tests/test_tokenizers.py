@@ -287,7 +287,7 @@ BYTES = ByteTokenizer()
             lambda: BYTES.pad_batch(['a'], bos=True, eos=True, max_len=1),
             r'`max_len` must leave room for a beginning and an end.*got 1',
         ),
-        (lambda: BYTES.encode('a\ud800'), '`text` got .*, which cannot be written as UTF-8: surrogates not allowed'),
+        (lambda: BYTES.encode('a\ud800'), '`text` must be valid UTF-8, got .*: surrogates not allowed'),
         (lambda: train_bpe(STORY, 259), '`num_tokens` must be an integer of at least 260, got 259'),
         (lambda: train_unigram(STORY, 1.5), r'`num_tokens` must .*got 1.5'),
         (lambda: train_wordpiece('text', 50), r'`texts` must .*got a single text'),

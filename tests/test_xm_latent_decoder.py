@@ -178,7 +178,7 @@ def test_b12_it_continues_given_the_best_latents():
         (lambda: build().generate_with_candidate_latents(ids_of(2, 5), 3, prompt_lens=[2]), '`prompt_lens` must '),
         (lambda: build()(ids_of(2, 5), candidates=0), '`candidates`'),
         (lambda: build()(ids_of(2, 5), active_latent_index=4), '`active_latent_index`'),
-        (lambda: build()(ids_of(2, 5), winner_fn=lambda losses, _: losses), '`winner_fn` gave'),
+        (lambda: build()(ids_of(2, 5), winner_fn=lambda losses, _: losses), '`winner_fn` must give'),
         (lambda: build()(ids_of(2, 5), mask=torch.ones(2, 4).bool()), '`mask`'),
         (lambda: build()(ids_of(2, 5), prepend_embeds=torch.randn(2, 1, DIM)), '`prepend_embeds`'),
         (lambda: build().generate(ids_of(2, 5), 3, latents=torch.randn(2, 2, 4, DIM)), 'candidates'),

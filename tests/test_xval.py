@@ -320,7 +320,7 @@ def test_refusals():
         (lambda: model.generate(x, x_num, -1), ValueError, r'`seq_len` must .*got -1'),
         (lambda: model.generate(x, x_num, 1, temperature=-1.0), ValueError, r'`temperature` must .*got -1.0'),
         (lambda: model.generate(x, x_num, 1, 'top_x'), ValueError, r"`filter_logits_fn` must .*got 'top_x'"),
-        (lambda: net(numerical_token_id=V), ConfigError, r'`numerical_token_id` must be less than.*got 7'),
+        (lambda: net(numerical_token_id=V), ConfigError, r'`numerical_token_id` must be from 0 to 6, got 7'),
         (lambda: net(emb_dim=6, tie_embedding=True), ConfigError, r'`tie_embedding` needs embeddings as wide'),
         (lambda: net(l2norm_embed=True), ConfigError, r'unknown keyword `l2norm_embed`'),
         (lambda: wrapped(kind=Encoder), ValueError, r'`net` must be causal'),

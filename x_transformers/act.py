@@ -11,7 +11,7 @@ from torch.jit._trace import is_tracing
 
 from x_transformers.core.modes import is_transformed
 from x_transformers.features.halting import Halting
-from x_transformers.flags import ConfigError, format_value, is_number
+from x_transformers.flags import ConfigError, format_value, is_number, not_negative, size
 
 State = Tensor | tuple[Tensor, ...]
 
@@ -72,16 +72,12 @@ class ACT(nn.Module):
     ) -> None:
         super().__init__()
         if not callable(transition):
-            raise ConfigError(
-                f'`transition` must be a function of a state, or of x and it, got {format_value(transition)}'
-            )
-        for name, count in (('dim', dim), ('max_steps', max_steps)):
-            if type(count) is not int or count < 1:
-                raise ConfigError(f'`{name}` must be a whole number of at least 1, got {format_value(count)}')
+            raise ConfigError(f'`transition` must be callable as (state) or (x, state), got {format_value(transition)}')
+        size.require('dim', dim, ConfigError)
+        size.require('max_steps', max_steps, ConfigError)
         if not (is_number(eps) and 0 < eps < 0.5):
             raise ConfigError(f'`eps` must be a number between 0 and 0.5, got {format_value(eps)}')
-        if not (is_number(ponder_weight) and ponder_weight >= 0):
-            raise ConfigError(f'`ponder_weight` must be a number of at least 0, got {format_value(ponder_weight)}')
+        not_negative.require('ponder_weight', ponder_weight, ConfigError)
         self.transition, self.dim, self.eps, self.max_steps = transition, dim, eps, max_steps
         self.ponder_weight, self.dense = ponder_weight, dense
         self.halt = nn.Linear(dim, 1)
@@ -126,15 +122,13 @@ class ACT(nn.Module):
         shape = parts[0].shape
         if parts[0].ndim < 2 or shape[-1] != self.dim:
             raise ValueError(f'`state` must have shape (..., {self.dim}), got {tuple(shape)}')
-        for name, shapes in (
-            ('state', [part.shape[:-1] for part in parts[1:]]),
-            ('x', [] if x is None else [x.shape[:-1]]),
-            ('mask', [] if mask is None else [mask.shape]),
-        ):
-            for other in shapes:
-                if other != shape[:-1]:
-                    raise ValueError(
-                        f'`{name}` has elements of shape {tuple(other)}, those of the state are {tuple(shape[:-1])}'
-                    )
+        others = [('state', part.shape[:-1]) for part in parts[1:]]
+        others += [] if x is None else [('x', x.shape[:-1])]
+        others += [] if mask is None else [('mask', mask.shape)]
+        for name, other in others:
+            if other != shape[:-1]:
+                raise ValueError(
+                    f'`{name}` has elements of shape {tuple(other)}, those of the state are {tuple(shape[:-1])}'
+                )
         if mask is not None and mask.dtype != torch.bool:
             raise ValueError(f'`mask` must be bool, got {mask.dtype}')

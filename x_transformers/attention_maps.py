@@ -122,7 +122,8 @@ def measure_heads(weights: Tensor, kind: str, ids: Tensor, real: Tensor, separat
     found['front'] = mean_over(weights[..., :ahead].sum(dim=-1), real)
     found['distance'] = mean_over((own * apart).sum(dim=-1), real)
     found['itself'] = mean_over(own.diagonal(dim1=-2, dim2=-1), real)
-    found['first'] = mean_over((own * first_tokens(real).unsqueeze(1).unsqueeze(1)).sum(dim=-1), real)
+    first = real & (real.long().cumsum(dim=-1) == 1)  # the first real token of each sequence
+    found['first'] = mean_over((own * first.unsqueeze(1).unsqueeze(1)).sum(dim=-1), real)
     neighbours = real[:, 1:] & real[:, :-1]
     if n > 1:
         found['previous'] = mean_over(own.diagonal(-1, -2, -1), neighbours)
@@ -132,11 +133,6 @@ def measure_heads(weights: Tensor, kind: str, ids: Tensor, real: Tensor, separat
         at = (own * marked.unsqueeze(1).unsqueeze(1)).sum(dim=-1)
         found['separator'] = mean_over(at, real & marked.any(dim=-1, keepdim=True))
     return found
-
-
-def first_tokens(real: Tensor) -> Tensor:
-    """Return the index of the first real token of each sequence (b n)."""
-    return real & (real.long().cumsum(dim=-1) == 1)
 
 
 def rollout(net: nn.Module, ids: Tensor, mask: Tensor | None = None, **inputs: Any) -> Tensor:

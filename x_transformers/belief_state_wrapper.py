@@ -145,9 +145,7 @@ class BeliefStateWrapper(Configurable):
         if self.num_tokens == new:  # one of two decoders was first
             return
         if type(last) is not nn.Linear or last.out_features != 2 * old:
-            raise ConfigError(
-                '`resize_token_embeddings` needs a `text_head` that ends in nn.Linear, of both directions'
-            )
+            raise ConfigError('`resize_token_embeddings` needs a `text_head` that ends in nn.Linear of both directions')
         fresh, kept = nn.Linear(last.in_features, 2 * new, bias=last.bias is not None), min(old, new)
         for (name, ours), values in zip(last.named_parameters(), fresh.parameters(), strict=True):
             halves = values.detach().to(ours.data).view(2, new, *ours.shape[1:]).clone()

@@ -36,6 +36,8 @@ from einops import rearrange
 from packaging.version import InvalidVersion, Version
 from torch import Tensor, nn
 
+from x_transformers.flags import none, one_of, size
+
 NEWEST = Version('2.31.10')
 OLDEST = Version('0.12.1')
 
@@ -52,12 +54,6 @@ def check_state(state_dict: Any) -> None:
                 f'`state_dict` must be a dict from names to tensors, got {type(t).__name__} at {name!r}; '
                 f'give the part of the file that holds the weights'
             )
-
-
-def check_sizes(**sizes: Any) -> None:
-    for name, value in sizes.items():
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise ValueError(f'`{name}` must be a positive integer or None, got {value!r}')
 
 
 def upgrade(
@@ -102,17 +98,11 @@ def upgrade(
     """
     check_state(state_dict)
     known = read_version(version)
-    check_sizes(heads=heads, dim_head=dim_head, rotary_dim=rotary_dim)
-    keeps = {
-        'rotate_values': rotate_values,
-        'norm_bias': norm_bias,
-        'out_bias': out_bias,
-        'gate_values_bias': gate_values_bias,
-        'logits_bias': logits_bias,
-    }
-    if hyper_conn_residual_mix not in (None, 'ones', 'sinkhorn'):
-        raise ValueError(f"`hyper_conn_residual_mix` must be 'ones' or 'sinkhorn', got {hyper_conn_residual_mix!r}")
-    keeps['hyper_conn_residual_mix'] = hyper_conn_residual_mix is not None
+    for name, value in (('heads', heads), ('dim_head', dim_head), ('rotary_dim', rotary_dim)):
+        (size | none).require(name, value)
+    keeps = dict(rotate_values=rotate_values, norm_bias=norm_bias, out_bias=out_bias, logits_bias=logits_bias)
+    one_of(None, 'ones', 'sinkhorn').require('hyper_conn_residual_mix', hyper_conn_residual_mix)
+    keeps |= dict(gate_values_bias=gate_values_bias, hyper_conn_residual_mix=hyper_conn_residual_mix is not None)
     old = Old(dict(state_dict), known, heads, dim_head, rotary_dim, pre_norm, float(qk_norm_scale), keeps)
     for since, before, step in STEPS:
         if Version(since) <= known < Version(before):
@@ -136,9 +126,7 @@ def reorder_optimizer(
     """
     groups = optimizer_state['param_groups']
     if len(groups) != 1:
-        raise ValueError(
-            f'`optimizer_state` got {len(groups)} groups of parameters, whose names it does not tell, not 1'
-        )
+        raise ValueError(f'`optimizer_state` must have one group of parameters, which have no names, got {len(groups)}')
     # tied parameters have several names, and one number
     names = {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)}
     if missing := names.keys() - state_dict.keys():
@@ -160,9 +148,7 @@ def read_version(version: str) -> Version:
     try:
         known = Version(version)
     except (InvalidVersion, TypeError):
-        raise ValueError(
-            f"`version` must be the release that wrote the weights, as '1.29.2', got {version!r}"
-        ) from None
+        raise ValueError(f"`version` must be the release of the weights, as '1.29.2', got {version!r}") from None
     if not OLDEST <= known <= NEWEST:
         raise ValueError(f'`version` must be a release from {OLDEST} to {NEWEST}, got {version!r}')
     for first, last, reason in BROKEN:
@@ -252,9 +238,7 @@ class Old:
         width = self.dim_head or inner // heads
         if inner % width or (heads and width * heads != inner):
             name, value = ('heads', self.heads) if self.heads else ('dim_head', self.dim_head)
-            raise ValueError(
-                f'`{name}` got {value}, which does not go with the {inner} rows of `{attention}to_q.weight`'
-            )
+            raise ValueError(f'`{name}` got {value}, which does not fit the {inner} rows of `{attention}to_q.weight`')
         return width
 
     def rotary(self, stack: str) -> int | None:
@@ -322,20 +306,12 @@ def final_norms(old: Old) -> None:
         if after and outside == stack:
             raise ValueError(f'`{stack}layers`: before 1.15 a bare stack without pre-norm did not norm its output')
         if f'{outside}norm.weight' in old.state and old.names(rf'{layers}\.\d\.g'):
-            raise ValueError(
-                f'`{outside}norm.weight`: before 1.15 the final norm was a layer norm beside norms of another kind'
-            )
+            raise ValueError(f'`{outside}norm.weight`: before 1.15 the final norm was a layer norm, unlike others')
         last = max(int(index) for index in re.findall(re.escape(stack) + r'layers\.(\d+)\.', ' '.join(old.state)))
         place = f'{stack}layers.{last}.0.2' if after else f'{stack}final_norm'
         for entry in ('weight', 'bias'):
             if outside != stack and f'{outside}norm.{entry}' in old.state:
                 old.state[f'{place}.{entry}'] = old.state.pop(f'{outside}norm.{entry}')
-
-
-def patch_positions(old: Old) -> None:
-    """Remove the position of a class token."""
-    for name in old.names('pos_embedding'):
-        old.state[name] = old.state[name][:, :-1]
 
 
 def feedforward_indices(old: Old) -> None:
@@ -515,7 +491,8 @@ STEPS: tuple[tuple[str, str, Step], ...] = (
     ('0', '0.26', settle(r'to_out(\.0)?\.bias', 'out_bias', '`attn_out_bias=True`')),
     ('0', '0.33', rename(r'(?P<layer>layers\.\d+\.1\.(fn\.)*)net\.(?P<last>.+)', r'\g<layer>ff.\g<last>')),
     ('0', '1.15', final_norms),
-    ('0', '1.16', patch_positions),
+    # Class tokens had a position.
+    ('0', '1.16', change('pos_embedding', lambda t: t[:, :-1])),
     ('0', '1.18', feedforward_indices),
     ('0', '1.18.1', refuse_learned_slopes),
     ('0', '1.19.1', scales_per_head),

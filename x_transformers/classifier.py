@@ -173,11 +173,8 @@ class Classifier(Configurable):
             return hidden
         if self.token == 'mean':
             return mean_of_real(hidden, mask)
-        return hidden[torch.arange(hidden.shape[0], device=hidden.device), self.place(x, mask)]
-
-    def place(self, x: Tensor, real: Tensor | None) -> Tensor:
-        """Return which token of each row is read, (b)."""
-        return get_place(self.token, x, real, self.eos_id, self.instead)
+        place = get_place(self.token, x, mask, self.eos_id, self.instead)  # (b,)
+        return hidden[torch.arange(hidden.shape[0], device=hidden.device), place]
 
     def loss(
         self, logits: Tensor, labels: Tensor, mask: Tensor | None = None, num_items_in_batch: Tensor | int | None = None

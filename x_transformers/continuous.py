@@ -24,7 +24,7 @@ from x_transformers.core.checks import (
 )
 from x_transformers.core.model_calls import ModelCall, OutputRequest, open_model
 from x_transformers.core.modes import clamp_to_dtype, to_float
-from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
+from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
 from x_transformers.core.own_modules import a_stack, known_stack
 from x_transformers.features.derived import MEMBERS_OF_MODEL, sort_members
 from x_transformers.features.documents import DocumentsInModel
@@ -333,14 +333,10 @@ class ContinuousAutoregressiveWrapper(Configurable):
         raises                 ValueError or TypeError for inputs of another shape or kind
         """
         check_sequence(x, 'x', 2, (3,))
-        require(
-            is_int(rollout_steps) and rollout_steps >= 1, 'rollout_steps', rollout_steps, 'an integer of at least 1'
-        )
-        refuse_own(kwargs, 'the loss', SET_BY_LOSS)
+        size.require('rollout_steps', rollout_steps)
+        refuse_own(kwargs, 'the loss', SET_BY_VECTORS)
         if num_items_in_batch is not None and self.equal_loss_weight_batch:
-            raise ValueError(
-                '`num_items_in_batch` does not go with `equal_loss_weight_batch`: its loss is a mean over rows'
-            )
+            raise ValueError('`num_items_in_batch` cannot be combined with `equal_loss_weight_batch`, a mean over rows')
         if lens is not None and mask is not None:
             raise ValueError('`lens` and `mask` cannot both be given: they say the same')
         token_mask: Any = real_tokens(x, mask, lens, kwargs.get('seq_start_pos'))
@@ -455,10 +451,8 @@ class ContinuousAutoregressiveWrapper(Configurable):
         refuse_own(kwargs, 'generate', SET_BY_GENERATION)
         *leading, n, d = start_tokens.shape
         batch = math.prod(leading)
-        token_mask, start = (
-            as_mask(kwargs.get('mask'), 'mask', batch, n, like=start_tokens),
-            start_tokens.reshape(-1, n, d),
-        )
+        start = start_tokens.reshape(-1, n, d)
+        token_mask = as_mask(kwargs.get('mask'), 'mask', batch, n, like=start)
         if seq_start_pos is not None:
             check_lengths(check_tensor(seq_start_pos, 'seq_start_pos').reshape(-1), 'seq_start_pos', batch, n)
         elif (lens := lens_of_real(token_mask)) is not None:
@@ -492,8 +486,4 @@ def check_width(new: Tensor, x: Tensor) -> None:
         )
 
 
-SET_BY_LOSS = {
-    'prepend_embeds': ': the loss is that of all vectors',
-    'cache': ': a cache is for generation',
-    'input_not_include_cache': ': a cache is for generation',
-}
+SET_BY_VECTORS = {**SET_BY_LOSS, 'prepend_embeds': ': the loss is that of all vectors'}

@@ -158,12 +158,9 @@ class TPREncoder(Configurable):
         if role_ids.shape != tokens.shape:
             raise ValueError(f'`role_ids` must have shape {tuple(tokens.shape)}, got {tuple(role_ids.shape)}')
         mask = as_mask(mask, 'mask', *tokens.shape, like=tokens)
-        if target_encodings.shape != (len(tokens), self.dim):
-            raise ValueError(
-                f'`target_encodings` got shape {tuple(target_encodings.shape)}, '
-                f'they must be ({len(tokens)}, {self.dim})'
-            )
         optimizer, targets, running = optim(self.parameters(), lr=lr), target_encodings.detach(), None
+        if targets.shape != (len(tokens), self.dim):
+            raise ValueError(f'`target_encodings` must be ({len(tokens)}, {self.dim}), got {tuple(targets.shape)}')
         with torch.enable_grad():
             for _ in range(steps):
                 rows = torch.randint(len(tokens), (min(batch_size, len(tokens)),), device=tokens.device)

@@ -93,11 +93,9 @@ class DPO(Configurable):
             check_ids(seq, name, 2) for name, seq in zip(names, (preferred_seq, unpreferred_seq), strict=True)
         )
         check_device(unpreferred_seq, 'unpreferred_seq', preferred_seq)
-        if preferred_seq.shape != unpreferred_seq.shape:
-            raise ValueError(
-                f'`unpreferred_seq` must be that of `preferred_seq`, '
-                f'{tuple(preferred_seq.shape)}, got shape {tuple(unpreferred_seq.shape)}'
-            )
+        shape, other = tuple(preferred_seq.shape), tuple(unpreferred_seq.shape)
+        if shape != other:
+            raise ValueError(f'`unpreferred_seq` must have the shape of `preferred_seq`, {shape}, got {other}')
         prompt = as_mask(prompt_mask, 'prompt_mask', *preferred_seq.shape, like=preferred_seq)
         if prompt is None:
             raise ValueError('`prompt_mask` must say which tokens are the prompt, got None')

@@ -294,9 +294,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
             raise ConfigError('early exits cannot be combined with `num_output_heads`: one head must give each token')
         memory = net.features.find(MemoryTokens)
         if memory is not None and memory.every:
-            raise ConfigError(
-                'early exits cannot be combined with `memory_tokens_interspersed_every`: token positions vary there'
-            )
+            raise ConfigError('early exits cannot be combined with `memory_tokens_interspersed_every`: positions vary')
         return blocks
 
     def resize_own_tokens(self, old: int, new: int) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -81,9 +80,7 @@ class XTransformer(Configurable):
         enc_wrapper, enc_stack = split_model_flags(encoder, TransformerWrapper)
         dec_wrapper, dec_stack = split_model_flags(decoder, TransformerWrapper)
         if tie_token_emb and encoder['num_tokens'] != decoder['num_tokens']:
-            raise ConfigError(
-                '`tie_token_emb` needs `enc_num_tokens` and `dec_num_tokens` to be equal: there is one table'
-            )
+            raise ConfigError('`tie_token_emb` needs equal `enc_num_tokens` and `dec_num_tokens`: there is one table')
         self.encoder = TransformerWrapper(
             **enc_wrapper, return_only_embed=True, attn_layers=Encoder(dim=dim, **enc_stack)
         )
@@ -157,7 +154,6 @@ class XTransformer(Configurable):
         return loss_of_target(self.decoder, tgt, aux, num_items_in_batch, context=context, context_mask=mask, **hidden)
 
     @checked
-    @torch.no_grad()
     def generate(
         self,
         seq_in: Prompts,
@@ -181,7 +177,6 @@ class XTransformer(Configurable):
         return self.decoder.generate(seq_out_start, seq_len, **given, **kwargs)
 
     @checked
-    @torch.no_grad()
     def stream(
         self,
         seq_in: Prompts,
@@ -196,7 +191,6 @@ class XTransformer(Configurable):
         return self.decoder.stream(seq_out_start, seq_len, **given, **kwargs)
 
     @checked
-    @torch.no_grad()
     def beam_search(
         self,
         seq_in: Prompts,
@@ -213,7 +207,6 @@ class XTransformer(Configurable):
         return self.decoder.beam_search(seq_out_start, seq_len, beams, **given, **kwargs)
 
     @checked
-    @torch.no_grad()
     def score(self, src: Prompts, tgt: Prompts, lens: Any = None, mask: Tensor | None = None, **kwargs: Any) -> Tensor:
         """Return the log probabilities of the target tokens given the source: `AutoregressiveWrapper.score`."""
         given = self.read_source(src, mask, kwargs.pop('attn_mask', None), kwargs)
@@ -284,7 +277,6 @@ class EncoderDecoder(Configurable):
         return loss_of_target(self.decoder, tgt, aux, num_items_in_batch, context=context, context_mask=mask)
 
     @checked
-    @torch.no_grad()
     def generate(
         self,
         source: Prompts,
@@ -301,7 +293,6 @@ class EncoderDecoder(Configurable):
         return self.decoder.generate(start, seq_len, **given, **kwargs)
 
     @checked
-    @torch.no_grad()
     def stream(
         self,
         source: Prompts,
@@ -317,7 +308,6 @@ class EncoderDecoder(Configurable):
         return self.decoder.stream(start, seq_len, **given, **kwargs)
 
     @checked
-    @torch.no_grad()
     def beam_search(
         self,
         source: Prompts,
@@ -335,7 +325,6 @@ class EncoderDecoder(Configurable):
         return self.decoder.beam_search(start, seq_len, beams, **given, **kwargs)
 
     @checked
-    @torch.no_grad()
     def score(
         self, source: Prompts, tgt: Prompts, lens: Any = None, mask: Tensor | None = None, **kwargs: Any
     ) -> Tensor:

@@ -28,7 +28,6 @@ from x_transformers.flags import (
     count,
     did_you_mean,
     format_value,
-    is_int,
     mapping,
     none,
     number,
@@ -482,9 +481,7 @@ def concat_streams(parts: list[Tensor | None], rows: tuple[int, ...], keys: tupl
 def check_labels(t: Any, piece: str, sizes: tuple[int, ...], count: int, like: Tensor) -> Tensor:
     name = f'rel_ids[{piece!r}]'
     if not torch.is_tensor(t) or t.is_floating_point() or t.is_complex() or t.dtype == torch.bool:
-        raise TypeError(
-            f'`{name}` must be a tensor of integers, got {t.dtype if torch.is_tensor(t) else format_value(t)}'
-        )
+        raise TypeError(f'`{name}` must be an integer tensor, got {t.dtype if torch.is_tensor(t) else format_value(t)}')
     if tuple(t.shape) != sizes:
         raise ValueError(f'`{name}` must have shape {sizes}, got {tuple(t.shape)}')
     check_device(t, name, like)
@@ -534,9 +531,8 @@ def make_etc_inputs(
     if not torch.is_tensor(tokens):
         raise TypeError(f'`tokens` must be a tensor, got {format_value(tokens)}')
     segment_ids = check_segments(segment_ids, num_segments)
-    for name, value in (('rel_max_distance', rel_max_distance), ('local_radius', local_radius)):
-        if not (count.test(value) or (value is None and name == 'local_radius')):
-            raise ValueError(f'`{name}` must be {count.words}, got {format_value(value)}')
+    count.require('rel_max_distance', rel_max_distance)
+    (count | none).require('local_radius', local_radius)
     if tuple(tokens.shape[:2]) != tuple(segment_ids.shape):
         raise ValueError(f'`tokens` must begin with {tuple(segment_ids.shape)}, got shape {tuple(tokens.shape)}')
     if num_segments is None:
@@ -573,8 +569,7 @@ def make_etc_inputs(
 def check_segments(ids: Tensor, num_segments: int | None) -> Tensor:
     if ids.ndim != 2 or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise ValueError(f'`segment_ids` must be integers (b, n), got {ids.dtype} of shape {tuple(ids.shape)}')
-    if num_segments is not None and not (is_int(num_segments) and num_segments >= 1):
-        raise ValueError(f'`num_segments` must be an integer of at least 1, got {format_value(num_segments)}')
+    (size | none).require('num_segments', num_segments)
     check_range(ids, 'segment_ids', -1, None if num_segments is None else num_segments - 1, 'segments')
     return ids
 
@@ -595,9 +590,8 @@ class CPCLoss(nn.Module):
 
     def __init__(self, temperature: float = 1.0, weight: float = 0.2) -> None:
         super().__init__()
-        for name, value, check in (('temperature', temperature, positive), ('weight', weight, number)):
-            if not check.test(value):
-                raise ConfigError(f'`{name}` must be {check.words}, got {format_value(value)}')
+        positive.require('temperature', temperature, ConfigError)
+        number.require('weight', weight, ConfigError)
         self.temperature, self.weight = temperature, weight
 
     @checked

@@ -19,10 +19,10 @@ from x_transformers.flags import (
     did_you_mean,
     format_value,
     instance_of,
-    is_int,
     is_number,
     none,
     one_of,
+    positive,
     probability,
     size,
 )
@@ -97,9 +97,7 @@ def freeze_pretrained_(
                 )
     learning = set().union(*(KINDS[kind](net) for kind in train))
     if not learning:
-        raise ValueError(
-            f'`train` got {format_value(tuple(train))}, of which the model has no parameters: nothing would learn'
-        )
+        raise ValueError(f'`train` got {format_value(tuple(train))}, which selects no parameters: nothing would learn')
     new = set().union(*(KINDS[kind](net) for kind in renew)) - is_in_norm(net)
     for name, parameter in net.named_parameters():
         parameter.requires_grad_(name in learning)
@@ -240,8 +238,7 @@ def finetune(
     """
     if not is_number(layer_lr_decay) or not 0 < layer_lr_decay <= 1:
         raise ValueError(f'`layer_lr_decay` must be above 0 and at most 1, got {format_value(layer_lr_decay)}')
-    if not is_number(lr) or lr <= 0:
-        raise ValueError(f'`lr` must be a number above 0, got {format_value(lr)}')
+    positive.require('lr', lr)
     names = [name for name, _ in net.named_parameters()]
     prefixes = (freeze,) if isinstance(freeze, str) else tuple(freeze)
     for prefix in prefixes:
@@ -324,9 +321,7 @@ class TextToText:
 
     def source(self, task: str, text: str) -> str:
         if task not in self.tasks:
-            raise ValueError(
-                f'`task` got {format_value(task)}, which is none of them{did_you_mean(str(task), self.tasks)}'
-            )
+            raise ValueError(f'`task` got {format_value(task)}, which is unknown{did_you_mean(str(task), self.tasks)}')
         return self.tasks[task] + text
 
     def batch(self, examples: Sequence[tuple[str, str, str]]) -> TextBatch:
@@ -339,8 +334,7 @@ class TextToText:
 
     def answer(self, model: Any, task: str, texts: Sequence[str], seq_len: int, **options: Any) -> list[str]:
         """Generate the answer of a model, of at most `seq_len` tokens; options are those of `generate`."""
-        if not is_int(seq_len) or seq_len < 1:
-            raise ValueError(f'`seq_len` must be an integer of at least 1, got {format_value(seq_len)}')
+        size.require('seq_len', seq_len)
         inputs, mask = self.tokenizer.pad_batch([self.source(task, text) for text in texts], eos=True)
         device = next(model.parameters()).device
         start = torch.full((len(texts), 1), self.tokenizer.bos_id, device=device)

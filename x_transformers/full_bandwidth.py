@@ -29,9 +29,9 @@ from x_transformers.flags import (
     instance_of,
     integer,
     is_int,
-    is_number,
     mapping,
     none,
+    not_negative,
     number,
     one_of,
     size,
@@ -61,8 +61,6 @@ __all__ = [
     'resolve_transition',
     'shift_and_fuse_latents',
 ]
-
-not_negative = Check('a number of at least 0', lambda value: is_number(value) and value >= 0)
 
 Transition = Callable[[Tensor, Tensor], Tensor]
 
@@ -165,9 +163,7 @@ def resolve_transition(spec: Any, dim: int) -> nn.Module:
         return TRANSITIONS[spec](dim)
     built = spec(dim)
     if not isinstance(built, nn.Module):
-        raise ConfigError(
-            f'`transition` got {format_value(spec)}, which gave {format_value(built)}: it must give a module'
-        )
+        raise ConfigError(f'`transition` must give a module, {format_value(spec)} gave {format_value(built)}')
     return built
 
 
@@ -178,14 +174,12 @@ Pairs = tuple[tuple[int, int], ...]
 RECIRC_SHORTCUTS: dict[str, Callable[[int], Pairs]] = {
     'paper': lambda depth: ((depth, 1),),
     'prev': lambda depth: tuple((at, at - 1) for at in range(2, depth + 1)),
-    'top_and_prev': lambda depth: tuple(
-        dict.fromkeys(((depth, 1), *((at, at - 1) for at in range(2, depth + 1))))
-    ),
+    'top_and_prev': lambda depth: tuple(dict.fromkeys(((depth, 1), *((at, at - 1) for at in range(2, depth + 1))))),
     'prev_with_self': lambda depth: ((1, 1), *((at, at - 1) for at in range(2, depth + 1))),
     'self': lambda depth: tuple((at, at) for at in range(1, depth + 1)),
     'full': lambda depth: tuple((at, 1) for at in range(1, depth + 1)),
     'dense': lambda depth: tuple((out, into) for out in range(1, depth + 1) for into in range(1, depth + 1)),
-}  # fmt: skip
+}
 
 
 def resolve_recirc_pairs(depth: int, recirc_pairs: Any) -> Pairs:
@@ -193,9 +187,7 @@ def resolve_recirc_pairs(depth: int, recirc_pairs: Any) -> Pairs:
     if recirc_pairs is None or isinstance(recirc_pairs, str):
         name = recirc_pairs or 'paper'
         if name not in RECIRC_SHORTCUTS:
-            raise ConfigError(
-                f'`recirc_pairs` must be pairs or one of {", ".join(map(repr, RECIRC_SHORTCUTS))}, got {name!r}'
-            )
+            raise ConfigError(f'`recirc_pairs` must be pairs or one of {list(RECIRC_SHORTCUTS)}, got {name!r}')
         return RECIRC_SHORTCUTS[name](depth)
     pairs: Any = tuple(tuple(pair) if isinstance(pair, (list, tuple)) else (pair,) for pair in recirc_pairs)
     for pair in pairs:
@@ -380,10 +372,8 @@ class FullBandwidth(Configurable):
         token_mask = real_tokens(ids, inputs.get('mask'), start=inputs.get('seq_start_pos'))
         done = [self.net(ids, return_intermediates=True, **inputs)]
         for _ in range(count - 1):
-            transforms = self.make_transforms(done[-1][1], self.training, override, real=token_mask)
-            done.append(
-                self.net(ids, transform_block_inputs=index_by_block(transforms), return_intermediates=True, **inputs)
-            )
+            feed = index_by_block(self.make_transforms(done[-1][1], self.training, override, real=token_mask))
+            done.append(self.net(ids, transform_block_inputs=feed, return_intermediates=True, **inputs))
         return done
 
     def count_of(self, passes: int | None) -> int:
@@ -444,9 +434,8 @@ class FullBandwidth(Configurable):
         if return_loss:
             targets = Targets(seq, self.ignore_index, token_mask).of()[:, :-1]
             again = targets[:, 1:]  # A token without one before it has no latent to read.
-            again = (
-                again if token_mask is None else again.masked_fill(~token_mask[:, : again.shape[1]], self.ignore_index)
-            )
+            if token_mask is not None:
+                again = again.masked_fill(~token_mask[:, : again.shape[1]], self.ignore_index)
             terms = Terms(self.ignore_index, num_items=num_items_in_batch)
             share = share_of_items(targets != self.ignore_index, num_items_in_batch)
             losses = [mean_token_loss(out[:, at > 0 :], again if at else targets, terms)

@@ -28,9 +28,10 @@ from x_transformers.flags import (
     is_number,
     mapping,
     none,
+    not_negative,
     size,
 )
-from x_transformers.next_latent_wrapper import normalize_rollout_weights, not_negative, sigreg_loss
+from x_transformers.next_latent_wrapper import normalize_rollout_weights, sigreg_loss
 from x_transformers.training.items import mean_of_items, scale_of_fewer, share_of_items
 from x_transformers.training.layer_losses import Targets
 from x_transformers.training.losses import each_head, mask_before_padding, readable, real_tokens, tell_padding
@@ -211,14 +212,11 @@ class LatentAutoregressive(Configurable):
         zero = to_float(hidden).new_zeros(())
         l2 = l2_no_action = sigreg = zero
         share = share_of_items(to_come.of() != self.ignore_index, num_items_in_batch)
+        states = source, target, to_come, num_items_in_batch
         if self.to_next_embed_pred is not None:
-            l2 = self.distance(
-                self.to_next_embed_pred, source, target, to_come, self.action_emb(ids), num_items_in_batch
-            )
+            l2 = self.distance(self.to_next_embed_pred, self.action_emb(ids), *states)
         if self.to_next_embed_no_action_pred is not None:
-            l2_no_action = self.distance(
-                self.to_next_embed_no_action_pred, source, target, to_come, None, num_items_in_batch
-            )
+            l2_no_action = self.distance(self.to_next_embed_no_action_pred, None, *states)
         if self.sigreg_loss_weight > 0:
             sigreg = self.normality(hidden, source, to_come) * share
         with aux:
@@ -242,11 +240,11 @@ class LatentAutoregressive(Configurable):
     def distance(
         self,
         predictor: nn.Module,
+        actions: Tensor | None,
         source: Tensor,
         target: Tensor,
         to_come: Targets,
-        actions: Tensor | None,
-        num_items: Any = None,
+        num_items: Any,
     ) -> Tensor:
         """Return the weighted distance of all steps, from the states `source` to the states `target` (b n d)."""
         total, state = to_float(source).new_zeros(()), source

@@ -26,16 +26,15 @@ from x_transformers.core.own_modules import known_stack
 from x_transformers.core.recompute import ModuleSnapshot, identity
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import (
-    Check,
     ConfigError,
     Configurable,
     boolean,
     each,
     instance_of,
     integer,
-    is_number,
     mapping,
     none,
+    not_negative,
     number,
     one_of,
     size,
@@ -46,8 +45,6 @@ from x_transformers.training.losses import each_head, mask_before_padding, reada
 from x_transformers.training.token_loss import Terms, mean_token_loss, read_logits_later, reads_whole, sum_by_chunks
 
 __all__ = ['Losses', 'MSECosineSimLoss', 'NextLatentWrapper', 'ResidualDynamics', 'RolloutGRU', 'sigreg_loss']
-
-not_negative = Check('a number of at least 0', lambda value: is_number(value) and value >= 0)
 
 
 class NextLatentLosses(NamedTuple):
@@ -335,14 +332,10 @@ class NextLatentWrapper(Configurable):
         targets = torch.stack([F.pad(hidden.detach()[:, step:], (0, 0, 0, step - 1)) for step in steps])
         states = self.dynamics_model(actions, hidden[:, :-1])
         if states.shape != targets.shape:
-            raise ValueError(
-                f'`dynamics_network` gave states of shape {tuple(states.shape)}, they must be {tuple(targets.shape)}'
-            )
+            raise ValueError(f'`dynamics_network` must give shape {tuple(targets.shape)}, got {tuple(states.shape)}')
         distances = self.loss_fn(to_float(states), to_float(targets))
         if distances.shape[:3] != valid.shape:
-            raise ValueError(
-                f'`loss_type` gave losses of shape {tuple(distances.shape)}, it must not reduce {tuple(states.shape)}'
-            )
+            raise ValueError(f'`loss_type` must not reduce {tuple(states.shape)}, got losses {tuple(distances.shape)}')
         distances = reduce(distances, 'r b n ... -> r b n', 'mean') if distances.ndim > 3 else distances
         weights = self.weights(distances)
         mean: Any = masked_mean

@@ -169,8 +169,7 @@ class NonAutoregressiveWrapper(Configurable):
         ceil_counts: Annotated[bool, 'round the number of masked tokens up, as in MaskGIT', boolean] = False,
     ) -> None:
         super().__init__()
-        check_masked_net(net)
-        check_mask_id(net, mask_id)
+        check_masked_net(net, mask_id)
         check_critic(token_critic, self_token_critic, critic_loss_weight)
         if not self_cond and self_cond_train_prob != 0.75:
             warn_once('`self_cond_train_prob` has no effect unless `self_cond` is set')
@@ -506,9 +505,7 @@ def top_k(logits: Tensor, thres: float = 0.9) -> Tensor:
     return keep_largest(logits, 1 - thres)
 
 
-def gumbel_sample(
-    t: Tensor, temperature: float = 1.0, dim: int = -1, generator: Generator | None = None
-) -> Tensor:  # fmt: skip
+def gumbel_sample(t: Tensor, temperature: float = 1.0, dim: int = -1, generator: Generator | None = None) -> Tensor:
     """Sample from `softmax(t / temperature)` along an axis; return the most probable entry at temperature 0."""
     return gumbel_draw(t, temperature, dim, generator)[0]
 
@@ -531,17 +528,13 @@ SET_BY_WRAPPER = {
 }
 
 
-def check_masked_net(net: nn.Module) -> None:
-    """Raise if a model does not predict a token at every position."""
+def check_masked_net(net: Any, mask_id: int) -> None:
+    """Raise if a model does not predict a token at every position, or `mask_id` is none, or its only one."""
     for name in ('num_tokens', 'emb_dim', 'dim', 'max_seq_len'):
         if not hasattr(net, name):
             raise ValueError(f'`net` got {type(net).__name__}, which has no `{name}`: it must be as TransformerWrapper')
     check_every_place(net)
     check_sees_both_sides(net)
-
-
-def check_mask_id(net: Any, mask_id: int) -> None:
-    """Raise if `mask_id` is not a token of the model, or is its only one."""
     if mask_id >= net.num_tokens:
         raise ConfigError(f'`mask_id` must be less than `num_tokens`, {net.num_tokens}, got {mask_id}')
     if net.num_tokens < 2:

@@ -126,7 +126,6 @@ class Parti(Configurable):
         return dict(context=context, context_mask=given['context_mask'] | gone)
 
     @checked
-    @torch.no_grad()
     def generate(
         self,
         text: Tensor,
@@ -159,7 +158,6 @@ class Parti(Configurable):
         return get_best(whole, rerank)
 
     @checked
-    @torch.no_grad()
     def stream(
         self,
         text: Tensor,
@@ -175,7 +173,6 @@ class Parti(Configurable):
         return self.decoder.stream(start, count, **options)
 
     @checked
-    @torch.no_grad()
     def beam_search(
         self,
         text: Tensor,

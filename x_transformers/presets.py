@@ -19,7 +19,19 @@ from torch import Tensor, nn
 
 from x_transformers import encoder_decoder, pretrained  # noqa: F401  (configs can name their classes)
 from x_transformers.features.norms import LayerNorm, RMSNorm
-from x_transformers.flags import ConfigError, Features, advice, did_you_mean, format_value, is_int, is_number
+from x_transformers.flags import (
+    ConfigError,
+    Features,
+    advice,
+    did_you_mean,
+    format_value,
+    is_int,
+    is_number,
+    none,
+    one_of,
+    positive,
+    size,
+)
 from x_transformers.flags.config import KINDS, decode
 from x_transformers.pretrained.specs import get_spec
 from x_transformers.x_transformers import Attention, AttentionLayers, FeedForward
@@ -119,8 +131,7 @@ class Published:
     def resize(self, dim: Any = None, depth: Any = None, heads: Any = None) -> dict[str, Any]:
         """Return the config in other sizes. The inner width keeps its ratio to the width, and heads share the width."""
         for name, value in (('dim', dim), ('depth', depth), ('heads', heads)):
-            if value is not None and not (is_int(value) and value >= 1):
-                raise ConfigError(f'`{name}` must be an integer of at least 1, got {format_value(value)}')
+            (size | none).require(name, value, ConfigError)
         sizes = {**get_spec(self.config).defaults, **self.config}
         before, held = sizes[self.dim], sizes[self.heads[0]]
         width, count = dim or before, heads or held
@@ -217,8 +228,7 @@ def t5_base(version: str = '1.0', **overrides: Any) -> Preset:
         version: '1.1' has gated GELUs and an untied output head.
         **overrides: `dim`, `depth`, `heads` of both sides, which determine other sizes, and keywords of XTransformer.
     """
-    if version not in ('1.0', '1.1'):
-        raise ConfigError(f"`version` must be '1.0' or '1.1', got {format_value(version)}")
+    one_of('1.0', '1.1').require('version', version, ConfigError)
     own = {'feed_forward_proj': 'gated-gelu', 'tie_word_embeddings': False, 'd_ff': 2048} if version == '1.1' else {}
     return replace(T5, config={**T5.config, **own}).make_preset(overrides, {})
 
@@ -279,9 +289,7 @@ def build(keywords: Mapping[str, Any]) -> nn.Module:
     A preset is initialized as in its paper, with the default random generator of PyTorch.
     """
     if not isinstance(keywords, Mapping) or not isinstance(keywords.get('class'), str):
-        raise ConfigError(
-            f'`keywords` must be a dict with the name of a class as `class`, got {format_value(keywords)}'
-        )
+        raise ConfigError(f'`keywords` must be a dict with the name of a class, `class`, got {format_value(keywords)}')
     model = decode(keywords)
     initial = keywords.initial if isinstance(keywords, Preset) else None
     return model if initial is None else initialise_(model, **initial)
@@ -308,10 +316,8 @@ def initialise_(
     Raises:
         ValueError: A value is out of range, or the model has weights from a file.
     """
-    if not is_number(std) or std <= 0:
-        raise ValueError(f'`std` must be a number above 0, got {format_value(std)}')
-    if residual not in (None, 'depth'):
-        raise ValueError(f"`residual` must be None or 'depth', got {format_value(residual)}")
+    positive.require('std', std)
+    one_of(None, 'depth').require('residual', residual)
     if not force and getattr(model, 'pretrained', None) is not None:
         raise ValueError('`model` has weights from a file, which would be lost: `force=True` replaces them')
     kept = {id(p) for p in list_feature_parameters(model)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Annotated, Any
 
 import torch
@@ -156,26 +157,11 @@ class Recirculation(Configurable):
 
     # what an AutoregressiveWrapper asks for
 
-    @property
-    def num_tokens(self) -> int:
-        return self.net.num_tokens
-
-    @property
-    def max_seq_len(self) -> int:
-        return self.net.max_seq_len
-
-    @property
-    def can_cache_kv(self) -> bool:
-        return self.net.can_cache_kv
-
-    @property
-    def can_cache_kv_outside_max_seq_len(self) -> bool:
-        return self.net.can_cache_kv_outside_max_seq_len
-
-    @property
-    def output_is_log_prob(self) -> bool:
-        return self.net.output_is_log_prob
-
+    num_tokens: Any = property(attrgetter('net.num_tokens'))
+    max_seq_len: Any = property(attrgetter('net.max_seq_len'))
+    can_cache_kv: Any = property(attrgetter('net.can_cache_kv'))
+    can_cache_kv_outside_max_seq_len: Any = property(attrgetter('net.can_cache_kv_outside_max_seq_len'))
+    output_is_log_prob: Any = property(attrgetter('net.output_is_log_prob'))
     looped = False
     add_continuous_pred_head = False
 

@@ -39,9 +39,9 @@ class Recurrent(nn.Module):
 
     def __init__(self, dim: int, dim_out: int | None = None) -> None:
         super().__init__()
-        check_size('dim', dim)
-        check_size('dim_out', dim if dim_out is None else dim_out)
         self.dim, self.dim_out = dim, dim if dim_out is None else dim_out
+        size.require('dim', dim, ConfigError)
+        size.require('dim_out', self.dim_out, ConfigError)
 
     @checked
     def forward(
@@ -85,17 +85,10 @@ class Recurrent(nn.Module):
         if isinstance(state, (list, tuple)):
             given = [tuple(t.shape) if torch.is_tensor(t) and t.is_floating_point() else t for t in state]
         if torch.is_tensor(given) or given != wanted:
-            raise ValueError(
-                f'`state` must be what the part before left, a list of tensors of {wanted}, got {format_value(given)}'
-            )
+            raise ValueError(f'`state` must be that of the part before, tensors of {wanted}, got {format_value(given)}')
 
     def nothing(self, x: Tensor) -> Tensor:
         return x.new_zeros(*x.shape[:2], self.dim_out)
-
-
-def check_size(name: str, value: object) -> None:
-    if not size.test(value):
-        raise ConfigError(f'`{name}` must be {size.words}, got {format_value(value)}')
 
 
 def shift_tokens(x: Tensor, last: Tensor, begins: Tensor | None) -> Tensor:
@@ -183,8 +176,7 @@ class RWKVChannelMix(Recurrent):
 
     def __init__(self, dim: int, mult: float = 4) -> None:
         super().__init__(dim)
-        if not positive.test(mult):
-            raise ConfigError(f'`mult` must be {positive.words}, got {format_value(mult)}')
+        positive.require('mult', mult, ConfigError)
         inner = max(int(dim * mult), 1)
         self.mix_r, self.mix_k = (nn.Parameter(torch.arange(dim) / dim) for _ in 'rk')
         self.to_r, self.to_k = nn.Linear(dim, dim, bias=False), nn.Linear(dim, inner, bias=False)
@@ -215,7 +207,7 @@ class DiagonalSSM(Recurrent):
 
     def __init__(self, dim: int, state: int = 64, dim_out: int | None = None) -> None:
         super().__init__(dim, dim_out)
-        check_size('state', state)
+        size.require('state', state, ConfigError)
         self.size = state
         self.log_a_real = nn.Parameter(torch.full((dim, state), math.log(0.5)))
         self.a_imag = nn.Parameter(torch.linspace(0.0, math.pi * (state - 1), state).repeat(dim, 1))

@@ -89,9 +89,7 @@ class LogMelSpectrogram(Configurable):
         self.samples = None if seconds is None else round(seconds * sample_rate)
         empty = get_numbers(lambda: mel_filters(*self.sizes).sum(dim=-1))
         if 0.0 in empty:
-            raise ConfigError(
-                f'`n_mels` got {n_mels}, so many that pitch {empty.index(0.0)} has no frequency of its own'
-            )
+            raise ConfigError(f'`n_mels` got {n_mels}, so many that pitch {empty.index(0.0)} has no own frequency')
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -118,9 +116,7 @@ class LogMelSpectrogram(Configurable):
         raises                ValueError or TypeError for another rate, shape or kind, or more than `seconds`
         """
         if sample_rate is not None and sample_rate != self.sample_rate:
-            raise ValueError(
-                f'`sample_rate` got {sample_rate}, the spectrogram is of {self.sample_rate}: resample first'
-            )
+            raise ValueError(f'`sample_rate` must be {self.sample_rate}, got {sample_rate}: resample first')
         if not check_tensor(waves, 'waves').is_floating_point():
             raise TypeError(f'`waves` must be floating point, got {waves.dtype}')
         waves = waves.unsqueeze(0) if waves.ndim == 1 else waves

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from x_transformers.core.files import import_optional, replace_file
 from x_transformers.core.plain_text import PlainText
-from x_transformers.flags import format_value, is_int
+from x_transformers.flags import at_least, format_value, is_int, none, size
 from x_transformers.flags.unexpected import answering
 
 __all__ = ['ByteTokenizer', 'Tokenizer', 'train_bpe', 'train_unigram', 'train_wordpiece', 'wordpiece_of']
@@ -89,9 +89,7 @@ class Encodes:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(
-                f'`text` got {format_value(text)}, which cannot be written as UTF-8: {error.reason}'
-            ) from None
+            raise ValueError(f'`text` must be valid UTF-8, got {format_value(text)}: {error.reason}') from None
         names = self.names_to_find(special_tokens)
         ids = self.ids_of(text) if not names else self.ids_with(text, names)
         return [*([self.bos_id] if bos else ()), *ids, *([self.eos_id] if eos else ())]
@@ -196,8 +194,7 @@ class Encodes:
         """
         if isinstance(texts, str) or not len(texts):
             raise ValueError(f'`texts` must be one text at least, in a list, got {format_value(texts)}')
-        if max_len is not None and not (is_int(max_len) and max_len >= 1):
-            raise ValueError(f'`max_len` must be an integer of at least 1, or None, got {format_value(max_len)}')
+        (size | none).require('max_len', max_len)
         if max_len is not None and max_len < bool(bos) + bool(eos):
             raise ValueError(f'`max_len` must leave room for a beginning and an end, 2 tokens, got {max_len}')
         names = [*self.names_to_find(special_tokens)]
@@ -336,11 +333,6 @@ class Tokenizer(Encodes):
         return cls(inner)
 
 
-def train_model(inner: Any, trainer: Any, texts: Iterable[str]) -> Tokenizer:
-    inner.train_from_iterator(checked_texts(texts), trainer)
-    return Tokenizer(inner)
-
-
 def order_tokens(made: ModuleType, model: Any, like: Any, own: Sequence[str] = ()) -> Tokenizer:
     """Return a tokenizer of `model` with ids in our order, otherwise as `like`."""
     inner = made.Tokenizer(model)
@@ -355,11 +347,6 @@ def checked_texts(texts: Iterable[str]) -> Iterable[str]:
     if isinstance(texts, str):
         raise TypeError('`texts` must be several, got a single text: a list or an iterator of texts')
     return texts
-
-
-def check_size(num_tokens: Any, least: int) -> None:
-    if not is_int(num_tokens) or num_tokens < least:
-        raise ValueError(f'`num_tokens` must be an integer of at least {least}, got {format_value(num_tokens)}')
 
 
 @answering
@@ -383,10 +370,10 @@ def train_bpe(
     raises          ValueError or TypeError for arguments out of range, ImportError without the package
     """
     own = check_special(special_tokens)
-    check_size(num_tokens, len(SPECIAL) + len(own) + (256 if byte_level else 1))
+    at_least(len(SPECIAL) + len(own) + (256 if byte_level else 1)).require('num_tokens', num_tokens)
     made = package()
     inner = made.Tokenizer(made.models.BPE(unk_token=None if byte_level else UNK))
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {'min_frequency': min_frequency, 'show_progress': False}
     if byte_level:
         inner.pre_tokenizer = made.pre_tokenizers.ByteLevel(add_prefix_space=False)
         inner.decoder = made.decoders.ByteLevel()
@@ -394,14 +381,9 @@ def train_bpe(
     else:
         inner.pre_tokenizer = made.pre_tokenizers.Metaspace(prepend_scheme='never')
         inner.decoder = made.decoders.Metaspace(prepend_scheme='never')
-    trainer = made.trainers.BpeTrainer(
-        vocab_size=num_tokens,
-        min_frequency=min_frequency,
-        special_tokens=[*SPECIAL, *own],
-        show_progress=False,
-        **options,
-    )
-    return train_model(inner, trainer, texts)
+    trainer = made.trainers.BpeTrainer(vocab_size=num_tokens, special_tokens=[*SPECIAL, *own], **options)
+    inner.train_from_iterator(checked_texts(texts), trainer)
+    return Tokenizer(inner)
 
 
 @answering
@@ -414,7 +396,7 @@ def train_wordpiece(
     lowercase           letters become small, and lose their accents
     """
     own = check_special(special_tokens)
-    check_size(num_tokens, len(SPECIAL) + len(own) + 1)
+    at_least(len(SPECIAL) + len(own) + 1).require('num_tokens', num_tokens)
     made = package()
     inner = made.Tokenizer(made.models.WordPiece(unk_token=UNK))
     split_around_words(made, inner, lowercase)
@@ -480,7 +462,7 @@ def train_unigram(texts: Iterable[str], num_tokens: int, *, special_tokens: Iter
     texts, num_tokens, special_tokens   as in `train_bpe`
     """
     own = check_special(special_tokens)
-    check_size(num_tokens, len(SPECIAL) + len(own) + 1)
+    at_least(len(SPECIAL) + len(own) + 1).require('num_tokens', num_tokens)
     made = package()
     inner = made.Tokenizer(made.models.Unigram())
     inner.pre_tokenizer = made.pre_tokenizers.Metaspace(prepend_scheme='never')

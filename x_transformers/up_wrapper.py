@@ -133,9 +133,7 @@ class SyntheticDataGenerator(Configurable):
         given = ((name, get_ids(ids, name, device)) for name, ids in fronts if ids is not None)
         parts = [check_ids(ids, name, 1) for name, ids in given]
         if len({ids.shape[0] for ids in parts}) > 1:
-            raise ValueError(
-                f'`condition` must have batch size {parts[0].shape[0]}, as `seed`, got {parts[1].shape[0]}'
-            )
+            raise ValueError(f'`condition` must have {parts[0].shape[0]} rows, as `seed`, got {parts[1].shape[0]}')
         own: Any = {'temperature': temperature, 'filter_logits_fn': identity, **options}
         ids = torch.cat(parts, dim=1)
         choice = TokenSampler.from_all(own, '`generate`', vocabulary=self.num_tokens)
@@ -194,9 +192,7 @@ class UniversalPretrainWrapper(Configurable):
             if value > buffer_size:
                 raise ConfigError(f'`{name}` got {value}, the buffer has {buffer_size} rows (`buffer_size`)')
         if self.model.max_seq_len and seq_len > self.model.max_seq_len:
-            raise ConfigError(
-                f'`seq_len` got {seq_len}, the model reads {self.model.max_seq_len} tokens (`max_seq_len`)'
-            )
+            raise ConfigError(f'`seq_len` must be at most `max_seq_len`, {self.model.max_seq_len}, got {seq_len}')
         if data_generator is None:
             data_generator = SyntheticDataGenerator(self.model.attn_layers.dim, vocabulary, max_seq_len=seq_len)
         if reset_turing_machine_every and not hasattr(data_generator, 'reset_'):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.core.checks import as_mask, as_number, check_ids, checked
+from x_transformers.core.checks import as_mask, as_number, check_ids, checked, mask_from_lengths
 from x_transformers.core.nets import refuse_own
 from x_transformers.flags import (
     Check,
@@ -26,7 +26,7 @@ from x_transformers.flags import (
 )
 from x_transformers.flags.checks import Maybe
 from x_transformers.generation.methods import Prompts
-from x_transformers.generation.sampling import new_tokens_of, padded_rows
+from x_transformers.generation.sampling import new_tokens_of, padded_rows, shift_right
 
 __all__ = ['Spliced', 'VisionLanguageWrapper']
 
@@ -159,24 +159,19 @@ class VisionLanguageWrapper(Configurable):
             raise ValueError(f'`images` got {given}, there are {int(here.sum())} placeholders ({self.image_token_id})')
         width: Any = self.decoder.net.emb_dim
         found = self.features(images) if given else self.decoder.net.token_emb(ids[:1, :1]).new_zeros(0, 1, width)
-        p = found.shape[1]
-        times = torch.where(here, p, 1) * token_mask
-        n = int(times.sum(dim=-1).max()) if len(ids) else ids.shape[1]
+        times = torch.where(here, found.shape[1], 1) * token_mask
+        lengths = times.sum(dim=-1)
+        real = mask_from_lengths(lengths, int(lengths.max()) if len(ids) else ids.shape[1])
+
+        def spread(t: Tensor, fill: int) -> Tensor:
+            """Repeat each entry (b, n) as many times as its token, and pad the rows on the right."""
+            return t.new_full(real.shape, fill).masked_scatter(real, t.flatten().repeat_interleave(times.flatten()))
+
         ignored: Any = self.decoder.ignore_index
-        rows = []
-        for row in range(len(ids)):
-            new = ids[row].repeat_interleave(times[row])
-            rows.append((new, wanted[row].repeat_interleave(times[row]), here[row].repeat_interleave(times[row])))
-        lengths = torch.tensor([len(new) for new, *_ in rows], device=ids.device)
-        place = torch.arange(n, device=ids.device)
-        shape = (len(ids), n)
-        new_ids, new_labels = ids.new_zeros(shape), ids.new_full(shape, ignored)
-        at = torch.zeros(shape, dtype=torch.bool, device=ids.device)
-        for row, (new, target, image) in enumerate(rows):
-            new_ids[row, : len(new)], at[row, : len(new)] = new, image
-            new_labels[row, : len(new)] = target.masked_fill(image, ignored)
-        vectors = found.new_zeros(*shape, width).masked_scatter(at.unsqueeze(-1), found.flatten(0, 1))
-        return Spliced(new_ids, place < lengths.unsqueeze(-1), at, vectors, new_labels)
+        at = spread(here, False)
+        labels = spread(wanted.to(ids.dtype), ignored).masked_fill(at, ignored)
+        vectors = found.new_zeros(*at.shape, width).masked_scatter(at.unsqueeze(-1), found.flatten(0, 1))
+        return Spliced(spread(ids, 0), real, at, vectors, labels)
 
     @checked
     def forward(
@@ -285,12 +280,10 @@ class VisionLanguageWrapper(Configurable):
             )
         if n == 1 and bool(made.images.any()):
             raise ValueError('`prompts` got one place, an image: put a token in front')
-        lengths = made.mask.sum(dim=-1).tolist()
-        rows = [row[:length] for row, length in zip(made.ids, lengths, strict=True)]
-        at, vectors = torch.zeros_like(made.images), torch.zeros_like(made.vectors)
-        for row, length in enumerate(lengths):  # as generation pads them, on the left
-            at[row, n - length :], vectors[row, n - length :] = made.images[row, :length], made.vectors[row, :length]
-        put = self.spliced(at, vectors, whole=False)
+        lengths = made.mask.sum(dim=-1)
+        rows = [row[:length] for row, length in zip(made.ids, lengths.tolist(), strict=True)]
+        # Generation pads on the left.
+        put = self.spliced(*(shift_right(t, n - lengths) for t in (made.images, made.vectors)), whole=False)
         banned = options.pop('banned_tokens', None)
         banned = [self.image_token_id, *(() if banned is None else torch.as_tensor(banned).flatten().tolist())]
         options |= dict(transform_token_embeds=put, banned_tokens=banned)

@@ -237,8 +237,7 @@ class XLAutoregressiveWrapper(Configurable):
         raises                       ValueError or TypeError for inputs of another shape or kind
         """
         x = self.check(x, mems, kwargs)
-        require(is_int(ttt_recurrent_steps) and ttt_recurrent_steps >= 1, 'ttt_recurrent_steps', ttt_recurrent_steps,
-                'an integer of at least 1')  # fmt: skip
+        size.require('ttt_recurrent_steps', ttt_recurrent_steps)
         if ttt_recurrent_steps > 1 and not self.has_ttt:
             raise ValueError('`ttt_recurrent_steps` needs `ttt_module_paths`: nothing learns between the readings')
         ids, targets = readable(x[:, :-1], self.ignore_index, self.pad_value), x[:, 1:]

@@ -27,6 +27,7 @@ from x_transformers.flags import (
     is_int,
     is_number,
     none,
+    not_negative,
     size,
 )
 from x_transformers.generation.engine import eval_modules, get_rows
@@ -46,7 +47,6 @@ from x_transformers.training.token_loss import Readout, Terms, read_logits_later
 __all__ = ['XMLatentDecoder', 'lowest_loss_winner_fn']
 
 chance = Check('a probability from 0 to 1', lambda value: is_number(value) and 0 <= value <= 1)
-not_negative = Check('a number of at least 0', lambda value: is_number(value) and value >= 0)
 
 SET_HERE = {'prepend_embeds': ': the latents stand there', 'excise_prepend_embeds': ': the latents stand there'}
 
@@ -54,11 +54,6 @@ SET_HERE = {'prepend_embeds': ': the latents stand there', 'excise_prepend_embed
 def lowest_loss_winner_fn(losses: Tensor, intermediates: Any = None) -> Tensor:
     """Return the candidate with the lowest loss:  b k -> b."""
     return losses.argmin(dim=-1)
-
-
-def check_unless_none(check: Check, **values: Any) -> None:
-    for name, value in values.items():
-        require(value is None or check.test(value), name, value, check.words)
 
 
 def as_candidate(out: Tensor | Readout) -> Tensor | Readout:
@@ -168,9 +163,7 @@ class XMLatentDecoder(Configurable):
             if not isinstance(latents, (list, tuple)) or not all(
                 one is None or torch.is_tensor(one) for one in latents
             ):
-                raise TypeError(
-                    f'`latents` must be a tensor, or a list of tensors and None, got {format_value(latents)}'
-                )
+                raise TypeError(f'`latents` must be a tensor or list of tensors and None, got {format_value(latents)}')
             if len(latents) != self.num_latents:
                 raise ValueError(f'`latents` must have {self.num_latents} entries, or None each, got {len(latents)}')
             shapes = [(rows, self.latent_dim) for rows in (1, batch)] + [(self.latent_dim,)]
@@ -278,9 +271,9 @@ class XMLatentDecoder(Configurable):
             kwargs['mask'] = read_of(mask) if return_loss else mask
         begun = lambda: mask_before_padding(seq, self.ignore_index)  # noqa: E731
         tell_padding(self.net, kwargs, lambda: read_of(begun()) if return_loss else begun())
-        check_unless_none(size, max_batch_size=max_batch_size)
-        check_unless_none(not_negative, repulsive_loss_weight=repulsive_loss_weight)
-        check_unless_none(chance, latent_drop_prob=latent_drop_prob)
+        (size | none).require('max_batch_size', max_batch_size)
+        (not_negative | none).require('repulsive_loss_weight', repulsive_loss_weight)
+        (chance | none).require('latent_drop_prob', latent_drop_prob)
         weight = self.repulsive_loss_weight if repulsive_loss_weight is None else repulsive_loss_weight
         drop_prob = self.latent_drop_prob if latent_drop_prob is None else latent_drop_prob
         dropped = self.training and draw_number() < drop_prob
@@ -320,10 +313,7 @@ class XMLatentDecoder(Configurable):
         batch, count = told[0].shape[:2]
         winners = rule(*told)
         if not torch.is_tensor(winners) or winners.shape != (batch,) or winners.is_floating_point():
-            raise ValueError(
-                f'`winner_fn` gave {format_value(winners)}, it must give ({batch},) candidates, numbers from 0 to '
-                f'{count - 1}'
-            )
+            raise ValueError(f'`winner_fn` must give ({batch},) candidates below {count}, got {format_value(winners)}')
         check_range(winners, 'winner_fn', 0, count - 1, 'candidates')
         return winners.long()
 
@@ -411,10 +401,8 @@ class XMLatentDecoder(Configurable):
             logits, trace = self.read(start_tokens, latents, self.max_batch_size, chosen is None, inputs)
             told = (logits,)
             if chosen is None:
-                losses, _ = self.losses(
-                    logits[:, :, :-1], start_tokens[:, 1:].long(), None if mask is None else mask[:, 1:]
-                )
-                told = losses, trace
+                real = None if mask is None else mask[:, 1:]
+                told = self.losses(logits[:, :, :-1], start_tokens[:, 1:].long(), real)[0], trace
             winners = self.winners(rules[slot], *told)
         tokens = self.generate(start_tokens, seq_len, latents=select_winners(latents, winners), **kwargs)
         return (tokens, (latents, winners)) if return_best_latents else tokens

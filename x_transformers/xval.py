@@ -26,7 +26,7 @@ from x_transformers.core.checks import (
 )
 from x_transformers.core.model_calls import ModelCall, OutputRequest, open_model
 from x_transformers.core.modes import at_least_float, clamp_to_dtype, to_float
-from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
+from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
 from x_transformers.core.own_modules import a_stack, gets_whole_input, known_stack
 from x_transformers.features.derived import MEMBERS_OF_MODEL, sort_members
 from x_transformers.features.embeddings import (
@@ -153,9 +153,7 @@ class XValTransformerWrapper(Wrapper):
     ) -> None:
         super().__init__()
         if numerical_token_id >= num_tokens:
-            raise ConfigError(
-                f'`numerical_token_id` must be less than `num_tokens`, {num_tokens}, got {numerical_token_id}'
-            )
+            raise ConfigError(f'`numerical_token_id` must be from 0 to {num_tokens - 1}, got {numerical_token_id}')
         self.num_tokens, self.max_seq_len = num_tokens, max(max_seq_len or 0, 0)
         self.numerical_token_id, self.logits_dim = numerical_token_id, logits_dim
         self.dim, self.emb_dim = known_stack(attn_layers).dim, emb_dim or known_stack(attn_layers).dim
@@ -245,11 +243,7 @@ def check_numbers(x_num: Any, name: str, x: Tensor) -> Tensor:
 
 # training and generation
 
-SET_BY_LOSS = {
-    'prepend_embeds': ': the loss is that of all tokens',
-    'cache': ': a cache is for generation',
-    'input_not_include_cache': ': a cache is for generation',
-}
+SET_BY_NUMBERS = {**SET_BY_LOSS, 'prepend_embeds': ': the loss is that of all tokens'}
 
 
 class Growing:
@@ -337,7 +331,7 @@ class XValAutoregressiveWrapper(Configurable):
         b, n = x.shape
         if n < 2:
             raise ValueError(f'`x` got shape {(b, n)}, n must be at least 2')
-        refuse_own(kwargs, 'the loss', SET_BY_LOSS)
+        refuse_own(kwargs, 'the loss', SET_BY_NUMBERS)
         ignored = x == self.ignore_index
         targets, target_numbers = x[:, 1:], x_num[:, 1:]
         counts, unread = ~ignored[:, 1:], ignored[:, :-1]
@@ -428,16 +422,8 @@ class XValAutoregressiveWrapper(Configurable):
             pads, numbers = left_pad, numbers.masked_fill(mask_from_lengths(left_pad, start), 1.0)
         reader = NumberReader(Growing(self.net, numbers), kwargs, cache_kv=cache_kv, slides=slide_cache)
         reader.numbers = F.pad(numbers, (0, seq_len))
-        decoding = Decoding(
-            expert=reader,
-            choice=choice,
-            modules=list(self.modules()),
-            ids=F.pad(ids, (0, seq_len), value=self.pad_value),
-            pads=pads,
-            length=start,
-            leading=leading,
-            pad_value=self.pad_value,
-        )
+        room, modules = F.pad(ids, (0, seq_len), value=self.pad_value), list(self.modules())
+        decoding = Decoding(reader, choice, modules, room, pads, start, leading, self.pad_value)
         decoding.finish()
         new = decoding.ids[:, start : decoding.length]
         numeric = decoding.generated((new == self.net.numerical_token_id) & is_unfinished(new, decoding.endings))

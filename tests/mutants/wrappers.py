@@ -80,10 +80,10 @@ BUGS = {
     'vision_language.py': ('test_vision_language.py', [
         ('class tokens are read', 'if self.drop_prefix:', 'if False:'),
         ('the last layer is read', 'return_hiddens=True)[self.feature_layer]', 'return_hiddens=True)[-1]'),
-        ('an image takes one place', 'times = torch.where(here, p, 1) * token_mask', 'times = torch.where(here, 1, 1) * token_mask'),
-        ('images are targets', 'target.masked_fill(image, ignored)', 'target'),
+        ('an image takes one place', 'torch.where(here, found.shape[1], 1)', 'torch.where(here, 1, 1)'),
+        ('images are targets', 'ignored).masked_fill(at, ignored)', 'ignored)'),
         ('answers move the images', 'if not whole and x.shape[1] < n:', 'if False:'),
-        ('prompts are padded on the right', 'at[row, n - length :], vectors[row, n - length :] =', 'at[row, :length], vectors[row, :length] ='),
+        ('prompts are padded on the right', 'shift_right(t, n - lengths)', 'shift_right(t, 0 * lengths)'),
         ('all learn', 'getattr(self, name).requires_grad_(False)', 'pass'),
         ('padding holds placeholders', '(ids == self.image_token_id) & token_mask', '(ids == self.image_token_id)'),
     ]),

@@ -88,6 +88,11 @@ class Check:
         kind = 'Any' if 'Any' in kinds else ' | '.join(kinds)
         return Check(f'{self.words} or {other.words}', lambda value: self.test(value) or other.test(value), kind)
 
+    def require(self, name: str, value: Any, error: type[Exception] = ValueError) -> None:
+        """Raise `error` if the value of an argument does not pass."""
+        if not self.test(value):
+            raise error(f'`{name}` must be {self.words}, got {format_value(value)}')
+
 
 @dataclass(frozen=True)
 class Input:

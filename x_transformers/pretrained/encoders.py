@@ -115,12 +115,8 @@ def map_disentangled(c: Fields) -> dict[str, Any] | None:
     # It is exact if no two distances share a bucket.
     exact = c.position_buckets <= 0 or max(longest, c.max_position_embeddings) <= half + 1
     if not exact and longest < half + 2:
-        names = '`max_relative_positions` or `max_position_embeddings`'
-        raise c.spec.error(
-            'position_buckets',
-            f'must be less than twice the longest distance, {longest} of {names}',
-            c.position_buckets,
-        )
+        must = f'must be less than twice the longest distance, {longest} of `max_relative_positions` or '
+        raise c.spec.error('position_buckets', f'{must}`max_position_embeddings`', c.position_buckets)
     norms = c.norm_rel_ebd.lower().split('|')
     return {
         'span': c.position_buckets if c.position_buckets > 0 else longest,
@@ -401,7 +397,10 @@ register(BERT.like(
         classifier_pooling='cls',
     ),
     names=dict(norm_eps='layer_norm_eps', global_rope_theta='full_theta', local_rope_theta='local_theta'),
-    rules=dict(sliding=fields.sliding_but_first, scaled_kinds=('full_attention', 'sliding_attention')),
+    rules=dict(
+        sliding=lambda c: tuple(i % c.global_attn_every_n_layers > 0 for i in range(c.num_hidden_layers)),
+        scaled_kinds=('full_attention', 'sliding_attention'),
+    ),
     fixed=dict(classifier_pooling=('cls', 'mean')), free=('repad_logits_with_grad',),
     model=dict(
         max_seq_len=0, post_emb_norm_bias='norm_bias', emb_dropout='embedding_dropout', logits_bias='decoder_bias',

@@ -89,7 +89,7 @@ def make_steps(spec: ModelSpec, fields: Fields, names: Collection[str]) -> list[
     found, names = make_part_steps(fields, names)
     around = '' if spec.around is None else 'net.'
     actual = {strip_wrappers(name).removeprefix(around): name for name in names}
-    sizes, prefix = fields.sizes(), fields.missing_prefix()
+    sizes, prefix = fields.sizes(), spec.base if fields.architecture in spec.bare else ''
     if len(actual) != len(names):
         raise LookupError(f'the table entry of {spec.type} has two layers of one name')
     layers = [int(m[1]) for name in actual for m in re.finditer(r'layers\.(\d+)\.', name)]
@@ -104,9 +104,7 @@ def make_steps(spec: ModelSpec, fields: Fields, names: Collection[str]) -> list[
             if not all(there):
                 if any(there):
                     missing = ours[there.index(False)]
-                    raise LookupError(
-                        f'the table entry of {spec.type} gives `{missing}`, which the model does not have'
-                    )
+                    raise LookupError(f'the table entry of {spec.type} gives `{missing}`, which the model lacks')
                 continue
             twice = next((name for name in ours if name in made), None)
             if twice is not None:

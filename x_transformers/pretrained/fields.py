@@ -35,11 +35,8 @@ def set_way_back(
 ) -> Callable[[Any], Any]:
     """Mark a function from fields to a keyword with its inverse, for configs of models that were never loaded.
 
-    Args:
-        fields: Names of the fields that the value of the keyword is written to; or one function from the value and all
-            keywords to a dict of fields.
-        inverse: Function from the value to that of the fields.
-        if_set: True to write nothing for None.
+    `fields` are the names that `inverse` of the keyword is written to, or one function from the value and all keywords
+    to a dict of fields. With `if_set` None writes nothing.
     """
     names: Any = fields
 
@@ -263,11 +260,6 @@ def sliding_unless_listed(c: Fields) -> tuple[bool, ...]:
     return sliding_everywhere(c)
 
 
-def sliding_but_first(c: Fields) -> tuple[bool, ...]:
-    """Return True for all layers but the first of every n."""
-    return tuple(bool(i % c.global_attn_every_n_layers) for i in range(c.num_hidden_layers))
-
-
 def window_both(c: Fields) -> Any:
     """Return the number of tokens on each side that each layer attends to."""
     return merge_equal([c.local_attention // 2 if slide else None for slide in list_windowed(c)])
@@ -437,10 +429,6 @@ def rotating_as_listed(c: Fields) -> tuple[bool, ...]:
 
 def none_if_all(layers: tuple[Any, ...]) -> Any:
     return None if all(layer is True for layer in layers) else layers
-
-
-def rotating_listed(c: Fields) -> Any:
-    return none_if_all(rotating_as_listed(c))
 
 
 def rotating_windows(c: Fields) -> Any:

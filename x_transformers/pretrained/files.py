@@ -50,14 +50,9 @@ def safetensors() -> ModuleType:
 class Weights:
     """Tensors of a folder, loaded one at a time.
 
-    Args:
-        folder: The folder.
-        allow_pickle: True to load pickles too.
-        file: A file of weights, or the index of several. None for the one that `transformers` loads.
-
     Attributes:
         files: Names of tensors -> the file of each, '' for those in memory.
-        read_from: The files that are read.
+        read_from: The files that are read: `file`, a file of weights or the index of several, or as `transformers`.
     """
 
     def __init__(self, folder: Path, allow_pickle: bool = False, file: str | None = None) -> None:
@@ -84,9 +79,7 @@ class Weights:
         start = f'`{self.folder}` has no {WEIGHTS} and no {INDEX}'
         indices = [name for name in named if IS_INDEX.search(name)]
         if shards and not indices:
-            raise NoModelError(
-                f'{start}, only files of a set without its index, {list_names(shards)}: {AGAIN}, or name one'
-            )
+            raise NoModelError(f'{start}, only shards without their index, {list_names(shards)}: {AGAIN}, or name one')
         if named:
             said = indices + [name for name in named if name not in (*indices, *(shards if indices else ()))]
             raise NoModelError(f'{start}, but {list_names(said)}: name one, as `{self.folder / said[0]}`')
@@ -302,14 +295,7 @@ DTYPES = {
 
 
 def write_weights(folder: Path, sizes: Mapping[str, int], get: Get, most: int) -> None:
-    """Write tensors to one file, or several and an index, in an empty folder.
-
-    Args:
-        folder: The folder.
-        sizes: Bytes of each tensor, those of wider dtypes first.
-        get: Function from names to their tensors.
-        most: Maximum size of a file in bytes.
-    """
+    """Write tensors to files of at most `most` bytes, and an index of several. `sizes`: wider dtypes come first."""
     files = split_shards(sizes, most)
     if len(files) == 1:
         return write_tensors(folder / WEIGHTS, sizes, get)

@@ -60,13 +60,7 @@ class ModelLocation:
 
 
 def resolve(source: str | os.PathLike[str], allow_pickle: bool = False, **hub: Any) -> Path:
-    """Return the path of a folder, of a file, or of a repository that is downloaded by its id.
-
-    Args:
-        source: A path or a repository id.
-        allow_pickle: True to download pickles too.
-        **hub: Keywords of `huggingface_hub.snapshot_download`.
-    """
+    """Return the path of a folder, of a file, or of a repository that `snapshot_download(**hub)` fetches by its id."""
     if not isinstance(source, str | os.PathLike):
         raise TypeError(f'`source` must be a path or a repository id, got {format_value(source)}')
     path, name = Path(source).expanduser(), os.fspath(source)
@@ -158,9 +152,7 @@ def find_inside(path: Path) -> Path | None:
     if len(models) > 1:
         models.sort(key=lambda one: [int(n) if n.isdigit() else n for n in re.split(r'(\d+)', one.name)])
         names = list_names([one.name for one in models])
-        raise NoModelError(
-            f'`{path}` has no config.json, it holds several models, {names}: name one, as `{models[-1]}`'
-        )
+        raise NoModelError(f'`{path}` has no config.json, but several models, {names}: name one, as `{models[-1]}`')
     if not models and len(folders) == 1:
         names = names_in(path)
         return folders[0] if names == [f'{folders[0].name}/'] and not find_foreign(names) else None

@@ -260,9 +260,7 @@ def check_safetensors(path: Path, header: int, size: int) -> None:
     if size < wanted:
         raise NoModelError(f'`{path}` cannot be read: it has {size:,} of {wanted:,} bytes, {CUT_OFF}')
     if size > wanted:
-        raise NoModelError(
-            f'`{path}` cannot be read: it has {size:,} bytes, of which its header lists {wanted:,}: {AGAIN}'
-        )
+        raise NoModelError(f'`{path}` cannot be read: it has {size:,} bytes, its header lists {wanted:,}: {AGAIN}')
 
 
 def check_zip(path: Path) -> str:

@@ -144,10 +144,7 @@ def to_tuple(tokens: Any) -> tuple[int, ...]:
 def generation_keywords(said: Mapping[str, Any], kind: str = '', has_source: bool = False) -> dict[str, Any]:
     """Return the keywords of `generate` for a generation_config.json, with a warning of settings without a counterpart.
 
-    Args:
-        said: Content of the file.
-        kind: The type of the model.
-        has_source: True for an encoder-decoder, whose sequences begin with a given token.
+    Sequences of a model that `has_source`, an encoder-decoder, begin with a given token.
     """
     set_ = {n: v for n, v in said.items() if v is not None and n not in FREE and v != IDLE.get(n, None)}
     samples = bool(said.get('do_sample', False)) and said.get('temperature') != 0

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.flags import ConfigError, format_value, size
+from x_transformers.flags import ConfigError, format_value, none, size
 from x_transformers.pretrained.engine import ConversionStep
 from x_transformers.pretrained.fields import classes, invert_classes, invert_value, is_set, set_way_back, token_id
 from x_transformers.pretrained.mappings import Mappings, WeightMapping, link, links
@@ -54,9 +54,8 @@ class HeadSpec:
     def of(self, spec: ModelSpec, kind: str, name: str = '') -> ModelSpec:
         """Return the spec of a type with this head, for the class `name`."""
         if not name.endswith(self.ends):
-            name = next(
-                (own for own in spec.architectures[1:] if own.endswith(self.ends)), get_class_stem(spec) + self.ends[0]
-            )
+            known = (own for own in spec.architectures[1:] if own.endswith(self.ends))
+            name = next(known, get_class_stem(spec) + self.ends[0])
         sides = ('', 'dec_') if spec.stack is None else ('',)
         gone = {side + keyword for side in sides for keyword in OF_TOKENS}
         changed = dict(
@@ -152,8 +151,7 @@ def find_spec(config: Mapping[str, Any], head: Any = 'auto') -> ModelSpec:
 def resolve_head(config: Mapping[str, Any], head: Any, num_classes: int | None) -> tuple[ModelSpec, dict[str, Any]]:
     """Return the spec for a head given by name or as a module, and the config that describes it."""
     kind = 'embed' if isinstance(head, nn.Module) else head
-    if num_classes is not None and not size.test(num_classes):
-        raise ValueError(f'`num_classes` must be {size.words}, got {format_value(num_classes)}')
+    (size | none).require('num_classes', num_classes)
     spec = find_spec(config, kind)
     if spec.head == 'span' and num_classes not in (None, 2):
         raise ConfigError(f"`num_classes` must be 2 for a span head, got {num_classes}: use `head='classify'`")
@@ -163,9 +161,7 @@ def resolve_head(config: Mapping[str, Any], head: Any, num_classes: int | None) 
         spec = find_spec(config, 'classify')
     if isinstance(head, nn.Module):
         if spec.wrapper != 'TransformerWrapper':
-            raise ConfigError(
-                f'`head` of a {spec.type} ({spec.wrapper}) must not be a module, got a {type(head).__name__}'
-            )
+            raise ConfigError(f'`head` of a {spec.type} ({spec.wrapper}) cannot be a module, got {type(head).__name__}')
         model = {name: value for name, value in spec.model.items() if name not in ('return_only_embed', 'pooler')}
         spec = replace(spec, model={**model, 'to_logits': Const(head)}, presence={})
     return spec, add_labels(config, num_classes, spec, head == 'auto')

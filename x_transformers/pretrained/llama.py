@@ -381,7 +381,8 @@ register(LLAMA.like(
         max_position_embeddings=32768, rope_theta=2000000.0, use_sliding_window=False, sliding_window=None,
         no_rope_layers=None, no_rope_layer_interval=4, layer_types=None, tie_word_embeddings=True,
     ),
-    rules=dict(sliding=fields.sliding_unrotated), layers={**WINDOW, 'rotary_layers': fields.rotating_listed},
+    rules=dict(sliding=fields.sliding_unrotated),
+    layers={**WINDOW, 'rotary_layers': lambda c: fields.none_if_all(fields.rotating_as_listed(c))},
 ))  # fmt: skip
 
 # Types that equal another type, or nearly so.

@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar, overload
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -154,44 +154,6 @@ def are_close(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.allclose(a.double(), b.double(), rtol=0.0, atol=rounding)
 
 
-Net = TypeVar('Net', bound=nn.Module)
-
-
-@overload
-def load(
-    source: str | os.PathLike[str], *, cls: type[Net], return_info: Literal[False] = ..., **keywords: Any
-) -> Net: ...
-@overload
-def load(
-    source: str | os.PathLike[str], *, cls: type[Net], return_info: Literal[True], **keywords: Any
-) -> tuple[Net, Info]: ...
-@overload
-def load(source: str | os.PathLike[str], *, return_info: Literal[True], **keywords: Any) -> tuple[Any, Info]: ...
-@overload
-def load(
-    source: str | os.PathLike[str],
-    *,
-    revision: str | None = ...,
-    dtype: Any = ...,
-    device_map: Any = ...,
-    head: Any = ...,
-    num_classes: int | None = ...,
-    dropout: float | None = ...,
-    num_tokens: int | None = ...,
-    trainable: str | Collection[str] = ...,
-    freeze_pad: bool = ...,
-    strict: bool = ...,
-    allow_pickle: bool = ...,
-    local_files_only: bool = ...,
-    cache_dir: str | os.PathLike[str] | None = ...,
-    token: str | None = ...,
-    base: str | os.PathLike[str] | None = ...,
-    unknown: str | Collection[str] = ...,
-    return_info: bool = ...,
-    **keywords: Any,
-) -> Any: ...
-
-
 @answering
 def load(
     source: str | os.PathLike[str],
@@ -275,16 +237,11 @@ def load(
     model.eval()
     noted: Any = model
     noted.pretrained = info
-    said = info.generation
-    if not said and is_generative(model, info):
+    said, stack = info.generation, getattr(model, 'attn_layers', None)
+    if not said and info.type != OWN and (hasattr(model, 'decoder') or isinstance(stack, DECODER)):
         said = extract_generation_config(info.config)
     noted.generation_defaults = generation_keywords(said, info.type, hasattr(model, 'decoder'))
     return (model, info) if return_info else model
-
-
-def is_generative(model: nn.Module, info: Info) -> bool:
-    """Return True for a model of `transformers` that gives logits of next tokens."""
-    return info.type != OWN and (hasattr(model, 'decoder') or isinstance(getattr(model, 'attn_layers', None), DECODER))
 
 
 def load_model(
@@ -468,9 +425,7 @@ def fill_weights(
 def check_dtype(name: str, t: Tensor, like: Tensor) -> Tensor:
     """Return a tensor of a file.  Raises NoModelError for integers instead of floats."""
     if like.is_floating_point() and not t.is_floating_point():
-        raise NoModelError(
-            f'`{name}` of the file must be floating-point, got {t.dtype}: use the model before it was quantized'
-        )
+        raise NoModelError(f'`{name}` of the file must be floating-point, got {t.dtype}: use the unquantized model')
     return t
 
 

@@ -86,9 +86,8 @@ def transform_separately(*changes: WeightTransform | None) -> WeightTransform:
         return walk
 
     name = ', '.join('-' if change is None else change.name for change in changes)
-    return WeightTransform(
-        f'({name})', way('ours'), way('theirs'), all(change is None or change.exact for change in changes)
-    )
+    exact = all(change is None or change.exact for change in changes)
+    return WeightTransform(f'({name})', way('ours'), way('theirs'), exact)
 
 
 def compose(*changes: WeightTransform) -> WeightTransform:
@@ -216,17 +215,14 @@ def interleave_halves(t: Tensor) -> Tensor:
     return stack(t.chunk(2, dim=-1)[::-1], dim=-1).flatten(-2)
 
 
-# (x, d, 2 f) with the gate in even columns -> (x, 2 f, d) with values first.
-ALTERNATING = transform_each(
-    'alternating',
-    lambda t, s: concatenate((t[..., 1::2], t[..., ::2]), dim=-1).mT,
-    lambda t, s: interleave_halves(t.mT),
-)
-ALTERNATING_BIAS = transform_each(
-    'alternating',
-    lambda t, s: concatenate((t[..., 1::2], t[..., ::2]), dim=-1),
-    lambda t, s: interleave_halves(t),
-)
+def separate_halves(t: Tensor) -> Tensor:
+    """Separate interleaved columns, the gate in even ones:  (..., f 2) -> (..., 2 f) with values first"""
+    return concatenate((t[..., 1::2], t[..., ::2]), dim=-1)
+
+
+# (x, d, 2 f) -> (x, 2 f, d)
+ALTERNATING = transform_each('alternating', lambda t, s: separate_halves(t).mT, lambda t, s: interleave_halves(t.mT))
+ALTERNATING_BIAS = transform_each('alternating', lambda t, s: separate_halves(t), lambda t, s: interleave_halves(t))
 
 
 # Numbers.
@@ -302,12 +298,8 @@ def link(theirs: str, ours: str, *changes: WeightTransform, when: Condition | No
         pairs = (('weight', 'g'), ('weight', 'gamma'), ('bias', 'beta'))
         return tuple(WeightMapping((f'{source}.{a}',), (f'{stem}.{b}',), compose(*changes), when) for a, b in pairs)
     ends = ('weight', 'bias') if '*' in theirs else ('',)
-    return tuple(
-        WeightMapping(
-            tuple(theirs.replace('*', end).split()), tuple(ours.replace('*', end).split()), compose(*changes), when
-        )
-        for end in ends
-    )
+    pairs = [[tuple(names.replace('*', end).split()) for names in (theirs, ours)] for end in ends]
+    return tuple(WeightMapping(*pair, compose(*changes), when) for pair in pairs)
 
 
 def links(*groups: Sequence[WeightMapping]) -> tuple[WeightMapping, ...]:
@@ -373,12 +365,8 @@ def map_qk_norms(
     theirs: str, q: tuple[WeightTransform, ...], k: tuple[WeightTransform, ...], ours: str = 'norm'
 ) -> Mappings:
     """Map norms of queries and keys: `theirs` and `ours` follow `q_` and `k_`, `q` and `k` are their transforms."""
-    return links(
-        *(
-            link(f'{B}.self_attn.{side}_{theirs}', f'{A}.1.{side}_{ours}.norm', *changes)
-            for side, changes in (('q', q), ('k', k))
-        )
-    )
+    sides = (('q', q), ('k', k))
+    return links(*(link(f'{B}.self_attn.{at}_{theirs}', f'{A}.1.{at}_{ours}.norm', *own) for at, own in sides))
 
 
 def map_experts(

@@ -114,8 +114,7 @@ def set_dropout(call: dict[str, Any], dropout: float | None) -> dict[str, Any]:
     """Return a call with one probability for all its dropouts."""
     if dropout is None:
         return call
-    if not probability.test(dropout):
-        raise ValueError(f'`dropout` must be {probability.words}, got {format_value(dropout)}')
+    probability.require('dropout', dropout)
     return {
         name: set_dropout(value, dropout) if isinstance(value, dict)
         else dropout if 'dropout' in name else value

@@ -214,16 +214,9 @@ DROPS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, 
 def check_described(
     model: nn.Module, state: Mapping[str, Tensor], fresh: nn.Module, names_classes: bool = True
 ) -> dict[str, str]:
-    """Raise ConfigError if a model changed since it was built, so that its config and weights do not describe it.
+    """Raise ConfigError if a model differs from a `fresh` one of its config. `names_classes`: subclasses differ too.
 
-    Args:
-        model: The model.
-        state: Its state dict.
-        fresh: A new model of its config.
-        names_classes: True if the config names classes. Otherwise subclasses of wrappers are accepted.
-
-    Returns:
-        Further names of tensors that are tied here and not in the new model, each with the first name.
+    Returns the further names of tensors that are tied here and not in the new model, each with the first name.
     """
     check_modules(model, fresh, names_classes)
     wanted = {engine.strip_wrappers(name): t for name, t in fresh.state_dict(keep_vars=True).items()}

@@ -210,10 +210,6 @@ class Fields:
         given = second if second is not None else getattr(self, field) or {}
         return Fields(SPECS[type], {**given, 'model_type': type, 'architectures': [architecture]})
 
-    def missing_prefix(self) -> str:
-        """Return the prefix that files of this architecture lack."""
-        return self.spec.base if self.architecture in self.spec.bare else ''
-
     def __getattr__(self, name: str) -> Any:
         try:
             found = self.__dict__['values'][name]
@@ -332,10 +328,7 @@ def find_unknown_fields(spec: ModelSpec, config: Mapping[str, Any]) -> list[str]
 def drop_unknown(spec: ModelSpec, config: Mapping[str, Any], unknown: Any) -> tuple[dict[str, Any], list[str]]:
     """Return a config without its ignored unknown fields, and their names, including those of inner models.
 
-    Args:
-        spec: The type of the config.
-        config: Content of config.json.
-        unknown: 'error' to ignore none, 'ignore' to ignore all, or names of fields.
+    `unknown` is 'error' to ignore none, 'ignore' to ignore all, or names of fields.
     """
     names = () if unknown == 'error' else (unknown,) if isinstance(unknown, str) else unknown
     if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
