@@ -205,26 +205,20 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
             'padding id, used as input for `ignore_index`, before shorter prompts, and after the end of a sequence',
             integer,
         ] = 0,
-        mask_prob: Annotated[
-            float, 'fraction of keys that are masked in training, arXiv:2210.13432', probability
-        ] = 0.0,
+        mask_prob: Annotated[float, 'fraction of keys masked in training, arXiv:2210.13432', probability] = 0.0,
         add_attn_z_loss: Annotated[bool, 'add the z-loss of the attention logits to the loss', boolean] = False,
         next_embed_loss_weight: Annotated[float, 'weight of the loss of the predicted next embeddings', number] = 0.1,
         looped_loss_threshold_exit: Annotated[
             float, 'improvement of the loss, in nats, that justifies another pass of a looped model', number
         ] = 0.05,
         looped_loss_slope: Annotated[float, 'slope of the target of the exit gate of a looped model', positive] = 50.0,
-        looped_exit_loss_weight: Annotated[
-            float, 'weight of the loss of the exit gate of a looped model', number
-        ] = 1.0,
+        looped_exit_loss_weight: Annotated[float, 'weight of the loss of the exit gate of looped models', number] = 1.0,
         label_smoothing: Annotated[
             float,
             'label smoothing e: probability 1 - e for the target, e spread over all tokens, arXiv:1512.00567',
             probability,
         ] = 0.0,
-        z_loss_weight: Annotated[
-            float, 'weight of the squared log-sum-exp of the logits, arXiv:2204.02311', not_negative
-        ] = 0.0,
+        z_loss_weight: Annotated[float, 'weight of the z-loss of the logits, arXiv:2204.02311', not_negative] = 0.0,
         intermediate_layer_loss: Annotated[
             bool | str,
             "in training, add losses of intermediate layers, which are switched off in turn ('step') or "
@@ -236,9 +230,7 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
             'in training, loss weights of the further output heads, which predict later tokens, one per head',
             weights,
         ] = (),
-        last_position_only: Annotated[
-            bool, 'in training, use only the last target of each sequence for the loss', boolean
-        ] = False,
+        last_position_only: Annotated[bool, 'in training, use only the last target of each sequence', boolean] = False,
     ) -> None:
         super().__init__()
         check_net(net)

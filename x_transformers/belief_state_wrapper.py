@@ -87,9 +87,7 @@ class BeliefStateWrapper(Configurable):
 
     def __init__(
         self,
-        forward_decoder: Annotated[
-            TransformerWrapper, 'causal model of the prefix, read forwards', instance_of(TransformerWrapper)
-        ],
+        forward_decoder: Annotated[TransformerWrapper, 'causal model of the prefix', instance_of(TransformerWrapper)],
         backward_decoder: Annotated[
             TransformerWrapper | None,
             'causal model of the suffix, read backwards; the same model if None',
@@ -105,13 +103,9 @@ class BeliefStateWrapper(Configurable):
         backward_ar_loss_weight: Annotated[float, 'weight of the loss of the backward direction', number] = 1.0,
         pred_distance: Annotated[bool, 'also predict the distance to the suffix', boolean] = False,
         pred_distance_loss_weight: Annotated[float, 'weight of the loss of this prediction', number] = 1.0,
-        cond_on_distance: Annotated[
-            bool, 'condition the head on the distance to the suffix, at random', boolean
-        ] = False,
+        cond_on_distance: Annotated[bool, 'at random, condition the head on this distance', boolean] = False,
         cond_on_distance_prob: Annotated[float, 'probability of this conditioning in training', probability] = 0.5,
-        max_pred_distance: Annotated[
-            int | None, 'maximum distance, to which larger ones are clamped; `max_seq_len` if None', size | none
-        ] = None,
+        max_pred_distance: Annotated[int | None, 'clamp of distances; `max_seq_len` if None', size | none] = None,
     ) -> None:  # fmt: skip
         super().__init__()
         backward_decoder = forward_decoder if backward_decoder is None else backward_decoder

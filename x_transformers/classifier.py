@@ -70,9 +70,7 @@ class Classifier(Configurable):
         ] = None,
         pad_id: Annotated[int | None, 'id of the padding token, if no mask is passed', integer | none] = None,
         eos_id: Annotated[int | None, "id of the token for 'eos' and 'last_eos'", integer | none] = None,
-        start_id: Annotated[
-            int | None, 'id of the start token for the decoder of an encoder-decoder', integer | none
-        ] = None,
+        start_id: Annotated[int | None, 'start token of the decoder of an encoder-decoder', integer | none] = None,
         head_transform: Annotated[
             Mapping[str, Any] | None, 'layer before the classes, like `head_transform` of models', transform_options
         ] = None,

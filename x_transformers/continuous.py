@@ -109,16 +109,12 @@ class ContinuousTransformerWrapper(Wrapper):
             'stack of attention and feedforward layers, such as `Decoder` or `Encoder`',
             a_stack,
         ],
-        max_seq_len: Annotated[
-            int | None, 'maximum length with absolute positions; 0, -1 or None to use no absolute positions'
-        ] = None,
+        max_seq_len: Annotated[int | None, 'maximum length; 0, -1 or None: no absolute positions'] = None,
         dim_in: Annotated[int | None, 'width of the input, that of the stack if None', size | none] = None,
         dim_out: Annotated[int | None, 'width of the output, that of the stack if None', size | none] = None,
         project_in: Annotated[nn.Module | None, 'custom input projection'] = None,
         project_out: Annotated[nn.Module | None, 'custom output projection'] = None,
-        max_mem_len: Annotated[
-            int, 'number of hidden states that are returned as memories (Transformer-XL)', count
-        ] = 0,
+        max_mem_len: Annotated[int, 'number of hidden states returned as memories (Transformer-XL)', count] = 0,
         probabilistic: Annotated[bool, 'predict a mean and a variance', boolean] = False,
         use_identity_if_same_dim: Annotated[bool, 'use no projection between equal widths', boolean] = False,
         conv_stem: Annotated[
@@ -280,9 +276,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
 
     def __init__(
         self,
-        net: Annotated[
-            nn.Module, 'causal model of vectors, such as ContinuousTransformerWrapper', instance_of(nn.Module)
-        ],
+        net: Annotated[nn.Module, 'causal model of vectors, as ContinuousTransformerWrapper', instance_of(nn.Module)],
         loss_fn: Annotated[
             Callable[[Tensor, Tensor], Tensor] | None,
             'function from (prediction, target) to one loss per entry; default: Gaussian likelihood, L1 or '
@@ -290,9 +284,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
             none | a_callable,
         ] = None,
         use_l1_loss: Annotated[bool, 'use absolute instead of squared errors', boolean] = False,
-        equal_loss_weight_batch: Annotated[
-            bool, 'weight all sequences equally in the loss, whatever their length', boolean
-        ] = False,
+        equal_loss_weight_batch: Annotated[bool, 'weight sequences of any length equally in the loss', boolean] = False,
     ) -> None:
         super().__init__()
         check_net(net)

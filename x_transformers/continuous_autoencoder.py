@@ -13,16 +13,7 @@ from x_transformers.continuous import ContinuousTransformerWrapper as Continuous
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_lengths, check_vectors, checked, mask_from_lengths
 from x_transformers.core.modes import to_float
-from x_transformers.flags import (
-    Configurable,
-    instance_of,
-    is_int,
-    mapping,
-    none,
-    one_of,
-    probability,
-    size,
-)
+from x_transformers.flags import Configurable, instance_of, is_int, mapping, none, one_of, probability, size
 from x_transformers.generation.engine import IncrementalModel, eval_modules
 from x_transformers.generation.sampling import require
 from x_transformers.keywords import ContinuousTransformerAutoencoderKeywords, Unpack
@@ -92,9 +83,7 @@ class ContinuousTransformerAutoencoder(Configurable):
         dim: Annotated[int, 'width of both stacks', size],
         enc_depth: Annotated[int, 'number of blocks of the encoder', size],
         dec_depth: Annotated[int, 'number of blocks of the decoder', size],
-        max_seq_len: Annotated[
-            int | None, 'maximum length of a sequence; None to use no absolute positions', size | none
-        ],
+        max_seq_len: Annotated[int | None, 'maximum length of a sequence; None: no absolute positions', size | none],
         dim_input: Annotated[int | None, 'width of the input vectors, `dim` if None', size | none] = None,
         dim_latent: Annotated[int | None, 'width of the latent, `dim` if None', size | none] = None,
         bottleneck: Annotated[
@@ -109,17 +98,13 @@ class ContinuousTransformerAutoencoder(Configurable):
         deterministic_bottleneck_kwargs: Annotated[
             dict | None, 'arguments of the deterministic bottleneck', mapping | none
         ] = None,
-        variational_bottleneck_kwargs: Annotated[
-            dict | None, 'arguments of the variational bottleneck', mapping | none
-        ] = None,
+        variational_bottleneck_kwargs: Annotated[dict | None, 'its arguments if variational', mapping | none] = None,
         loss_type: Annotated[str, 'reconstruction loss: squared or absolute error', one_of('l2', 'l1')] = 'l2',
         attn_dim_head: Annotated[int, 'width of each attention head', size] = 64,
         heads: Annotated[int, 'number of attention heads of both stacks', size] = 8,
         enc_kwargs: Annotated[dict | None, 'additional arguments of the encoder', mapping | none] = None,
         dec_kwargs: Annotated[dict | None, 'additional arguments of the decoder', mapping | none] = None,
-        latents_dropout_prob: Annotated[
-            float, 'fraction of sequences that are trained without their latent', probability
-        ] = 0.5,
+        latents_dropout_prob: Annotated[float, 'fraction of sequences trained without latent', probability] = 0.5,
         **kwargs: Unpack[ContinuousTransformerAutoencoderKeywords],
     ) -> None:  # fmt: skip
         super().__init__()

@@ -42,12 +42,8 @@ class DPO(Configurable):
         model: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', instance_of(nn.Module)],
         *,
         beta: Annotated[float, 'beta: strength of the penalty for deviations from the frozen copy', positive] = 0.1,
-        pad_id: Annotated[
-            int | None, 'id of the padding token, from which missing masks are computed', integer | none
-        ] = None,
-        sum_log_probs: Annotated[
-            bool, 'sum the log probabilities over the tokens of an answer, instead of the mean', boolean
-        ] = False,
+        pad_id: Annotated[int | None, 'id of padding, from which missing masks are computed', integer | none] = None,
+        sum_log_probs: Annotated[bool, 'sum the log probabilities of an answer, instead of the mean', boolean] = False,
     ) -> None:
         super().__init__()
         if isinstance(model, AutoregressiveWrapper):

@@ -208,9 +208,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
     def __init__(
         self,
         net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', instance_of(nn.Module)],
-        exit_heads: Annotated[
-            str, 'output heads: one shared head, or one per block', one_of('shared', 'per_layer')
-        ] = 'shared',
+        exit_heads: Annotated[str, 'one shared head, or one per block', one_of('shared', 'per_layer')] = 'shared',
         exit_train: Annotated[
             str, 'training: all tokens run all blocks, or exit after random blocks', one_of('aligned', 'mixed')
         ] = 'aligned',
@@ -243,9 +241,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
             one_of('softmax', 'max_prob', 'state', 'classifier'),
         ] = 'softmax',
         ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
-        pad_value: Annotated[
-            int, 'padding id, used before shorter prompts and after the end of a sequence', integer
-        ] = 0,
+        pad_value: Annotated[int, 'padding id, used before shorter prompts and after a sequence ends', integer] = 0,
     ) -> None:
         super().__init__(net, ignore_index, pad_value)
         self.blocks = blocks = self.checked_blocks(net, exit_heads)
@@ -343,10 +339,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
             rule = {'sequence': BySequence, 'multinomial': ByFirstState}[self.kind](self.exit_classifier)
         if rule is not None:
             rule.heads, rule.log = self.exit_heads, log
-        return {
-            **(first_blocks(self.net, exit) if is_int(exit) else {}),
-            **({} if rule is None else {'exits': rule}),
-        }
+        return {**(first_blocks(self.net, exit) if is_int(exit) else {}), **({} if rule is None else {'exits': rule})}
 
     # training
 

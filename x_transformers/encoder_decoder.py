@@ -115,11 +115,7 @@ class XTransformer(Configurable):
         return enc, dec
 
     def encode(
-        self,
-        src: Tensor,
-        mask: Tensor | None = None,
-        attn_mask: Tensor | None = None,
-        prefix: Tensor | None = None,
+        self, src: Tensor, mask: Tensor | None = None, attn_mask: Tensor | None = None, prefix: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Return the context for the decoder, and its mask."""
         given: dict[str, Any] = {} if attn_mask is None else {'attn_mask': attn_mask}
@@ -233,9 +229,7 @@ class EncoderDecoder(Configurable):
 
     def __init__(
         self,
-        encoder: Annotated[
-            nn.Module, 'model of the source, such as ContinuousTransformerWrapper', instance_of(nn.Module)
-        ],
+        encoder: Annotated[nn.Module, 'model of the source, as ContinuousTransformerWrapper', instance_of(nn.Module)],
         decoder: Annotated[
             AutoregressiveWrapper,
             'AutoregressiveWrapper around a model of tokens with `cross_attend`',

@@ -44,13 +44,9 @@ class EntropyBasedTokenizer(Configurable):
 
     def __init__(
         self,
-        decoder: Annotated[
-            nn.Module, 'causal model of the sequence, such as TransformerWrapper', instance_of(nn.Module)
-        ],
+        decoder: Annotated[nn.Module, 'causal model of the ids, such as TransformerWrapper', instance_of(nn.Module)],
         entropy_threshold: Annotated[float, 'entropy threshold that ends a token, in nats', positive],
-        accumulate_entropy: Annotated[
-            bool, 'compare the entropy summed over a token with the threshold', boolean
-        ] = False,
+        accumulate_entropy: Annotated[bool, 'compare the entropy sum of a token with the threshold', boolean] = False,
         ignore_entropy_below: Annotated[float, 'treat entropies below this as 0 in the sum', number] = 0.0,
         max_token_size: Annotated[int | None, 'maximum token length: longer tokens are split', size | none] = None,
     ) -> None:

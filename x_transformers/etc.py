@@ -276,9 +276,7 @@ class ETCEncoder(Configurable):
         heads: Annotated[int, 'number of attention heads', size] = 8,
         local_radius: Annotated[int, 'window of the long tokens, in tokens on each side', count] = 84,
         rel_max_distance: Annotated[int, 'maximum distance with a separate relative position label', count] = 12,
-        share_qkv: Annotated[
-            str, "sharing of the projections: 'all', 'kv' or 'none'", one_of('all', 'kv', 'none')
-        ] = 'all',
+        share_qkv: Annotated[str, 'sharing of the projections', one_of('all', 'kv', 'none')] = 'all',
         share_ff: Annotated[bool, 'share norms and feedforwards between both streams', boolean] = True,
         num_rel_ids: Annotated[
             int | None,

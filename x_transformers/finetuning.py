@@ -73,9 +73,7 @@ def names_with(net: nn.Module, test: Callable[[str], bool]) -> set[str]:
 @answering
 @torch.no_grad()
 def freeze_pretrained_(
-    net: nn.Module,
-    train: Sequence[str] = ('norm', 'input', 'output', 'pos'),
-    renew: Sequence[str] = (),
+    net: nn.Module, train: Sequence[str] = ('norm', 'input', 'output', 'pos'), renew: Sequence[str] = ()
 ) -> list[str]:
     """Freeze a model except for some kinds of parameters: norms, input, output, positions.
 
@@ -123,9 +121,7 @@ class FineTuned(Configurable):
     def __init__(
         self,
         net: Annotated[nn.Module, 'model with hidden states, such as TransformerWrapper', instance_of(nn.Module)],
-        head: Annotated[
-            str, "type of the head: 'tokens', 'class' or 'span'", one_of('tokens', 'class', 'span')
-        ] = 'class',
+        head: Annotated[str, 'type of the head', one_of('tokens', 'class', 'span')] = 'class',
         num_labels: Annotated[int, 'number of labels', size] = 2,
         read: Annotated[
             str | None,

@@ -58,9 +58,7 @@ class BinaryMapper(Configurable):
     def __init__(
         self,
         bits: Annotated[int, 'number of bits per code', few_bits] = 1,
-        kl_loss_threshold: Annotated[
-            float, 'KL divergence per code, in nats, that is not penalized', number
-        ] = math.log(2),
+        kl_loss_threshold: Annotated[float, 'KL divergence per code, in nats, without penalty', number] = math.log(2),
     ) -> None:
         super().__init__()
         self.bits, self.num_codes, self.kl_loss_threshold = bits, 2**bits, kl_loss_threshold
@@ -128,9 +126,7 @@ class FreeTransformer(Configurable):
         heads: Annotated[int, 'number of attention heads of all stacks', size] = 8,
         latent_bits: Annotated[int, 'number of bits per code', few_bits] = 16,
         per_token_latents: Annotated[bool, 'use one code per token, otherwise one per sequence', boolean] = True,
-        kl_loss_threshold: Annotated[
-            float, 'KL divergence per code, in nats, that is not penalized', number
-        ] = math.log(2),
+        kl_loss_threshold: Annotated[float, 'KL divergence per code, in nats, without penalty', number] = math.log(2),
         binary_mapper_kwargs: Annotated[dict | None, 'additional arguments of `BinaryMapper`', mapping | none] = None,
         enc_kwargs: Annotated[dict | None, 'additional arguments of the encoder', mapping | none] = None,
         dec_kwargs: Annotated[dict | None, 'additional arguments of the decoders', mapping | none] = None,

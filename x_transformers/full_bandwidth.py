@@ -268,17 +268,11 @@ class FullBandwidth(Configurable):
             '`glu` (the default), `residual`, `gru`, `linear`, `residual_glu`, a module, or a function of the width '
             'that builds one', one_of(*TRANSITIONS) | instance_of(nn.Module) | a_callable | none,
         ] = None,
-        transitions: Annotated[
-            dict | None, 'separate transitions, a dict from pairs (out, in)', mapping | none
-        ] = None,
+        transitions: Annotated[dict | None, 'separate transitions, a dict from pairs (out, in)', mapping | none] = None,
         feedback_pass_weight: Annotated[float, 'weight of the loss of the later passes', not_negative] = 1.0,
         ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
-        jitter_noise_delta: Annotated[
-            float, 'maximum of the uniform noise on latents in training', not_negative
-        ] = 0.02,
-        dynamic_rollout_loss_weight: Annotated[
-            bool, 'reduce the weights of later passes after large losses', boolean
-        ] = False,
+        jitter_noise_delta: Annotated[float, 'maximum of uniform noise on latents in training', not_negative] = 0.02,
+        dynamic_rollout_loss_weight: Annotated[bool, 'weight later passes less after large losses', boolean] = False,
         dynamic_loss_decay: Annotated[float, 'strength of this reduction', number] = 0.5,
         dynamic_loss_threshold: Annotated[float, 'loss, in nats, above which weights are reduced', number] = 1.0,
     ) -> None:  # fmt: skip

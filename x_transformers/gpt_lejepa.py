@@ -121,22 +121,14 @@ class LatentAutoregressive(Configurable):
         net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', instance_of(nn.Module)],
         *,
         dim: Annotated[int, 'width of the latents', size],
-        sigreg_loss_weight: Annotated[
-            float, 'weight l of the SIGReg loss, the distance from a normal distribution', fraction
-        ] = 0.05,
-        l2_loss_weight: Annotated[
-            float, 'weight w of the distance between predicted and actual latents', not_negative
-        ] = 1.0,
+        sigreg_loss_weight: Annotated[float, 'weight l of SIGReg, the distance to a Gaussian', fraction] = 0.05,
+        l2_loss_weight: Annotated[float, 'weight w of the distance of predicted latents', not_negative] = 1.0,
         num_rollouts: Annotated[int, 'number of predicted steps', size] = 1,
         rollout_loss_weights: Annotated[
             Sequence[float] | None, 'loss weights of the steps; equal if None', each(not_negative) | none
         ] = None,
-        sigreg_loss_kwargs: Annotated[
-            dict, '`num_slices`, `domain` and `num_knots` of `sigreg_loss`', mapping
-        ] = SLICES,
-        frac_gradient: Annotated[
-            float, 'fraction of the gradient of the token loss that reaches the model', fraction
-        ] = 0.0,
+        sigreg_loss_kwargs: Annotated[dict, '`num_slices`, `domain`, `num_knots` of `sigreg_loss`', mapping] = SLICES,
+        frac_gradient: Annotated[float, 'fraction of the token loss gradient that reaches the model', fraction] = 0.0,
         predict_next_cosine_sim: Annotated[bool, 'compare L2-normalized latents (cosine similarity)', boolean] = True,
         predictor_input_hiddens_index: Annotated[
             int | None,
@@ -148,9 +140,7 @@ class LatentAutoregressive(Configurable):
             bool, 'predict latents without the next tokens, with a separate predictor', boolean
         ] = False,
         detach_target: Annotated[bool, 'stop the gradient into the predicted targets', boolean] = True,
-        ce_probe_module: Annotated[
-            nn.Module | None, 'module before the probe', instance_of(nn.Module) | none
-        ] = None,
+        ce_probe_module: Annotated[nn.Module | None, 'module before the probe', instance_of(nn.Module) | none] = None,
         ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
         pad_value: Annotated[int, 'input id that replaces `ignore_index`', integer] = 0,
     ) -> None:  # fmt: skip

@@ -63,9 +63,7 @@ class GPTVAE(Configurable):
         dec_kwargs: Annotated[dict | None, 'additional arguments of the decoder', mapping | none] = None,
         vae_kl_loss_weight: Annotated[float, 'weight of the KL divergence', number] = 1.0,
         vae_kl_div_floor: Annotated[float, 'KL divergence per channel, in nats, that is not penalized', number] = 0.0,
-        latents_dropout_prob: Annotated[
-            float, 'fraction of sequences that are trained without their latent', probability
-        ] = 0.5,
+        latents_dropout_prob: Annotated[float, 'fraction of sequences trained without latent', probability] = 0.5,
         pad_id: Annotated[int, 'id of the padding token, which is ignored by the loss', integer] = -1,
         encoder: Annotated[
             nn.Module | None, 'custom encoder, from (ids, mask) to (b, dim)', instance_of(nn.Module) | none
@@ -167,12 +165,7 @@ class GPTVAE(Configurable):
 
     @checked
     def generate(
-        self,
-        prompts: Prompts,
-        seq_len: int,
-        latents: Any = None,
-        seq_for_latents: Any = None,
-        **generate_kwargs: Any,
+        self, prompts: Prompts, seq_len: int, latents: Any = None, seq_for_latents: Any = None, **generate_kwargs: Any
     ) -> Any:
         """Continue prompts by `seq_len` tokens, given a latent. Without gradients, in eval mode.
 

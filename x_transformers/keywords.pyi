@@ -3894,7 +3894,7 @@ class SpeechEncoderKeywords(TypedDict, total=False):
     project_out: nn.Module | None
     """Custom output projection. Default: None."""
     max_mem_len: int
-    """Number of hidden states that are returned as memories (Transformer-XL). Default: 0."""
+    """Number of hidden states returned as memories (Transformer-XL). Default: 0."""
     probabilistic: bool
     """Predict a mean and a variance. Default: False."""
     use_identity_if_same_dim: bool

@@ -102,11 +102,7 @@ class MultiInputTransformerWrapper(Wrapper):
         self,
         *,
         num_tokens: Annotated[Mapping[str, int], 'name -> vocabulary size of each stream', sizes],
-        max_seq_len: Annotated[
-            int | None,
-            'maximum length with absolute positions; 0, -1 or None to use no absolute positions',
-            integer | none,
-        ],
+        max_seq_len: Annotated[int | None, 'maximum length; 0, -1 or None: no absolute positions', integer | none],
         attn_layers: Annotated[
             AttentionLayers | nn.Module,
             'stack of attention and feedforward layers, such as `Decoder` or `Encoder`',
@@ -115,12 +111,8 @@ class MultiInputTransformerWrapper(Wrapper):
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
         emb_dropout: Annotated[float, 'dropout probability of the embeddings', probability] = 0.0,
         return_only_embed: Annotated[bool, 'return embeddings, without output heads', boolean] = False,
-        max_mem_len: Annotated[
-            int, 'number of hidden states that are returned as memories (Transformer-XL)', count
-        ] = 0,
-        shift_mem_down: Annotated[
-            int, 'number of layers by which memories are shifted down: layer i gets the memories of layer i + n', count
-        ] = 0,
+        max_mem_len: Annotated[int, 'number of hidden states returned as memories (Transformer-XL)', count] = 0,
+        shift_mem_down: Annotated[int, 'number n of layers: layer i gets the memories of layer i + n', count] = 0,
         attn_z_loss_weight: Annotated[float, 'weight of the z-loss of the attention logits', number] = 1e-4,
         features: Sequence[type[Feature]] | None = None,
         **flags: Unpack[MultiInputTransformerWrapperKeywords],
@@ -289,14 +281,8 @@ class MultiInputAutoregressiveWrapper(Configurable):
         self,
         net: Annotated[nn.Module, 'causal MultiInputTransformerWrapper', instance_of(MultiInputTransformerWrapper)],
         ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
-        pad_value: Annotated[
-            int, 'padding id, used as input for `ignore_index` and before shorter prompts', integer
-        ] = 0,
-        loss_weights: Annotated[
-            Mapping[str, float] | None,
-            'name -> weight of the loss of a stream, 1 by default',
-            weights | none,
-        ] = None,
+        pad_value: Annotated[int, 'padding id, input for `ignore_index` and before shorter prompts', integer] = 0,
+        loss_weights: Annotated[Mapping[str, float] | None, 'name -> loss weight, 1 by default', weights | none] = None,
         add_attn_z_loss: Annotated[bool, 'add the z-loss of the attention logits to the loss', boolean] = False,
     ) -> None:
         super().__init__()

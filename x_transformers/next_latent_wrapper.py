@@ -228,12 +228,8 @@ class NextLatentWrapper(Configurable):
         sigreg_loss_weight: Annotated[
             float, 'weight of the SIGReg loss, the distance from a normal distribution', not_negative
         ] = 0.0,
-        sigreg_loss_kwargs: Annotated[
-            dict | None, '`num_slices`, `domain` and `num_knots` of `sigreg_loss`', mapping | none
-        ] = None,
-        dynamic_rollout_loss_weight: Annotated[
-            bool, 'reduce the weights of later steps after large losses of earlier steps', boolean
-        ] = True,
+        sigreg_loss_kwargs: Annotated[dict | None, 'keywords of `sigreg_loss`', mapping | none] = None,
+        dynamic_rollout_loss_weight: Annotated[bool, 'weight later steps less after large losses', boolean] = True,
         dynamic_loss_decay: Annotated[float, 'strength of this reduction', number] = 1.0,
     ) -> None:  # fmt: skip
         super().__init__()

@@ -131,28 +131,18 @@ class NonAutoregressiveWrapper(Configurable):
 
     def __init__(
         self,
-        net: Annotated[
-            nn.Module, 'model of tokens, such as TransformerWrapper around an Encoder', instance_of(nn.Module)
-        ],
+        net: Annotated[nn.Module, 'model of tokens, as TransformerWrapper around an Encoder', instance_of(nn.Module)],
         *,
         mask_id: Annotated[int, 'id of the mask token, in the vocabulary', count],
         steps: Annotated[int, 'number of generation steps', size] = 18,
-        self_cond: Annotated[
-            bool, 'self-conditioning: add the embeddings of the previous step to the input', boolean
-        ] = False,
+        self_cond: Annotated[bool, 'self-conditioning: add embeddings of the last step to the input', boolean] = False,
         self_cond_train_prob: Annotated[float, 'probability of a self-conditioning step in training', ratio] = 0.75,
-        no_replace_prob: Annotated[
-            float, 'fraction of the masked tokens that stay unchanged in the input', ratio
-        ] = 0.15,
-        random_token_prob: Annotated[
-            float, 'fraction of the masked tokens that are replaced by random ones in the input', ratio
-        ] = 0.1,
+        no_replace_prob: Annotated[float, 'fraction of masked tokens that stay unchanged in the input', ratio] = 0.15,
+        random_token_prob: Annotated[float, 'fraction of masked tokens that are random in the input', ratio] = 0.1,
         schedule: Annotated[
             str | Callable[[Tensor], Tensor], 'masking schedule, from time to fraction of masked tokens', a_schedule
         ] = 'linear',
-        can_mask_prev_unmasked: Annotated[
-            bool, 'allow tokens that were already unmasked to be masked again', boolean
-        ] = False,
+        can_mask_prev_unmasked: Annotated[bool, 'allow unmasked tokens to be masked again', boolean] = False,
         token_critic: Annotated[
             nn.Module | None,
             'critic from ids (b, n) to scores (b, n, 1), larger for wrong tokens',
@@ -160,12 +150,8 @@ class NonAutoregressiveWrapper(Configurable):
         ] = None,
         self_token_critic: Annotated[bool, 'use an additional head of the model as the critic', boolean] = False,
         critic_loss_weight: Annotated[float, 'weight of the loss of the critic', number] = 1.0,
-        use_simple_mdlm_loss_weight: Annotated[
-            bool, "weight losses by |gamma'| / gamma (masked diffusion)", boolean
-        ] = True,
-        cond_drop_prob: Annotated[
-            float, 'probability, in training, of dropping the `context` (classifier-free guidance)', ratio
-        ] = 0.0,
+        use_simple_mdlm_loss_weight: Annotated[bool, "loss weights |gamma'| / gamma: masked diffusion", boolean] = True,
+        cond_drop_prob: Annotated[float, 'probability of dropping the `context` in training (guidance)', ratio] = 0.0,
         ceil_counts: Annotated[bool, 'round the number of masked tokens up, as in MaskGIT', boolean] = False,
     ) -> None:
         super().__init__()

@@ -42,9 +42,7 @@ class Parti(Configurable):
         text_len: Annotated[int, 'maximum number of text tokens', size] = 128,
         image_tokens: Annotated[int, 'number of image tokens in the vocabulary', size] = 8192,
         grid: Annotated[int, 'number of rows and columns of the image, in tokens', size] = 32,
-        cond_drop_prob: Annotated[
-            float, 'probability, in training, of dropping the text (classifier-free guidance)', probability
-        ] = 0.1,
+        cond_drop_prob: Annotated[float, 'probability of dropping the text in training (guidance)', probability] = 0.1,
         guidance: Annotated[float, 'default `cond_scale` of `generate` (guidance strength)', not_negative] = 1.0,
         **flags: Unpack[PartiKeywords],
     ) -> None:

@@ -105,12 +105,8 @@ class Recirculation(Configurable):
             float | Sequence[float] | None, 'weight of the destination, 1 - a_t if None', number | each(number) | none
         ] = None,
         ramp_steps: Annotated[int, 'number of tokens over which the weight of the source grows', count] = 10,
-        use_learned: Annotated[
-            bool, 'compute the weights by a small network per pair, without a ramp', boolean
-        ] = False,
-        learned_hidden: Annotated[
-            int | None, 'inner width of this network, that of the residual stream if None', size | none
-        ] = None,
+        use_learned: Annotated[bool, 'compute weights by a small network per pair, without a ramp', boolean] = False,
+        learned_hidden: Annotated[int | None, 'inner width, that of the residual stream if None', size | none] = None,
     ) -> None:
         super().__init__()
         check_net(net)

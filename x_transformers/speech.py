@@ -78,9 +78,7 @@ class LogMelSpectrogram(Configurable):
         n_fft: Annotated[int, 'window length of the Fourier transform, in samples', size] = 400,
         hop: Annotated[int, 'hop between windows, in samples', size] = 160,
         n_mels: Annotated[int, 'number of mel bands', size] = 80,
-        seconds: Annotated[
-            float | None, 'length to which audio is padded, in seconds; None for no padding', positive | none
-        ] = 30.0,
+        seconds: Annotated[float | None, 'seconds to which audio is padded; None: no padding', positive | none] = 30.0,
     ) -> None:
         super().__init__()
         if n_fft % 2:

@@ -109,12 +109,7 @@ class SyntheticDataGenerator(Configurable):
     @checked
     @torch.no_grad()
     def generate(
-        self,
-        length: int,
-        seed: Any = None,
-        condition: Any = None,
-        temperature: float = 1e-4,
-        **options: Any,
+        self, length: int, seed: Any = None, condition: Any = None, temperature: float = 1e-4, **options: Any
     ) -> Tensor:
         """Continue seed and condition by `length` tokens.
 
@@ -173,15 +168,11 @@ class UniversalPretrainWrapper(Configurable):
             instance_of(nn.Module) | none,
         ] = None,
         buffer_size: Annotated[int | None, 'number of sequences in the buffer, 20 batches if None', size | none] = None,
-        num_reset: Annotated[
-            int, 'number of sequences that are reset in each step, half to random and half to constant ids', even
-        ] = 20,
+        num_reset: Annotated[int, 'sequences reset in each step, half to random and half to constant ids', even] = 20,
         batch_size: Annotated[int, 'batch size', size] = 32,
         seq_len: Annotated[int, 'length of the sequences', size] = 512,
         seed_length: Annotated[int, 'number of tokens of a seed', size] = 8,
-        reset_turing_machine_every: Annotated[
-            int, 'number of steps after which the generator is sampled again; 0 for never', count
-        ] = 0,
+        reset_turing_machine_every: Annotated[int, 'steps after which the generator is redrawn; 0: never', count] = 0,
         keep_buffer_on_cpu: Annotated[bool, 'keep the buffer on the CPU when the module is moved', boolean] = False,
     ) -> None:
         super().__init__()

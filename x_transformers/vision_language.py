@@ -74,12 +74,8 @@ class VisionLanguageWrapper(Configurable):
 
     def __init__(
         self,
-        vision: Annotated[
-            nn.Module, 'ViTransformerWrapper, or a module from images to vectors (b, p, d)', instance_of(nn.Module)
-        ],
-        decoder: Annotated[
-            nn.Module, 'AutoregressiveWrapper of the language model', instance_of(AutoregressiveWrapper)
-        ],
+        vision: Annotated[nn.Module, 'ViTransformerWrapper, or images to vectors (b, p, d)', instance_of(nn.Module)],
+        decoder: Annotated[nn.Module, 'AutoregressiveWrapper of a language model', instance_of(AutoregressiveWrapper)],
         image_token_id: Annotated[int, 'id of the image placeholder', count],
         projector: Annotated[
             str | None,
@@ -163,15 +159,15 @@ class VisionLanguageWrapper(Configurable):
         lengths = times.sum(dim=-1)
         real = mask_from_lengths(lengths, int(lengths.max()) if len(ids) else ids.shape[1])
 
-        def spread(t: Tensor, fill: int) -> Tensor:
+        def repeat_entries(t: Tensor, fill: int) -> Tensor:
             """Repeat each entry (b, n) as many times as its token, and pad the rows on the right."""
             return t.new_full(real.shape, fill).masked_scatter(real, t.flatten().repeat_interleave(times.flatten()))
 
         ignored: Any = self.decoder.ignore_index
-        at = spread(here, False)
-        labels = spread(wanted.to(ids.dtype), ignored).masked_fill(at, ignored)
+        at = repeat_entries(here, False)
+        labels = repeat_entries(wanted.to(ids.dtype), ignored).masked_fill(at, ignored)
         vectors = found.new_zeros(*at.shape, width).masked_scatter(at.unsqueeze(-1), found.flatten(0, 1))
-        return Spliced(spread(ids, 0), real, at, vectors, labels)
+        return Spliced(repeat_entries(ids, 0), real, at, vectors, labels)
 
     @checked
     def forward(
@@ -218,12 +214,7 @@ class VisionLanguageWrapper(Configurable):
 
     @checked
     def generate(
-        self,
-        prompts: Prompts,
-        seq_len: int,
-        images: Tensor | None = None,
-        mask: Tensor | None = None,
-        **options: Any,
+        self, prompts: Prompts, seq_len: int, images: Tensor | None = None, mask: Tensor | None = None, **options: Any
     ) -> Any:
         """Continue prompts with images by `seq_len` tokens, with the options of `AutoregressiveWrapper.generate`.
 
@@ -237,12 +228,7 @@ class VisionLanguageWrapper(Configurable):
 
     @checked
     def stream(
-        self,
-        prompts: Prompts,
-        seq_len: int,
-        images: Tensor | None = None,
-        mask: Tensor | None = None,
-        **options: Any,
+        self, prompts: Prompts, seq_len: int, images: Tensor | None = None, mask: Tensor | None = None, **options: Any
     ) -> Iterator[Tensor]:
         """Yield the tokens of `generate`, which has the same arguments, one step at a time."""
         return self.decoder.stream(*self.read_images(prompts, seq_len, images, mask, options), **options)

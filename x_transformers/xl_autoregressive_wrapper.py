@@ -156,9 +156,7 @@ class XLAutoregressiveWrapper(Configurable):
         self,
         net: Annotated[nn.Module, 'causal model of tokens with `max_mem_len`', instance_of(nn.Module)],
         ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
-        pad_value: Annotated[
-            int, 'padding id, used as input for `ignore_index` and after the end of a sequence', integer
-        ] = 0,
+        pad_value: Annotated[int, 'padding id, input for `ignore_index` and after the end of a sequence', integer] = 0,
         tbptt_steps: Annotated[int, 'number of segments through which gradients flow back', size] = 1,
         ttt_module_paths: Annotated[
             Sequence[Any],
@@ -181,9 +179,7 @@ class XLAutoregressiveWrapper(Configurable):
             'inner loss, from (intermediates, mask (b, n)) to (b, n) or (b,); the next-token loss if None',
             instance_of(nn.Module) | none,
         ] = None,
-        ttt_next_latent_loss: Annotated[
-            bool, 'use the prediction of the next hidden state as the inner loss', boolean
-        ] = False,
+        ttt_next_latent_loss: Annotated[bool, 'predict the next hidden state in the inner loss', boolean] = False,
         episodic_mem_len: Annotated[int, 'number of learned key/value pairs per self-attention layer', count] = 0,
     ) -> None:
         super().__init__()

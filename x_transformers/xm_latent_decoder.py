@@ -96,14 +96,10 @@ class XMLatentDecoder(Configurable):
         dim: Annotated[int | None, 'width of the embeddings of `net`', size | none] = None,
         latent_dim: Annotated[int | None, 'width of each latent, that of the embeddings if None', size | none] = None,
         candidates: Annotated[int, 'number of candidates sampled per sequence', size] = 2,
-        max_batch_size: Annotated[
-            int | None, 'maximum number of candidate sequences per forward pass', size | none
-        ] = None,
+        max_batch_size: Annotated[int | None, 'maximum number of candidates per forward pass', size | none] = None,
         ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
         latent_drop_prob: Annotated[float, 'fraction of batches trained without latents', chance] = 0.0,
-        always_latent_proj: Annotated[
-            bool, 'project latents even if they already have the right width', boolean
-        ] = False,
+        always_latent_proj: Annotated[bool, 'project latents even if they have the right width', boolean] = False,
         repulsive_loss_weight: Annotated[float, 'weight of the repulsive loss between candidates', not_negative] = 0.0,
         winner_fn: Annotated[
             Callable | Sequence[Callable],

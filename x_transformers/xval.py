@@ -132,11 +132,7 @@ class XValTransformerWrapper(Wrapper):
         self,
         *,
         num_tokens: Annotated[int, 'size of the vocabulary', size],
-        max_seq_len: Annotated[
-            int | None,
-            'maximum length with absolute positions; 0, -1 or None to use no absolute positions',
-            integer | none,
-        ],
+        max_seq_len: Annotated[int | None, 'maximum length; 0, -1 or None: no absolute positions', integer | none],
         numerical_token_id: Annotated[int, 'id of the number placeholder', count],
         attn_layers: Annotated[
             AttentionLayers | nn.Module,
@@ -145,9 +141,7 @@ class XValTransformerWrapper(Wrapper):
         ],
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
         logits_dim: Annotated[int | None, 'width of the logits, `num_tokens` if None', size | none] = None,
-        max_mem_len: Annotated[
-            int, 'number of hidden states that are returned as memories (Transformer-XL)', count
-        ] = 0,
+        max_mem_len: Annotated[int, 'number of hidden states returned as memories (Transformer-XL)', count] = 0,
         features: Sequence[type[Feature]] | None = None,
         **flags: Unpack[XValTransformerWrapperKeywords],
     ) -> None:
@@ -294,9 +288,7 @@ class XValAutoregressiveWrapper(Configurable):
         self,
         net: Annotated[nn.Module, 'causal XValTransformerWrapper', instance_of(XValTransformerWrapper)],
         ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
-        pad_value: Annotated[
-            int, 'padding id, used as input for `ignore_index` and before shorter prompts', integer
-        ] = 0,
+        pad_value: Annotated[int, 'padding id, input for `ignore_index` and before shorter prompts', integer] = 0,
         numerical_loss_weight: Annotated[float, 'weight of the squared error of numbers', number] = 1.0,
     ) -> None:
         super().__init__()

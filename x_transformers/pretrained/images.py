@@ -239,8 +239,7 @@ def map_tower_block(base: str) -> Mappings:
     layer = f'{base}.encoder.layers.{{i}}'
     attention = (f'self_attn.{name}_proj' for name in ('q', 'k', 'v', 'out'))
     return links(
-        map_block(layer, 'layer_norm1', 'layer_norm2', *attention),
-        map_ff(f'{layer}.mlp.fc1', f'{layer}.mlp.fc2'),
+        map_block(layer, 'layer_norm1', 'layer_norm2', *attention), map_ff(f'{layer}.mlp.fc1', f'{layer}.mlp.fc2')
     )
 
 

@@ -209,8 +209,7 @@ register(LLAMA.like(
 ))  # fmt: skip
 
 BRANCH_NORMS = links(
-    link(f'{B}.post_attention_layernorm', f'{A}.0.1.norm'),
-    link(f'{B}.post_feedforward_layernorm', f'{F}.0.1.norm'),
+    link(f'{B}.post_attention_layernorm', f'{A}.0.1.norm'), link(f'{B}.post_feedforward_layernorm', f'{F}.0.1.norm')
 )
 
 OLMO2 = register(LLAMA.like(
