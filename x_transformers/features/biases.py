@@ -25,8 +25,6 @@ from x_transformers.features.positions import KeepsPrecision, Placed, constant, 
 from x_transformers.flags import ConfigError, Input, a_callable, flag, format_value, none, number, one_of, size
 from x_transformers.flags.checks import get_tensor
 
-# modules: each gives, for positions of queries (i,) or (b i) and keys (j,) or (b j), a bias (h i j) or (b h i j)
-
 
 def distances(q_pos: Tensor, k_pos: Tensor) -> Tensor:
     """Return how far each key lies behind each query, q - k:  i, j -> i j, or with rows b i j."""
@@ -41,7 +39,7 @@ class PositionBias(nn.Module):
         raise NotImplementedError
 
     def at(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """The bias for given positions:  i, j -> h i j; b i, b j -> b h i j; or per head, b h i, b h j -> b h i j."""
+        """Return the bias of positions:  i, j -> h i j; b i, b j -> b h i j; or per head, b h i, b h j -> b h i j."""
         bias = self.of_distance(distances(q_pos, k_pos))
         if q_pos.ndim < 3:
             return bias.movedim(-1, -3)
@@ -56,17 +54,16 @@ class PositionBias(nn.Module):
         return first_tensor((*find_weights(self), *self.buffers())).device
 
     def forward(self, i: int, j: int) -> Tensor:
-        """The bias of the last `i` of `j` positions:  h i j. Each distance is computed once."""
+        """Return the bias of the last `i` of `j` positions:  h i j. Each distance is computed once."""
         device = self.device
         table = self.of_distance(torch.arange(-i, j, device=device)[1:])  # none if there are no tokens
-        index = torch.arange(j - i, j, device=device).unsqueeze(-1) - torch.arange(j, device=device)
+        index = distances(torch.arange(j - i, j, device=device), torch.arange(j, device=device))
         return table[index + i - 1].movedim(-1, -3)
 
     def diagonals(self, i: int, j: int, device: Any) -> DistanceTable:
-        """The same as what can be computed for a few rows at a time."""
-        return DistanceTable(
-            self.of_distance(torch.arange(j, -i, -1, device=device)[1:]).transpose(0, 1).contiguous(), i
-        )
+        """Return this bias as a table of distances, from which a block of queries reads its own."""
+        table = self.of_distance(torch.arange(j, -i, -1, device=device)[1:])
+        return DistanceTable(table.transpose(0, 1).contiguous(), i)
 
     def forward_custom_pos(self, pos_i: Tensor, pos_j: Tensor | None = None) -> Tensor:
         return self.at(pos_i, pos_i if pos_j is None else pos_j)
@@ -145,7 +142,7 @@ class AlibiPositionalBias(Placed, KeepsPrecision, PositionBias):
         return distance.abs().unsqueeze(-1).to(self.place[1]) * -self.slopes_of_all(distance.device, self.place[1])
 
     def entry(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """For one head and one distance:  h, q - k -> bias"""
+        """Return the bias of one head and one distance:  h, q - k -> bias"""
         slopes = -self.slopes_of_all(*self.place)
         return lambda h, distance: distance.abs() * slopes[h]
 
@@ -171,11 +168,6 @@ class SplitAlibi(AlibiPositionalBias):
         distance = distances(q_pos, k_pos)
         distance = distance if distance.ndim == 4 else distance[:, None] if distance.ndim == 3 else distance[None, None]
         return distance * torch.tensor(self.sides, device=distance.device).view(-1, 1, 1) >= 0
-
-    def sees_entry(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """For one head and one distance:  h, q - k -> bool"""
-        sides = torch.tensor(self.sides, device=self.place[0])
-        return lambda h, distance: distance * sides[h] >= 0
 
 
 class RelativePositionBias(PositionBias):
@@ -209,10 +201,9 @@ class RelativePositionBias(PositionBias):
         return self.relative_attention_bias(self.bucket(distance)) * self.scale
 
     def entry(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """For one head and one distance, from a table:  h, q - k -> bias"""
+        """Return the bias of one head and one distance, from a table:  h, q - k -> bias"""
         far = self.max_distance  # from here on all share a bucket
-        table = self.of_distance(torch.arange(-far, far + 1, device=self.relative_attention_bias.weight.device))
-        table = summable(table)
+        table = summable(self.of_distance(torch.arange(-far, far + 1, device=self.device)))
         return lambda h, distance: table[distance.clamp(-far, far) + far, h]
 
 
@@ -271,7 +262,7 @@ class SharedBias:
         return [t for t in (self.known, None if self.table is None else self.table.table) if t is not None]
 
     def replace_side_inputs(self, swapped: dict[int, Tensor]) -> SharedBias:
-        """The same with other tensors in place of those that it has computed, by their ids."""
+        """Return a copy with other tensors in place of those that it has computed, by their ids."""
         new = copy.copy(self)
         new.known = None if self.known is None else swapped.get(id(self.known), self.known)
         if self.table is not None:
@@ -284,24 +275,20 @@ class SharedBias:
         return self.known
 
 
-# features of attention
-
-
 def bias_of_lengths(rel_pos: Any, x: Tensor, heads: int, i: int, j: int) -> Tensor | BlockwiseTerm:
-    """The bias of the last `i` of `j` positions, by a module or `SharedBias`; in rows, if it is large."""
+    """Return the bias of the last `i` of `j` positions, by a module or `SharedBias`; in blocks, if it is large."""
     if hasattr(rel_pos, 'diagonals') and is_large(x, x.shape[0], heads, i, j):
         return rel_pos.diagonals(i, j, x.device)
     return rel_pos(i, j)
 
 
 def bias_of_positions(rel_pos: Any, x: Tensor, heads: int, own: Tensor, pos: Tensor) -> Tensor | BlockwiseTerm:
-    """The same for given positions of the queries, (i), (b i) or (b h i), and of all keys, (j), (b j) or (b h j)."""
+    """Return the bias of queries at positions (i), (b i) or (b h i), and keys at (j), (b j) or (b h j)."""
     i = own.shape[-1]
     if not is_large(x, x.shape[0], heads, i, pos.shape[-1]):
         return rel_pos.at(own, pos)
     rel_pos = rel_pos if isinstance(rel_pos, SharedBias) else SharedBias(rel_pos)
     module = rel_pos.module
-    learns = any(weight.requires_grad for weight in find_weights(module))
 
     def entry() -> Pointwise:
         by_distance, of_query, of_key = rel_pos.then.entry(), make_axis_lookup(own), make_axis_lookup(pos)
@@ -315,7 +302,7 @@ def bias_of_positions(rel_pos: Any, x: Tensor, heads: int, own: Tensor, pos: Ten
     )
     return BlockwiseTerm(
         lambda rows, keys: rel_pos.then.at(own[..., rows], pos[..., keys]),
-        learns=learns,
+        learns=any(weight.requires_grad for weight in find_weights(module)),
         entry=entry if knows else None,
     )
 
@@ -340,8 +327,9 @@ class RelativeBias(AttentionFeature):
         q_pos, k_pos = call.q_pos, call.k_pos
 
         def entry() -> Pointwise:
-            by_distance, of_query, of_key = module.sees_entry(), make_axis_lookup(q_pos), make_axis_lookup(k_pos)
-            return lambda b, h, i, j: by_distance(h, of_query(b, i) - of_key(b, j))
+            of_query, of_key = make_axis_lookup(q_pos), make_axis_lookup(k_pos)
+            sides = torch.tensor(module.sides, device=module.place[0])
+            return lambda b, h, i, j: (of_query(b, i) - of_key(b, j)) * sides[h] >= 0
 
         return BlockwiseTerm(
             lambda rows, keys: module.sees(q_pos[..., rows], k_pos[..., keys]),
@@ -387,9 +375,6 @@ class AttnBias(AttentionFeature):
         return bias != -torch.inf
 
 
-# features of a stack
-
-
 class StackBias(StackFeature):
     """Pass the bias module of a stack to its self-attention layers."""
 
@@ -402,7 +387,7 @@ class StackBias(StackFeature):
             )
 
     def build(self, kind: type[PositionBias], **own: Any) -> PositionBias:
-        """The module, with what the user gave for it besides flags."""
+        """Build the module, with what the user gave for it besides flags."""
         extra = self.owner.rel_pos_kwargs
         if 'scale' in extra:
             own.pop('scale', None)  # which no flag settles

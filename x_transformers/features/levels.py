@@ -3,9 +3,6 @@
 A stage is a `ring` (a transform of a value, applied by all features in the order of the catalogue, `ring out` in
 reverse order), a `term` (contributions collected from all features), a `choice` (an override by one feature), or a
 `build` step (runs at construction).
-
-The third column of a stage is the signature of its method if it contains an arrow. Otherwise it is the value of a ring,
-whose method is (value, call) -> value, with one tuple for several tensors; the lengths of b, n and i must not change.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ class Stage(NamedTuple):
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Those of the value of a ring, of each if there are several."""
+        """Return the axes of the value of a ring, of each tensor if there are several."""
         found = re.fullmatch(r'(?:\([\w, ]+\), )?(b (?:\w|\([a-z ]+\)| )+)', self.takes)
         return tuple(re.findall(r'\w|\([^)]+\)', found[1])) if found and self.kind.startswith('ring') else ()
 
@@ -51,9 +48,7 @@ def level(
     """Set the stages of a level, in running order, and the names of earlier ones.
 
     `removed` says what to use instead. `renamed` has the new names; features of users may use the old ones for one
-    minor version.
-
-    `{stages}` in the docstring of the class becomes their table, `{handled}` that of HANDLED.
+    minor version. `{stages}` in the docstring of the class becomes their table, `{handled}` that of HANDLED.
     """
 
     def of(kind: Level) -> Level:
@@ -79,14 +74,9 @@ def level(
 
 
 @level(
+    Stage('resolve_sizes', 'build', '(widths) -> Widths', 'sizes of queries and keys, before projections are built'),
     Stage(
-        'resolve_sizes', 'build', '(widths) -> Widths', 'sizes of queries and keys, before the projections are built'
-    ),
-    Stage(
-        'select_inputs',
-        'choice',
-        '(x) -> (x_q, x_k, x_v[, token_idx])',
-        'separate inputs of q, k, v; x_q for everything else',
+        'select_inputs', 'choice', '(x) -> (x_q, x_k, x_v[, token_idx])', 'inputs of q, k, v; x_q for everything else'
     ),
     Stage('qkv_inputs', 'ring', '(q_in, k_in, v_in), b n d', 'inputs of the projections'),
     Stage('projected', 'ring', '(q, k, v), b n (h d)', 'after the projections'),
@@ -97,12 +87,7 @@ def level(
     Stage('rotate', 'ring', '(q, k), b h n d', 'after the cache: rotations'),
     Stage('mask', 'term', '(call) -> bool, to b h i j', 'combined by AND, True means attend; or `Rows`, per block'),
     Stage('bias', 'term', '(call) -> float, to b h i j', 'summed; or `Rows`, per block'),
-    Stage(
-        'prepend_kv',
-        'term',
-        '(call) -> (k, v)',
-        'prepended, always visible; `BareKeys(k, v)` if `pre_attention` must skip them',
-    ),
+    Stage('prepend_kv', 'term', '(call) -> (k, v)', 'prepended, always visible; `BareKeys(k, v)` skip `pre_attention`'),
     Stage('pre_attention', 'ring', '(q, k, v), b h n d', 'before the kernel'),
     Stage('pre_kernel', 'ring', '(q, k), b h n d', 'q and k as passed to the kernel'),
     Stage('attend', 'choice', '(q, k, v, call) -> (out, lse | None)', 'replaces all stages up to `weighted_values`'),
@@ -114,12 +99,7 @@ def level(
     Stage('wrap_normalizer', 'ring', '(function) -> function', 'wraps the normalizer'),
     Stage('weights', 'ring out', 'b h i j', 'attention weights; returned maps are those after this stage'),
     Stage('mixed_weights', 'ring out', 'b h i j', 'dropout and mixing, not in returned maps'),
-    Stage(
-        'weighted_values',
-        'ring',
-        '(out, weights, call) -> out',
-        'weighted sum of the values, and the weights, per block',
-    ),
+    Stage('weighted_values', 'ring', '(out, weights, call) -> out', 'weighted sum of values, and weights, per block'),
     Stage('post_attention', 'ring out', 'b h i d', 'after the kernel'),
     Stage('head_outputs', 'ring', 'b h i d', 'outputs of the heads'),
     Stage('merged_heads', 'ring', 'b i (h d)', 'merged heads, before the output projection'),
@@ -178,12 +158,11 @@ class AttentionFeature(Feature):
     stages, at `bias` or earlier, or after them, at `post_attention` or later.
 
     Queries can be other tokens than those of x in order: then `select_inputs` returns `token_idx`, (i) or (b, i), the
-    index in x
-    of each query. Masks, biases and rotations follow; features that cannot raise an error. Features that depend on
-    positions must use only differences of `call.q_pos` and `call.k_pos`, the positions of queries, (i) or (b, i), and
-    of keys, (j) or (b, j), without prepended keys, or of `call.q_at` and `call.k_at`, their indices in the sequence,
-    which do not depend on `pos` of the caller. `call.of_queries(t)` selects the entries of the queries in a tensor
-    over keys.
+    index in x of each query. Masks, biases and rotations follow; features that cannot raise an error. Features that
+    depend on positions must use only differences of `call.q_pos` and `call.k_pos`, the positions of queries, (i) or
+    (b, i), and of keys, (j) or (b, j), without prepended keys, or of `call.q_at` and `call.k_at`, their indices in the
+    sequence, which do not depend on `pos` of the caller. `call.of_queries(t)` selects the entries of the queries in a
+    tensor over keys.
 
     `owner.shape` has the sizes `heads`, `kv_heads`, `dim_head` and `dim_value`. `widths` takes and returns a dataclass
     with the widths of the inputs, `q` and `kv`, and `query_heads`, `key_heads` and `dim_key`; some channels of a key
@@ -191,9 +170,8 @@ class AttentionFeature(Feature):
     layers are passed as a tuple, with one value per layer.
 
     From `scores` to `weighted_values`, the call may be that of a block of queries (`blocks.py`), so that memory does
-    not
-    grow quadratically with the length. If a feature at these stages does not support blocks, all queries are computed
-    at once.
+    not grow quadratically with the length. If a feature at these stages does not support blocks, all queries are
+    computed at once.
 
     row_wise            the result for a query does not depend on other queries: it uses only the given scores, and
                         values of the whole call by `call.cut`, `cut_rows`, `cut_keys`
@@ -210,8 +188,7 @@ class AttentionFeature(Feature):
 
     score_mod(call)   -> a function (score, b, h, i, j) -> score, equivalent to `scores` or `logits` for one score;
                       it may hold tensors and numbers, but none that changes with the lengths
-    rescale(out, lse, call)   -> out    equivalent to `masked_scores` and later stages, from the output (b, h, i,
-                                     d) and
+    rescale(out, lse, call)   -> out, equivalent to `masked_scores` and later stages, from the output (b, h, i, d) and
                       the logarithm of the softmax denominator (b, h, i, 1)
 
     A feature at `attend` replaces the kernels. It returns the output, (b, h, i, d), zeros for queries whose keys are
@@ -250,7 +227,7 @@ class AttentionFeature(Feature):
             raise TypeError(f'`handles` of {cls.__name__} must be some of {", ".join(HANDLED)}, got {unknown[0]!r}')
 
     def unsupported(self, call: Any) -> str | None:
-        """What of a call its `attend` cannot take into account, or None."""
+        """Return what of a call its `attend` cannot take into account, or None."""
         return next((words for need, words in list_call_needs(call, self) if need not in self.handles), None)
 
 
@@ -304,9 +281,7 @@ IN_FEEDFORWARD = ('ff_input', 'run', 'layer_output')
     Stage('stack_input', 'ring', 'x', 'before the first layer; may set values of the call'),
     Stage('execute_layers', 'choice', '(run, x, call) -> x', 'execute the layers: `run` runs given steps'),
     Stage('should_skip', 'term', '(layer, call) -> bool', 'True to skip this layer in this call'),
-    Stage(
-        'layer_input', 'ring', '(x, layer, call) -> x', 'the residual stream before a layer; skipped if `call.left_out`'
-    ),
+    Stage('layer_input', 'ring', '(x, layer, call) -> x', 'residual stream before a layer; skipped if `call.left_out`'),
     Stage('branch_input', 'ring', '(x, layer, call) -> x', 'input of a branch, before its norm'),
     Stage('normed', 'ring', '(x, layer, call) -> x', 'input of a branch, after its norm'),
     Stage('inputs', 'ring', '(keywords, layer, call) -> keywords', 'keyword arguments of the branch'),
@@ -341,9 +316,9 @@ class StackFeature(Feature):
     They are called as described in `AttentionFeature`.
 
     `setup` runs when the kinds of all layers are known: it may replace `owner.layer_types` and
-    `owner.layers_execute_order`, extend `owner.norm_changes`, functions that change each new
-    norm, and change `owner.residual_options`, arguments of the residuals. `norms` is also called for the final norm,
-    with the kind 'end': (None, None, norm). A residual is called as `residual(out, skip, call=call)`.
+    `owner.layers_execute_order`, extend `owner.norm_changes`, functions that change each new norm, and change
+    `owner.residual_options`, arguments of the residuals. `norms` is also called for the final norm, with the kind
+    'end': (None, None, norm). A residual is called as `residual(out, skip, call=call)`.
 
     At `execute_layers`, `run(x, call, steps)` runs some of the steps `range(len(call.order))`; the layer of a step is
     `owner.layers[call.order[step]]`. Code that runs layers by `layer.branch(x, call, owner.features)` must set
@@ -402,13 +377,11 @@ class ModelFeature(Feature):
     They are called as described in `AttentionFeature`.
 
     `update_memories` returns memories (b, m, d) per self-attention layer, computed from the memories of earlier
-    segments
-    (None if there are none) and the inputs of these layers in this one. If generation ran a segment in several calls,
-    `call` has only their `trace` and `new_states`, and no inputs.
+    segments (None if there are none) and the inputs of these layers in this one. If generation ran a segment in several
+    calls, `call` has only their `trace` and `new_states`, and no inputs.
 
     `by_token`: losses may be computed for some tokens at a time: `head_input` and `logits` treat each token separately,
-    and
-    `model_output` returns the output unchanged.
+    and `model_output` returns the output unchanged.
     `counts_from`: 'segment' if positions have a maximum, so that each segment begins at the first one.
     """
 
