@@ -29,7 +29,7 @@ def check_causal(call: Any, name: str, reason: str) -> None:
 
 
 class HeadMixer(nn.Conv2d):
-    """A mix over heads:  b h i j -> b h i j, in the dtype of what is mixed, also of no rows at all."""
+    """Mix over heads:  b h i j -> b h i j, in the dtype of what is mixed, also of no rows at all."""
 
     def __init__(self, heads: int) -> None:
         super().__init__(heads, heads, 1, bias=False)
@@ -63,16 +63,14 @@ class ContextualPositions(nn.Module):
 
     def forward(self, q: Tensor, sim: Tensor) -> Tensor:
         hidden = is_hidden(sim)
-        gates = sim
-        if self.talking_heads is not None:
-            gates = self.talking_heads(sim.masked_fill(hidden, 0.0))
+        gates = sim if self.talking_heads is None else self.talking_heads(sim.masked_fill(hidden, 0.0))
         gates = gates.to(at_least_float(sim.dtype)).sigmoid().masked_fill(hidden, 0.0)
         place = gates.flip(-1).cumsum(dim=-1).flip(-1).clamp(max=self.max_pos - 1)
         known = q @ self.pos_emb.to(q.dtype).mT  # b h i p
         return torch.where(hidden, sim, sim + self.read(known, place).to(sim.dtype))
 
     def read(self, known: Tensor, place: Tensor) -> Tensor:
-        """The value of each position (b h i p) at places between them (b h i j)."""
+        """Interpolate the values of positions (b h i p) at places between them (b h i j)."""
         if self.soft:
             near = -(place.unsqueeze(-1) - self.positions).abs() / self.temperature
             return torch.einsum('b h i j p, b h i p -> b h i j', near.softmax(dim=-1).to(known.dtype), known)
@@ -82,7 +80,7 @@ class ContextualPositions(nn.Module):
 
 
 class CoPE(ContextualPositions):
-    """The same as what is added to the logits, for an `Attend(cope=...)`. Talking heads hide later keys."""
+    """Contextual positions as what is added to the logits, for an `Attend(cope=...)`. Talking heads hide later keys."""
 
     def __init__(
         self, dim: int, heads: int, max_pos: int, soft_onehot: bool = False, talking_heads: bool = False,
@@ -200,11 +198,9 @@ class Selective(AttentionFeature):
 
     def masked_scores(self, sim: Tensor, call: Any) -> Tensor:
         hidden = is_hidden(sim)
-        votes = sim[:, 0].relu() * self.may_hide(call)
-        votes = votes.to(at_least_float(sim.dtype))
+        votes = (sim[:, 0].relu() * self.may_hide(call)).to(at_least_float(sim.dtype))
         earlier = votes.cumsum(dim=-2) - votes  # those of rows before
-        if 'votes' in call.carried:
-            known = call.carried['votes']
+        if (known := call.carried.get('votes')) is not None:
             earlier = earlier + F.pad(known, (0, votes.shape[-1] - known.shape[-1]))
         if call.span is not None:
             call.carried['votes'] = earlier[..., -1:, :] + votes[..., -1:, :]
@@ -216,8 +212,7 @@ class Selective(AttentionFeature):
         place = torch.arange(call.keys, device=call.x.device)
         allowed = place != call.of_queries(place).unsqueeze(-1)
         allowed = allowed & call.cut_keys(~self.first(call.whole))
-        real = call.query_mask
-        if real is not None:
+        if (real := call.query_mask) is not None:
             allowed = allowed & real.unsqueeze(-1)
         return F.pad(allowed, (call.total_keys - call.keys, 0), value=False)
 

@@ -65,17 +65,8 @@ class TokenNorm(nn.Module):
         return F.layer_norm(grouped, grouped.shape[-1:]).flatten(-2) * self.weight + self.bias
 
 
-def norm_named(name: str, dim: int) -> nn.Module:
-    if name == 'batch':
-        return BatchNorm(dim)
-    return TokenNorm(dim, 1 if name == 'layer' else GROUPS)
-
-
 class Convolution(nn.Module):
-    """b n d -> b n d
-
-    norm, a gated matrix to d features, a kernel for each feature, a norm, SiLU, a matrix
-    """
+    """Norm, a gated matrix to d features, a kernel for each feature, a norm, SiLU, a matrix:  b n d -> b n d"""
 
     def __init__(self, dim: int, kernel: int, causal: bool, norm: str) -> None:
         super().__init__()
@@ -83,7 +74,7 @@ class Convolution(nn.Module):
         self.norm = BiasedLayerNorm(dim)
         self.pointwise_in = nn.Linear(dim, 2 * dim, bias=False)
         self.depthwise = nn.Conv1d(dim, dim, kernel, groups=dim, bias=False)
-        self.batch_norm = norm_named(norm, dim)
+        self.batch_norm = BatchNorm(dim) if norm == 'batch' else TokenNorm(dim, 1 if norm == 'layer' else GROUPS)
         self.pointwise_out = nn.Linear(dim, dim, bias=False)
         for linear in (self.pointwise_in, self.pointwise_out):
             nn.init.kaiming_normal_(linear.weight)
@@ -95,13 +86,11 @@ class Convolution(nn.Module):
             return x
         x = F.glu(self.pointwise_in(self.norm(x)), dim=-1)
         x = x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0.0)
-        known = x if recall is None else recall(x)
-        wanted, rest = x.shape[-2] + self.kernel - 1, (self.kernel - 1) // 2
+        known, rest = x if recall is None else recall(x), (self.kernel - 1) // 2
+        known = F.pad(known, (0, 0, self.kernel - 1, 0) if self.causal else (0, 0, rest, rest))
         if self.causal and recall is not None:
-            known = F.pad(known, (0, 0, self.kernel - 1, 0))
+            wanted = x.shape[-2] + self.kernel - 1
             known = known.narrow(-2, known.shape[-2] - wanted, wanted)
-        else:
-            known = F.pad(known, (0, 0, self.kernel - 1, 0) if self.causal else (0, 0, rest, rest))
         x = self.depthwise(known.mT).mT
         return self.pointwise_out(F.silu(self.batch_norm(x, mask)))
 
@@ -118,10 +107,8 @@ class ConvBranch(nn.Module):
 
 
 def conv_inputs(call: Any) -> dict[str, Any]:
-    token_mask = call.token_mask
-    given: dict[str, Any] = {
-        'mask': None if token_mask is None else token_mask[:, token_mask.shape[1] - call.new_len :]
-    }
+    mask = call.token_mask
+    given: dict[str, Any] = {'mask': None if mask is None else mask[:, mask.shape[1] - call.new_len :]}
     if call.keeps or call.cache is not None:
         given['recall'] = call.state('conv', call.step).append
     return given

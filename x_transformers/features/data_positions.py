@@ -42,15 +42,12 @@ class DataDependentAlibi(nn.Module):
         nn.init.constant_(linear.bias, bias_init)
 
     def remembered(self, x: Tensor) -> Tensor:
-        """What stays of each token, its gates:  b n d -> b h n 1, or b h n 2 for both directions."""
+        """Return the log gates of tokens:  b n d -> b h n 1, or b h n 2 for both directions."""
         gates = F.logsigmoid(to_float(self.to_forget_gates(x))) * self.post_log_scale
         return rearrange(gates, 'b n (directions h) -> b h n directions', h=self.heads)
 
     def between(self, x: Tensor, gates: Tensor, real: Tensor | None, at: Tensor | None = None) -> BlockwiseTerm:
-        """The bias of the queries x for the keys of these gates:  b h i j.
-
-        The queries stand at the keys `at`, (i) or (b i), at the last of them if None.
-        """
+        """Return the bias of the queries x, at keys `at`, (i) or (b i), or the last ones, for all keys:  b h i j."""
         if real is not None:
             gates = gates.masked_fill(~rearrange(real, 'b n -> b 1 n 1'), 0.0)
         sums = to_float(gates).cumsum(dim=-2).unbind(dim=-1)
@@ -74,7 +71,7 @@ class DataDependentAlibi(nn.Module):
 
 
 def between_sums(first: int, past: Tensor, future: Tensor | None = None) -> Pointwise:
-    """The same for one query and one key, from the sums b h n; the queries are those from the `first` on."""
+    """Return the bias of one query and one key, from the sums b h n; the queries are those from the `first` on."""
     # copies, since FlexAttention reads a tensor in one place only if it has a gradient
     q_past, k_past = past[..., first:].clone(), past.clone()
     if future is None:
@@ -105,7 +102,7 @@ class PerRowDataDependentAlibi(nn.Module):
         self.to_forget_gates = nn.Sequential(nn.Linear(dim, 2 * heads * dim_head, bias=False))
 
     def small(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Small queries and keys:  b n d -> two of b h n d."""
+        """Compute small queries and keys:  b n d -> two of b h n d."""
         q, k = self.to_forget_gates(x).chunk(2, dim=-1)
         return split_heads(q, self.heads), split_heads(k, self.heads)
 
@@ -113,7 +110,7 @@ class PerRowDataDependentAlibi(nn.Module):
         return self.small(x)[1]
 
     def between(self, x: Tensor, keys: Tensor, real: Tensor | None, at: Tensor | None = None) -> BlockwiseTerm:
-        """The bias of the queries x, at the last of the keys if not `at` others:  b h i j."""
+        """Return the bias of the queries x, at the last of the keys if not `at` others:  b h i j."""
         small, all_keys = self.small(x)[0], keys
         place, scale, post = torch.arange(keys.shape[-2], device=x.device), self.scale, self.post_log_scale
         own = place[keys.shape[-2] - x.shape[1] :] if at is None else at
@@ -146,12 +143,8 @@ class RelativeProjPositionalBias(nn.Module):
         self.to_distance_weights = nn.Sequential(nn.Linear(dim, heads * num_distance_basis))
         self.distance_bank = nn.Parameter(torch.randn(num_distance_basis, max_dist) * 0.02)
 
-    def at(self, x: Tensor, distance: Tensor) -> Tensor:
-        """For queries x (b i d) and distances i j, or with rows b i j:  b h i j."""
-        return self.read(split_heads(self.to_distance_weights(x), self.heads), distance)
-
     def read(self, weights: Tensor, distance: Tensor) -> Tensor:
-        """The same for the weights of the curves, b h i m."""
+        """Return the bias (b h i j) of the weights of the curves (b h i m) at distances (i j), or with rows (b i j)."""
         # without gaps between positions, no key lies further back than there are keys, where their number is known
         keys = distance.shape[-1]
         reach = min(self.max_dist, keys) if distance.ndim == 2 and isinstance(keys, int) else self.max_dist
@@ -164,9 +157,10 @@ class RelativeProjPositionalBias(nn.Module):
         return bias.masked_fill(~known, 0.0)
 
     def forward(self, x: Tensor, seq_len_k: int | None = None) -> Tensor:
-        """The bias of the last queries of `seq_len_k` keys, as many as queries if None."""
+        """Return the bias of the last queries of `seq_len_k` keys, as many as queries if None."""
         place = torch.arange(seq_len_k or x.shape[1], device=x.device)
-        return self.at(x, distances(place[-x.shape[1] :], place))
+        weights = split_heads(self.to_distance_weights(x), self.heads)
+        return self.read(weights, distances(place[-x.shape[1] :], place))
 
 
 class DataDependentBias(AttentionFeature):
@@ -206,9 +200,7 @@ class DataDependentBias(AttentionFeature):
         mem = call.inputs.get('mem')
         tokens = call.source if mem is None else torch.cat((mem, call.source), dim=1)
         kept = call.state('forget gates').append(self.module.remembered(tokens))
-        if call.token_idx is None:
-            return self.module.between(call.x, kept, call.key_mask)
-        at = call.of_queries(torch.arange(kept.shape[-2], device=kept.device))
+        at = None if call.token_idx is None else call.of_queries(torch.arange(kept.shape[-2], device=kept.device))
         return self.module.between(call.x, kept, call.key_mask, at)
 
 

@@ -48,7 +48,7 @@ a_description = Check(
 
 
 class Buckets:
-    """Which of 2 S vectors belongs to a distance t = i - j:  clamp(b(t) + S, 0, 2S - 1).
+    """Buckets of distances t = i - j, one for each of 2 S vectors:  clamp(b(t) + S, 0, 2S - 1).
 
     Up to m = S / 2, or without a longest distance M, b(t) = t; beyond that M has logarithmic buckets:
     b(t) = sign(t) (m + ceil(ln(|t| / m) / ln((M - 1) / m) (m - 1)))
@@ -76,7 +76,7 @@ class Buckets:
         return (distance + self.span).clamp(0, 2 * self.span - 1)
 
     def table(self, device: Any) -> Tensor:
-        """For all distances from -reach to reach."""
+        """Return the buckets of all distances from -reach to reach."""
         return self.of(torch.arange(-self.reach, self.reach + 1, device=device))
 
 
@@ -120,13 +120,12 @@ class Disentangled(AttentionFeature):
             self.to_queries = nn.Linear(owner.dim, owner.to_q.out_features)
 
     def pre_attention(self, qkv: Heads, call: Any) -> Heads:
-        """Products of contents and of all positions."""
+        """Multiply contents by the vectors of all positions."""
         q, k, _ = qkv
         table, owner, own = call.inputs.get('disentangled_table'), self.owner, call.ctx(self)
         if table is None:
             raise ValueError('`disentangled_table` is missing: a stack gives it, a layer alone needs 2 span vectors')
-        if table.shape != (2 * self.buckets.span, owner.dim):
-            wanted = (2 * self.buckets.span, owner.dim)
+        if table.shape != (wanted := (2 * self.buckets.span, owner.dim)):
             raise ValueError(f'`disentangled_table` must have shape {wanted}, got {tuple(table.shape)}')
         if q.shape[-1] != owner.dim_key:
             raise ValueError(
@@ -173,7 +172,7 @@ class Disentangled(AttentionFeature):
 def products_at(
     of_query: Any, of_key: Any, table: Tensor, reach: int, of_queries: Maybe[Tensor], of_keys: Tensor | None
 ) -> Pointwise:
-    """What is added to the score of one query and one key."""
+    """Return the bias of one query and one key."""
 
     def bucket(b: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return table[(of_query(b, i) - of_key(b, j)).clamp(-reach, reach) + reach]

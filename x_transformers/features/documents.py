@@ -21,12 +21,12 @@ from x_transformers.flags import Feature, Features, Input
 
 
 def begins(ids: Tensor) -> Tensor:
-    """Where documents begin, in rows of ids (... n):  0 0 4 4 4 -> 1 0 1 0 0"""
+    """Return where documents begin, in rows of ids (... n):  0 0 4 4 4 -> 1 0 1 0 0"""
     return F.pad(ids[..., 1:] != ids[..., :-1], (1, 0), value=True)[..., : ids.shape[-1]]  # there may be none
 
 
 def positions_within(ids: Tensor) -> Tensor:
-    """The place of each token in its document (... n):  0 0 4 4 4 -> 0 1 0 1 2"""
+    """Return the position of each token in its document (... n):  0 0 4 4 4 -> 0 1 0 1 2"""
     place = torch.arange(ids.shape[-1], device=ids.device)
     return place - torch.where(begins(ids), place, 0).cummax(dim=-1).values
 
@@ -37,7 +37,7 @@ def lengths_of_documents(positions: Tensor, ids: Tensor, token_mask: Tensor | No
     Args:
         positions: (1 or b, n) or (n).
         ids: Documents, (1 or b, n); equal ones of a row are one document, wherever they stand.
-        real: (b, n), True for real tokens; None if all are.
+        token_mask: (b, n), True for real tokens; None if all are.
 
     Returns:
         (1 or b, n), 0 for documents of padding alone.
@@ -58,7 +58,7 @@ def lengths_of_documents(positions: Tensor, ids: Tensor, token_mask: Tensor | No
 
 
 def joined_by(features: Iterable[Feature], inputs: Mapping[str, Any]) -> dict[str, str]:
-    """What joins the tokens of a row, flags that are set and inputs that are given, with how."""
+    """Return the flags and inputs of a call that join the tokens of a row, each with how."""
     found = {}
     for feature in features:
         if not (reason := feature.reason('documents')):

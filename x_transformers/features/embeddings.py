@@ -85,16 +85,16 @@ class TokenEmbedding(nn.Module):
         self.emb = nn.Embedding(num_tokens, dim)
 
     def init_(self) -> None:
-        """Initial values: variance 2 / dim, or almost zero before the normalisation to unit length."""
+        """Draw initial values: variance 2 / dim, or almost zero before the normalization to unit length."""
         if self.l2norm_embed:
             nn.init.normal_(self.emb.weight, std=1e-5)
         else:
             nn.init.kaiming_normal_(self.emb.weight)
 
     def rows(self, device: torch.device | None = None) -> Tensor:
-        """The vectors of all tokens, for a device.
+        """Return the vectors of all tokens, for a device.
 
-        A module that stands for the table, as one with an adapter, is asked for them, and so is one whose weights live
+        A module in place of the table, such as one with an adapter, computes them, and so does one whose weights live
         elsewhere until it is called.
         """
         weight = self.emb.weight
@@ -104,7 +104,7 @@ class TokenEmbedding(nn.Module):
         return self.emb(torch.arange(len(weight), device=device))
 
     def table(self, device: torch.device | None = None) -> Tensor:
-        """The same, of unit length if they are read so."""
+        """Return the embedding table, L2-normalized if `l2norm_embed` is set."""
         return l2norm(self.rows(device)) if self.l2norm_embed else self.rows(device)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -163,9 +163,6 @@ def hands_on_positions(owner: Any) -> bool:
     return any(feature.gives_positions is None for feature in known_stack(owner.attn_layers).features.active)
 
 
-TABLES = (AbsolutePositionalEmbedding, ScaledSinusoidalEmbedding)
-
-
 class AbsolutePositions(ModelFeature):
     """Absolute position embeddings: one vector per position, learned or sinusoidal, added to the token embeddings.
 
@@ -207,33 +204,25 @@ class AbsolutePositions(ModelFeature):
     def embed(self, call: Any) -> Tensor | None:
         return None if hands_on_positions(self.owner) else self.vectors(call)
 
-    def vectors_of_others(self, call: Any, inputs: dict[str, Any]) -> Tensor | None:
-        """Return the vectors of a module of the user, which may count in another way."""
-        tokens = call.like_tokens if call.ids is None else call.ids
-        return self.owner.pos_emb(tokens, **inputs_taken_by(self.owner.pos_emb, inputs, idle=(None, 0)))
-
     def vectors(self, call: Any) -> Tensor | None:
         """Return the position embeddings of the new tokens, (n, e) or (b, n, e)."""
-        pos, module = call.inputs.get('pos'), self.owner.pos_emb
-        others = type(module) not in TABLES and is_of_others(module)
-        if torch.is_tensor(pos) and pos.is_floating_point() and not (others and pos.shape[-1] != self.owner.emb_dim):
-            return self.given_vectors(call, pos)
+        pos, module, width = call.inputs.get('pos'), self.owner.pos_emb, self.owner.emb_dim
+        others = type(module) not in (AbsolutePositionalEmbedding, ScaledSinusoidalEmbedding) and is_of_others(module)
+        if torch.is_tensor(pos) and pos.is_floating_point() and not (others and pos.shape[-1] != width):
+            if pos.shape[-1] != width:
+                wanted = f'vectors of width {width}, or whole numbers'
+                raise ValueError(f'`pos` must be {wanted}, got {pos.dtype} of shape {tuple(pos.shape)}')
+            return call.select_new(pos, 'pos')
         inputs = dict(seq_start_pos=call.inputs.get('seq_start_pos'), offset=call.offset)
-        if others:
-            return self.vectors_of_others(call, {'pos': pos, **inputs})
+        if others:  # a user's module, which may count in another way
+            tokens = call.like_tokens if call.ids is None else call.ids
+            return module(tokens, **inputs_taken_by(module, {'pos': pos, **inputs}, idle=(None, 0)))
         if module is None or module is no_positions:
             return None
         if pos is not None:
             check_rows(pos, call.like_tokens.shape[0])
             pos = call.select_new(pos, 'pos').long()
         return module(call.like_tokens, pos=pos, **inputs)
-
-    def given_vectors(self, call: Any, pos: Tensor) -> Tensor:
-        """Return the vectors that were given as `pos`, for the new tokens."""
-        if pos.shape[-1] != self.owner.emb_dim:
-            wanted = f'vectors of width {self.owner.emb_dim}, or whole numbers'
-            raise ValueError(f'`pos` must be {wanted}, got {pos.dtype} of shape {tuple(pos.shape)}')
-        return call.select_new(pos, 'pos')
 
 
 class Sinusoids(ModelFeature):
@@ -316,7 +305,7 @@ class AxialPositions(ModelFeature):
         return None if hands_on_positions(self.owner) else self.vectors(call)
 
     def vectors(self, call: Any) -> Tensor | None:
-        """Those of the new tokens:  n e or b n e"""
+        """Return the position embeddings of the new tokens, (n, e) or (b, n, e)."""
         pos, total = call.inputs.get('pos'), math.prod(self.lengths)
         if pos is not None and pos.is_floating_point():
             return None  # those vectors are added
@@ -430,7 +419,7 @@ class PostEmbNorm(ModelFeature):
 
 
 def get_projection(owner: Any, wanted: bool | None, bias: bool) -> nn.Module:
-    """From the width of a model's embeddings to that of its stack; None where they are equal is no projection."""
+    """Build the projection from the width of embeddings to that of the stack; None where they are equal is none."""
     differ, late = owner.emb_dim != owner.dim, owner.post_emb_norm_at != 'embedding'
     if differ and wanted is not None and not wanted:
         raise ConfigError(
@@ -458,9 +447,6 @@ class PrependEmbeds(ModelFeature):
     }
 
     def embedded(self, x: Tensor, call: Any) -> Tensor:
-        return self.prepend(x, call)
-
-    def prepend(self, x: Tensor, call: Any) -> Tensor:
         prefix, mask = call.inputs.get('prepend_embeds'), call.inputs.get('prepend_mask')
         if prefix is None:
             if mask is not None:
@@ -478,9 +464,7 @@ class PrependInputs(PrependEmbeds):
     """Vectors passed by the caller and prepended to the whole sequence, memory tokens included."""
 
     embedded: Any = None
-
-    def prepend_prefix(self, x: Tensor, call: Any) -> Tensor:
-        return self.prepend(x, call)
+    prepend_prefix = PrependEmbeds.embedded
 
 
 class EmbFracGradient(ModelFeature):
@@ -560,20 +544,18 @@ class MemoryTokens(ModelFeature):
             raise ValueError('`seq_start_pos` does not go with `memory_tokens_interspersed_every`')
         call.ctx(self).length = x.shape[1]
         call.spread = self.interleaved
-        memories = self.tokens.expand(x.shape[0], self.chunks(x), -1, -1)
-        return rearrange(torch.cat((memories, self.chunked(x)), dim=2), 'b c k d -> b (c k) d')
-
-    def chunks(self, x: Tensor) -> int:
-        return (x.shape[1] + self.every - 1) // self.every
+        chunks = self.chunked(x)
+        memories = self.tokens.expand(*chunks.shape[:2], -1, -1)
+        return rearrange(torch.cat((memories, chunks), dim=2), 'b c k d -> b (c k) d')
 
     def chunked(self, t: Tensor) -> Tensor:
-        """Rows (b n ...) in chunks, the last one filled up with zeros:  b c k ..."""
-        missing = self.chunks(t) * self.every - t.shape[1]
+        """Split (b n ...) into chunks, the last one filled up with zeros:  b c k ..."""
+        missing = (t.shape[1] + self.every - 1) // self.every * self.every - t.shape[1]
         filled = F.pad(t, (0, 0) * (t.ndim - 2) + (0, missing))
         return rearrange(filled, 'b (c k) ... -> b c k ...', k=self.every)
 
     def interleaved(self, t: Tensor, value: Any = True) -> Tensor:
-        """What holds for each token (b n), such as a mask, for the sequence with memories, which get `value`."""
+        """Extend values of tokens (b n), such as a mask, to the sequence with memories, which get `value`."""
         return rearrange(F.pad(self.chunked(t), (self.num_memory_tokens, 0), value=value), 'b c k -> b (c k)')
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
@@ -632,7 +614,7 @@ class DeepEmbeds(ModelFeature):
         self.table = nn.Parameter(torch.ones(owner.num_tokens, blocks, stack.dim))
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
-        """Tokens that have no id, such as those in front, get ones."""
+        """Pass the table and the ids; tokens without an id, such as prepended ones, get ones."""
         no_id = self.owner.num_tokens
         table = torch.cat((self.table, torch.ones_like(self.table[:1])))
         ids = F.pad(call.like_tokens, (0 if call.continues else call.num_prefix_tokens, 0), value=no_id)
@@ -660,7 +642,7 @@ class EmbDropout(ModelFeature):
 
 
 def mean_of_real(x: Tensor, token_mask: Tensor | None) -> Tensor:
-    """The mean of tokens (b n d), of the real ones (b n), None for all; 0 if there are none."""
+    """Return the mean of tokens (b n d), of the real ones (b n), None for all; 0 if there are none."""
     if token_mask is None:
         return x.mean(dim=1) if x.shape[1] else x.sum(dim=1)
     token_mask = token_mask.unsqueeze(-1)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.jit._trace import is_tracing
 
@@ -66,7 +67,7 @@ class Exits:
         return torch.zeros_like(tokens.row, dtype=torch.bool)
 
     def bound(self, inputs: dict[str, Any], leading: int, front: Tensor | None) -> Exits:
-        """The same for one call of a stack, with these inputs."""
+        """Return a copy for one call of a stack, with these inputs."""
         new = copy.copy(self)
         new.leading, new.front = leading, front
         return new
@@ -80,6 +81,13 @@ class AllStates(Exits):
 
 
 an_exit = Check('what says when tokens leave', lambda value: isinstance(value, Exits))
+
+
+def close_stream(stack: Any, x: Tensor, call: Any) -> Tensor:
+    """Return a residual stream as it would leave the stack, streams merged and the final norm applied."""
+    features = stack.features.active_for(call.inputs)
+    x = features.apply('stack_output', x, call)
+    return features.select('finish', lambda x, call: call.norm(stack.final_norm, x))(x, call)
 
 
 class ExitsInStack(StackFeature):
@@ -109,15 +117,10 @@ class ExitsInStack(StackFeature):
         return branch
 
     def refusal(self) -> str | None:
-        """What of the stack does not go with tokens that leave, and why."""
-        features = self.owner.features
-        others = (
-            f'`{feature.display_name}`'
-            for feature in features.by_stage.get('execute_layers', ())
-            if feature is not self
-        )
-        refused = {**dict.fromkeys(others, 'both say how layers run'), **self.refused}
-        return next((f'{name}: {reason}' for name, reason in refused.items()), None)
+        """Return what of the stack cannot be combined with tokens that leave, and why; or None."""
+        running = self.owner.features.by_stage.get('execute_layers', ())
+        others = {f'`{feature.display_name}`': 'both say how layers run' for feature in running if feature is not self}
+        return next((f'{name}: {reason}' for name, reason in {**others, **self.refused}.items()), None)
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if call.inputs.get('exits') is None:
@@ -141,14 +144,8 @@ class ExitsInStack(StackFeature):
             return self.leaving(run, x, call, blocks, exits)
         for steps in blocks:
             x = run(x, call, steps)
-            exits.states.append(self.as_read(x, call))
+            exits.states.append(close_stream(self.owner, x, call))
         return x
-
-    def as_read(self, x: Tensor, call: Any) -> Tensor:
-        """The stream as it would leave the stack."""
-        features = self.owner.features.active_for(call.inputs)
-        x = features.apply('stack_output', x, call)
-        return features.select('finish', lambda x, call: call.norm(self.owner.final_norm, x))(x, call)
 
     def leaving(self, run: Run, x: Tensor, call: Any, blocks: Sequence[range], exits: Exits) -> Tensor:
         tracing = torch.compiler.is_compiling() or is_tracing() or is_transformed()
@@ -167,7 +164,7 @@ class ExitsInStack(StackFeature):
                 break
             depth = depth + going
             if number < len(blocks):
-                state = self.as_read(x, call)
+                state = close_stream(self.owner, x, call)
                 first = state if number == 1 else first
                 those = None if whole else going
                 going = going & ~self.leaves(exits, number, (state, first, x, before), call, those)
@@ -209,10 +206,9 @@ class ExitsInStack(StackFeature):
         return x
 
     def leave_keys(self, run: Run, x: Tensor, call: Any, steps: Sequence[int]) -> None:
-        """What a later token that goes on longer will read: keys and values of the states that were kept."""
-        if not call.keeps:
-            return
+        """Write keys and values of the states that were kept, for a later token that goes on longer."""
         layers = self.owner.current_layers()
+        steps = steps if call.keeps else ()
         for call.step in steps:
             layers[call.order[call.step]].fill(x, call, run.args[0])
 
@@ -231,10 +227,8 @@ class ExitsInModel(ModelFeature):
         if call.spread is not None:
             raise ValueError('`exits` does not go with `memory_tokens_interspersed_every`: tokens have no places there')
         if call.num_prefix_tokens and not call.continues:
-            new = torch.ones(call.like_tokens.shape[0], call.num_prefix_tokens + call.new_len, dtype=torch.bool,
-                             device=call.like_tokens.device)  # fmt: skip
-            new[:, call.num_prefix_tokens :] = False
-            front = call.move_after_padding(new)
+            new = torch.zeros(len(call.like_tokens), call.new_len, dtype=torch.bool, device=call.like_tokens.device)
+            front = call.move_after_padding(F.pad(new, (call.num_prefix_tokens, 0), value=True))
         call.ctx(self).exits = bound = exits.bound(inputs, call.num_prefix_tokens, front)
         return {**inputs, 'exits': bound}
 
@@ -268,12 +262,8 @@ class BlockOutputs(StackFeature):
         if not call.inputs.get('return_block_outputs') or getattr(own, 'closing', False):
             return x
         own.closing = True
-        features, norm = self.owner.features.active_for(call.inputs), self.owner.final_norm
-        finish = features.select('finish', lambda x, call: call.norm(norm, x))
         hiddens = call.intermediates.block_hiddens[:-1]
-        call.intermediates.block_outputs = [
-            finish(features.apply('stack_output', hidden, call), call) for hidden in hiddens
-        ]
+        call.intermediates.block_outputs = [close_stream(self.owner, hidden, call) for hidden in hiddens]
         return x
 
 
@@ -294,9 +284,8 @@ class BlockReadouts(ModelFeature):
         if not call.inputs.get('return_block_readouts') or call.intermediates.block_outputs is None:
             return out  # without intermediates there is nowhere to keep them
         taken, memories = call.num_removed, call.intermediates.memory_tokens
-        call.intermediates.block_readouts = [
-            self.logits_of(hidden, call) for hidden in call.intermediates.block_outputs
-        ]
+        hiddens = call.intermediates.block_outputs
+        call.intermediates.block_readouts = [self.logits_of(hidden, call) for hidden in hiddens]
         call.num_removed, call.intermediates.memory_tokens = taken, memories
         return out
 

@@ -15,7 +15,7 @@ from x_transformers.core.modes import is_transformed
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.recompute import CheckpointLayers
 from x_transformers.features.universal import CoordinatePositions
-from x_transformers.flags import Check, ConfigError, flag, is_number, none, size
+from x_transformers.flags import Check, ConfigError, flag, is_number, none, not_negative, size
 
 Run = Callable[[Tensor, Any, Sequence[int]], Tensor]
 UNLESS = '. With `act_dense` it does'
@@ -24,7 +24,7 @@ WITH_ALL = ('shift_tokens', 'mv_split_residual', 'orthog_residual', 'per_layer_a
 
 
 class Halting:
-    """Which tokens (b n) go on, and what those that have halted come to.
+    """State of halting: which tokens (b n) go on, and the outputs of those that have halted.
 
         N = the first step at which  p_1 + ... + p_N >= 1 - eps,  or the last one
         R = 1 - (p_1 + ... + p_(N-1))
@@ -55,7 +55,7 @@ class Halting:
         return torch.where(self.real.unsqueeze(-1), self.out, x)
 
     def mean_ponder(self) -> Tensor:
-        """Of a real token."""
+        """Return the mean number of runs of a real token, its remainder included."""
         return self.ponder.sum() / self.real.sum().clamp(min=1)
 
 
@@ -82,12 +82,7 @@ class TokensHalt(StackFeature):
         Check('a number between 0 and 0.5', lambda v: is_number(v) and 0 < v < 0.5, 'float'),
         example=0.4,
     )
-    act_ponder_weight = flag(
-        0.01,
-        'weight of the ponder loss, which penalizes many runs',
-        Check('a number of at least 0', lambda v: is_number(v) and v >= 0, 'float'),
-        example=0.5,
-    )
+    act_ponder_weight = flag(0.01, 'weight of the ponder loss, which penalizes many runs', not_negative, example=0.5)
     act_dense = flag(False, 'compute all tokens in every run, also those that have halted')
     act_max_steps = flag(None, 'maximum number of runs; `depth` if None', size | none, example=2)
     needs = {'weight_tie_layers': 'a single block runs repeatedly'}
@@ -158,8 +153,7 @@ class TokensHalt(StackFeature):
         return halting.result(x)
 
     def check(self, run: Run, call: Any) -> None:
-        _, transform = run.args
-        if transform is not None:
+        if run.args[1] is not None:
             raise ValueError(
                 '`transform_block_inputs` does not go with `act_halting`: a token that halts keeps its state'
             )
@@ -173,12 +167,12 @@ class TokensHalt(StackFeature):
             )
 
     def with_signal(self, x: Tensor, call: Any, number: int) -> Tensor:
-        """What a run of the block begins with: the states, and what tells it which run it is."""
+        """Return the input of a run of the block: the states, with a signal of which run it is, if there is one."""
         signal = self.owner.features.find(CoordinatePositions)
         return x if signal is None else signal.signalled(x, call, number)
 
     def leave_keys(self, run: Run, x: Tensor, call: Any, blocks: Sequence[Sequence[int]], number: int) -> None:
-        """What a later token that goes on longer will read: keys and values of the states that were kept."""
+        """Write keys and values of the states that were kept, for a later token that goes on longer."""
         layers = self.owner.current_layers()
         for at, steps in enumerate(blocks if call.keeps else (), number):
             given = self.with_signal(x, call, at)
