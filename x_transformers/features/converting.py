@@ -38,7 +38,7 @@ def sparsify_(net: Net, pattern: Any, max_seq_len: int | None = None) -> Net:
 
 
 def get_stack(net: Any) -> Any:
-    """The stack of a model, or the stack itself.  Raises TypeError for what is neither."""
+    """Return the stack of a model, or the stack itself.  Raises TypeError for what is neither."""
     stack = getattr(net, 'attn_layers', net)
     if not isinstance(stack, Configurable) or not hasattr(stack, 'layers_execute_order'):
         raise TypeError(f'`net` must be a stack, or a model around one{inner_models(net)}, got {format_value(net)}')
@@ -69,7 +69,7 @@ def inner_models(net: Any) -> str:
 
 
 def adopt(new: nn.Module, old: nn.Module) -> None:
-    """The parameters, buffers and hooks of a module, for another one that may have more."""
+    """Copy the parameters, buffers and hooks of a module to another one that may have more."""
     theirs = dict(old.named_modules(remove_duplicate=False))
     ours = dict(new.named_modules(remove_duplicate=False))
     tensors = {**dict(old.named_parameters(remove_duplicate=False)), **dict(old.named_buffers(remove_duplicate=False))}
@@ -100,14 +100,13 @@ def adopt(new: nn.Module, old: nn.Module) -> None:
 
 
 def get_pattern(module: nn.Module | None) -> Any:
-    """The pattern of a layer, None for none."""
+    """Return the pattern of a layer, None for none."""
     found = getattr(module, 'features', None)
-    feature = None if found is None else found.find(SparsePattern)
-    return None if feature is None else feature.pattern
+    return None if found is None else getattr(found.find(SparsePattern), 'pattern', None)
 
 
 def fresh(tensor: Tensor | None, name: str, tensors: dict[str, Tensor], like: Tensor) -> Tensor | None:
-    """What only the new one has: a copy of what it stands beside, or as it was made."""
+    """Return a tensor that only the new module has: a copy of the one that it is for, or as it was made."""
     if tensor is None:
         return None
     beside = tensors.get(name.replace('_global.', '.')) if '_global.' in name else None
@@ -130,7 +129,7 @@ def check_length(net: Any, length: Any) -> None:
 
 
 def lengthen(net: Any, length: int) -> None:
-    """A longer table of absolute positions."""
+    """Repeat the table of absolute positions up to a length."""
     net.__dict__['_given']['max_seq_len'] = net.max_seq_len = length
     table = getattr(net, 'pos_emb', None)
     if not isinstance(table, AbsolutePositionalEmbedding) or table.max_seq_len == length:

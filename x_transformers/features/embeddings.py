@@ -55,20 +55,17 @@ from x_transformers.flags import (
 )
 from x_transformers.flags.checks import get_tensor
 
-sizes = Check(
-    'a dict from names to integers of at least 1',
-    lambda value: isinstance(value, Mapping) and all(map(size.test, value.values())),
-    'Mapping[str, int]',
-)
+
+def dict_of(check: Check, words: str) -> Check:
+    """Return a check of dicts from names to integers that pass `check`."""
+
+    def test(value: Any) -> bool:
+        return isinstance(value, Mapping) and all(map(check.test, value.values()))
+
+    return Check(f'a dict from names to {words}', test, 'Mapping[str, int]')
 
 
-counts = Check(
-    'a dict from names to ids, integers of at least 0',
-    lambda value: isinstance(value, Mapping) and all(map(count.test, value.values())),
-    'Mapping[str, int]',
-)
-
-
+sizes, counts = dict_of(size, 'integers of at least 1'), dict_of(count, 'ids, integers of at least 0')
 lengths = Check(
     'a tuple of two or more integers of at least 1',
     lambda value: isinstance(value, (tuple, list)) and len(value) > 1 and all(map(size.test, value)),

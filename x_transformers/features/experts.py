@@ -21,36 +21,28 @@ Net = Callable[..., Tensor]
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A linear layer, or one for each block of rows:  (... m d), (... l d), (... l) -> (... m l)."""
+    """Apply a linear layer, or one for each block of rows:  (... m d), (... l d), (... l) -> (... m l)."""
     if weight.ndim == 2:
         return F.linear(x, weight, bias)
     out = x @ weight.transpose(-2, -1)
     return out if bias is None else out + bias.unsqueeze(-2)
 
 
-def run_grouped(x: Tensor, chosen: Tensor, experts: int, net: Net, weights: Sequence[Tensor | None]) -> Tensor:
-    """Apply to each token its experts:  (n, d), chosen (n, k) -> (n, k, l).
-
-    `net(rows, *weights)` is an expert, or several in blocks, with its weights; those of all are stacked in `weights`.
-
-    Where values can be looked at (on a CPU, outside of graphs and transforms), tokens are sorted by expert, and every
-    expert that has any multiplies its slice: nothing is padded, no weight is copied. `torch._grouped_mm` would be no
-    faster on a CPU, has no float64, and refuses expanded gradients. Elsewhere shapes must not depend on data: the
-    sorted tokens lie in blocks of one expert each, of equal heights, two for each expert at most. The batched product
-    does up to twice the work and gathers up to twice the weights, whatever the choice is.
-    """
-    way = run_in_slices if can_read_values(chosen) else run_in_blocks
-    return way(x, chosen, experts, net, weights)
+# `run_in_slices` and `run_in_blocks` apply to each token its experts:  (n, d), chosen (n, k) -> (n, k, l).
+# `net(rows, *weights)` is an expert, or several in blocks, with its weights; those of all are stacked in `weights`.
 
 
 def sort(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """The order of all choices by expert, and at which place of it each stands."""
+    """Return the order of all choices by expert, and the index in it of each choice."""
     order = chosen.flatten().argsort(stable=True)
     return order, torch.zeros_like(order).scatter(0, order, torch.arange(order.shape[0], device=order.device))
 
 
 def run_in_slices(x: Tensor, chosen: Tensor, experts: int, net: Net, weights: Sequence[Tensor | None]) -> Tensor:
-    """One product for each expert that has any tokens."""
+    """Multiply once for each expert that has any tokens, where values can be looked at: nothing is padded or copied.
+
+    `torch._grouped_mm` would be no faster on a CPU, has no float64, and refuses expanded gradients.
+    """
     order, places = sort(chosen)
     counts = torch.bincount(chosen.flatten(), minlength=experts).tolist()
     parts = x.index_select(0, order // chosen.shape[1]).split(counts)
@@ -61,7 +53,10 @@ def run_in_slices(x: Tensor, chosen: Tensor, experts: int, net: Net, weights: Se
 
 
 def run_in_blocks(x: Tensor, chosen: Tensor, experts: int, net: Net, weights: Sequence[Tensor | None]) -> Tensor:
-    """One batched product of blocks; what fills them up is never read."""
+    """Multiply once for blocks of one expert each, of equal heights, two per expert at most; no shape depends on data.
+
+    The batched product does up to twice the work and gathers up to twice the weights. Padding is never read.
+    """
     (order, places), flat = sort(chosen), chosen.flatten()
     count, picks = flat.shape[0], chosen.shape[1]
     height, many = count // experts + 1, torch.sym_min(count, 2 * experts)
@@ -76,36 +71,30 @@ def run_in_blocks(x: Tensor, chosen: Tensor, experts: int, net: Net, weights: Se
     return out.flatten(0, 1)[starts[flat] * height + places - first[flat]].unflatten(0, chosen.shape)
 
 
-class Stacked(nn.Module):
-    """The weights of one linear layer for every expert, and its biases, with the initial values of `nn.Linear`."""
+class LinearWeights(nn.Module):
+    """Weight and bias of linear layers, (..., l, d) and (..., l), with the initial values of `nn.Linear`."""
+
+    def __init__(self, *shape: int, bias: bool) -> None:
+        super().__init__()
+        self.in_features = shape[-1]
+        self.weight = nn.Parameter(torch.empty(shape))
+        self.bias = nn.Parameter(torch.empty(shape[:-1])) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        bound = self.in_features**-0.5
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+
+class Stacked(LinearWeights):
+    """The weights of one linear layer for every expert, and its biases."""
 
     matrices = True
 
-    def __init__(self, experts: int, in_features: int, out_features: int, bias: bool) -> None:
-        super().__init__()
-        self.in_features = in_features
-        self.weight = nn.Parameter(torch.empty(experts, out_features, in_features))
-        self.bias = nn.Parameter(torch.empty(experts, out_features)) if bias else None
-        self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -(self.in_features**-0.5), self.in_features**-0.5)
-
-
-class Router(nn.Module):
-    """How well each expert fits a token:  n d -> n x, in float32 at least, whatever runs around it."""
-
-    def __init__(self, dim: int, experts: int, bias: bool) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(experts, dim))
-        self.bias = nn.Parameter(torch.empty(experts)) if bias else None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        bound = self.weight.shape[-1] ** -0.5
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -bound, bound)
+class Router(LinearWeights):
+    """Router: how well each expert fits a token,  n d -> n x, in float32 at least, whatever runs around it."""
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = at_least_float(x.dtype)
@@ -129,12 +118,12 @@ class Experts(nn.Module):
         experts = of.moe_experts
         self.kind, self.top_k, self.renormalise = of.moe_kind, of.moe_top_k, bool(of.moe_renormalise)
         self.groups, self.top_groups, self.scale = of.moe_groups, of.moe_top_groups, of.moe_scale
-        self.router = Router(up.in_features, experts, bool(of.moe_router_bias))
+        self.router = Router(experts, up.in_features, bias=bool(of.moe_router_bias))
         self.register_buffer('score_bias', torch.zeros(experts) if of.moe_score_bias else None)
-        widened = Stacked(experts, up.in_features, up.out_features, up.bias is not None)
+        widened = Stacked(experts, up.out_features, up.in_features, bias=up.bias is not None)
         self.gated = up.out_features == 2 * down.in_features
         self.add_module('up_gate' if self.gated else 'up', widened)
-        self.down = Stacked(experts, down.in_features, down.out_features, down.bias is not None)
+        self.down = Stacked(experts, down.out_features, down.in_features, bias=down.bias is not None)
         self.between, self.shared = between, shared
 
     @property
@@ -159,7 +148,7 @@ class Experts(nn.Module):
         return chosen, weights * self.scale, shares
 
     def allowed(self, scores: Tensor) -> Tensor:
-        """Scores with their bias, those outside of the best groups lowest of all."""
+        """Return scores with their bias, those outside of the best groups lowest of all."""
         scores = scores if self.score_bias is None else scores + self.score_bias.to(scores.dtype)
         if self.groups == self.top_groups:
             return scores
@@ -175,8 +164,8 @@ class Experts(nn.Module):
         """Return the output of the experts, which were chosen, and the probability of each."""
         up, down, rows = self.up_gate if self.gated else self.up, self.down, x.reshape(-1, x.shape[-1])
         chosen, weights, shares = self.choose(self.router(rows))
-        weights_of_all = (up.weight, up.bias, down.weight, down.bias)
-        out = run_grouped(rows, chosen, len(up.weight), self.expert, weights_of_all)
+        run_experts = run_in_slices if can_read_values(chosen) else run_in_blocks
+        out = run_experts(rows, chosen, len(up.weight), self.expert, (up.weight, up.bias, down.weight, down.bias))
         out = (out * weights.unsqueeze(-1).to(out.dtype)).sum(dim=-2)
         out, chosen, shares = (t.reshape(x.shape[:-1] + t.shape[-1:]) for t in (out, chosen, shares))
         return out if self.shared is None else out + self.shared(x), chosen, shares
@@ -299,7 +288,7 @@ class MixtureOfExperts(FeedForwardFeature):
 
 
 def balance(chosen: Tensor, shares: Tensor, call: Any) -> Tensor:
-    """Number of experts times the sum of what each was given times how probable it was, over real tokens."""
+    """Return the number of experts times the sum of share times probability of each, over real tokens."""
     experts, tokens = shares.shape[-1], torch.ones_like(shares[..., :1])
     picked = torch.zeros_like(shares).scatter(-1, chosen, 1.0)
     picked, shares, tokens = (

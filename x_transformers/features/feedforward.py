@@ -121,17 +121,12 @@ class BoundedSwiGLU(GLU):
 
 
 def share_open(activation: nn.Module, x: Tensor) -> Tensor:
-    """activation(x) / x:  the normal distribution function for GELU, exact or approximate, the sigmoid for SiLU."""
+    """Return activation(x) / x:  the normal distribution function for GELU, the sigmoid for SiLU."""
     if isinstance(activation, nn.SiLU):
         return x.sigmoid()
     if activation.approximate == 'tanh':
         return 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     return 0.5 * (1 + torch.erf(x * 0.5**0.5))
-
-
-def depth_scaled_(projection: nn.Linear, layer_depth: int) -> None:
-    """Draw the weight from a normal of variance 1 / (2 fan_in depth).  OLMo, arXiv:2402.00838"""
-    nn.init.normal_(projection.weight, std=(2 * projection.in_features * layer_depth) ** -0.5)
 
 
 class CustomActivation(FeedForwardFeature):
@@ -217,11 +212,8 @@ class GatedLinearUnit(FeedForwardFeature):
             return GLU(owner.dim, owner.dim_inner, activation, gains, *bounds, bias)
         if self.glu_softclamp:
             raise ConfigError('`swiglu_limit` does not go with `glu_softclamp`: both bound the factors of the gate')
-        chosen = (
-            ['activation']
-            if owner.activation
-            else [f.display_name for f in owner.features.by_stage.get('activation', ())]
-        )
+        named = [feature.display_name for feature in owner.features.by_stage.get('activation', ())]
+        chosen = ['activation'] if owner.activation else named
         if chosen and not isinstance(activation, nn.SiLU):
             raise ConfigError(f'`swiglu_limit` does not go with `{chosen[0]}`: it has a fixed activation')
         return BoundedSwiGLU(owner.dim, owner.dim_inner, self.swiglu_limit, self.swiglu_alpha, gains, bias)
@@ -277,7 +269,7 @@ class DepthScaledFeedForward(FeedForwardFeature):
 
     def initialize(self) -> None:
         for output in self.owner.output_layers:
-            depth_scaled_(output, self.output_proj_depth)
+            nn.init.normal_(output.weight, std=(2 * output.in_features * self.output_proj_depth) ** -0.5)
 
 
 class ZeroInitFeedForward(FeedForwardFeature):
@@ -360,7 +352,7 @@ class ChunkedFeedForward(FeedForwardFeature):
 
 
 def slices(x: Tensor, count: int) -> tuple[Tensor, ...]:
-    """Up to `count` parts of the tokens of x (... n d), equally long but for the last ones."""
+    """Split the tokens of x (... n d) into up to `count` parts, equally long but for the last ones."""
     n = x.shape[-2]
     if not torch.compiler.is_compiling():
         return x.chunk(count, dim=-2)
@@ -370,7 +362,7 @@ def slices(x: Tensor, count: int) -> tuple[Tensor, ...]:
 
 
 def recomputed(function: OfTokens) -> OfTokens:
-    """The same, of which nothing is saved but its input."""
+    """Wrap a function so that nothing is saved but its input, and the rest is computed again in the backward pass."""
     kept = None
     if isinstance(function, nn.Module) and not torch.compiler.is_compiling():
         kept = ModuleSnapshot(function)

@@ -98,13 +98,13 @@ LATER = torch.float32, torch.float64
 
 
 def get_numbers(make: Callable[[], Tensor]) -> tuple[float, ...]:
-    """The numbers of a tensor that is made anew, where tensors have no values (`FakeTensorMode`) too."""
+    """Return the numbers of a tensor that `make` creates, where tensors have no values (`FakeTensorMode`) too."""
     with _disable_current_modes():
         return tuple(make().tolist())
 
 
 class Frequencies:
-    """Of the pairs among `dim` features, by the base `theta` and a `rotary_scaling`.
+    """Frequencies of the pairs among `dim` features, by the base `theta` and a `rotary_scaling`.
 
     factor         of cos and sin, and so of queries and keys
     longest        up to so many tokens in the sequence the frequencies are the first ones; None for any number
@@ -122,7 +122,8 @@ class Frequencies:
         self.keeps_turned, self.factor = kind == 'dynamic', self.factor_of_turns()
         self.first: tuple[float, ...] = ()
         # those of long sequences, for a model in float64 and for all others
-        self.later = {t: get_numbers(functools.partial(self.long_ones, 'cpu', t)) for t in LATER if kind == 'longrope'}
+        kinds = LATER if kind == 'longrope' else ()
+        self.later = {t: get_numbers(functools.partial(self.divided, 'long_factor', 'cpu', t)) for t in kinds}
 
     def __eq__(self, other: Any) -> bool:
         own = (self.dim, self.theta, self.scaling)
@@ -131,18 +132,18 @@ class Frequencies:
     __hash__: Any = None
 
     def without_table(self) -> Frequencies:
-        """These, where no module holds their table."""
+        """Return these frequencies with their numbers, where no module holds their table."""
         self.first = get_numbers(lambda: self.table('cpu'))
         return self
 
     def table(self, device: Any = None) -> Tensor:
-        """The frequencies (r / 2), in float32."""
+        """Return the frequencies (r / 2), in float32."""
         device = torch.get_default_device() if device is None else torch.device(device)
         if device.type == 'meta':  # where arithmetic first imports the compiler of PyTorch, which takes seconds
             return torch.empty(len(range(0, self.dim, 2)), device=device, dtype=torch.float32)
-        pairs = torch.arange(0, self.dim, 2, device=device).float()
         if self.kind == 'longrope':
-            return self.divided(self.scaling['short_factor'], pairs)
+            return self.divided('short_factor', device, torch.float32)
+        pairs = torch.arange(0, self.dim, 2, device=device).float()
         plain = 1.0 / self.theta ** (pairs / self.dim)  # to the bit as others compute it
         if self.kind == 'linear':
             return plain / self.scaling['factor']
@@ -150,12 +151,9 @@ class Frequencies:
             return self.by_ramp(plain, pairs / 2)
         return self.by_waves(plain) if self.kind == 'llama3' else plain
 
-    def long_ones(self, device: Any, dtype: torch.dtype) -> Tensor:
+    def divided(self, divisors: str, device: Any, dtype: torch.dtype) -> Tensor:
         pairs = torch.arange(0, self.dim, 2, device=device).to(dtype)
-        return self.divided(self.scaling['long_factor'], pairs)
-
-    def divided(self, divisors: Any, pairs: Tensor) -> Tensor:
-        by = torch.tensor(tuple(divisors), dtype=torch.float32, device=pairs.device)
+        by = torch.tensor(tuple(self.scaling[divisors]), dtype=torch.float32, device=device)
         return 1.0 / (by * self.theta ** (pairs / self.dim))
 
     def by_ramp(self, plain: Tensor, pair: Tensor) -> Tensor:

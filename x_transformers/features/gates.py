@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.residuals import Residual, drop_scales
-from x_transformers.flags import ConfigError, did_you_mean, flag, format_value, is_number
+from x_transformers.flags import Check, ConfigError, did_you_mean, flag, format_value, none, number
 
 
 class Gating(Residual):
@@ -130,7 +130,12 @@ GATES: dict[str, type[Residual]] = {
     'highway': HighwayGate,
     'sigtanh': SigTanhGate,
 }
-OPTIONS = ('gate', 'gate_bias', 'pre_relu')
+# options of `residual_fn_kwargs`
+OPTIONS = {
+    'gate': Check(f'one of {", ".join(GATES)}', lambda value: isinstance(value, str) and value in GATES),
+    'gate_bias': number | none,
+    'pre_relu': Check('True or False', lambda value: isinstance(value, bool)),
+}
 
 
 class GateResidual(StackFeature):
@@ -147,24 +152,15 @@ class GateResidual(StackFeature):
         return build(*args, **drop_scales('gate_residual', options, 'scale_residual_constant'))
 
     def checked(self, gate: Any, options: dict[str, Any]) -> type[Residual]:
-        """The class of a gate.  Raises ConfigError for options that it does not have."""
-        if not isinstance(gate, str) or gate not in GATES:
-            raise ConfigError(
-                f'`gate` of `residual_fn_kwargs` must be one of {", ".join(GATES)}, got {format_value(gate)}'
-            )
+        """Return the class of a gate.  Raises ConfigError for options that it does not have."""
         for name, value in self.owner.residual_fn_kwargs.items():
             if name not in OPTIONS and not name.startswith('scale_residual'):
                 hint = did_you_mean(name, OPTIONS)
                 raise ConfigError(f'`residual_fn_kwargs` got {name!r}, which the gate {gate!r} does not have{hint}')
-            if name == 'gate_bias' and value is not None and not is_number(value):
-                raise ConfigError(
-                    f'`gate_bias` of `residual_fn_kwargs` must be a number or None, got {format_value(value)}'
-                )
-            if name == 'pre_relu' and not isinstance(value, bool):
-                raise ConfigError(
-                    f'`pre_relu` of `residual_fn_kwargs` must be True or False, got {format_value(value)}'
-                )
-        if gate == 'input' and options.get('gate_bias') is not None:
+            if name in OPTIONS and not OPTIONS[name].test(value):
+                wanted = f'must be {OPTIONS[name].words}, got {format_value(value)}'
+                raise ConfigError(f'`{name}` of `residual_fn_kwargs` {wanted}')
+        if gate == 'input' and options.pop('gate_bias', None) is not None:
             raise ConfigError(
                 "`gate_bias` of `residual_fn_kwargs` does not go with the gate 'input', which has no bias"
             )
@@ -173,6 +169,4 @@ class GateResidual(StackFeature):
             raise ConfigError(
                 f"`{name}` does not go with the gate 'gtrxl' of `residual_fn_kwargs`: its stream has no norm"
             )
-        if gate == 'input':
-            options.pop('gate_bias', None)
         return GATES[gate]

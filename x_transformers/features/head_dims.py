@@ -75,11 +75,9 @@ class HeadDims(AttentionFeature):
             bias = None if old.bias is None else nn.Parameter(torch.zeros(sum(dims)))
             new.register_parameter('bias', bias)
             setattr(owner, name, new)
-        token_mask = [head * widest + place for head, width in enumerate(dims) for place in range(width)]
-        slots = [sum(dims)] * (len(dims) * widest)  # zero, which stands behind all
-        for at, slot in enumerate(token_mask):
-            slots[slot] = at
-        self.places, self.slots = tuple(token_mask), tuple(slots)
+        self.places = tuple(head * widest + place for head, width in enumerate(dims) for place in range(width))
+        channels = {slot: channel for channel, slot in enumerate(self.places)}
+        self.slots = tuple(channels.get(slot, sum(dims)) for slot in range(len(dims) * widest))  # the last one is zero
 
     def projected(self, qkv: Heads, call: Any) -> Heads:
         slots = constant(self.slots, qkv[0].device, torch.long)

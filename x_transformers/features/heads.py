@@ -14,7 +14,7 @@ from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.norms import MultiheadRMSNorm, l2norm, rms_normed
 from x_transformers.flags import Check, ConfigError, Features, boolean, flag, none, one_of, positive, size
 
-Heads = tuple[Tensor, Tensor, Tensor]
+Heads = tuple[Tensor, Tensor, Tensor]  # q, k and v, before they are split into heads or after
 
 
 class QKNorm(AttentionFeature):
@@ -132,7 +132,7 @@ class HeadNorm(nn.Module):
         return self.gamma + self.unit_offset if self.unit_offset else self.gamma
 
     def normed(self, x: Tensor) -> Tensor:
-        """Without gain and bias, in float32 at least."""
+        """Normalize without weight and bias, in float32 at least."""
         x = to_float(x)
         if self.kind == 'rms':
             return rms_normed(x, self.eps)
@@ -165,16 +165,10 @@ class QKHeadNorm(AttentionFeature):
     stored_as = {'q_norm': 'q_norm', 'k_norm': 'k_norm'}
 
     def setup(self, owner: Any) -> None:
-        self.q_norm, self.k_norm = (
-            HeadNorm(
-                self.qk_head_norm,
-                (width,) if self.qk_head_norm_shared else (heads, 1, width),
-                self.qk_head_norm_eps,
-                self.qk_head_norm_unit_offset,
-                self.qk_head_norm_bias,
-            )
-            for heads, width in ((owner.query_heads, owner.dim_key), (owner.key_heads, owner.dim_key))
-        )
+        options = self.qk_head_norm_eps, self.qk_head_norm_unit_offset, self.qk_head_norm_bias
+        width, shared = owner.dim_key, self.qk_head_norm_shared
+        shapes = ((width,) if shared else (heads, 1, width) for heads in (owner.query_heads, owner.key_heads))
+        self.q_norm, self.k_norm = (HeadNorm(self.qk_head_norm, shape, *options) for shape in shapes)
 
     @property
     def tp_shards(self) -> dict[str, tuple[int, str]]:
@@ -218,9 +212,6 @@ def refuse_other_heads(features: Features, query_heads: int, heads: int) -> None
             raise ConfigError(f'`{name}` does not go with {made}: it has numbers for each head')
 
 
-Projected = tuple[Tensor, Tensor, Tensor]
-
-
 def names_projections(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) == len(set(value)) and set(value) <= set('qkv')
 
@@ -250,7 +241,7 @@ class ProjectionClip(AttentionFeature):
     qkv_clip = flag(None, 'bound c of the projected queries, keys and values', positive | none, example=0.5)
     tp_shards = {}
 
-    def projected(self, qkv: Projected, call: Any) -> Projected:
+    def projected(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = (t.clamp(-self.qkv_clip, self.qkv_clip) for t in qkv)
         return q, k, v
 
@@ -275,7 +266,7 @@ class ProjectionNorm(AttentionFeature):
         self.q_norm = HeadNorm('rms', (owner.to_q.out_features,), **options)
         self.k_norm = HeadNorm('rms', (owner.to_k.out_features,), **options)
 
-    def projected(self, qkv: Projected, call: Any) -> Projected:
+    def projected(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
         return self.q_norm(q), self.k_norm(k), v
 

@@ -31,9 +31,9 @@ from x_transformers.recurrent import DiagonalSSM, RWKVTimeMix
 
 
 def fold_axis(t: Tensor, count: int, consecutive: bool = False) -> Tensor:
-    """Every `count`-th token as a sequence of its own, zeros behind the last:  b n ... -> (b count) m ...
+    """Make a sequence of every `count`-th token, zeros behind the last:  b n ... -> (b count) m ...
 
-    If they are `consecutive`, each `count` tokens that follow one another:  b n ... -> (b m) count ...
+    If they are `consecutive`, of each `count` tokens that follow one another:  b n ... -> (b m) count ...
     """
     folds = (t.shape[1] + count - 1) // count
     t = F.pad(t, (*(0, 0) * (t.ndim - 2), 0, folds * count - t.shape[1]))
@@ -42,7 +42,7 @@ def fold_axis(t: Tensor, count: int, consecutive: bool = False) -> Tensor:
 
 
 def unfold_axis(t: Tensor, count: int, length: int, consecutive: bool = False) -> Tensor:
-    """The way back, to sequences of so many tokens."""
+    """Undo `fold_axis`, to sequences of `length` tokens."""
     rows = -(-length // count) if consecutive else count
     axes = '(b rows) m ... -> b (rows m) ...' if consecutive else '(b rows) m ... -> b (m rows) ...'
     return rearrange(t, axes, rows=rows)[:, :length]
@@ -70,14 +70,8 @@ class FoldAxially(nn.Module):
         return (out, *rest) if rest else out
 
 
-def move_prefix_first(real: Tensor) -> tuple[Tensor, Tensor]:
-    """The order that puts real tokens first, and the way back:  (b n) each."""
-    order = (~real).to(torch.uint8).argsort(dim=-1, stable=True)
-    return order, order.argsort(dim=-1)
-
-
 def reorder_tokens(t: Tensor, order: Tensor) -> Tensor:
-    """Each row of t (b n d) in an order of its own (b n)."""
+    """Put the tokens of each row of t (b n d) in an order of its own (b n)."""
     return t.gather(1, order.unsqueeze(-1).expand(-1, -1, t.shape[-1]))
 
 
@@ -147,19 +141,16 @@ class Hybrid(AttentionFeature):
         return attended + mix * (beside - attended)
 
     def heads_of(self, t: Tensor, like: Tensor) -> Tensor:
-        """What the module gives, b n (h d) or b h n d, as heads."""
-        heads = rearrange(t, 'b n (h d) -> b h n d', h=like.shape[1]) if self.fits(t, like) else t
+        """Split the output of the module, b n (h d) or b h n d, into heads."""
+        merged = t.ndim == 3 and t.shape[-1] == like.shape[1] * like.shape[3]
+        heads = rearrange(t, 'b n (h d) -> b h n d', h=like.shape[1]) if merged else t
         if heads.shape != like.shape:
             wanted = (like.shape[0], like.shape[2], like.shape[1] * like.shape[3])
             raise ValueError(f'`hybrid_module` gave shape {tuple(t.shape)}, it must be {wanted} or {tuple(like.shape)}')
         return heads
 
-    @staticmethod
-    def fits(t: Tensor, like: Tensor) -> bool:
-        return t.ndim == 3 and t.shape[-1] == like.shape[1] * like.shape[3]
-
     def beside(self, call: Any) -> Tensor:
-        """What the module makes of the new tokens."""
+        """Return the output of the module for the new tokens."""
         real = None if call.all_key_mask is None else call.all_key_mask[:, call.memories :]
         if real is None and call.state('hybrid inputs').past is None:
             hidden = call.state('hybrid_hidden')
@@ -172,20 +163,20 @@ class Hybrid(AttentionFeature):
         tokens = self.all_tokens(call) if self.is_cached else call.x
         if real is None or (self.hybrid_mask_kwarg and not call.causal):
             return self.run(tokens, call, None, real)[0][..., -call.q_len :, :]
-        order, back = move_prefix_first(real)
+        order = (~real).to(torch.uint8).argsort(dim=-1, stable=True)  # real tokens first
         tokens = reorder_tokens(tokens.masked_fill(~rearrange(real, 'b n -> b n 1'), 0.0), order)
         out = self.run(tokens, call, None)[0]
         if out.ndim == 4:
             out = rearrange(out, 'b h n d -> b n (h d)')
-        return reorder_tokens(out, back)[:, -call.q_len :]
+        return reorder_tokens(out, order.argsort(dim=-1))[:, -call.q_len :]
 
     def all_tokens(self, call: Any) -> Tensor:
-        """The inputs of cached and new tokens."""
+        """Return the inputs of cached and new tokens."""
         front = F.pad(call.x, (0, 0, call.memories, 0))
         return call.state('hybrid inputs').append(front)[:, call.memories :]
 
     def run(self, x: Tensor, call: Any, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        """The module's output, and its state if it gives one."""
+        """Return the module's output, and its state if it gives one."""
         if mask is not None and self.module.axial_dim > 1:
             mask = fold_axis(mask, self.module.axial_dim)
         further = {} if call.causal or not self.hybrid_mask_kwarg else {self.hybrid_mask_kwarg: mask}
@@ -231,7 +222,7 @@ class RecurrentLayer(nn.Module):
     def forward(
         self, x: Tensor, held: Any = None, mask: Tensor | None = None, document_ids: Tensor | None = None
     ) -> Tensor:
-        """held: the state of the layer, as the call keeps it; None if nothing is to be kept."""
+        """Run the module with the state of the layer that the call keeps; None if nothing is to be kept."""
         further = {name: t for name, t in (('mask', mask), ('document_ids', document_ids)) if t is not None}
         if document_ids is not None and not getattr(self.module, 'cuts_documents', False):
             raise ValueError(
@@ -264,8 +255,8 @@ def build(stack: Any, index: int) -> RecurrentLayer:
 
 def inputs(call: Any) -> dict[str, Any]:
     real = call.token_mask
-    given = {'mask': None if real is None else real[:, real.shape[1] - call.new_len :]}
-    given['document_ids'] = call.inputs.get('document_ids')
+    mask = None if real is None else real[:, real.shape[1] - call.new_len :]
+    given = {'mask': mask, 'document_ids': call.inputs.get('document_ids')}
     if call.keeps or call.cache is not None:
         given['held'] = call.state('recurrent', call.step)
     return given

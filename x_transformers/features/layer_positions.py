@@ -75,7 +75,7 @@ class LayerPositions(StackFeature):
         return None if index % block else order.index(index) // block
 
     def positions(self, x: Tensor, call: Any) -> Tensor:
-        """Those of the new tokens, n or b n; below 0 for tokens that have none, as padding on the left."""
+        """Return the positions of the new tokens, n or b n; below 0 for tokens without one, such as left padding."""
         pos, name = call.inputs.get('token_pos'), 'token_pos'
         if pos is not None and (pos.shape[-1] != call.new_len or pos.shape[:-1] not in ((), (1,), (call.batch,))):
             raise ValueError(

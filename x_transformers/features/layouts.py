@@ -262,18 +262,14 @@ class ParallelBlock(StackFeature):
     def is_whole(self, order: Sequence[int]) -> bool:
         """Return True if the layers of an order come in whole blocks."""
         blocks = [tuple(order[at : at + self.length]) for at in range(0, len(order), self.length)]
-        return all(
-            self.begins(first) and block == tuple(range(first, first + self.length))
-            for block in blocks
-            for first in block[:1]
-        )
+        return all(self.begins(b[0]) and b == tuple(range(b[0], b[0] + self.length)) for b in blocks)
 
     def begins(self, index: int) -> bool:
         """Return True if a layer is the first one of its block."""
         return index == self.first(index)
 
     def first(self, index: int) -> int:
-        """The first layer of the block of a layer."""
+        """Return the first layer of the block of a layer."""
         return index - index % self.length
 
     def norms(self, norms: tuple[Any, ...], kind: str, index: int) -> tuple[Any, ...]:
@@ -456,7 +452,7 @@ class DropContextTokens(StackFeature):
 
 
 def take_layers(t: Tensor, index: Tensor) -> Tensor:
-    """Tokens (b k) of each row of `t` (b n d), or of the one row that all share (1 n d | n d)."""
+    """Select tokens (b k) of each row of `t` (b n d), or of the one row that all share (1 n d | n d)."""
     t = (t if t.ndim == 3 else t.unsqueeze(0)).expand(index.shape[0], -1, -1)
     return t.gather(1, index.unsqueeze(-1).expand(-1, -1, t.shape[-1]))
 
@@ -464,7 +460,7 @@ def take_layers(t: Tensor, index: Tensor) -> Tensor:
 def layer_schedule(
     start: float, end: float, depth: int, schedule: str | Callable[[float, float, float], Any] = 'cosine'
 ) -> tuple[Any, ...]:
-    """One value per layer, from `start` to `end`: for flags that take a tuple, such as `ff_mult`.
+    """Return one value per layer, from `start` to `end`: for flags that take a tuple, such as `ff_mult`.
 
     `schedule` is 'cosine', 'linear', or a function of start, end, and a time from 0 to 1.
     """
@@ -480,7 +476,7 @@ def layer_schedule(
 
 
 def checked_order(order: Any, layers: int) -> tuple[int, ...]:
-    """An execution order as a tuple.  Raises ConfigError for an index without a layer."""
+    """Return an execution order as a tuple.  Raises ConfigError for an index without a layer."""
     if not isinstance(order, Sequence) or isinstance(order, str):
         raise ConfigError(f'`layers_execute_order` must be a tuple of indices, got {format_value(order)}')
     if not all(is_int(index) and 0 <= index < layers for index in order):
@@ -489,7 +485,7 @@ def checked_order(order: Any, layers: int) -> tuple[int, ...]:
 
 
 def repeat_layers(repeat_blocks: Any, num_blocks: int, len_default_block: int) -> tuple[int, ...]:
-    """The execution order of `num_blocks` blocks of `len_default_block` layers, some of which run several times.
+    """Return the execution order of `num_blocks` blocks of `len_default_block` layers, some repeated.
 
     A spec is (block, times) or ((first, last), times), in numbers of blocks; or a tuple of such specs. Blocks without
     one run once; a group runs as a whole.
@@ -518,7 +514,7 @@ def repeat_layers(repeat_blocks: Any, num_blocks: int, len_default_block: int) -
 
 
 def transform_layer(functions: Any, block: int, x: Tensor) -> Tensor:
-    """The input of a block, changed by a function of the user's: {block: f(x)}, or f(block, x). Blocks count from 1."""
+    """Change the input of a block by a function of the user: {block: f(x)}, or f(block, x). Blocks count from 1."""
     if functions is None:
         return x
     if callable(functions):

@@ -112,7 +112,7 @@ class Slots(AttentionFeature):
         return super().unsupported(call)
 
     def qkv_inputs(self, views: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Slots of what keys and values are projected from, where that is less work:  E^T (x W) = (E^T x) W"""
+        """Sum what keys and values are projected from to slots, where that is less work:  E^T (x W) = (E^T x) W"""
         call.ctx(self).ready = ready = self.commutes(views, call)
         if not ready:
             return views
@@ -138,7 +138,7 @@ class Slots(AttentionFeature):
         return any(not feature.waits or any(name in feature.call_inputs for name in given) for feature in features)
 
     def update_cache(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
-        """Of a context the cache counts the tokens alone, in rows of no width, beside its slots."""
+        """Append keys and values; of a context only the number of tokens, as vectors of no width, beside its slots."""
         if call.context is None:
             return call.append_past(k, v)
         rows, _ = call.append_past(k[..., :0], None)
@@ -155,19 +155,17 @@ class Slots(AttentionFeature):
             call.state('slots').keep([k, v, seen])
         k, v = (tile_heads(t, q.shape[1]) for t in (k, v))
         any_seen = seen.any(dim=-1, keepdim=True)
-        mask = None if self.all_seen(call) else seen | ~any_seen
+        # With a learned matrix and without masks, each slot holds a token.
+        filled = not call.masks and self.linformer_proj == 'linear' and call.keys > 0
+        mask = None if filled else seen | ~any_seen
         width = q.shape[-1], v.shape[-1]
         q, k, v = (F.pad(t, (0, max(width) - t.shape[-1])) for t in (q, k, v)) if width[0] != width[1] else (q, k, v)
         out = differentiable_sdpa(q, k, v, attn_mask=mask, dropout_p=call.dropout, scale=float(call.scale))
         out = out[..., : width[1]]
         return (out if mask is None else out.masked_fill(~any_seen, 0.0)), None
 
-    def all_seen(self, call: Any) -> bool:
-        """Return True if each slot is known to hold a token."""
-        return not call.masks and self.linformer_proj == 'linear' and call.keys > 0
-
     def slots(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Of keys and values (b h n d), and which of them hold a token (b 1 1 k)."""
+        """Return the slots of keys and values (b h n d), and which of them hold a token (b 1 1 k)."""
         n = k.shape[-2]
         if n > self.linformer_max_len:
             raise ValueError(f'`linformer_max_len={self.linformer_max_len}`: there are {n} keys')
@@ -192,7 +190,7 @@ class Slots(AttentionFeature):
         return k, v, there
 
     def pooled(self, k: Tensor, v: Tensor, seen: Tensor, lengths: int | Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Means or largest numbers (b h k d) of the shares of rows, up to a length or one of each (b 1 1)."""
+        """Return means or largest numbers (b h k d) of the shares of rows, up to a length or one of each (b 1 1)."""
         n, slots = k.shape[-2], self.linformer_k
         number = torch.arange(slots, device=k.device)
         start, stop = number * lengths // slots, -((number + 1) * -lengths // slots)  # rounded down, and up
@@ -224,10 +222,12 @@ class Slots(AttentionFeature):
         return of_keys, of_values
 
     def projected_rows(self, t: Tensor, seen: Tensor | None, own: Tensor) -> Tensor:
-        """Rows b h n d as slots b h k d."""
+        """Project rows b h n d to slots b h k d."""
         t = t if seen is None else t.masked_fill(~seen, 0.0)
         if self.linformer_proj == 'linear':
-            own = first_rows(own, t.shape[-2])
+            # A part of a tensor is in one piece or not, which an exported program would ask.
+            n = t.shape[-2]
+            own = own.index_select(-2, torch.arange(n, device=own.device)) if is_exporting() else own[..., :n, :]
             if own.ndim == 3 and len(own) > 1:
                 return torch.einsum('hnk,bhnd->bhkd', own, t)
             rows = sum_slots(t.transpose(1, 2).flatten(2), own.reshape(own.shape[-2:]))
@@ -236,13 +236,8 @@ class Slots(AttentionFeature):
         return (split_chunks(t, self.stride) * weights.unsqueeze(1)).sum(dim=-2)
 
 
-def first_rows(own: Tensor, n: int) -> Tensor:
-    """The first rows of matrices (... n k). A part of a tensor is in one piece or not, which a program would ask."""
-    return own.index_select(-2, torch.arange(n, device=own.device)) if is_exporting() else own[..., :n, :]
-
-
 def sum_slots(rows: Tensor, own: Tensor) -> Tensor:
-    """Slots (b k d) of rows (b n d), by the first rows of a matrix (n k)."""
+    """Sum rows (b n d) to slots (b k d), by the first rows of a matrix (n k)."""
     return torch.einsum('nk,bnd->bkd', own[: rows.shape[1]], rows)
 
 
@@ -250,12 +245,12 @@ SAME_WIDTH = '`linformer_share` of keys and values needs `value_dim_head` to be 
 
 
 def matrix(*shape: int) -> nn.Parameter:
-    """Slots (... n k) of as much variance as the tokens: n numbers of a variance of 1 / n."""
+    """Draw matrices (... n k) of variance 1 / n, so that slots have the variance of the tokens."""
     return nn.Parameter(torch.randn(shape) * shape[-2] ** -0.5)
 
 
 def convolution(channels: int, stride: int) -> nn.Conv1d:
-    """Each channel for itself, one stride after the other."""
+    """Build a depthwise convolution whose kernel is as long as its stride."""
     conv = nn.Conv1d(channels, channels, stride, stride, groups=channels, bias=False)
     nn.init.normal_(conv.weight, std=stride**-0.5)
     return conv
