@@ -51,7 +51,7 @@ WRITTEN_OUT = {
     'some heads turn': dict(rotary_pos_emb=True, rotate_num_heads=2),
     'kv heads': dict(attn_kv_heads=2, rotary_pos_emb=True),
     'one kv head': dict(attn_one_kv_head=True),
-    'rmsnorm, gated': dict(use_rmsnorm=True, ff_glu=True, ff_swish=True, ff_no_bias=True),
+    'rmsnorm, gated': dict(use_rmsnorm=True, ff_glu=True, ff_swish=True, ff_glu_mult_bias=True, ff_no_bias=True),
     'qk norm': dict(attn_qk_norm=True, rotary_pos_emb=True),
     'rms norm of heads': dict(attn_qk_rmsnorm=True, attn_kv_heads=2, rotary_pos_emb=True, attn_value_rmsnorm=True),
     'biases': dict(attn_qkv_bias=True, attn_out_bias=True, attn_softmax_scale=0.4),
