@@ -66,7 +66,7 @@ BUGS = {
         ('a module that is compiled is not run', "own.get('_compiled_call_impl') is not None or ", ''),
         ('weights that are no parameters are looked for', "if not own['_parameters'].keys() >= PARAMETERS.get(kind, set()):", 'if False:'),
         ('products of other tensors are ours', 'if not all(t is None or type(t) in (Tensor, nn.Parameter) for t in tensors):', 'if False:'),
-        ('autocast is ignored', " or torch.is_autocast_enabled('cpu')", ''),
+        ('autocast is ignored', 'if any(torch.is_autocast_enabled(kind) for kind in', 'if any(False for kind in'),
         ('features of users are ignored', "if any(feature.stages[stage] != 'build' for stage in {*feature.runs_at()} - CHOSEN_AT_CONSTRUCTION):", 'if False:'),
         ('a scaled residual is taken for another', 'residual.residual_scale is not None or residual.scale_residual_constant != 1', 'residual.residual_scale is not None'),
         ('xPos is taken for a rotation', " or getattr(feature, 'rotary_xpos', False)", ''),

@@ -400,10 +400,9 @@ class Step:
 
 def _is_in_mode(net: nn.Module) -> bool:
     """Return True if a mode, transform, autocast or compilation would change what the ordinary way computes."""
-    if torch.compiler.is_compiling() or is_transformed() or torch.is_autocast_enabled('cpu'):
+    if torch.compiler.is_compiling() or is_transformed():
         return True
-    kinds = {p.device.type for p in net.parameters()} - {'meta'}
-    if any(torch.is_autocast_enabled(kind) for kind in kinds):
+    if any(torch.is_autocast_enabled(kind) for kind in {p.device.type for p in net.parameters()} - {'meta'}):
         return True
     return bool(torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack())
 
