@@ -200,7 +200,7 @@ def test_refused_at_construction(make, words):
 @pytest.mark.parametrize('memories', [None, MEMORIES])
 def test_refused_in_a_call(memories):
     net = pair(around=dict(num_memory_tokens=memories, max_seq_len=0))[0]
-    words = f'the sequence has {MOST + 1} tokens, more than the tables of positions, `per_layer_abs_pos_emb={MOST}`'
+    words = f'the sequence has {MOST + 1} tokens, more than `per_layer_abs_pos_emb={MOST}`'
     with pytest.raises(ValueError, match=words):
         net(ids_of(1, MOST + 1))
     trace = net(ids_of(1, MOST), return_intermediates=True)[1]

@@ -43,7 +43,7 @@ class StackKeywords(TypedDict, total=False):
     ut_transition: Literal['ff', 'sepconv']
     """Second branch of each block: 'ff' (feedforward) or 'sepconv' (separable convolutions). Default: 'ff'. Universal Transformers, arXiv:1807.03819."""
     per_layer_abs_pos_emb: int | None
-    """Number of positions in the table of position embeddings of each layer. Default: None. Character-Level Language Modeling with Deeper Self-Attention, arXiv:1808.04444."""
+    """Number of positions in the table of each layer. Default: None. Character-Level Language Modeling with Deeper Self-Attention, arXiv:1808.04444."""
     coord_pos_emb: bool | Literal['learned']
     """Add sinusoids of position and step before every run of a block; 'learned': a learned vector per step. Default: False. Universal Transformers, arXiv:1807.03819."""
     unet_skips: bool
@@ -135,7 +135,7 @@ class StackKeywords(TypedDict, total=False):
     alibi_pos_bias: bool
     """Add a linear penalty on the distance to the scores (ALiBi). Default: False. Train Short, Test Long, arXiv:2108.12409."""
     alibi_num_heads: int | None
-    """Number of heads with a slope, counted from the first; all if None. Default: None. Train Short, Test Long, arXiv:2108.12409."""
+    """Number of heads with a slope, the first ones; all if None. Default: None. Train Short, Test Long, arXiv:2108.12409."""
     alibi_bidirectional: Literal['symmetric', 'split']
     """In non-causal stacks: 'symmetric', or 'split' for half of these heads backwards and half forwards. Default: 'symmetric'. Train Short, Test Long, arXiv:2108.12409."""
     rel_pos_bias: bool
@@ -143,7 +143,7 @@ class StackKeywords(TypedDict, total=False):
     rel_pos_num_buckets: int
     """Number of buckets. Default: 32. T5, arXiv:1910.10683."""
     rel_pos_max_distance: int
-    """Maximum distance, in tokens: all larger ones share the last bucket. Default: 128. T5, arXiv:1910.10683."""
+    """Maximum distance, in tokens; larger ones share the last bucket. Default: 128. T5, arXiv:1910.10683."""
     rel_pos_bias_scale: float | None
     """Factor of the bias, sqrt(dim_head) if None; T5 uses 1. Default: None. T5, arXiv:1910.10683."""
     dynamic_pos_bias: bool
@@ -219,7 +219,7 @@ class StackKeywords(TypedDict, total=False):
     qkv_receive_diff_residuals: bool
     """Use separate inputs for queries, keys and values. Default: False. Hyper-Connections, arXiv:2409.19606."""
     gate_residual: bool
-    """Gate the residuals: by a GRU cell, or as in `residual_fn_kwargs=dict(gate='gtrxl', ...)`. Default: False. Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764."""
+    """Gate residuals: by a GRU cell, or as in `residual_fn_kwargs=dict(gate='gtrxl', ...)`. Default: False. Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764."""
     orthog_residual: bool
     """Add only the component of the branch output that is orthogonal to the residual. Default: False. Revisiting Residual Connections, arXiv:2505.11881."""
     orthog_residual_over_sequence: bool
@@ -289,7 +289,7 @@ class StackKeywords(TypedDict, total=False):
     ff_swiglu_alpha: float | tuple[float, ...] | PerLayer
     """Factor alpha of `swiglu_limit`. Default: 1.702. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
     ff_softclamp_value: float | None | tuple[float | None, ...] | PerLayer
-    """Bound c of the input of the activation, soft-clamped with tanh. Default: None."""
+    """Soft bound c of the input of the activation, by tanh. Default: None."""
     ff_post_act_ln: bool | tuple[bool, ...] | PerLayer
     """Layer norm after the activation. Default: False. NormFormer, arXiv:2110.09456."""
     ff_moe_experts: int | None | tuple[int | None, ...] | PerLayer
@@ -303,7 +303,7 @@ class StackKeywords(TypedDict, total=False):
     ff_moe_renormalise: bool | tuple[bool, ...] | PerLayer
     """Normalize the weights of the chosen experts to sum 1. Default: True. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
     ff_moe_groups: int | tuple[int, ...] | PerLayer
-    """Number of equal groups of experts; experts are chosen from the best groups only. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of equal groups; experts are chosen from the best groups only. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
     ff_moe_top_groups: int | tuple[int, ...] | PerLayer
     """Number of best groups from which experts are chosen. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
     ff_moe_scale: float | tuple[float, ...] | PerLayer
@@ -321,11 +321,11 @@ class StackKeywords(TypedDict, total=False):
     ff_sublayer_dropout: float | tuple[float, ...] | PerLayer
     """Dropout probability after the output projection. Default: 0.0."""
     ff_output_proj_depth: int | None | tuple[int | None, ...] | PerLayer
-    """Depth of the layer, from 1: the variance of the initial output weights is divided by it. Default: None. OLMo, arXiv:2402.00838."""
+    """Depth of the layer, from 1: divides the variance of the initial output weights. Default: None. OLMo, arXiv:2402.00838."""
     ff_zero_init_output: bool | tuple[bool, ...] | PerLayer
     """Initialize weights and bias of the output projection with zeros. Default: False."""
     ff_chunks: int | tuple[int, ...] | PerLayer
-    """Number of chunks c of the tokens, processed one after the other to save memory in evaluation. Default: 1. Reformer, arXiv:2001.04451."""
+    """Number of chunks c of tokens, processed in turn to save memory in evaluation. Default: 1. Reformer, arXiv:2001.04451."""
     ff_chunk_checkpoint: bool | tuple[bool, ...] | PerLayer
     """Recompute each chunk in the backward pass, to save memory in training. Default: False. Reformer, arXiv:2001.04451."""
     cross_attn_dim_head: int | tuple[int, ...] | PerLayer
@@ -343,7 +343,7 @@ class StackKeywords(TypedDict, total=False):
     cross_attn_project_out: bool | None | tuple[bool | None, ...] | PerLayer
     """Use an output projection; None: yes, unless there is one head of the output width. Default: None."""
     cross_attn_latent_rope_subheads: int | None | tuple[int | None, ...] | PerLayer
-    """Number of key heads that bypass the latents and are rotated. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
+    """Number of rotated key heads that bypass the latents. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
     cross_attn_qkv_bias: bool | str | tuple[bool | str, ...] | PerLayer
     """Biases of the projections: True for all three, or some of the letters 'qkv', such as 'qv'. Default: False. BERT, arXiv:1810.04805; without that of keys: Whisper, arXiv:2212.04356."""
     cross_attn_qkv_clip: float | None | tuple[float | None, ...] | PerLayer
@@ -351,11 +351,11 @@ class StackKeywords(TypedDict, total=False):
     cross_attn_qk_proj_norm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of queries and keys, over all heads together. Default: False. 2 OLMo 2 Furious, arXiv:2501.00656."""
     cross_attn_qk_proj_norm_eps: float | None | tuple[float | None, ...] | PerLayer
-    """Eps of this norm; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
+    """Eps; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     cross_attn_qk_proj_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     cross_attn_dim_latent_rope: int | None | tuple[int | None, ...] | PerLayer
-    """Number r of channels per head that bypass the latent and are rotated. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
+    """Number r of rotated channels per head that bypass the latent. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
     cross_attn_latent_norm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of the latents, with an eps of 1e-6. Default: False. DeepSeek-V2, arXiv:2405.04434, section 3.1.2."""
     cross_attn_use_latent_q: bool | tuple[bool, ...] | PerLayer
@@ -387,7 +387,7 @@ class StackKeywords(TypedDict, total=False):
     cross_attn_qk_head_norm_bias: bool | tuple[bool, ...] | PerLayer
     """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     cross_attn_qk_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
-    """Eps of this norm; None: `norm_eps` of the stack, otherwise 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     cross_attn_qk_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     cross_attn_k_rmsnorm: bool | tuple[bool, ...] | PerLayer
@@ -443,7 +443,7 @@ class StackKeywords(TypedDict, total=False):
     cross_attn_add_zero_kv: bool | tuple[bool, ...] | PerLayer
     """Prepend one key and one value of zeros. Default: False. Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html."""
     cross_attn_data_dependent_alibi: bool | tuple[bool, ...] | PerLayer
-    """Add the summed log forget gates of the tokens between key and query to the scores. Default: False. Forgetting Transformer, arXiv:2503.02130."""
+    """Add to the scores the summed log forget gates of the tokens in between. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     cross_attn_data_dependent_alibi_per_row: bool | tuple[bool, ...] | PerLayer
     """Compute these gates from query and key, not from the token alone. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     cross_attn_data_dependent_alibi_per_row_dim_head: int | tuple[int, ...] | PerLayer
@@ -451,7 +451,7 @@ class StackKeywords(TypedDict, total=False):
     cross_attn_data_dependent_alibi_kwargs: Mapping[str, Any] | None | tuple[Mapping[str, Any] | None, ...] | PerLayer
     """Additional arguments of the bias module. Default: None. Forgetting Transformer, arXiv:2503.02130."""
     cross_attn_use_rel_proj_pos_bias: bool | tuple[bool, ...] | PerLayer
-    """Add a bias over the distance, which each query computes as a mix of learned curves. Default: False."""
+    """Add a bias over the distance that each query mixes from learned curves. Default: False."""
     cross_attn_rel_proj_num_distance_basis: int | tuple[int, ...] | PerLayer
     """Number of learned curves. Default: 16."""
     cross_attn_rel_proj_max_dist: int | tuple[int, ...] | PerLayer
@@ -571,7 +571,7 @@ class StackKeywords(TypedDict, total=False):
     cross_attn_cope_max_pos: int | tuple[int, ...] | PerLayer
     """Number of positions; larger ones are clamped to the last. Default: 16. Contextual Position Encoding, arXiv:2405.18719."""
     cross_attn_cope_soft_onehot_pos: bool | tuple[bool, ...] | PerLayer
-    """Look positions up with a soft one-hot vector instead of interpolating between two. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
+    """Look up positions by a soft one-hot vector, not by interpolating between two. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
     cross_attn_cope_talking_heads: bool | tuple[bool, ...] | PerLayer
     """Mix the logits over heads before positions are counted. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
     cross_attn_selective: bool | tuple[bool, ...] | PerLayer
@@ -659,7 +659,7 @@ class StackKeywords(TypedDict, total=False):
     attn_project_out: bool | None | tuple[bool | None, ...] | PerLayer
     """Use an output projection; None: yes, unless there is one head of the output width. Default: None."""
     attn_latent_rope_subheads: int | None | tuple[int | None, ...] | PerLayer
-    """Number of key heads that bypass the latents and are rotated. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
+    """Number of rotated key heads that bypass the latents. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
     attn_qkv_bias: bool | str | tuple[bool | str, ...] | PerLayer
     """Biases of the projections: True for all three, or some of the letters 'qkv', such as 'qv'. Default: False. BERT, arXiv:1810.04805; without that of keys: Whisper, arXiv:2212.04356."""
     attn_qkv_clip: float | None | tuple[float | None, ...] | PerLayer
@@ -667,11 +667,11 @@ class StackKeywords(TypedDict, total=False):
     attn_qk_proj_norm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of queries and keys, over all heads together. Default: False. 2 OLMo 2 Furious, arXiv:2501.00656."""
     attn_qk_proj_norm_eps: float | None | tuple[float | None, ...] | PerLayer
-    """Eps of this norm; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
+    """Eps; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     attn_qk_proj_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     attn_dim_latent_rope: int | None | tuple[int | None, ...] | PerLayer
-    """Number r of channels per head that bypass the latent and are rotated. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
+    """Number r of rotated channels per head that bypass the latent. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
     attn_latent_norm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of the latents, with an eps of 1e-6. Default: False. DeepSeek-V2, arXiv:2405.04434, section 3.1.2."""
     attn_use_latent_q: bool | tuple[bool, ...] | PerLayer
@@ -703,7 +703,7 @@ class StackKeywords(TypedDict, total=False):
     attn_qk_head_norm_bias: bool | tuple[bool, ...] | PerLayer
     """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     attn_qk_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
-    """Eps of this norm; None: `norm_eps` of the stack, otherwise 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     attn_qk_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     attn_k_rmsnorm: bool | tuple[bool, ...] | PerLayer
@@ -759,7 +759,7 @@ class StackKeywords(TypedDict, total=False):
     attn_add_zero_kv: bool | tuple[bool, ...] | PerLayer
     """Prepend one key and one value of zeros. Default: False. Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html."""
     attn_data_dependent_alibi: bool | tuple[bool, ...] | PerLayer
-    """Add the summed log forget gates of the tokens between key and query to the scores. Default: False. Forgetting Transformer, arXiv:2503.02130."""
+    """Add to the scores the summed log forget gates of the tokens in between. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     attn_data_dependent_alibi_per_row: bool | tuple[bool, ...] | PerLayer
     """Compute these gates from query and key, not from the token alone. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     attn_data_dependent_alibi_per_row_dim_head: int | tuple[int, ...] | PerLayer
@@ -767,7 +767,7 @@ class StackKeywords(TypedDict, total=False):
     attn_data_dependent_alibi_kwargs: Mapping[str, Any] | None | tuple[Mapping[str, Any] | None, ...] | PerLayer
     """Additional arguments of the bias module. Default: None. Forgetting Transformer, arXiv:2503.02130."""
     attn_use_rel_proj_pos_bias: bool | tuple[bool, ...] | PerLayer
-    """Add a bias over the distance, which each query computes as a mix of learned curves. Default: False."""
+    """Add a bias over the distance that each query mixes from learned curves. Default: False."""
     attn_rel_proj_num_distance_basis: int | tuple[int, ...] | PerLayer
     """Number of learned curves. Default: 16."""
     attn_rel_proj_max_dist: int | tuple[int, ...] | PerLayer
@@ -887,7 +887,7 @@ class StackKeywords(TypedDict, total=False):
     attn_cope_max_pos: int | tuple[int, ...] | PerLayer
     """Number of positions; larger ones are clamped to the last. Default: 16. Contextual Position Encoding, arXiv:2405.18719."""
     attn_cope_soft_onehot_pos: bool | tuple[bool, ...] | PerLayer
-    """Look positions up with a soft one-hot vector instead of interpolating between two. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
+    """Look up positions by a soft one-hot vector, not by interpolating between two. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
     attn_cope_talking_heads: bool | tuple[bool, ...] | PerLayer
     """Mix the logits over heads before positions are counted. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
     attn_selective: bool | tuple[bool, ...] | PerLayer
@@ -1009,7 +1009,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_ut_transition: Literal['ff', 'sepconv']
     """Second branch of each block: 'ff' (feedforward) or 'sepconv' (separable convolutions). Default: 'ff'. Universal Transformers, arXiv:1807.03819."""
     enc_per_layer_abs_pos_emb: int | None
-    """Number of positions in the table of position embeddings of each layer. Default: None. Character-Level Language Modeling with Deeper Self-Attention, arXiv:1808.04444."""
+    """Number of positions in the table of each layer. Default: None. Character-Level Language Modeling with Deeper Self-Attention, arXiv:1808.04444."""
     enc_coord_pos_emb: bool | Literal['learned']
     """Add sinusoids of position and step before every run of a block; 'learned': a learned vector per step. Default: False. Universal Transformers, arXiv:1807.03819."""
     enc_unet_skips: bool
@@ -1101,7 +1101,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_alibi_pos_bias: bool
     """Add a linear penalty on the distance to the scores (ALiBi). Default: False. Train Short, Test Long, arXiv:2108.12409."""
     enc_alibi_num_heads: int | None
-    """Number of heads with a slope, counted from the first; all if None. Default: None. Train Short, Test Long, arXiv:2108.12409."""
+    """Number of heads with a slope, the first ones; all if None. Default: None. Train Short, Test Long, arXiv:2108.12409."""
     enc_alibi_bidirectional: Literal['symmetric', 'split']
     """In non-causal stacks: 'symmetric', or 'split' for half of these heads backwards and half forwards. Default: 'symmetric'. Train Short, Test Long, arXiv:2108.12409."""
     enc_rel_pos_bias: bool
@@ -1109,7 +1109,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_rel_pos_num_buckets: int
     """Number of buckets. Default: 32. T5, arXiv:1910.10683."""
     enc_rel_pos_max_distance: int
-    """Maximum distance, in tokens: all larger ones share the last bucket. Default: 128. T5, arXiv:1910.10683."""
+    """Maximum distance, in tokens; larger ones share the last bucket. Default: 128. T5, arXiv:1910.10683."""
     enc_rel_pos_bias_scale: float | None
     """Factor of the bias, sqrt(dim_head) if None; T5 uses 1. Default: None. T5, arXiv:1910.10683."""
     enc_dynamic_pos_bias: bool
@@ -1185,7 +1185,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_qkv_receive_diff_residuals: bool
     """Use separate inputs for queries, keys and values. Default: False. Hyper-Connections, arXiv:2409.19606."""
     enc_gate_residual: bool
-    """Gate the residuals: by a GRU cell, or as in `residual_fn_kwargs=dict(gate='gtrxl', ...)`. Default: False. Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764."""
+    """Gate residuals: by a GRU cell, or as in `residual_fn_kwargs=dict(gate='gtrxl', ...)`. Default: False. Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764."""
     enc_orthog_residual: bool
     """Add only the component of the branch output that is orthogonal to the residual. Default: False. Revisiting Residual Connections, arXiv:2505.11881."""
     enc_orthog_residual_over_sequence: bool
@@ -1255,7 +1255,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_ff_swiglu_alpha: float | tuple[float, ...] | PerLayer
     """Factor alpha of `swiglu_limit`. Default: 1.702. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
     enc_ff_softclamp_value: float | None | tuple[float | None, ...] | PerLayer
-    """Bound c of the input of the activation, soft-clamped with tanh. Default: None."""
+    """Soft bound c of the input of the activation, by tanh. Default: None."""
     enc_ff_post_act_ln: bool | tuple[bool, ...] | PerLayer
     """Layer norm after the activation. Default: False. NormFormer, arXiv:2110.09456."""
     enc_ff_moe_experts: int | None | tuple[int | None, ...] | PerLayer
@@ -1269,7 +1269,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_ff_moe_renormalise: bool | tuple[bool, ...] | PerLayer
     """Normalize the weights of the chosen experts to sum 1. Default: True. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
     enc_ff_moe_groups: int | tuple[int, ...] | PerLayer
-    """Number of equal groups of experts; experts are chosen from the best groups only. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of equal groups; experts are chosen from the best groups only. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
     enc_ff_moe_top_groups: int | tuple[int, ...] | PerLayer
     """Number of best groups from which experts are chosen. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
     enc_ff_moe_scale: float | tuple[float, ...] | PerLayer
@@ -1287,11 +1287,11 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_ff_sublayer_dropout: float | tuple[float, ...] | PerLayer
     """Dropout probability after the output projection. Default: 0.0."""
     enc_ff_output_proj_depth: int | None | tuple[int | None, ...] | PerLayer
-    """Depth of the layer, from 1: the variance of the initial output weights is divided by it. Default: None. OLMo, arXiv:2402.00838."""
+    """Depth of the layer, from 1: divides the variance of the initial output weights. Default: None. OLMo, arXiv:2402.00838."""
     enc_ff_zero_init_output: bool | tuple[bool, ...] | PerLayer
     """Initialize weights and bias of the output projection with zeros. Default: False."""
     enc_ff_chunks: int | tuple[int, ...] | PerLayer
-    """Number of chunks c of the tokens, processed one after the other to save memory in evaluation. Default: 1. Reformer, arXiv:2001.04451."""
+    """Number of chunks c of tokens, processed in turn to save memory in evaluation. Default: 1. Reformer, arXiv:2001.04451."""
     enc_ff_chunk_checkpoint: bool | tuple[bool, ...] | PerLayer
     """Recompute each chunk in the backward pass, to save memory in training. Default: False. Reformer, arXiv:2001.04451."""
     enc_cross_attn_dim_head: int | tuple[int, ...] | PerLayer
@@ -1309,7 +1309,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_cross_attn_project_out: bool | None | tuple[bool | None, ...] | PerLayer
     """Use an output projection; None: yes, unless there is one head of the output width. Default: None."""
     enc_cross_attn_latent_rope_subheads: int | None | tuple[int | None, ...] | PerLayer
-    """Number of key heads that bypass the latents and are rotated. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
+    """Number of rotated key heads that bypass the latents. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
     enc_cross_attn_qkv_bias: bool | str | tuple[bool | str, ...] | PerLayer
     """Biases of the projections: True for all three, or some of the letters 'qkv', such as 'qv'. Default: False. BERT, arXiv:1810.04805; without that of keys: Whisper, arXiv:2212.04356."""
     enc_cross_attn_qkv_clip: float | None | tuple[float | None, ...] | PerLayer
@@ -1317,11 +1317,11 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_cross_attn_qk_proj_norm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of queries and keys, over all heads together. Default: False. 2 OLMo 2 Furious, arXiv:2501.00656."""
     enc_cross_attn_qk_proj_norm_eps: float | None | tuple[float | None, ...] | PerLayer
-    """Eps of this norm; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
+    """Eps; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     enc_cross_attn_qk_proj_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     enc_cross_attn_dim_latent_rope: int | None | tuple[int | None, ...] | PerLayer
-    """Number r of channels per head that bypass the latent and are rotated. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
+    """Number r of rotated channels per head that bypass the latent. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
     enc_cross_attn_latent_norm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of the latents, with an eps of 1e-6. Default: False. DeepSeek-V2, arXiv:2405.04434, section 3.1.2."""
     enc_cross_attn_use_latent_q: bool | tuple[bool, ...] | PerLayer
@@ -1353,7 +1353,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_cross_attn_qk_head_norm_bias: bool | tuple[bool, ...] | PerLayer
     """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     enc_cross_attn_qk_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
-    """Eps of this norm; None: `norm_eps` of the stack, otherwise 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     enc_cross_attn_qk_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     enc_cross_attn_k_rmsnorm: bool | tuple[bool, ...] | PerLayer
@@ -1409,7 +1409,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_cross_attn_add_zero_kv: bool | tuple[bool, ...] | PerLayer
     """Prepend one key and one value of zeros. Default: False. Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html."""
     enc_cross_attn_data_dependent_alibi: bool | tuple[bool, ...] | PerLayer
-    """Add the summed log forget gates of the tokens between key and query to the scores. Default: False. Forgetting Transformer, arXiv:2503.02130."""
+    """Add to the scores the summed log forget gates of the tokens in between. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     enc_cross_attn_data_dependent_alibi_per_row: bool | tuple[bool, ...] | PerLayer
     """Compute these gates from query and key, not from the token alone. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     enc_cross_attn_data_dependent_alibi_per_row_dim_head: int | tuple[int, ...] | PerLayer
@@ -1417,7 +1417,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_cross_attn_data_dependent_alibi_kwargs: Mapping[str, Any] | None | tuple[Mapping[str, Any] | None, ...] | PerLayer
     """Additional arguments of the bias module. Default: None. Forgetting Transformer, arXiv:2503.02130."""
     enc_cross_attn_use_rel_proj_pos_bias: bool | tuple[bool, ...] | PerLayer
-    """Add a bias over the distance, which each query computes as a mix of learned curves. Default: False."""
+    """Add a bias over the distance that each query mixes from learned curves. Default: False."""
     enc_cross_attn_rel_proj_num_distance_basis: int | tuple[int, ...] | PerLayer
     """Number of learned curves. Default: 16."""
     enc_cross_attn_rel_proj_max_dist: int | tuple[int, ...] | PerLayer
@@ -1537,7 +1537,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_cross_attn_cope_max_pos: int | tuple[int, ...] | PerLayer
     """Number of positions; larger ones are clamped to the last. Default: 16. Contextual Position Encoding, arXiv:2405.18719."""
     enc_cross_attn_cope_soft_onehot_pos: bool | tuple[bool, ...] | PerLayer
-    """Look positions up with a soft one-hot vector instead of interpolating between two. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
+    """Look up positions by a soft one-hot vector, not by interpolating between two. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
     enc_cross_attn_cope_talking_heads: bool | tuple[bool, ...] | PerLayer
     """Mix the logits over heads before positions are counted. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
     enc_cross_attn_selective: bool | tuple[bool, ...] | PerLayer
@@ -1627,7 +1627,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_attn_project_out: bool | None | tuple[bool | None, ...] | PerLayer
     """Use an output projection; None: yes, unless there is one head of the output width. Default: None."""
     enc_attn_latent_rope_subheads: int | None | tuple[int | None, ...] | PerLayer
-    """Number of key heads that bypass the latents and are rotated. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
+    """Number of rotated key heads that bypass the latents. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
     enc_attn_qkv_bias: bool | str | tuple[bool | str, ...] | PerLayer
     """Biases of the projections: True for all three, or some of the letters 'qkv', such as 'qv'. Default: False. BERT, arXiv:1810.04805; without that of keys: Whisper, arXiv:2212.04356."""
     enc_attn_qkv_clip: float | None | tuple[float | None, ...] | PerLayer
@@ -1635,11 +1635,11 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_attn_qk_proj_norm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of queries and keys, over all heads together. Default: False. 2 OLMo 2 Furious, arXiv:2501.00656."""
     enc_attn_qk_proj_norm_eps: float | None | tuple[float | None, ...] | PerLayer
-    """Eps of this norm; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
+    """Eps; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     enc_attn_qk_proj_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     enc_attn_dim_latent_rope: int | None | tuple[int | None, ...] | PerLayer
-    """Number r of channels per head that bypass the latent and are rotated. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
+    """Number r of rotated channels per head that bypass the latent. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
     enc_attn_latent_norm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of the latents, with an eps of 1e-6. Default: False. DeepSeek-V2, arXiv:2405.04434, section 3.1.2."""
     enc_attn_use_latent_q: bool | tuple[bool, ...] | PerLayer
@@ -1671,7 +1671,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_attn_qk_head_norm_bias: bool | tuple[bool, ...] | PerLayer
     """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     enc_attn_qk_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
-    """Eps of this norm; None: `norm_eps` of the stack, otherwise 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     enc_attn_qk_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     enc_attn_k_rmsnorm: bool | tuple[bool, ...] | PerLayer
@@ -1727,7 +1727,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_attn_add_zero_kv: bool | tuple[bool, ...] | PerLayer
     """Prepend one key and one value of zeros. Default: False. Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html."""
     enc_attn_data_dependent_alibi: bool | tuple[bool, ...] | PerLayer
-    """Add the summed log forget gates of the tokens between key and query to the scores. Default: False. Forgetting Transformer, arXiv:2503.02130."""
+    """Add to the scores the summed log forget gates of the tokens in between. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     enc_attn_data_dependent_alibi_per_row: bool | tuple[bool, ...] | PerLayer
     """Compute these gates from query and key, not from the token alone. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     enc_attn_data_dependent_alibi_per_row_dim_head: int | tuple[int, ...] | PerLayer
@@ -1735,7 +1735,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_attn_data_dependent_alibi_kwargs: Mapping[str, Any] | None | tuple[Mapping[str, Any] | None, ...] | PerLayer
     """Additional arguments of the bias module. Default: None. Forgetting Transformer, arXiv:2503.02130."""
     enc_attn_use_rel_proj_pos_bias: bool | tuple[bool, ...] | PerLayer
-    """Add a bias over the distance, which each query computes as a mix of learned curves. Default: False."""
+    """Add a bias over the distance that each query mixes from learned curves. Default: False."""
     enc_attn_rel_proj_num_distance_basis: int | tuple[int, ...] | PerLayer
     """Number of learned curves. Default: 16."""
     enc_attn_rel_proj_max_dist: int | tuple[int, ...] | PerLayer
@@ -1855,7 +1855,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_attn_cope_max_pos: int | tuple[int, ...] | PerLayer
     """Number of positions; larger ones are clamped to the last. Default: 16. Contextual Position Encoding, arXiv:2405.18719."""
     enc_attn_cope_soft_onehot_pos: bool | tuple[bool, ...] | PerLayer
-    """Look positions up with a soft one-hot vector instead of interpolating between two. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
+    """Look up positions by a soft one-hot vector, not by interpolating between two. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
     enc_attn_cope_talking_heads: bool | tuple[bool, ...] | PerLayer
     """Mix the logits over heads before positions are counted. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
     enc_attn_selective: bool | tuple[bool, ...] | PerLayer
@@ -1975,15 +1975,15 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_scaled_sinu_pos_emb: bool
     """Sinusoidal position embeddings times a learned scale. Default: False. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     enc_sinu_theta: float
-    """Base of the frequencies: wavelengths range from 2 pi to 2 pi theta tokens. Default: 10000.0. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
+    """Frequency base: wavelengths are from 2 pi to 2 pi theta tokens. Default: 10000.0. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     enc_sinu_denominator: Literal['d', 'half_minus_1']
     """'d': frequency k is theta ** (-2 k / d); 'half_minus_1': theta ** (-k / (d / 2 - 1)), as in Whisper. Default: 'd'. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     enc_axial_abs_pos_emb: Sequence[int] | None
     """Lengths of the axes of the flattened data, which get one table of learned vectors each. Default: None. Sparse Transformer, arXiv:1904.10509, section 5.2."""
     enc_embed_num_tokens: Mapping[str, int]
-    """Name -> vocabulary size of each additional kind of token ids. Default: {}."""
+    """Name -> vocabulary size of each additional kind of ids. Default: {}."""
     enc_embed_default_ids: Mapping[str, int]
-    """Name -> id used for every token if a call does not pass these ids. Default: {}."""
+    """Name -> id of all tokens if a call does not pass them. Default: {}."""
     enc_emb_scale: float
     """Factor of the token embeddings, rounded to the dtype of their table. Default: 1.0. Attention Is All You Need, arXiv:1706.03762, section 3.4."""
     enc_post_emb_norm: bool
@@ -2103,7 +2103,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_ut_transition: Literal['ff', 'sepconv']
     """Second branch of each block: 'ff' (feedforward) or 'sepconv' (separable convolutions). Default: 'ff'. Universal Transformers, arXiv:1807.03819."""
     dec_per_layer_abs_pos_emb: int | None
-    """Number of positions in the table of position embeddings of each layer. Default: None. Character-Level Language Modeling with Deeper Self-Attention, arXiv:1808.04444."""
+    """Number of positions in the table of each layer. Default: None. Character-Level Language Modeling with Deeper Self-Attention, arXiv:1808.04444."""
     dec_coord_pos_emb: bool | Literal['learned']
     """Add sinusoids of position and step before every run of a block; 'learned': a learned vector per step. Default: False. Universal Transformers, arXiv:1807.03819."""
     dec_unet_skips: bool
@@ -2195,7 +2195,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_alibi_pos_bias: bool
     """Add a linear penalty on the distance to the scores (ALiBi). Default: False. Train Short, Test Long, arXiv:2108.12409."""
     dec_alibi_num_heads: int | None
-    """Number of heads with a slope, counted from the first; all if None. Default: None. Train Short, Test Long, arXiv:2108.12409."""
+    """Number of heads with a slope, the first ones; all if None. Default: None. Train Short, Test Long, arXiv:2108.12409."""
     dec_alibi_bidirectional: Literal['symmetric', 'split']
     """In non-causal stacks: 'symmetric', or 'split' for half of these heads backwards and half forwards. Default: 'symmetric'. Train Short, Test Long, arXiv:2108.12409."""
     dec_rel_pos_bias: bool
@@ -2203,7 +2203,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_rel_pos_num_buckets: int
     """Number of buckets. Default: 32. T5, arXiv:1910.10683."""
     dec_rel_pos_max_distance: int
-    """Maximum distance, in tokens: all larger ones share the last bucket. Default: 128. T5, arXiv:1910.10683."""
+    """Maximum distance, in tokens; larger ones share the last bucket. Default: 128. T5, arXiv:1910.10683."""
     dec_rel_pos_bias_scale: float | None
     """Factor of the bias, sqrt(dim_head) if None; T5 uses 1. Default: None. T5, arXiv:1910.10683."""
     dec_dynamic_pos_bias: bool
@@ -2279,7 +2279,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_qkv_receive_diff_residuals: bool
     """Use separate inputs for queries, keys and values. Default: False. Hyper-Connections, arXiv:2409.19606."""
     dec_gate_residual: bool
-    """Gate the residuals: by a GRU cell, or as in `residual_fn_kwargs=dict(gate='gtrxl', ...)`. Default: False. Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764."""
+    """Gate residuals: by a GRU cell, or as in `residual_fn_kwargs=dict(gate='gtrxl', ...)`. Default: False. Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764."""
     dec_orthog_residual: bool
     """Add only the component of the branch output that is orthogonal to the residual. Default: False. Revisiting Residual Connections, arXiv:2505.11881."""
     dec_orthog_residual_over_sequence: bool
@@ -2349,7 +2349,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_ff_swiglu_alpha: float | tuple[float, ...] | PerLayer
     """Factor alpha of `swiglu_limit`. Default: 1.702. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
     dec_ff_softclamp_value: float | None | tuple[float | None, ...] | PerLayer
-    """Bound c of the input of the activation, soft-clamped with tanh. Default: None."""
+    """Soft bound c of the input of the activation, by tanh. Default: None."""
     dec_ff_post_act_ln: bool | tuple[bool, ...] | PerLayer
     """Layer norm after the activation. Default: False. NormFormer, arXiv:2110.09456."""
     dec_ff_moe_experts: int | None | tuple[int | None, ...] | PerLayer
@@ -2363,7 +2363,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_ff_moe_renormalise: bool | tuple[bool, ...] | PerLayer
     """Normalize the weights of the chosen experts to sum 1. Default: True. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
     dec_ff_moe_groups: int | tuple[int, ...] | PerLayer
-    """Number of equal groups of experts; experts are chosen from the best groups only. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of equal groups; experts are chosen from the best groups only. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
     dec_ff_moe_top_groups: int | tuple[int, ...] | PerLayer
     """Number of best groups from which experts are chosen. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
     dec_ff_moe_scale: float | tuple[float, ...] | PerLayer
@@ -2381,11 +2381,11 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_ff_sublayer_dropout: float | tuple[float, ...] | PerLayer
     """Dropout probability after the output projection. Default: 0.0."""
     dec_ff_output_proj_depth: int | None | tuple[int | None, ...] | PerLayer
-    """Depth of the layer, from 1: the variance of the initial output weights is divided by it. Default: None. OLMo, arXiv:2402.00838."""
+    """Depth of the layer, from 1: divides the variance of the initial output weights. Default: None. OLMo, arXiv:2402.00838."""
     dec_ff_zero_init_output: bool | tuple[bool, ...] | PerLayer
     """Initialize weights and bias of the output projection with zeros. Default: False."""
     dec_ff_chunks: int | tuple[int, ...] | PerLayer
-    """Number of chunks c of the tokens, processed one after the other to save memory in evaluation. Default: 1. Reformer, arXiv:2001.04451."""
+    """Number of chunks c of tokens, processed in turn to save memory in evaluation. Default: 1. Reformer, arXiv:2001.04451."""
     dec_ff_chunk_checkpoint: bool | tuple[bool, ...] | PerLayer
     """Recompute each chunk in the backward pass, to save memory in training. Default: False. Reformer, arXiv:2001.04451."""
     dec_cross_attn_dim_head: int | tuple[int, ...] | PerLayer
@@ -2403,7 +2403,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_cross_attn_project_out: bool | None | tuple[bool | None, ...] | PerLayer
     """Use an output projection; None: yes, unless there is one head of the output width. Default: None."""
     dec_cross_attn_latent_rope_subheads: int | None | tuple[int | None, ...] | PerLayer
-    """Number of key heads that bypass the latents and are rotated. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
+    """Number of rotated key heads that bypass the latents. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
     dec_cross_attn_qkv_bias: bool | str | tuple[bool | str, ...] | PerLayer
     """Biases of the projections: True for all three, or some of the letters 'qkv', such as 'qv'. Default: False. BERT, arXiv:1810.04805; without that of keys: Whisper, arXiv:2212.04356."""
     dec_cross_attn_qkv_clip: float | None | tuple[float | None, ...] | PerLayer
@@ -2411,11 +2411,11 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_cross_attn_qk_proj_norm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of queries and keys, over all heads together. Default: False. 2 OLMo 2 Furious, arXiv:2501.00656."""
     dec_cross_attn_qk_proj_norm_eps: float | None | tuple[float | None, ...] | PerLayer
-    """Eps of this norm; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
+    """Eps; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     dec_cross_attn_qk_proj_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     dec_cross_attn_dim_latent_rope: int | None | tuple[int | None, ...] | PerLayer
-    """Number r of channels per head that bypass the latent and are rotated. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
+    """Number r of rotated channels per head that bypass the latent. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
     dec_cross_attn_latent_norm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of the latents, with an eps of 1e-6. Default: False. DeepSeek-V2, arXiv:2405.04434, section 3.1.2."""
     dec_cross_attn_use_latent_q: bool | tuple[bool, ...] | PerLayer
@@ -2447,7 +2447,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_cross_attn_qk_head_norm_bias: bool | tuple[bool, ...] | PerLayer
     """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     dec_cross_attn_qk_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
-    """Eps of this norm; None: `norm_eps` of the stack, otherwise 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     dec_cross_attn_qk_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     dec_cross_attn_k_rmsnorm: bool | tuple[bool, ...] | PerLayer
@@ -2503,7 +2503,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_cross_attn_add_zero_kv: bool | tuple[bool, ...] | PerLayer
     """Prepend one key and one value of zeros. Default: False. Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html."""
     dec_cross_attn_data_dependent_alibi: bool | tuple[bool, ...] | PerLayer
-    """Add the summed log forget gates of the tokens between key and query to the scores. Default: False. Forgetting Transformer, arXiv:2503.02130."""
+    """Add to the scores the summed log forget gates of the tokens in between. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     dec_cross_attn_data_dependent_alibi_per_row: bool | tuple[bool, ...] | PerLayer
     """Compute these gates from query and key, not from the token alone. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     dec_cross_attn_data_dependent_alibi_per_row_dim_head: int | tuple[int, ...] | PerLayer
@@ -2511,7 +2511,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_cross_attn_data_dependent_alibi_kwargs: Mapping[str, Any] | None | tuple[Mapping[str, Any] | None, ...] | PerLayer
     """Additional arguments of the bias module. Default: None. Forgetting Transformer, arXiv:2503.02130."""
     dec_cross_attn_use_rel_proj_pos_bias: bool | tuple[bool, ...] | PerLayer
-    """Add a bias over the distance, which each query computes as a mix of learned curves. Default: False."""
+    """Add a bias over the distance that each query mixes from learned curves. Default: False."""
     dec_cross_attn_rel_proj_num_distance_basis: int | tuple[int, ...] | PerLayer
     """Number of learned curves. Default: 16."""
     dec_cross_attn_rel_proj_max_dist: int | tuple[int, ...] | PerLayer
@@ -2631,7 +2631,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_cross_attn_cope_max_pos: int | tuple[int, ...] | PerLayer
     """Number of positions; larger ones are clamped to the last. Default: 16. Contextual Position Encoding, arXiv:2405.18719."""
     dec_cross_attn_cope_soft_onehot_pos: bool | tuple[bool, ...] | PerLayer
-    """Look positions up with a soft one-hot vector instead of interpolating between two. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
+    """Look up positions by a soft one-hot vector, not by interpolating between two. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
     dec_cross_attn_cope_talking_heads: bool | tuple[bool, ...] | PerLayer
     """Mix the logits over heads before positions are counted. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
     dec_cross_attn_selective: bool | tuple[bool, ...] | PerLayer
@@ -2721,7 +2721,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_attn_project_out: bool | None | tuple[bool | None, ...] | PerLayer
     """Use an output projection; None: yes, unless there is one head of the output width. Default: None."""
     dec_attn_latent_rope_subheads: int | None | tuple[int | None, ...] | PerLayer
-    """Number of key heads that bypass the latents and are rotated. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
+    """Number of rotated key heads that bypass the latents. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
     dec_attn_qkv_bias: bool | str | tuple[bool | str, ...] | PerLayer
     """Biases of the projections: True for all three, or some of the letters 'qkv', such as 'qv'. Default: False. BERT, arXiv:1810.04805; without that of keys: Whisper, arXiv:2212.04356."""
     dec_attn_qkv_clip: float | None | tuple[float | None, ...] | PerLayer
@@ -2729,11 +2729,11 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_attn_qk_proj_norm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of queries and keys, over all heads together. Default: False. 2 OLMo 2 Furious, arXiv:2501.00656."""
     dec_attn_qk_proj_norm_eps: float | None | tuple[float | None, ...] | PerLayer
-    """Eps of this norm; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
+    """Eps; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     dec_attn_qk_proj_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     dec_attn_dim_latent_rope: int | None | tuple[int | None, ...] | PerLayer
-    """Number r of channels per head that bypass the latent and are rotated. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
+    """Number r of rotated channels per head that bypass the latent. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
     dec_attn_latent_norm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of the latents, with an eps of 1e-6. Default: False. DeepSeek-V2, arXiv:2405.04434, section 3.1.2."""
     dec_attn_use_latent_q: bool | tuple[bool, ...] | PerLayer
@@ -2765,7 +2765,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_attn_qk_head_norm_bias: bool | tuple[bool, ...] | PerLayer
     """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     dec_attn_qk_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
-    """Eps of this norm; None: `norm_eps` of the stack, otherwise 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     dec_attn_qk_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     dec_attn_k_rmsnorm: bool | tuple[bool, ...] | PerLayer
@@ -2821,7 +2821,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_attn_add_zero_kv: bool | tuple[bool, ...] | PerLayer
     """Prepend one key and one value of zeros. Default: False. Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html."""
     dec_attn_data_dependent_alibi: bool | tuple[bool, ...] | PerLayer
-    """Add the summed log forget gates of the tokens between key and query to the scores. Default: False. Forgetting Transformer, arXiv:2503.02130."""
+    """Add to the scores the summed log forget gates of the tokens in between. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     dec_attn_data_dependent_alibi_per_row: bool | tuple[bool, ...] | PerLayer
     """Compute these gates from query and key, not from the token alone. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     dec_attn_data_dependent_alibi_per_row_dim_head: int | tuple[int, ...] | PerLayer
@@ -2829,7 +2829,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_attn_data_dependent_alibi_kwargs: Mapping[str, Any] | None | tuple[Mapping[str, Any] | None, ...] | PerLayer
     """Additional arguments of the bias module. Default: None. Forgetting Transformer, arXiv:2503.02130."""
     dec_attn_use_rel_proj_pos_bias: bool | tuple[bool, ...] | PerLayer
-    """Add a bias over the distance, which each query computes as a mix of learned curves. Default: False."""
+    """Add a bias over the distance that each query mixes from learned curves. Default: False."""
     dec_attn_rel_proj_num_distance_basis: int | tuple[int, ...] | PerLayer
     """Number of learned curves. Default: 16."""
     dec_attn_rel_proj_max_dist: int | tuple[int, ...] | PerLayer
@@ -2949,7 +2949,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_attn_cope_max_pos: int | tuple[int, ...] | PerLayer
     """Number of positions; larger ones are clamped to the last. Default: 16. Contextual Position Encoding, arXiv:2405.18719."""
     dec_attn_cope_soft_onehot_pos: bool | tuple[bool, ...] | PerLayer
-    """Look positions up with a soft one-hot vector instead of interpolating between two. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
+    """Look up positions by a soft one-hot vector, not by interpolating between two. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
     dec_attn_cope_talking_heads: bool | tuple[bool, ...] | PerLayer
     """Mix the logits over heads before positions are counted. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
     dec_attn_selective: bool | tuple[bool, ...] | PerLayer
@@ -3069,15 +3069,15 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_scaled_sinu_pos_emb: bool
     """Sinusoidal position embeddings times a learned scale. Default: False. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     dec_sinu_theta: float
-    """Base of the frequencies: wavelengths range from 2 pi to 2 pi theta tokens. Default: 10000.0. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
+    """Frequency base: wavelengths are from 2 pi to 2 pi theta tokens. Default: 10000.0. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     dec_sinu_denominator: Literal['d', 'half_minus_1']
     """'d': frequency k is theta ** (-2 k / d); 'half_minus_1': theta ** (-k / (d / 2 - 1)), as in Whisper. Default: 'd'. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     dec_axial_abs_pos_emb: Sequence[int] | None
     """Lengths of the axes of the flattened data, which get one table of learned vectors each. Default: None. Sparse Transformer, arXiv:1904.10509, section 5.2."""
     dec_embed_num_tokens: Mapping[str, int]
-    """Name -> vocabulary size of each additional kind of token ids. Default: {}."""
+    """Name -> vocabulary size of each additional kind of ids. Default: {}."""
     dec_embed_default_ids: Mapping[str, int]
-    """Name -> id used for every token if a call does not pass these ids. Default: {}."""
+    """Name -> id of all tokens if a call does not pass them. Default: {}."""
     dec_emb_scale: float
     """Factor of the token embeddings, rounded to the dtype of their table. Default: 1.0. Attention Is All You Need, arXiv:1706.03762, section 3.4."""
     dec_post_emb_norm: bool
@@ -3161,7 +3161,7 @@ class AttentionKeywords(TypedDict, total=False):
     learned_value_residual_mix: bool
     """Compute the mix per token and head from the input, instead of one half. Default: False. Value Residual Learning, arXiv:2410.17897."""
     latent_rope_subheads: int | None
-    """Number of key heads that bypass the latents and are rotated. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
+    """Number of rotated key heads that bypass the latents. Default: None. DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)."""
     qkv_bias: bool | str
     """Biases of the projections: True for all three, or some of the letters 'qkv', such as 'qv'. Default: False. BERT, arXiv:1810.04805; without that of keys: Whisper, arXiv:2212.04356."""
     qkv_clip: float | None
@@ -3169,11 +3169,11 @@ class AttentionKeywords(TypedDict, total=False):
     qk_proj_norm: bool
     """RMS norm of queries and keys, over all heads together. Default: False. 2 OLMo 2 Furious, arXiv:2501.00656."""
     qk_proj_norm_eps: float | None
-    """Eps of this norm; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
+    """Eps; None: `norm_eps` of the stack, otherwise 1e-6. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     qk_proj_norm_unit_offset: bool | None
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. 2 OLMo 2 Furious, arXiv:2501.00656."""
     dim_latent_rope: int | None
-    """Number r of channels per head that bypass the latent and are rotated. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
+    """Number r of rotated channels per head that bypass the latent. Default: None. DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437."""
     latent_norm: bool
     """RMS norm of the latents, with an eps of 1e-6. Default: False. DeepSeek-V2, arXiv:2405.04434, section 3.1.2."""
     use_latent_q: bool
@@ -3205,7 +3205,7 @@ class AttentionKeywords(TypedDict, total=False):
     qk_head_norm_bias: bool
     """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     qk_head_norm_eps: float | None
-    """Eps of this norm; None: `norm_eps` of the stack, otherwise 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     qk_head_norm_unit_offset: bool | None
     """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     k_rmsnorm: bool
@@ -3265,7 +3265,7 @@ class AttentionKeywords(TypedDict, total=False):
     add_zero_kv: bool
     """Prepend one key and one value of zeros. Default: False. Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html."""
     data_dependent_alibi: bool
-    """Add the summed log forget gates of the tokens between key and query to the scores. Default: False. Forgetting Transformer, arXiv:2503.02130."""
+    """Add to the scores the summed log forget gates of the tokens in between. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     data_dependent_alibi_per_row: bool
     """Compute these gates from query and key, not from the token alone. Default: False. Forgetting Transformer, arXiv:2503.02130."""
     data_dependent_alibi_per_row_dim_head: int
@@ -3273,7 +3273,7 @@ class AttentionKeywords(TypedDict, total=False):
     data_dependent_alibi_kwargs: Mapping[str, Any] | None
     """Additional arguments of the bias module. Default: None. Forgetting Transformer, arXiv:2503.02130."""
     use_rel_proj_pos_bias: bool
-    """Add a bias over the distance, which each query computes as a mix of learned curves. Default: False."""
+    """Add a bias over the distance that each query mixes from learned curves. Default: False."""
     rel_proj_num_distance_basis: int
     """Number of learned curves. Default: 16."""
     rel_proj_max_dist: int
@@ -3393,7 +3393,7 @@ class AttentionKeywords(TypedDict, total=False):
     cope_max_pos: int
     """Number of positions; larger ones are clamped to the last. Default: 16. Contextual Position Encoding, arXiv:2405.18719."""
     cope_soft_onehot_pos: bool
-    """Look positions up with a soft one-hot vector instead of interpolating between two. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
+    """Look up positions by a soft one-hot vector, not by interpolating between two. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
     cope_talking_heads: bool
     """Mix the logits over heads before positions are counted. Default: False. Contextual Position Encoding, arXiv:2405.18719."""
     selective: bool
@@ -3497,7 +3497,7 @@ class FeedForwardKeywords(TypedDict, total=False):
     swiglu_alpha: float
     """Factor alpha of `swiglu_limit`. Default: 1.702. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
     softclamp_value: float | None
-    """Bound c of the input of the activation, soft-clamped with tanh. Default: None."""
+    """Soft bound c of the input of the activation, by tanh. Default: None."""
     post_act_ln: bool
     """Layer norm after the activation. Default: False. NormFormer, arXiv:2110.09456."""
     moe_experts: int | None
@@ -3511,7 +3511,7 @@ class FeedForwardKeywords(TypedDict, total=False):
     moe_renormalise: bool
     """Normalize the weights of the chosen experts to sum 1. Default: True. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
     moe_groups: int
-    """Number of equal groups of experts; experts are chosen from the best groups only. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of equal groups; experts are chosen from the best groups only. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
     moe_top_groups: int
     """Number of best groups from which experts are chosen. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
     moe_scale: float
@@ -3529,11 +3529,11 @@ class FeedForwardKeywords(TypedDict, total=False):
     sublayer_dropout: float
     """Dropout probability after the output projection. Default: 0.0."""
     output_proj_depth: int | None
-    """Depth of the layer, from 1: the variance of the initial output weights is divided by it. Default: None. OLMo, arXiv:2402.00838."""
+    """Depth of the layer, from 1: divides the variance of the initial output weights. Default: None. OLMo, arXiv:2402.00838."""
     zero_init_output: bool
     """Initialize weights and bias of the output projection with zeros. Default: False."""
     chunks: int
-    """Number of chunks c of the tokens, processed one after the other to save memory in evaluation. Default: 1. Reformer, arXiv:2001.04451."""
+    """Number of chunks c of tokens, processed in turn to save memory in evaluation. Default: 1. Reformer, arXiv:2001.04451."""
     chunk_checkpoint: bool
     """Recompute each chunk in the backward pass, to save memory in training. Default: False. Reformer, arXiv:2001.04451."""
 
@@ -3601,15 +3601,15 @@ class TransformerWrapperKeywords(TypedDict, total=False):
     scaled_sinu_pos_emb: bool
     """Sinusoidal position embeddings times a learned scale. Default: False. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     sinu_theta: float
-    """Base of the frequencies: wavelengths range from 2 pi to 2 pi theta tokens. Default: 10000.0. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
+    """Frequency base: wavelengths are from 2 pi to 2 pi theta tokens. Default: 10000.0. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     sinu_denominator: Literal['d', 'half_minus_1']
     """'d': frequency k is theta ** (-2 k / d); 'half_minus_1': theta ** (-k / (d / 2 - 1)), as in Whisper. Default: 'd'. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     axial_abs_pos_emb: Sequence[int] | None
     """Lengths of the axes of the flattened data, which get one table of learned vectors each. Default: None. Sparse Transformer, arXiv:1904.10509, section 5.2."""
     embed_num_tokens: Mapping[str, int]
-    """Name -> vocabulary size of each additional kind of token ids. Default: {}."""
+    """Name -> vocabulary size of each additional kind of ids. Default: {}."""
     embed_default_ids: Mapping[str, int]
-    """Name -> id used for every token if a call does not pass these ids. Default: {}."""
+    """Name -> id of all tokens if a call does not pass them. Default: {}."""
     emb_scale: float
     """Factor of the token embeddings, rounded to the dtype of their table. Default: 1.0. Attention Is All You Need, arXiv:1706.03762, section 3.4."""
     post_emb_norm: bool
@@ -3733,7 +3733,7 @@ class ContinuousTransformerWrapperKeywords(TypedDict, total=False):
     scaled_sinu_pos_emb: bool
     """Sinusoidal position embeddings times a learned scale. Default: False. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     sinu_theta: float
-    """Base of the frequencies: wavelengths range from 2 pi to 2 pi theta tokens. Default: 10000.0. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
+    """Frequency base: wavelengths are from 2 pi to 2 pi theta tokens. Default: 10000.0. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     sinu_denominator: Literal['d', 'half_minus_1']
     """'d': frequency k is theta ** (-2 k / d); 'half_minus_1': theta ** (-k / (d / 2 - 1)), as in Whisper. Default: 'd'. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     post_emb_norm: bool
@@ -3855,7 +3855,7 @@ class MultiInputTransformerWrapperKeywords(TypedDict, total=False):
     scaled_sinu_pos_emb: bool
     """Sinusoidal position embeddings times a learned scale. Default: False. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     sinu_theta: float
-    """Base of the frequencies: wavelengths range from 2 pi to 2 pi theta tokens. Default: 10000.0. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
+    """Frequency base: wavelengths are from 2 pi to 2 pi theta tokens. Default: 10000.0. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     sinu_denominator: Literal['d', 'half_minus_1']
     """'d': frequency k is theta ** (-2 k / d); 'half_minus_1': theta ** (-k / (d / 2 - 1)), as in Whisper. Default: 'd'. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     post_emb_norm: bool
@@ -3908,7 +3908,7 @@ class SpeechEncoderKeywords(TypedDict, total=False):
     scaled_sinu_pos_emb: bool
     """Sinusoidal position embeddings times a learned scale. Default: False. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     sinu_theta: float
-    """Base of the frequencies: wavelengths range from 2 pi to 2 pi theta tokens. Default: 10000.0. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
+    """Frequency base: wavelengths are from 2 pi to 2 pi theta tokens. Default: 10000.0. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     post_emb_norm: bool
     """Layer norm of the summed embeddings. Default: False. BERT, arXiv:1810.04805."""
     post_emb_norm_bias: bool
@@ -3991,7 +3991,7 @@ class XValTransformerWrapperKeywords(TypedDict, total=False):
     scaled_sinu_pos_emb: bool
     """Sinusoidal position embeddings times a learned scale. Default: False. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     sinu_theta: float
-    """Base of the frequencies: wavelengths range from 2 pi to 2 pi theta tokens. Default: 10000.0. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
+    """Frequency base: wavelengths are from 2 pi to 2 pi theta tokens. Default: 10000.0. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     sinu_denominator: Literal['d', 'half_minus_1']
     """'d': frequency k is theta ** (-2 k / d); 'half_minus_1': theta ** (-k / (d / 2 - 1)), as in Whisper. Default: 'd'. Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356."""
     num_memory_tokens: int | None
@@ -4059,7 +4059,7 @@ class AttentionInputs(TypedDict, total=False):
     pos: Tensor | None
     """j | b j | b h j, of the keys; the last are the queries"""
     attn_bias: Tensor | None
-    """broadcasts to b h i j, where j excludes keys that features prepend"""
+    """broadcasts to b h i j, where j excludes prepended keys"""
     xl_vectors: Sequence[Any] | None
     """(u, v), each h e"""
     untied_scores: Tensor | None
@@ -4113,7 +4113,7 @@ class AttentionLayersInputs(TypedDict, total=False):
     repeat_blocks: Any
     transform_block_inputs: Any
     return_block_outputs: bool | None
-    """store in `block_outputs` the output of the stack after each block except the last"""
+    """store in `block_outputs` the output after each block except the last"""
     token_pos: Tensor | None
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
@@ -4165,7 +4165,7 @@ class AttentionLayersInputs(TypedDict, total=False):
     deep_embeds_and_ids: Sequence[Any] | None
     """(num_tokens f d, ids b n)"""
     transform_attn_inputs: Callable[..., Any] | None
-    """f(layer, x), applied to the input of each self-attention layer, counted from 0"""
+    """f(layer, x) of the input of each self-attention, counted from 0"""
     in_attn_cond: Tensor | None
     """b d | b n d"""
     exits: Any
@@ -4209,7 +4209,7 @@ class AttentionLayersInputs(TypedDict, total=False):
     pos: Tensor | None
     """j | b j | b h j, of the keys; the last are the queries"""
     attn_bias: Tensor | None
-    """broadcasts to b h i j, where j excludes keys that features prepend"""
+    """broadcasts to b h i j, where j excludes prepended keys"""
     xl_vectors: Sequence[Any] | None
     """(u, v), each h e"""
     untied_scores: Tensor | None
@@ -4246,7 +4246,7 @@ class PrefixDecoderInputs(TypedDict, total=False):
     attn_mask: Tensor | None
     prefix_attn_len: Tensor | int | None
     return_block_outputs: bool | None
-    """store in `block_outputs` the output of the stack after each block except the last"""
+    """store in `block_outputs` the output after each block except the last"""
     token_pos: Tensor | None
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
@@ -4298,7 +4298,7 @@ class PrefixDecoderInputs(TypedDict, total=False):
     deep_embeds_and_ids: Sequence[Any] | None
     """(num_tokens f d, ids b n)"""
     transform_attn_inputs: Callable[..., Any] | None
-    """f(layer, x), applied to the input of each self-attention layer, counted from 0"""
+    """f(layer, x) of the input of each self-attention, counted from 0"""
     in_attn_cond: Tensor | None
     """b d | b n d"""
     exits: Any
@@ -4342,7 +4342,7 @@ class PrefixDecoderInputs(TypedDict, total=False):
     pos: Tensor | None
     """j | b j | b h j, of the keys; the last are the queries"""
     attn_bias: Tensor | None
-    """broadcasts to b h i j, where j excludes keys that features prepend"""
+    """broadcasts to b h i j, where j excludes prepended keys"""
     xl_vectors: Sequence[Any] | None
     """(u, v), each h e"""
     untied_scores: Tensor | None
@@ -4390,7 +4390,7 @@ class TransformerWrapperInputs(TypedDict, total=False):
     repeat_blocks: Any
     transform_block_inputs: Any
     return_block_outputs: bool | None
-    """store in `block_outputs` the output of the stack after each block except the last"""
+    """store in `block_outputs` the output after each block except the last"""
     token_pos: Tensor | None
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
@@ -4442,7 +4442,7 @@ class TransformerWrapperInputs(TypedDict, total=False):
     deep_embeds_and_ids: Sequence[Any] | None
     """(num_tokens f d, ids b n)"""
     transform_attn_inputs: Callable[..., Any] | None
-    """f(layer, x), applied to the input of each self-attention layer, counted from 0"""
+    """f(layer, x) of the input of each self-attention, counted from 0"""
     in_attn_cond: Tensor | None
     """b d | b n d"""
     exits: Any
@@ -4486,7 +4486,7 @@ class TransformerWrapperInputs(TypedDict, total=False):
     pos: Tensor | None
     """j | b j | b h j, of the keys; the last are the queries"""
     attn_bias: Tensor | None
-    """broadcasts to b h i j, where j excludes keys that features prepend"""
+    """broadcasts to b h i j, where j excludes prepended keys"""
     xl_vectors: Sequence[Any] | None
     """(u, v), each h e"""
     untied_scores: Tensor | None
@@ -4535,7 +4535,7 @@ class TransformerWrapperInputs(TypedDict, total=False):
     looped_exit_prob_threshold: float | None
     """exit once the cumulative exit probability reaches this, 0.9 by default"""
     return_block_readouts: bool | None
-    """store in `block_readouts` the logits after each block except the last"""
+    """store in `block_readouts` the logits of each block except the last"""
 
 class TransformerWrapperCall(Protocol):
     @overload
@@ -4616,7 +4616,7 @@ class AutoregressiveWrapperInputs(TypedDict, total=False):
     repeat_blocks: Any
     transform_block_inputs: Any
     return_block_outputs: bool | None
-    """store in `block_outputs` the output of the stack after each block except the last"""
+    """store in `block_outputs` the output after each block except the last"""
     token_pos: Tensor | None
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
@@ -4668,7 +4668,7 @@ class AutoregressiveWrapperInputs(TypedDict, total=False):
     deep_embeds_and_ids: Sequence[Any] | None
     """(num_tokens f d, ids b n)"""
     transform_attn_inputs: Callable[..., Any] | None
-    """f(layer, x), applied to the input of each self-attention layer, counted from 0"""
+    """f(layer, x) of the input of each self-attention, counted from 0"""
     in_attn_cond: Tensor | None
     """b d | b n d"""
     exits: Any
@@ -4712,7 +4712,7 @@ class AutoregressiveWrapperInputs(TypedDict, total=False):
     pos: Tensor | None
     """j | b j | b h j, of the keys; the last are the queries"""
     attn_bias: Tensor | None
-    """broadcasts to b h i j, where j excludes keys that features prepend"""
+    """broadcasts to b h i j, where j excludes prepended keys"""
     xl_vectors: Sequence[Any] | None
     """(u, v), each h e"""
     untied_scores: Tensor | None
@@ -4760,7 +4760,7 @@ class AutoregressiveWrapperInputs(TypedDict, total=False):
     looped_exit_prob_threshold: float | None
     """exit once the cumulative exit probability reaches this, 0.9 by default"""
     return_block_readouts: bool | None
-    """store in `block_readouts` the logits after each block except the last"""
+    """store in `block_readouts` the logits of each block except the last"""
     return_intermediates: bool
     return_mems: bool
     return_attn: bool
@@ -4800,7 +4800,7 @@ class StreamInputs(TypedDict, total=False):
     repeat_blocks: Any
     transform_block_inputs: Any
     return_block_outputs: bool | None
-    """store in `block_outputs` the output of the stack after each block except the last"""
+    """store in `block_outputs` the output after each block except the last"""
     token_pos: Tensor | None
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
@@ -4852,7 +4852,7 @@ class StreamInputs(TypedDict, total=False):
     deep_embeds_and_ids: Sequence[Any] | None
     """(num_tokens f d, ids b n)"""
     transform_attn_inputs: Callable[..., Any] | None
-    """f(layer, x), applied to the input of each self-attention layer, counted from 0"""
+    """f(layer, x) of the input of each self-attention, counted from 0"""
     in_attn_cond: Tensor | None
     """b d | b n d"""
     exits: Any
@@ -4896,7 +4896,7 @@ class StreamInputs(TypedDict, total=False):
     pos: Tensor | None
     """j | b j | b h j, of the keys; the last are the queries"""
     attn_bias: Tensor | None
-    """broadcasts to b h i j, where j excludes keys that features prepend"""
+    """broadcasts to b h i j, where j excludes prepended keys"""
     xl_vectors: Sequence[Any] | None
     """(u, v), each h e"""
     untied_scores: Tensor | None
@@ -4944,7 +4944,7 @@ class StreamInputs(TypedDict, total=False):
     looped_exit_prob_threshold: float | None
     """exit once the cumulative exit probability reaches this, 0.9 by default"""
     return_block_readouts: bool | None
-    """store in `block_readouts` the logits after each block except the last"""
+    """store in `block_readouts` the logits of each block except the last"""
     prompt_lens: Sequence[int] | Tensor | None
     num_samples: int | None
     restrict_to_max_seq_len: bool
@@ -4986,7 +4986,7 @@ class GenerateInputs(TypedDict, total=False):
     repeat_blocks: Any
     transform_block_inputs: Any
     return_block_outputs: bool | None
-    """store in `block_outputs` the output of the stack after each block except the last"""
+    """store in `block_outputs` the output after each block except the last"""
     token_pos: Tensor | None
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
@@ -5038,7 +5038,7 @@ class GenerateInputs(TypedDict, total=False):
     deep_embeds_and_ids: Sequence[Any] | None
     """(num_tokens f d, ids b n)"""
     transform_attn_inputs: Callable[..., Any] | None
-    """f(layer, x), applied to the input of each self-attention layer, counted from 0"""
+    """f(layer, x) of the input of each self-attention, counted from 0"""
     in_attn_cond: Tensor | None
     """b d | b n d"""
     exits: Any
@@ -5082,7 +5082,7 @@ class GenerateInputs(TypedDict, total=False):
     pos: Tensor | None
     """j | b j | b h j, of the keys; the last are the queries"""
     attn_bias: Tensor | None
-    """broadcasts to b h i j, where j excludes keys that features prepend"""
+    """broadcasts to b h i j, where j excludes prepended keys"""
     xl_vectors: Sequence[Any] | None
     """(u, v), each h e"""
     untied_scores: Tensor | None
@@ -5130,7 +5130,7 @@ class GenerateInputs(TypedDict, total=False):
     looped_exit_prob_threshold: float | None
     """exit once the cumulative exit probability reaches this, 0.9 by default"""
     return_block_readouts: bool | None
-    """store in `block_readouts` the logits after each block except the last"""
+    """store in `block_readouts` the logits of each block except the last"""
     prompt_lens: Sequence[int] | Tensor | None
     num_samples: int | None
     restrict_to_max_seq_len: bool
@@ -5173,7 +5173,7 @@ class BeamSearchInputs(TypedDict, total=False):
     repeat_blocks: Any
     transform_block_inputs: Any
     return_block_outputs: bool | None
-    """store in `block_outputs` the output of the stack after each block except the last"""
+    """store in `block_outputs` the output after each block except the last"""
     token_pos: Tensor | None
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
@@ -5225,7 +5225,7 @@ class BeamSearchInputs(TypedDict, total=False):
     deep_embeds_and_ids: Sequence[Any] | None
     """(num_tokens f d, ids b n)"""
     transform_attn_inputs: Callable[..., Any] | None
-    """f(layer, x), applied to the input of each self-attention layer, counted from 0"""
+    """f(layer, x) of the input of each self-attention, counted from 0"""
     in_attn_cond: Tensor | None
     """b d | b n d"""
     exits: Any
@@ -5269,7 +5269,7 @@ class BeamSearchInputs(TypedDict, total=False):
     pos: Tensor | None
     """j | b j | b h j, of the keys; the last are the queries"""
     attn_bias: Tensor | None
-    """broadcasts to b h i j, where j excludes keys that features prepend"""
+    """broadcasts to b h i j, where j excludes prepended keys"""
     xl_vectors: Sequence[Any] | None
     """(u, v), each h e"""
     untied_scores: Tensor | None
@@ -5317,7 +5317,7 @@ class BeamSearchInputs(TypedDict, total=False):
     looped_exit_prob_threshold: float | None
     """exit once the cumulative exit probability reaches this, 0.9 by default"""
     return_block_readouts: bool | None
-    """store in `block_readouts` the logits after each block except the last"""
+    """store in `block_readouts` the logits of each block except the last"""
     num_samples: int | None
     amateur_model: nn.Module | tuple[nn.Module, ...] | None
     contrastive_decode_kwargs: dict[str, float] | tuple[dict[str, float], ...] | None

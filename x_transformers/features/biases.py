@@ -353,9 +353,7 @@ class RelativeBias(AttentionFeature):
 class AttnBias(AttentionFeature):
     """A bias passed by the caller and added to the scores."""
 
-    call_inputs = {
-        'attn_bias': Input('broadcasts to b h i j, where j excludes keys that features prepend', get_tensor())
-    }
+    call_inputs = {'attn_bias': Input('broadcasts to b h i j, where j excludes prepended keys', get_tensor())}
     allows_eviction = True
     tp_shards = {}
     tp_input_shards = {'attn_bias': '... h i j'}
@@ -420,9 +418,7 @@ class Alibi(StackBias):
 
     paper = 'Train Short, Test Long, arXiv:2108.12409'
     alibi_pos_bias = flag(False, 'add a linear penalty on the distance to the scores (ALiBi)')
-    alibi_num_heads = flag(
-        None, 'number of heads with a slope, counted from the first; all if None', size | none, example=2
-    )
+    alibi_num_heads = flag(None, 'number of heads with a slope, the first ones; all if None', size | none, example=2)
     alibi_bidirectional = flag(
         'symmetric',
         "in non-causal stacks: 'symmetric', or 'split' for half of these heads backwards and half forwards",
@@ -455,9 +451,7 @@ class T5Bias(StackBias):
     paper = 'T5, arXiv:1910.10683'
     rel_pos_bias = flag(False, 'add a learned bias per bucket of distances to the scores (T5)')
     rel_pos_num_buckets = flag(32, 'number of buckets', size, example=8)
-    rel_pos_max_distance = flag(
-        128, 'maximum distance, in tokens: all larger ones share the last bucket', size, example=64
-    )
+    rel_pos_max_distance = flag(128, 'maximum distance, in tokens; larger ones share the last bucket', size, example=64)
     rel_pos_bias_scale = flag(None, 'factor of the bias, sqrt(dim_head) if None; T5 uses 1', number | none, example=1.0)
     clashes = {'dynamic_pos_bias': 'one position bias at a time'}
     gives_positions = True

@@ -107,9 +107,7 @@ class UseCoPE(AttentionFeature):
     paper = 'Contextual Position Encoding, arXiv:2405.18719'
     use_cope = flag(False, 'contextual position embeddings, which count attended tokens instead of all tokens')
     cope_max_pos = flag(16, 'number of positions; larger ones are clamped to the last', size, example=3)
-    cope_soft_onehot_pos = flag(
-        False, 'look positions up with a soft one-hot vector instead of interpolating between two'
-    )
+    cope_soft_onehot_pos = flag(False, 'look up positions by a soft one-hot vector, not by interpolating between two')
     cope_talking_heads = flag(False, 'mix the logits over heads before positions are counted')
     stored_as = {'positions': 'attend.cope'}
     refuses = {'cross-attention': 'it counts tokens between a query and keys of one sequence'}
@@ -121,13 +119,8 @@ class UseCoPE(AttentionFeature):
             self.refuse({'several devices': 'it mixes heads'})
         if not owner.causal:
             raise ConfigError(f'`use_cope` needs `causal`: {self.reason("cross-attention")}')
-        self.positions = ContextualPositions(
-            owner.dim_key,
-            owner.query_heads,
-            self.cope_max_pos,
-            bool(self.cope_soft_onehot_pos),
-            bool(self.cope_talking_heads),
-        )
+        soft, talking = bool(self.cope_soft_onehot_pos), bool(self.cope_talking_heads)
+        self.positions = ContextualPositions(owner.dim_key, owner.query_heads, self.cope_max_pos, soft, talking)
 
     def pre_attention(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         check_causal(call, 'use_cope', self.reason('cross-attention'))

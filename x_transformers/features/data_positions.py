@@ -167,9 +167,7 @@ class DataDependentBias(AttentionFeature):
     """Forget gates: bias_ij is the sum of the log forget gates of the tokens between key j and query i."""
 
     paper = 'Forgetting Transformer, arXiv:2503.02130'
-    data_dependent_alibi = flag(
-        False, 'add the summed log forget gates of the tokens between key and query to the scores'
-    )
+    data_dependent_alibi = flag(False, 'add to the scores the summed log forget gates of the tokens in between')
     data_dependent_alibi_per_row = flag(False, 'compute these gates from query and key, not from the token alone')
     data_dependent_alibi_per_row_dim_head = flag(8, 'width of the queries and keys for these gates', size, example=3)
     data_dependent_alibi_kwargs = flag(
@@ -210,9 +208,7 @@ class RelativeProjectedBias(AttentionFeature):
     w_i = W x_i + c,   bias_ij = sum_m w_im E_m(i - j)
     """
 
-    use_rel_proj_pos_bias = flag(
-        False, 'add a bias over the distance, which each query computes as a mix of learned curves'
-    )
+    use_rel_proj_pos_bias = flag(False, 'add a bias over the distance that each query mixes from learned curves')
     rel_proj_num_distance_basis = flag(16, 'number of learned curves', size, example=3)
     rel_proj_max_dist = flag(1024, 'length of the curves, in tokens; beyond it the bias is 0', size, example=4)
     stored_as = {'module': 'rel_proj_pos_bias'}

@@ -226,9 +226,7 @@ class DerivedAttributes(ModuleMixin):
     def attn_dim_head(self) -> int:
         width = self.branch_flags['a'].get('dim_head', 64)
         if not isinstance(width, int):
-            raise ConfigError(
-                f'`attn_dim_head` must be one width for all layers, got {width!r}: they share their positions'
-            )
+            raise ConfigError(f'`attn_dim_head` must be one width for all layers, got {width!r}: they share positions')
         return width
 
     def muon_parameters(self: Any, queries_and_keys: bool = False) -> list[nn.Parameter]:

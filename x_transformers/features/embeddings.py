@@ -233,9 +233,7 @@ class Sinusoids(ModelFeature):
     paper = 'Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356'
     sinu_pos_emb = flag(False, 'sinusoidal position embeddings instead of a learned table')
     scaled_sinu_pos_emb = flag(False, 'sinusoidal position embeddings times a learned scale')
-    sinu_theta = flag(
-        10000.0, 'base of the frequencies: wavelengths range from 2 pi to 2 pi theta tokens', a_base, example=100.0
-    )
+    sinu_theta = flag(10000.0, 'frequency base: wavelengths are from 2 pi to 2 pi theta tokens', a_base, example=100.0)
     sinu_denominator = flag(
         'd',
         "'d': frequency k is theta ** (-2 k / d); 'half_minus_1': theta ** (-k / (d / 2 - 1)), as in Whisper",
@@ -328,19 +326,13 @@ class AxialPositions(ModelFeature):
 class ExtraIds(ModelFeature):
     """Additional ids per token, each with a separate embedding table; all embeddings are summed."""
 
-    embed_num_tokens = flag(
-        {}, 'name -> vocabulary size of each additional kind of token ids', sizes, example={'extra': 5}
-    )
-    embed_default_ids = flag(
-        {}, 'name -> id used for every token if a call does not pass these ids', counts, example={'extra': 1}
-    )
+    embed_num_tokens = flag({}, 'name -> vocabulary size of each additional kind of ids', sizes, example={'extra': 5})
+    embed_default_ids = flag({}, 'name -> id of all tokens if a call does not pass them', counts, example={'extra': 1})
     call_inputs = {'embed_ids': Input('name -> ids b n')}
     stored_as = {'tables': 'embeds'}
 
     def setup(self, owner: Any) -> None:
-        tables = {
-            f'{name}_embed': nn.Embedding(tokens, owner.emb_dim) for name, tokens in self.embed_num_tokens.items()
-        }
+        tables = {f'{name}_embed': nn.Embedding(n, owner.emb_dim) for name, n in self.embed_num_tokens.items()}
         self.tables = nn.ModuleDict(tables)
         for name, default in self.embed_default_ids.items():
             if default >= self.embed_num_tokens.get(name, 0):

@@ -252,9 +252,7 @@ class BlockOutputs(StackFeature):
     """Store the output of the stack after each block: residual streams merged, and the final norm applied."""
 
     call_inputs = {
-        'return_block_outputs': Input(
-            'store in `block_outputs` the output of the stack after each block except the last', a_switch
-        ),
+        'return_block_outputs': Input('store in `block_outputs` the output after each block except the last', a_switch),
     }
 
     def stack_output(self, x: Tensor, call: Any) -> Tensor:
@@ -271,9 +269,7 @@ class BlockReadouts(ModelFeature):
     """Store the logits of the model after each block except the last, as lazy readouts."""
 
     call_inputs = {
-        'return_block_readouts': Input(
-            'store in `block_readouts` the logits after each block except the last', a_switch
-        ),
+        'return_block_readouts': Input('store in `block_readouts` the logits of each block except the last', a_switch),
     }
     by_token = True
 

@@ -200,9 +200,7 @@ class MixtureOfExperts(FeedForwardFeature):
         example='sigmoid',
     )
     moe_renormalise = flag(True, 'normalize the weights of the chosen experts to sum 1')
-    moe_groups = flag(
-        1, 'number of equal groups of experts; experts are chosen from the best groups only', size, example=2
-    )
+    moe_groups = flag(1, 'number of equal groups; experts are chosen from the best groups only', size, example=2)
     moe_top_groups = flag(1, 'number of best groups from which experts are chosen', size, example=2)
     moe_scale = flag(1.0, 'factor of the expert weights', number, example=2.5)
     moe_score_bias = flag(False, 'add a buffer to the scores for choosing experts, not for weighting them')

@@ -222,9 +222,7 @@ class GatedLinearUnit(FeedForwardFeature):
 class SoftclampActivation(FeedForwardFeature):
     """Soft-clamp the input of the activation:  c tanh(x / c)."""
 
-    softclamp_value = flag(
-        None, 'bound c of the input of the activation, soft-clamped with tanh', positive | none, example=1.0
-    )
+    softclamp_value = flag(None, 'soft bound c of the input of the activation, by tanh', positive | none, example=1.0)
     overridden_by = ('glu',)
     tp_shards = {}
 
@@ -259,10 +257,7 @@ class DepthScaledFeedForward(FeedForwardFeature):
 
     paper = 'OLMo, arXiv:2402.00838'
     output_proj_depth = flag(
-        None,
-        'depth of the layer, from 1: the variance of the initial output weights is divided by it',
-        size | none,
-        example=3,
+        None, 'depth of the layer, from 1: divides the variance of the initial output weights', size | none, example=3
     )
     requires_flag = {'output_proj_depth': 'not zero_init_output'}
     tp_shards = {}
@@ -314,12 +309,7 @@ class ChunkedFeedForward(FeedForwardFeature):
     """
 
     paper = 'Reformer, arXiv:2001.04451'
-    chunks = flag(
-        1,
-        'number of chunks c of the tokens, processed one after the other to save memory in evaluation',
-        size,
-        example=3,
-    )
+    chunks = flag(1, 'number of chunks c of tokens, processed in turn to save memory in evaluation', size, example=3)
     chunk_checkpoint = flag(False, 'recompute each chunk in the backward pass, to save memory in training')
     refuses = {'several devices': 'each slice would wait for the other devices'}
 

@@ -84,11 +84,10 @@ def check_scaling(name: str, scaling: Mapping[str, Any], dim: int) -> None:
             raise ConfigError(f'`{name}` of kind {kind!r} got `{key}`, it may have {", ".join(known)}')
         if not known[key].test(scaling[key]):
             raise ConfigError(f'`{key}` of `{name}` must be {known[key].words}, got {format_value(scaling[key])}')
+    pairs = (dim + 1) // 2
     for key in ('short_factor', 'long_factor') if kind == 'longrope' else ():
-        if len(scaling[key]) != (dim + 1) // 2:
-            raise ConfigError(
-                f'`{key}` of `{name}` must have {(dim + 1) // 2} numbers, one per pair, got {len(scaling[key])}'
-            )
+        if len(scaling[key]) != pairs:
+            raise ConfigError(f'`{key}` of `{name}` must have {pairs} numbers, one per pair, got {len(scaling[key])}')
     if kind == 'llama3' and scaling['low'] >= scaling['high']:
         raise ConfigError(f'`low` of `{name}` must be less than `high`, {scaling["high"]}, got {scaling["low"]}')
 

@@ -142,9 +142,7 @@ class GateResidual(StackFeature):
     """Gated residual connections instead of sums: a GRU cell, or another `gate` given in `residual_fn_kwargs`."""
 
     paper = 'Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764'
-    gate_residual = flag(
-        False, "gate the residuals: by a GRU cell, or as in `residual_fn_kwargs=dict(gate='gtrxl', ...)`"
-    )
+    gate_residual = flag(False, "gate residuals: by a GRU cell, or as in `residual_fn_kwargs=dict(gate='gtrxl', ...)`")
     tp_shards = {}
 
     def residual(self, *args: Any, gate: Any = 'grucell', **options: Any) -> nn.Module:
@@ -161,9 +159,7 @@ class GateResidual(StackFeature):
                 wanted = f'must be {OPTIONS[name].words}, got {format_value(value)}'
                 raise ConfigError(f'`{name}` of `residual_fn_kwargs` {wanted}')
         if gate == 'input' and options.pop('gate_bias', None) is not None:
-            raise ConfigError(
-                "`gate_bias` of `residual_fn_kwargs` does not go with the gate 'input', which has no bias"
-            )
+            raise ConfigError("`gate_bias` of `residual_fn_kwargs` does not go with the gate 'input': it has no bias")
         if gate == 'gtrxl' and not self.owner.norm_before:
             name = 'branch_post_norm' if self.owner.pre_norm else 'pre_norm=False'
             raise ConfigError(

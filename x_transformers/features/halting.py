@@ -154,17 +154,13 @@ class TokensHalt(StackFeature):
 
     def check(self, run: Run, call: Any) -> None:
         if run.args[1] is not None:
-            raise ValueError(
-                '`transform_block_inputs` does not go with `act_halting`: a token that halts keeps its state'
-            )
+            raise ValueError('`transform_block_inputs` does not go with `act_halting`: halted tokens keep their state')
         block = tuple(range(self.owner.len_default_block))
         if self.act_max_steps is not None and len(call.order) > self.act_max_steps * len(block):
             runs = len(call.order) // len(block)
             raise ValueError(f'`repeat_blocks` got {runs} runs, more than `act_max_steps={self.act_max_steps}`')
         if tuple(call.order) != block * (len(call.order) // len(block)):
-            raise ValueError(
-                '`layers_execute_order` does not go with `act_halting`: whole blocks run one after another'
-            )
+            raise ValueError('`layers_execute_order` does not go with `act_halting`: whole blocks run in turn')
 
     def with_signal(self, x: Tensor, call: Any, number: int) -> Tensor:
         """Return the input of a run of the block: the states, with a signal of which run it is, if there is one."""

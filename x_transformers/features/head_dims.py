@@ -55,9 +55,7 @@ class HeadDims(AttentionFeature):
         if len(dims) != owner.heads:
             raise ConfigError(f'`head_dims` must have one for each of {owner.heads} `heads`, got {len(dims)} widths')
         if owner.kv_heads != owner.heads:
-            raise ConfigError(
-                '`head_dims` does not go with `kv_heads` or `one_kv_head`: query heads have their own keys'
-            )
+            raise ConfigError('`head_dims` does not go with `kv_heads` or `one_kv_head`: heads have their own keys')
         if owner.shape.dim_value != owner.shape.dim_head:
             raise ConfigError('`head_dims` does not go with `value_dim_head`: values of a head are as wide as its keys')
         widest = widths.dim_key = max(dims)

@@ -153,10 +153,7 @@ class QKHeadNorm(AttentionFeature):
     qk_head_norm_shared = flag(True, 'share the norm weights between all heads instead of learning them per head')
     qk_head_norm_bias = flag(False, 'learn a bias in this norm')
     qk_head_norm_eps = flag(
-        None,
-        "eps of this norm; None: `norm_eps` of the stack, otherwise 1e-6 ('rms') or 1e-5 ('layer')",
-        positive | none,
-        example=0.5,
+        None, "eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer')", positive | none, example=0.5
     )
     qk_head_norm_unit_offset = flag(
         None, 'store the norm weights as weight - 1; None: same as the stack', boolean | none, example=False
@@ -251,9 +248,7 @@ class ProjectionNorm(AttentionFeature):
 
     paper = '2 OLMo 2 Furious, arXiv:2501.00656'
     qk_proj_norm = flag(False, 'RMS norm of queries and keys, over all heads together')
-    qk_proj_norm_eps = flag(
-        None, 'eps of this norm; None: `norm_eps` of the stack, otherwise 1e-6', positive | none, example=0.5
-    )
+    qk_proj_norm_eps = flag(None, 'eps; None: `norm_eps` of the stack, otherwise 1e-6', positive | none, example=0.5)
     qk_proj_norm_unit_offset = flag(
         None, 'store the norm weights as weight - 1; None: same as the stack', boolean | none, example=False
     )

@@ -74,11 +74,7 @@ class AttentionResidual(nn.Module):
     """
 
     def __init__(
-        self,
-        dim: int,
-        num_views: int = 1,
-        lora_rank: int | None = None,
-        lora_activation: nn.Module | None = None,
+        self, dim: int, num_views: int = 1, lora_rank: int | None = None, lora_activation: nn.Module | None = None
     ) -> None:
         super().__init__()
         if lora_rank is None:
@@ -94,9 +90,7 @@ class AttentionResidual(nn.Module):
         self.norm = nn.RMSNorm(dim, eps=eps)
 
     def forward(
-        self,
-        x: Tensor | Sequence[Tensor] | None = None,
-        hiddens: Sequence[Tensor] | Tensor | None = None,
+        self, x: Tensor | Sequence[Tensor] | None = None, hiddens: Sequence[Tensor] | Tensor | None = None
     ) -> Tensor:
         """(hiddens), (x, hiddens) or (hiddens=...);  `x` is the latest of them anyway."""
         stacked: Any = x if hiddens is None else hiddens
@@ -188,10 +182,7 @@ class AggregatedResiduals(Integrator):
     attn_aggregated_residuals = flag(False, 'let each branch input attend to the inputs of all previous branches')
     overridden_by = ('integrate_layers',)
     attn_aggregated_residual_kwargs = flag(
-        None,
-        '`lora_rank` (default 64) and `lora_activation` of the queries',
-        mapping | none,
-        example={'lora_rank': 3},
+        None, '`lora_rank` (default 64) and `lora_activation` of the queries', mapping | none, example={'lora_rank': 3}
     )
     clashes = {
         name: 'both compute the branch input'

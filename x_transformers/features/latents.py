@@ -19,9 +19,7 @@ class RopeSubheads(AttentionFeature):
     """Compute the last key heads directly from the input, bypassing the latents; only these heads are rotated."""
 
     paper = 'DeepSeek-V2, arXiv:2405.04434 (decoupled rotary embedding)'
-    latent_rope_subheads = flag(
-        None, 'number of key heads that bypass the latents and are rotated', size | none, example=2
-    )
+    latent_rope_subheads = flag(None, 'number of rotated key heads that bypass the latents', size | none, example=2)
     needs = {'use_latent_kv': 'these key heads bypass the latents'}
     clashes = {'rotate_num_heads': 'both set the number of rotated heads'}
     stored_as = {'to_keys': 'to_rotateable_k'}
@@ -60,9 +58,7 @@ class LatentRope(AttentionFeature):
     """
 
     paper = 'DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437'
-    dim_latent_rope = flag(
-        None, 'number r of channels per head that bypass the latent and are rotated', size | none, example=4
-    )
+    dim_latent_rope = flag(None, 'number r of rotated channels per head that bypass the latent', size | none, example=4)
     needs = {'use_latent_kv': 'the other channels are computed from the latent'}
     clashes = {
         'latent_rope_subheads': 'both bypass the latent',

@@ -26,9 +26,7 @@ class LayerPositions(StackFeature):
     """
 
     paper = 'Character-Level Language Modeling with Deeper Self-Attention, arXiv:1808.04444'
-    per_layer_abs_pos_emb = flag(
-        None, 'number of positions in the table of position embeddings of each layer', size | none, example=40
-    )
+    per_layer_abs_pos_emb = flag(None, 'number of positions in the table of each layer', size | none, example=40)
     call_inputs = {
         'token_pos': Input(
             'n | b n, positions of the new tokens, negative for tokens without a position',
@@ -93,9 +91,7 @@ class LayerPositions(StackFeature):
 
 def check_length(length: int | Tensor, most: int) -> None:
     if is_above(length, most):
-        raise ValueError(
-            f'the sequence has {int(length)} tokens, more than the tables of positions, `per_layer_abs_pos_emb={most}`'
-        )
+        raise ValueError(f'the sequence has {int(length)} tokens, more than `per_layer_abs_pos_emb={most}`')
 
 
 class LayerPositionsInModel(ModelFeature):
@@ -111,9 +107,7 @@ class LayerPositionsInModel(ModelFeature):
         self.most: int = 0 if tables is None else tables.per_layer_abs_pos_emb
         self.counts_from = None if tables is None else 'segment'
         if tables is not None and getattr(owner, 'max_mem_len', 0):
-            raise ConfigError(
-                '`per_layer_abs_pos_emb` does not go with `max_mem_len`: memories have no position in a table'
-            )
+            raise ConfigError('`per_layer_abs_pos_emb` does not go with `max_mem_len`: memories have no positions')
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         given, start = call.inputs.get('pos'), call.inputs.get('seq_start_pos')

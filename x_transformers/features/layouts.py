@@ -226,11 +226,7 @@ class ParallelBlock(StackFeature):
     parallel_block = flag(
         False,
         "run the branches of a block in parallel, with a separate norm each (True) or one norm for all ('shared')",
-        Check(
-            "True, False or 'shared'",
-            lambda value: isinstance(value, bool) or value == 'shared',
-            "bool | Literal['shared']",
-        ),
+        Check("True, False or 'shared'", lambda v: isinstance(v, bool) or v == 'shared', "bool | Literal['shared']"),
         example=True,
     )
     refuses = {'some tokens': 'branches use the residual stream from before their block'}
@@ -356,9 +352,7 @@ class TransformReads(StackFeature):
     """
 
     call_inputs = {
-        'transform_attn_inputs': Input(
-            'f(layer, x), applied to the input of each self-attention layer, counted from 0', a_callable
-        ),
+        'transform_attn_inputs': Input('f(layer, x) of the input of each self-attention, counted from 0', a_callable),
     }
 
     def branch_input(self, x: Tensor, layer: Any, call: Any) -> Tensor:

@@ -75,9 +75,7 @@ def level(
 
 @level(
     Stage('resolve_sizes', 'build', '(widths) -> Widths', 'sizes of queries and keys, before projections are built'),
-    Stage(
-        'select_inputs', 'choice', '(x) -> (x_q, x_k, x_v[, token_idx])', 'inputs of q, k, v; x_q for everything else'
-    ),
+    Stage('select_inputs', 'choice', '(x) -> (x_q, x_k, x_v[, token_idx])', 'inputs of q, k, v; x_q for all others'),
     Stage('qkv_inputs', 'ring', '(q_in, k_in, v_in), b n d', 'inputs of the projections'),
     Stage('projected', 'ring', '(q, k, v), b n (h d)', 'after the projections'),
     Stage('qkv_heads', 'ring', '(q, k, v), b h n d', 'split into heads, before the cache'),
