@@ -35,7 +35,6 @@ from x_transformers.features.contextual import HeadMixer
 from x_transformers.features.convolutions import BatchNorm
 from x_transformers.features.embeddings import mean_of_real
 from x_transformers.features.memory.compression import Mean
-from x_transformers.generation.exits import mean_context
 from x_transformers.generation.sampling import guide_logits
 from x_transformers.modalities.decision import DecisionTransformer, returns_to_go
 from x_transformers.next_latent_wrapper import MSECosineSimLoss
@@ -388,7 +387,6 @@ LONG = torch.full((1, 100, 4), 3000.0).half()
 REAL = torch.arange(100)[None] < 90
 SUMS = {
     'mean of real tokens': lambda x: mean_of_real(x, REAL),
-    'mean of a context': lambda x: mean_context(x, REAL),
     'mean of memories': lambda x: Mean(50).joined(x, REAL.unflatten(1, (2, 50))),
     'batch norm': lambda x: BatchNorm(4).to(x.dtype).train()(x * torch.linspace(-1, 1, 100)[:, None].to(x.dtype)),
     'masked mean': lambda x: helpers.masked_mean(x, REAL),

@@ -24,7 +24,7 @@ from x_transformers.core.model_calls import make_model_call
 from x_transformers.core.modes import at_least_float, to_float
 from x_transformers.core.nets import SET_BY_LOSS, refuse_own
 from x_transformers.core.own_modules import known_stack
-from x_transformers.features.embeddings import MemoryTokens
+from x_transformers.features.embeddings import MemoryTokens, mean_of_real
 from x_transformers.features.exits import AllStates, Exits, ExitsInStack
 from x_transformers.features.readouts import OutputHeads, linear_head
 from x_transformers.features.resizing import grow
@@ -64,7 +64,6 @@ from x_transformers.generation.exits import (
     confidence_by,
     first_blocks,
     get_blocks,
-    mean_context,
 )
 from x_transformers.generation.sampling import require
 from x_transformers.training.items import share_of_items
@@ -444,7 +443,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         if self.kind == 'sequence':
             context = inputs['context']
             context = context.detach() if self.exit_detach else context
-            mean = mean_context(context, inputs.get('context_mask'))
+            mean = mean_of_real(context, inputs.get('context_mask'))
             return to_float(self.exit_classifier(mean)).log_softmax(dim=-1)
         if self.exit_detach:
             states = [state.detach() for state in states]

@@ -94,7 +94,7 @@ BUGS = {
         ('a prompt is shared whole', 'one.table.share(one.ids, len(one.ids) - 1)', 'one.table.share(one.ids, len(one.ids))'),
         ('blank slots are seen', "inputs = {'seq_start_pos': pads} if bool(pads.any()) else {}", 'inputs = {}'),
         ('padded prompts are read as they are', "{'seq_start_pos': pads.to(device)} if bool(pads.any()) else {}", '{}'),
-        ('all draws are greedy', 'return choice.temperature == 0 and not choice.steps', 'return True'),
+        ('all draws are greedy', 'if one.choice.temperature or one.choice.steps:', 'if False:'),
         ('penalties of a prompt', 'GenerationHistory(ids, one.start, max', 'GenerationHistory(ids, 0, max', 'test_paged.py -keach_chooses'),
         ('a pool of another precision is kept', 'if new == self.precision:', 'if True:', 'test_paged.py -kcast'),
         ('ends are those of the prompt too', 'len(one) <= made and', 'True and'),
@@ -105,7 +105,7 @@ BUGS = {
     'generation/engine.py': ('test_generate.py test_beam_search.py', [
         ('every new token has the position of the last one', 'pos[..., -1:] + more', 'pos[..., -1:] + 0 * more', 'test_ways_to_generate.py'),
         ('a window slides over tokens that are read again', "if self.follows_length:", 'if False:', 'test_rotary_scaling.py -kalone_in_a_batch'),
-        ('a prompt leaves its hidden states', "return True if self.keeps == 'all' or has_own_forward(self.net) else 'past'", 'return True', 'test_step.py -kprompt_leaves'),
+        ('a prompt leaves its hidden states', "wanted = True if self.keeps == 'all' or has_own_forward(self.net) else 'past'", 'wanted = True', 'test_step.py -kprompt_leaves'),
         ('a net is asked at each token', '            self.written_out = True\n', '', 'test_step.py -knext_generation'),
         ('the first to leave eval mode decides', 'if not HELD[module]:', 'if True:', 'test_generate.py'),
         ('unfinished beams count as ended', 'live = self.scores if made == seq_len else torch.full_like(self.scores, -torch.inf)', 'live = self.scores', 'test_beam_search.py'),
@@ -158,7 +158,7 @@ BUGS = {
     'generation/exits.py': ('test_early_exit.py', [
         ('several rows leave a looped net early', 'if rows != 1:', 'if False:', 'test_choosing.py -klooped'),
         ('a known depth is one more', 'return self.depths[tokens.row, tokens.place] <= tokens.block', 'return self.depths[tokens.row, tokens.place] < tokens.block'),
-        ('masked context counts', 'to_float(context.masked_fill(~token_mask, 0.0)).sum(dim=1)', 'to_float(context).sum(dim=1)'),
+        ('masked context counts', "inputs['context'], inputs.get('context_mask'))", "inputs['context'], None)"),
         ('a classifier reads its own block', 'return self.classifier(tokens.first).argmax', 'return self.classifier(tokens.state).argmax'),
         ('one row of weights for all blocks', 'weight, bias = self.classifier.weight[tokens.block - 1], self', 'weight, bias = self.classifier.weight[0], self'),
         ('at a threshold of 1 some leave', 'if threshold >= 1:', 'if threshold > 1:'),

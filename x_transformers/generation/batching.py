@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from x_transformers.flags.checks import Maybe
 from x_transformers.flags.unexpected import answering
 from x_transformers.generation.cached_step import each_rows, get_form, named_rows
 from x_transformers.generation.choice import ENDS, NO_TOKEN, REASONS, GenerationHistory, TokenSampler
-from x_transformers.generation.engine import Generated, eval_modules, get_reasons
+from x_transformers.generation.engine import Generated, IncrementalModel, eval_modules, get_reasons
 from x_transformers.generation.failures import no_token_error
 from x_transformers.generation.guidance import Guidance
 from x_transformers.generation.paged import BlockPool, PagedStep, PoolIsFull, Table
@@ -131,7 +132,7 @@ class PagedEngine:
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.ended: dict[int, Completion] = {}
-        self.given, self.called = 0, 'request'
+        self.numbers, self.called = itertools.count(), 'request'
         self.fast: PagedStep | None = None  # since requests joined last
         self.lock, self.modules = threading.RLock(), list(wrapper.modules())
         self.precision, self.kind = self.precision_of_net(), self.kind_now()
@@ -211,7 +212,7 @@ class PagedEngine:
         with self.lock:
             if self.max_waiting is not None and len(self.waiting) >= self.max_waiting:
                 raise PoolIsFull(f'{len(self.waiting)} requests wait already, which is `max_waiting`')
-            own = Request(self.new_number(), ids, len(ids), len(ids) + seq_len, choice, Table(self.pool))
+            own = Request(next(self.numbers), ids, len(ids), len(ids) + seq_len, choice, Table(self.pool))
             self.waiting.append(own)
             return own.number
 
@@ -244,10 +245,6 @@ class PagedEngine:
                 f'`seq_len` got {seq_len} behind a prompt of {prompt} tokens, more than the pool can ever hold, {room}'
             )
 
-    def new_number(self) -> int:
-        self.given += 1
-        return self.given - 1
-
     def find(self, number: int) -> Request:
         for one in (*self.running, *self.waiting):
             if one.number == number:
@@ -274,7 +271,7 @@ class PagedEngine:
             choice = self.choice_of(ends | options) if options else old.choice
             full = len(self.running) >= self.max_batch
             table = Table(self.pool) if full else old.table.fork()
-            own = replace(old, number=self.new_number(), ids=list(old.ids), choice=choice, table=table)
+            own = replace(old, number=next(self.numbers), ids=list(old.ids), choice=choice, table=table)
             (self.waiting if full else self.running).append(own)
             return own.number
 
@@ -399,7 +396,7 @@ class PagedEngine:
             for name, buffer in rows.items():
                 self.pool.write(name, where, _select_sequence(buffer.tensor, at, len(own)))
             one.table.fill(one.ids)
-        return self.last(out)
+        return IncrementalModel.last(out)
 
     def form_of_net(self) -> Cache:
         """What the net remembers of a token, without its rows."""
@@ -466,7 +463,7 @@ class PagedEngine:
         )
         for name, buffer in named_rows(left.everything).items():
             self.pool.write(name, index[:, -1], buffer.tensor[..., -1, :])
-        return self.last(out)
+        return IncrementalModel.last(out)
 
     def index(self, ones: list[Request], new: list[int]) -> Tensor:
         """Slots of all tokens (b n), the new ones last, with blanks in front of shorter sequences."""
@@ -485,11 +482,6 @@ class PagedEngine:
         if self.fast is not None and not self.fast.takes(torch.zeros(1, 1, dtype=torch.long), self.form):
             self.fast = None
 
-    @staticmethod
-    def last(out: Any) -> Tensor:
-        # of several heads, which all learn the same, the first speaks
-        return (out[0] if isinstance(out, tuple) else out)[:, -1]
-
     def choose(self, ones: list[Request], logits: Tensor) -> dict[int, int]:
         """Give each its next token, from logits (b l), and end those that are done."""
         largest, best = logits.max(dim=-1)
@@ -497,10 +489,10 @@ class PagedEngine:
         got = {}
         for at, one in enumerate(ones):
             try:
-                if not _is_greedy(one.choice):
+                if one.choice.temperature or one.choice.steps:
                     token = self.drawn(one, logits[at : at + 1])
                 elif (token := greedy[at]) == NO_TOKEN:
-                    raise no_token_error(largest[at].item(), self.name_of(one))
+                    raise no_token_error(largest[at].item(), f'{self.called} {one.number}')
             except Exception as error:  # of a processor or a filter of the user's: the others go on
                 one.error = error
                 self.end(one, 'error')
@@ -521,12 +513,8 @@ class PagedEngine:
         tokens, largest = one.choice.draw(logits)
         token = int(tokens.masked_fill(~largest.isfinite(), NO_TOKEN))
         if token == NO_TOKEN:
-            raise no_token_error(largest.item(), self.name_of(one))
+            raise no_token_error(largest.item(), f'{self.called} {one.number}')
         return token
-
-    def name_of(self, one: Request) -> str:
-        """Return what errors call a request."""
-        return f'{self.called} {one.number}'
 
 
 @dataclass(frozen=True)
@@ -545,12 +533,7 @@ NOT_BY_ROWS = (
 class Requests:
     """The rows of `generate(..., kv_storage=...)` as requests of an engine of their own.
 
-    Args:
-        wrapper: An AutoregressiveWrapper.
-        storage: A `Paged`.
-        prompts: Prompts as `generate` takes them.
-        seq_len: Number of tokens to generate.
-        options: Keywords of `generate`. Those that need all rows side by side are refused.
+    `options` are keywords of `generate`. Those that need all rows side by side are refused.
     """
 
     def __init__(self, wrapper: Any, storage: Any, prompts: Any, seq_len: Any, options: dict[str, Any]) -> None:
@@ -627,10 +610,6 @@ class Requests:
         codes = torch.tensor([REASONS.index(one.finish_reason) for one in ended], dtype=torch.long)
         reasons = get_reasons(codes.reshape(self.shape))
         return Generated(tokens.reshape(*self.shape, longest), finish_reasons=reasons)
-
-
-def _is_greedy(choice: TokenSampler) -> bool:
-    return choice.temperature == 0 and not choice.steps
 
 
 def _select_sequence(rows: Tensor, at: int, count: int) -> Tensor:

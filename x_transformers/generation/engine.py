@@ -133,8 +133,9 @@ class IncrementalModel:
             return self.last(out, count)
 
         inputs = self.inputs_at(length, start, pads)
-        if cache is not None and self.starts_over(cache, length - self.seen, inputs.get('seq_start_pos')):
-            self.forget()
+        new, left_pad = length - self.seen, inputs.get('seq_start_pos')
+        if cache is not None and self.follows_length and self.net.starts_over(cache, new, left_pad):
+            self.forget()  # Tokens that were read must be read again, now that there are more.
             cache = None
         if cache is None and getattr(self.net, 'can_keep_logits', False):
             inputs['logits_to_keep'] = count or 1
@@ -146,14 +147,11 @@ class IncrementalModel:
         # let go of the last ones, whose memory the next pass may need
         self.intermediates = None
         read = self.net if cache is None else self.step
-        out, self.intermediates = read(sequence[:, start:], return_intermediates=self.asks_for, **inputs)
+        # Modules of users know True alone.
+        wanted = True if self.keeps == 'all' or has_own_forward(self.net) else 'past'
+        out, self.intermediates = read(sequence[:, start:], return_intermediates=wanted, **inputs)
         self.cache, self.seen = self.intermediates.cache, length
         return self.last(out, count)
-
-    @property
-    def asks_for(self) -> Any:
-        """Return what the net is called with as `return_intermediates`; code of others knows True alone."""
-        return True if self.keeps == 'all' or has_own_forward(self.net) else 'past'
 
     def takes_step(self, sequence: Tensor, cache: Any) -> bool:
         """Return True if the last token (b, n) can be read by the `Step` of the net."""
@@ -195,10 +193,6 @@ class IncrementalModel:
         """What the cache holds that stands against an operation, or None. A cache of the user's own may not say."""
         cannot = getattr(self.cache, 'cannot', None)
         return None if cannot is None else cannot(operation, count)
-
-    def starts_over(self, cache: Any, count: int, pads: Tensor | None) -> bool:
-        """Return True if tokens that were read must be read again, now that there are `count` more."""
-        return self.follows_length and self.net.starts_over(cache, count, pads)
 
     def inputs_at(self, length: int, start: int, pads: Tensor | None) -> dict[str, Any]:
         """The keywords of a call that reads the places `start` to `length`."""
@@ -335,16 +329,10 @@ class Decoding:
     samples: int = 1
     callback: Maybe[Callable[[Tensor], Any]] = None
     wants_log_probs: bool = False
-    weigh: Maybe[Callable[[Tensor, GenerationHistory], Tensor]] = field(init=False)
-    endings: StoppingCriteria = field(init=False)
-    ends: Tensor = field(init=False)
-    log_probs: Tensor | None = field(init=False, default=None)
-    start: int = field(init=False)
-    has_ends: bool = field(init=False)
-    failed: FailedRows = field(init=False)
 
     def __post_init__(self) -> None:
         self.failed = FailedRows(self.leading)
+        self.log_probs: Tensor | None = None
         self.weigh = self.choice.process_logits if self.choice.steps else None
         self.endings = self.choice.endings.to(self.ids.device)
         self.ends = torch.zeros(self.ids.shape[0], dtype=torch.long, device=self.ids.device)
@@ -485,13 +473,10 @@ class Beams:
     length_penalty: float = 0.0
     weigh: Maybe[Callable[[Tensor, GenerationHistory], Tensor]] = None
     beside: Sequence[AuxiliaryLogits] = ()
-    done: Tensor = field(init=False)
-    done_scores: Tensor = field(init=False)
-    start: int = field(init=False)
-    failed: FailedRows = field(init=False, default_factory=FailedRows)
 
     def __post_init__(self) -> None:
         self.endings.to(self.ids.device)
+        self.failed = FailedRows()
         self.start, self.done, self.done_scores = self.length, self.ids[:, :0], self.scores[:, :0]
 
     def score(self, totals: Tensor, tokens: int) -> Tensor:

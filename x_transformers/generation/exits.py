@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.modes import widen_dtype
 from x_transformers.core.own_modules import known_stack
+from x_transformers.features.embeddings import mean_of_real
 from x_transformers.features.exits import Exits, Tokens
 from x_transformers.flags import is_int, is_number
 from x_transformers.flags.checks import Maybe
@@ -59,13 +60,8 @@ def blocks_of_draft(net: Any, draft: Any) -> dict[str, Any]:
 
 
 def check_looped_exits(net: Any, inputs: dict[str, Any], rows: int, cache_kv: bool) -> None:
-    """Refuse exits of a looped net where they would depend on what is generated beside a row, or on the cache.
-
-    Args:
-        net: The net.
-        inputs: Keywords of its calls: `looped_inference` asks for early exits, which a prompt does not take.
-        rows: Number of rows that are generated.
-        cache_kv: Whether a cache is wanted.
+    """Refuse exits of a looped net, which `looped_inference` among its `inputs` asks for, where they would depend on
+    what is generated beside a row, or on the cache.
     """
     if not inputs.get('looped_inference'):
         if inputs.get('looped_exit_prob_threshold') is not None:
@@ -104,7 +100,7 @@ class BySequence(Exits):
     def bound(self, inputs: dict[str, Any], leading: int, front: Tensor | None) -> Exits:
         new = copy.copy(self)
         new.leading, new.front = leading, front
-        mean = mean_context(inputs['context'], inputs.get('context_mask'))
+        mean = mean_of_real(inputs['context'], inputs.get('context_mask'))
         new.depths = self.classifier(mean).argmax(dim=-1) + 1
         return new
 
@@ -169,15 +165,6 @@ def _select_block(threshold: Any, block: int) -> float:
 def decay_threshold(threshold: float, t: Tensor, most: int, tau: float) -> Tensor:
     """The threshold of the t-th generated token, of `most`."""
     return (0.9 * threshold + 0.1 * (-tau * widen_dtype(t.clamp(min=0)) / max(most, 1)).exp()).clamp(0, 1)
-
-
-def mean_context(context: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean (b d) of what is real of a context (b m d)."""
-    if mask is None:
-        return context.mean(dim=1)
-    token_mask = mask.unsqueeze(-1)
-    total = to_float(context.masked_fill(~token_mask, 0.0)).sum(dim=1)
-    return (total / token_mask.sum(dim=1).clamp(min=1)).to(context.dtype)
 
 
 # confidences, of tokens (m)

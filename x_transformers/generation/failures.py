@@ -15,11 +15,8 @@ __all__ = ['FailedRows', 'no_token_error']
 
 
 def no_token_error(largest: float, name: str) -> ValueError:
-    """Return the error of a row without a token to choose, from its largest logit, which is not finite.
-
-    Args:
-        largest: -inf where nothing was left, NaN or inf where the logits are.
-        name: What the row is called, such as 'row 1'.
+    """Return the error of a row (`name`, such as 'row 1') without a token to choose: its largest logit is -inf where
+    nothing was left, NaN or inf where the logits are.
     """
     if largest == -math.inf:
         return ValueError(
@@ -87,8 +84,4 @@ class FailedRows:
     def _index(self, row: int) -> int | tuple[int, ...]:
         if self.leading is None or len(self.leading) < 2:
             return row
-        index: list[int] = []
-        for size in reversed(self.leading):
-            row, at = divmod(row, size)
-            index.insert(0, at)
-        return tuple(index)
+        return tuple(int(at) for at in torch.unravel_index(torch.tensor(row), tuple(self.leading)))

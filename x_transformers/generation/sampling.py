@@ -316,14 +316,9 @@ def sample(logits: Tensor, temperature: float = 1.0, generator: Generator | None
 
 
 def sample_with_max(logits: Tensor, temperature: float, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
-    """Draw one token per row as `sample` does, without a check, and return the largest logits beside the tokens.
+    """Draw one token per row as `sample` does, without its checks: return tokens (...) and the largest logits (...).
 
-    Args:
-        logits: (..., l), checked. A row that allows no choice gets some token; its largest logit is not finite.
-        temperature: A finite number of at least 0, checked.
-
-    Returns:
-        Tokens (...) and the largest logit (...) of each row.
+    A row that allows no choice gets some token; its largest logit is not finite.
     """
     if temperature == 0:
         largest, tokens = logits.max(dim=-1)
@@ -497,12 +492,8 @@ def _is_listed(value: Any) -> bool:
 
 
 def get_ids(value: Any, name: str = 'prompts', device: torch.device | None = None) -> Any:
-    """Return ids as a tensor, or a list of 1-D tensors of unequal length, from what Python has.
-
-    Args:
-        value: A tensor, an array, or nested lists of ids, tensors or arrays.
-        name: What errors call it.
-        device: Where ids go that are not on any; None for the CPU.
+    """Return a tensor, an array, or nested lists of ids, tensors or arrays, as a tensor of ids, or as a list of 1-D
+    tensors of unequal length. Ids that are on no device go to `device`.
     """
     if torch.is_tensor(value) or not (_is_listed(value) or isinstance(value, np.ndarray)):
         return value
@@ -629,12 +620,7 @@ def _place_tokens(pos: Any, width: int, ids: Tensor, pads: Tensor | None) -> Ten
 def take_padding(prompts: Any, prompt_lens: Any, inputs: dict[str, Any]) -> tuple[Any, Tensor | None]:
     """Return the lengths of prompts (b) with padding behind them, and the numbers of paddings (b) in front of them.
 
-    A `mask` (b, t) in the keywords of the net says either, and is then taken out. One with holes stays.
-
-    Args:
-        prompts: Ids, (..., t), or a list of prompts.
-        prompt_lens: The number of real tokens of each, if the user has said so.
-        inputs: Keywords of the net.
+    A `mask` (b, t) in `inputs`, the keywords of the net, says either, and is then taken out. One with holes stays.
 
     Raises:
         ValueError: The mask hides a last token, from which generation goes on, and others before it or all of them.
@@ -661,10 +647,8 @@ def take_padding(prompts: Any, prompt_lens: Any, inputs: dict[str, Any]) -> tupl
 
 
 def lens_of_real(real: Tensor | None) -> Tensor | None:
-    """Return how many tokens of each row are real, (b), where rows end with padding; None if none does.
-
-    Args:
-        real: Which tokens are real, (b, n); None if all are.
+    """Return how many tokens of each row are real, (b), by a mask (b, n), where rows end with padding; None if none
+    does.
 
     Raises:
         ValueError: A row ends with padding, and rows have other padding too, or nothing else.
@@ -683,10 +667,8 @@ def lens_of_real(real: Tensor | None) -> Tensor | None:
     return lens
 
 
-def _check_mask(mask: Tensor | None, ids: Tensor, alone: bool) -> None:
+def _check_mask(mask: Tensor, ids: Tensor, alone: bool) -> None:
     """A mask (b t) of the prompts, where no lengths say already what is real."""
-    if mask is None:
-        return
     if not alone:
         raise ValueError(
             '`mask` cannot be given with prompts of unequal length: `prompt_lens` already determines the padding'

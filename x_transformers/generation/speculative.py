@@ -17,7 +17,7 @@ row keeps as many tokens as the one with the fewest. Their distribution is the s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -245,17 +245,10 @@ class Speculation:
     pad_value: int
     seq_len: int
     guesses: int
-    rounds: int = field(init=False, default=0)
-    counted: Tensor = field(init=False)
-    start: Tensor = field(init=False)
-    made: Tensor = field(init=False)
-    out: Tensor = field(init=False)
-    done: Tensor = field(init=False)
-    failed: FailedRows = field(init=False)
 
     def __post_init__(self) -> None:
         b, t = self.ids.shape
-        self.failed = FailedRows(self.leading)
+        self.failed, self.rounds = FailedRows(self.leading), 0
         self.made = self.ids.new_zeros(b)
         self.start, self.done = self.made + t, torch.zeros(b, dtype=torch.bool, device=self.ids.device)
         room = self.endings.width + self.seq_len + self.guesses + 1
@@ -298,9 +291,7 @@ class Speculation:
         guesses, token_mask, q = self.guesser.guess(self, count) if count else (self.ids[:, :0], self.made, None)
         count = guesses.shape[1]
         longer = torch.cat((self.ids, guesses), dim=1)
-        logits = (
-            self.reader.read(longer, self.pads, count + 1) if count else self.reader.read(longer, self.pads)[:, None]
-        )
+        logits = self.reader.read(longer, self.pads, count + 1)
         if q is not None and q.shape[-1] != logits.shape[-1]:
             raise ValueError(f'`draft` must give {logits.shape[-1]}, as the model does, got {q.shape[-1]} logits')
         if self.choice.steps:
@@ -319,12 +310,6 @@ class Speculation:
         self.write(block, accepted + 1)
         self.failed.add(largest.mT, ignored=~mask_from_lengths(self.made - before, count + 1).mT)
         self.align(torch.cat((self.ids, block), dim=1), t, accepted)
-
-    def read(self, ids: Tensor, count: int) -> Tensor:
-        """Logits (b count l) after each of the last `count` tokens."""
-        if count == 1:
-            return rearrange(self.reader.read(ids, self.pads), 'b l -> b 1 l')
-        return self.reader.read(ids, self.pads, count)
 
     def judged(self, guesses: Tensor, known: Tensor, q: Tensor | None, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Judge guesses (b, k) by logits (b, k + 1, l): return how many of them each row accepts, the token (b) that
@@ -393,24 +378,18 @@ class Speculation:
 
 def limit_drafts(net: Any, inputs: dict[str, Any], batch_size: int, cache_kv: bool, num_draft_tokens: int) -> int:
     """Return the number of tokens to draft: 0, with a warning, where drafts would change what the model computes."""
+    check_looped_exits(net, inputs, batch_size, cache_kv)
+    reasons = []
     uncached = counts_tokens(net) and not getattr(net, 'can_cache_kv', True)
     if uncached or getattr(net, 'follows_length', False):
-        warn_once(
-            'speculative decoding drafts no tokens: in this model, earlier tokens depend on the number of later ones'
-        )
-        num_draft_tokens = 0
+        reasons.append(': in this model, earlier tokens depend on the number of later ones')
     if gets_whole_input(net) and hasattr(net, 'attn_layers') and batch_size > 1:
-        warn_once(
-            'speculative decoding drafts no tokens for batches of models with custom code, which may not ignore padding'
-        )
-        num_draft_tokens = 0
-    check_looped_exits(net, inputs, batch_size, cache_kv)
+        reasons.append(' for batches of models with custom code, which may not ignore padding')
     if inputs.get('looped_inference'):
-        warn_once(
-            'speculative decoding drafts no tokens with `looped_inference`, which decides at each token when to exit'
-        )
-        num_draft_tokens = 0
-    return num_draft_tokens
+        reasons.append(' with `looped_inference`, which decides at each token when to exit')
+    for reason in reasons:
+        warn_once(f'speculative decoding drafts no tokens{reason}')
+    return 0 if reasons else num_draft_tokens
 
 
 def speculation(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import mmap
 import os
 import zlib
@@ -44,11 +45,6 @@ LARGEST = 2**31 - 1  # a value
 OWNER = ('fingerprint', 'key_layer', 'key_at')
 
 
-def get_bytes(t: Tensor) -> memoryview:
-    held: Any = t.contiguous().flatten().view(torch.uint8).numpy()
-    return memoryview(held)
-
-
 def sum_bytes(data: memoryview) -> str:
     total = 0
     for at in range(0, len(data), PIECE):
@@ -60,7 +56,8 @@ def write_block(path: Path, keys: Tensor, values: Tensor) -> None:
     """Write keys (n, d) and values (n,) atomically. They are on the disk when this returns."""
     # whole numbers stand first, so that both begin at a multiple of their width
     parts = {'values': values, 'keys': keys}
-    data, header, at = {name: get_bytes(t) for name, t in parts.items()}, {}, 0
+    data = {name: t.contiguous().flatten().view(torch.uint8).numpy().data for name, t in parts.items()}
+    header, at = {}, 0
     for name, t in parts.items():
         end = at + len(data[name])
         header[name] = {'dtype': NAMES[t.dtype], 'shape': list(t.shape), 'data_offsets': [at, end]}
@@ -106,9 +103,7 @@ class Block:
 
     def part(self, entry: Mapping[str, Any], start: int) -> Tensor:
         (at, end), shape, dtype = entry['data_offsets'], entry['shape'], TYPES[entry['dtype']]
-        count = 1
-        for length in shape:
-            count *= length
+        count = math.prod(shape)
         if at < 0 or end - at != count * dtype.itemsize or start + end > len(self.map):
             raise ValueError('it ends before its content does')
         return torch.frombuffer(self.map, dtype=dtype, count=count, offset=start + at).view(shape)
@@ -367,8 +362,7 @@ class KNNDatastore:
         self.own(net, key_layer, key_at)
         passed = 0
         for batch in loader:
-            inputs = dict(batch) if isinstance(batch, Mapping) else {'x': batch}
-            entries = get_entries(inputs, ignore_index)
+            entries = get_entries(batch, ignore_index)
             count = len(entries.values)
             known = max(min(len(self) - passed, count), 0)
             self.compare(passed, entries.values[:known])

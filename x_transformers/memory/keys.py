@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -93,11 +94,11 @@ class Entries(NamedTuple):
     values: Tensor
 
 
-def get_entries(inputs: dict[str, Any], ignore_index: int) -> Entries:
+def get_entries(batch: Tensor | Mapping[str, Any], ignore_index: int) -> Entries:
     """Return the entries of a batch: every token whose next token is real, in the same document, and a target."""
+    inputs: dict[str, Any] = dict(batch) if isinstance(batch, Mapping) else {'x': batch}
     if not torch.is_tensor(inputs.get('x')):
         raise ValueError('`loader` must give ids (b n), or dicts with these as `x`')
-    inputs = dict(inputs)
     labels = inputs.pop('labels', None)
     x = check_ids(inputs['x'], 'x', 1)
     labels = x if labels is None else check_ids(labels, 'labels', 1)

@@ -190,7 +190,7 @@ class KNNLMWrapper(WithDatastore):
 
     def of_targets(self, batch: Tensor | Mapping[str, Any], ignore_index: int) -> tuple[Tensor, Tensor]:
         """Return log probabilities of neighbors and of the net for the targets, each (e,)."""
-        entries = get_entries(dict(batch) if isinstance(batch, Mapping) else {'x': batch}, ignore_index)
+        entries = get_entries(batch, ignore_index)
         with eval_modules(list(self.modules())):
             place = next(self.net.parameters()).device
             inputs = {name: t.to(place) if torch.is_tensor(t) else t for name, t in entries.inputs.items()}

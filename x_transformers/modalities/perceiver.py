@@ -63,10 +63,14 @@ class Reads:
         input_axis: int,
         num_latents: int,
         dim: int,
+        depth: int,
+        weight_tie_layers: bool,
         num_freq_bands: int | None,
         max_freq: float,
     ) -> None:
-        self.dim, self.input_channels, self.input_axis = dim, input_channels, input_axis
+        if weight_tie_layers and depth == 1:
+            warn_once('`weight_tie_layers` has no effect with a `depth` of 1')
+        self.depth, self.dim, self.input_channels, self.input_axis = depth, dim, input_channels, input_axis
         self.num_freq_bands, self.max_freq = num_freq_bands, float(max_freq)
         waves = 0 if num_freq_bands is None else input_axis * (2 * num_freq_bands + 1)
         self.dim_input = input_channels + waves
@@ -138,10 +142,8 @@ class Perceiver(Reads, Configurable):
         self_kwargs: Annotated[dict | None, 'additional arguments of the Encoder', mapping | none] = None,
     ) -> None:
         super().__init__()
-        self.open(input_channels, input_axis, num_latents, dim, num_freq_bands, max_freq)
-        if weight_tie_layers and depth == 1:
-            warn_once('`weight_tie_layers` has no effect with a `depth` of 1')
-        self.depth, tied = depth, bool(weight_tie_layers)
+        self.open(input_channels, input_axis, num_latents, dim, depth, weight_tie_layers, num_freq_bands, max_freq)
+        tied = bool(weight_tie_layers)
         reading = (dim, self.dim_input, cross_heads, cross_dim_head, cross_kwargs or {})
         self.cross = nn.ModuleList(Reading(*reading) for _ in range(min(depth, 2) if tied else depth))
         self.self = self.stacks(1 if tied else depth, self_per_cross, heads, dim_head, self_kwargs)
@@ -200,11 +202,8 @@ class PerceiverIO(Reads, Configurable):
         self_kwargs: Annotated[dict | None, 'additional arguments of the Encoder', mapping | none] = None,
     ) -> None:
         super().__init__()
-        self.open(input_channels, input_axis, num_latents, dim, num_freq_bands, max_freq)
-        if weight_tie_layers and depth == 1:
-            warn_once('`weight_tie_layers` has no effect with a `depth` of 1')
-        self.depth, self.queries_dim = depth, queries_dim
-        flags = cross_kwargs or {}
+        self.open(input_channels, input_axis, num_latents, dim, depth, weight_tie_layers, num_freq_bands, max_freq)
+        self.queries_dim, flags = queries_dim, cross_kwargs or {}
         self.cross = nn.ModuleList((Reading(dim, self.dim_input, cross_heads, cross_dim_head, flags),))
         self.self = self.stacks(1 if weight_tie_layers else depth, self_per_cross, heads, dim_head, self_kwargs)
         self.decoder = Reading(queries_dim, dim, decoder_heads, cross_dim_head, flags)
@@ -212,7 +211,7 @@ class PerceiverIO(Reads, Configurable):
 
     @checked
     def forward(self, x: Tensor, queries: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """Return logits (b, num_classes), or latents (b, num_latents, dim) without classes or with `return_embeddings`.
+        """Return an output for each query, (b, o, logits_dim), or without queries the latents (b, num_latents, dim).
 
         x         b n1 ... c        an array
         queries   [b] o queries_dim   queries, for all batch entries if there is no batch axis

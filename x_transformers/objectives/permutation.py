@@ -12,18 +12,18 @@ from torch import Generator, Tensor, nn
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids, check_range, check_tensor, checked
 from x_transformers.core.nets import check_every_place, refuse_own
-from x_transformers.flags import Check, ConfigError, Configurable, count, instance_of, is_number, none, size
+from x_transformers.flags import ConfigError, Configurable, count, instance_of, none, size
 from x_transformers.generation.choice import GenerationHistory, TokenSampler
 from x_transformers.generation.engine import eval_modules
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.sampling import mask_token
+from x_transformers.objectives.masked import share
 from x_transformers.training.items import share_of_items
 from x_transformers.training.masking import IGNORED, chosen_tokens, get_share, random_rank, rank_tokens
 from x_transformers.training.token_loss import Terms, mean_token_loss, read_logits_later
 
 __all__ = ['PermutationLMWrapper', 'PredictionOrder']
 
-share = Check('a number above 0, up to 1', lambda value: is_number(value) and 0 < value <= 1)
 SET_BY_WRAPPER = {
     'prepend_embeds': ': places are those of tokens',
     'cache': ': tokens are told in any order',

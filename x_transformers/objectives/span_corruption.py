@@ -338,7 +338,7 @@ class T5PretrainWrapper(Configurable):
         generator: Generator | None = None,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
-        """Return inputs and targets.
+        """Return the loss of the removed spans.
 
         tokens      b n   ids
         lens        b     number of tokens of each sequence, without padding

@@ -41,8 +41,8 @@ ELEMENTWISE = tuple(
     if isinstance(kind, type) and issubclass(kind, nn.Module) and kind not in (nn.Module, *MIXES_CHANNELS)
 )  # fmt: skip
 BY_NUMBER = (*ELEMENTWISE, nn.Linear, nn.Identity, nn.Dropout, nn.Sequential, nn.ModuleList)
-BY_TOKEN = (*BY_NUMBER, *MIXES_CHANNELS[:3], nn.GLU, nn.LayerNorm, nn.Embedding, nn.ParameterList, nn.ModuleDict)
-BY_TOKEN += (nn.RMSNorm,) if hasattr(nn, 'RMSNorm') else ()
+BY_TOKEN = (*BY_NUMBER, *MIXES_CHANNELS[:3], nn.GLU, nn.LayerNorm, nn.RMSNorm, nn.Embedding, nn.ParameterList)
+BY_TOKEN += (nn.ModuleDict,)
 
 
 def plan(model: nn.Module, sequence: bool = False) -> dict[str, ParallelStyle]:

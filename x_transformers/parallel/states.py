@@ -121,7 +121,8 @@ class State:
     optimizer: Any
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
-        self.model, self.optimizer = getattr(model, 'module', model) if is_ddp(model) else model, optimizer
+        is_ddp = isinstance(model, nn.parallel.DistributedDataParallel)
+        self.model, self.optimizer = model.module if is_ddp else model, optimizer
         self.wholes: dict[str, tuple[str, int, int]] = {}  # Parts -> name on one device, index, axis.
         for prefix, module in self.model.named_modules(remove_duplicate=False):
             for name, view in vars(module).get('parallel_views', {}).items():
@@ -195,7 +196,3 @@ class State:
             counts = found is not None and torch.is_tensor(value) and not value.ndim
             new[name] = value.clone() if counts else value  # Each part counts its own steps.
         return new
-
-
-def is_ddp(model: nn.Module) -> bool:
-    return isinstance(model, nn.parallel.DistributedDataParallel)

@@ -8,7 +8,6 @@ arXiv:1909.08053; with the sequence sharded between branches, arXiv:2205.05198.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -41,20 +40,19 @@ from x_transformers.parallel.views import (
 from x_transformers.x_transformers import Attention
 
 
-def list_parameters(module: nn.Module) -> Iterator[tuple[nn.Module, str]]:
-    """Yield the owners and names of the parameters below a module that are not distributed yet."""
-    for owner in module.modules():
-        for name, parameter in list(owner._parameters.items()):
-            if parameter is not None and not isinstance(parameter, DTensor):
-                yield owner, name
-
-
 class Style(ParallelStyle):
-    """Base class of the parallel styles. `source` is the rank whose values are used, as in `parallelize_module`."""
+    """Base class of the parallel styles. `lane` is that of the stream of the stack around a module."""
 
-    @property
-    def source(self) -> int | None:
-        return getattr(self, 'src_data_rank', 0)
+    def __init__(self, lane: Lane = WHOLE) -> None:
+        super().__init__()
+        self.lane = lane
+
+    def distribute_all(self, module: nn.Module, view: View) -> None:
+        """Distribute the parameters below a module that are not distributed yet."""
+        for owner in module.modules():
+            for name, parameter in list(owner._parameters.items()):
+                if parameter is not None and not isinstance(parameter, DTensor):
+                    distribute(owner, name, view, self.src_data_rank)
 
     def __repr__(self) -> str:
         return f'{type(self).__name__}()'
@@ -69,10 +67,9 @@ class Alike(Style):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if self.own is not None:
-            self.own.src_data_rank = self.source
+            self.own.src_data_rank = self.src_data_rank
             self.own._apply(module, device_mesh)
-        for owner, name in list_parameters(module):
-            distribute(owner, name, View(device_mesh), self.source)
+        self.distribute_all(module, View(device_mesh))
         return module
 
 
@@ -101,10 +98,6 @@ class ShardedHeads(Style):
     Query head h uses key head h mod k, so that each group of k query heads is sharded like the keys.
     """
 
-    def __init__(self, lane: Lane = WHOLE) -> None:
-        super().__init__()
-        self.lane = lane
-
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         attn: Any = module
         sizes, count = attn.shape, device_mesh.size()
@@ -112,19 +105,17 @@ class ShardedHeads(Style):
         of_keys = View(device_mesh, axis=0) if groups else View(device_mesh, partial=True)
         of_queries = View(device_mesh, axis=0, parts=groups or 1)
         for linear, view in ((attn.to_q, of_queries), (attn.to_k, of_keys), (attn.to_v, of_keys)):
-            for name in [name for name, t in linear._parameters.items() if t is not None]:
-                distribute(linear, name, view, self.source)
-        distribute(attn.to_out, 'weight', replace(of_queries, axis=1), self.source)
+            self.distribute_all(linear, view)
+        distribute(attn.to_out, 'weight', replace(of_queries, axis=1), self.src_data_rank)
         if attn.to_out.bias is not None:
-            distribute(attn.to_out, 'bias', View(device_mesh, partial=True, divided=True), self.source)
+            distribute(attn.to_out, 'bias', View(device_mesh, partial=True, divided=True), self.src_data_rank)
         for feature in attn.features.active:
             for path, (axis, of) in (get_shards(feature) or {}).items():
                 found = find_shard(feature, path)
                 view = of_queries if of == 'heads' else of_keys
                 if found is not None:
-                    distribute(*found, view if view.axis is None else replace(view, axis=axis), self.source)
-        for owner, name in list_parameters(attn):
-            distribute(owner, name, View(device_mesh, partial=True), self.source)
+                    distribute(*found, view if view.axis is None else replace(view, axis=axis), self.src_data_rank)
+        self.distribute_all(attn, View(device_mesh, partial=True))
         keys = sizes.kv_heads // count if groups else sizes.kv_heads
         count_heads(attn, sizes.heads // count, keys)
         self.override(attn, HeadShard(sizes.heads, sizes.kv_heads, device_mesh))
@@ -263,8 +254,7 @@ class BiasOfHeads(Style):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         own = HeadShard(self.heads, self.kv_heads, device_mesh).here
-        for owner, name in list_parameters(module):
-            distribute(owner, name, View(device_mesh, partial=True), self.source)
+        self.distribute_all(module, View(device_mesh, partial=True))
         if isinstance(module, AlibiPositionalBias):
             module.keep_heads(own)
             return module
@@ -283,22 +273,17 @@ class BiasOfHeads(Style):
 class ShardedFeedForward(Style):
     """Style that shards the inner channels of a feedforward; value and gate of a gated unit separately."""
 
-    def __init__(self, lane: Lane = WHOLE) -> None:
-        super().__init__()
-        self.lane = lane
-
     def _apply(self, module: Any, device_mesh: DeviceMesh) -> nn.Module:
         widened, output = module.ff[0], module.output_layer
         gated = isinstance(widened, GLU)
         inner = View(device_mesh, axis=0, parts=2 if gated else 1)
         wide: Any = widened.proj if gated else widened[0]
-        for name in [name for name, t in wide._parameters.items() if t is not None]:
-            distribute(wide, name, inner, self.source)
+        self.distribute_all(wide, inner)
         if gated and torch.is_tensor(widened.mult_bias):
-            distribute(widened, 'mult_bias', View(device_mesh, axis=0), self.source)
-        distribute(output, 'weight', View(device_mesh, axis=1), self.source)
+            distribute(widened, 'mult_bias', View(device_mesh, axis=0), self.src_data_rank)
+        distribute(output, 'weight', View(device_mesh, axis=1), self.src_data_rank)
         if output.bias is not None:
-            distribute(output, 'bias', View(device_mesh, partial=True, divided=True), self.source)
+            distribute(output, 'bias', View(device_mesh, partial=True, divided=True), self.src_data_rank)
         lane = self.lane
         kind: Any = type(module.ff)
 
@@ -317,7 +302,7 @@ class Vocabulary(Style):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         table: Any = module
-        distribute(table, 'weight', View(device_mesh, axis=0), self.source)
+        distribute(table, 'weight', View(device_mesh, axis=0), self.src_data_rank)
         each = -(-table.num_embeddings // device_mesh.size())  # As torch shards.
         start = each * device_mesh.get_local_rank()
 
@@ -341,8 +326,7 @@ class Logits(Style):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         tied = isinstance(module, TiedReadout)
         classes: Any = module.shared[0].emb.num_embeddings if tied else module.out_features
-        for name in [name for name, t in module._parameters.items() if t is not None]:
-            distribute(module, name, View(device_mesh, axis=0), self.source)
+        self.distribute_all(module, View(device_mesh, axis=0))
         module.register_forward_pre_hook(lambda _, args: (use_replicated(args[0], device_mesh), *args[1:]))
         module.register_forward_hook(lambda _, args, out: join_shards(cast('Tensor', out), device_mesh, -1, classes))
         return module
@@ -353,10 +337,6 @@ class Logits(Style):
 
 class Sequence(Style):
     """Style that shards the stream of a stack along the sequence between branches, with norms and residuals."""
-
-    def __init__(self, lane: Lane) -> None:
-        super().__init__()
-        self.lane = lane
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         lane = self.lane
@@ -371,8 +351,7 @@ class Sequence(Style):
                 return True
             return any(value is not None and name not in of_attention for name, value in call.inputs.items())
 
-        for owner, name in list_parameters(stack.layers):
-            distribute(owner, name, View(device_mesh, lane=lane), self.source)
+        self.distribute_all(stack.layers, View(device_mesh, lane=lane))
 
         def run_steps(self: Any, features: Any, transform: Any, x: Tensor, call: Any, steps: Any) -> Tensor:
             """Run the layers on local tokens, or as on one device if results are kept, in a cache for example."""

@@ -33,15 +33,10 @@ def move_tensors(
     grads: Placement | None = None,
     size: int | None = None,
 ) -> Tensor:
-    """Return the local part of a tensor with placement `then` for one with placement `now`.
+    """Return the local part of a tensor with placement `then` for one, `x`, with placement `now`.
 
-    Args:
-        x: The local part.
-        mesh: The devices.
-        now: Its placement.
-        then: The new placement.
-        grads: Placement of the gradient, if it differs from `then`.
-        size: Total length of the axis that `now` shards.
+    `grads` is the placement of the gradient, if it differs from `then`, and `size` the total length of the axis that
+    `now` shards.
     """
     whole: dict[str, Any] = {}
     if isinstance(now, Shard) and size is not None:
@@ -149,17 +144,12 @@ def distribute(module: nn.Module, name: str, view: View, source: int | None) -> 
     placement = Replicate() if view.axis is None else Shard(view.axis)
     pieces = [whole.detach()] if view.parts == 1 else whole.detach().chunk(view.parts, view.axis)
     for one, piece in zip(view.list_names(name), pieces, strict=True):
-        placed = distribute_tensor(piece.contiguous(), view.mesh, [placement], **source_keyword(source))
+        placed = distribute_tensor(piece.contiguous(), view.mesh, [placement], src_data_rank=source)
         module._parameters[one] = nn.Parameter(placed, requires_grad=whole.requires_grad)
     views = {**vars(module).get('parallel_views', {}), name: view}
     vars(module)['parallel_views'] = views
     kind = vars(type(module)).get('kind_on_one', type(module))
     module.__class__ = make_parallel_class(kind, tuple(sorted(views)))
-
-
-def source_keyword(source: int | None) -> dict[str, Any]:
-    """Return the keyword of `distribute_tensor` that selects the source rank, if PyTorch has it."""
-    return {'src_data_rank': source} if 'src_data_rank' in distribute_tensor.__code__.co_varnames else {}
 
 
 def override_forward(module: nn.Module, **methods: Any) -> None:
