@@ -36,21 +36,26 @@ class CachedStep(nn.Module):
             raise TypeError(f'`net` must be a model with a cache, as TransformerWrapper, got a {type(net).__name__}')
         if not net.can_cache_kv:
             raise ConfigError(f'`net` is a {type(net).__name__} with flags that leave it without a cache')
-        self.net, self.form = net, Form()
+        self.net = net
+        self.form: Cache | None = None  # a cache of the model without its rows
 
     def forward(self, x: Any, past: Sequence[Tensor] | None = None, **inputs: Any) -> tuple[Any, list[Tensor]]:
         if past is not None:
             inputs |= dict(cache=self.filled(past), input_not_include_cache=True)
         logits, left = self.net(x, return_intermediates=True, **inputs)
         if past is None and not torch.compiler.is_compiling():
-            self.form = Form(get_form(left.everything))
+            self.form = get_form(left.everything)
         return logits, [rows.tensor.contiguous() for rows in named_rows(left.everything).values()]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for pickle and deepcopy, without `form`: features in it are those of the model."""
+        return self.__dict__ | {'form': None}
 
     @property
     def known(self) -> Cache:
-        if self.form.cache is None:
+        if self.form is None:
             raise ValueError('what the past looks like is not known yet: read a prompt first, by `step(prompt)`')
-        return self.form.cache
+        return self.form
 
     @property
     def names(self) -> list[str]:
@@ -72,19 +77,6 @@ class CachedStep(nn.Module):
         tensors = dict(zip(names, past, strict=True))
         cache = each_rows(self.known, lambda name, rows: rows.like(tensors[name]))
         return replace(cache, num_seen_tokens=cache.length)
-
-
-class Form:
-    """A cache without its rows. Copies and files of a step have none: features in it are those of the model."""
-
-    def __init__(self, cache: Cache | None = None) -> None:
-        self.cache = cache
-
-    def __deepcopy__(self, memo: Any) -> Form:
-        return Form()
-
-    def __reduce__(self) -> Any:
-        return Form, ()
 
 
 def get_form(cache: Cache) -> Cache:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from x_transformers.core.own_modules import gets_whole_input, has_own_forward
 from x_transformers.flags import warn_once
 from x_transformers.flags.checks import Maybe
-from x_transformers.generation.choice import REASONS, StoppingCriteria, TokenSampler
+from x_transformers.generation.choice import REASONS, TokenSampler
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.rules import GenerationHistory
 from x_transformers.generation.sampling import to_float
@@ -348,10 +348,12 @@ class Decoding:
         leading: torch.Size,
         num_new: int,
         pad_value: int = 0,
+        pads: Tensor | None = None,
+        **options: Any,
     ) -> Decoding:
-        """Return the state of a generation of `num_new` tokens after prompts (b, n) without padding."""
+        """Return the state of a generation of `num_new` tokens after prompts (b, n). `options` are further fields."""
         room = F.pad(ids, (0, num_new), value=pad_value)
-        return cls(expert, choice, modules, room, None, ids.shape[1], leading, pad_value)
+        return cls(expert, choice, modules, room, pads, ids.shape[1], leading, pad_value, **options)
 
     def fork(self) -> None:
         """Read the prompts, and from then on continue each of them `samples` times."""
@@ -453,30 +455,24 @@ class Beams:
 
         score = log p / length ** length_penalty        length: the number of generated tokens, the last one included
 
-    ids          b h t   the prompts, padded on the left, then room for what is generated
-    scores       b h     summed log probabilities, in nats
-    beside               further readings of each step, which change its logits
+    state                that of a generation, before its first step
     rank                 from logits (.. l) to what the candidates of one hypothesis are picked by, and the largest
                          logit that may be chosen (..); None where this is the logits themselves
-    weigh                changes logits before all else, given the history of tokens; None for nothing
+    ids          b h t   the prompts, padded on the left, then room for what is generated
+    scores       b h     summed log probabilities, in nats
     done         b h t   hypotheses that have ended, the best by `done_scores` (b h)
     """
 
-    reader: IncrementalModel
-    rank: Maybe[Callable[[Tensor], tuple[Tensor, Tensor]]]
+    state: Decoding
     beams: int
-    ids: Tensor
-    pads: Maybe[Tensor]
-    length: int
-    scores: Tensor
-    endings: StoppingCriteria = field(default_factory=StoppingCriteria)
     length_penalty: float = 0.0
-    weigh: Maybe[Callable[[Tensor, GenerationHistory], Tensor]] = None
-    beside: Sequence[AuxiliaryLogits] = ()
+    rank: Maybe[Callable[[Tensor], tuple[Tensor, Tensor]]] = None
 
     def __post_init__(self) -> None:
-        self.endings.to(self.ids.device)
-        self.failed = FailedRows()
+        state, self.failed = self.state, FailedRows()
+        self.ids, self.pads, self.length = rearrange(state.ids, 'b t -> b 1 t'), state.pads, state.length
+        self.scores = torch.zeros((len(state.ids), 1), dtype=torch.float32, device=state.ids.device)
+        self.reader, self.beside, self.weigh, self.endings = state.expert, state.beside, state.weigh, state.endings
         self.start, self.done, self.done_scores = self.length, self.ids[:, :0], self.scores[:, :0]
 
     def score(self, totals: Tensor, tokens: int) -> Tensor:

@@ -14,7 +14,6 @@ from typing import Any, Literal, cast, overload
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from torch import Generator, Tensor, nn
 
@@ -279,19 +278,12 @@ class GeneratesText:
             against, opening = guidance.against(inputs, ids, pads, leading, prompt_lens)
             beside.insert(0, AuxiliaryLogits(reader(self.net, inputs=against), guidance.guided, opening))
         models = (self, *(amateur for amateur, _ in amateurs))
-        return Decoding(
-            expert=expert,
-            beside=beside,
-            choice=choice,
-            modules=[module for model in models for module in model.modules()],
-            ids=F.pad(ids, (0, seq_len), value=self.pad_value),
-            pads=pads,
-            length=ids.shape[1],
-            leading=leading if num_samples is None else torch.Size((*leading, num_samples)),
-            pad_value=self.pad_value,
-            samples=num_samples or 1,
-            callback=callback,
-        )
+        modules = [module for model in models for module in model.modules()]
+        leading = leading if num_samples is None else torch.Size((*leading, num_samples))
+        return Decoding.from_prompts(
+            expert, choice, modules, ids, leading, seq_len, self.pad_value, pads,
+            beside=beside, samples=num_samples or 1, callback=callback,
+        )  # fmt: skip
 
     @classmethod
     def option_names(cls, method: str) -> set[str]:
@@ -486,25 +478,12 @@ class GeneratesText:
             restrict_to_max_seq_len=restrict_to_max_seq_len, temperature=temperature, generator=generator,
             filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs, **kwargs,
         )  # fmt: skip
-        b, leading, choice, reader = len(state.ids), state.leading, state.choice, state.expert
-        seq_len = state.max_new_tokens
-        check_looped_exits(self.net, reader.inputs, b * beams, cache_kv)
+        leading, choice = state.leading, state.choice
+        check_looped_exits(self.net, state.expert.inputs, len(state.ids) * beams, cache_kv)
         draws = stochastic and choice.temperature != 0
-        search = Beams(
-            reader=reader,
-            beside=state.beside,
-            rank=choice.perturbed if draws else None,
-            weigh=state.weigh,
-            beams=beams,
-            ids=rearrange(state.ids, 'b t -> b 1 t'),
-            pads=state.pads,
-            length=state.length,
-            scores=torch.zeros((b, 1), dtype=torch.float32, device=state.ids.device),
-            endings=state.endings,
-            length_penalty=length_penalty,
-        )
+        search = Beams(state, beams, length_penalty, choice.perturbed if draws else None)
         with eval_modules(state.modules):
-            tokens, scores = search.run(seq_len)
+            tokens, scores = search.run(state.max_new_tokens)
         tokens, scores = rearrange(tokens, 'b h s -> h b s'), rearrange(scores, 'b h -> h b')
         if not return_beams_and_scores:
             return tokens[0].reshape(*leading, tokens.shape[-1])

@@ -48,7 +48,7 @@ class NamedConfig(Config):
 
 
 class DerivedNamedConfig(DerivedConfig):
-    """The same; of a model with modules of the user's, which JSON cannot hold, only what class it is."""
+    """`NamedConfig` of a model; with modules of the user's, which JSON cannot hold, only what class it is."""
 
     def __get__(self, instance: Any, cls: type) -> Any:
         if instance is None:

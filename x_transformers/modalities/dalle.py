@@ -334,19 +334,12 @@ class DALLE(Configurable):
             guidance = Guidance(cond_scale, negative_prompts=against)
             beside = [AuxiliaryLogits(reader(), guidance.guided, torch.cat((against, begun), dim=1))]
         count, ids = self.image_len - begun.shape[1], torch.cat((opening, begun), dim=1)
-        decoding = Decoding(
-            expert=reader(),
-            beside=beside,
-            choice=choice,
-            text_start=opening.shape[1],  # words are no tokens of the image
-            modules=modules,
-            ids=F.pad(ids, (0, count)),
-            pads=None,
-            length=ids.shape[1],
-            leading=torch.Size((b,) if num_samples is None else (b, num_samples)),
-            pad_value=0,
-            samples=num_samples or 1,
-        )
+        leading = torch.Size((b,) if num_samples is None else (b, num_samples))
+        # Words are no tokens of the image: `text_start`.
+        decoding = Decoding.from_prompts(
+            reader(), choice, modules, ids, leading, count,
+            beside=beside, text_start=opening.shape[1], samples=num_samples or 1,
+        )  # fmt: skip
         with eval_modules(modules):
             decoding.finish()
             images = decoding.ids[:, opening.shape[1] :]

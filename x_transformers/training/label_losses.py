@@ -148,11 +148,8 @@ def span_loss(logits: Tensor, labels: Tensor, real: Tensor | None = None, num_it
 
     As in `transformers`, a place outside of the row is one to ignore: the answer was cut off.
 
-    Args:
-        logits: (b, n, 2).
-        labels: Places of starts and ends, (b, 2); -100, `n` and more, or padding, for none.
-        real: Which places are real, (b, n). None for all.
-        num_items: Divide the sum of the losses by it, in place of their mean.
+    `labels` are places in logits (b, n, 2) of starts and ends, (b, 2); -100, `n` and more, or padding, for none.
+    With `num_items`, the sum of the losses is divided by that, in place of their mean.
 
     Raises:
         ValueError: Labels have another shape or dtype, or are below zero.

@@ -31,13 +31,8 @@ def readable(ids: Tensor, ignore_index: int, pad_value: int = 0) -> Tensor:
 def real_tokens(
     x: Tensor, mask: Tensor | None = None, lens: Tensor | None = None, start: Tensor | None = None
 ) -> Tensor | None:
-    """Return which tokens are real, (b, n), or None if all are.
-
-    Args:
-        x: Ids (b, n) or vectors (b, n, d).
-        mask: True for real tokens, (b, n).
-        lens: Number of real tokens at the beginning of each row, (b,).
-        start: Number of tokens of padding at the beginning of each row, (b,).
+    """Return which of the tokens `x` (b, n, ...) are real, (b, n), or None if all are: those of the `mask` (b, n), of
+    the first `lens` (b,) of each row, and after the first `start` (b,), which are padding.
 
     Raises:
         ValueError or TypeError for another shape or kind.
@@ -94,13 +89,9 @@ def read_of(mask: Tensor) -> Tensor:
 
 
 def tell_padding(net: Any, inputs: dict[str, Any], real: Callable[[], Tensor], counts: bool = False) -> None:
-    """Add a mask to the inputs of a net, in place, if the caller gave none and padding would change the output.
-
-    Args:
-        net: A causal model; one that counts no tokens gives real ones the same, and is faster without a mask.
-        inputs: Its keywords.
-        real: Gives the mask, (b, n).
-        counts: Whether what is asked of the net counts tokens, whatever its features.
+    """Add the mask that `real` gives to the inputs of a causal net, in place, if there is none and padding would change
+    the output: a net that counts no tokens gives real ones the same, and is faster without. `counts` says that what is
+    asked of the net counts tokens, whatever its features.
     """
     if inputs.get('mask') is None and (counts or counts_tokens(net)):
         inputs['mask'] = real()
@@ -150,15 +141,11 @@ def attn_z_loss(trace: Any, weight: float, x: Tensor, call: Any, stack: Any = No
     maps = [inter.pre_softmax_attn for inter in trace.attn_intermediates]
     if not maps:
         return x.new_zeros(())
-    token_mask, start, count = (
-        call.select_key_mask(call.token_mask),
-        call.inputs.get('seq_start_pos'),
-        maps[0].shape[-2],
-    )
+    token_mask, start = call.select_key_mask(call.token_mask), call.inputs.get('seq_start_pos')
     if start is not None:  # in the order of the stack padding is in front of all
         begun = ~mask_from_lengths(start, call.num_prefix_tokens + call.tokens)
         token_mask = begun if token_mask is None else begun & token_mask
-    return calc_z_loss(maps, None if token_mask is None else token_mask[:, -count:], weight)
+    return calc_z_loss(maps, None if token_mask is None else token_mask[:, -maps[0].shape[-2] :], weight)
 
 
 def kept_tokens(seq: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor | None]:

@@ -220,52 +220,37 @@ def accumulate(grads: Gradients, slopes: Tensor, x: Tensor, share: Tensor, table
         grads.weight.addmm_(slopes.t(), weighted)
 
 
-class WeightedLoss(torch.autograd.Function):
-    """Sum of shares (n,) times losses. Gradients are computed in the forward pass; backward scales them.
+class FusedLoss(torch.autograd.Function):
+    """Sum of shares (n,) times losses, or without shares the loss of each token (n,).
 
-    A second backward pass over the same graph forms them again; one with `create_graph` takes the plain formula.
+    The gradients of the sum are computed in the forward pass, and backward scales them; those of single losses in the
+    backward pass, where the share of each is known. A second backward pass over the same graph forms them again; one
+    with `create_graph` takes the plain formula.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
-        targets, shares, terms, dtype = rest
-        losses, ctx.grads = run(hidden, weight, bias, targets, shares, terms, dtype, ctx.needs_input_grad[:3])
+        targets, shares, ctx.terms, ctx.dtype = rest
         ctx.save_for_backward(hidden, weight, bias, targets, shares)
-        ctx.terms, ctx.dtype, ctx.dtypes = terms, dtype, get_dtypes(hidden, weight, bias)
-        return share_weight(losses, shares)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled() or is_transformed() or is_batched_grad(grad):
-            *inputs, targets, shares = ctx.saved_tensors
-            plain = functools.partial(plain_loss, targets=targets, terms=ctx.terms, dtype=ctx.dtype)
-            needs = ctx.needs_input_grad[:3]
-            return *differentiate_formula(lambda *t: share_weight(plain(*t), shares), inputs, needs, grad), *NONE
-        grads, ctx.grads = ctx.grads, None  # given away: those of the weights need not be copied
-        if grads is None:
-            _, grads = run(*ctx.saved_tensors, terms=ctx.terms, dtype=ctx.dtype, forms=ctx.needs_input_grad[:3])
-        return *scale_gradients(grads, grad, ctx.dtypes), *NONE
-
-
-class SingleLosses(torch.autograd.Function):
-    """Loss of each token (n,). Gradients are computed in the backward pass, where the share of each is known."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
-        targets, _, ctx.terms, ctx.dtype = rest
-        ctx.save_for_backward(hidden, weight, bias, targets)
         ctx.dtypes = get_dtypes(hidden, weight, bias)
-        return run(hidden, weight, bias, targets, None, ctx.terms, ctx.dtype)[0]
+        forms = (False,) * 3 if shares is None else ctx.needs_input_grad[:3]
+        losses, grads = run(hidden, weight, bias, targets, shares, ctx.terms, ctx.dtype, forms)
+        ctx.grads = None if shares is None else grads
+        return losses if shares is None else share_weight(losses, shares)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, targets = ctx.saved_tensors
+        *inputs, targets, shares = ctx.saved_tensors
         forms = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled() or is_transformed() or is_batched_grad(grad):
             plain = functools.partial(plain_loss, targets=targets, terms=ctx.terms, dtype=ctx.dtype)
-            return *differentiate_formula(plain, inputs, forms, grad), *NONE
-        _, grads = run(*inputs, targets=targets, shares=grad, terms=ctx.terms, dtype=ctx.dtype, forms=forms)
-        return *scale_gradients(grads, None, ctx.dtypes), *NONE
+            formula = plain if shares is None else lambda *t: share_weight(plain(*t), shares)
+            return *differentiate_formula(formula, inputs, forms, grad), *NONE
+        shares, factor = (grad, None) if shares is None else (shares, grad)
+        grads, ctx.grads = ctx.grads, None  # given away: those of the weights need not be copied
+        if grads is None:
+            _, grads = run(*inputs, targets, shares, ctx.terms, ctx.dtype, forms)
+        return *scale_gradients(grads, factor, ctx.dtypes), *NONE
 
 
 NONE = (None,) * 4
@@ -362,7 +347,7 @@ def fused_losses(
     if shares is not None:
         shares = shares.detach().to(at_least_float(hidden.dtype))
     if any(needs):
-        return (SingleLosses if shares is None else WeightedLoss).apply(*inputs, targets, shares, terms, dtype)
+        return FusedLoss.apply(*inputs, targets, shares, terms, dtype)
     with torch.no_grad():
         losses, _ = run(*inputs, targets=targets, shares=None, terms=terms, dtype=dtype)
         return losses if shares is None else share_weight(losses, shares)
