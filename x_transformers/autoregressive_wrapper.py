@@ -116,40 +116,6 @@ def eval_decorator(fn: Callable[..., Any]) -> Callable[..., Any]:
 FILLS_INTERMEDIATES = ('return_mems', 'return_logit_entropies', 'return_attn_z_loss')
 
 
-def looped_loss(
-    losses: Tensor,
-    gates: Sequence[Tensor],
-    targets: Tensor,
-    *,
-    ignore_index: int,
-    threshold: float,
-    slope: float,
-    exit_weight: float,
-    num_items: Any = None,
-) -> Tensor:
-    """Return the loss of a looped stack, weighted by the exit probabilities, plus that of the exit gate.
-
-    losses   i b n              c_i
-    gates    b n 1 per pass     stop after pass i with probability  w_i = s(g_i) prod_{j<i} s(-g_j),  the last the rest
-
-        sum_i w_i c_i / passes  +  exit_weight BCE(g_i, s(slope (c_{i+1} - c_i + threshold)))
-
-    Both are means over targets that are not ignored.  arXiv:2510.25741
-    """
-    gate = to_float(torch.cat(list(gates), dim=-1)).movedim(-1, 0)
-    valid = (targets != ignore_index).to(losses.dtype)
-    count = count_items(valid, num_items)
-    stay = F.logsigmoid(-gate[:-1]).cumsum(dim=0)
-    stay = F.pad(stay, (0, 0, 0, 0, 1, 0))
-    weights = torch.cat((stay[:-1] + F.logsigmoid(gate[:-1]), stay[-1:])).exp().detach()
-    expected = (weights * losses * valid).sum() / (count * losses.shape[0])
-    if losses.shape[0] == 1:
-        return expected
-    worth = (slope * (losses[1:] - losses[:-1] + threshold)).sigmoid().detach()
-    exits = F.binary_cross_entropy_with_logits(gate[:-1], worth, reduction='none')
-    return expected + exit_weight * (exits * valid).sum() / (count * exits.shape[0])
-
-
 def next_embed_loss(pred: Tensor, embeds: Tensor, real: Tensor, num_items: Any = None) -> Tensor:
     """Return the mean absolute error of predicted embeddings of the next tokens (b n e), where those are real (b n)."""
     real = real[:, :-1]
@@ -214,9 +180,7 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
         looped_loss_slope: Annotated[float, 'slope of the target of the exit gate of a looped model', positive] = 50.0,
         looped_exit_loss_weight: Annotated[float, 'weight of the loss of the exit gate of looped models', number] = 1.0,
         label_smoothing: Annotated[
-            float,
-            'label smoothing e: probability 1 - e for the target, e spread over all tokens, arXiv:1512.00567',
-            probability,
+            float, 'label smoothing: 1 - e for the target, e spread over all tokens, arXiv:1512.00567', probability
         ] = 0.0,
         z_loss_weight: Annotated[float, 'weight of the z-loss of the logits, arXiv:2204.02311', not_negative] = 0.0,
         intermediate_layer_loss: Annotated[
@@ -226,9 +190,7 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
             a_schedule,
         ] = False,
         future_target_weights: Annotated[
-            Sequence[float],
-            'in training, loss weights of the further output heads, which predict later tokens, one per head',
-            weights,
+            Sequence[float], 'in training, one loss weight per further output head, for later tokens', weights
         ] = (),
         last_position_only: Annotated[bool, 'in training, use only the last target of each sequence', boolean] = False,
     ) -> None:
@@ -401,15 +363,31 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
     def loss_of_passes(self, intermediates: LayerIntermediates, targets: Tensor, terms: Terms) -> Tensor:
         """Return the loss of a looped net, the mean over its heads."""
         passes = [token_losses(z, targets, terms) for z in intermediates.all_pred_logits]
-        measure = functools.partial(
-            looped_loss,
-            gates=intermediates.exit_logits,
-            targets=targets,
-            ignore_index=self.ignore_index,
-            threshold=self.looped_loss_threshold_exit,
-            slope=self.looped_loss_slope,
-            exit_weight=self.looped_exit_loss_weight,
-            num_items=terms.num_items,
+        total: Any = sum(
+            self.looped_loss(torch.stack(losses), intermediates.exit_logits, targets, terms.num_items)
+            for losses in zip(*passes, strict=True)
         )
-        total: Any = sum(measure(torch.stack(losses)) for losses in zip(*passes, strict=True))
         return total / len(passes[0])
+
+    def looped_loss(self, losses: Tensor, gates: Sequence[Tensor], targets: Tensor, num_items: Any) -> Tensor:
+        """Return the loss of a looped stack, weighted by the exit probabilities, plus that of the exit gate.
+
+        losses   i b n            c_i
+        gates    b n 1 per pass   stop after pass i with probability w_i = s(g_i) prod_{j<i} s(-g_j), the last the rest
+
+            sum_i w_i c_i / passes  +  weight BCE(g_i, s(slope (c_{i+1} - c_i + threshold)))
+
+        Both are means over targets that are not ignored.  arXiv:2510.25741
+        """
+        gate = to_float(torch.cat(list(gates), dim=-1)).movedim(-1, 0)
+        valid = (targets != self.ignore_index).to(losses.dtype)
+        count = count_items(valid, num_items)
+        stay = F.logsigmoid(-gate[:-1]).cumsum(dim=0)
+        stay = F.pad(stay, (0, 0, 0, 0, 1, 0))
+        weights = torch.cat((stay[:-1] + F.logsigmoid(gate[:-1]), stay[-1:])).exp().detach()
+        expected = (weights * losses * valid).sum() / (count * losses.shape[0])
+        if losses.shape[0] == 1:
+            return expected
+        worth = self.looped_loss_slope * (losses[1:] - losses[:-1] + self.looped_loss_threshold_exit)
+        exits = F.binary_cross_entropy_with_logits(gate[:-1], worth.sigmoid().detach(), reduction='none')
+        return expected + self.looped_exit_loss_weight * (exits * valid).sum() / (count * exits.shape[0])

@@ -201,7 +201,7 @@ class BeliefStateWrapper(Configurable):
             return loss
         distance = distance.clamp(max=self.max_pred_distance - 1).expand(b, -1)
         far = self.losses(self.to_distance_logits(belief), distance)
-        return loss + self.pred_distance_loss_weight * self.mean(far, token_mask) * share
+        return loss + self.pred_distance_loss_weight * mean_or_zero(far, token_mask) * share
 
     @staticmethod
     def beyond(seq: Any, lens: Tensor | None) -> Tensor:
@@ -279,12 +279,6 @@ class BeliefStateWrapper(Configurable):
             got = tuple(weights.shape) if torch.is_tensor(weights) else weights
             raise ValueError(f'`loss_weight_by_fb_indices` gave {got}, it must be a tensor ({count},) or ({count}, 2)')
         return weights if weights.ndim == 2 else rearrange(weights, 'p -> p 1')
-
-    @staticmethod
-    def mean(losses: Tensor, real: Tensor | None) -> Tensor:
-        if real is None:
-            return mean_or_zero(losses)
-        return losses.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
 
     # generation
 

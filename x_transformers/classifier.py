@@ -155,13 +155,11 @@ class Classifier(Configurable):
         masked = inputs if mask is None else {**inputs, 'mask': mask}
         if self.start_id is None:
             return self.net(x, return_embeddings=True, **masked)
-        context, context_mask = self.net.encode(x, mask, **inputs)
+        context, key_mask = self.net.encode(x, mask, **inputs)
         shifted, given = F.pad(x[:, :-1], (1, 0), value=self.start_id), {}
         if mask is not None:  # A row begins at its first real token.
             shifted, given = shifted.scatter(1, mask.byte().argmax(dim=1, keepdim=True), self.start_id), {'mask': mask}
-        return self.net.decoder.net(
-            shifted, context=context, context_mask=context_mask, return_embeddings=True, **given
-        )
+        return self.net.decoder.net(shifted, context=context, context_mask=key_mask, return_embeddings=True, **given)
 
     def read(self, hidden: Tensor, x: Tensor, mask: Tensor | None) -> Tensor:
         """Return the states for the classifier: (b, d), or all."""

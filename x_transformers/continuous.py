@@ -104,11 +104,7 @@ class ContinuousTransformerWrapper(Wrapper):
     def __init__(
         self,
         *,
-        attn_layers: Annotated[
-            AttentionLayers | nn.Module,
-            'stack of attention and feedforward layers, such as `Decoder` or `Encoder`',
-            a_stack,
-        ],
+        attn_layers: Annotated[AttentionLayers | nn.Module, 'stack of layers, such as `Decoder` or `Encoder`', a_stack],
         max_seq_len: Annotated[int | None, 'maximum length; 0, -1 or None: no absolute positions'] = None,
         dim_in: Annotated[int | None, 'width of the input, that of the stack if None', size | none] = None,
         dim_out: Annotated[int | None, 'width of the output, that of the stack if None', size | none] = None,

@@ -91,9 +91,7 @@ class ContinuousTransformerAutoencoder(Configurable):
             instance_of(nn.Module) | none,
         ] = None,
         bottleneck_type: Annotated[
-            str,
-            'type of the bottleneck: a linear layer, or a variational one that samples', one_of('deterministic',
-            'variational')
+            str, 'a linear bottleneck, or a variational one that samples', one_of('deterministic', 'variational')
         ] = 'deterministic',
         deterministic_bottleneck_kwargs: Annotated[
             dict | None, 'arguments of the deterministic bottleneck', mapping | none
@@ -111,21 +109,17 @@ class ContinuousTransformerAutoencoder(Configurable):
         shared: dict[str, Any] = {'dim': dim, 'attn_dim_head': attn_dim_head, 'heads': heads, **kwargs}
         latent = dim_latent or dim
         self.dim_input, self.dim_latent, self.max_seq_len = dim_input or dim, latent, max_seq_len
-        self.encoder = ContinuousTransformerWrapper(
-            dim_in=dim_input,
-            max_seq_len=max_seq_len,
-            attn_layers=Encoder(depth=enc_depth, **{**shared, **(enc_kwargs or {})}),
-        )
+        both: dict[str, Any] = dict(dim_in=dim_input, max_seq_len=max_seq_len)
+        encoder = Encoder(depth=enc_depth, **{**shared, **(enc_kwargs or {})})
+        self.encoder = ContinuousTransformerWrapper(**both, attn_layers=encoder)
         if bottleneck is None and bottleneck_type == 'variational':
             bottleneck = VariationalLatentBottleneck(dim, latent, **(variational_bottleneck_kwargs or {}))
         if bottleneck is None:
             bottleneck = DeterministicLatentBottleneck(dim, latent, **(deterministic_bottleneck_kwargs or {}))
         self.bottleneck = bottleneck
         self.from_latent_to_prepend_token = nn.Sequential(nn.Linear(latent, dim), Rearrange('b d -> b 1 d'))
-        stack = Decoder(depth=dec_depth, **{**shared, **(dec_kwargs or {})})
-        self.decoder = ContinuousTransformerWrapper(
-            dim_in=dim_input, dim_out=dim_input, max_seq_len=max_seq_len, attn_layers=stack
-        )
+        decoder = Decoder(depth=dec_depth, **{**shared, **(dec_kwargs or {})})
+        self.decoder = ContinuousTransformerWrapper(**both, dim_out=dim_input, attn_layers=decoder)
         self.loss_type, self.latents_dropout_prob = loss_type, latents_dropout_prob
 
     @classmethod

@@ -273,12 +273,8 @@ class DiscoverDecoder(Configurable):
         start = torch.full((b, 1), self.bos_id, device=encodings.device)
         latent = rearrange(encodings, 'b d -> b 1 d')
         never = None if eos_id == self.pad_id else [self.pad_id]
-        tokens = model.generate(
-            start, most, temperature=0.0, eos_token=eos_id, banned_tokens=never, prepend_embeds=latent
-        )
-        if lengths is None:
-            return tokens
-        return tokens.masked_fill(~mask_from_lengths(lengths, tokens.shape[1]), self.pad_id)
+        ids = model.generate(start, most, temperature=0.0, eos_token=eos_id, banned_tokens=never, prepend_embeds=latent)
+        return ids if lengths is None else ids.masked_fill(~mask_from_lengths(lengths, ids.shape[1]), self.pad_id)
 
     @checked
     def surgery(

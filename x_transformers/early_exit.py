@@ -213,14 +213,10 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         ] = 'aligned',
         mixed_samples: Annotated[int, 'number of sampled exit patterns per training step', size] = 1,
         layer_loss_weights: Annotated[
-            str | Sequence[float],
-            'loss weights w_n of aligned training',
-            one_of('uniform', 'linear') | weights_of_blocks,
+            str | Sequence[float], 'weights w_n of aligned training', one_of('uniform', 'linear') | weights_of_blocks
         ] = 'uniform',
         exit_classifier: Annotated[
-            str | None,
-            'type of the classifier that learns when to exit',
-            one_of('sequence', 'multinomial', 'geometric') | none,
+            str | None, 'classifier that learns when to exit', one_of('sequence', 'multinomial', 'geometric') | none
         ] = None,
         exit_oracle: Annotated[
             str,
@@ -504,9 +500,8 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         self, prompts: Any, seq_len: int, *, exit: Any = None, exit_threshold: Any = 0.9,
         exit_decay_tau: float | None = None, exit_watched: Watched | None = None, **options: Any,
     ) -> Decoding:  # fmt: skip
-        own = self.exit_inputs(
-            exit, exit_threshold, exit_decay_tau, None if exit_watched is None else exit_watched.calls
-        )
+        log = None if exit_watched is None else exit_watched.calls
+        own = self.exit_inputs(exit, exit_threshold, exit_decay_tau, log)
         if own and options.get('amateur_model') is not None:
             raise ValueError('`amateur_model` does not go with `exit`: amateurs run all of their blocks')
         if options.get('compile') and exit in ('classifier', 'confidence'):
@@ -517,8 +512,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         state = super().decoding(prompts, seq_len, **own, **options)
         read = prompt_cache is not None and prompt_cache.length == state.length
         if read and rule is not None and rule.log is not None:
-            known: Any = options['prompt_cache'].cache
-            rule.log.append(known.states['exit_depth'].tensor[..., 0])  # of the first token, read before
+            rule.log.append(prompt_cache.cache.states['exit_depth'].tensor[..., 0])  # of the first token, read before
         if isinstance(rule, ByConfidence):
             rule.start, rule.most = state.length - 1, seq_len
         if exit_decay_tau is not None and state.expert.window is not None and state.length + seq_len > self.max_seq_len:

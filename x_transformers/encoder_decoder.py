@@ -68,9 +68,7 @@ class XTransformer(Configurable):
             float, 'fraction of encoder tokens that cross-attention drops in training', probability
         ] = 0.0,
         label_smoothing: Annotated[
-            float,
-            'label smoothing e: probability 1 - e for the target, e spread over all tokens, arXiv:1512.00567',
-            probability,
+            float, 'label smoothing: 1 - e for the target, e spread over all tokens, arXiv:1512.00567', probability
         ] = 0.0,
         **kwargs: Unpack[XTransformerKeywords],
     ) -> None:
@@ -81,13 +79,11 @@ class XTransformer(Configurable):
         dec_wrapper, dec_stack = split_model_flags(decoder, TransformerWrapper)
         if tie_token_emb and encoder['num_tokens'] != decoder['num_tokens']:
             raise ConfigError('`tie_token_emb` needs equal `enc_num_tokens` and `dec_num_tokens`: there is one table')
-        self.encoder = TransformerWrapper(
-            **enc_wrapper, return_only_embed=True, attn_layers=Encoder(dim=dim, **enc_stack)
-        )
-        stack = Decoder(dim=dim, cross_attend=True, **dec_stack)
+        stack = Encoder(dim=dim, **enc_stack)
+        self.encoder = TransformerWrapper(**enc_wrapper, return_only_embed=True, attn_layers=stack)
         if tie_token_emb:
             dec_wrapper['token_emb'] = self.encoder.token_emb
-        net = TransformerWrapper(**dec_wrapper, attn_layers=stack)
+        net = TransformerWrapper(**dec_wrapper, attn_layers=Decoder(dim=dim, cross_attend=True, **dec_stack))
         loss: dict[str, Any] = dict(ignore_index=ignore_index, pad_value=pad_value, label_smoothing=label_smoothing)
         self.decoder = AutoregressiveWrapper(net, **loss)
 
@@ -231,9 +227,7 @@ class EncoderDecoder(Configurable):
         self,
         encoder: Annotated[nn.Module, 'model of the source, as ContinuousTransformerWrapper', instance_of(nn.Module)],
         decoder: Annotated[
-            AutoregressiveWrapper,
-            'AutoregressiveWrapper around a model of tokens with `cross_attend`',
-            instance_of(AutoregressiveWrapper),
+            AutoregressiveWrapper, 'wrapper of a token model with `cross_attend`', instance_of(AutoregressiveWrapper)
         ],
     ) -> None:
         super().__init__()

@@ -279,9 +279,7 @@ class ETCEncoder(Configurable):
         share_qkv: Annotated[str, 'sharing of the projections', one_of('all', 'kv', 'none')] = 'all',
         share_ff: Annotated[bool, 'share norms and feedforwards between both streams', boolean] = True,
         num_rel_ids: Annotated[
-            int | None,
-            'number of relative position labels; None: those of distances, plus two for segments; 0: no labels',
-            count | none,
+            int | None, 'number of relative labels; None: those of distances, two for segments; 0: none', count | none
         ] = None,
         *,
         dim_head: Annotated[int, 'width of each attention head', size] = 64,
@@ -469,10 +467,8 @@ def concat_streams(parts: list[Tensor | None], rows: tuple[int, ...], keys: tupl
     known = next((part for part in parts if part is not None), None)
     if known is None:
         return None
-    everything = torch.ones((), dtype=torch.bool, device=known.device)
-    found = [
-        (everything if part is None else part).expand(*rows, count) for part, count in zip(parts, keys, strict=True)
-    ]
+    full = torch.ones((), dtype=torch.bool, device=known.device)
+    found = [(full if part is None else part).expand(*rows, count) for part, count in zip(parts, keys, strict=True)]
     return torch.cat(found, dim=-1)
 
 

@@ -124,9 +124,7 @@ class FineTuned(Configurable):
         head: Annotated[str, 'type of the head', one_of('tokens', 'class', 'span')] = 'class',
         num_labels: Annotated[int, 'number of labels', size] = 2,
         read: Annotated[
-            str | None,
-            "token from which the class is predicted; None: 'first', or 'last' in causal models",
-            one_of('first', 'last', 'mean') | none,
+            str | None, "token of the class; None: 'first', or 'last' if causal", one_of('first', 'last', 'mean') | none
         ] = None,
         problem_type: Annotated[
             str | None,

@@ -97,9 +97,7 @@ class BinaryMapper(Configurable):
         logits = to_float(logits)
         entropy = F.softplus(logits) - logits * logits.sigmoid()
         told = (self.bits * math.log(2) - entropy.sum(dim=-1) - self.kl_loss_threshold).relu()
-        if mask is None:
-            return mean_or_zero(told)
-        return told.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
+        return mean_or_zero(told, mask)
 
 
 class FreeTransformer(Configurable):

@@ -31,7 +31,7 @@ from x_transformers.flags import (
     not_negative,
     size,
 )
-from x_transformers.next_latent_wrapper import normalize_rollout_weights, sigreg_loss
+from x_transformers.next_latent_wrapper import normalize_weights, sigreg_loss
 from x_transformers.training.items import mean_of_items, scale_of_fewer, share_of_items
 from x_transformers.training.layer_losses import Targets
 from x_transformers.training.losses import each_head, mask_before_padding, readable, real_tokens, tell_padding
@@ -149,9 +149,7 @@ class LatentAutoregressive(Configurable):
         with_action, alone = predict_next_embed_with_action, predict_next_embed_no_action
         check_probed_net(net, dim, bool(with_action or alone))
         check_hiddens_index(net, predictor_input_hiddens_index)
-        self.rollout_loss_weights = normalize_rollout_weights(
-            'rollout_loss_weights', rollout_loss_weights, num_rollouts
-        )
+        self.rollout_loss_weights = normalize_weights('rollout_loss_weights', rollout_loss_weights, num_rollouts)
         probe = () if ce_probe_module is None else (ce_probe_module,)
         model: Any = net
         model.to_logits = nn.Sequential(*probe, *perceptron(dim, dim), model.to_logits)
@@ -257,7 +255,5 @@ class LatentAutoregressive(Configurable):
         """Return the mean SIGReg of outputs and predictor inputs that have a target."""
         token_mask = to_come.of()[:, :-1] != self.ignore_index
         sets = (hidden,) if source is hidden else (hidden, source)
-        total: Any = sum(
-            self.sigreg_loss(states[:, :-1], mask=token_mask, **self.sigreg_loss_kwargs) for states in sets
-        )
+        total: Any = sum(self.sigreg_loss(t[:, :-1], mask=token_mask, **self.sigreg_loss_kwargs) for t in sets)
         return total / len(sets)

@@ -75,23 +75,16 @@ class GPTVAE(Configurable):
         latent = dim_latent or dim
         self.pad_id, self.dim_latent, self.own_encoder = pad_id, latent, encoder is not None
         if encoder is None:
-            encoder = TransformerWrapper(
-                num_tokens=num_tokens,
-                max_seq_len=max_seq_len + 1,
-                return_only_embed=True,
-                average_pool_embed=True,
-                attn_layers=Encoder(depth=enc_depth, **{**shared, **(enc_kwargs or {})}),
-            )
+            stack = Encoder(depth=enc_depth, **{**shared, **(enc_kwargs or {})})
+            pool: dict[str, Any] = dict(return_only_embed=True, average_pool_embed=True)
+            encoder = TransformerWrapper(num_tokens=num_tokens, max_seq_len=max_seq_len + 1, attn_layers=stack, **pool)
         self.encoder = encoder
         self.to_latent_mean_log_variance = nn.Sequential(
             nn.Linear(dim, 2 * latent), Rearrange('b (two d) -> two b d', two=2)
         )
         self.from_latent_to_prepend_token = nn.Sequential(nn.Linear(latent, dim), Rearrange('b d -> b 1 d'))
-        self.decoder = TransformerWrapper(
-            num_tokens=num_tokens,
-            max_seq_len=max_seq_len,
-            attn_layers=Decoder(depth=depth, **{**shared, **(dec_kwargs or {})}),
-        )
+        decoder = Decoder(depth=depth, **{**shared, **(dec_kwargs or {})})
+        self.decoder = TransformerWrapper(num_tokens=num_tokens, max_seq_len=max_seq_len, attn_layers=decoder)
         self.ar_wrapped_decoder = AutoregressiveWrapper(self.decoder, ignore_index=pad_id)
         self.vae_kl_loss_weight, self.vae_kl_div_floor = vae_kl_loss_weight, vae_kl_div_floor
         self.latents_dropout_prob = latents_dropout_prob
@@ -181,9 +174,8 @@ class GPTVAE(Configurable):
         self, prompts: Prompts, seq_len: int, latents: Any = None, seq_for_latents: Any = None, **options: Any
     ) -> Iterator[Tensor]:
         """Yield the tokens of `generate`, which has the same arguments, one step at a time."""
-        return self.ar_wrapped_decoder.stream(
-            self.read_latents(prompts, latents, seq_for_latents, options), seq_len, **options
-        )
+        prompts = self.read_latents(prompts, latents, seq_for_latents, options)
+        return self.ar_wrapped_decoder.stream(prompts, seq_len, **options)
 
     @checked
     def beam_search(

@@ -3881,7 +3881,7 @@ class PartiKeywords(TwoStacksKeywords, total=False):
     cross_attn_tokens_dropout: float
     """Fraction of encoder tokens that cross-attention drops in training. Default: 0.0."""
     label_smoothing: float
-    """Label smoothing e: probability 1 - e for the target, e spread over all tokens, arXiv:1512.00567. Default: 0.0."""
+    """Label smoothing: 1 - e for the target, e spread over all tokens, arXiv:1512.00567. Default: 0.0."""
 
 class PrefixDecoderKeywords(DecoderKeywords, total=False):
     pass

@@ -103,11 +103,7 @@ class MultiInputTransformerWrapper(Wrapper):
         *,
         num_tokens: Annotated[Mapping[str, int], 'name -> vocabulary size of each stream', sizes],
         max_seq_len: Annotated[int | None, 'maximum length; 0, -1 or None: no absolute positions', integer | none],
-        attn_layers: Annotated[
-            AttentionLayers | nn.Module,
-            'stack of attention and feedforward layers, such as `Decoder` or `Encoder`',
-            a_stack,
-        ],
+        attn_layers: Annotated[AttentionLayers | nn.Module, 'stack of layers, such as `Decoder` or `Encoder`', a_stack],
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
         emb_dropout: Annotated[float, 'dropout probability of the embeddings', probability] = 0.0,
         return_only_embed: Annotated[bool, 'return embeddings, without output heads', boolean] = False,
@@ -125,9 +121,7 @@ class MultiInputTransformerWrapper(Wrapper):
         self.l2norm_embed, self.return_only_embed = False, bool(return_only_embed)
         self.max_mem_len, self.shift_mem_down, self.attn_z_loss_weight = max_mem_len, shift_mem_down, attn_z_loss_weight
         self.attn_layers = attn_layers
-        self.embeds = map_by_name(
-            {f'{name}_embed': nn.Embedding(v, self.emb_dim) for name, v in self.num_tokens.items()}
-        )
+        self.embeds = map_by_name({f'{name}_embed': nn.Embedding(v, self.emb_dim) for name, v in num_tokens.items()})
         self.features = self._compose(features, flags).setup()
         self.emb_dropout = nn.Dropout(emb_dropout)
         self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
@@ -341,8 +335,7 @@ class MultiInputAutoregressiveWrapper(Configurable):
         intermediates: Any = None
         if wanted:
             out, intermediates = out
-        logits = out
-        logits = {name: t[:, t.shape[1] - n : -1] for name, t in logits.items()}  # or readouts
+        logits = {name: t[:, t.shape[1] - n : -1] for name, t in out.items()}  # or readouts
         targets = {name: Targets(x[name], self.ignore_index, token_mask).of()[:, :-1] for name in logits}
         terms = Terms(self.ignore_index, num_items=num_items_in_batch)
         losses = {name: mean_token_loss(t, targets[name], terms) for name, t in logits.items()}
@@ -412,9 +405,8 @@ class MultiInputAutoregressiveWrapper(Configurable):
         sequence = F.pad(sequence, (0, 0, 0, seq_len), value=self.pad_value)
         failed = {name: FailedRows(name=f'stream {name!r}, row') for name in names}
         widths = [self.net.num_tokens[name] for name in names]
-        reader = IncrementalModel(
-            Side(self.net), kwargs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache
-        )
+        options: Any = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache)
+        reader = IncrementalModel(Side(self.net), kwargs, **options)
         endings = [choice.endings.to(sequence.device) for choice in choices]
         ends, ended, place = any(endings), torch.zeros(len(sequence), dtype=torch.bool, device=sequence.device), start
         with eval_modules(list(self.modules())):

@@ -164,7 +164,7 @@ def frozen_logits(net: Any, x: Tensor) -> tuple[Tensor, ...]:
     return logits if isinstance(logits, tuple) else (logits,)
 
 
-def normalize_rollout_weights(name: str, given: Sequence[float] | None, num_rollouts: int) -> tuple[float, ...]:
+def normalize_weights(name: str, given: Sequence[float] | None, num_rollouts: int) -> tuple[float, ...]:
     """Return the loss weights of the predicted steps, with a sum of 1: those given as `name`, or equal ones."""
     weights = (1.0,) * num_rollouts if given is None else tuple(given)
     if len(weights) != num_rollouts or sum(weights) <= 0:
@@ -206,9 +206,7 @@ class NextLatentWrapper(Configurable):
             one_of('smooth_l1', 'mse', 'mse_and_cosine_sim') | instance_of(nn.Module),
         ] = 'smooth_l1',
         dynamics_type: Annotated[
-            str,
-            "dynamics model: a residual network, a GRU, or 'custom' for `dynamics_network`",
-            one_of('residual', 'gru', 'custom'),
+            str, "dynamics: a residual network, a GRU, or `dynamics_network`", one_of('residual', 'gru', 'custom')
         ] = 'residual',
         dynamics_network: Annotated[
             nn.Module | None,
@@ -237,7 +235,7 @@ class NextLatentWrapper(Configurable):
         width = known_stack(net.attn_layers).dim
         if dim != width:
             raise ConfigError(f'`dim` got {dim}, the hidden states of `net` have width {width}')
-        self.rollout_loss_weights = normalize_rollout_weights('rollout_weights', rollout_weights, num_rollouts)
+        self.rollout_loss_weights = normalize_weights('rollout_weights', rollout_weights, num_rollouts)
         if kl_loss_weight > 0:
             check_kl_head(net)
         self.net, self.num_rollouts = net, num_rollouts

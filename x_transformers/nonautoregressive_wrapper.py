@@ -144,9 +144,7 @@ class NonAutoregressiveWrapper(Configurable):
         ] = 'linear',
         can_mask_prev_unmasked: Annotated[bool, 'allow unmasked tokens to be masked again', boolean] = False,
         token_critic: Annotated[
-            nn.Module | None,
-            'critic from ids (b, n) to scores (b, n, 1), larger for wrong tokens',
-            instance_of(nn.Module) | none,
+            nn.Module | None, 'critic: ids (b, n) to scores (b, n, 1), larger if wrong', instance_of(nn.Module) | none
         ] = None,
         self_token_critic: Annotated[bool, 'use an additional head of the model as the critic', boolean] = False,
         critic_loss_weight: Annotated[float, 'weight of the loss of the critic', number] = 1.0,
@@ -248,9 +246,8 @@ class NonAutoregressiveWrapper(Configurable):
         if only_train_critic:
             return NonAutoregressiveLosses(of_critic.added_to(critic_loss, share), None, critic_loss)
         aux.take(of_critic)
-        return NonAutoregressiveLosses(
-            aux.added_to(loss + self.critic_loss_weight * critic_loss, share), loss, critic_loss
-        )
+        total = aux.added_to(loss + self.critic_loss_weight * critic_loss, share)
+        return NonAutoregressiveLosses(total, loss, critic_loss)
 
     def check_data(self, x: Tensor, real: Tensor | None) -> None:
         """Raise if data has `mask_id` among its real tokens: the model would learn to predict it."""
@@ -307,9 +304,7 @@ class NonAutoregressiveWrapper(Configurable):
         filled = filled if real is None else filled.masked_fill(~real, self.mask_id)
         scores = to_float(self.criticised(filled, kwargs))
         losses = F.binary_cross_entropy_with_logits(scores, wrong.to(scores.dtype), reduction='none')
-        if real is None:
-            return mean_or_zero(losses)
-        return losses.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
+        return mean_or_zero(losses, real)
 
     def criticised(self, ids: Tensor, kwargs: dict[str, Any]) -> Tensor:
         """Return the critic's score (b n) of each token."""
@@ -462,19 +457,12 @@ class NonAutoregressiveWrapper(Configurable):
             logits = guide_logits(logits, self.guess(seq, last, against)[0], scale)
         return logits, embeds
 
-    def hidden_counts(self, n: Any) -> Any:
-        """Return how many tokens of n, or of (b), are still hidden after each step; none after the last."""
-        device = torch.device('cpu') if is_int(n) else n.device
-        wide = promote_dtypes(device) if self.ceil_counts else torch.float32
-        shares = self.schedule_fn(torch.linspace(0, 1, self.steps + 1, dtype=wide, device=device)[1:])
-        if is_int(n):
-            return [int(count) for count in self.counts_of(shares, torch.tensor(n, device=device))]
-        return self.counts_of(shares.unsqueeze(-1), n)
-
-    def counts_of(self, shares: Tensor, n: Any) -> Tensor:
-        counts = shares * n
-        counts = counts.ceil() if self.ceil_counts else counts
-        counts = torch.minimum(counts.long().clamp(min=0), n)
+    def hidden_counts(self, n: Tensor) -> Tensor:
+        """Return how many of the tokens of each row (b) are still hidden after each step, (steps, b); 0 at the end."""
+        wide = promote_dtypes(n.device) if self.ceil_counts else torch.float32
+        time = torch.linspace(0, 1, self.steps + 1, dtype=wide, device=n.device)[1:]
+        counts = self.schedule_fn(time).unsqueeze(-1) * n
+        counts = torch.minimum((counts.ceil() if self.ceil_counts else counts).long().clamp(min=0), n)
         counts[-1] = 0
         return counts
 

@@ -78,14 +78,10 @@ class VisionLanguageWrapper(Configurable):
         decoder: Annotated[nn.Module, 'AutoregressiveWrapper of a language model', instance_of(AutoregressiveWrapper)],
         image_token_id: Annotated[int, 'id of the image placeholder', count],
         projector: Annotated[
-            str | None,
-            'projector of the image vectors: one linear layer, two with a GELU, or none',
-            one_of('linear', 'mlp') | none,
+            str | None, 'projector of image vectors: a layer, two with a GELU, or none', one_of('linear', 'mlp') | none
         ] = 'linear',
         feature_layer: Annotated[
-            int | None,
-            'index of the image block whose output is used, -1 for the last; None: the output of `vision`',
-            integer | none,
+            int | None, 'index of the image block to use, -1 for the last; None: the output of `vision`', integer | none
         ] = -2,
         drop_prefix: Annotated[bool, 'remove class tokens', boolean] = True,
         freeze: Annotated[Sequence[str], 'parts that are frozen', frozen] = ('vision', 'decoder'),

@@ -170,9 +170,7 @@ class XLAutoregressiveWrapper(Configurable):
         ttt_muon_steps: Annotated[int, 'number of Newton-Schulz iterations of Muon', size] = 5,
         ttt_muon_lr: Annotated[float, 'learning rate of matrices with Muon', positive] = 1e-2,
         ttt_low_rank_paths: Annotated[
-            Sequence[tuple[str, int]],
-            '(path, rank) of linear layers that are replaced by trainable low-rank layers',
-            a_sequence,
+            Sequence[tuple[str, int]], '(path, rank) of linear layers to replace by trainable low-rank ones', a_sequence
         ] = (),
         ttt_custom_loss_module: Annotated[
             nn.Module | None,

@@ -134,11 +134,7 @@ class XValTransformerWrapper(Wrapper):
         num_tokens: Annotated[int, 'size of the vocabulary', size],
         max_seq_len: Annotated[int | None, 'maximum length; 0, -1 or None: no absolute positions', integer | none],
         numerical_token_id: Annotated[int, 'id of the number placeholder', count],
-        attn_layers: Annotated[
-            AttentionLayers | nn.Module,
-            'stack of attention and feedforward layers, such as `Decoder` or `Encoder`',
-            a_stack,
-        ],
+        attn_layers: Annotated[AttentionLayers | nn.Module, 'stack of layers, such as `Decoder` or `Encoder`', a_stack],
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
         logits_dim: Annotated[int | None, 'width of the logits, `num_tokens` if None', size | none] = None,
         max_mem_len: Annotated[int, 'number of hidden states returned as memories (Transformer-XL)', count] = 0,

@@ -22,7 +22,7 @@ BUGS = {
         ('a prefix may be all of a row', 'bool((own >= ends).any())', 'bool((own > ends).any())', 'test_prefix_loss.py'),
         ('the first key may be hidden', 'chance[:, 0] = -torch.finfo(chance.dtype).max', 'chance[:, 0] = 0.0'),
         ('the gate learns from padding', '(exits * valid).sum()', 'exits.sum()', 'test_model_features.py test_next_token_loss.py'),
-        ('the gate learns with a slope of one', '(slope * (losses[1:] - losses[:-1] + threshold))', '(losses[1:] - losses[:-1] + threshold)', 'test_model_features.py'),
+        ('the gate learns with a slope of one', 'worth = self.looped_loss_slope * (', 'worth = (', 'test_model_features.py'),
         ('the next embedding learns from its target', 'embeds[:, 1:].detach()', 'embeds[:, 1:]', 'test_model_features.py'),
         ('the z-loss of attention is not added', 'loss = loss + intermediates.attn_z_loss * share', 'loss = loss + 0.0', 'test_next_token_loss.py test_model_features.py'),
         ('what is no target is not read either', 'ids, tokens, token_mask = self._split(x, targets, lens, kwargs)', 'ids, tokens, token_mask = self._split(targets, targets, lens, kwargs)'),

@@ -27,9 +27,7 @@ PRODUCT = re.compile(
 )
 WHOLE = re.compile(r'\.(?:modules_to_save(?:\.default)?|base_layer)(?=\.)')
 FILES = ('adapter_model.safetensors', 'adapter_model.bin')
-MERGE = (
-    '`AutoPeftModel.from_pretrained(folder).merge_and_unload().save_pretrained(new)` of PEFT writes the merged model'
-)
+MERGE = '`AutoPeftModel.from_pretrained(folder).merge_and_unload().save_pretrained(new)` of PEFT writes a merged model'
 # Settings that only with these values add a product of two matrices.
 ADDITIVE: dict[str, tuple[Any, ...]] = {
     'init_lora_weights': (True, False, None, 'gaussian', 'eva', 'orthogonal'),

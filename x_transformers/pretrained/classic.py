@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from x_transformers.pretrained import fields
-from x_transformers.pretrained.fields import drop_branches, is_not, negate, set_way_back, unless, when
+from x_transformers.pretrained.fields import drop_branches, is_not, negate, unless, when
 from x_transformers.pretrained.heads import SPANS_OF_BASE, TOKEN_CLASSES
-from x_transformers.pretrained.llama import LLAMA, LLAMA_ATTENTION, LLAMA_ENDS, LLAMA_GATED, LLAMA_NORMS, WINDOW
+from x_transformers.pretrained.llama import LLAMA, LLAMA_ATTENTION, LLAMA_ENDS, LLAMA_GATED, LLAMA_NORMS, PAIRS, WINDOW
 from x_transformers.pretrained.mappings import (
     HEAD_STACK,
     PER_HEAD,
@@ -181,8 +181,8 @@ COHERE = register(LLAMA.like(
         attn_qk_head_norm=when('use_qk_norm', Const('layer')), attn_qk_head_norm_shared=when('use_qk_norm', False),
     ),
     links=links(
-        map_attention(*(f'{B}.self_attn.{name}_proj' for name in 'qkvo'), rotate=False), LLAMA_GATED,
-        map_norms(f'{B}.input_layernorm', None), LLAMA_ENDS, map_qk_norms('norm.weight', (PER_HEAD, Q), (PER_HEAD,)),
+        PAIRS, LLAMA_GATED, map_norms(f'{B}.input_layernorm', None), LLAMA_ENDS,
+        map_qk_norms('norm.weight', (PER_HEAD, Q), (PER_HEAD,)),
     ),
 ))  # fmt: skip
 
@@ -262,7 +262,7 @@ register(LLAMA.like(
     model=dict(emb_dropout='emb_pdrop'),
     layers=dict(
         **ALIBI, rel_pos_kwargs=fields.mpt_slopes, norm_eps='layer_norm_eps', attn_qkv_bias=None, attn_out_bias=None,
-        attn_qkv_clip=set_way_back(fields.invert_mpt)(lambda c: fields.mpt_attention(c).get('clip_qkv')),
+        attn_qkv_clip=fields.mpt_clip,
         attn_softmax_scale=lambda c: fields.mpt_attention(c).get('softmax_scale'),
         attn_dropout=lambda c: fields.mpt_attention(c).get('attn_pdrop', 0), ff_no_bias=True,
         ff_activation=Const('gelu'), ff_dim_inner=lambda c: 4 * c.hidden_size, **drop_branches('resid_pdrop'),

@@ -41,9 +41,7 @@ def canonicalize(call: Mapping[str, Any]) -> dict[str, Any]:
     }
     for side in SIDES:
         if {f'{side}depth', f'{side}attn_kv_heads'} <= known.keys():
-            own = {
-                name: found.get(name, convert_tuples(known[name].default)) for name in known if name.startswith(side)
-            }
+            own = {n: found.get(n, convert_tuples(known[n].default)) for n in known if n.startswith(side)}
             own = {'dim': found.get('dim'), **{name.removeprefix(side): value for name, value in own.items()}}
             found.update({side + name: value for name, value in fill_implied(own).items()})
         stack = found.get('attn_layers', found)
@@ -143,10 +141,7 @@ def propose_config(
     """Return a config of a type that may stand for a call, as the given class of transformers would write it."""
     net = call if spec.around is None else call['net']
     stack = net.get('attn_layers')
-    given = {
-        **add_defaults({k: v for k, v in net.items() if k != 'attn_layers'}),
-        **(add_defaults(stack) if stack else {}),
-    }
+    given = add_defaults({k: v for k, v in net.items() if k != 'attn_layers'}) | (add_defaults(stack) if stack else {})
     fields = invert_keywords({**spec.model, **spec.layers}, given)
     if spec.around is not None:
         fields.update(invert_keywords(spec.around, add_defaults(call)))

@@ -93,11 +93,9 @@ def list_terms(c: Fields) -> tuple[str, ...]:
     return tuple(kind for kind in ('c2p', 'p2c') if kind in kinds)
 
 
-def invert_deberta_scale(v: Any, k: dict[str, Any]) -> dict[str, Any]:
-    return {} if v is None else {'pos_att_type': ['c2p', 'p2c'][: round(1 / (v**2 * k['attn_dim_head'])) - 1]}
-
-
-@set_way_back(invert_deberta_scale)
+@set_way_back(
+    lambda v, k: {} if v is None else {'pos_att_type': ['c2p', 'p2c'][: round(1 / (v**2 * k['attn_dim_head'])) - 1]}
+)
 def deberta_scale(c: Fields) -> float | None:
     """Return the softmax scale, which depends on the number of relative terms even if none is computed."""
     if c.relative_attention or not list_terms(c):
@@ -294,9 +292,7 @@ register(BERT.like(
 ))  # fmt: skip
 
 
-@set_way_back('embedding_size', if_set=True)
-def embedding_width(c: Fields) -> int | None:
-    return c.embedding_size
+embedding_width = set_way_back('embedding_size', if_set=True)(lambda c: c.embedding_size)
 
 
 def if_projected(value: Any) -> Any:
@@ -371,9 +367,8 @@ def modern_transform(c: Fields) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@set_way_back('classifier_pooling', inverse=lambda v: {'first': 'cls'}.get(v, v))
-def modern_token(c: Fields) -> str:
-    return {'cls': 'first', 'mean': 'mean'}[c.classifier_pooling]
+pooling_way = set_way_back('classifier_pooling', inverse=lambda v: {'first': 'cls'}.get(v, v))
+modern_token = pooling_way(lambda c: {'cls': 'first', 'mean': 'mean'}[c.classifier_pooling])
 
 
 def modern_classifier(token: str, place: Any = None) -> dict[str, Any]:
@@ -444,9 +439,7 @@ def replace_prefix(spec: ModelSpec, base: str, heads: dict[str, HeadSpec]) -> di
     return changes
 
 
-XLM_ROBERTA = register(
-    ROBERTA.like('xlm_roberta', 'XLMRobertaForMaskedLM', spelled='xlm-roberta', defaults=dict(vocab_size=30522))
-)
+register(ROBERTA.like('xlm_roberta', 'XLMRobertaForMaskedLM', spelled='xlm-roberta', defaults=dict(vocab_size=30522)))
 register(ROBERTA.like('camembert', 'CamembertForMaskedLM', defaults=dict(vocab_size=30522)))
 register(ROBERTA.like(
     'data2vec_text', 'Data2VecTextForMaskedLM', spelled='data2vec-text', defaults=dict(vocab_size=30522),

@@ -102,9 +102,8 @@ def is_not(condition: Callable[[Fields], bool]) -> Callable[[Fields], bool]:
 
 
 def power(name: str, exponent: float) -> Callable[[Fields], float]:
-    return set_way_back(name, inverse=lambda v: round_if_whole(v ** (1 / exponent)))(
-        lambda c: getattr(c, name) ** exponent
-    )
+    way = set_way_back(name, inverse=lambda v: round_if_whole(v ** (1 / exponent)))
+    return way(lambda c: getattr(c, name) ** exponent)
 
 
 def emb_scale(name: str) -> Callable[[Fields], float]:
@@ -157,6 +156,10 @@ def inner_width(c: Fields) -> int:
 
 def is_set(value: Any) -> bool:
     return value is not None
+
+
+def drop_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def list_if_pair(value: Any) -> Any:
@@ -285,10 +288,8 @@ def invert_window(v: Any, k: dict[str, Any]) -> dict[str, Any]:
         return {'sliding_window': None, 'layer_types': ['full_attention'] * k['depth']}
     slides = list_per_layer(v, k)
     kinds = ['full_attention' if one is None else 'sliding_attention' for one in slides]
-    return {
-        'sliding_window': max(one for one in slides if one is not None) + 1, 'use_sliding_window': True,
-        'layer_types': kinds,
-    }  # fmt: skip
+    longest = max(one for one in slides if one is not None)
+    return {'sliding_window': longest + 1, 'use_sliding_window': True, 'layer_types': kinds}
 
 
 @set_way_back(invert_window)
@@ -416,7 +417,7 @@ def read_scaling(c: Fields, kind: str | None = None) -> dict[str, Any] | None:
         found.update({key: said.get(key) for key in names})
     else:
         found.update(short_factor=tuple(said['short_factor']), long_factor=tuple(said['long_factor']))
-    return {key: value for key, value in found.items() if value is not None}
+    return drop_none(found)
 
 
 def rotating_as_listed(c: Fields) -> tuple[bool, ...]:
@@ -459,8 +460,7 @@ def read_own_rope(c: Fields, kind: str) -> dict[str, Any]:
         part = c.values.get('partial_rotary_factor') or part
     if part != 1:
         raise c.spec.error('partial_rotary_factor', f'must be 1 for {kind}', part)
-    found = {'theta': float(said['rope_theta']), 'scaling': read_scaling(c, kind)}
-    return {key: value for key, value in found.items() if value is not None}
+    return drop_none({'theta': float(said['rope_theta']), 'scaling': read_scaling(c, kind)})
 
 
 # softmax and ALiBi
@@ -552,9 +552,9 @@ def mpt_attention(c: Fields) -> dict[str, Any]:
     return given
 
 
-def invert_mpt(v: Any, k: dict[str, Any]) -> dict[str, Any]:
-    said = {'clip_qkv': v, 'softmax_scale': k['attn_softmax_scale']}
-    return {'attn_config': {name: value for name, value in said.items() if value is not None}}
+@set_way_back(lambda v, k: {'attn_config': drop_none({'clip_qkv': v, 'softmax_scale': k['attn_softmax_scale']})})
+def mpt_clip(c: Fields) -> Any:
+    return mpt_attention(c).get('clip_qkv')
 
 
 # experts
@@ -591,9 +591,8 @@ def is_extra_layer(c: Fields, name: str) -> bool:
 
 @set_way_back(invert_deepseek_experts)
 def deepseek_experts(c: Fields) -> Any:
-    return merge_equal(
-        [c.n_routed_experts if i >= c.first_k_dense_replace else None for i in range(c.num_hidden_layers)]
-    )
+    dense = c.first_k_dense_replace
+    return merge_equal([None if i < dense else c.n_routed_experts for i in range(c.num_hidden_layers)])
 
 
 def merge_equal(values: list[Any]) -> Any:

@@ -170,10 +170,8 @@ def dinov2_mask(c: Fields) -> bool:
 def warn_of_dropped_paths(c: Fields) -> None:
     """Warn if transformers would drop paths in training; sets no `layer_dropout`."""
     if rate := c.values.get('drop_path_rate'):
-        warn_once(
-            f'`drop_path_rate` of this {c.spec.type} checkpoint is {rate}: paths are not dropped in '
-            f'training, see `layer_dropout`'
-        )
+        start = f'`drop_path_rate` of this {c.spec.type} checkpoint is {rate}'
+        warn_once(f'{start}: paths are not dropped in training, see `layer_dropout`')
 
 
 @set_way_back('image_size', inverse=fields.list_if_pair)
@@ -253,9 +251,8 @@ def map_tower(base: str) -> Mappings:
     )
 
 
-@set_way_back('vision_use_head', inverse=fields.is_set)
-def attention_head(c: Fields) -> Any:
-    return 'attention' if c.vision_use_head else Const(None)
+attention_way = set_way_back('vision_use_head', inverse=fields.is_set)
+attention_head = attention_way(lambda c: 'attention' if c.vision_use_head else Const(None))
 
 
 def attention_options(c: Fields) -> dict[str, Any] | None:
@@ -388,14 +385,8 @@ SIGLIP_TEXT = register(CLIP_TEXT.like(
 # Both towers.
 
 
-@set_way_back('text_config', inverse=invert_eos)
-def text_eos(c: Fields) -> int | None:
-    return get_eos(c.parts['text'])
-
-
-@set_way_back('logit_scale_init_value', inverse=math.log)
-def logit_scale(c: Fields) -> float:
-    return math.exp(c.logit_scale_init_value)
+text_eos = set_way_back('text_config', inverse=invert_eos)(lambda c: get_eos(c.parts['text']))
+logit_scale = set_way_back('logit_scale_init_value', inverse=math.log)(lambda c: math.exp(c.logit_scale_init_value))
 
 
 CLIP = register(ModelSpec(

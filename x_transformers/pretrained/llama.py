@@ -46,6 +46,7 @@ from x_transformers.pretrained.specs import Const, Fields, ModelSpec, register
 
 S = f'{B}.self_attn'
 LLAMA_ATTENTION = map_attention(*(f'{S}.{name}_proj' for name in 'qkvo'))
+PAIRS = map_attention(*(f'{S}.{name}_proj' for name in 'qkvo'), rotate=False)  # Rotary pairs are neighbors, as here.
 LLAMA_GATED = map_gated(*(f'{B}.mlp.{name}_proj' for name in ('up', 'gate', 'down')))
 LLAMA_NORMS = map_norms(f'{B}.input_layernorm', f'{B}.post_attention_layernorm')
 LLAMA_ENDS = map_ends('model.embed_tokens', 'model.norm', 'lm_head')
@@ -88,6 +89,12 @@ LLAMA = register(ModelSpec(
 NO_BIAS = dict(attn_qkv_bias=False, attn_out_bias=False, ff_no_bias=True, ff_glu_bias=False)
 WINDOW = dict(attn_max_attend_past=fields.window)
 HEAD_RMS = dict(attn_qk_head_norm=Const('rms'))
+ROPE_BY_KIND = dict(
+    rotary_emb_dim=fields.head_width, rotary_layers=fields.rotating_by_kind, rotary_theta=None, rotary_scaling=None,
+)  # fmt: skip
+FUSED_GATED = links(
+    link(f'{B}.mlp.gate_up_proj.*', f'{F}.1.ff.0.proj.*', HALVES), link(f'{B}.mlp.down_proj.*', f'{F}.1.ff.2.*'),
+)  # fmt: skip
 
 MISTRAL = register(LLAMA.like(
     'mistral', 'MistralForCausalLM', without=('attention_bias', 'mlp_bias'),
@@ -176,10 +183,7 @@ register(GEMMA2.like(
     rules=dict(sliding=fields.sliding_but_every('sliding_window_pattern'), scaled_kinds=('full_attention',)),
     names=dict(rope_theta='full_theta', rope_local_base_freq='local_theta'), free=('_sliding_window_pattern',),
     fixed=dict(attn_logit_softcapping=(None,)),
-    layers=dict(
-        **HEAD_RMS, rotary_emb_dim=fields.head_width, rotary_layers=fields.rotating_by_kind, rotary_theta=None,
-        rotary_scaling=None,
-    ),
+    layers=dict(**HEAD_RMS, **ROPE_BY_KIND),
     sizes=dict(rotated=fields.head_width), links=links(GEMMA2.links, HEAD_NORMS),
 ))  # fmt: skip
 
@@ -194,8 +198,7 @@ register(LLAMA.like(
     layers={**NO_BIAS, **WINDOW, **drop_branches('resid_pdrop')},
     links=links(
         map_fused(f'{B}.self_attn.qkv_proj', SPLIT, ROTATE_QKV), map_output(f'{B}.self_attn.o_proj'),
-        link(f'{B}.mlp.gate_up_proj.*', f'{F}.1.ff.0.proj.*', HALVES), link(f'{B}.mlp.down_proj.*', f'{F}.1.ff.2.*'),
-        LLAMA_NORMS, LLAMA_ENDS,
+        FUSED_GATED, LLAMA_NORMS, LLAMA_ENDS,
     ),
 ))  # fmt: skip
 
@@ -355,10 +358,7 @@ GLM4 = register(LLAMA.like(
     rules=dict(rotates_part=True),
     layers=dict(sandwich_norm=True, attn_out_bias=False, ff_no_bias=True, ff_glu_bias=False),
     links=links(
-        map_attention(*(f'{S}.{name}_proj' for name in 'qkvo'), rotate=False),
-        link(f'{B}.mlp.gate_up_proj.weight', f'{F}.1.ff.0.proj.weight', HALVES),
-        link(f'{B}.mlp.down_proj.weight', f'{F}.1.ff.2.weight'), link(f'{B}.input_layernorm', f'{A}.0.0.norm'),
-        link(f'{B}.post_self_attn_layernorm', f'{A}.0.1.norm'), link(f'{B}.post_attention_layernorm', f'{F}.0.0.norm'),
+        PAIRS, FUSED_GATED, LLAMA_NORMS, link(f'{B}.post_self_attn_layernorm', f'{A}.0.1.norm'),
         link(f'{B}.post_mlp_layernorm', f'{F}.0.1.norm'), LLAMA_ENDS,
     ),
 ))  # fmt: skip
@@ -429,7 +429,6 @@ register(LLAMA.like(
     links=links(LLAMA_ATTENTION, map_ff(f'{B}.mlp.up_proj', f'{B}.mlp.down_proj'), LLAMA_NORMS, LLAMA_ENDS),
 ))  # fmt: skip
 
-PAIRS = map_attention(*(f'{S}.{name}_proj' for name in 'qkvo'), rotate=False)  # rotary pairs are neighbors, as here
 register(LLAMA.like(
     'helium', 'HeliumForCausalLM',
     defaults=dict(
@@ -451,21 +450,14 @@ register(LLAMA.like(
     links=links(PAIRS, LLAMA_GATED, LLAMA_NORMS, LLAMA_ENDS),
 ))  # fmt: skip
 register(GLM4.like(
-    'glm', 'GlmForCausalLM', without=('sandwich_norm',),
-    links=links(
-        PAIRS, link(f'{B}.mlp.gate_up_proj.weight', f'{F}.1.ff.0.proj.weight', HALVES),
-        link(f'{B}.mlp.down_proj.weight', f'{F}.1.ff.2.weight'), LLAMA_NORMS, LLAMA_ENDS,
-    ),
+    'glm', 'GlmForCausalLM', without=('sandwich_norm',), links=links(PAIRS, FUSED_GATED, LLAMA_NORMS, LLAMA_ENDS),
 ))  # fmt: skip
 register(OLMO2.like(
     'olmo3', 'Olmo3ForCausalLM',
     defaults=dict(sliding_window=4096, layer_types=None, full_theta=500000.0, local_theta=500000.0),
     rules=dict(sliding=fields.sliding_but_every('pattern'), pattern=4, scaled_kinds=('full_attention',)),
     aliases=dict(rope_theta='full_theta'),
-    layers=dict(
-        WINDOW, rotary_emb_dim=fields.head_width, rotary_layers=fields.rotating_by_kind, rotary_theta=None,
-        rotary_scaling=None,
-    ),
+    layers=dict(**WINDOW, **ROPE_BY_KIND),
 ))  # fmt: skip
 register(GEMMA2.like(
     'vaultgemma', 'VaultGemmaForCausalLM', without=('sandwich_norm', 'use_bidirectional_attention'),

@@ -302,9 +302,8 @@ class LoadOptions:
 
     def change_call(self, call: dict[str, Any], source: str) -> dict[str, Any]:
         """Return the call that builds the model, of the requested class."""
-        call = options.add_keywords(
-            options.set_dropout(call, self.dropout), self.keywords, inspect.signature(load).parameters
-        )
+        call = options.set_dropout(call, self.dropout)
+        call = options.add_keywords(call, self.keywords, inspect.signature(load).parameters)
         kind = KINDS[call['class']]
         if self.cls is None or issubclass(kind, self.cls):
             return call

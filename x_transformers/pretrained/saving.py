@@ -242,13 +242,8 @@ def check_described(
 def check_modules(model: nn.Module, fresh: nn.Module, names_classes: bool) -> None:
     """Raise ConfigError for modules that differ from those of a new model of the config."""
     # Names without the wrappers that flags add. The innermost module comes last.
-    own, wanted = (
-        {
-            engine.strip_wrappers(f'{name}.')[:-1]: (name, module)
-            for name, module in one.named_modules(remove_duplicate=False)
-        }
-        for one in (model, fresh)
-    )
+    modules = ([*one.named_modules(remove_duplicate=False)] for one in (model, fresh))
+    own, wanted = ({engine.strip_wrappers(f'{name}.')[:-1]: (name, m) for name, m in each} for each in modules)
     for path, (name, module) in own.items():
         (_, other), (_, parent) = (wanted.get(at, ('', None)) for at in (path, path.rpartition('.')[0]))
         if not names_classes and 'layers.' not in path and is_configured(module) and isinstance(module, type(other)):

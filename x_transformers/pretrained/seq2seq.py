@@ -21,10 +21,8 @@ def on_both_sides(values: Mapping[str, Value]) -> dict[str, Value]:
     return {side + name: value for side in ('enc_', 'dec_') for name, value in values.items()}
 
 
-@set_way_back('pad_token_id')
-def pad_id(c: Fields) -> int:
-    """Return the id that fills sequences after their end."""
-    return 0 if c.pad_token_id is None else c.pad_token_id
+# The id that fills sequences after their end.
+pad_id = set_way_back('pad_token_id')(lambda c: 0 if c.pad_token_id is None else c.pad_token_id)
 
 
 # Embeddings of both sides: one table, or two if the config or the file says so.

@@ -54,8 +54,10 @@ def predictable(real: Tensor, ahead: int = 1) -> Tensor:
     return real[:, ahead:] & real[:, : max(real.shape[1] - ahead, 0)]
 
 
-def mean_or_zero(t: Tensor) -> Tensor:
-    """Return the mean of all entries; 0, joined to the graph, if there are none."""
+def mean_or_zero(t: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the mean of all entries, or of those where `mask` is True; 0, joined to the graph, if there are none."""
+    if mask is not None:
+        return t.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
     if torch.compiler.is_compiling():  # how many there are may depend on data
         count: Any = torch.sym_max(t.numel(), 1)
         return t.sum() / count
@@ -64,10 +66,7 @@ def mean_or_zero(t: Tensor) -> Tensor:
 
 def mean_of_rows(losses: Tensor, real: Tensor | None) -> Tensor:
     """Return the mean of the losses of rows, (b,), over those with a real token, given (b, n); 0 if there are none."""
-    if real is None:
-        return mean_or_zero(losses)
-    there = real.any(dim=-1)
-    return losses.masked_fill(~there, 0.0).sum() / there.sum().clamp(min=1)
+    return mean_or_zero(losses, None if real is None else real.any(dim=-1))
 
 
 def mask_before_padding(ids: Tensor, ignore_index: int) -> Tensor:
