@@ -136,12 +136,6 @@ def hidden_keys(x: Tensor, mask_prob: float) -> Tensor:
     return torch.ones_like(x, dtype=torch.bool).scatter(1, hidden, False)
 
 
-def check_z_loss(net: nn.Module, z_loss_weight: float) -> None:
-    """Raise if a z-loss is asked of a model whose outputs are log-probabilities."""
-    if z_loss_weight and getattr(net, 'output_is_log_prob', False):
-        raise ConfigError('`z_loss_weight` must be 0 with `mixture_of_softmax`: its output is normalised already')
-
-
 def check_loss_inputs(kwargs: dict[str, Any], return_outputs: bool) -> None:
     """Raise if a keyword for the model cannot be combined with the loss."""
     filling = {name for name in FILLS_INTERMEDIATES if kwargs.get(name)}
@@ -206,7 +200,8 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
         self.next_embed_loss_weight = next_embed_loss_weight
         self.looped_loss_threshold_exit, self.looped_loss_slope = looped_loss_threshold_exit, looped_loss_slope
         self.looped_exit_loss_weight = looped_exit_loss_weight
-        check_z_loss(net, z_loss_weight)
+        if z_loss_weight and getattr(net, 'output_is_log_prob', False):
+            raise ConfigError('`z_loss_weight` must be 0 with `mixture_of_softmax`: its output is normalised already')
         self.label_smoothing, self.z_loss_weight = label_smoothing, z_loss_weight
         given = intermediate_layer_loss, future_target_weights, last_position_only
         self.auxiliary = AuxiliaryLosses(net, *given) if any(given) else None

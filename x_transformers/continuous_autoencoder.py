@@ -18,7 +18,7 @@ from x_transformers.generation.engine import IncrementalModel, eval_modules
 from x_transformers.generation.sampling import require
 from x_transformers.keywords import ContinuousTransformerAutoencoderKeywords, Unpack
 from x_transformers.training.items import mean_of_items, share_of_items
-from x_transformers.training.losses import mean_of_rows, mean_or_zero
+from x_transformers.training.losses import mean_or_zero
 from x_transformers.x_transformers import AttentionLayers, Decoder as Decoder, Encoder as Encoder
 
 __all__ = ['ContinuousTransformerAutoencoder', 'DeterministicLatentBottleneck', 'VariationalLatentBottleneck']
@@ -155,11 +155,8 @@ class ContinuousTransformerAutoencoder(Configurable):
         pooled = (total / token_mask.sum(dim=1, keepdim=True).clamp(min=1)).to(embeds.dtype)
         latents, loss = self.bottleneck(pooled, return_unreduced_loss=return_unreduced_loss or lens is not None)
         if loss is not None and loss.ndim:  # of each row: one without a real vector has none
-            loss = (
-                loss.masked_fill(~token_mask.any(dim=-1), 0.0)
-                if return_unreduced_loss
-                else mean_of_rows(loss, token_mask)
-            )
+            there = token_mask.any(dim=-1)
+            loss = loss.masked_fill(~there, 0.0) if return_unreduced_loss else mean_or_zero(loss, there)
         return (latents, loss) if return_aux_loss else latents
 
     @checked

@@ -155,11 +155,6 @@ def normalize_block_weights(weights: str | Sequence[float], blocks: int) -> list
     return [weight / sum(values) for weight in values]
 
 
-def build_heads(net: Any, count: int) -> nn.ModuleList:
-    """Build output heads for the hidden states of `net`, one for each block before the last."""
-    return nn.ModuleList(linear_head(net.dim, net.logits_dim or net.num_tokens, False) for _ in range(count))
-
-
 def build_zero_linear(dim: int, dim_out: int, bias: float = 0.0) -> nn.Linear:
     """Build a linear layer that returns `bias` for every input at first."""
     linear = nn.Linear(dim, dim_out)
@@ -250,7 +245,10 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         self.kind, self.confidence, self.oracle_of = exit_classifier, exit_confidence, exit_oracle
         self.exit_penalty, self.exit_rbf_sigma = exit_penalty, exit_rbf_sigma
         self.exit_loss_weight, self.exit_detach = exit_loss_weight, bool(exit_detach)
-        self.exit_heads = build_heads(net, blocks - 1) if exit_heads == 'per_layer' else None
+        self.exit_heads = None
+        if exit_heads == 'per_layer':  # The last block has the head of the model.
+            heads = (linear_head(net.dim, net.logits_dim or net.num_tokens, False) for _ in range(blocks - 1))
+            self.exit_heads = nn.ModuleList(heads)
         self.exit_classifier: Any = None
         if exit_classifier is not None:
             self.exit_classifier = build_classifier(exit_classifier, stack, blocks)

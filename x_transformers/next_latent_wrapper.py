@@ -172,14 +172,6 @@ def normalize_weights(name: str, given: Sequence[float] | None, num_rollouts: in
     return tuple(weight / sum(weights) for weight in weights)
 
 
-def check_kl_head(net: nn.Module) -> None:
-    """Raise if the logits of `net` are not those of its head alone, which the KL divergence needs."""
-    if getattr(net, 'output_is_log_prob', False):
-        raise ConfigError('`kl_loss_weight` must be 0 with `mixture_of_softmax`: its mixture is not part of the head')
-    if getattr(net, 'dim_readout', None) is not None:
-        raise ConfigError('`kl_loss_weight` must be 0 with `head_transform`: it is not part of the head')
-
-
 # the wrapper
 
 
@@ -236,8 +228,12 @@ class NextLatentWrapper(Configurable):
         if dim != width:
             raise ConfigError(f'`dim` got {dim}, the hidden states of `net` have width {width}')
         self.rollout_loss_weights = normalize_weights('rollout_weights', rollout_weights, num_rollouts)
-        if kl_loss_weight > 0:
-            check_kl_head(net)
+        if kl_loss_weight > 0 and getattr(net, 'output_is_log_prob', False):
+            raise ConfigError(
+                '`kl_loss_weight` must be 0 with `mixture_of_softmax`: its mixture is not in the head'
+            )
+        if kl_loss_weight > 0 and getattr(net, 'dim_readout', None) is not None:
+            raise ConfigError('`kl_loss_weight` must be 0 with `head_transform`: it is not part of the head')
         self.net, self.num_rollouts = net, num_rollouts
         self.token_emb: Any = net.token_emb
         self.dynamics_model = self.dynamics(

@@ -164,26 +164,19 @@ class NonAutoregressiveWrapper(Configurable):
         self.no_replace_prob, self.random_token_prob = no_replace_prob, random_token_prob
         self.can_mask_prev_unmasked = bool(can_mask_prev_unmasked)
         self.self_cond, self.self_cond_train_prob = bool(self_cond), self_cond_train_prob
-        if self_cond:
-            self._add_self_conditioning(net)
+        if self_cond:  # A vector replaces the embeddings of the previous step at the first one.
+            model: Any = net
+            self.null_embed = nn.Parameter(torch.randn(model.dim))
+            self.to_self_cond = nn.Linear(model.dim, model.emb_dim, bias=False)
         self.token_critic: Any = SelfCritic(net) if self_token_critic else token_critic
         self.critic_loss_weight = critic_loss_weight
         self.use_simple_mdlm_loss_weight = bool(use_simple_mdlm_loss_weight)
         self.cond_drop_prob, self.ceil_counts = cond_drop_prob, bool(ceil_counts)
-        if cond_drop_prob > 0:
-            self._add_null_text(net)
-
-    def _add_self_conditioning(self, net: Any) -> None:
-        """Add the projection of the previous embeddings, and the vector that replaces them at the first step."""
-        self.null_embed = nn.Parameter(torch.randn(net.dim))
-        self.to_self_cond = nn.Linear(net.dim, net.emb_dim, bias=False)
-
-    def _add_null_text(self, net: Any) -> None:
-        """Add the vector that replaces a dropped context."""
-        stack = known_stack(net.attn_layers)
-        if not stack.cross_attend:
-            raise ConfigError('`cond_drop_prob` needs a net that reads a context: set `cross_attend`')
-        self.null_text = nn.Parameter(torch.randn(1, stack.dim_context) * 0.02)
+        if cond_drop_prob > 0:  # A vector replaces a dropped context.
+            stack = known_stack(net.attn_layers)
+            if not stack.cross_attend:
+                raise ConfigError('`cond_drop_prob` needs a net that reads a context: set `cross_attend`')
+            self.null_text = nn.Parameter(torch.randn(1, stack.dim_context) * 0.02)
 
     def resize_own_tokens(self, old: int, new: int) -> None:
         self.num_tokens = new
