@@ -1,6 +1,7 @@
 """What acts on attention scores and weights, against its formula written plainly; and the documents of a packed row."""
 
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -69,6 +70,51 @@ def check(flags, acts, tolerance=None, **call):
                 tolerance=tolerance,
             )
     return module
+
+
+# the number of keys in the scores
+
+
+@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize('added', [0, 2])
+def test_scalable_softmax(causal, added):
+    """2501.19399: n^(s sim) over its sum, n the number of keys that a query sees."""
+    module = layer(scalable_softmax=True, num_mem_kv=added, causal=causal)
+    for seen in (None, bools(2, 4, 7, 7, seed=1), torch.arange(7)[:, None] > torch.arange(7).expand(2, 4, 1, 7)):
+        given = {} if seen is None else {'attn_mask': seen}
+        assert_same(
+            module,
+            lambda x, given=given: module(x, **given),
+            lambda w, x, seen=seen: scalable_softmax_by_powers(w, x, causal, seen),
+            randn(2, 7, 10),
+        )
+
+
+def scalable_softmax_by_powers(w, x, causal, seen):
+    q, k, v = (split_heads(linear(w, f'to_{name}', x), 4) for name in 'qkv')
+    if 'mem_k' in w:
+        k, v = (torch.cat((w[name].expand(2, -1, -1, -1), t), dim=2) for name, t in (('mem_k', k), ('mem_v', v)))
+    added, rows = k.shape[2] - 7, []
+    for b, h, i in product(range(2), range(4), range(7)):
+        keys = [*range(added)]
+        keys += [added + j for j in range(7) if (not causal or j <= i) and (seen is None or seen.expand(2, 4, 7, 7)[b, h, i, j])]
+        if not keys:
+            rows.append(0 * v[b, h, 0])
+            continue
+        sim = q[b, h, i] @ k[b, h, keys].T / math.sqrt(6)
+        powers = len(keys) ** (w['scalable_softmax'][h] * sim)
+        rows.append(powers / powers.sum() @ v[b, h, keys])
+    return linear(w, 'to_out', merge_heads(torch.stack(rows).view(2, 4, 7, 6)))
+
+
+def test_scalable_softmax_begins_as_a_logarithm_of_the_keys():
+    module = Attention(**SHAPE, scalable_softmax=True, causal=True).double()
+    _, inter = module(randn(2, 7, 10), return_intermediates=True)
+    plain_one = Attention(**SHAPE, causal=True).double()
+    plain_one.load_state_dict({name: t for name, t in module.state_dict().items() if name != 'scalable_softmax'})
+    _, other = plain_one(randn(2, 7, 10), return_intermediates=True)
+    count = torch.arange(1, 8, dtype=torch.double)[:, None]
+    assert_close(inter.pre_softmax_attn.tril(), (other.pre_softmax_attn * count.log()).tril())
 
 
 # choices of weights

@@ -131,6 +131,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     relative.DistanceRescaling,
     *SCORES,
     scores.TalkingHeads,
+    scores.ScalableSoftmax,  # scales the scores that the mixes make
     scores.AttentionDropout,
     scores.SoftclampLogits,
     contextual.UseCoPE,

@@ -16,7 +16,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_scores
-from x_transformers.core.modes import at_least_float, disable_autocast, is_transformed
+from x_transformers.core.modes import at_least_float, disable_autocast, is_transformed, to_float
 from x_transformers.core.rows import noise_state, replay_noise, to_4d
 from x_transformers.features.contextual import HeadMixer
 from x_transformers.features.levels import AttentionFeature, StackFeature
@@ -214,6 +214,32 @@ class TalkingHeads(AttentionFeature):
 
     def mixed_weights(self, attn: Tensor, call: Any) -> Tensor:
         return torch.einsum('b h i j, h k -> b k i j', attn, self.post.to(attn.dtype))
+
+
+class ScalableSoftmax(AttentionFeature):
+    """Scalable-Softmax (SSMax): multiply the scores of a query that sees n keys by s log n, so that attention does not
+    fade with the length.
+
+        sim_ij = s_h log(n_i) q_i k_j / sqrt(e),      s_h = 1 at first
+
+    Keys that are masked do not count in n, prepended keys do. A query that sees one key has scores of zero.
+    """
+
+    paper = 'Scalable-Softmax Is Superior for Attention, arXiv:2501.19399'
+    allows_eviction = True
+    row_wise = True
+    scalable_softmax = flag(False, 'multiply scores by a learned factor per head and the logarithm of the number of keys')
+    stored_as = {'factor': 'scalable_softmax'}
+    tp_shards = {'factor': (0, 'heads')}
+
+    def setup(self, owner: Any) -> None:
+        self.factor = nn.Parameter(torch.ones(owner.query_heads))
+
+    def scores(self, sim: Tensor, call: Any) -> Tensor:
+        factor, seen = to_float(rearrange(self.factor, 'h -> h 1 1')), call.visible()
+        seen = seen if seen is not None else torch.ones_like(sim[:1, :1, :1], dtype=torch.bool)
+        count = seen.expand(*seen.shape[:-1], sim.shape[-1]).sum(dim=-1, keepdim=True)
+        return sim * (factor * count.clamp(min=1).to(factor.dtype).log()).to(sim.dtype)
 
 
 class AttentionDropout(AttentionFeature):
