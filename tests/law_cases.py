@@ -152,6 +152,7 @@ SETTINGS: dict[str, Values] = {
     'adaptive_condition_mlp_expansion': dict(use_adaptive_layernorm=True, adaptive_condition_mlp=True),
     'rotary_xpos_scale_base': dict(rotary_xpos=True),
     'rotary_layers': dict(rotary_pos_emb=True),
+    'window_growth': dict(attn_max_attend_past=2),
     'cross_residual_attn': dict(cross_attend=True),
     'tupe_pos': dict(tupe_cls_first=True),  # who else has no position stands in front
     'act_max_steps': dict(weight_tie_layers=True, depth=4),

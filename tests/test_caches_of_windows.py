@@ -20,6 +20,7 @@ WINDOWS = {
     'rows': dict(attn_sparse_pattern=Row(9) | Sliding(2)),
     'mix': dict(attn_sparse_pattern=Mix((BlockLocal(4), Sliding(6)))),
     'layers': dict(attn_max_attend_past=(None, 3)),
+    'growing': dict(attn_max_attend_past=5, window_growth=3),
     'rotary': dict(attn_max_attend_past=5, rotary_pos_emb=True),
     'xpos': dict(attn_max_attend_past=5, rotary_xpos=True),
     'alibi': dict(attn_max_attend_past=5, alibi_pos_bias=True),

@@ -1,5 +1,7 @@
 """Which layers run, in which order, and what reaches them past the layers between: against plain loops."""
 
+from itertools import product
+
 import pytest
 import torch
 from oracles import assert_close, randn, randomised
@@ -423,3 +425,40 @@ def test_a_feedforward_that_is_left_out_is_no_attention():
     assert_close(net(x, **given), silent(x, **given))
     first = given | dict(cross_attn_kv_residuals=given['cross_attn_kv_residuals'][0])
     assert (silent(x, **given) - silent(x, **first)).abs().max() > 1e-3
+
+
+# windows that grow with depth
+
+
+@pytest.mark.parametrize('kind', [Decoder, Encoder])
+@pytest.mark.parametrize('past, growth', [(1, 1), (2, 1.5), (1, 3)])
+def test_windows_grow_with_depth(kind, past, growth):
+    """Maps of layers against their windows counted by hand, and an output like that of windows given one by one."""
+    sizes, widths, width = dict(dim=16, depth=3, heads=2, attn_dim_head=8, verbose=False), [], float(past)
+    for _ in range(3):
+        widths.append(int(width))
+        width *= growth
+    net = randomised(kind(**sizes, attn_max_attend_past=past, window_growth=growth))
+    x = randn(2, 12, 16)
+    out, inter = net(x, return_hiddens=True)
+    for window, layer in zip(widths, inter.attn_intermediates, strict=True):
+        for i, j in product(range(12), range(12)):
+            seen = i - j <= window and (kind is Encoder or j <= i)
+            assert (layer.post_softmax_attn[:, :, i, j] > 0).all() == seen
+    other = kind(**sizes, attn_max_attend_past=tuple(widths)).double().eval()
+    other.load_state_dict(net.state_dict())
+    assert_close(other(x), out)
+
+
+@pytest.mark.parametrize(
+    'flags, words',
+    [
+        (dict(window_growth=2), r'needs `attn_max_attend_past`.*got None'),
+        (dict(window_growth=2, attn_max_attend_past=(1, 2)), r'as one number, got \(1, 2\)'),
+        (dict(window_growth=0.5, attn_max_attend_past=4), r'`window_growth` must be a number from 1 to 100.*got 0.5'),
+        (dict(window_growth=2, attn_max_attend_past=4, weight_tie_layers=True), r'have one window'),
+    ],
+)
+def test_windows_that_cannot_grow(flags, words):
+    with pytest.raises(ConfigError, match=words):
+        Decoder(dim=16, depth=2, heads=2, **flags)

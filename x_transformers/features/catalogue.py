@@ -217,6 +217,7 @@ STACK: tuple[type[Feature], ...] = (
     two_streams.SegmentsInStack,
     two_streams.TwoStreams,
     windows.SameLengthInStack,
+    windows.WindowGrowth,
     operands.PackedInStack,
     patterns.PatternsInStack,
     knn.KNNMemoryLayers,

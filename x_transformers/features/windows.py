@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,10 @@ from torch import Tensor
 from x_transformers.core.rows import BlockwiseTerm, Pointwise, make_axis_lookup
 from x_transformers.features.biases import distances
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
-from x_transformers.flags import ConfigError, Input, count, flag, none
+from x_transformers.flags import Check, ConfigError, Input, count, flag, format_value, is_int, is_number, none
 from x_transformers.flags.checks import Maybe
+
+at_least_one = Check('a number from 1 to 100', lambda value: is_number(value) and 1 <= value <= 100, 'float')
 
 
 class Window(AttentionFeature):
@@ -83,6 +86,37 @@ def between(of_key: Callable[[Tensor, Tensor], Tensor], first: Maybe[Tensor], la
         return lambda b, h, i, j: of_key(b, j) <= latest(b, i)
     farthest, latest = make_axis_lookup(first), make_axis_lookup(last)
     return lambda b, h, i, j: (of_key(b, j) >= farthest(b, i)) & (of_key(b, j) <= latest(b, i))
+
+
+class WindowGrowth(StackFeature):
+    """Sliding windows that grow with depth: the n-th self-attention layer, counted from 0, attends to w g^n earlier
+    tokens, rounded down, where w is `attn_max_attend_past`.
+
+    Early layers read the neighbourhood, late ones combine what these have found.
+    """
+
+    paper = 'MSWA: Refining Local Attention with Multi-Scale Window Attention, arXiv:2501.01039'
+    window_growth = flag(
+        None, 'factor by which `attn_max_attend_past` grows from one self-attention layer to the next',
+        at_least_one | none, example=2,
+    )  # fmt: skip
+    clashes = {'weight_tie_layers': 'layers that share their weights have one window'}
+    tp_shards = {}
+
+    def setup(self, owner: Any) -> None:
+        first = owner.branch_flags['a'].get('max_attend_past')
+        if 'a' not in owner.layer_types:
+            raise ConfigError('`window_growth` needs layers of self-attention, whose windows grow')
+        if not is_int(first):
+            raise ConfigError(
+                f'`window_growth` needs `attn_max_attend_past`, the window of the first layer, as one number, '
+                f'got {format_value(first)}'
+            )
+
+    def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
+        if kind != 'a':
+            return flags
+        return {**flags, 'max_attend_past': math.floor(flags['max_attend_past'] * self.window_growth**number)}
 
 
 class SameLength(AttentionFeature):
