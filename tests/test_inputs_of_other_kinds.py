@@ -14,6 +14,7 @@ from x_transformers import (
     EntropyBasedTokenizer,
     MultiInputTransformerWrapper,
     NonAutoregressiveWrapper,
+    SimPO,
     TransformerWrapper,
     ViTransformerWrapper,
     XLAutoregressiveWrapper,
@@ -77,6 +78,7 @@ READ = {
     'translated': (both, lambda m, t: m.generate(t, t[:, :2], 2, **GREEDY)),
     'loss of numbers': (lambda: XValAutoregressiveWrapper(xval()), lambda m, t: m(t, NUMBERS)),
     'pairs': (lambda: DPO(net()), lambda m, t: m(t, t.flip(0), prompt_mask=PROMPT)),
+    'pairs, by a margin': (lambda: SimPO(net()), lambda m, t: m(t, t.flip(0), prompt_mask=PROMPT)),
     'codes': (
         lambda: FreeTransformer(num_tokens=11, dim=8, dec_head_depth=1, dec_tail_depth=1, max_seq_len=8, latent_bits=2),
         lambda m, t: m(t, seq_for_latents=t.flip(1)),

@@ -97,7 +97,11 @@ def scalable_softmax_by_powers(w, x, causal, seen):
     added, rows = k.shape[2] - 7, []
     for b, h, i in product(range(2), range(4), range(7)):
         keys = [*range(added)]
-        keys += [added + j for j in range(7) if (not causal or j <= i) and (seen is None or seen.expand(2, 4, 7, 7)[b, h, i, j])]
+        keys += [
+            added + j
+            for j in range(7)
+            if (not causal or j <= i) and (seen is None or seen.expand(2, 4, 7, 7)[b, h, i, j])
+        ]
         if not keys:
             rows.append(0 * v[b, h, 0])
             continue

@@ -66,6 +66,7 @@ from x_transformers import (
     PerceiverIO,
     PermutationLMWrapper,
     PrefixDecoder,
+    SimPO,
     SpanCorruption,
     SpeechEncoder,
     T5PretrainWrapper,
@@ -392,6 +393,12 @@ SUBJECTS = {
         lambda: LatentAutoregressive(net_of(tie_embedding=True), dim=DIM, sigreg_loss_weight=0.0), generate=by_net),
     'preferences': Subject(
         lambda: DPO(net_of()),
+        dict(one=ids(9), other=ids(9, 1), prompt_mask=torch.arange(9).expand(2, -1) < 3, mask=torch.ones(2, 9) > 0),
+        lambda m, one, other, prompt_mask, mask, **items: m(
+            one, other, prompt_mask=prompt_mask, preferred_seq_mask=mask, unpreferred_seq_mask=mask, **items),
+        fills=dict(one=0, other=0, prompt_mask=False, mask=False)),
+    'preferences, by a margin': Subject(
+        lambda: SimPO(net_of()),
         dict(one=ids(9), other=ids(9, 1), prompt_mask=torch.arange(9).expand(2, -1) < 3, mask=torch.ones(2, 9) > 0),
         lambda m, one, other, prompt_mask, mask, **items: m(
             one, other, prompt_mask=prompt_mask, preferred_seq_mask=mask, unpreferred_seq_mask=mask, **items),

@@ -36,6 +36,7 @@ from x_transformers import (
     NextLatentWrapper,
     NonAutoregressiveWrapper,
     PrefixDecoder,
+    SimPO,
     SpanCorruption,
     T5PretrainWrapper,
     TransformerWrapper,
@@ -149,6 +150,14 @@ case('XT.generate', xt, 'generate', seq_in=ids, seq_out_start=ids[:, :2], seq_le
 case(
     'DPO',
     DPO(lm()),
+    'forward',
+    preferred_seq=ids,
+    unpreferred_seq=ids.flip(1),
+    prompt_mask=mask & (torch.arange(6) < 3),
+)
+case(
+    'SimPO',
+    SimPO(lm()),
     'forward',
     preferred_seq=ids,
     unpreferred_seq=ids.flip(1),

@@ -37,6 +37,7 @@ from x_transformers.nonautoregressive_wrapper import NonAutoregressiveWrapper
 from x_transformers.objectives.masked import MLMWrapper
 from x_transformers.objectives.permutation import PermutationLMWrapper
 from x_transformers.objectives.sentence_pairs import BertPretrainWrapper
+from x_transformers.objectives.simpo import SimPO
 from x_transformers.objectives.span_corruption import SpanCorruption, T5PretrainWrapper, UL2Mixture
 from x_transformers.parti import Parti
 from x_transformers.speech import LogMelSpectrogram, SpeechEncoder
@@ -113,6 +114,7 @@ __all__ = [
     'PromptCache',
     'RMSNorm',
     'SPALMWrapper',
+    'SimPO',
     'SpanCorruption',
     'SpeechEncoder',
     'T5PretrainWrapper',

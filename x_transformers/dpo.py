@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, check_device, check_ids, checked
+from x_transformers.core.checks import checked
 from x_transformers.core.nets import check_net
 from x_transformers.features.resizing import is_by_tokens
 from x_transformers.flags import Configurable, boolean, instance_of, integer, none, positive
 from x_transformers.training.items import mean_of_items, share_of_items
-from x_transformers.training.losses import read_of
-from x_transformers.training.token_loss import Terms, read_logits_later, single_losses
+from x_transformers.training.preferences import read_pairs
 
 __all__ = ['DPO']
 
@@ -84,46 +83,17 @@ class DPO(Configurable):
         returns                          scalar
         raises                           ValueError or TypeError for inputs of another shape or kind
         """
-        names = ('preferred_seq', 'unpreferred_seq')
-        preferred_seq, unpreferred_seq = (
-            check_ids(seq, name, 2) for name, seq in zip(names, (preferred_seq, unpreferred_seq), strict=True)
+        pairs = read_pairs(
+            preferred_seq, unpreferred_seq, prompt_mask, preferred_seq_mask, unpreferred_seq_mask, self.pad_id
         )
-        check_device(unpreferred_seq, 'unpreferred_seq', preferred_seq)
-        shape, other = tuple(preferred_seq.shape), tuple(unpreferred_seq.shape)
-        if shape != other:
-            raise ValueError(f'`unpreferred_seq` must have the shape of `preferred_seq`, {shape}, got {other}')
-        prompt = as_mask(prompt_mask, 'prompt_mask', *preferred_seq.shape, like=preferred_seq)
-        if prompt is None:
-            raise ValueError('`prompt_mask` must say which tokens are the prompt, got None')
-        # both in one pass
-        seq = torch.cat((preferred_seq, unpreferred_seq))
-        masks = zip(names, (preferred_seq_mask, unpreferred_seq_mask), (preferred_seq, unpreferred_seq), strict=True)
-        token_mask = [self.real_tokens(mask, f'{name}_mask', seq) for name, mask, seq in masks]
-        if all(mask is None for mask in token_mask):
-            mask = None
-        else:
-            mask = torch.cat([torch.ones_like(prompt) if m is None else m for m in token_mask])
-        answer = ~torch.cat((prompt, prompt)) if mask is None else ~torch.cat((prompt, prompt)) & mask
         with torch.no_grad():
-            before = self.scores(self.ref_model, seq, mask, answer)
+            before = pairs.log_probs(self.ref_model, self.sum_log_probs)
         with AuxLosses() as aux:
-            gain = self.scores(self.policy_model, seq, mask, answer) - before
+            gain = pairs.log_probs(self.policy_model, self.sum_log_probs) - before
         preferred, unpreferred = gain.chunk(2)
         each = -F.logsigmoid(self.beta * (preferred - unpreferred))
-        # Of a pair without any token of an answer there is nothing to prefer.
-        counts = self.predicted(answer, mask).any(dim=-1).view(2, -1).any(dim=0)
-        share = share_of_items(counts, num_items_in_batch)
-        return aux.added_to(mean_of_items(each, counts, num_items_in_batch), share)
-
-    @staticmethod
-    def predicted(answer: Tensor, mask: Tensor | None) -> Tensor:
-        """Return which tokens behind the first are of the answer, and predicted from a real one, (b, n - 1)."""
-        return answer[:, 1:] if mask is None else answer[:, 1:] & mask[:, :-1]
-
-    def real_tokens(self, mask: Tensor | None, name: str, seq: Tensor) -> Tensor | None:
-        if mask is None:
-            return None if self.pad_id is None else seq != self.pad_id
-        return as_mask(mask, name, *seq.shape, like=seq)
+        share = share_of_items(pairs.counts, num_items_in_batch)
+        return aux.added_to(mean_of_items(each, pairs.counts, num_items_in_batch), share)
 
     def resize_own_tokens(self, old: int, new: int) -> None:
         """Give the reference the new rows of the policy."""
@@ -132,15 +102,3 @@ class DPO(Configurable):
         for (_, ours), (_, theirs) in zip(is_by_tokens(self.ref_model), is_by_tokens(self.policy_model), strict=True):
             for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
                 one.data[old:] = other.data[old:]
-
-    def scores(self, model: nn.Module, seq: Tensor, mask: Tensor | None, answer: Tensor) -> Tensor:
-        """Return the log probability (b) of the tokens of `answer` (b n), each given those before it."""
-        # what is not real may be any number
-        seq = seq if mask is None else seq.masked_fill(~mask, 0)
-        inputs: dict[str, Any] = {} if mask is None else {'mask': read_of(mask)}
-        logits = model(seq[:, :-1], **inputs, **read_logits_later(model))
-        log_probs = -single_losses(logits, seq[:, 1:], Terms(), 'model')
-        # the token at i + 1 is predicted at i
-        counts = self.predicted(answer, mask)
-        total = log_probs.masked_fill(~counts, 0.0).sum(dim=-1)
-        return total if self.sum_log_probs else total / counts.sum(dim=-1).clamp(min=1)

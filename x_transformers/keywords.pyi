@@ -96,6 +96,8 @@ class StackKeywords(TypedDict, total=False):
     """Add a term to the scores that depends on whether two tokens belong to the same segment. Default: False. XLNet, arXiv:1906.08237."""
     two_stream: bool
     """Add a query stream that predicts tokens in a given order (XLNet). Default: False. XLNet, arXiv:1906.08237."""
+    window_growth: float | None
+    """Factor by which `attn_max_attend_past` grows from one self-attention layer to the next. Default: None. MSWA: Refining Local Attention with Multi-Scale Window Attention, arXiv:2501.01039."""
     knn_mem_layers: Sequence[int]
     """Indices of the self-attention layers with a kNN memory, counted from 0. Default: (). Memorizing Transformers, arXiv:2203.08913."""
     knn_mem_size: int
@@ -560,6 +562,8 @@ class StackKeywords(TypedDict, total=False):
     """Mix attention weights over heads, after the softmax. Default: False. Talking-Heads Attention, arXiv:2003.02436."""
     cross_attn_talking_heads: bool | tuple[bool, ...] | PerLayer
     """Replace attention logits and weights by learned mixes over heads. Default: False. Talking-Heads Attention, arXiv:2003.02436, as in the first versions of the library."""
+    cross_attn_scalable_softmax: bool | tuple[bool, ...] | PerLayer
+    """Multiply scores by a learned factor per head and the logarithm of the number of keys. Default: False. Scalable-Softmax Is Superior for Attention, arXiv:2501.19399."""
     cross_attn_dropout: float | tuple[float, ...] | PerLayer
     """Dropout probability of the attention weights. Default: 0.0. arXiv:1706.03762."""
     cross_attn_softclamp_logits: bool | tuple[bool, ...] | PerLayer
@@ -876,6 +880,8 @@ class StackKeywords(TypedDict, total=False):
     """Mix attention weights over heads, after the softmax. Default: False. Talking-Heads Attention, arXiv:2003.02436."""
     attn_talking_heads: bool | tuple[bool, ...] | PerLayer
     """Replace attention logits and weights by learned mixes over heads. Default: False. Talking-Heads Attention, arXiv:2003.02436, as in the first versions of the library."""
+    attn_scalable_softmax: bool | tuple[bool, ...] | PerLayer
+    """Multiply scores by a learned factor per head and the logarithm of the number of keys. Default: False. Scalable-Softmax Is Superior for Attention, arXiv:2501.19399."""
     attn_dropout: float | tuple[float, ...] | PerLayer
     """Dropout probability of the attention weights. Default: 0.0. arXiv:1706.03762."""
     attn_softclamp_logits: bool | tuple[bool, ...] | PerLayer
@@ -1062,6 +1068,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Add a term to the scores that depends on whether two tokens belong to the same segment. Default: False. XLNet, arXiv:1906.08237."""
     enc_two_stream: bool
     """Add a query stream that predicts tokens in a given order (XLNet). Default: False. XLNet, arXiv:1906.08237."""
+    enc_window_growth: float | None
+    """Factor by which `attn_max_attend_past` grows from one self-attention layer to the next. Default: None. MSWA: Refining Local Attention with Multi-Scale Window Attention, arXiv:2501.01039."""
     enc_knn_mem_layers: Sequence[int]
     """Indices of the self-attention layers with a kNN memory, counted from 0. Default: (). Memorizing Transformers, arXiv:2203.08913."""
     enc_knn_mem_size: int
@@ -1526,6 +1534,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Mix attention weights over heads, after the softmax. Default: False. Talking-Heads Attention, arXiv:2003.02436."""
     enc_cross_attn_talking_heads: bool | tuple[bool, ...] | PerLayer
     """Replace attention logits and weights by learned mixes over heads. Default: False. Talking-Heads Attention, arXiv:2003.02436, as in the first versions of the library."""
+    enc_cross_attn_scalable_softmax: bool | tuple[bool, ...] | PerLayer
+    """Multiply scores by a learned factor per head and the logarithm of the number of keys. Default: False. Scalable-Softmax Is Superior for Attention, arXiv:2501.19399."""
     enc_cross_attn_dropout: float | tuple[float, ...] | PerLayer
     """Dropout probability of the attention weights. Default: 0.0. arXiv:1706.03762."""
     enc_cross_attn_softclamp_logits: bool | tuple[bool, ...] | PerLayer
@@ -1844,6 +1854,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Mix attention weights over heads, after the softmax. Default: False. Talking-Heads Attention, arXiv:2003.02436."""
     enc_attn_talking_heads: bool | tuple[bool, ...] | PerLayer
     """Replace attention logits and weights by learned mixes over heads. Default: False. Talking-Heads Attention, arXiv:2003.02436, as in the first versions of the library."""
+    enc_attn_scalable_softmax: bool | tuple[bool, ...] | PerLayer
+    """Multiply scores by a learned factor per head and the logarithm of the number of keys. Default: False. Scalable-Softmax Is Superior for Attention, arXiv:2501.19399."""
     enc_attn_dropout: float | tuple[float, ...] | PerLayer
     """Dropout probability of the attention weights. Default: 0.0. arXiv:1706.03762."""
     enc_attn_softclamp_logits: bool | tuple[bool, ...] | PerLayer
@@ -2156,6 +2168,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Add a term to the scores that depends on whether two tokens belong to the same segment. Default: False. XLNet, arXiv:1906.08237."""
     dec_two_stream: bool
     """Add a query stream that predicts tokens in a given order (XLNet). Default: False. XLNet, arXiv:1906.08237."""
+    dec_window_growth: float | None
+    """Factor by which `attn_max_attend_past` grows from one self-attention layer to the next. Default: None. MSWA: Refining Local Attention with Multi-Scale Window Attention, arXiv:2501.01039."""
     dec_knn_mem_layers: Sequence[int]
     """Indices of the self-attention layers with a kNN memory, counted from 0. Default: (). Memorizing Transformers, arXiv:2203.08913."""
     dec_knn_mem_size: int
@@ -2620,6 +2634,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Mix attention weights over heads, after the softmax. Default: False. Talking-Heads Attention, arXiv:2003.02436."""
     dec_cross_attn_talking_heads: bool | tuple[bool, ...] | PerLayer
     """Replace attention logits and weights by learned mixes over heads. Default: False. Talking-Heads Attention, arXiv:2003.02436, as in the first versions of the library."""
+    dec_cross_attn_scalable_softmax: bool | tuple[bool, ...] | PerLayer
+    """Multiply scores by a learned factor per head and the logarithm of the number of keys. Default: False. Scalable-Softmax Is Superior for Attention, arXiv:2501.19399."""
     dec_cross_attn_dropout: float | tuple[float, ...] | PerLayer
     """Dropout probability of the attention weights. Default: 0.0. arXiv:1706.03762."""
     dec_cross_attn_softclamp_logits: bool | tuple[bool, ...] | PerLayer
@@ -2938,6 +2954,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Mix attention weights over heads, after the softmax. Default: False. Talking-Heads Attention, arXiv:2003.02436."""
     dec_attn_talking_heads: bool | tuple[bool, ...] | PerLayer
     """Replace attention logits and weights by learned mixes over heads. Default: False. Talking-Heads Attention, arXiv:2003.02436, as in the first versions of the library."""
+    dec_attn_scalable_softmax: bool | tuple[bool, ...] | PerLayer
+    """Multiply scores by a learned factor per head and the logarithm of the number of keys. Default: False. Scalable-Softmax Is Superior for Attention, arXiv:2501.19399."""
     dec_attn_dropout: float | tuple[float, ...] | PerLayer
     """Dropout probability of the attention weights. Default: 0.0. arXiv:1706.03762."""
     dec_attn_softclamp_logits: bool | tuple[bool, ...] | PerLayer
@@ -3382,6 +3400,8 @@ class AttentionKeywords(TypedDict, total=False):
     """Mix attention weights over heads, after the softmax. Default: False. Talking-Heads Attention, arXiv:2003.02436."""
     talking_heads: bool
     """Replace attention logits and weights by learned mixes over heads. Default: False. Talking-Heads Attention, arXiv:2003.02436, as in the first versions of the library."""
+    scalable_softmax: bool
+    """Multiply scores by a learned factor per head and the logarithm of the number of keys. Default: False. Scalable-Softmax Is Superior for Attention, arXiv:2501.19399."""
     dropout: float
     """Dropout probability of the attention weights. Default: 0.0. arXiv:1706.03762."""
     softclamp_logits: bool

@@ -270,6 +270,8 @@ BUGS = {
         ('further sets turn by no length', 'self.angles.angles_by(one, positions, lengths)', 'self.angles.angles_by(one, positions)', 'test_rotary_scaling.py -klayers'),
     ]),
     'features/scores.py': ('test_scores.py', [
+        ('hidden keys count as keys', 'count = seen.expand(*seen.shape[:-1], sim.shape[-1])', 'count = torch.ones_like(seen).expand(*seen.shape[:-1], sim.shape[-1])'),
+        ('a query that sees no key is not finite', 'count.clamp(min=1).to', 'count.to'),
         ('a sink is the last column', 'return torch.cat((sink, sim), dim=-1)', 'return torch.cat((sim, sink), dim=-1)'),
         ('signs of a sink are lost', 'torch.cat((added.abs(), rest), dim=-1)', 'torch.cat((added, rest), dim=-1)'),
         ('a hidden logit is handed on', 'logits.masked_fill(logits <= lowest_value(logits), 0.0)', 'logits + 0.0', 'test_scores.py test_known_defects.py test_laws.py::test_combinations_that_failed_once'),
@@ -324,6 +326,8 @@ BUGS = {
         ('streams are not counted', 'if vectors.ndim == 3 and len(vectors) not in (1, len(x)):', 'if False:'),
     ]),
     'features/windows.py': ('test_segments.py', [
+        ('windows are rounded up', 'math.floor(flags', 'math.ceil(flags', 'test_layouts.py -kwindows'),
+        ('windows of cross-attention grow', "        if kind != 'a':\n            return flags\n        return {**flags, 'max_attend_past'", "        return {**flags, 'max_attend_past'", 'test_layouts.py -kwindows'),
         ('a window sees one key less', 'behind <= past if past is not None', 'behind < past if past is not None', 'test_attention.py -kmax_attend_past'),
         ('a window ahead sees one key less', 'mask & (behind >= -ahead)', 'mask & (behind > -ahead)', 'test_projections.py'),
         ('a window ahead is one of the past', 'else behind >= -ahead', 'else behind <= ahead', 'test_projections.py'),

@@ -60,6 +60,16 @@ BUGS = {
         ('missing tokens are read', 'x.masked_fill(missing, 0)', 'x'),
         ('queries stand elsewhere', 'inputs[name] = concat_both(given, name, places)', 'inputs[name] = torch.cat((given, given[:, : places.shape[1]]), dim=1)'),
     ]),
+    'training/preferences.py': ('test_dpo.py', [
+        ('the prompt counts', 'return Pairs(seq, None, ~prompts)', 'return Pairs(seq, None, torch.ones_like(prompts))'),
+        ('answers count by their sum', 'return found if total else found /', 'return found if not total else found /'),
+        ('answers behind padding count', 'return self.answer[:, 1:] if self.mask is None else self.answer[:, 1:] & self.mask[:, :-1]', 'return self.answer[:, 1:]'),
+    ]),
+    'objectives/simpo.py': ('test_simpo.py', [
+        ('there is no margin', '(preferred - unpreferred) - self.margin', '(preferred - unpreferred)'),
+        ('the margin is multiplied by beta', 'self.beta * (preferred - unpreferred) - self.margin', 'self.beta * (preferred - unpreferred - self.margin)'),
+        ('pairs without an answer count', 'mean_of_items(each, pairs.counts, num_items_in_batch)', 'each.mean()'),
+    ]),
     'training/losses.py': ('test_layouts.py test_model_features.py', [
         ('nets that count are told nothing', 'and (counts or counts_tokens(net)):', 'and counts:', 'test_padding_of_wrappers.py'),
         ('padding predicts', 'return real[:, ahead:] & real[:, : max(real.shape[1] - ahead, 0)]', 'return real[:, ahead:]', 'test_padding_of_wrappers.py'),

@@ -31,10 +31,7 @@ BUGS = {
     ]),
     'dpo.py': ('test_dpo.py', [
         ('the frozen copy trains', 'self.ref_model.eval()\n        return self', 'return self'),
-        ('the prompt counts', 'answer = ~torch.cat((prompt, prompt)) if mask is None else', 'answer = torch.ones_like(torch.cat((prompt, prompt))) if mask is None else'),
-        ('answers count by their sum', 'return total if self.sum_log_probs else total /', 'return total if not self.sum_log_probs else total /'),
-        ('answers behind padding count', 'return answer[:, 1:] if mask is None else answer[:, 1:] & mask[:, :-1]', 'return answer[:, 1:]'),
-        ('pairs without an answer count', 'mean_of_items(each, counts, num_items_in_batch)', 'each.mean()'),
+        ('pairs without an answer count', 'mean_of_items(each, pairs.counts, num_items_in_batch)', 'each.mean()'),
     ]),
     'entropy_based_tokenizer.py': ('test_entropy_based_tokenizer.py', [
         ('a threshold that is met does not end a token', 'return entropies >= self.entropy_threshold', 'return entropies > self.entropy_threshold'),

@@ -228,7 +228,9 @@ class ScalableSoftmax(AttentionFeature):
     paper = 'Scalable-Softmax Is Superior for Attention, arXiv:2501.19399'
     allows_eviction = True
     row_wise = True
-    scalable_softmax = flag(False, 'multiply scores by a learned factor per head and the logarithm of the number of keys')
+    scalable_softmax = flag(
+        False, 'multiply scores by a learned factor per head and the logarithm of the number of keys'
+    )
     stored_as = {'factor': 'scalable_softmax'}
     tp_shards = {'factor': (0, 'heads')}
 
