@@ -55,7 +55,7 @@ def test_equal_answers_have_the_loss_of_the_margin():
 def test_refusals():
     model, (a, b, prompt) = SimPO(net()), pairs()
     for call, error, words in (
-        (lambda: model(a, b[:, :5], prompt_mask=prompt), ValueError, r'`unpreferred_seq` must .*got shape \(3, 5\)'),
+        (lambda: model(a, b[:, :5], prompt_mask=prompt), ValueError, r'`unpreferred_seq` must .*got \(3, 5\)'),
         (lambda: model(a, b, prompt_mask=prompt[:, 1:]), ValueError, r'`prompt_mask` must .*got \(3, 8\)'),
         (lambda: SimPO(AutoregressiveWrapper(net())), ValueError, r'gives a loss: pass its `net`'),
         (lambda: SimPO(net(), margin=-1), ConfigError, r'`margin` must be a number of at least 0, got -1'),
