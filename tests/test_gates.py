@@ -131,7 +131,7 @@ def test_a_stack_of_gates():
     x = x_in = randn(2, 5, 6)
     for norms, branch, residual in stack.layers:
         out = branch(norms[0](x))
-        x = residual.gated(x, (out if torch.is_tensor(out) else out[0]).relu())
+        x = residual.combine(x, (out if torch.is_tensor(out) else out[0]).relu())
     assert_close(stack(x_in), stack.final_norm(x), tolerance=1e-12)
 
 

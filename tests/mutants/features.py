@@ -82,7 +82,7 @@ BUGS = {
     ]),
     'features/experts.py': ('test_experts.py', [
         ('the router computes in half precision', 'dtype = at_least_float(x.dtype)', 'dtype = x.dtype'),
-        ('the bias of scores counts in the weights', 'weights = scores.gather(-1, chosen)', 'weights = self.allowed(scores).gather(-1, chosen)'),
+        ('the bias of scores counts in the weights', 'weights = scores.gather(-1, chosen)', 'weights = self.mask_groups(scores).gather(-1, chosen)'),
         ('groups are judged by their best expert', 'topk(min(2, parts.shape[-1]), dim=-1)', 'topk(1, dim=-1)'),
         ('the softmax of the best is one of all', 'weights = logits.gather(-1, chosen).softmax(dim=-1)', 'weights = scores.gather(-1, chosen)'),
         ('padding counts in the balance', '(\n        call.zero_padding(t).reshape(', '(t.reshape('),
@@ -104,7 +104,7 @@ BUGS = {
         ('the tanh of GELU is taken for exact', "if activation.approximate == 'tanh':", 'if False:'),
         ('biases of a silent branch stay', 'if output.bias is not None:', 'if False:'),
         ('slices are of the batch', 'return x.chunk(count, dim=-2)', 'return x.chunk(count, dim=0)', 'test_feedforward_chunks.py'),
-        ('what is computed again is kept', 'run = recomputed(function) if recomputes else function', 'run = function', 'test_feedforward_chunks.py'),
+        ('what is computed again is kept', 'run = wrap_recompute(function) if recomputes else function', 'run = function', 'test_feedforward_chunks.py'),
         ('weights of another moment', 'kept = ModuleSnapshot(function)', 'pass', 'test_feedforward_chunks.py'),
         ('a feature that mixes tokens is sliced', "if why := feature.reason('documents'):", 'if why := None:', 'test_feedforward_chunks.py'),
     ]),
@@ -218,7 +218,7 @@ BUGS = {
     'features/gates.py': ('test_gates.py', [
         ('the reset acts behind its matrix', 'self.u_g((reset + reset_x).sigmoid() * x)', '(reset + reset_x).sigmoid() * self.u_g(x)'),
         ('the update gate keeps', '(update + update_x - self.gate_bias).sigmoid() * (new - x)', '(self.gate_bias - update - update_x).sigmoid() * (new - x)'),
-        ('a branch is not cut at zero', 'self.gated(self.scaled(residual), x.relu() if self.pre_relu else x)', 'self.gated(self.scaled(residual), x)'),
+        ('a branch is not cut at zero', 'self.combine(self.scaled(residual), x.relu() if self.pre_relu else x)', 'self.combine(self.scaled(residual), x)'),
         ('the bias of a cell opens its other gate', 'self.gru.bias_ih[dim : 2 * dim]', 'self.gru.bias_ih[:dim]'),
         ('a highway opens with its bias', '(self.w_g(x) + self.gate_bias).sigmoid() * (x - y)', '(self.w_g(x) - self.gate_bias).sigmoid() * (x - y)'),
         ('an unknown option is ignored', "if name not in OPTIONS and not name.startswith('scale_residual'):", 'if False:'),

@@ -248,10 +248,10 @@ class SharedBias:
         return self.module if self.kept is None else self.kept.restored(self.module)
 
     def __call__(self, i: int, j: int) -> Tensor:
-        return self.remembered(i, j, lambda: self.then(i, j))
+        return self.compute_once(i, j, lambda: self.then(i, j))
 
     def at(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        return self.remembered(q_pos.shape[-1], k_pos.shape[-1], lambda: self.then.at(q_pos, k_pos))
+        return self.compute_once(q_pos.shape[-1], k_pos.shape[-1], lambda: self.then.at(q_pos, k_pos))
 
     def diagonals(self, i: int, j: int, device: Any) -> DistanceTable:
         if self.table is None or self.sizes != (i, j):
@@ -269,7 +269,7 @@ class SharedBias:
             new.table = DistanceTable(swapped.get(id(self.table.table), self.table.table), self.table.q_len)
         return new
 
-    def remembered(self, i: int, j: int, compute: Callable[[], Tensor]) -> Tensor:
+    def compute_once(self, i: int, j: int, compute: Callable[[], Tensor]) -> Tensor:
         if self.known is None or self.sizes[0] != i or self.sizes[1] != j:  # no dict: it would fix symbolic lengths
             self.sizes, self.known = (i, j), compute()
         return self.known

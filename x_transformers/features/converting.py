@@ -33,7 +33,7 @@ def sparsify_(net: Net, pattern: Any, max_seq_len: int | None = None) -> Net:
         check_length(net, max_seq_len)
     rebuild_(stack, {'attn_sparse_pattern': pattern})
     if max_seq_len is not None:
-        lengthen(net, max_seq_len)
+        repeat_positions(net, max_seq_len)
     return net
 
 
@@ -128,7 +128,7 @@ def check_length(net: Any, length: Any) -> None:
         raise ValueError('`max_seq_len` does not go with `axial_abs_pos_emb`, whose axes have their lengths')
 
 
-def lengthen(net: Any, length: int) -> None:
+def repeat_positions(net: Any, length: int) -> None:
     """Repeat the table of absolute positions up to a length."""
     net.__dict__['_given']['max_seq_len'] = net.max_seq_len = length
     table = getattr(net, 'pos_emb', None)

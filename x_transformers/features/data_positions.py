@@ -41,7 +41,7 @@ class DataDependentAlibi(nn.Module):
         self.to_forget_gates = nn.Sequential(linear)
         nn.init.constant_(linear.bias, bias_init)
 
-    def remembered(self, x: Tensor) -> Tensor:
+    def compute_state(self, x: Tensor) -> Tensor:
         """Return the log gates of tokens:  b n d -> b h n 1, or b h n 2 for both directions."""
         gates = F.logsigmoid(to_float(self.to_forget_gates(x))) * self.post_log_scale
         return rearrange(gates, 'b n (directions h) -> b h n directions', h=self.heads)
@@ -67,7 +67,7 @@ class DataDependentAlibi(nn.Module):
         return BlockwiseTerm(of, learns=gates.requires_grad, entry=entry)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.between(x, self.remembered(x), None).of(slice(None), slice(None))
+        return self.between(x, self.compute_state(x), None).of(slice(None), slice(None))
 
 
 def between_sums(first: int, past: Tensor, future: Tensor | None = None) -> Pointwise:
@@ -106,7 +106,7 @@ class PerRowDataDependentAlibi(nn.Module):
         q, k = self.to_forget_gates(x).chunk(2, dim=-1)
         return split_heads(q, self.heads), split_heads(k, self.heads)
 
-    def remembered(self, x: Tensor) -> Tensor:
+    def compute_state(self, x: Tensor) -> Tensor:
         return self.small(x)[1]
 
     def between(self, x: Tensor, keys: Tensor, real: Tensor | None, at: Tensor | None = None) -> BlockwiseTerm:
@@ -127,7 +127,7 @@ class PerRowDataDependentAlibi(nn.Module):
         return BlockwiseTerm(of, learns=small.requires_grad)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.between(x, self.remembered(x), None).of(slice(None), slice(None))
+        return self.between(x, self.compute_state(x), None).of(slice(None), slice(None))
 
 
 class RelativeProjPositionalBias(nn.Module):
@@ -197,7 +197,7 @@ class DataDependentBias(AttentionFeature):
             raise ValueError(f'`data_dependent_alibi` does not go with a context: {self.reason("cross-attention")}')
         mem = call.inputs.get('mem')
         tokens = call.source if mem is None else torch.cat((mem, call.source), dim=1)
-        kept = call.state('forget gates').append(self.module.remembered(tokens))
+        kept = call.state('forget gates').append(self.module.compute_state(tokens))
         at = None if call.token_idx is None else call.of_queries(torch.arange(kept.shape[-2], device=kept.device))
         return self.module.between(call.x, kept, call.key_mask, at)
 

@@ -532,20 +532,20 @@ class MemoryTokens(ModelFeature):
         if call.inputs.get('seq_start_pos') is not None:
             raise ValueError('`seq_start_pos` does not go with `memory_tokens_interspersed_every`')
         call.ctx(self).length = x.shape[1]
-        call.spread = self.interleaved
-        chunks = self.chunked(x)
+        call.spread = self.interleave_memories
+        chunks = self.split_chunks(x)
         memories = self.tokens.expand(*chunks.shape[:2], -1, -1)
         return rearrange(torch.cat((memories, chunks), dim=2), 'b c k d -> b (c k) d')
 
-    def chunked(self, t: Tensor) -> Tensor:
+    def split_chunks(self, t: Tensor) -> Tensor:
         """Split (b n ...) into chunks, the last one filled up with zeros:  b c k ..."""
         missing = (t.shape[1] + self.every - 1) // self.every * self.every - t.shape[1]
         filled = F.pad(t, (0, 0) * (t.ndim - 2) + (0, missing))
         return rearrange(filled, 'b (c k) ... -> b c k ...', k=self.every)
 
-    def interleaved(self, t: Tensor, value: Any = True) -> Tensor:
+    def interleave_memories(self, t: Tensor, value: Any = True) -> Tensor:
         """Extend values of tokens (b n), such as a mask, to the sequence with memories, which get `value`."""
-        return rearrange(F.pad(self.chunked(t), (self.num_memory_tokens, 0), value=value), 'b c k -> b (c k)')
+        return rearrange(F.pad(self.split_chunks(t), (self.num_memory_tokens, 0), value=value), 'b c k -> b (c k)')
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         if not self.every:
@@ -554,7 +554,7 @@ class MemoryTokens(ModelFeature):
             if inputs.get(name) is not None:
                 raise ValueError(f'`{name}` does not go with `memory_tokens_interspersed_every`')
         kv_mask = inputs.get('self_attn_kv_mask')
-        return inputs if kv_mask is None else {**inputs, 'self_attn_kv_mask': self.interleaved(kv_mask)}
+        return inputs if kv_mask is None else {**inputs, 'self_attn_kv_mask': self.interleave_memories(kv_mask)}
 
     def strip_prefix(self, x: Tensor, call: Any) -> Tensor:
         if self.every:

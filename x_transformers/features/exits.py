@@ -141,13 +141,13 @@ class ExitsInStack(StackFeature):
             raise ValueError('`transform_block_inputs` does not go with `exits`: a token that leaves keeps its state')
         blocks = [range(start, start + length) for start in range(0, len(call.order), length)]
         if not isinstance(exits, AllStates):
-            return self.leaving(run, x, call, blocks, exits)
+            return self.run_exiting(run, x, call, blocks, exits)
         for steps in blocks:
             x = run(x, call, steps)
             exits.states.append(close_stream(self.owner, x, call))
         return x
 
-    def leaving(self, run: Run, x: Tensor, call: Any, blocks: Sequence[range], exits: Exits) -> Tensor:
+    def run_exiting(self, run: Run, x: Tensor, call: Any, blocks: Sequence[range], exits: Exits) -> Tensor:
         tracing = torch.compiler.is_compiling() or is_tracing() or is_transformed()
         whole = tracing or type(x) is not Tensor or x.is_meta  # how many go on is not known there
         token_mask = None if call.token_mask is None else call.token_mask[:, call.token_mask.shape[1] - x.shape[1] :]

@@ -135,7 +135,7 @@ class Experts(nn.Module):
         """Return which experts a token gets, with which weights, and all probabilities:  n x -> n k, n k, n x."""
         if self.kind == 'sigmoid':
             scores = logits.sigmoid()
-            chosen = self.allowed(scores).topk(self.top_k, dim=-1).indices
+            chosen = self.mask_groups(scores).topk(self.top_k, dim=-1).indices
             shares = scores / (scores.sum(dim=-1, keepdim=True) + 1e-20)
         else:
             scores = shares = logits.softmax(dim=-1)
@@ -147,7 +147,7 @@ class Experts(nn.Module):
             weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20) if self.renormalise else weights
         return chosen, weights * self.scale, shares
 
-    def allowed(self, scores: Tensor) -> Tensor:
+    def mask_groups(self, scores: Tensor) -> Tensor:
         """Return scores with their bias, those outside of the best groups lowest of all."""
         scores = scores if self.score_bias is None else scores + self.score_bias.to(scores.dtype)
         if self.groups == self.top_groups:

@@ -325,16 +325,16 @@ class ChunkedFeedForward(FeedForwardFeature):
                 raise ConfigError(f'`chunks` does not go with `{feature.display_name}`: it does not say `in_slices`')
 
     def ff_input(self, x: Tensor, call: Any) -> Tensor:
-        call.slices = functools.partial(self.sliced, call=call)
+        call.slices = functools.partial(self.run_in_slices, call=call)
         return x
 
-    def sliced(self, function: OfTokens, call: Any) -> OfTokens:
+    def run_in_slices(self, function: OfTokens, call: Any) -> OfTokens:
         def in_slices(x: Tensor) -> Any:
             count = 1 if x.ndim < 2 else self.chunks
             if count == 1:
                 return function(x)
             recomputes = self.chunk_checkpoint and call.training and torch.is_grad_enabled() and not is_transformed()
-            run = recomputed(function) if recomputes else function
+            run = wrap_recompute(function) if recomputes else function
             parts = [run(part) for part in slices(x, count)]
             return parts[0] if len(parts) == 1 else tree_map(lambda *ts: torch.cat(ts, dim=-2), *parts)
 
@@ -351,7 +351,7 @@ def slices(x: Tensor, count: int) -> tuple[Tensor, ...]:
     return x.split([stop - start for start, stop in itertools.pairwise(stops)], dim=-2)
 
 
-def recomputed(function: OfTokens) -> OfTokens:
+def wrap_recompute(function: OfTokens) -> OfTokens:
     """Wrap a function so that nothing is saved but its input, and the rest is computed again in the backward pass."""
     kept = None
     if isinstance(function, nn.Module) and not torch.compiler.is_compiling():

@@ -118,11 +118,11 @@ class Frequencies:
         self.dim, self.theta, self.scaling = dim, theta, dict(scaling or {})
         kind = self.kind = self.scaling.get('kind')
         self.longest: int | None = self.scaling['length'] if kind in ('dynamic', 'longrope') else None
-        self.keeps_turned, self.factor = kind == 'dynamic', self.factor_of_turns()
+        self.keeps_turned, self.factor = kind == 'dynamic', self.compute_factor()
         self.first: tuple[float, ...] = ()
         # those of long sequences, for a model in float64 and for all others
         kinds = LATER if kind == 'longrope' else ()
-        self.later = {t: get_numbers(functools.partial(self.divided, 'long_factor', 'cpu', t)) for t in kinds}
+        self.later = {t: get_numbers(functools.partial(self.divide_by, 'long_factor', 'cpu', t)) for t in kinds}
 
     def __eq__(self, other: Any) -> bool:
         own = (self.dim, self.theta, self.scaling)
@@ -141,7 +141,7 @@ class Frequencies:
         if device.type == 'meta':  # where arithmetic first imports the compiler of PyTorch, which takes seconds
             return torch.empty(len(range(0, self.dim, 2)), device=device, dtype=torch.float32)
         if self.kind == 'longrope':
-            return self.divided('short_factor', device, torch.float32)
+            return self.divide_by('short_factor', device, torch.float32)
         pairs = torch.arange(0, self.dim, 2, device=device).float()
         plain = 1.0 / self.theta ** (pairs / self.dim)  # to the bit as others compute it
         if self.kind == 'linear':
@@ -150,7 +150,7 @@ class Frequencies:
             return self.by_ramp(plain, pairs / 2)
         return self.by_waves(plain) if self.kind == 'llama3' else plain
 
-    def divided(self, divisors: str, device: Any, dtype: torch.dtype) -> Tensor:
+    def divide_by(self, divisors: str, device: Any, dtype: torch.dtype) -> Tensor:
         pairs = torch.arange(0, self.dim, 2, device=device).to(dtype)
         by = torch.tensor(tuple(self.scaling[divisors]), dtype=torch.float32, device=device)
         return 1.0 / (by * self.theta ** (pairs / self.dim))
@@ -158,11 +158,11 @@ class Frequencies:
     def by_ramp(self, plain: Tensor, pair: Tensor) -> Tensor:
         own, length = self.scaling, self.scaling['length']
 
-        def turning(times: float) -> float:
+        def find_pair(times: float) -> float:
             """The pair that turns so many times over the trained length."""
             return self.dim * math.log(length / (times * 2 * math.pi)) / (2 * math.log(self.theta))
 
-        low, high = turning(own.get('beta_fast', 32)), turning(own.get('beta_slow', 1))
+        low, high = find_pair(own.get('beta_fast', 32)), find_pair(own.get('beta_slow', 1))
         if own.get('truncate', True):
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, self.dim - 1)
@@ -175,7 +175,7 @@ class Frequencies:
         share = ((length / wave - low) / (high - low)).clamp(0, 1)
         return torch.where(wave > length / low, plain / factor, (1 - share) * plain / factor + share * plain)
 
-    def factor_of_turns(self) -> float:
+    def compute_factor(self) -> float:
         own = self.scaling
         if self.kind not in ('yarn', 'longrope'):
             return 1.0

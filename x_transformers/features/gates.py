@@ -24,11 +24,11 @@ class Gating(Residual):
         super().__init__(dim, scale_residual, **options)
         self.pre_relu = pre_relu
 
-    def gated(self, x: Tensor, y: Tensor) -> Tensor:
+    def combine(self, x: Tensor, y: Tensor) -> Tensor:
         raise NotImplementedError
 
     def forward(self, x: Tensor, residual: Tensor, **_: Any) -> Tensor:
-        return self.gated(self.scaled(residual), x.relu() if self.pre_relu else x)
+        return self.combine(self.scaled(residual), x.relu() if self.pre_relu else x)
 
 
 class GRUGating(Gating):
@@ -45,7 +45,7 @@ class GRUGating(Gating):
         with torch.no_grad():
             self.gru.bias_ih[dim : 2 * dim].add_(gate_bias or 0.0)
 
-    def gated(self, x: Tensor, y: Tensor) -> Tensor:
+    def combine(self, x: Tensor, y: Tensor) -> Tensor:
         return self.gru(y.flatten(0, -2), x.flatten(0, -2)).view_as(x)
 
 
@@ -83,7 +83,7 @@ class GTrXLGate(Gate):
     w_x: nn.Linear
     u_g: nn.Linear
 
-    def gated(self, x: Tensor, y: Tensor) -> Tensor:
+    def combine(self, x: Tensor, y: Tensor) -> Tensor:
         (reset, update, new), (reset_x, update_x) = self.w_y(y).chunk(3, dim=-1), self.w_x(x).chunk(2, dim=-1)
         new = torch.tanh(new + self.u_g((reset + reset_x).sigmoid() * x))
         return x + (update + update_x - self.gate_bias).sigmoid() * (new - x)
@@ -94,21 +94,21 @@ class InputGate(Gate):
 
     has_bias = False
 
-    def gated(self, x: Tensor, y: Tensor) -> Tensor:
+    def combine(self, x: Tensor, y: Tensor) -> Tensor:
         return self.w_g(x).sigmoid() * x + y
 
 
 class OutputGate(Gate):
     """x + sigma(W_g x - b) y"""
 
-    def gated(self, x: Tensor, y: Tensor) -> Tensor:
+    def combine(self, x: Tensor, y: Tensor) -> Tensor:
         return x + (self.w_g(x) - self.gate_bias).sigmoid() * y
 
 
 class HighwayGate(Gate):
     """c x + (1 - c) y,  c = sigma(W_g x + b)"""
 
-    def gated(self, x: Tensor, y: Tensor) -> Tensor:
+    def combine(self, x: Tensor, y: Tensor) -> Tensor:
         return y + (self.w_g(x) + self.gate_bias).sigmoid() * (x - y)
 
 
@@ -118,7 +118,7 @@ class SigTanhGate(Gate):
     matrices: ClassVar = {'w_g': 1, 'u_g': 1}
     u_g: nn.Linear
 
-    def gated(self, x: Tensor, y: Tensor) -> Tensor:
+    def combine(self, x: Tensor, y: Tensor) -> Tensor:
         return x + (self.w_g(y) - self.gate_bias).sigmoid() * self.u_g(y).tanh()
 
 
@@ -146,10 +146,10 @@ class GateResidual(StackFeature):
     tp_shards = {}
 
     def residual(self, *args: Any, gate: Any = 'grucell', **options: Any) -> nn.Module:
-        build = self.checked(gate, options)
+        build = self.get_gate(gate, options)
         return build(*args, **drop_scales('gate_residual', options, 'scale_residual_constant'))
 
-    def checked(self, gate: Any, options: dict[str, Any]) -> type[Residual]:
+    def get_gate(self, gate: Any, options: dict[str, Any]) -> type[Residual]:
         """Return the class of a gate.  Raises ConfigError for options that it does not have."""
         for name, value in self.owner.residual_fn_kwargs.items():
             if name not in OPTIONS and not name.startswith('scale_residual'):

@@ -131,7 +131,7 @@ class HeadNorm(nn.Module):
     def gain(self) -> Tensor:
         return self.gamma + self.unit_offset if self.unit_offset else self.gamma
 
-    def normed(self, x: Tensor) -> Tensor:
+    def normalize(self, x: Tensor) -> Tensor:
         """Normalize without weight and bias, in float32 at least."""
         x = to_float(x)
         if self.kind == 'rms':
@@ -139,7 +139,7 @@ class HeadNorm(nn.Module):
         return F.layer_norm(x, x.shape[-1:], eps=self.eps)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.normed(x) * self.gain
+        out = self.normalize(x) * self.gain
         return (out if self.beta is None else out + self.beta).to(x.dtype)
 
 

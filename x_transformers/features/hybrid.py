@@ -134,7 +134,7 @@ class Hybrid(AttentionFeature):
         if call.context is not None:
             raise ValueError(f'`hybrid_module` does not go with a context: {self.reason("cross-attention")}')
         call.check_no_token_idx('hybrid_module', 'it processes the tokens in order')
-        attended, beside = self.norms[0](out), self.norms[1](self.heads_of(self.beside(call), out))
+        attended, beside = self.norms[0](out), self.norms[1](self.heads_of(self.run_on_new(call), out))
         if not self.hybrid_learned_mix:
             return (attended + beside) / 2
         mix = rearrange(self.to_mix(call.x).sigmoid(), 'b n h -> b h n 1')
@@ -149,7 +149,7 @@ class Hybrid(AttentionFeature):
             raise ValueError(f'`hybrid_module` gave shape {tuple(t.shape)}, it must be {wanted} or {tuple(like.shape)}')
         return heads
 
-    def beside(self, call: Any) -> Tensor:
+    def run_on_new(self, call: Any) -> Tensor:
         """Return the output of the module for the new tokens."""
         real = None if call.all_key_mask is None else call.all_key_mask[:, call.memories :]
         if real is None and call.state('hybrid inputs').past is None:

@@ -121,7 +121,7 @@ class Integrator(StackFeature):
         raise NotImplementedError
 
     def views(self, index: int) -> int:
-        return 3 if ReceiveViews.wanted(self.owner, index) else 1
+        return 3 if ReceiveViews.wants_views(self.owner, index) else 1
 
     def setup(self, owner: Any) -> None:
         self.integrators = nn.ModuleList(self.build(index) for index in range(len(owner.layer_types)))
@@ -218,11 +218,11 @@ class ReceiveViews(StackFeature):
         return {**flags, 'qkv_receive_diff_residuals': True} if kind == 'a' and lime is None else flags
 
     @classmethod
-    def wanted(cls, owner: Any, index: int) -> bool:
+    def wants_views(cls, owner: Any, index: int) -> bool:
         """Return True if a layer wants three views."""
         return owner.layer_types[index] == 'a' and owner.features.find(cls) is not None
 
     @classmethod
     def views_of_residual(cls, owner: Any, index: int) -> int:
         """Return how many inputs the residual of a layer makes for its branch: one, where an integrator makes them."""
-        return 3 if cls.wanted(owner, index) and owner.features.find(Integrator) is None else 1
+        return 3 if cls.wants_views(owner, index) and owner.features.find(Integrator) is None else 1

@@ -162,10 +162,10 @@ class AttentionFeature(Feature):
     sequence, which do not depend on `pos` of the caller. `call.of_queries(t)` selects the entries of the queries in a
     tensor over keys.
 
-    `owner.shape` has the sizes `heads`, `kv_heads`, `dim_head` and `dim_value`. `widths` takes and returns a dataclass
-    with the widths of the inputs, `q` and `kv`, and `query_heads`, `key_heads` and `dim_key`; some channels of a key
-    head can come from another projection (`elsewhere`). A layer does not have its index: flags that differ between
-    layers are passed as a tuple, with one value per layer.
+    `owner.shape` has the sizes `heads`, `kv_heads`, `dim_head` and `dim_value`. `resolve_sizes` gets and returns a
+    dataclass with the widths of the inputs, `q` and `kv`, and `query_heads`, `key_heads` and `dim_key`; some channels
+    of a key head can come from another projection (`elsewhere`). Flags that differ between layers are passed to the
+    stack as a tuple, with one value per layer. In a call, `owner.layer_number` is the index among layers of one kind.
 
     From `scores` to `weighted_values`, the call may be that of a block of queries (`blocks.py`), so that memory does
     not grow quadratically with the length. If a feature at these stages does not support blocks, all queries are

@@ -180,7 +180,7 @@ class Slots(AttentionFeature):
         kept = torch.ones(k.shape[0], 1, n, 1, dtype=torch.bool, device=k.device) if seen is None else seen
         if not self.learns:
             known = seen is None or n == 0
-            return self.pooled(k, v, kept, n if known else n - kept.flip(-2).to(torch.uint8).argmax(dim=-2))
+            return self.pool_slots(k, v, kept, n if known else n - kept.flip(-2).to(torch.uint8).argmax(dim=-2))
         of_keys, of_values = self.matrices(call)
         if self.linformer_proj == 'linear':
             there = kept.any(dim=-2, keepdim=True).expand(-1, -1, -1, self.linformer_k)
@@ -189,7 +189,7 @@ class Slots(AttentionFeature):
         k, v = (self.projected_rows(t, seen, own) for t, own in ((k, of_keys), (v, of_values)))
         return k, v, there
 
-    def pooled(self, k: Tensor, v: Tensor, seen: Tensor, lengths: int | Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def pool_slots(self, k: Tensor, v: Tensor, seen: Tensor, lengths: int | Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return means or largest numbers (b h k d) of the shares of rows, up to a length or one of each (b 1 1)."""
         n, slots = k.shape[-2], self.linformer_k
         number = torch.arange(slots, device=k.device)
