@@ -175,7 +175,7 @@ class DerivedAttributes(ModuleMixin):
     def check_assigned(self) -> None:
         """Raise ConfigError for modules that no feature of the stack would run."""
         given = [name for name in OF_STACK if getattr(self, name) is not None]
-        given += [name for name in FOR_EACH_LAYER if any(module is not None for module in getattr(self, name))]
+        given += [name for name in FOR_EACH_LAYER if list(getattr(self, name)) != [None] * len(getattr(self, name))]
         run = {name for feature in self.features.active for name in feature.stored_as.values()} if given else ()
         for name in given:
             if name not in run:

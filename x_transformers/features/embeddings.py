@@ -467,10 +467,6 @@ class EmbFracGradient(ModelFeature):
         example=0.5,
     )
 
-    @classmethod
-    def is_on(cls, values: Any) -> bool:
-        return values['emb_frac_gradient'] != 1
-
     def embedded(self, x: Tensor, call: Any) -> Tensor:
         return x * self.emb_frac_gradient + x.detach() * (1 - self.emb_frac_gradient)
 
