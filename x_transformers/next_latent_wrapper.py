@@ -229,9 +229,7 @@ class NextLatentWrapper(Configurable):
             raise ConfigError(f'`dim` got {dim}, the hidden states of `net` have width {width}')
         self.rollout_loss_weights = normalize_weights('rollout_weights', rollout_weights, num_rollouts)
         if kl_loss_weight > 0 and getattr(net, 'output_is_log_prob', False):
-            raise ConfigError(
-                '`kl_loss_weight` must be 0 with `mixture_of_softmax`: its mixture is not in the head'
-            )
+            raise ConfigError('`kl_loss_weight` must be 0 with `mixture_of_softmax`: its mixture is not in the head')
         if kl_loss_weight > 0 and getattr(net, 'dim_readout', None) is not None:
             raise ConfigError('`kl_loss_weight` must be 0 with `head_transform`: it is not part of the head')
         self.net, self.num_rollouts = net, num_rollouts
