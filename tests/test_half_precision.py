@@ -38,7 +38,7 @@ from x_transformers.features.memory.compression import Mean
 from x_transformers.generation.sampling import guide_logits
 from x_transformers.modalities.decision import DecisionTransformer, returns_to_go
 from x_transformers.next_latent_wrapper import MSECosineSimLoss
-from x_transformers.objectives.test_time_training import orthogonal
+from x_transformers.objectives.test_time_training import newtonschulz5
 from x_transformers.patterns import BlockLocal
 from x_transformers.recirculation import norm_matched
 from x_transformers.training import AuxLosses
@@ -396,7 +396,7 @@ SUMS = {
     'squares and angles': lambda x: MSECosineSimLoss()(x, -x),
     'divergence': lambda x: gaussian_divergence(x / 4, x / 3000),
     'entropy of logits': lambda x: entropy(x / 3000),
-    'orthogonal': lambda x: orthogonal(x),
+    'orthogonal': lambda x: newtonschulz5(x)[0],
 }  # fmt: skip
 
 

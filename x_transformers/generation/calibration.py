@@ -1,7 +1,6 @@
 """Thresholds for tokens that leave early, found on data: by a grid search, or with a guarantee by tests.
 
-What belongs here: `grid_search_exit`, `calibrate_exit` and the statistics behind it. The model is an
-`EarlyExitWrapper`, which imports this.  Angelopoulos et al. 2021, arXiv:2110.01052
+The model is an `EarlyExitWrapper`, which imports this.  Angelopoulos et al. 2021, arXiv:2110.01052
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """`TokenSampler`, the pipeline from logits to a token, and `StoppingCriteria`, which ends sequences.
 
-What belongs here: `TokenSampler`, which puts together what is switched on, once, before a generation starts, and
-`StoppingCriteria`. The single steps are pure functions of `sampling.py`. No models.
+What is switched on is put together once, before a generation starts, from the pure functions of `sampling.py`.
 
     logits -> repetition, presence and frequency penalties -> bias -> banned and allowed tokens -> processors
            -> filters -> temperature -> draw
@@ -55,12 +54,6 @@ def get_vocabulary(net: Any) -> int | None:
     """The number of tokens that the net can say, if it tells."""
     sizes = [getattr(net, name, None) for name in ('num_tokens', 'logits_dim')]
     return max((size for size in sizes if is_int(size)), default=None)
-
-
-def _get_num_logits(net: Any) -> int | None:
-    """Return the number of tokens that the net has a logit for, if it tells."""
-    sizes = [getattr(net, name, None) for name in ('logits_dim', 'num_tokens')]
-    return next((size for size in sizes if is_int(size)), None)
 
 
 def _ids_below(size: int, ids: Any) -> list[int]:
@@ -185,8 +178,9 @@ class TokenSampler:
         """
         net = wrapper.net
         never = [id for id in (getattr(wrapper, 'ignore_index', None),) if is_int(id) and id >= 0]
-        sizes = dict(vocabulary=get_vocabulary(net), num_logits=_get_num_logits(net))
-        return cls.taken_from(options, never_chosen=tuple(never), **sizes)
+        sizes = (getattr(net, name, None) for name in ('logits_dim', 'num_tokens'))
+        logits = next((size for size in sizes if is_int(size)), None)
+        return cls.taken_from(options, never_chosen=tuple(never), vocabulary=get_vocabulary(net), num_logits=logits)
 
     def composed(self) -> list[Callable[[Tensor, GenerationHistory], Tensor]]:
         """The steps that are switched on, in order."""

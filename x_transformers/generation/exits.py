@@ -1,7 +1,6 @@
 """When tokens leave a stack early: after a fixed block, by a classifier, or once a confidence is high enough.
 
-What belongs here: rules for a net's `exits`, and what a generation with them reports. How a stack runs without the
-tokens that have left stands in `features/exits.py`, what learns to leave in `early_exit.py`.
+How a stack runs without the tokens that have left is in `features/exits.py`, what learns to leave in `early_exit.py`.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ from x_transformers.flags import is_int, is_number
 from x_transformers.flags.checks import Maybe
 from x_transformers.generation.choice import StoppingCriteria
 from x_transformers.generation.sampling import require, to_float
-
-Logits = Callable[[Tensor, int], Tensor]
 
 # fixed exits
 
@@ -183,7 +180,9 @@ def saturation(tokens: Tokens) -> Tensor:
     return F.cosine_similarity(tokens.stream, tokens.before, dim=-1)
 
 
-def confidence_by(kind: str, logits: Logits, classifier: Maybe[nn.Module]) -> Callable[[Tokens], Tensor]:
+def confidence_by(
+    kind: str, logits: Callable[[Tensor, int], Tensor], classifier: Maybe[nn.Module]
+) -> Callable[[Tokens], Tensor]:
     """The measure of a name; `logits` gives those of states (m d) behind a block."""
     if kind == 'softmax':
         return lambda tokens: get_gap(logits(tokens.state, tokens.block))

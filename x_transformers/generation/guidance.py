@@ -1,7 +1,4 @@
-"""Classifier-free guidance: a second forward pass without the condition, and the weight of the difference.
-
-What belongs here: the keywords of `generate` for it, their checks, and what the second reading is given. No models.
-"""
+"""Classifier-free guidance: a second forward pass without the condition, and the weight of the difference."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Methods of language models that generate text, and that score given texts.
-
-What belongs here: `GeneratesText`, the methods of `AutoregressiveWrapper` beside its loss.
-"""
+"""`GeneratesText`, the methods of `AutoregressiveWrapper` that generate text, and that score given texts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Rules on the next token that depend on earlier tokens, and the history that they get.
 
-What belongs here: `GenerationHistory`, and rules as functions (ids (b, t), logits (b, l), history) -> logits, which may
-stand among the `logits_processor`. The options of `Choice` and those of a generation_config.json use the same ones.
+A rule is a function (ids (b, t), logits (b, l), history) -> logits, which may be a `logits_processor`. The options of
+`TokenSampler` and those of a generation_config.json use the same ones.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Sampling functions: filters and penalties of logits, the draw, and the padding of prompts.
 
-Pure functions on logits of shape `(..., l)`, with any leading axes and `l` the vocabulary: filters that leave out
-improbable tokens, the draw, and ways to combine the logits of two models. Then the padding of prompts.
-
-A filter sets what it leaves out to -inf and keeps the other logits as they are. It never changes its input.
+Logits have the shape `(..., l)`, with any leading axes and `l` the vocabulary. A filter sets what it leaves out to -inf
+and keeps the other logits as they are. It never changes its input.
 """
 
 from __future__ import annotations

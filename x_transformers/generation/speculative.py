@@ -140,6 +140,14 @@ class Rewinder(IncrementalModel):
             mask = F.pad(self.inputs['mask'], (0, length - self.inputs['mask'].shape[1]), value=True)
             self.inputs = {**self.inputs, 'mask': shift_right(mask, places, False)}
 
+    def follow(self, length: int, places: Tensor, most: int, drop: int) -> None:
+        """Keep the first `length` places, move the rows by their `places`, at most `most`, and drop those in front."""
+        self.back_to(length)
+        if most:
+            self.shift(places, most, length)
+        if drop:
+            self.drop(drop)
+
     def drop(self, count: int) -> None:
         """Let the first `count` places go, which are padding in every row."""
         if self.cache is not None:
@@ -174,6 +182,8 @@ def find_match(ids: Tensor, pads: Tensor | None, count: int, longest: int) -> tu
 class LookUp:
     """Guesses from the row itself."""
 
+    reader = None
+
     def __init__(self, longest: int) -> None:
         self.longest = longest
 
@@ -181,9 +191,6 @@ class LookUp:
         guesses, token_mask = find_match(state.ids, state.pads, count, self.longest)
         most = int(token_mask.masked_fill(state.done, 0).max())
         return guesses[:, :most], token_mask, None
-
-    def follow(self, length: int, places: Tensor, most: int, drop: int) -> None:
-        pass
 
 
 class Draft:
@@ -208,14 +215,6 @@ class Draft:
             ids = torch.cat((ids, token.unsqueeze(-1)), dim=1)
         token_mask = torch.full((len(ids),), count, device=ids.device)
         return ids[:, state.ids.shape[1] :], token_mask, torch.stack(probs, dim=1) if probs else None
-
-    def follow(self, length: int, places: Tensor, most: int, drop: int) -> None:
-        """Keep the first `length` places, move the rows by their `places`, at most `most`, and drop those in front."""
-        self.reader.back_to(length)
-        if most:
-            self.reader.shift(places, most, length)
-        if drop:
-            self.reader.drop(drop)
 
 
 # the state
@@ -362,17 +361,15 @@ class Speculation:
         places = torch.where(self.done, 0, furthest - accepted)
         most, ragged = torch.stack((furthest, places.max())).tolist()
         self.ids = longer[:, : t + most + 1]
-        self.reader.back_to(t + most)
         drop = 0
         if ragged:
             self.ids = shift_right(self.ids, places, self.pad_value)
-            self.reader.shift(places, ragged, t + most)
             self.pads = places if self.pads is None else self.pads + places
             self.start = self.start + places
             drop = int(self.pads.min())
-        self.guesser.follow(t + most, places, ragged, drop)
+        for reader in filter(None, (self.reader, self.guesser.reader)):
+            reader.follow(t + most, places, ragged, drop)
         if drop:
-            self.reader.drop(drop)
             self.ids, self.pads, self.start = self.ids[:, drop:], self.pads - drop, self.start - drop
 
 

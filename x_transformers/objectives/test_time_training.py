@@ -1,7 +1,7 @@
 """Test-time training: the parameters of each sequence are updated after every segment.
 
-What belongs here: modules with parameters per row, the inner losses, and the inner step. The segments themselves are
-the business of `xl_autoregressive_wrapper.py`.  Tandon et al. 2025, arXiv:2512.23675
+Modules with parameters per row, the inner losses, and the inner step. The segments are those of
+`xl_autoregressive_wrapper.py`.  Tandon et al. 2025, arXiv:2512.23675
 """
 
 from __future__ import annotations
@@ -199,19 +199,13 @@ class TTTMetaLearningTargetKLLoss(Configurable):
 def newtonschulz5(
     t: Tensor, steps: int = 5, eps: float = 1e-7, coefs: tuple[float, float, float] = MUON
 ) -> tuple[Tensor, bool]:  # fmt: skip
-    """Orthogonalize the matrices of a batch (b, ..., i, j) and return True; return tensors with fewer axes unchanged,
-    and False.
-    """
-    return (orthogonal(t, steps, eps, coefs), True) if t.ndim > 2 else (t, False)
-
-
-def orthogonal(
-    t: Tensor, steps: int = 5, eps: float = 1e-7, coefs: tuple[float, float, float] = MUON
-) -> Tensor:  # fmt: skip
-    """Move the singular values of matrices (..., i, j) near to 1, by a quintic iteration.
+    """Move the singular values of the matrices of a batch (b, ..., i, j) near to 1, by a quintic iteration, and return
+    True; return tensors with fewer axes unchanged, and False.
 
     X = T / |T|;  X <- a X + (b A + c A^2) X,  A = X X^T       Jordan et al. 2024, kellerjordan.github.io/posts/muon
     """
+    if t.ndim <= 2:
+        return t, False
     a, b, c = coefs
     tall = t.shape[-2] > t.shape[-1]
     x = t.mT if tall else t
@@ -220,7 +214,7 @@ def orthogonal(
     for _ in range(steps):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.mT if tall else x
+    return (x.mT if tall else x), True
 
 
 def row_means(losses: Tensor, mask: Tensor) -> Tensor:
@@ -246,9 +240,8 @@ class InnerStep:
     muon_lr: float = 0.0
 
     def __call__(self, param: Tensor, grad: Tensor) -> Tensor:
-        lr = self.lr
-        if self.muon_steps and grad.ndim >= 3:
-            lr, grad = self.muon_lr, orthogonal(grad, self.muon_steps)
+        grad, by_muon = newtonschulz5(grad, self.muon_steps) if self.muon_steps else (grad, False)
+        lr = self.muon_lr if by_muon else self.lr
         return param - lr * grad - lr * self.wd * param
 
 

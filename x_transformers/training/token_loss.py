@@ -1,7 +1,6 @@
 """Cross entropy of tokens over a large vocabulary, without a tensor of all logits.
 
-What belongs here: losses of tokens, given their logits or the hidden states that a head reads. Every wrapper with such
-a loss uses these. The path of a loss, fastest first:
+Losses of tokens, given their logits or the hidden states that a head reads. The path of a loss, fastest first:
 
     fused     a plain linear head: a few tokens at a time; logits turn into their gradient in place, in the forward pass
     chunks    another head: a few tokens at a time, computed again in the backward pass
@@ -20,7 +19,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.modes import at_least_float, is_transformed
+from x_transformers.core.modes import at_least_float, dtype_of_products, is_transformed
 from x_transformers.core.recompute import ModuleSnapshot, differentiate_formula, identity, is_batched_grad, recompute
 from x_transformers.flags import format_value, is_int, is_number
 from x_transformers.flags.checks import Maybe
@@ -102,11 +101,6 @@ class Gradients(NamedTuple):
 
 def autocasts(t: Tensor) -> bool:
     return t.device.type != 'meta' and torch.is_autocast_enabled(t.device.type)
-
-
-def autocast_dtype(t: Tensor) -> torch.dtype:
-    """Return the dtype in which a linear layer runs on `t` here."""
-    return torch.get_autocast_dtype(t.device.type) if autocasts(t) and t.dtype != torch.float64 else t.dtype
 
 
 def run(
@@ -337,13 +331,15 @@ def fused_losses(
     if plain or is_transformed() or (compiling and shares is None):
         losses = plain_loss(hidden, weight, bias, targets, terms)
         return losses if shares is None else share_weight(losses, shares)
-    dtype, inputs = autocast_dtype(hidden), (hidden, weight, bias)
+    dtype, inputs = dtype_of_products(hidden), (hidden, weight, bias)
     needs = tuple(t is not None and t.requires_grad and torch.is_grad_enabled() for t in inputs)
     if compiling:
         shares = shares.to(at_least_float(hidden.dtype))
         return weighted_loss_op(*inputs, targets, shares, *terms[:3], dtype, list(needs))[0]
     if hidden.device.type == 'cpu':
-        check_targets(targets, weight.shape[0], terms.ignore_index)
+        wrong = ((targets < 0) | (targets >= weight.shape[0])) & (targets != terms.ignore_index)
+        if wrong.any():
+            raise IndexError(f'Target {int(targets[wrong][0])} is out of bounds: there are {weight.shape[0]} classes')
     if shares is not None:
         shares = shares.detach().to(at_least_float(hidden.dtype))
     if any(needs):
@@ -351,12 +347,6 @@ def fused_losses(
     with torch.no_grad():
         losses, _ = run(*inputs, targets=targets, shares=None, terms=terms, dtype=dtype)
         return losses if shares is None else share_weight(losses, shares)
-
-
-def check_targets(targets: Tensor, classes: int, ignore_index: int) -> None:
-    wrong = ((targets < 0) | (targets >= classes)) & (targets != ignore_index)
-    if wrong.any():
-        raise IndexError(f'Target {int(targets[wrong][0])} is out of bounds: there are {classes} classes')
 
 
 def check_linear(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, weights: Tensor | None) -> None:
