@@ -3,7 +3,7 @@
 # fmt: off
 BUGS = {
     'memory/datastore.py': ('test_datastore.py', [
-        ('damaged blocks are read', 'if sum_bytes(self.data) != self.crc32:', 'if False:'),
+        ('damaged blocks are read', "if f'{zlib.crc32(self.data):08x}' != self.crc32:", 'if False:'),
         ('a store of another text goes on', 'if passed < len(self):', 'if False:'),
         ('values are those of the block before', 'values[place] = block_values[own - number * self.block].long()', 'values[place] = block_values[own - number * self.block - 1].long()'),
         ('more entries than there is room for', 'if len(self) + len(keys) > self.size:', 'if False:'),

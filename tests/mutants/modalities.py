@@ -34,7 +34,7 @@ BUGS = {
     ]),
     'modalities/conformer.py': ('test_conformer.py', [
         ('padding in front is taken', "check_real_first(mask, 'mask', 'convolutions count from the first one')", 'pass', 'test_speech.py'),
-        ('padding stands for frames', 'halve_length(\n                    halve_length(mask.sum(dim=-1, keepdim=True))\n                )', 'mask.sum(dim=-1, keepdim=True) // 4 + 1'),
+        ('padding stands for frames', 'quarter_length(mask.sum(dim=-1, keepdim=True))', 'mask.sum(dim=-1, keepdim=True) // 4 + 1'),
         ('padding is seen by the convolutions', 'x = x.masked_fill(~mask.unsqueeze(-1), 0.0)', 'x = x + 0'),
         ('pitches and features change places', 'x = x.transpose(1, 2).flatten(2)', 'x = x.permute(0, 2, 3, 1).flatten(2)'),
     ]),

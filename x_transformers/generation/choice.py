@@ -373,11 +373,8 @@ class StoppingCriteria:
         return sum(0 if one is None else len(one) for one in (self.eos, self.stops))
 
     def reasons(self, tail: Tensor, made: int | Tensor | None = None) -> Tensor:
-        """Return indices into `REASONS` (b), 0 where a row goes on.
-
-        Args:
-            tail: The last generated tokens of each row, (b, w).
-            made: Number of generated tokens, an integer or one per row (b); by default enough to end.
+        """Return indices into `REASONS` (b), 0 where a row goes on, from its last generated tokens, `tail` (b, w), and
+        their number, an integer or one per row (b); by default enough to end.
         """
         found = torch.zeros(len(tail), dtype=torch.long, device=tail.device)
         if self.stops is not None:

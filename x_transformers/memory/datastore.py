@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_tensor
-from x_transformers.core.files import PIECE, read_json, replace_file, write_json
+from x_transformers.core.files import read_json, replace_file, write_json
 from x_transformers.core.modes import to_float
 from x_transformers.flags import ConfigError, format_value, is_int, is_number
 from x_transformers.flags.unexpected import answering
@@ -43,13 +43,6 @@ OPEN = 128  # blocks that are mapped at once
 LARGEST = 2**31 - 1  # a value
 # what says whose keys a store holds
 OWNER = ('fingerprint', 'key_layer', 'key_at')
-
-
-def sum_bytes(data: memoryview) -> str:
-    total = 0
-    for at in range(0, len(data), PIECE):
-        total = zlib.crc32(data[at : at + PIECE], total)
-    return f'{total:08x}'
 
 
 def write_block(path: Path, keys: Tensor, values: Tensor) -> None:
@@ -116,7 +109,7 @@ class Block:
 
     def verify(self) -> None:
         """Raises ValueError if any byte is another than was written."""
-        if sum_bytes(self.data) != self.crc32:
+        if f'{zlib.crc32(self.data):08x}' != self.crc32:
             raise self.damaged('its checksum does not agree')
 
     def release(self) -> None:

@@ -35,11 +35,6 @@ def drop_entries(distances: Tensor, index: Tensor, exclude: Tensor | None) -> Te
     return distances
 
 
-def scores(queries: Tensor, keys: Tensor) -> Tensor:
-    """Return squared distances (q, n) up to a term of the query alone: -2 q k + k^2."""
-    return torch.addmm(keys.square().sum(dim=-1), queries, keys.mT, alpha=-2.0)
-
-
 def nearest(
     queries: Tensor, blocks: Iterable[tuple[int, Tensor]], count: int, exclude: Tensor | None
 ) -> tuple[Tensor, Tensor]:
@@ -51,7 +46,8 @@ def nearest(
         for at in range(0, len(keys), rows):
             part = keys[at : at + rows].to(queries.device, queries.dtype)
             places = torch.arange(start + at, start + at + len(part), device=queries.device)
-            found = scores(queries, part)
+            # Squared distances up to a term of the query alone: -2 q k + k^2.
+            found = torch.addmm(part.square().sum(dim=-1), queries, part.mT, alpha=-2.0)
             if exclude is not None:
                 found = hide(found, start + at, exclude)
             if len(part) > count:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,14 +67,9 @@ def windows(pieces: Iterable[Sequence[int]], length: int, overlap: int) -> Itera
 
 def batches(rows: Iterable[tuple[list[int], int]], size: int) -> Iterator[dict[str, Tensor]]:
     """Yield sequences of equal length, `size` at a time, as `KNNDatastore.build` takes them."""
-    held: list[tuple[list[int], int]] = []
-    for row in rows:
-        if held and (len(held) == size or len(row[0]) != len(held[0][0])):
-            yield get_batch(held)
-            held = []
-        held.append(row)
-    if held:
-        yield get_batch(held)
+    for _, group in itertools.groupby(rows, key=lambda row: len(row[0])):
+        while part := list(itertools.islice(group, size)):
+            yield get_batch(part)
 
 
 def get_batch(rows: Sequence[tuple[list[int], int]]) -> dict[str, Any]:

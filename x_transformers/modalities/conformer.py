@@ -48,7 +48,7 @@ class ConformerEncoder(Configurable):
         self.input_dim, self.factor, self.attn_layers = input_dim, subsample, attn_layers
         left = input_dim
         if subsample == 4:
-            left = halve_length(halve_length(input_dim))
+            left = quarter_length(input_dim)
             if left < 1:
                 raise ConfigError(f'`input_dim` got {input_dim}, of which two convolutions leave nothing')
             channels = (1, width, width)
@@ -71,20 +71,19 @@ class ConformerEncoder(Configurable):
             check_real_first(mask, 'mask', 'convolutions count from the first one')
             x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
         if self.factor == 4:
-            if halve_length(halve_length(x.shape[1])) < 1:
+            if quarter_length(x.shape[1]) < 1:
                 raise ValueError(f'`x` must have at least 7 frames, got {x.shape[1]}')
             x = x.unsqueeze(1)
             for conv in self.subsample:
                 x = conv(x).relu()
             x = x.transpose(1, 2).flatten(2)
             if mask is not None:
-                mask = torch.arange(x.shape[1], device=x.device) < halve_length(
-                    halve_length(mask.sum(dim=-1, keepdim=True))
-                )
+                mask = torch.arange(x.shape[1], device=x.device) < quarter_length(mask.sum(dim=-1, keepdim=True))
         given = {} if mask is None else {'mask': mask}
         x = self.attn_layers(self.to_embed(x), **given, **inputs)
         return (x, mask) if return_mask else x
 
 
-def halve_length(count: Any) -> Any:
-    return (count - 1) // 2
+def quarter_length(count: Any) -> Any:
+    """Return what two convolutions of width 3 and stride 2 leave of a length."""
+    return ((count - 1) // 2 - 1) // 2

@@ -334,14 +334,9 @@ class ViTransformerWrapper(Configurable):
         return torch.cat((x[:, :at], x[:, at + count :]), dim=1) if self.registers_first else x[:, :at]
 
     def _pool(self, x: Tensor) -> Tensor:
-        """Return the input of the head from prefix tokens and patches, (b, n, d).
+        """Return the input of the head, (b, d), of prefix tokens and patches (b, n, d).
 
-        mean         the mean of patches,  b d
-        first        the first prefix token,  b d
-        first_mean   both, side by side,  b (2 d)
-        prefix       all prefix tokens, each of which has a head of its own; logits are their mean,  b p d
-        attention    what a learned query reads in all of them, as `TokenPool` says,  b d
-        None         all of them,  b n d
+        It is (b, 2 d) for 'first_mean', (b, p, d) for 'prefix', and (b, n, d) for None.
         """
         if self.pool is None or self.pool == 'prefix':
             return x if self.pool is None else x[:, : self.num_prefix]

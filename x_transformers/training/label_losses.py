@@ -78,14 +78,10 @@ def label_loss(
         single label   cross entropy, as that of PyTorch    y from 0 to l - 1, -100 for none
         multi-label    binary cross entropy of each logit   y from 0 to 1, -100 for none
 
-    Args:
-        logits: (... l), of rows (b l) or tokens (b n l).
-        labels: (...) of classes; (... l) of the other two, or (...) where l is 1.
-        real: Which rows or tokens count, (...). None for all.
-        problem: One of `PROBLEMS`, None to tell by the labels, see `get_problem`.
-        num_items: Divide the sum of the losses by it, in place of the number of labels.
-        what: The word for labels in messages about their range.
-        terms: Options of the cross entropy.
+    Logits (... l) are of rows (b l) or tokens (b n l), of which those in `real` (...) count; labels (...) of classes,
+    (... l) of the other two, or (...) where l is 1. Without a `problem`, one of `PROBLEMS`, `get_problem` tells by the
+    labels. `num_items` divides the sum of the losses in place of the number of labels, `what` is the word for labels in
+    messages about their range, and `terms` are options of the cross entropy.
 
     Raises:
         TypeError: Labels of classes are no whole numbers.

@@ -99,10 +99,6 @@ class Gradients(NamedTuple):
     bias: Maybe[Tensor]
 
 
-def autocasts(t: Tensor) -> bool:
-    return t.device.type != 'meta' and torch.is_autocast_enabled(t.device.type)
-
-
 def run(
     hidden: Tensor,
     weight: Tensor,
@@ -122,7 +118,7 @@ def run(
     The logits z of a chunk become s (softmax(z) (1 + 2 w lse) - target), s = sum exp(z - max z), in one buffer; the
     division by s is that of rows of the hidden states, which are shorter.
     """
-    if autocasts(hidden):
+    if hidden.device.type != 'meta' and torch.is_autocast_enabled(hidden.device.type):
         with torch.autocast(hidden.device.type, enabled=False):
             return run(hidden, weight, bias, targets, shares, terms, dtype, forms)
     (n, classes), exact = (hidden.shape[0], weight.shape[0]), at_least_float(hidden.dtype)
