@@ -26,7 +26,7 @@ BUGS = {
     ]),
     'memory/search.py': ('test_datastore.py', [
         ('the furthest are chosen', 'best, chosen = best.topk(count, dim=-1, largest=False, sorted=False)', 'best, chosen = best.topk(count, dim=-1, largest=True, sorted=False)'),
-        ('excluded entries are found', 'distances = distances.masked_fill(index == one.unsqueeze(-1), torch.inf)', 'pass'),
+        ('excluded entries are found', 'distances = distances.masked_fill(own == left_out.unsqueeze(-1), torch.inf)', 'pass'),
     ]),
     'memory/texts.py': ('test_datastore.py', [
         ('tokens known from the row before are stored again', 'labels[row, :known] = IGNORED', 'pass'),

@@ -319,8 +319,10 @@ class PagedEngine:
             if not self.running or self.kind_now() != self.kind:
                 self.check_precision()
             before = list(self.running)
-            if got := self.admit():
-                self.begin_batch()
+            if got := self.admit():  # A step that is written out holds until other requests join.
+                self.fast = None if self.call is not self.net else PagedStep.of(self.net, {})
+                if self.fast is not None and not self.fast.takes(torch.zeros(1, 1, dtype=torch.long), self.form):
+                    self.fast = None
             before = [one for one in before if one in self.running]
             return got | self.continued(before)
 
@@ -475,12 +477,6 @@ class PagedEngine:
         place = torch.arange(most) + (lengths - most).unsqueeze(-1)
         slots = blocks.gather(1, place.clamp(min=0) // size) * size + place % size
         return slots.masked_fill(place < 0, self.pool.blank).to(self.device)
-
-    def begin_batch(self) -> None:
-        """Ask whether the net has a step that is written out, which holds until other requests join."""
-        self.fast = None if self.call is not self.net else PagedStep.of(self.net, {})
-        if self.fast is not None and not self.fast.takes(torch.zeros(1, 1, dtype=torch.long), self.form):
-            self.fast = None
 
     def choose(self, ones: list[Request], logits: Tensor) -> dict[int, int]:
         """Give each its next token, from logits (b l), and end those that are done."""

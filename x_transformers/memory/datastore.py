@@ -43,6 +43,7 @@ OPEN = 128  # blocks that are mapped at once
 LARGEST = 2**31 - 1  # a value
 # what says whose keys a store holds
 OWNER = ('fingerprint', 'key_layer', 'key_at')
+SIZES = ('dim', 'size', 'dtype', 'block')
 
 
 def write_block(path: Path, keys: Tensor, values: Tensor) -> None:
@@ -175,8 +176,7 @@ class KNNDatastore:
         if not about.is_file():
             raise ValueError(f'`path` got {str(path)!r}, where there is no datastore: it has no store.json')
         content = read_store(about)
-        sizes = {name: content[name] for name in ('dim', 'size', 'dtype', 'block')}
-        return cls(path=path, backend=backend, **sizes)
+        return cls(path=path, backend=backend, **{name: content[name] for name in SIZES})
 
     def open_folder(self, folder: Path) -> None:
         """Create the folder of a store, or continue with an existing one."""
@@ -188,7 +188,7 @@ class KNNDatastore:
             self.write_about()
             return
         content = read_store(about)
-        for name in ('dim', 'size', 'dtype', 'block'):
+        for name in SIZES:
             if content[name] != getattr(self, name):
                 raise ConfigError(
                     f'`{name}` got {getattr(self, name)!r}, the store in `{folder}` has {content[name]!r}'
@@ -213,7 +213,7 @@ class KNNDatastore:
         return f'block-{number:08d}.safetensors'
 
     def write_about(self) -> None:
-        sizes = dict(dim=self.dim, size=self.size, dtype=self.dtype, block=self.block)
+        sizes = {name: getattr(self, name) for name in SIZES}
         write_json({'format': FORMAT, **sizes, **self.owner}, self.path / 'store.json')
 
     def __len__(self) -> int:
@@ -496,7 +496,7 @@ def read_store(about: Path) -> dict[str, Any]:
     content = read_json(about, 'a datastore')
     if content.get('format') != FORMAT:
         raise ValueError(f'`{about}` is not a datastore of this version: {content.get("format")!r}, not {FORMAT!r}')
-    wanted = {'format', 'dim', 'size', 'dtype', 'block', *OWNER}
+    wanted = {'format', *SIZES, *OWNER}
     if content.keys() != wanted or content['key_at'] not in (None, *KEYS):
         raise ValueError(f'`{about}` is damaged: it must have {", ".join(sorted(wanted))}')
     return content

@@ -113,15 +113,3 @@ def get_entries(batch: Tensor | Mapping[str, Any], ignore_index: int) -> Entries
     inputs['x'] = x.masked_fill(x == ignore_index, 0)
     rows, places = wanted[:, 1:].nonzero(as_tuple=True)
     return Entries(inputs, rows, places, labels[rows, places + 1])
-
-
-def real_tokens(x: Tensor, count: int, kwargs: dict[str, Any]) -> Tensor:
-    """Return a mask (b, count) of the last tokens, True if not padding, by the masks of the call."""
-    real = torch.ones(x.shape[0], count, dtype=torch.bool, device=x.device)
-    mask, start = kwargs.get('mask'), kwargs.get('seq_start_pos')
-    if mask is not None:
-        mask = mask.bool()[:, -count:]
-        real[:, count - mask.shape[1] :] &= mask
-    if start is not None and kwargs.get('cache') is None:
-        real &= torch.arange(count, device=x.device) >= start.to(x.device).unsqueeze(-1)
-    return real

@@ -14,7 +14,7 @@ from x_transformers.core.modes import eager_only
 from x_transformers.flags import ConfigError, Configurable
 from x_transformers.generation.prompt_cache import fingerprint
 from x_transformers.memory.datastore import KNNDatastore
-from x_transformers.memory.keys import KeyReader, real_tokens
+from x_transformers.memory.keys import KeyReader
 from x_transformers.memory.search import Neighbours
 
 # of the net: what says how generation may read it
@@ -117,8 +117,14 @@ class WithDatastore(Configurable):
 
 def tokens_read(x: Tensor, out: Tensor, hidden: Tensor, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Return hidden states, and a mask of real tokens, for the last tokens with an output (b, m, ...)."""
-    real = real_tokens(x, hidden.shape[1], kwargs)
-    return hidden[:, -out.shape[1] :], real[:, -out.shape[1] :]
+    count, mask, start = hidden.shape[1], kwargs.get('mask'), kwargs.get('seq_start_pos')
+    token_mask = torch.ones(x.shape[0], count, dtype=torch.bool, device=x.device)
+    if mask is not None:
+        mask = mask.bool()[:, -count:]
+        token_mask[:, count - mask.shape[1] :] &= mask
+    if start is not None and kwargs.get('cache') is None:
+        token_mask &= torch.arange(count, device=x.device) >= start.to(x.device).unsqueeze(-1)
+    return hidden[:, -out.shape[1] :], token_mask[:, -out.shape[1] :]
 
 
 def refuse_returns(kwargs: dict[str, Any]) -> None:

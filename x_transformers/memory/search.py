@@ -26,15 +26,6 @@ class Neighbours(NamedTuple):
     index: Tensor
 
 
-def drop_entries(distances: Tensor, index: Tensor, exclude: Tensor | None) -> Tensor:
-    """Return distances (q, k) with infinity for entries (q, k) that are excluded (q, e)."""
-    if exclude is None:
-        return distances
-    for one in exclude.unbind(dim=-1):
-        distances = distances.masked_fill(index == one.unsqueeze(-1), torch.inf)
-    return distances
-
-
 def nearest(
     queries: Tensor, blocks: Iterable[tuple[int, Tensor]], count: int, exclude: Tensor | None
 ) -> tuple[Tensor, Tensor]:
@@ -85,7 +76,8 @@ def exact(
         keys, values = read(own.clamp(min=0))
         keys = keys.to(some.device, some.dtype)
         distances = (some.unsqueeze(-2) - keys).square().sum(dim=-1).masked_fill(own < 0, torch.inf)
-        distances = drop_entries(distances, own, None if exclude is None else exclude[at : at + rows])
+        for left_out in () if exclude is None else exclude[at : at + rows].unbind(dim=-1):
+            distances = distances.masked_fill(own == left_out.unsqueeze(-1), torch.inf)
         distances, order = distances.sort(dim=-1, stable=True)
         order, distances = order[..., :count], distances[..., :count]
         gone = distances.isinf()

@@ -18,6 +18,9 @@ from x_transformers.x_transformers import CrossAttender, Encoder
 __all__ = ['Perceiver', 'PerceiverIO', 'fourier_positions']
 
 
+WITHOUT_NORM = {'pre_norm_has_final_norm': False, 'verbose': False}  # flags of all stacks
+
+
 def fourier_positions(
     axes: Sequence[int], bands: int, max_freq: float, device: Any = None, dtype: torch.dtype = torch.float32
 ) -> Tensor:
@@ -46,9 +49,7 @@ class Reading(nn.Module):
         super().__init__()
         self.norm = BiasedLayerNorm(dim_context)
         sizes: dict[str, Any] = dict(dim=dim, depth=1, heads=heads, attn_dim_head=dim_head)
-        sizes['cross_attn_dim_context'] = dim_context
-        sizes |= {'pre_norm_has_final_norm': False, 'verbose': False, **flags}
-        self.block = CrossAttender(**sizes)
+        self.block = CrossAttender(**{**sizes, 'cross_attn_dim_context': dim_context, **WITHOUT_NORM, **flags})
 
     def forward(self, x: Tensor, context: Tensor, mask: Tensor | None = None) -> Tensor:
         return self.block(x, context=self.norm(zero_masked(context, mask)), context_mask=mask)
@@ -81,9 +82,8 @@ class Reads:
         self, count: int, depth: int, heads: int, dim_head: int, flags: Mapping[str, Any] | None
     ) -> nn.ModuleList:
         """Return the stacks of latents."""
-        own: dict[str, Any] = {'dim': self.dim, 'depth': depth, 'heads': heads, 'attn_dim_head': dim_head}
-        own |= {'pre_norm_has_final_norm': False, 'verbose': False, **(flags or {})}
-        return nn.ModuleList(Encoder(**own) for _ in range(count))
+        sizes: dict[str, Any] = dict(dim=self.dim, depth=depth, heads=heads, attn_dim_head=dim_head)
+        return nn.ModuleList(Encoder(**{**sizes, **WITHOUT_NORM, **(flags or {})}) for _ in range(count))
 
     def entries(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return the array as vectors with their positions, and a mask of the real ones:  (b, m, c), (b, m)"""

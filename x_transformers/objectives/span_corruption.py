@@ -112,18 +112,13 @@ class Corruption(Configurable):
         """Return the lengths of inputs and targets."""
         return lens - noise + spans + 1 + (modes is not None), noise + spans + 1 + self.final_sentinel
 
-    def corrupted(
-        self,
-        tokens: Tensor,
-        lens: Tensor | None,
-        density: Tensor,
-        mean_span: Tensor,
-        modes: Tensor | None,
-        generator: Generator | None,
+    def with_lengths(
+        self, tokens: Tensor, lens: Tensor | None = None, generator: Generator | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return inputs, their lengths, and targets of sequences (b, n), whose tasks (b,) may differ."""
+        """Return inputs, their numbers of real tokens (b,), and targets of sequences (b, n)."""
         tokens = check_ids(tokens, 'tokens', 2)
         b, n = tokens.shape
+        density, mean_span, modes = self.tasks(b, generator)
         if lens is None:
             lens = torch.full((b,), n, device=tokens.device)
         check_lengths(lens, 'lens', b, n)
@@ -172,14 +167,6 @@ class Corruption(Configurable):
     def tasks(self, rows: int, generator: Generator | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the share of removed tokens, the mean length of spans, and the mode token of each sequence."""
         raise NotImplementedError
-
-    def with_lengths(
-        self, tokens: Tensor, lens: Tensor | None = None, generator: Generator | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return inputs, their numbers of real tokens (b,), and targets."""
-        rows = tokens.shape[0] if torch.is_tensor(tokens) and tokens.ndim else 0
-        density, mean_span, modes = self.tasks(rows, generator)
-        return self.corrupted(tokens, lens, density, mean_span, modes, generator)
 
     @checked
     def forward(
@@ -280,9 +267,8 @@ class UL2Mixture(Corruption):
         if (mode_ids is None) == (denoisers is None):
             raise ConfigError('`mode_ids` and `denoisers` both say the tasks, set one of them')
         tasks: Any = denoisers
-        ids: Any = mode_ids
-        if denoisers is None:
-            r, x, s = ids
+        if mode_ids is not None:
+            r, x, s = mode_ids
             tasks = ((r, 3.0, 0.15), (x, 32.0, 0.15), (x, 32.0, 0.5), (x, 3.0, 0.5), (s, None, 0.25))
         self.denoisers = tuple(Denoiser(*one) for one in tasks)
         if weights is not None and len(weights) != len(self.denoisers):

@@ -163,10 +163,9 @@ def stack_qk_clip_(stack: Stack, intermediates: LayerIntermediates, tau: float) 
         raise TypeError(f'`attn_qk_clip_` must be the intermediates of a pass, got {format_value(intermediates)}')
     known: dict[Any, list[Tensor]] = defaultdict(list)
     for inter in intermediates.attn_intermediates or ():
-        if inter.layer_index is None or inter.layer_index >= len(stack.layers):
-            raise ValueError('`attn_qk_clip_` got intermediates that are not of this stack')
-        branch = stack.layers[inter.layer_index][1]
-        attention = next((m for m in branch.modules() if hasattr(m, 'qk_clip_')), None)
+        is_inside = inter.layer_index is not None and inter.layer_index < len(stack.layers)
+        modules = stack.layers[inter.layer_index][1].modules() if is_inside else ()
+        attention = next((m for m in modules if hasattr(m, 'qk_clip_')), None)
         if attention is None:
             raise ValueError('`attn_qk_clip_` got intermediates that are not of this stack')
         known[attention].append(largest_logits(inter))
