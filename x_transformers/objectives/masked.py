@@ -245,9 +245,9 @@ class MLMWrapper(Configurable):
     def loss(self, outputs: Any, hidden: HiddenTokens, num_items: Tensor | int | None = None) -> Tensor:
         """Return the mean loss of the chosen tokens, given logits (b k l) at their places, or their `Readout`; or the
         sum of their losses over `num_items`."""
-        return loss_of_hidden(self.net, outputs, hidden, num_items)
+        return loss_of_labels(self.net, outputs, hidden.labels, num_items)
 
 
-def loss_of_hidden(net: nn.Module, outputs: Any, hidden: HiddenTokens, num_items: Any = None) -> Tensor:
+def loss_of_labels(net: nn.Module, outputs: Any, labels: Tensor, num_items: Any = None) -> Tensor:
     is_log_prob = bool(getattr(net, 'output_is_log_prob', False))
-    return mean_token_loss(outputs, hidden.labels, Terms(IGNORED, is_log_prob=is_log_prob, num_items=num_items))
+    return mean_token_loss(outputs, labels, Terms(IGNORED, is_log_prob=is_log_prob, num_items=num_items))

@@ -17,10 +17,10 @@ from x_transformers.generation.choice import GenerationHistory, TokenSampler
 from x_transformers.generation.engine import eval_modules
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.sampling import mask_token
-from x_transformers.objectives.masked import share
+from x_transformers.objectives.masked import loss_of_labels, share
 from x_transformers.training.items import share_of_items
 from x_transformers.training.masking import IGNORED, chosen_tokens, get_share, random_rank, rank_tokens
-from x_transformers.training.token_loss import Terms, mean_token_loss, read_logits_later
+from x_transformers.training.token_loss import read_logits_later
 
 __all__ = ['PermutationLMWrapper', 'PredictionOrder']
 
@@ -123,10 +123,8 @@ class PermutationLMWrapper(Configurable):
         with AuxLosses() as aux:
             out = self.predict(x, order, token_mask, mems=mems, return_mems=return_mems, **options, **kwargs)
         logits, new = out if return_mems else (out, None)
-        is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
-        terms = Terms(IGNORED, is_log_prob=is_log_prob, num_items=num_items_in_batch)
         share = share_of_items(order.labels != IGNORED, num_items_in_batch)
-        loss = aux.added_to(mean_token_loss(logits, order.labels, terms), share)
+        loss = aux.added_to(loss_of_labels(self.net, logits, order.labels, num_items_in_batch), share)
         found = [loss, *([(logits, order)] if return_outputs else ()), *([new] if return_mems else ())]
         return loss if len(found) == 1 else tuple(found)
 

@@ -14,7 +14,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import can_read_values, check_range, checked
 from x_transformers.features.readouts import get_place
 from x_transformers.flags import ConfigError, Configurable, boolean, format_value, instance_of, is_int, mapping
-from x_transformers.objectives.masked import MLMWrapper, loss_of_hidden, resize_head
+from x_transformers.objectives.masked import MLMWrapper, loss_of_labels, resize_head
 from x_transformers.training.items import share_of_items
 from x_transformers.training.masking import IGNORED
 from x_transformers.training.token_loss import next_token_loss, read_logits_later
@@ -211,7 +211,7 @@ class BertPretrainWrapper(Configurable):
         outputs, beside = outputs if self.nsp else (outputs, None)
         outputs = hidden.of(outputs)
         share = share_of_items(hidden.labels != IGNORED, num_items_in_batch)
-        loss = loss_of_hidden(self.net, outputs, hidden, num_items_in_batch)
+        loss = loss_of_labels(self.net, outputs, hidden.labels, num_items_in_batch)
         pair_logits: Any = self.pair_logits(beside, hidden.ids, read.get('mask')) if self.nsp else None
         if self.nsp:
             loss = loss + pair_loss(pair_logits, labels, read.get('mask')) * share

@@ -166,10 +166,6 @@ class HeadShard:
             return torch.arange(self.heads).view(groups or 1, -1).chunk(count, dim=1)[rank].flatten().tolist()
         return torch.arange(self.kv_heads).chunk(count if groups else 1)[rank if groups else 0].tolist()
 
-    @property
-    def here(self) -> list[int]:
-        return self.list_heads(self.mesh.get_local_rank())
-
     def shard_input(self, value: Any, axes: Maybe[str | tuple[str | None, ...]]) -> Any:
         """Return the local part of an input: axes of heads are sharded, and gradients are summed."""
         if isinstance(axes, tuple) and isinstance(value, (tuple, list)):
@@ -253,7 +249,7 @@ class BiasOfHeads(Style):
         self.heads, self.kv_heads = heads, kv_heads
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        own = HeadShard(self.heads, self.kv_heads, device_mesh).here
+        own = HeadShard(self.heads, self.kv_heads, device_mesh).list_heads(device_mesh.get_local_rank())
         self.distribute_all(module, View(device_mesh, partial=True))
         if isinstance(module, AlibiPositionalBias):
             module.keep_heads(own)
