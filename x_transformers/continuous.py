@@ -237,21 +237,16 @@ class ContinuousTransformerWrapper(Wrapper):
 # training and roll-out
 
 
-def gaussian_nll(prediction: Tensor, target: Tensor) -> Tensor:
-    """Return the negative log-likelihood of `target` under means and variances (2 ...), in nats and up to a constant.
+class GaussianNLL(nn.Module):
+    """The negative log-likelihood of `target` under means and variances `pred` (2 ...), in nats and up to a constant.
 
     (log v + (mean - target)^2 / v) / 2        v at least 1e-6
     """
-    mean, variance = prediction
-    variance = variance.clamp(min=1e-6)
-    return 0.5 * (variance.log() + (mean - target).square() / variance)
-
-
-class GaussianNLL(nn.Module):
-    """`gaussian_nll` as a module; `pred` (2 ...) are means and variances."""
 
     def forward(self, pred: Tensor, target: Tensor) -> Tensor:
-        return gaussian_nll(pred, target)
+        mean, variance = pred
+        variance = variance.clamp(min=1e-6)
+        return 0.5 * (variance.log() + (mean - target).square() / variance)
 
 
 def check_sequence(x: Any, name: str, least: int, ndims: tuple[int, ...]) -> None:

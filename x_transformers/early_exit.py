@@ -247,8 +247,8 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         self.exit_loss_weight, self.exit_detach = exit_loss_weight, bool(exit_detach)
         self.exit_heads = None
         if exit_heads == 'per_layer':  # The last block has the head of the model.
-            heads = (linear_head(net.dim, net.logits_dim or net.num_tokens, False) for _ in range(blocks - 1))
-            self.exit_heads = nn.ModuleList(heads)
+            sizes = self.net.dim, self.net.logits_dim or self.net.num_tokens
+            self.exit_heads = nn.ModuleList(linear_head(*sizes, False) for _ in range(blocks - 1))
         self.exit_classifier: Any = None
         if exit_classifier is not None:
             self.exit_classifier = build_classifier(exit_classifier, stack, blocks)
@@ -498,19 +498,22 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         self, prompts: Any, seq_len: int, *, exit: Any = None, exit_threshold: Any = 0.9,
         exit_decay_tau: float | None = None, exit_watched: Watched | None = None, **options: Any,
     ) -> Decoding:  # fmt: skip
-        log = None if exit_watched is None else exit_watched.calls
-        own = self.exit_inputs(exit, exit_threshold, exit_decay_tau, log)
+        calls = None if exit_watched is None else exit_watched.calls
+        own = self.exit_inputs(exit, exit_threshold, exit_decay_tau, calls)
         if own and options.get('amateur_model') is not None:
             raise ValueError('`amateur_model` does not go with `exit`: amateurs run all of their blocks')
         if options.get('compile') and exit in ('classifier', 'confidence'):
             raise ValueError(f'`compile` does not go with `exit={exit!r}`: a graph runs all blocks; a fixed exit does')
         prompt_cache, rule = options.get('prompt_cache'), own.get('exits')
         if prompt_cache is not None:
-            self.check_prompt_cache(prompt_cache, own)
+            inputs = getattr(prompt_cache, 'inputs', {})
+            same = inputs.get('layers_execute_order') == own.get('layers_execute_order')
+            if not same or ('exits' in inputs) != ('exits' in own):
+                raise ValueError('`prompt_cache` was read with another `exit`: give `read_prompt` the same')
         state = super().decoding(prompts, seq_len, **own, **options)
-        read = prompt_cache is not None and prompt_cache.length == state.length
-        if read and rule is not None and rule.log is not None:
-            rule.log.append(prompt_cache.cache.states['exit_depth'].tensor[..., 0])  # of the first token, read before
+        log = None if rule is None else rule.log
+        if log is not None and prompt_cache is not None and prompt_cache.length == state.length:
+            log.append(prompt_cache.cache.states['exit_depth'].tensor[..., 0])  # of the first token, read before
         if isinstance(rule, ByConfidence):
             rule.start, rule.most = state.length - 1, seq_len
         if exit_decay_tau is not None and state.expert.window is not None and state.length + seq_len > self.max_seq_len:
@@ -521,13 +524,6 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         if exit_watched is not None:
             exit_watched.state, exit_watched.fixed = state, exit if is_int(exit) else None if own else self.blocks
         return state
-
-    @staticmethod
-    def check_prompt_cache(prompt_cache: Any, own: dict[str, Any]) -> None:
-        inputs = getattr(prompt_cache, 'inputs', {})
-        same = inputs.get('layers_execute_order') == own.get('layers_execute_order')
-        if not same or ('exits' in inputs) != ('exits' in own):
-            raise ValueError('`prompt_cache` was read with another `exit`: give `read_prompt` the same')
 
     @checked
     def read_prompt(

@@ -64,14 +64,8 @@ def scale_grad(t: Tensor, scale: float) -> Tensor:
 def perceptron(dim: int, dim_out: int) -> nn.Sequential:
     """Build a perceptron, ... d -> ... dim_out, with two hidden layers of twice that width."""
     wide = 2 * dim_out
-    return nn.Sequential(
-        RMSNorm(dim),
-        nn.Linear(dim, wide),
-        nn.LeakyReLU(),
-        nn.Linear(wide, wide),
-        nn.LeakyReLU(),
-        nn.Linear(wide, dim_out),
-    )
+    first, second, last = nn.Linear(dim, wide), nn.Linear(wide, wide), nn.Linear(wide, dim_out)
+    return nn.Sequential(RMSNorm(dim), first, nn.LeakyReLU(), second, nn.LeakyReLU(), last)
 
 
 def check_probed_net(net: Any, dim: int, predicts: bool) -> None:

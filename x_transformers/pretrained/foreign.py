@@ -20,6 +20,7 @@ NEEDS = 'the library needs a config.json of `transformers` and its weights in sa
 NEEDS_WEIGHTS = 'the library needs weights in safetensors beside the config.json'
 WRITE = '`save_pretrained` of transformers writes them'
 AGAIN = 'download it again'
+EXPORTED = 'weights cannot be read back from it: take the model that it was exported from'
 CUT_OFF = f'as an interrupted download leaves it: {AGAIN}'
 SUFFIXES = ('.safetensors', '.bin', '.pt', '.pth', '.ckpt')  # Suffixes of files of weights.
 
@@ -76,10 +77,8 @@ FOREIGN = (
             'its `FullModelHFCheckpointer(..., safe_serialization=True)` writes safetensors beside a config.json'),
     Foreign(('quantize_config.json', 'quant_config.json'), 'the settings of a quantized model (GPTQ or AWQ)',
             'take the model before it was quantized'),
-    Foreign(('openvino_model*.xml', 'openvino_model*.bin', '*.xml'), 'a graph of OpenVINO',
-            'weights cannot be read back from it: take the model that it was exported from'),
-    Foreign(('*.onnx', '*.onnx_data', 'onnx/'), 'a graph of ONNX',
-            'weights cannot be read back from it: take the model that it was exported from'),
+    Foreign(('openvino_model*.xml', 'openvino_model*.bin', '*.xml'), 'a graph of OpenVINO', EXPORTED),
+    Foreign(('*.onnx', '*.onnx_data', 'onnx/'), 'a graph of ONNX', EXPORTED),
     Foreign(('tf_model*.h5', '*.h5', '*.keras', '*.hdf5'), 'weights of TensorFlow or Keras',
             is_saved_by_transformers('AutoModel.from_pretrained(folder, from_tf=True)', ' 4')),
     Foreign(('*.ckpt.index', '*.ckpt.meta', '*.ckpt.data-*', '*.ckpt-*', 'checkpoint', 'saved_model.pb', '*.pb',
@@ -88,8 +87,7 @@ FOREIGN = (
     Foreign(('flax_model*.msgpack', '*.msgpack', 'orbax*', '_CHECKPOINT_METADATA', 'ocdbt.process_*/',
              'manifest.ocdbt'), 'weights of Flax or JAX',
             is_saved_by_transformers('AutoModel.from_pretrained(folder, from_flax=True)', ' 4')),
-    Foreign(('*.mlpackage/', '*.mlmodel', '*.mlmodelc/', 'coreml/'), 'a model of Core ML',
-            'weights cannot be read back from it: take the model that it was exported from'),
+    Foreign(('*.mlpackage/', '*.mlmodel', '*.mlmodelc/', 'coreml/'), 'a model of Core ML', EXPORTED),
     Foreign(('*.engine', '*.plan', '*.trt'), 'an engine of TensorRT', 'take the model that it was built from'),
     Foreign(('*.tflite', '*.pte', '*.pt2', '*.mnn', '*.task', '*.litertlm'), 'an exported program',
             'take the model that it was exported from'),

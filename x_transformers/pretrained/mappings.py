@@ -298,8 +298,8 @@ def link(theirs: str, ours: str, *changes: WeightTransform, when: Condition | No
         pairs = (('weight', 'g'), ('weight', 'gamma'), ('bias', 'beta'))
         return tuple(WeightMapping((f'{source}.{a}',), (f'{stem}.{b}',), compose(*changes), when) for a, b in pairs)
     ends = ('weight', 'bias') if '*' in theirs else ('',)
-    pairs = [[tuple(names.replace('*', end).split()) for names in (theirs, ours)] for end in ends]
-    return tuple(WeightMapping(*pair, compose(*changes), when) for pair in pairs)
+    pairs = [(tuple(theirs.replace('*', end).split()), tuple(ours.replace('*', end).split())) for end in ends]
+    return tuple(WeightMapping(one, other, compose(*changes), when) for one, other in pairs)
 
 
 def links(*groups: Sequence[WeightMapping]) -> tuple[WeightMapping, ...]:
