@@ -358,10 +358,8 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
     def loss_of_passes(self, intermediates: LayerIntermediates, targets: Tensor, terms: Terms) -> Tensor:
         """Return the loss of a looped net, the mean over its heads."""
         passes = [token_losses(z, targets, terms) for z in intermediates.all_pred_logits]
-        total: Any = sum(
-            self.looped_loss(torch.stack(losses), intermediates.exit_logits, targets, terms.num_items)
-            for losses in zip(*passes, strict=True)
-        )
+        gates, heads = intermediates.exit_logits, zip(*passes, strict=True)
+        total: Any = sum(self.looped_loss(torch.stack(own), gates, targets, terms.num_items) for own in heads)
         return total / len(passes[0])
 
     def looped_loss(self, losses: Tensor, gates: Sequence[Tensor], targets: Tensor, num_items: Any) -> Tensor:

@@ -415,11 +415,9 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         with torch.no_grad():
             scores = self.scores_of(states, targets)
             documents = inputs.get('document_ids')
-            best = exit_oracle(
-                scores, token_mask, penalty=self.exit_penalty, sigma=self.exit_rbf_sigma,
-                sequence=self.kind == 'sequence',
-                document_ids=None if documents is None else check_documents(documents, targets),
-            )  # fmt: skip
+            documents = None if documents is None else check_documents(documents, targets)
+            options: Any = dict(penalty=self.exit_penalty, sigma=self.exit_rbf_sigma, sequence=self.kind == 'sequence')
+            best = exit_oracle(scores, token_mask, **options, document_ids=documents)
         log_q = self.exit_log_probs(states, inputs)
         losses = -log_q.gather(-1, (best - 1).unsqueeze(-1)).squeeze(-1)
         counts = token_mask.any(dim=1) if self.kind == 'sequence' else token_mask

@@ -295,13 +295,9 @@ class ETCEncoder(Configurable):
             )
         self.dim, self.local_radius, self.rel_max_distance = dim, local_radius, rel_max_distance
         self.share_qkv, self.share_ff = share_qkv, bool(share_ff)
-        self.layers: Any = nn.ModuleList(
-            ETCLayer(
-                dim, ETCAttention(dim, heads, dim_head, share_qkv, self.num_rel_ids, attn_dropout), self.share_ff,
-                dict(ff_kwargs or {}),
-            )
-            for _ in range(depth)
-        )  # fmt: skip
+        sizes, ff = (dim, heads, dim_head, share_qkv, self.num_rel_ids, attn_dropout), dict(ff_kwargs or {})
+        layers = (ETCLayer(dim, ETCAttention(*sizes), self.share_ff, ff) for _ in range(depth))
+        self.layers: Any = nn.ModuleList(layers)
         for end in ('',) if share_ff else ('_long', '_global'):
             self.add_module(f'final_norm{end}', LayerNorm(dim, unit_offset=True))
 
@@ -379,10 +375,8 @@ class ETCEncoder(Configurable):
         if x_global.shape[1] == 0:
             raise ValueError('`x_global` got no tokens, there must be at least one: an Encoder is without them')
         xs = {'long': match_precision(x_long, self, 'x_long'), 'global': match_precision(x_global, self, 'x_global')}
-        token_mask = {
-            stream: as_mask(mask, f'mask_{stream}', *xs[stream].shape[:2], like=x_long)
-            for stream, mask in (('long', mask_long), ('global', mask_global))
-        }
+        masks = {'long': mask_long, 'global': mask_global}
+        token_mask = {s: as_mask(mask, f'mask_{s}', *xs[s].shape[:2], like=x_long) for s, mask in masks.items()}
         sight = self.sight(xs, token_mask, dict(g2g=g2g, g2l=g2l, l2g=l2g, l2l=l2l), rel_ids or {})
         long, glob = (zero_masked(xs[stream], token_mask[stream]) for stream in STREAMS)
         for layer in self.layers:
@@ -403,11 +397,8 @@ class ETCEncoder(Configurable):
         masks = {piece: as_mask(mask, piece, batch, *sizes[piece], like=xs['long']) for piece, mask in masks.items()}
         blind = any(mask is not None for mask in (*masks.values(), *real.values()))
         of_keys = {stream: None if mask is None else mask.unsqueeze(1) for stream, mask in real.items()}
-        of_global = concat_streams(
-            [map_streams(masks['g2g'], of_keys['global']), map_streams(masks['g2l'], of_keys['long'])],
-            (batch, g),
-            (g, n),
-        )
+        parts = [map_streams(masks['g2g'], of_keys['global']), map_streams(masks['g2l'], of_keys['long'])]
+        of_global = concat_streams(parts, (batch, g), (g, n))
         front = map_streams(masks['l2g'], of_keys['global'])
         if front is not None:
             front = chunks.cut(front.expand(-1, n, -1), False).flatten(0, 1)

@@ -142,14 +142,9 @@ class GPTVAE(Configurable):
         dropped = self.latents_dropout_prob if self.training else 0.0
         kept = torch.rand(seq.shape[0], 1, dtype=torch.float32, device=seq.device) >= dropped
         mask = seq != self.pad_id
-        loss = self.ar_wrapped_decoder(
-            seq,
-            prepend_embeds=self.from_latent_to_prepend_token(latents),
-            prepend_mask=kept,
-            mask=mask,
-            seq_start_pos=self.padding_in_front(mask),
-            num_items_in_batch=num_items_in_batch,
-        )
+        token = self.from_latent_to_prepend_token(latents)
+        inputs = dict(prepend_embeds=token, prepend_mask=kept, mask=mask, seq_start_pos=self.padding_in_front(mask))
+        loss = self.ar_wrapped_decoder(seq, **inputs, num_items_in_batch=num_items_in_batch)
         share = share_of_items(mask[:, 1:] & mask[:, :-1], num_items_in_batch)
         divergence = mean_of_rows(gaussian_divergence(mean, log_var, self.vae_kl_div_floor), told != self.pad_id)
         divergence = divergence * share

@@ -26,7 +26,6 @@ from x_transformers.flags import (
     did_you_mean,
     format_value,
     is_int,
-    is_number,
     none,
     one_of,
     positive,
@@ -74,8 +73,7 @@ def change_preset(keywords: dict[str, Any], overrides: Mapping[str, Any], initia
 def make_vaswani(dim: int, heads: int, dropout: float, overrides: Mapping[str, Any]) -> Preset:
     """Return the keywords of the first transformer in a size. A head has dim / heads channels."""
     dim = overrides.get('dim', dim)
-    if not (is_number(dim) and dim >= 1):
-        raise ConfigError(f'`dim` must be an integer of at least 1, got {format_value(dim)}')
+    size.require('dim', dim, ConfigError)
     keywords: dict[str, Any] = {'class': 'XTransformer', 'dim': dim, 'tie_token_emb': True, 'label_smoothing': 0.1}
     for side in ('enc_', 'dec_'):
         own = {

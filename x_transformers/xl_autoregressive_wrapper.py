@@ -284,15 +284,9 @@ class XLAutoregressiveWrapper(Configurable):
         counts, aux = target != self.ignore_index, AuxLosses()
         with torch.set_grad_enabled(outer or learns):
             with aux, maps_apart(self.ttt_custom_loss_module is None):
-                logits, inter = self.net(
-                    segment,
-                    mems=mems,
-                    return_mems=True,
-                    return_intermediates=True,
-                    detach_mems=detach or not outer,
-                    **inputs,
-                    **({} if self.has_ttt else read_logits_later(self.net)),  # where rows learn, heads may be theirs
-                )
+                asked: Any = dict(return_mems=True, return_intermediates=True, detach_mems=detach or not outer)
+                asked |= {} if self.has_ttt else read_logits_later(self.net)  # Where rows learn, heads may be theirs.
+                logits, inter = self.net(segment, mems=mems, **asked, **inputs)
             if not learns:
                 total = weighted_token_loss(logits, target, counts, self.terms)
                 return total, aux, inter.mems, carried_by(self.net, inter)

@@ -156,9 +156,8 @@ class XMLatentDecoder(Configurable):
         if latents is None:
             return new
         if not torch.is_tensor(latents):
-            if not isinstance(latents, (list, tuple)) or not all(
-                one is None or torch.is_tensor(one) for one in latents
-            ):
+            listed = isinstance(latents, (list, tuple))
+            if not listed or not all(one is None or torch.is_tensor(one) for one in latents):
                 raise TypeError(f'`latents` must be a tensor or list of tensors and None, got {format_value(latents)}')
             if len(latents) != self.num_latents:
                 raise ValueError(f'`latents` must have {self.num_latents} entries, or None each, got {len(latents)}')

@@ -221,8 +221,10 @@ def improve(
 
 def list_written_classes(spec: ModelSpec) -> list[str]:
     """Return the classes of transformers to try: the first, or all if their files differ."""
+    if not spec.bare:
+        return [next(iter(spec.architectures), '')]
     inside = {other.architectures[0] for other in SPECS.values() if other.parts}  # Their parts are models of the type.
-    return [name for name in spec.architectures if name not in inside or spec.parts] if spec.bare else ['']
+    return [name for name in spec.architectures if name not in inside or spec.parts]
 
 
 @dataclass(frozen=True)
@@ -243,7 +245,10 @@ def match_type(spec: ModelSpec, call: Mapping[str, Any], tied: bool, longest: in
         return ConfigMatch(None, f'would be {" or ".join(shapes)}, here it is {describe_classes(call)}', math.inf)
     tried = []
     for one in fitting:
-        found = match_spec(one, call, tied, longest)
+        for name in list_written_classes(one):
+            found = match_class(one, call, tied, longest, name)
+            if found.config is not None:
+                break
         if found.config is not None and one is spec:
             return found
         tried.append(found)
@@ -251,15 +256,6 @@ def match_type(spec: ModelSpec, call: Mapping[str, Any], tied: bool, longest: in
     if len(whole) > 1:
         return ConfigMatch(None, f'{" and ".join(whole)} say the same')
     return min(tried, key=lambda found: found.wrong)
-
-
-def match_spec(spec: ModelSpec, call: Mapping[str, Any], tied: bool, longest: int) -> ConfigMatch:
-    """Find the config of a spec, as the first of its classes that can write it."""
-    for name in list_written_classes(spec):
-        found = match_class(spec, call, tied, longest, name or next(iter(spec.architectures), ''))
-        if found.config is not None:
-            break
-    return found
 
 
 def match_class(spec: ModelSpec, call: Mapping[str, Any], tied: bool, longest: int, architecture: str) -> ConfigMatch:
