@@ -93,9 +93,7 @@ class BeliefStateWrapper(Configurable):
             'causal model of the suffix, read backwards; the same model if None',
             instance_of(TransformerWrapper) | none
         ] = None,
-        train_frac_forward_backward_pairs: Annotated[
-            float, 'fraction of the (prefix, suffix) pairs that are sampled for training', a_part
-        ] = 1.0,
+        train_frac_forward_backward_pairs: Annotated[float, 'fraction of prefix/suffix pairs to sample', a_part] = 1.0,
         text_head: Annotated[
             nn.Module | None, 'head from both embeddings (..., 2 d) to the logits of both directions (..., 2 l)',
             instance_of(nn.Module) | none,

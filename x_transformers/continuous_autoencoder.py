@@ -93,10 +93,8 @@ class ContinuousTransformerAutoencoder(Configurable):
         bottleneck_type: Annotated[
             str, 'a linear bottleneck, or a variational one that samples', one_of('deterministic', 'variational')
         ] = 'deterministic',
-        deterministic_bottleneck_kwargs: Annotated[
-            dict | None, 'arguments of the deterministic bottleneck', mapping | none
-        ] = None,
-        variational_bottleneck_kwargs: Annotated[dict | None, 'its arguments if variational', mapping | none] = None,
+        deterministic_bottleneck_kwargs: Annotated[dict | None, 'its keywords if deterministic', mapping | none] = None,
+        variational_bottleneck_kwargs: Annotated[dict | None, 'its keywords if variational', mapping | none] = None,
         loss_type: Annotated[str, 'reconstruction loss: squared or absolute error', one_of('l2', 'l1')] = 'l2',
         attn_dim_head: Annotated[int, 'width of each attention head', size] = 64,
         heads: Annotated[int, 'number of attention heads of both stacks', size] = 8,

@@ -64,9 +64,7 @@ class XTransformer(Configurable):
         tie_token_emb: Annotated[bool, 'share the token embedding of encoder and decoder', boolean] = False,
         ignore_index: Annotated[int, 'target id that is ignored by the loss'] = -100,
         pad_value: Annotated[int, 'id of the padding token'] = 0,
-        cross_attn_tokens_dropout: Annotated[
-            float, 'fraction of encoder tokens that cross-attention drops in training', probability
-        ] = 0.0,
+        cross_attn_tokens_dropout: Annotated[float, 'share of encoder tokens dropped in training', probability] = 0.0,
         label_smoothing: Annotated[
             float, 'label smoothing: 1 - e for the target, e spread over all tokens, arXiv:1512.00567', probability
         ] = 0.0,

@@ -65,9 +65,7 @@ class GPTVAE(Configurable):
         vae_kl_div_floor: Annotated[float, 'KL divergence per channel, in nats, that is not penalized', number] = 0.0,
         latents_dropout_prob: Annotated[float, 'fraction of sequences trained without latent', probability] = 0.5,
         pad_id: Annotated[int, 'id of the padding token, which is ignored by the loss', integer] = -1,
-        encoder: Annotated[
-            nn.Module | None, 'custom encoder, from (ids, mask) to (b, dim)', instance_of(nn.Module) | none
-        ] = None,
+        encoder: Annotated[nn.Module | None, 'encoder: (ids, mask) to (b, dim)', instance_of(nn.Module) | none] = None,
         **kwargs: Unpack[GPTVAEKeywords],
     ) -> None:
         super().__init__()

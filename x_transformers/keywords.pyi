@@ -3899,7 +3899,7 @@ class PartiKeywords(TwoStacksKeywords, total=False):
     pad_value: int
     """Id of the padding token. Default: 0."""
     cross_attn_tokens_dropout: float
-    """Fraction of encoder tokens that cross-attention drops in training. Default: 0.0."""
+    """Share of encoder tokens dropped in training. Default: 0.0."""
     label_smoothing: float
     """Label smoothing: 1 - e for the target, e spread over all tokens, arXiv:1512.00567. Default: 0.0."""
 

@@ -41,9 +41,7 @@ class Muse(Configurable):
     def __init__(
         self,
         base: Annotated[nn.Module, 'model of the small image', instance_of(NonAutoregressiveWrapper)],
-        superres: Annotated[
-            nn.Module | None, 'model of the large image', instance_of(NonAutoregressiveWrapper) | none
-        ] = None,
+        superres: Annotated[nn.Module | None, 'large-image model', instance_of(NonAutoregressiveWrapper) | none] = None,
     ) -> None:
         super().__init__()
         self.base, self.superres = base, superres

@@ -215,9 +215,7 @@ class NextLatentWrapper(Configurable):
         rollout_weights: Annotated[
             Sequence[float] | None, 'loss weights of the steps; equal if None', each(not_negative) | none
         ] = None,
-        sigreg_loss_weight: Annotated[
-            float, 'weight of the SIGReg loss, the distance from a normal distribution', not_negative
-        ] = 0.0,
+        sigreg_loss_weight: Annotated[float, 'weight of SIGReg, the distance from a Gaussian', not_negative] = 0.0,
         sigreg_loss_kwargs: Annotated[dict | None, 'keywords of `sigreg_loss`', mapping | none] = None,
         dynamic_rollout_loss_weight: Annotated[bool, 'weight later steps less after large losses', boolean] = True,
         dynamic_loss_decay: Annotated[float, 'strength of this reduction', number] = 1.0,
@@ -305,9 +303,7 @@ class NextLatentWrapper(Configurable):
         logits = each_head(lambda one: one[:, :-1], logits)
         return mean_token_loss(logits, to_come.of()[:, :-1], terms)
 
-    def latent_losses(
-        self, hidden: Tensor, to_come: Targets, ids: Tensor, num_items: Any = None
-    ) -> tuple[Tensor, Tensor]:
+    def latent_losses(self, hidden: Tensor, to_come: Targets, ids: Tensor, num_items: Any) -> tuple[Tensor, Tensor]:
         """Return the distance and the divergence of all steps."""
         zero = to_float(hidden).new_zeros(())
         if self.next_latent_loss_weight == 0 and self.kl_loss_weight == 0:

@@ -92,15 +92,9 @@ class Recirculation(Configurable):
     def __init__(
         self,
         net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', instance_of(nn.Module)],
-        source_layer: Annotated[
-            int | Sequence[int], 'index of the source self-attention layer (deep), or several', count | each(count)
-        ],
-        destination_layer: Annotated[
-            int | Sequence[int], 'index of the destination layer (shallow), one per source', count | each(count)
-        ],
-        alpha: Annotated[
-            float | Sequence[float], 'weight of the source, or one weight per source', number | each(number)
-        ] = 0.15,
+        source_layer: Annotated[int | Sequence[int], 'index of the (deep) source, or several', count | each(count)],
+        destination_layer: Annotated[int | Sequence[int], 'shallow layer, one per source', count | each(count)],
+        alpha: Annotated[float | Sequence[float], 'source weight, or one per source', number | each(number)] = 0.15,
         beta: Annotated[
             float | Sequence[float] | None, 'weight of the destination, 1 - a_t if None', number | each(number) | none
         ] = None,

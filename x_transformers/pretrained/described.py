@@ -97,12 +97,13 @@ def is_close(a: Any, b: Any) -> bool:
 
 
 Path = tuple[Any, ...]
+Differences = dict[Path, tuple[Any, Any]]  # Values here and in the config, by path.
 
 
-def find_differences(now: Any, said: Any, at: Path = ()) -> dict[Path, tuple[Any, Any]]:
+def find_differences(now: Any, said: Any, at: Path = ()) -> Differences:
     """Return the paths at which two canonical calls differ, with both values."""
     if isinstance(now, Mapping) and isinstance(said, Mapping):
-        found: dict[Path, tuple[Any, Any]] = {}
+        found: Differences = {}
         for name in sorted({**now, **said}):
             found.update(find_differences(now.get(name), said.get(name), (*at, name)))
         return found
@@ -168,9 +169,7 @@ FAR = 8  # With more differing keywords it is another type.
 WRONG = (ConfigError, TypeError, KeyError, ValueError, AttributeError, ZeroDivisionError, IndexError)
 
 
-def find_misread(
-    spec: ModelSpec, config: Mapping[str, Any], tied: bool, now: Mapping[str, Any]
-) -> dict[Path, tuple[Any, Any]]:
+def find_misread(spec: ModelSpec, config: Mapping[str, Any], tied: bool, now: Mapping[str, Any]) -> Differences:
     """Return the differences between a call and the one that a config gives."""
     return find_differences(now, canonicalize(Fields(spec, rename_fields(spec, config), tied).keywords()))
 
@@ -201,8 +200,8 @@ def fits(guess: Any, default: Any) -> bool:
 
 
 def improve(
-    spec: ModelSpec, config: dict[str, Any], tied: bool, now: Mapping[str, Any], wrong: dict[Path, tuple[Any, Any]]
-) -> tuple[dict[str, Any], dict[Path, tuple[Any, Any]]] | None:
+    spec: ModelSpec, config: dict[str, Any], tied: bool, now: Mapping[str, Any], wrong: Differences
+) -> tuple[dict[str, Any], Differences] | None:
     """Return a config with one field changed that differs from the call in fewer keywords, or None."""
     tried = [guess for own, _ in wrong.values() for guess in generate_guesses(own)]
     for name, default in spec.defaults.items():

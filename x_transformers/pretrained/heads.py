@@ -202,9 +202,7 @@ def find_other_heads(spec: ModelSpec, names: Mapping[str, str], needed: Collecti
     return [name for name in names if spec.base and name not in needed and not name.startswith(spec.base)]
 
 
-def initialize_weights(
-    names: Collection[str], like: Mapping[str, Tensor], config: Mapping[str, Any]
-) -> dict[str, Tensor]:
+def initialize_weights(names: list[str], like: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return initial values: normal with `initializer_range`, zeros for biases, ones for norm weights."""
     std = config.get('initializer_range', config.get('init_std', 0.02))
     found = {}
