@@ -1,6 +1,6 @@
 """Write what is made of the code: every flag by topic and the options of generation, `docs/flags/*.md`, keywords of
-other libraries, `docs/from-other-libraries.md`, the tables of packages and modules in `docs/contributing.md`, and the
-types of all keywords, `x_transformers/keywords.pyi`.
+other libraries, `docs/from-other-libraries.md`, the flags that exclude each other, `docs/combinations.md`, the tables
+of packages and modules in `docs/contributing.md`, and the types of all keywords, `x_transformers/keywords.pyi`.
 
 python docs/generate.py    # after a change to a flag, a docstring of a module, or a table; a test compares the files
 """
@@ -18,6 +18,7 @@ import keyword_types
 import x_transformers.flags.explain as results
 from x_transformers import Attention, AttentionLayers, FeedForward, TransformerWrapper
 from x_transformers.flags import Configurable, Feature
+from x_transformers.flags.__main__ import refusals
 from x_transformers.flags.foreign_words import BUILD, CALL, GENERATE, LOAD, SAVE, WORDS, Word
 from x_transformers.generation.choice import ENDS, TokenSampler
 from x_transformers.nonautoregressive_wrapper import MASKED_OPTIONS
@@ -31,7 +32,7 @@ except ModuleNotFoundError:  # Python 3.10
 FOLDER = Path(__file__).parent / 'flags'
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / 'x_transformers'
-CONTRIBUTING = ROOT / 'docs' / 'contributing.md'
+CONTRIBUTING, COMBINATIONS = ROOT / 'docs' / 'contributing.md', ROOT / 'docs' / 'combinations.md'
 # Packages whose modules the page lists: those of a forward pass and of generation.
 LISTED = ('core', 'kernels', 'patterns/engine', 'generation')
 OF_WORDS = Path(__file__).parent / 'from-other-libraries.md'
@@ -356,15 +357,30 @@ def page_for_contributors() -> str:
     """Return docs/contributing.md with its tables of packages and modules as the code has them."""
     text = CONTRIBUTING.read_text(encoding='utf-8')
     for mark, table in (('packages', table_of_packages()), ('modules', tables_of_modules())):
-        begin, end = f'<!-- {mark} -->\n', f'<!-- end of {mark} -->'
-        before, rest = text.split(begin)
-        text = f'{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}'
+        text = fill(text, mark, f'\n{table}\n')
     return text
+
+
+def page_of_refusals() -> str:
+    """Return docs/combinations.md with the table of flags that exclude each other."""
+    lines = ['| flag | cannot be combined with |', '|---|---|']
+    for flag, others in refusals():
+        first = flag if flag == 'one of' else f'`{flag}`'
+        lines.append(f'| {first} | {", ".join(f"`{name}`" for name in others)} |')
+    return fill(COMBINATIONS.read_text(encoding='utf-8'), 'refusals', '\n'.join(lines) + '\n')
+
+
+def fill(text: str, mark: str, content: str) -> str:
+    """Return a page with other content between two marks."""
+    begin, end = f'<!-- {mark} -->\n', f'<!-- end of {mark} -->'
+    before, rest = text.split(begin)
+    return f'{before}{begin}{content}{end}{rest.partition(end)[2]}'
 
 
 if __name__ == '__main__':
     keyword_types.STUB.write_text(keyword_types.render_stub(), encoding='utf-8')
     CONTRIBUTING.write_text(page_for_contributors(), encoding='utf-8')
+    COMBINATIONS.write_text(page_of_refusals(), encoding='utf-8')
     OF_WORDS.write_text(page_of_words(), encoding='utf-8')
     FOLDER.mkdir(exist_ok=True)
     for name, text in pages().items():

@@ -1,7 +1,7 @@
 """What compiles to one graph, for all lengths, in a training step and in decoding: every flag, case by case.
 
 `tests/data/compile_status.txt` holds the status of every case; `python tests/test_compile.py` writes it anew, and with
-names of cases prints theirs.
+names of cases, such as that of a new flag, their rows alone. It also writes the numbers in `docs/benchmarks.md`.
 """
 
 import copy
@@ -232,13 +232,16 @@ def test_generated_code_for_any_length(names):
 
 
 if __name__ == '__main__':
-    if names := sys.argv[1:]:
-        for name in names:
-            print(name, training_status(BY_NAME[name]), decoding_status(BY_NAME[name]), sep=' | ')
-    else:
-        lines = [f'{case.name} | {training_status(case)} | {decoding_status(case)}\n' for case in CASES]
-        STATUS.write_text(HEADER + ''.join(lines))
-        print(summary(written()))
+    table = written()
+    for case in [BY_NAME[name] for name in sys.argv[1:]] or CASES:
+        table[case.name] = training_status(case), decoding_status(case)
+    rows = [' | '.join((case.name, *table[case.name])) + '\n' for case in CASES if case.name in table]
+    STATUS.write_text(HEADER + ''.join(rows))
+    page = PAGE.read_text(encoding='utf-8')
+    for numbers in (r'\d+ of \d+ flags train', r'\d+ of the \d+ that keep'):
+        page = re.sub(numbers.replace(' ', r'\s+'), re.search(numbers, summary(table))[0], page)
+    PAGE.write_text(page, encoding='utf-8')
+    print(summary(table))
 
 
 # blocks of rows

@@ -16,7 +16,6 @@ import torch
 
 import x_transformers
 from x_transformers.flags import accepted_keywords
-from x_transformers.flags.__main__ import refusals
 
 try:
     import tomllib
@@ -276,22 +275,6 @@ def test_speed_is_that_of_the_benchmarks():
         assert told == pytest.approx(numbers, rel=0.01), row
 
 
-def between_marks(mark):
-    (found,) = re.findall(rf'<!-- {mark} -->\n(.*?)<!-- end of {mark} -->', TEXT, re.DOTALL)
-    return found
-
-
-def test_table_of_refusals():
-    """`python -m x_transformers.flags --refusals`, as a table."""
-    lines = ['| flag | does not go with |', '|---|---|']
-    lines += [f'| {flag} | {", ".join(f"`{name}`" for name in others)} |' for flag, others in quoted(refusals())]
-    assert between_marks('refusals').splitlines() == lines, '\n'.join(lines)
-
-
-def quoted(table):
-    return ((flag if flag == 'one of' else f'`{flag}`', others) for flag, others in table)
-
-
 def test_version_is_the_one_of_the_package():
     project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
     assert x_transformers.__version__ == project['version']
@@ -319,6 +302,8 @@ def test_pages_of_flags_are_those_of_the_declarations(monkeypatch):
     assert generate.OF_WORDS.read_text(encoding='utf-8') == generate.page_of_words(), 'run docs/generate.py'
     page = generate.CONTRIBUTING.read_text(encoding='utf-8')
     assert page == generate.page_for_contributors(), 'run docs/generate.py'
+    page = generate.COMBINATIONS.read_text(encoding='utf-8')
+    assert page == generate.page_of_refusals(), 'run docs/generate.py'
 
 
 PACKAGE = ROOT / 'x_transformers'
