@@ -83,8 +83,8 @@ def level(
     Stage('update_cache', 'choice', '(k, v, call) -> (k, v)', 'append keys and values to the cache'),
     Stage('extra_keys', 'ring', 'k', 'keys without a token (memory key/values), transformed like others'),
     Stage('rotate', 'ring', '(q, k), b h n d', 'after the cache: rotations'),
-    Stage('mask', 'term', '(call) -> bool, to b h i j', 'combined by AND, True means attend; or `Rows`, per block'),
-    Stage('bias', 'term', '(call) -> float, to b h i j', 'summed; or `Rows`, per block'),
+    Stage('mask', 'term', '(call) -> bool, to b h i j', 'combined by AND, True means attend; or `BlockwiseTerm`'),
+    Stage('bias', 'term', '(call) -> float, to b h i j', 'summed; or `BlockwiseTerm`'),
     Stage('prepend_kv', 'term', '(call) -> (k, v)', 'prepended, always visible; `BareKeys(k, v)` skip `pre_attention`'),
     Stage('pre_attention', 'ring', '(q, k, v), b h n d', 'before the kernel'),
     Stage('pre_kernel', 'ring', '(q, k), b h n d', 'q and k as passed to the kernel'),
@@ -171,16 +171,16 @@ class AttentionFeature(Feature):
     not grow quadratically with the length. If a feature at these stages does not support blocks, all queries are
     computed at once.
 
-    row_wise            the result for a query does not depend on other queries: it uses only the given scores, and
-                        values of the whole call by `call.cut`, `cut_rows`, `cut_keys`
+    row_wise                the result for a query does not depend on other queries: it uses only the given scores, and
+                            values of the whole call by `call.cut`, `cut_rows`, `cut_keys`
     needs_masked_keys       it needs the columns of masked keys
-    carries             names of tensors in `call.carried`, which later blocks of queries read
+    carries                 names of tensors in `call.carried`, which later blocks of queries read
     keeps_unrotated_keys    the cache must store unrotated keys
-    allows_eviction      its result does not change if keys that no query attends to are evicted from the cache
-    limits_window        queries attend only to the last keys: `reach_and_step(call)` returns the distance to the first
-                        one, and the multiple in which keys may be evicted; None if there is no limit
-    is_window             its mask only hides keys beyond a distance, which need not be computed
-    per_head            it has parameters or values per head, so that the number of query heads must not change
+    allows_eviction         its result does not change if keys that no query attends to are evicted from the cache
+    limits_window           queries attend only to the last keys: `reach_and_step(call)` returns the distance to the
+                            first one, and the multiple in which keys may be evicted; None if there is no limit
+    is_window               its mask only hides keys beyond a distance, which need not be computed
+    per_head                it has parameters or values per head, so that the number of query heads must not change
 
     A feature at the stages of scores can also run in FlexAttention (`flex.py`), if it defines one of these:
 
