@@ -217,12 +217,12 @@ class TalkingHeads(AttentionFeature):
 
 
 class ScalableSoftmax(AttentionFeature):
-    """Scalable-Softmax (SSMax): multiply the scores of a query that sees n keys by s log n, so that attention does not
-    fade with the length.
+    """Scalable-Softmax (SSMax): multiply the scores of a query that sees n keys by s log n.
 
         sim_ij = s_h log(n_i) q_i k_j / sqrt(e),      s_h = 1 at first
 
-    Keys that are masked do not count in n, prepended keys do. A query that sees one key has scores of zero.
+    So attention does not fade with the length. Masked keys do not count in n, prepended keys do. A query that sees one key
+    has scores of zero.
     """
 
     paper = 'Scalable-Softmax Is Superior for Attention, arXiv:2501.19399'

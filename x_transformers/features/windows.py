@@ -89,10 +89,9 @@ def between(of_key: Callable[[Tensor, Tensor], Tensor], first: Maybe[Tensor], la
 
 
 class WindowGrowth(StackFeature):
-    """Sliding windows that grow with depth: the n-th self-attention layer, counted from 0, attends to w g^n earlier
-    tokens, rounded down, where w is `attn_max_attend_past`.
+    """Sliding windows that grow with depth, by a factor from one self-attention layer to the next.
 
-    Early layers read the neighbourhood, late ones combine what these have found.
+    w_n = floor(w g^n),      w = attn_max_attend_past,  n = 0 in the first layer
     """
 
     paper = 'MSWA: Refining Local Attention with Multi-Scale Window Attention, arXiv:2501.01039'
