@@ -221,8 +221,8 @@ class ScalableSoftmax(AttentionFeature):
 
         sim_ij = s_h log(n_i) q_i k_j / sqrt(e),      s_h = 1 at first
 
-    So attention does not fade with the length. Masked keys do not count in n, prepended keys do. A query that sees one key
-    has scores of zero.
+    So attention does not fade with the length. Masked keys do not count in n, prepended keys do. A query that sees
+    one key has scores of zero.
     """
 
     paper = 'Scalable-Softmax Is Superior for Attention, arXiv:2501.19399'

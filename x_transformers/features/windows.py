@@ -91,7 +91,9 @@ def between(of_key: Callable[[Tensor, Tensor], Tensor], first: Maybe[Tensor], la
 class WindowGrowth(StackFeature):
     """Sliding windows that grow with depth, by a factor from one self-attention layer to the next.
 
-    w_n = floor(w g^n),      w = attn_max_attend_past,  n = 0 in the first layer
+        w_n = floor(w g^n),      w = attn_max_attend_past
+
+    n counts self-attention layers from 0.
     """
 
     paper = 'MSWA: Refining Local Attention with Multi-Scale Window Attention, arXiv:2501.01039'
