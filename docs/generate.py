@@ -378,11 +378,11 @@ def fill(text: str, mark: str, content: str) -> str:
 
 
 if __name__ == '__main__':
-    keyword_types.STUB.write_text(keyword_types.render_stub(), encoding='utf-8')
-    CONTRIBUTING.write_text(page_for_contributors(), encoding='utf-8')
-    COMBINATIONS.write_text(page_of_refusals(), encoding='utf-8')
-    OF_WORDS.write_text(page_of_words(), encoding='utf-8')
     FOLDER.mkdir(exist_ok=True)
-    for name, text in pages().items():
-        (FOLDER / name).write_text(text, encoding='utf-8')
-        print(f'{name}: {len(text.splitlines())} lines')
+    written = {keyword_types.STUB: keyword_types.render_stub(), CONTRIBUTING: page_for_contributors()}
+    written |= {COMBINATIONS: page_of_refusals(), OF_WORDS: page_of_words()}
+    written |= {FOLDER / name: text for name, text in pages().items()}
+    for path, text in written.items():
+        if not path.exists() or path.read_text(encoding='utf-8') != text:
+            path.write_text(text, encoding='utf-8')
+            print(f'{path} has changed')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import textwrap
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -133,8 +134,9 @@ def settings(feature: Feature) -> list[str]:
 
 
 def _describe_feature(feature: Feature) -> str:
-    """Return the name, the settings and the first line of the docstring of a feature."""
-    summary = inspect.cleandoc(type(feature).__doc__ or '').split('\n')[0]
+    """Return the name, the settings and the first sentence of the docstring of a feature."""
+    paragraph = ' '.join(inspect.cleandoc(type(feature).__doc__ or '').partition('\n\n')[0].split())
+    summary = re.split(r'(?<=[.])\s', paragraph)[0]
     return f'{type(feature).__name__} ({", ".join(settings(feature))}){f": {summary}" if summary else ""}'
 
 
