@@ -319,8 +319,7 @@ def test_what_changes_between_two_tokens_counts_in_the_next_generation(steps):
     next(stream)
     assert len(steps) == 1
     hook = net.attn_layers.layers[0][1].to_q.register_forward_hook(lambda *_: seen.append(1))
-    assert len(list(stream)) == 7
-    seen.clear()
+    assert len(list(stream)) == 7 and not seen
     steps.clear()
     wrapper.generate(ids(1, 4), 5)
     assert len(seen) == 5 and not steps
