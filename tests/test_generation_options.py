@@ -12,7 +12,7 @@ from toy_nets import MODELS, VOCAB, Fixed, History, brute_force, diverse, ids_of
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, Generated, min_p, top_k
 from x_transformers.generation.choice import REASONS, StoppingCriteria, TokenSampler, get_vocabulary
-from x_transformers.generation.sampling import epsilon, filter_with, typical
+from x_transformers.generation.sampling import counts, epsilon, filter_with, typical
 
 
 def by_hand(net, prompt, steps, change):
@@ -405,3 +405,9 @@ def test_without_a_limit_no_scheme_loses_a_token(name):
         options = dict(temperature=0.0, cache_kv=cache_kv, restrict_to_max_seq_len=restrict)
         made = model.generate(prompts, 9, return_log_probs=True, **options)
         assert torch.equal(made.tokens, expected) and torch.allclose(made.log_probs, scores)
+
+
+def test_counts_of_ids_with_and_without_a_logit():
+    ids = torch.tensor([[9, 3, 9, 0, 3], [5, 4, 4, 8, 4]])
+    assert counts(ids, None, 5).tolist() == [[1, 0, 0, 2, 0], [0, 0, 0, 0, 3]]
+    assert counts(ids, ids != 3, 5).tolist() == [[1, 0, 0, 0, 0], [0, 0, 0, 0, 3]]

@@ -133,7 +133,7 @@ BUGS = {
         ('a penalty divides negative logits', 'torch.where(logits > 0, logits / penalty, logits * penalty)', 'logits / penalty', 'test_sampling.py test_generation_options.py'),
         ('the token that crosses the threshold is left out', 'before = F.pad(probabilities(ordered).cumsum(dim=-1).clamp(max=1.0), (1, -1))', 'before = probabilities(ordered).cumsum(dim=-1).clamp(max=1.0)'),
         ('a cold draw overflows', 'return ((logits - largest) / temperature)', 'return (logits / temperature)'),
-        ('ids without a logit count', 'ids.clamp(max=size), ones)[:, :size]', 'ids.clamp(max=size - 1), ones)[:, :size]', 'test_choosing.py -kcannot_be_said'),
+        ('ids without a logit count', 'ids.clamp(max=size), ones)[:, :size]', 'ids.clamp(max=size - 1), ones)[:, :size]', 'test_generation_options.py -kwithout_a_logit'),
         ('a contrast without the expert', '(1 + beta) * expert - beta * amateur, expert', 'expert - beta * amateur, expert'),
         ('the part to keep is rounded down', 'k = math.ceil(frac_num_tokens * logits.shape[-1])', 'k = max(int(frac_num_tokens * logits.shape[-1]), 1)'),
         ('a small power leaves out all', 'limit = torch.minimum(min_p_ratio * largest**min_p_pow, largest)', 'limit = min_p_ratio * largest**min_p_pow'),
