@@ -127,8 +127,7 @@ def test_gradients_are_those_of_the_recurrence(update, monkeypatch):
         tokens = LinearTokens(k, v, rate=rate, document=document)
         tokens = tokens._replace(rate=1 - rate, fade=rate.log()) if update == 'gate' else tokens
         run = causal if update == 'gate' else correct_values
-        out = run(q.unsqueeze(2), tokens, phi, chunk)[0]
-        return out.value[:, :, 0] if update == 'gate' else out[:, :, 0]
+        return run(q.unsqueeze(2), tokens, phi, chunk)[0].value[:, :, 0]
 
     for document in (None, ids):
         phis = (
@@ -170,7 +169,7 @@ def recurrent(update, k, v, rate):
     k, v, rate = (t[None, None] for t in (k, v, rate))
     if update == 'delta':
         out, state = correct_values(k.unsqueeze(2), LinearTokens(k, v, rate=rate), phi, 2)
-        return out[0, 0, 0], state[0, 0]
+        return out.value[0, 0, 0], state.value[0, 0]
     tokens = LinearTokens(k, v, rate=1 - rate, fade=rate.log().clamp(min=-1e9))
     out, state = causal(k.unsqueeze(2), tokens, phi, 2)
     return out.value[0, 0, 0], state.value[0, 0]

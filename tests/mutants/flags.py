@@ -66,7 +66,7 @@ BUGS = {
         ('layers share the features of the first like them', 'tuple([own[feature] for feature in features])', 'features', 'test_flags.py'),
         ('a feature that waits acts in every call', 'lambda feature: not feature.waits or not feature.call_inputs.keys().isdisjoint(names)', 'lambda feature: True'),
         ('features that wait act always', 'not feature.waits or not feature.call_inputs.keys().isdisjoint(names))', 'True)', 'test_own_features.py test_laws.py::test_off_is_free'),
-        ('a value that is the default switches on', 'return bool(values[switch]) and values[switch] != declared.default', 'return bool(values[switch])', 'test_flags.py test_original_readme.py'),
+        ('a value that is the default switches on', 'values[name] and values[name] != cls.flags[name].default for', 'bool(values[name]) for', 'test_flags.py test_original_readme.py'),
         ('any method fits its stage', 'if not takes_arguments(method, number_of_arguments(signature)):', 'if False:', 'test_own_features.py'),
         ('rings run outwards in the same order', 'in_order = features[::-1] if stage in features[0].reversed_stages else features', 'in_order = features', 'test_flags.py test_scores.py test_attention.py'),
         ('a ring of no width passes', 'if not is_int(self.width) or self.width < 1:', 'if False:', 'test_states.py'),

@@ -7,9 +7,13 @@ reverse order), a `term` (contributions collected from all features), a `choice`
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
 
 from x_transformers.flags import Feature, Features
 from x_transformers.kernels.dense import EAGER_STAGES
@@ -391,3 +395,9 @@ def uses(stack: Any, name: str) -> bool:
     """Return True if any self-attention of a stack has a flag on."""
     value = stack.branch_flags['a'].get(name)
     return any(value) if isinstance(value, tuple) else bool(value)
+
+
+def visible_keys(call: Any) -> Tensor | None:
+    """Return which keys the masks of a call show to all of its queries, b 1 1 j; None for all."""
+    masks = [call.expand_term(term, True) for term in call.masks if term.of_keys]
+    return functools.reduce(torch.logical_and, masks) if masks else None

@@ -317,10 +317,9 @@ class UseDynamicTanh(StackFeature):
     paper = 'Transformers without Normalization, arXiv:2503.10622'
     use_dynamic_tanh = flag(False, 'dynamic tanh instead of LayerNorm')
     dynamic_tanh_init_alpha = flag(1.0, 'initial value of the factor a', number, example=0.5)
-    clashes = {
-        'gated_multi_residual': 'its branches have no norm before them that could be replaced',
-        'resi_dual': 'its branches have no norm before them that could be replaced',
-    }
+    clashes = dict.fromkeys(
+        ('gated_multi_residual', 'resi_dual'), 'its branches have no norm before them that could be replaced'
+    )
     tp_shards = {}
 
     def setup(self, owner: Any) -> None:
@@ -358,8 +357,7 @@ class Condition(StackFeature):
         return any(values.get(name) for name in cls.switches)
 
     def setup(self, owner: Any) -> None:
-        self.given_width = self.dim_condition or owner.dim
-        self.width = self.given_width
+        self.given_width = self.width = self.dim_condition or owner.dim
         if self.adaptive_condition_mlp:
             self.width *= self.adaptive_condition_mlp_expansion
             self.mlp = nn.Sequential(nn.Linear(self.given_width, self.width, bias=False), nn.SiLU())
@@ -368,11 +366,8 @@ class Condition(StackFeature):
         condition = call.inputs.get('condition')
         if condition is None:
             raise ValueError('`condition` is missing: adaptive norms and scales need it, (b d) or (b n d)')
-        if (
-            condition.ndim not in (2, 3)
-            or condition.shape[-1] != self.given_width
-            or condition.shape[0] not in (1, x.shape[0])
-        ):
+        wrong_width = condition.ndim not in (2, 3) or condition.shape[-1] != self.given_width
+        if wrong_width or condition.shape[0] not in (1, x.shape[0]):
             raise ValueError(
                 f'`condition` must be ({x.shape[0]}, {self.given_width}) or '
                 f'({x.shape[0]}, n, {self.given_width}), got shape {tuple(condition.shape)}'
@@ -471,10 +466,7 @@ class UseReZero(StackFeature):
 
     paper = 'ReZero is All You Need, arXiv:2003.04887'
     use_rezero = flag(False, 'scale every branch by a learned factor, instead of norms')
-    clashes = {
-        'sandwich_norm': 'it removes all norms',
-        'pre_and_post_norm': 'it removes all norms',
-    }
+    clashes = dict.fromkeys(('sandwich_norm', 'pre_and_post_norm'), 'it removes all norms')
     tp_shards = {}
 
     def norm(self) -> nn.Module:
@@ -485,8 +477,7 @@ class UseReZero(StackFeature):
 
 
 NO_NORMS = {
-    'use_dynamic_tanh': 'it replaces the norms by a function without division',
-    'use_derf': 'it replaces the norms by a function without division',
+    **dict.fromkeys(('use_dynamic_tanh', 'use_derf'), 'it replaces the norms by a function without division'),
     'use_rezero': 'it removes all norms',
 }
 
@@ -541,8 +532,7 @@ class NormAffine(StackFeature):
     def is_on(cls, values: Any) -> bool:
         return not values['norm_affine']
 
-    def setup(self, owner: Any) -> None:
-        owner.norm_changes += (self.change,)
+    setup = NormEps.setup
 
     def change(self, norm: Any) -> nn.Module:
         if type(norm) not in (LayerNorm, RMSNorm):
@@ -613,10 +603,7 @@ class PreAndPostNorm(StackFeature):
     """Normalize the input of every branch, and the residual stream after it. There is no final norm."""
 
     pre_and_post_norm = flag(False, 'use a norm before every branch and another after its residual')
-    clashes = {
-        'gated_multi_residual': 'it has norms after the residual only',
-        'resi_dual': 'it has norms after the residual only',
-    }
+    clashes = dict.fromkeys(('gated_multi_residual', 'resi_dual'), 'it has norms after the residual only')
     sets_on_module = ('norm_outside', 'norm_at_end')
     tp_shards = {}
 
@@ -631,15 +618,10 @@ class SandwichNorm(StackFeature):
 
     paper = 'CogView, arXiv:2105.13290'
     sandwich_norm = flag(False, 'also normalize the output of every branch')
-    clashes = {
-        'gated_multi_residual': 'its branches have no norm before them',
-        'resi_dual': 'its branches have no norm before them',
-    }
+    clashes = dict.fromkeys(('gated_multi_residual', 'resi_dual'), 'its branches have no norm before them')
     tp_shards = {}
+    norms = BranchPostNorm.norms
 
     def setup(self, owner: Any) -> None:
         if not owner.pre_norm:
             raise ConfigError('`sandwich_norm` needs `pre_norm`: it norms a branch on both sides')
-
-    def norms(self, norms: tuple[Any, ...], kind: str, index: int) -> tuple[Any, ...]:
-        return norms if kind == 'end' else (norms[0], self.owner.new_norm(), norms[2])

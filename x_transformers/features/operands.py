@@ -77,16 +77,10 @@ class CollabHeads(AttentionFeature):
     )
     stored_as = {'mixing': 'collab_mixing'}
     clashes = {
-        name: 'all heads share one key projection'
-        for name in (
-            'num_mem_kv',
-            'qk_norm',
-            'qk_rmsnorm',
-            'k_rmsnorm',
-            'qk_head_norm',
-            'latent_rope_subheads',
-            'dim_latent_rope',
-        )
+        **dict.fromkeys(('qk_norm', 'qk_rmsnorm', 'k_rmsnorm', 'qk_head_norm'), 'all heads share one key projection'),
+        **dict.fromkeys(
+            ('num_mem_kv', 'latent_rope_subheads', 'dim_latent_rope'), 'all heads share one key projection'
+        ),
     }
     refuses = {'several devices': 'heads share one projection'}
 

@@ -6,6 +6,7 @@ The last three features are computations of early releases, for weights that wer
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -58,19 +59,6 @@ class GateValueHeads(AttentionFeature):
         return out * rearrange(self.to_gate(call.x).sigmoid(), 'b i h -> b h i 1')
 
 
-class LowRank(nn.Module):
-    """down, an activation, up."""
-
-    def __init__(self, dim: int, rank: int, dim_out: int, activation: nn.Module) -> None:
-        super().__init__()
-        self.down = nn.Linear(dim, rank, bias=False)
-        self.activation = activation
-        self.up = nn.Linear(rank, dim_out, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.up(self.activation(self.down(x)))
-
-
 class GateValues(AttentionFeature):
     """A gate on the attention output o, computed from the input x, from o itself, or from the sum of both.
 
@@ -98,10 +86,6 @@ class GateValues(AttentionFeature):
     stored_as = {'from_input': 'to_v_gate', 'from_values': 'to_output_gate'}
     sets_on_module = ('to_v_gate_activation',)
 
-    @classmethod
-    def is_on(cls, values: Any) -> bool:
-        return bool(values['gate_values'] or values['output_gate'])
-
     def setup(self, owner: Any) -> None:
         owner.to_v_gate_activation = F.silu if self.swiglu_values else F.sigmoid
         if self.gate_values:
@@ -123,9 +107,10 @@ class GateValues(AttentionFeature):
             raise ConfigError(f'`{name}_rank` does not go with `{name}_headwise`: one logit per head is no full gate')
         if rank >= max(dim, shape.dim_inner):
             raise ConfigError(f'`{name}_rank` must be less than {max(dim, shape.dim_inner)}, got {rank}')
-        gate = LowRank(dim, rank, shape.dim_inner, nn.SiLU() if self.low_rank_silu_gates else nn.Identity())
-        nn.init.zeros_(gate.up.weight)
-        return gate
+        activation = nn.SiLU() if self.low_rank_silu_gates else nn.Identity()
+        down, up = nn.Linear(dim, rank, bias=False), nn.Linear(rank, shape.dim_inner, bias=False)
+        nn.init.zeros_(up.weight)
+        return nn.Sequential(OrderedDict(down=down, activation=activation, up=up))
 
     @property
     def tp_shards(self) -> dict[str, tuple[int, str]]:
@@ -162,18 +147,14 @@ class OrthogonalValues(AttentionFeature):
     refuses = {'cross-attention': 'in cross-attention the tokens have no values'}
     sets_on_module = ('dim_merged',)
 
-    @classmethod
-    def is_on(cls, values: Any) -> bool:
-        return bool(values['orthog_projected_values'] or values['orthog_projected_values_per_head'])
-
     def setup(self, owner: Any) -> None:
         if self.orthog_projected_values and self.orthog_projected_values_per_head:
             owner.dim_merged *= 2
-        if self.orthog_projected_values_over_sequence and owner.causal:
-            raise ConfigError(
-                '`orthog_projected_values_over_sequence` does not go with `causal`: a token would see later ones'
-            )
         if self.orthog_projected_values_over_sequence:
+            if owner.causal:
+                raise ConfigError(
+                    '`orthog_projected_values_over_sequence` does not go with `causal`: a token would see later ones'
+                )
             one = 'it treats all tokens of a sequence as one vector'
             self.refuse(dict.fromkeys(('documents', 'some tokens', 'causal'), one))
 
@@ -186,30 +167,21 @@ class OrthogonalValues(AttentionFeature):
             call.check_no_token_idx('orthog_projected_values_over_sequence', 'it projects the sequence as one vector')
             if call.causal:
                 raise ValueError('`causal=True` does not go with `orthog_projected_values_over_sequence`')
-            whole = self.without(*(self.of_real(t, call).flatten(1) for t in (out, own))).view_as(out)
+            both = out, own
+            if call.key_mask is not None:
+                both = (t.masked_fill(~call.key_mask[:, -t.shape[1] :].unsqueeze(-1), 0.0) for t in both)
+            whole = self.without(*(t.flatten(1) for t in both)).view_as(out)
             has_visible_key = call.has_visible_in_last(call.total_keys)
             if has_visible_key is not None:  # what sees nothing gives nothing
-                whole = split_into_heads(whole, heads).masked_fill(
-                    ~rearrange(has_visible_key, 'b h i 1 -> b i h 1'), 0.0
-                )
-                whole = rearrange(whole, 'b i h d -> b i (h d)')
-            both = self.orthog_projected_values + self.orthog_projected_values_per_head
-            return repeat(whole, 'b i d -> b i (both d)', both=both)
-        parts = []
-        if self.orthog_projected_values:
-            parts.append(self.without(out, own))
+                blind = ~rearrange(has_visible_key, 'b h i 1 -> b i h 1')
+                whole = rearrange(split_into_heads(whole, heads).masked_fill(blind, 0.0), 'b i h d -> b i (h d)')
+            times = self.orthog_projected_values + self.orthog_projected_values_per_head
+            return repeat(whole, 'b i d -> b i (times d)', times=times)
+        parts = [self.without(out, own)] if self.orthog_projected_values else []
         if self.orthog_projected_values_per_head:
-            parts.append(
-                rearrange(
-                    self.without(split_into_heads(out, heads), split_into_heads(own, heads)), 'b i h d -> b i (h d)'
-                )
-            )
+            per_head = self.without(split_into_heads(out, heads), split_into_heads(own, heads))
+            parts.append(rearrange(per_head, 'b i h d -> b i (h d)'))
         return torch.cat(parts, dim=-1)
-
-    @staticmethod
-    def of_real(t: Tensor, call: Any) -> Tensor:
-        """Rows (b n d) with zeros for padding."""
-        return t if call.key_mask is None else t.masked_fill(~call.key_mask[:, -t.shape[1] :].unsqueeze(-1), 0.0)
 
     @staticmethod
     def without(t: Tensor, direction: Tensor) -> Tensor:

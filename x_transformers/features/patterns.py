@@ -120,9 +120,8 @@ class Apart:
     def __init__(self, owner: Any) -> None:
         for stage in ('select_inputs', 'update_cache'):
             for other in owner.features.by_stage.get(stage, ()):
-                raise ConfigError(
-                    f'`global_separate_qkv` does not go with `{other.display_name}`: it acts at `{stage}`'
-                )
+                name = other.display_name
+                raise ConfigError(f'`global_separate_qkv` does not go with `{name}`: it acts at `{stage}`')
 
     def projected(self, feature: Any, call: Any, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of the call, and all keys and values, with those in front."""
@@ -186,16 +185,9 @@ class SparsePattern(HoldsPattern, AttentionFeature):
     brings = ('to_q_global', 'to_k_global', 'to_v_global', 'random_blocks')  # what a layer has for a pattern alone
     tp_shards = {}
 
-    @classmethod
-    def is_on(cls, values: Any) -> bool:
-        return values['sparse_pattern'] is not None
-
     def setup(self, owner: Any) -> None:
-        self.hold(
-            self.sparse_pattern,
-            'sparse_pattern',
-            owner.query_heads if hasattr(owner, 'query_heads') else owner.shape.heads,
-        )
+        heads = owner.query_heads if hasattr(owner, 'query_heads') else owner.shape.heads
+        self.hold(self.sparse_pattern, 'sparse_pattern', heads)
         if self.pattern.cannot_cache:
             self.refuse({'cache': self.pattern.cannot_cache})
         if self.not_by_differences:
@@ -206,15 +198,10 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         if wanted and not marked:
             raise ConfigError(f"`global_separate_qkv` needs a `sparse_pattern` with Global('mask'), it got {self.name}")
         self.apart = Apart(owner) if marked and (wanted is None or wanted) else None
-        self.states = (
-            {'global tokens': PerToken()}
-            if marked
-            else {}
-            if self.reason('cross-attention')
-            else {'queries': PerToken()}
-        )
+        names = ['global tokens'] if marked else [] if self.reason('cross-attention') else ['queries']
+        names += ['global keys', 'global values'] if self.apart is not None else []
+        self.states = {name: PerToken() for name in names}
         if self.apart is not None:
-            self.states |= {'global keys': PerToken(), 'global values': PerToken()}
             for name in ('to_q', 'to_k', 'to_v'):
                 setattr(self, f'{name}_global', copy.deepcopy(getattr(owner, name)))
 
@@ -331,12 +318,11 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         own = place.positions(call.keys, device)
         own = own if own.ndim == 2 else own[None]
         i, j = call.of_queries(own).unsqueeze(-1), own.unsqueeze(-2)
-        known = (
-            mark_none
-            if marks is None
-            else lambda at: call.of_queries(marks).unsqueeze(-1) if at is i else marks.unsqueeze(-2)
-        )
-        seen = pattern.visible(i, j, known)
+
+        def known(at: Tensor) -> Tensor:
+            return call.of_queries(marks).unsqueeze(-1) if at is i else marks.unsqueeze(-2)
+
+        seen = pattern.visible(i, j, mark_none if marks is None else known)
         if not place.count:
             return seen
         outside = place.is_outside(call.keys, device)
@@ -361,7 +347,7 @@ class PatternsInStack(StackFeature):
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if call.left_pad is not None:
             call.shared['a'].setdefault('index', call.left_padded_positions())
-        if any(map(reads_places, self.owner.current_layers())):
+        if any(find_pattern(layer, 'c', SparsePattern) for layer in self.owner.current_layers()):
             if call.memories:
                 reason = 'its queries are counted from where a row begins'
                 raise ValueError(f'`cross_attn_sparse_pattern` does not go with `mems`: {reason}')
@@ -380,9 +366,10 @@ class PatternsInStack(StackFeature):
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
         places, outside = getattr(call.ctx(self), 'places', None), call.inputs.get('outside_pattern')
-        if places is not None and reads_places(layer):
+        if places is not None and find_pattern(layer, 'c', SparsePattern):
             return {**inputs, 'index': places.squeeze(-1)}
-        return inputs if outside is None or not holds_pattern(layer) else {**inputs, 'outside_pattern': outside}
+        holds = outside is not None and find_pattern(layer, 'a', HoldsPattern)
+        return {**inputs, 'outside_pattern': outside} if holds else inputs
 
 
 class PatternsInModel(ModelFeature):
@@ -410,16 +397,10 @@ def has_patterns(stack: Any) -> bool:
     return known_stack(stack).features.find(PatternsInStack) is not None
 
 
-def reads_places(layer: Any) -> bool:
-    """Return True if a layer has a pattern over a context."""
-    features = getattr(layer[1], 'features', None) if layer.kind == 'c' else None
-    return features is not None and features.find(SparsePattern) is not None
-
-
-def holds_pattern(layer: Any) -> bool:
-    """Return True if a layer of self-attention has a pattern, in all heads or in some."""
-    features = getattr(layer[1], 'features', None) if layer.kind == 'a' else None
-    return features is not None and features.find(HoldsPattern) is not None
+def find_pattern(layer: Any, kind: str, feature: type) -> Any:
+    """Return the feature of a layer of this kind that has its pattern, or None."""
+    features = getattr(layer[1], 'features', None) if layer.kind == kind else None
+    return None if features is None else features.find(feature)
 
 
 class GlobalTokensInStack(StackFeature):
@@ -451,19 +432,14 @@ class GlobalTokensInStack(StackFeature):
 
 def reads_marks(layer: Any) -> bool:
     """Return True if a layer has a pattern with Global('mask')."""
-    features = getattr(layer[1], 'features', None) if layer.kind == 'a' else None
-    found = None if features is None else features.find(SparsePattern)
+    found = find_pattern(layer, 'a', SparsePattern)
     return found is not None and found.pattern.of_layer(layer[1].layer_number).marked
 
 
 class GlobalTokensInModel(ModelFeature):
     """Pass `global_mask` to the stack. Prepended tokens are not global."""
 
-    call_inputs = {
-        'global_mask': Input(
-            'b n, True for global tokens, which attend to all and to which all attend; False beyond its end'
-        ),
-    }
+    call_inputs = GlobalTokensInStack.call_inputs
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         marks = call.inputs.get('global_mask')
@@ -486,13 +462,10 @@ class DrawnInStack(StackFeature):
             feature = None if found is None else found.find(HoldsPattern)
             if feature is not None:
                 feature.draw(module.layer_number)
-                self.check_turns(feature.pattern)
+                pattern, layers = feature.pattern, self.owner.layer_types.count('a')
+                if isinstance(pattern, Mix) and pattern.how == 'interleave' and layers < len(pattern.patterns):
+                    warn_once(
+                        f"a pattern has {len(pattern.patterns)} patterns by how='interleave', for {layers} layers "
+                        'of self-attention: the last ones are never used'
+                    )
         return branch
-
-    def check_turns(self, pattern: Any) -> None:
-        layers = self.owner.layer_types.count('a')
-        if isinstance(pattern, Mix) and pattern.how == 'interleave' and layers < len(pattern.patterns):
-            warn_once(
-                f"a pattern has {len(pattern.patterns)} patterns by how='interleave', for {layers} layers "
-                'of self-attention: the last ones are never used'
-            )

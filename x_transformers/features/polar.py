@@ -153,10 +153,7 @@ class PolarPositions(StackFeature):
     polar_bias_uniform_init = flag(
         False, 'initialize the learned angle shift of the keys uniformly at random instead of with zeros'
     )
-    clashes = {
-        'rotary_pos_emb': 'both rotate queries and keys by their positions',
-        'rotary_xpos': 'both rotate queries and keys by their positions',
-    }
+    clashes = dict.fromkeys(('rotary_pos_emb', 'rotary_xpos'), 'both rotate queries and keys by their positions')
     stored_as = {'module': 'polar_pos_emb'}
     gives_positions = True
     refuses = {'several devices': 'its angle shifts are per head'}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -94,16 +95,13 @@ def retie(net: nn.Module, name: str, before: nn.Module | None) -> None:
     head, table = net._modules.get('to_logits'), net._modules.get('token_emb')
     if type(head) is not TiedReadout:
         return
-    if name == 'token_emb' and head.shared[0] is before and stands_for_a_table(table):
+    # A module that keeps several tables goes for one.
+    is_table = isinstance(table, TokenEmbedding) or all(hasattr(table, part) for part in ('table', 'rows'))
+    if name == 'token_emb' and head.shared[0] is before and is_table:
         net._modules['to_logits'] = head = copy.copy(head)
         head.shared = (cast('TokenEmbedding', table),)
     elif name == 'to_logits' and getattr(head, '_is_replica', False) and type(before) is TiedReadout:
         head.shared = before.shared
-
-
-def stands_for_a_table(module: nn.Module | None) -> bool:
-    """Return True if it is a token embedding, or goes for one, as a module that keeps several of them."""
-    return isinstance(module, TokenEmbedding) or all(hasattr(module, name) for name in ('table', 'rows'))
 
 
 class Heads(nn.ModuleList):
@@ -143,11 +141,9 @@ class TieEmbedding(ModelFeature):
     sets_on_module = ('tie_embedding_scale',)
 
     def readout(self) -> nn.Module:
-        owner = self.owner
-        if not isinstance(owner.token_emb, TokenEmbedding):
-            raise ConfigError(
-                f'`tie_embedding` needs a TokenEmbedding, `token_emb` is a {type(owner.token_emb).__name__}'
-            )
+        owner, kind = self.owner, type(self.owner.token_emb)
+        if not issubclass(kind, TokenEmbedding):
+            raise ConfigError(f'`tie_embedding` needs a TokenEmbedding, `token_emb` is a {kind.__name__}')
         dim = owner.dim_readout or owner.dim
         if owner.emb_dim != dim:
             reads = 'the stack has' if owner.dim_readout is None else '`head_transform` gives'
@@ -171,10 +167,6 @@ class OutputHeads(ModelFeature):
     num_output_heads = flag(
         1, 'number of output heads; with several, the model returns a tuple of logits', at_least(1), example=2
     )
-
-    @classmethod
-    def is_on(cls, values: Any) -> bool:
-        return values['num_output_heads'] > 1
 
     def readout(self) -> nn.Module:
         owner = self.owner
@@ -211,18 +203,7 @@ class HeadTransform(ModelFeature):
         return self.module(x)
 
 
-class Transform(nn.Module):
-    """norm(activation(dense(x)))"""
-
-    def __init__(self, dense: nn.Module, activation: nn.Module, norm: nn.Module) -> None:
-        super().__init__()
-        self.dense, self.activation, self.norm = dense, activation, norm
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.activation(self.dense(x)))
-
-
-def transform_to(width: int, own: Mapping[str, Any]) -> Transform:
+def transform_to(width: int, own: Mapping[str, Any]) -> nn.Sequential:
     """Make the `head_transform` for hidden states of a width."""
     dim, kind, eps = own.get('dim') or width, own.get('norm', 'layer'), own.get('eps')
     if kind is None:
@@ -232,7 +213,8 @@ def transform_to(width: int, own: Mapping[str, Any]) -> Transform:
     else:
         norm = (BiasedLayerNorm if own.get('norm_bias', True) else LayerNorm)(dim, eps=eps)
     dense = nn.Linear(width, dim, bias=bool(own.get('bias', True)))
-    return Transform(dense, ACTIVATIONS[own.get('activation', 'gelu')](), norm)
+    activation = ACTIVATIONS[own.get('activation', 'gelu')]()
+    return nn.Sequential(OrderedDict(dense=dense, activation=activation, norm=norm))
 
 
 class LogitsScale(ModelFeature):
@@ -327,10 +309,7 @@ class PoolByAttention(ModelFeature):
     num_pooled_tokens = flag(1, 'number of queries', size, example=2)
     attn_pool_depth = flag(1, 'number of cross-attention blocks', size, example=2)
     dim_pooled_tokens = flag(None, 'width of the pooled tokens, that of the stack if None', size | none, example=12)
-    clashes = {
-        'use_cls_token': 'both determine how the output is pooled',
-        'average_pool_embed': 'both determine how the output is pooled',
-    }
+    clashes = dict.fromkeys(('use_cls_token', 'average_pool_embed'), 'both determine how the output is pooled')
     stored_as = {'module': 'attn_pool'}
 
     def setup(self, owner: Any) -> None:
@@ -350,9 +329,8 @@ class PoolByAttention(ModelFeature):
         return x
 
     def model_output(self, out: Any, x: Tensor, call: Any) -> Any:
-        replaces = (
-            known_stack(self.owner.attn_layers).sees_future and out is call.intermediates.logits and out is not None
-        )
+        is_logits = out is not None and out is call.intermediates.logits
+        replaces = is_logits and known_stack(self.owner.attn_layers).sees_future
         return call.intermediates.attn_pooled_tokens if replaces else out
 
 
@@ -398,10 +376,9 @@ class Pooler(ModelFeature):
     )  # fmt: skip
     always = False
     call_inputs = {'return_pooled': Input('True to return (output, pooled b d)')}
-    clashes = {
-        'use_cls_token': 'the output no longer contains the tokens of the sequence',
-        'average_pool_embed': 'the output no longer contains the tokens of the sequence',
-    }
+    clashes = dict.fromkeys(
+        ('use_cls_token', 'average_pool_embed'), 'the output no longer contains the tokens of the sequence'
+    )
     stored_as = {'linear': 'pooler', 'activation': 'pooler_activation'}
     by_token = True
 
@@ -438,13 +415,8 @@ class Pooler(ModelFeature):
 def get_token(token: str | None, stack: Any, written: str = "`token='first'`") -> tuple[str, str]:
     """Return which token a sequence is read from, and which one where a row lacks it.
 
-    Args:
-        token: As the user says; None for the first one, or the last one where tokens look back alone.
-        stack: The stack that is read.
-        written: How the user says that it is the first one.
-
-    Raises:
-        ConfigError: The first one, where that has seen nothing.
+    None is the first one, or the last one where tokens only attend to earlier ones. The first one, `written` so by the
+    user, raises ConfigError where it has attended to nothing.
     """
     front = 'first' if attends_to_later(stack) else 'last'
     if token == 'first':
@@ -453,14 +425,9 @@ def get_token(token: str | None, stack: Any, written: str = "`token='first'`") -
 
 
 def get_place(token: str, ids: Tensor, token_mask: Tensor | None, eos: int | None, instead: str = 'first') -> Tensor:
-    """Return where the token of each row stands, (b).
+    """Return the index of the token 'first', 'last', 'eos' or 'last_eos' in each row of ids (b, n, ...), (b).
 
-    Args:
-        token: 'first', 'last', 'eos' or 'last_eos', of those that are real.
-        ids: (b, n, ...).
-        real: (b, n), None if all are.
-        eos: The id of 'eos'; None for the largest one.
-        instead: What is read in place of 'eos' in a row without it; in place of 'last_eos' it is the last token.
+    `eos` of None is the largest id. A row without 'eos' is read at `instead`, one without 'last_eos' at the last token.
     """
     shown = torch.ones(ids.shape[:2], dtype=torch.bool, device=ids.device) if token_mask is None else token_mask
     if token == 'first':

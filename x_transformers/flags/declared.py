@@ -262,11 +262,11 @@ class Feature:
 
     @classmethod
     def is_on(cls, values: Mapping[str, Any]) -> bool:
-        """Return True if the switch is on; always, for a feature without flags."""
+        """Return True if a switch is on; always, for a feature without flags."""
         if not cls.flags:
             return True
-        switch, declared = next(iter(cls.flags.items()))
-        return bool(values[switch]) and values[switch] != declared.default
+        switches = cls.switches or [next(iter(cls.flags))]
+        return any(values[name] and values[name] != cls.flags[name].default for name in switches)
 
     @classmethod
     def overruled_by(cls, values: Mapping[str, Any]) -> str | None:

@@ -22,7 +22,7 @@ from torch.nn.modules import module as of_all_modules
 from x_transformers.attend import Attend
 from x_transformers.cache import Cache
 from x_transformers.core.modes import is_transformed, to_float
-from x_transformers.features import biases, embeddings, feedforward, heads, norms, outputs, positions, readouts, rotary
+from x_transformers.features import biases, embeddings, feedforward, heads, norms, positions, readouts, rotary
 from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.layouts import ParallelBlock
 from x_transformers.features.patterns import PatternsInModel
@@ -44,9 +44,9 @@ MODULES = {
     feedforward.ReluSquared, feedforward.SoLU, feedforward.Softclamp, feedforward.QuickGELU,
     feedforward.BoundedSwiGLU, biases.AlibiPositionalBias, biases.RelativePositionBias, biases.DynamicPositionBias,
     rotary.RotaryEmbedding, positions.AbsolutePositionalEmbedding, positions.ScaledSinusoidalEmbedding,
-    embeddings.TokenEmbedding, outputs.LowRank, readouts.TiedReadout, readouts.Heads, readouts.Transform,
-    nn.ModuleList, nn.Sequential, nn.Dropout, nn.Identity, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Sigmoid, nn.ELU,
-    nn.GLU, nn.LeakyReLU, nn.ReLU6, nn.Mish, nn.Softplus, nn.Hardswish,
+    embeddings.TokenEmbedding, readouts.TiedReadout, readouts.Heads, nn.ModuleList, nn.Sequential,
+    nn.Dropout, nn.Identity, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Sigmoid, nn.ELU, nn.GLU, nn.LeakyReLU, nn.ReLU6,
+    nn.Mish, nn.Softplus, nn.Hardswish,
 }  # fmt: skip
 # Features that may act in a step: it does what they do, or calls them. Others may act at construction alone.
 FEATURES = {

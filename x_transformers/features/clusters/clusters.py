@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -14,7 +13,7 @@ from x_transformers.core.modes import is_transformed, to_float
 from x_transformers.core.rows import and_entries
 from x_transformers.features.clusters.kernel import FAR, SELF, UNSEEN, Extra
 from x_transformers.features.documents import TellsDocuments
-from x_transformers.features.levels import AttentionFeature
+from x_transformers.features.levels import AttentionFeature, visible_keys
 from x_transformers.features.patterns import a_pattern
 from x_transformers.flags import (
     Check,
@@ -35,6 +34,7 @@ even = Check('an even number of at least 2', lambda value: is_int(value) and val
 # keys from which a single query looks for those that it sees before it meets them
 MANY = 1024
 NO_SCORES = 'it computes no scores of all keys for the next layer'
+NO_DISTANCES = 'it does not use distances between tokens of a cluster'
 
 
 class Clusters(AttentionFeature):
@@ -111,10 +111,9 @@ class Clusters(AttentionFeature):
     refuses = {
         'documents': '',
         'cross-attention': 'clusters contain tokens of one sequence',
-        **dict.fromkeys(('shaw_rel_pos', 'xl_rel_pos'), 'it does not use distances between tokens of a cluster'),
+        **dict.fromkeys(('shaw_rel_pos', 'xl_rel_pos'), NO_DISTANCES),
         'polar_pos_emb': 'its keys are shifted per head, but clusters are formed by queries',
-        'residual_attn': NO_SCORES,
-        'cross_residual_attn': NO_SCORES,
+        **dict.fromkeys(('residual_attn', 'cross_residual_attn'), NO_SCORES),
         'two_stream': 'clusters are formed from all tokens, also those that are still to be predicted',
         'some tokens': 'its clusters are formed from all tokens',
     }
@@ -126,9 +125,7 @@ class Clusters(AttentionFeature):
         'collab_heads': 'clusters are formed per head, but all heads share one key projection',
         'flash_pack_seq': 'use `document_ids` instead',
         'l2_distance': 'scores are dot products',
-        **dict.fromkeys(('shaw_rel_pos', 'xl_rel_pos'), 'it does not use distances between tokens of a cluster'),
-        'shaw_rel_values': 'it does not use distances between tokens of a cluster',
-        'disentangled': 'it does not use distances between tokens of a cluster',
+        **dict.fromkeys(('shaw_rel_pos', 'xl_rel_pos', 'shaw_rel_values', 'disentangled'), NO_DISTANCES),
         'use_rel_proj_pos_bias': 'this bias is computed for all keys at once',
     }
     tp_shards = None
@@ -160,9 +157,8 @@ class Clusters(AttentionFeature):
             return '`mems`: its clusters contain tokens of one sequence'
         if call.past is not None and not call.causal:
             return '`cache`: where it is not causal, later tokens change the clusters of earlier ones'
-        for name in ('polar_pos_emb',):
-            if call.inputs.get(name) is not None and name in self.refuses:
-                return f'`{name}`: {self.reason(name)}'
+        if call.inputs.get('polar_pos_emb') is not None and 'polar_pos_emb' in self.refuses:
+            return f'`polar_pos_emb`: {self.reason("polar_pos_emb")}'
         return super().unsupported(call)
 
     # what ways to form clusters read of a call
@@ -249,11 +245,8 @@ class Clusters(AttentionFeature):
     @staticmethod
     def hidden(call: Any, heads: int) -> Tensor | None:
         """Return which keys are padding, (b h) n, None for none."""
-        masks = [call.expand_term(term, True) for term in call.masks if term.of_keys]
-        if not masks:
-            return None
-        seen = functools.reduce(torch.logical_and, masks)
-        return ~seen[:, 0, 0].expand(call.batch, call.keys).repeat_interleave(heads, dim=0)
+        seen = visible_keys(call)
+        return None if seen is None else ~seen[:, 0, 0].expand(call.batch, call.keys).repeat_interleave(heads, dim=0)
 
     @staticmethod
     def documents(call: Any, heads: int) -> Tensor | None:

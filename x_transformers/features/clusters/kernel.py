@@ -76,11 +76,6 @@ def sort(keys: Tensor) -> tuple[Tensor, Tensor]:
     return keys.gather(-1, order), order
 
 
-def inverse(order: Tensor) -> Tensor:
-    place = torch.arange(order.shape[-1], device=order.device).expand_as(order)
-    return torch.empty_like(order).scatter_(-1, order, place)
-
-
 def spans(keys: Tensor) -> tuple[Tensor, Tensor]:
     """Of sorted rows (r n), where the equals of each begin, and where those end."""
     n = keys.shape[-1]
@@ -116,20 +111,15 @@ def sort_by_rank(
 
 
 def seeing(
-    token: Tensor,
-    first: Tensor,
-    last: Tensor,
-    hidden: Tensor | None,
-    inner: Tensor,
-    width: int,
-    block: int,
-    back: int,
-    ahead: int,
+    token: Tensor, first: Tensor, last: Tensor, hidden: Tensor | None, inner: Tensor, width: int, *blocks: int
 ) -> Order:
     if hidden is not None:
         last = torch.where(hidden.gather(-1, token), first, last)
     part = -(-width // -(-width // MOST))  # an equal part of a chunk that is no longer than a block
-    return Order(token, inverse(token), first, last, inner, part, block, back, ahead)
+    place = torch.empty_like(token).scatter_(
+        -1, token, torch.arange(token.shape[-1], device=token.device).expand_as(token)
+    )
+    return Order(token, place, first, last, inner, part, *blocks)
 
 
 def sort_by_chunk(clusters: Tensor, hidden: Tensor | None, documents: Tensor | None, width: int, across: bool) -> Order:
@@ -181,10 +171,6 @@ class Meeting:
             keys = self.windows(self.filled(there).float().view(-1, self.block, 1)).squeeze(-1)
             self.earlier.append((keys, *(self.of_queries(self.filled(t).float()) for t in (middle, half))))
 
-    @property
-    def blocks(self) -> int:
-        return self.first.shape[0]
-
     def filled(self, t: Tensor) -> Tensor:
         return F.pad(t, (0, self.empty))
 
@@ -199,12 +185,9 @@ class Meeting:
         """Rows of blocks (c g d), for all tokens (r n d)."""
         return t.flatten(0, 1).index_select(0, self.place).view(self.rows, -1, t.shape[-1])
 
-    def around(self, blocks: Tensor) -> Tensor:
-        return F.pad(blocks, (0, 0, 0, 0, self.back, self.ahead))
-
     def windows(self, blocks: Tensor) -> Tensor:
         """What each block meets (c w d), of all blocks (c g d)."""
-        wide, count = self.around(blocks), blocks.shape[0]
+        wide, count = F.pad(blocks, (0, 0, 0, 0, self.back, self.ahead)), blocks.shape[0]
         return torch.cat([wide[at : at + count] for at in range(self.back + 1 + self.ahead)], dim=1)
 
     def nearness(self) -> Tensor:
@@ -232,10 +215,6 @@ class Meeting:
         return of(row.div(heads, rounding_mode='floor'), row % heads, query, key)
 
 
-def meetings(orders: Sequence[Order], last_resort: bool) -> Iterator[Meeting]:
-    return (Meeting(orders, at, last_resort) for at in range(len(orders)))
-
-
 # attention
 
 
@@ -254,8 +233,7 @@ def attend(
     if q.shape[0] == 0 or q.shape[2] == 0:
         return torch.zeros_like(to_float(v)), to_float(v).new_zeros(q.shape[:-1])
     rows = tuple([to_float(t).flatten(0, 1) for t in (q, k, v)])
-    plain = extra is None and not torch.compiler.is_compiling() and not is_transformed()
-    if plain:
+    if extra is None and not torch.compiler.is_compiling() and not is_transformed():
         out, lse = Clustered.apply(*rows, tuple(orders), last_resort)
     else:
         out, lse = attend_by_formula(*rows, orders=orders, last_resort=last_resort, extra=extra, heads=heads)
@@ -273,7 +251,8 @@ def attend_by_formula(
 ) -> tuple[Tensor, Tensor]:
     """The same of rows (r n e), with all derivatives: a softmax for each order, and then over orders."""
     parts = []
-    for own in meetings(orders, last_resort):
+    for at in range(len(orders)):
+        own = Meeting(orders, at, last_resort)
         scores = own.sorted(q) @ own.windows(own.sorted(k)).mT
         scores = scores + own.nearness().to(scores.dtype)
         penalty = own.penalty()

@@ -64,7 +64,13 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         self.balanced = not owner.causal if self.routing_balanced is None else bool(self.routing_balanced)
         if self.balanced and owner.causal:
             raise ConfigError(f'`routing_balanced` does not go with `causal`: {BEST}')
-        self.hold_local()
+        self.holds = self.local > 0 and self.local_pattern is not None
+        if self.holds:
+            self.hold(self.local_pattern, 'local_pattern', self.local)
+            if self.pattern.marked:
+                raise ConfigError(f'`local_pattern` got {self.name}: no one marks tokens, as for `sparse_pattern`')
+        elif self.local_pattern is not None:
+            warn_once('`local_pattern` has no effect with `local_heads=0`')
         if self.balanced:
             self.handles = (*Clusters.handles, 'context')
         else:
@@ -84,16 +90,6 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         self.centroids = F.normalize(drawn, dim=-1).to(torch.get_default_dtype())
         # no buffer, as those of one replica are sent to all
         self.tally = [torch.zeros(2, routed, self.num_clusters, width + 1, dtype=torch.long)]
-
-    def hold_local(self) -> None:
-        """The pattern of local heads, if there is one."""
-        self.holds = self.local > 0 and self.local_pattern is not None
-        if self.holds:
-            self.hold(self.local_pattern, 'local_pattern', self.local)
-            if self.pattern.marked:
-                raise ConfigError(f'`local_pattern` got {self.name}: no one marks tokens, as for `sparse_pattern`')
-        elif self.local_pattern is not None:
-            warn_once('`local_pattern` has no effect with `local_heads=0`')
 
     def unsupported(self, call: Any) -> str | None:
         if call.context is not None and (across := self.reason('cross-attention')):

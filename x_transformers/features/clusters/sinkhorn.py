@@ -17,21 +17,14 @@ from torch import Tensor, nn
 
 from x_transformers.core.modes import clamp_to_dtype, is_exporting, promote_dtypes, to_float
 from x_transformers.features.clusters.clusters import NO_SCORES, Clusters
+from x_transformers.features.levels import visible_keys
+from x_transformers.features.linear.kernel import first_token, least_value, triangle
 from x_transformers.flags import ConfigError, RecurrentState, warn_once
 from x_transformers.flags.checks import Maybe
 from x_transformers.kernels.dense import differentiable_sdpa
 
-
-def least_value(t: Tensor) -> float:
-    """A logarithm of nothing, of which sums and differences are finite."""
-    return torch.finfo(t.dtype).min / 8
-
-
-# a sum below this has no part
 MIXED = 'blocks of tokens are mixed'
-NOTHING = 1e-12
-
-
+NOTHING = 1e-12  # a sum below this has no part
 # logarithms of which sums can be formed
 FURTHEST = {torch.float64: 600.0, torch.float32: 80.0}
 
@@ -65,15 +58,9 @@ def widen_blocks(carry: Tensor, blocks: Any) -> Tensor:
     return torch.where(at < known, carry.index_select(-1, at.clamp(max=known - 1)), none)
 
 
-def all_of_column(x: Tensor, pairs: Tensor | None, carry: Any) -> tuple[Tensor, Tensor]:
-    """Logarithms of columns by their sum, and that sum:  b h r N, b h 1 N."""
-    sums = (x if pairs is None else torch.where(pairs, x, least_value(x))).logsumexp(dim=-2, keepdim=True)
-    return x - sums, sums
-
-
 def first_of_column(x: Tensor, pairs: Tensor, carry: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The same by sums up to each row:  b h r N twice. What sums are relative to is the first entry, or what stands
-    before, which no later row changes; other logarithms than `FURTHEST` from that count as so far."""
+    """Logarithms of columns by their sum up to each row, and these sums:  b h r N twice. Sums are relative to the first
+    entry, or to what stands before, which no later row changes; logarithms further off are clamped to `FURTHEST`."""
     wide = promote_dtypes(x.device)
     pairs, first = pairs.expand(x.shape), pairs.to(torch.uint8).argmax(dim=-2, keepdim=True)
     base = x.detach().gather(-2, first.expand_as(x[:, :, :1]))
@@ -106,9 +93,16 @@ def balance_scores(
     The first round works with logarithms. After it the first entry of a column is at least 1 / N, and so are all sums;
     the other rounds divide plain numbers.
     """
-    x, sums = (first_of_column if causal else all_of_column)(logits, pairs, None if carry is None else carry[:, :, :1])
-    found = [sums]
-    s = (x if pairs is None else torch.where(pairs, x, least_value(x))).softmax(dim=-1)
+
+    def mixed(x: Tensor) -> Tensor:
+        return x if pairs is None else torch.where(pairs, x, least_value(x))
+
+    if causal:
+        x, sums = first_of_column(logits, pairs, None if carry is None else carry[:, :, :1])
+    else:
+        sums = mixed(logits).logsumexp(dim=-2, keepdim=True)
+        x = logits - sums
+    found, s = [sums], mixed(x).softmax(dim=-1)
     s = s if pairs is None else torch.where(pairs, s, 0.0)
     for step in range(1, rounds):
         sums = s.cumsum(dim=-2) if causal else s.sum(dim=-2, keepdim=True)
@@ -138,13 +132,6 @@ def split_blocks(t: Tensor, width: int, blocks: int, filler: float = 0.0) -> Ten
     return padded.unfold(-2, width, width).mT if is_exporting() else padded.unflatten(-2, (blocks, width))
 
 
-def first_tokens(t: Tensor, n: Any) -> Tensor:
-    """... N e -> ... n e"""
-    if is_exporting():  # which cannot know that n is at most N
-        return t.index_select(-2, torch.arange(n, device=t.device))
-    return t.narrow(-2, 0, n) if torch.compiler.is_compiling() or t.shape[-2] != n else t
-
-
 def get_blocks(n: Any, width: int) -> Any:
     # a graph for all lengths cannot ask whether one fits
     return n // width + 1 if torch.compiler.is_compiling() else -(-n // width)
@@ -160,16 +147,13 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Maybe[Tensor], scale: Any, sight
     return out.masked_fill(~sighted, 0.0)
 
 
-class Blocks(NamedTuple):
-    """Keys or values of each block, in its mix and in itself:  b h r c e."""
+Blocks = tuple[Tensor, Tensor]  # keys or values of each block, in its mix and in itself:  b h r c e
 
-    mix: Tensor
-    own: Tensor
 
-    def side_by_side(self) -> Tensor:
-        """(b r) h 2c e, of which all heads of a token lie together."""
-        both = torch.cat([t.permute(0, 2, 3, 1, 4) for t in self], dim=2)
-        return both.flatten(0, 1).transpose(1, 2)
+def side_by_side(blocks: Blocks) -> Tensor:
+    """(b r) h 2c e, of which all heads of a token lie together."""
+    both = torch.cat([t.permute(0, 2, 3, 1, 4) for t in blocks], dim=2)
+    return both.flatten(0, 1).transpose(1, 2)
 
 
 def attended(q: Tensor, k: Blocks, v: Blocks, mask: Tensor | None, scale: Any, blind: bool = False) -> Tensor:
@@ -179,32 +163,17 @@ def attended(q: Tensor, k: Blocks, v: Blocks, mask: Tensor | None, scale: Any, b
         mask = mask.expand(b, r, -1, -1).flatten(0, 1).unsqueeze(1)
         sighted = mask.any(dim=-1, keepdim=True) if blind else None
     rows = q.permute(0, 2, 3, 1, 4).flatten(0, 1).transpose(1, 2)
-    out = sdpa(rows, k.side_by_side(), v.side_by_side(), mask, scale, sighted)
+    out = sdpa(rows, side_by_side(k), side_by_side(v), mask, scale, sighted)
     return out.transpose(1, 2).unflatten(0, (b, r)).permute(0, 3, 1, 2, 4)
-
-
-def nearby_blocks(width: int, like: Tensor) -> Tensor:
-    """Return which tokens of its block a query sees, where it sees no later one."""
-    return torch.ones(width, width, dtype=torch.bool, device=like.device).tril()
 
 
 def no_later(rows: Tensor, width: int) -> Tensor:
     """What queries of these blocks (r) see, where they see no later key, and the first block no mix:  r c 2c."""
-    own = nearby_blocks(width, rows)
+    own = triangle(width, rows)
     return torch.cat(((rows > 0)[:, None, None].expand(-1, width, width), own.expand(len(rows), -1, -1)), dim=-1)
 
 
 NO_PLACE = 'mixed keys have no position'
-OF_PLACES = (
-    'max_attend_past',
-    'max_attend_future',
-    'shaw_rel_pos',
-    'xl_rel_pos',
-    'shaw_rel_values',
-    'disentangled',
-    'data_dependent_alibi',
-    'use_rel_proj_pos_bias',
-)
 
 
 class SinkhornState(NamedTuple):
@@ -257,14 +226,14 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         'l2_distance': 'scores are dot products',
         'flash_pack_seq': MIXED,
         **{name: Clusters.clashes[name] for name in ('num_mem_kv', 'add_zero_kv')},
-        **dict.fromkeys(OF_PLACES, NO_PLACE),
+        **dict.fromkeys(('max_attend_past', 'max_attend_future', 'shaw_rel_pos', 'xl_rel_pos'), NO_PLACE),
+        **dict.fromkeys(('shaw_rel_values', 'disentangled', 'data_dependent_alibi', 'use_rel_proj_pos_bias'), NO_PLACE),
     }
     refuses = {
         'documents': MIXED,
         'some tokens': 'a block is that of the tokens in their order',
         'cross-attention': Clusters.refuses['cross-attention'],
-        **dict.fromkeys(('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias', 'shaw_rel_pos'), NO_PLACE),
-        'xl_rel_pos': NO_PLACE,
+        **dict.fromkeys(('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias', 'shaw_rel_pos', 'xl_rel_pos'), NO_PLACE),
         **dict.fromkeys(('residual_attn', 'cross_residual_attn'), NO_SCORES),
         'two_stream': MIXED,
     }
@@ -303,30 +272,17 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         return qkv
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, None]:
-        seen = self.seen(call)
-        if not torch.compiler.is_compiling() and q.shape[-2] == 0:
+        seen, compiling = visible_keys(call), torch.compiler.is_compiling()
+        seen = None if seen is None else seen[:, 0, 0]
+        if not compiling and q.shape[-2] == 0:
             return self.nothing(q, k, v, call), None
         if not call.causal:
             return self.both_ways(q, k, v, seen, call), None
-        if seen is None and (call.past is None or self.at_start(call)):
+        if seen is None and (call.past is None or (not compiling and call.keys == call.q_len)):
             return self.from_the_start(q, k, v, call), None
-        if seen is None and not torch.compiler.is_compiling():
+        if seen is None and not compiling:
             return self.going_on(q, k, v, call), None
         return self.anywhere(q, k, v, seen, call), None
-
-    @staticmethod
-    def at_start(call: Any) -> bool:
-        """Return True if a cache holds nothing; a graph does not ask."""
-        return not torch.compiler.is_compiling() and call.keys == call.q_len
-
-    @staticmethod
-    def seen(call: Any) -> Tensor | None:
-        """Return which keys are real, b j; None for all."""
-        seen = None
-        for term in call.masks:
-            own = call.expand_term(term, True)[:, 0, 0]
-            seen = own if seen is None else seen & own
-        return seen
 
     # scores of blocks
 
@@ -337,8 +293,10 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
     def summary(self, total: Tensor, many: Tensor) -> Tensor:
         return total if self.by_net else total / many
 
-    def compared(self, asks: Tensor, keys: Tensor, call: Any) -> Tensor:
-        """Of blocks of queries, by their summary (b g r w), and means of keys (b h N e):  b h r N."""
+    def balanced(
+        self, asks: Tensor, keys: Tensor, pairs: Tensor | None, call: Any, carry: Tensor | None = None
+    ) -> tuple[Tensor, Sums]:
+        """Return S of blocks of queries, by their summary (b g r w), and means of keys (b h N e):  b h r N."""
         if self.by_net:
             scores = self.sort(clamp_to_dtype(asks.squeeze(1), self.sort[0].weight.dtype))
             scores = to_float(scores).unflatten(-1, (-1, self.cluster_blocks)).transpose(1, 2)
@@ -349,12 +307,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
             scores = (asks * call.scale) @ keys.mT
         if self.sinkhorn_gumbel and call.training:
             scores = scores - torch.empty_like(scores).exponential_().clamp(min=1e-30).log()
-        return scores / self.sinkhorn_temp
-
-    def balanced(
-        self, logits: Tensor, pairs: Tensor | None, call: Any, carry: Tensor | None = None
-    ) -> tuple[Tensor, Sums]:
-        return balance_scores(logits, pairs, self.sinkhorn_iters, call.causal, carry)
+        return balance_scores(scores / self.sinkhorn_temp, pairs, self.sinkhorn_iters, call.causal, carry)
 
     # no token sees a later one
 
@@ -368,14 +321,14 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         asks = per_block.cumsum(dim=2) - per_block + tokens.index_select(2, (first * c).clamp(max=n - 1))
         asks = self.summary(asks, first[:, None] * c + 1)
         q, k, v = (split_blocks(t, c, blocks) for t in (q, k, v))
-        s, sums = self.balanced(self.compared(asks, to_float(k).mean(dim=-2), call), first[:, None] > first, call)
+        s, sums = self.balanced(asks, to_float(k).mean(dim=-2), first[:, None] > first, call)
         mixes = [mix_blocks(s, t) for t in (k, v)]
         if self.keeps(call):
             last = (n - 1) // c
             rest = asks[:, :, last], per_block.sum(dim=2), torch.full_like(asks[:, 0, 0, 0], n)
             self.keep(call, SinkhornState(sums.before(last), *rest, *(t[:, :, last] for t in mixes)))
-        out = attended(q, Blocks(mixes[0], k), Blocks(mixes[1], v), no_later(first, c), scale)
-        return first_tokens(out.flatten(2, 3), n)
+        out = attended(q, (mixes[0], k), (mixes[1], v), no_later(first, c), scale)
+        return first_token(out.flatten(2, 3), n)
 
     def going_on(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
         """None is hidden, some came before."""
@@ -394,7 +347,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
             blocks = [t[:, :, : last * c].unflatten(2, (last, c)) for t in (k, v)]
             carry = widen_blocks(state.sums, last)
             pairs = rows[:, None] > torch.arange(last, device=q.device)
-            s, sums = self.balanced(self.compared(asks, to_float(blocks[0]).mean(dim=-2), call), pairs, call, carry)
+            s, sums = self.balanced(asks, to_float(blocks[0]).mean(dim=-2), pairs, call, carry)
             mix_k, mix_v = (
                 torch.cat((own, mix_blocks(s[:, :, 1:], t)), dim=2)
                 for own, t in zip((mix_k, mix_v), blocks, strict=True)
@@ -409,7 +362,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
             return self.in_one_block(q, (mix_k, mix_v) if first else None, own_k, own_v, call)
         count = last - first + 1
         q = split_blocks(F.pad(q, (0, 0, off, 0)), c, count)
-        pairs = [Blocks(mix, split_blocks(own, c, count)) for mix, own in ((mix_k, own_k), (mix_v, own_v))]
+        pairs = [(mix, split_blocks(own, c, count)) for mix, own in ((mix_k, own_k), (mix_v, own_v))]
         out = attended(q, pairs[0], pairs[1], no_later(torch.arange(first, last + 1, device=q.device), c), call.scale)
         return out.flatten(2, 3)[:, :, off : off + n]
 
@@ -448,15 +401,16 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
             asks = torch.where((which == 0)[:, None], old.asks.unsqueeze(2), asks)
             is_row = is_row | (which == 0)
         earlier = torch.arange(grid.blocks, device=q.device) < rows.unsqueeze(-1)
-        pairs = earlier & grid.filled.unsqueeze(1) & is_row.unsqueeze(-1)  # b a N
+        pairs = earlier & grid.real.any(dim=-1).unsqueeze(1) & is_row.unsqueeze(-1)  # b a N
         carry = None if old is None else widen_blocks(old.sums, grid.blocks)
-        s, sums = self.balanced(self.compared(asks, grid.means(k), call), pairs.unsqueeze(1), call, carry)
+        means = to_float(k).sum(dim=-2) / grid.real.sum(dim=-1).clamp(min=1)[:, None, :, None]
+        s, sums = self.balanced(asks, means, pairs.unsqueeze(1), call, carry)
         mixes = [mix_blocks(s, t) for t in (k, v)]
         if self.keeps(call):
             last = torch.div(begin + n - 1, c, rounding_mode='floor') - known
             rest = nth(asks, last), total[:, :, -1], count[:, -1].to(asks.dtype)
             self.keep(call, SinkhornState(sums.before(last, carry), *rest, *(nth(t, last) for t in mixes)))
-        slots = grid.slots(pairs)
+        slots = get_slots(pairs, grid.real)
         # the tokens of these blocks
         place = begin[:, None] - known[:, None] * c + torch.arange(n, device=q.device)
         back = torch.arange(len(which) * c, device=q.device) - place[:, :1]
@@ -465,10 +419,8 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         own = [pick_blocks(t, inside, 2) for t in (k, v)]
         own_real = pick_blocks(grid.real, inside, 1)
         own_real = own_real & ((rows >= 0) & (rows < grid.blocks)).unsqueeze(-1)
-        mask = torch.cat(
-            (slots.unsqueeze(2).expand(-1, -1, c, -1), own_real.unsqueeze(2) & nearby_blocks(c, q)), dim=-1
-        )
-        out = attended(q, Blocks(mixes[0], own[0]), Blocks(mixes[1], own[1]), mask, call.scale, blind=True)
+        mask = torch.cat((slots.unsqueeze(2).expand(-1, -1, c, -1), own_real.unsqueeze(2) & triangle(c, q)), dim=-1)
+        out = attended(q, (mixes[0], own[0]), (mixes[1], own[1]), mask, call.scale, blind=True)
         return pick_blocks(out.flatten(2, 3), place, 2)
 
     # all tokens see all
@@ -489,7 +441,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         filled: Any = None if real is None else real.any(dim=-1)
         pairs: Any = None if real is None else (filled.unsqueeze(-1) & filled.unsqueeze(-2)).unsqueeze(1)
         asks, keys = self.summary(tokens.sum(dim=-2), many), to_float(k).sum(dim=-2) / many
-        s, _ = self.balanced(self.compared(asks, keys, call), pairs, call)
+        s, _ = self.balanced(asks, keys, pairs, call)
         if self.sortcut:
             s, pairs = s[:, :, : self.sortcut], None if pairs is None else pairs[:, :, : self.sortcut]
         mixes = [mix_blocks(s, t) for t in (k, v)]
@@ -501,8 +453,8 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         else:
             both: Any = slots, real
             mask = None if slots is None else torch.cat(both, dim=-1).unsqueeze(2)
-            out = attended(q, Blocks(mixes[0], k), Blocks(mixes[1], v), mask, call.scale, blind=True).flatten(2, 3)
-        return first_tokens(out, n) if grid is None else grid.back(out, n)
+            out = attended(q, (mixes[0], k), (mixes[1], v), mask, call.scale, blind=True).flatten(2, 3)
+        return first_token(out, n) if grid is None else grid.back(out, n)
 
     def nothing(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
         """There are no queries."""
@@ -573,10 +525,6 @@ class SinkhornGrid(NamedTuple):
     def blocks(self) -> Any:
         return self.real.shape[1]
 
-    @property
-    def filled(self) -> Tensor:
-        return self.real.any(dim=-1)
-
     def placed(self, t: Tensor, hide: bool = False) -> Tensor:
         """b h n e -> b h N c e"""
         if self.places is None:
@@ -584,12 +532,6 @@ class SinkhornGrid(NamedTuple):
         else:
             t = pick_blocks(t, self.places, 2).unflatten(2, self.real.shape[1:])
         return t.masked_fill(~self.real[:, None, :, :, None], 0.0) if hide else t
-
-    def means(self, k: Tensor) -> Tensor:
-        return to_float(k).sum(dim=-2) / self.real.sum(dim=-1).clamp(min=1)[:, None, :, None]
-
-    def slots(self, pairs: Tensor) -> Tensor:
-        return get_slots(pairs, self.real)
 
     def back(self, t: Tensor, n: Any) -> Tensor:
         """b h (N c) e -> b h n e, zeros for what stands before the first real token"""

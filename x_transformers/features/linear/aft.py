@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from x_transformers.core.modes import to_float
-from x_transformers.features.levels import AttentionFeature
+from x_transformers.features.levels import AttentionFeature, visible_keys
 from x_transformers.features.linear import aft_sums as sums
 from x_transformers.features.linear.kernel import Scaled, least_value
 from x_transformers.flags import ConfigError, RecurrentState, flag, none, one_of, size
@@ -51,8 +50,7 @@ class AttentionFree(AttentionFeature):
         **dict.fromkeys(
             ('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias', 'shaw_rel_pos', 'xl_rel_pos'), NOT_ADDED
         ),
-        'residual_attn': 'it forms no scores for the next layer',
-        'cross_residual_attn': 'it forms no scores for the next layer',
+        **dict.fromkeys(('residual_attn', 'cross_residual_attn'), 'it forms no scores for the next layer'),
     }
     handles = ('causal', 'padding', 'past', 'context')
     clashes = {
@@ -105,33 +103,24 @@ class AttentionFree(AttentionFeature):
     def update_cache(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
         """Of a causal sequence with sums the cache counts the tokens alone, in rows of no width."""
         call.full_precision = True
-        if not self.sums_up(call):
+        if not call.causal or call.context is not None or self.aft == 'full':
             return call.append_past(k, v)
         call.summed = 0 if call.past is None else call.past.length
         call.append_past(k[..., :0], None)
         return k, v
 
-    def sums_up(self, call: Any) -> bool:
-        return call.causal and call.context is None and self.aft != 'full'
-
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, None]:
         self.check_places(call)
-        masks = [call.expand_term(term, True) for term in call.masks if term.of_keys]
-        if masks:
-            k = k.masked_fill(~functools.reduce(torch.logical_and, masks).mT, -torch.inf)
-        rows, heads = q.shape[-2], q.shape[1]
-        k, v = (self.laid_out(t) for t in (k, v))
+        seen = visible_keys(call)
+        k = k if seen is None else k.masked_fill(~seen.mT, -torch.inf)
         if q.numel() == 0:
             return q.to(v.dtype), None
-        found = self.found(k, v, rows, call)
-        out = sums.quotient(found)
+        if self.aft != 'conv':  # heads side by side, which all have the same weights
+            k, v = (t.transpose(1, 2).flatten(2).unsqueeze(1) for t in (k, v))  # b 1 n (h d)
+        out = sums.quotient(self.found(k, v, q.shape[-2], call))
         if self.aft != 'conv':
-            out = out.squeeze(1).unflatten(-1, (heads, -1)).transpose(1, 2)
+            out = out.squeeze(1).unflatten(-1, (q.shape[1], -1)).transpose(1, 2)
         return (to_float(q).sigmoid() * out).to(q.dtype), None
-
-    def laid_out(self, t: Tensor) -> Tensor:
-        """Heads side by side, which all have the same weights:  b 1 n (h d); of a convolution as they are."""
-        return t if self.aft == 'conv' else t.transpose(1, 2).flatten(2).unsqueeze(1)
 
     def found(self, k: Tensor, v: Tensor, rows: int, call: Any) -> Scaled:
         if self.aft == 'full':
@@ -158,7 +147,8 @@ class AttentionFree(AttentionFeature):
         found = sums.local(*finite(k, v), self.near(call, k.shape[-2]), self.aft_window, True, sums_before)
         if keeps:  # what is near no later query
             gone = max(k.shape[-2] - self.aft_window + 1, 0)
-            total = sums.first_chunk(sums.sum_everything(*finite(k[..., :gone, :], v[..., :gone, :]))).plus(sums_before)
+            total = sums.sum_everything(*finite(k[..., :gone, :], v[..., :gone, :])).map(lambda t: t.squeeze(2))
+            total = total.plus(sums_before)
             call.state('aft').keep([*total, *(t[..., gone:, :].clone(memory_format=WHOLE) for t in (k, v))])
         return Scaled(*(t[:, :, -rows:] for t in found))
 

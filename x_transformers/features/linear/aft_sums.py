@@ -92,15 +92,13 @@ def mask_within(k: Tensor, v: Tensor, w: Tensor | None) -> Scaled:
 DEPTH = 60.0
 
 
-def sum_at_once(k: Tensor, v: Tensor, w: Any) -> Scaled:
+def sum_at_once(k: Tensor, v: Tensor, w: Tensor) -> Scaled:
     """The same by one product, at one level of the chunk, where that leaves each query digits of its largest key; that
     needs a look at the numbers."""
-    ordinary = type(k) is Tensor and k.device.type == 'cpu' and w is not None
-    logits: Any = w
-    if not ordinary or torch.compiler.is_compiling() or is_transformed() or not is_flat(k.detach(), logits.detach()):
+    ordinary = type(k) is Tensor and k.device.type == 'cpu'
+    if not ordinary or torch.compiler.is_compiling() or is_transformed() or not is_flat(k.detach(), w.detach()):
         return mask_within(k, v, w)
-    later = ~triangle(logits.shape[-1], logits)
-    return sum_met(k, v, logits.masked_fill(later, -torch.inf))
+    return sum_met(k, v, w.masked_fill(~triangle(w.shape[-1], w), -torch.inf))
 
 
 def is_flat(k: Tensor, w: Tensor) -> bool:
@@ -150,7 +148,7 @@ def delay_sums(sums: Scaled, by: int, past: Scaled | None) -> Scaled:
     """Sums (b h N ...) up to so many chunks before each; what stands before the first is the past."""
     value, level = sums.value, sums.level
     front = Scaled(torch.zeros_like(value[:, :, :1]), torch.full_like(level[:, :, :1], least_value(level)))
-    front = front if past is None else Scaled(*(t.unsqueeze(2) for t in past))
+    front = get_past(past) or front
     return Scaled(*(torch.cat((*[f] * by, t), dim=2).narrow(2, 0, t.shape[2])
                     for f, t in zip(front, sums, strict=True)))  # fmt: skip
 
@@ -173,8 +171,8 @@ def running(totals: Scaled, past: Scaled | None = None) -> Scaled:
     return Scaled(value.movedim(0, 2), level.movedim(0, 2))
 
 
-def backwards(sums: Scaled) -> Scaled:
-    return Scaled(sums.value.flip(2), sums.level.flip(2))
+def flip(t: Tensor) -> Tensor:
+    return t.flip(2)
 
 
 # no weights of places
@@ -185,11 +183,6 @@ def sum_everything(k: Tensor, v: Tensor) -> Scaled:
     if k.shape[-2] == 0:
         k, v = F.pad(k, (0, 0, 0, 1), value=least_value(k)), F.pad(v, (0, 0, 0, 1))
     return sum_met(k, v, None)
-
-
-def first_chunk(found: Scaled) -> Scaled:
-    """What any query finds, without the axis of queries."""
-    return Scaled(found.value.squeeze(2), found.level.squeeze(2))
 
 
 def sum_simple(k: Tensor, v: Tensor, past: Scaled | None) -> Scaled:
@@ -210,7 +203,7 @@ def sum_simple(k: Tensor, v: Tensor, past: Scaled | None) -> Scaled:
 
 def get_past(sums: Scaled | None) -> Scaled | None:
     """Sums b h 2 d as those of one query, b h 1 2 d."""
-    return None if sums is None else Scaled(*(t.unsqueeze(2) for t in sums))
+    return None if sums is None else sums.map(lambda t: t.unsqueeze(2))
 
 
 def get_size(k: Tensor, window: int) -> int:
@@ -233,7 +226,7 @@ def local(k: Tensor, v: Tensor, near: Near, window: int, causal: bool, past: Sca
     size, totals = chunks.size, sum_met(chunks.k, chunks.v, None)
     far = delay_sums(running(totals, past), 2, past)
     if not causal:
-        far = far.plus(backwards(delay_sums(running(backwards(totals)), 2, None)))
+        far = far.plus(delay_sums(running(totals.map(flip)), 2, None).map(flip))
     around = (-1, 0) if causal else (-1, 0, 1)
 
     def step(k: list[Tensor], v: list[Tensor], logits: list[Tensor], far: Scaled) -> Scaled:
@@ -244,10 +237,11 @@ def local(k: Tensor, v: Tensor, near: Near, window: int, causal: bool, past: Sca
         return sum_met(torch.cat(k, dim=-2), torch.cat(v, dim=-2), torch.cat(logits, dim=-1)).plus(far)
 
     ks, vs = (spans_of(t, size) for t in (chunks.k, chunks.v))
-    logits = zip(*(same_or_spans(near(by, size), size, len(ks)) for by in around), strict=True)
+    # logits may be those of any chunk
+    logits = ((t,) * len(ks) if t.shape[2] == 1 else spans_of(t, size) for t in (near(by, size) for by in around))
     fars = [Scaled(*t) for t in zip(*(spans_of(t, size) for t in far), strict=True)]
     step_by_spans: Any = sum_by_spans(step, len(ks), ())
-    sides = (three(ks, least_value(k)), three(vs, 0.0), logits, fars)
+    sides = (three(ks, least_value(k)), three(vs, 0.0), zip(*logits, strict=True), fars)
     parts = [step_by_spans(*part) for part in zip(*sides, strict=True)]
     found = parts[0] if len(parts) == 1 else Scaled(*(torch.cat(t, dim=2) for t in zip(*parts, strict=True)))
     return chunks.joined(found)
@@ -256,11 +250,6 @@ def local(k: Tensor, v: Tensor, near: Near, window: int, causal: bool, past: Sca
 def spans_of(t: Tensor, size: int) -> Sequence[Tensor]:
     """Chunks (b h N ...) that are computed at once. A compiled graph has one way for all lengths."""
     return (t,) if torch.compiler.is_compiling() else t.split(max(SPAN // size, 1), 2)
-
-
-def same_or_spans(t: Tensor, size: int, count: int) -> Sequence[Tensor]:
-    """The same of logits, which may be those of any chunk."""
-    return spans_of(t, size) if t.shape[2] > 1 else (t,) * count
 
 
 def three(spans: Sequence[Tensor], filler: float) -> list[list[Tensor]]:
@@ -348,19 +337,14 @@ def sum_in_rows(k: Tensor, v: Tensor, of_query: Tensor, of_key: Tensor) -> Scale
     flat = pairs.flatten(-2).flatten(0, 1)
     shared = of_query.shape[0] == of_key.shape[0] == 1
     flat = flat.transpose(0, 1).flatten(1).unsqueeze(0) if shared else flat  # rows beside each other
-    value, most = select_places(of_query.flatten(0, 1), of_key.flatten(0, 1), flat)
+    by_formula = torch.compiler.is_compiling() or is_transformed()
+    value, most = (sum_by_formula if by_formula else InRows.apply)(of_query.flatten(0, 1), of_key.flatten(0, 1), flat)
     value = value.squeeze(0).unflatten(-1, (k.shape[0], -1)).transpose(0, 1) if shared else value
     return Scaled(value.unsqueeze(1).unflatten(-1, pairs.shape[-2:]), top + most.unsqueeze(1).unsqueeze(-1))
 
 
-def select_places(of_query: Tensor, of_key: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
-    """exp(w - most) pairs,  with w = u v^T and its largest numbers in each row.  b i r, b j r, b j x -> b i x, b i 1"""
-    if torch.compiler.is_compiling() or is_transformed():
-        return sum_by_formula(of_query, of_key, pairs)
-    return InRows.apply(of_query, of_key, pairs)
-
-
 def sum_by_formula(of_query: Tensor, of_key: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
+    """exp(w - most) pairs,  with w = u v^T and its largest numbers in each row.  b i r, b j r, b j x -> b i x, b i 1"""
     w = of_query @ of_key.mT
     most = w.detach().amax(dim=-1, keepdim=True)
     return (w - most).exp() @ pairs, most

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from x_transformers.core.modes import clamp_to_dtype, to_float
 from x_transformers.core.rows import gather_along
 from x_transformers.features.documents import TellsDocuments, begins
-from x_transformers.features.levels import AttentionFeature
+from x_transformers.features.levels import AttentionFeature, visible_keys
 from x_transformers.features.linear.delta import correct_values
 from x_transformers.features.linear.kernel import (
     FeatureMap,
@@ -50,16 +49,13 @@ from x_transformers.flags import (
     warn_once,
 )
 
-# the share of the state that a gate leaves at first: sigmoid(2) = 0.88
-FADES = 2.0
-
 
 def write_gate(update: str, dim: int, heads: int) -> nn.Linear:
     """A logit for each key head, b n d -> b n k. The delta rule starts with half of each correction."""
     gate = nn.Linear(dim, heads)
     if update == 'delta':
         nn.init.zeros_(gate.weight)
-    nn.init.constant_(gate.bias, FADES if update == 'gate' else 0.0)
+    nn.init.constant_(gate.bias, 2.0 if update == 'gate' else 0.0)  # sigmoid(2) = 0.88 of the state is left
     return gate
 
 
@@ -78,6 +74,7 @@ def written(update: str, tokens: LinearTokens, logits: Tensor) -> LinearTokens:
 
 # the maps that draw vectors, those that draw them for each head, and those that may be negative
 RANDOM, OF_HEADS, SIGNED = ('favor', 'relu', 'rff', 'arccos'), ('rff', 'arccos'), ('identity', 'rff')
+NO_SCORES = 'it forms no scores to add to'
 OF_SCALE = ('elu', 'favor', 'relu')  # for the others only directions count, or they have a width of their own
 # what has an effect with some maps only
 ONLY_WITH = {
@@ -170,11 +167,10 @@ class LinearAttention(AttentionFeature):
         **dict.fromkeys(
             ('rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb'), 'its feature maps do not apply to rotated keys'
         ),
-        **dict.fromkeys(('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias'), 'it forms no scores to add to'),
-        'shaw_rel_pos': 'it forms no scores to add to',
-        'xl_rel_pos': 'it forms no scores to add to',
-        'residual_attn': 'it forms no scores for the next layer',
-        'cross_residual_attn': 'it forms no scores for the next layer',
+        **dict.fromkeys(
+            ('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias', 'shaw_rel_pos', 'xl_rel_pos'), NO_SCORES
+        ),
+        **dict.fromkeys(('residual_attn', 'cross_residual_attn'), 'it forms no scores for the next layer'),
     }
     handles = ('causal', 'padding', 'documents', 'keys', 'past', 'context', 'elsewhere', 'groups')
     clashes = {
@@ -183,12 +179,8 @@ class LinearAttention(AttentionFeature):
         **dict.fromkeys(('max_attend_future', 'max_attend_past'), 'it sums up all earlier keys'),
         'flash_pack_seq': 'use `document_ids` instead',
         'l2_distance': 'scores are dot products of feature maps',
-        'shaw_rel_pos': 'it forms no scores to add to',
-        'xl_rel_pos': 'it forms no scores to add to',
-        'shared_qk': 'it forms no scores to add to',
-        'disentangled': 'it forms no scores to add to',
-        'data_dependent_alibi': 'it forms no scores to add to',
-        'use_rel_proj_pos_bias': 'it forms no scores to add to',
+        **dict.fromkeys(('shaw_rel_pos', 'xl_rel_pos', 'shared_qk', 'disentangled'), NO_SCORES),
+        **dict.fromkeys(('data_dependent_alibi', 'use_rel_proj_pos_bias'), NO_SCORES),
     }
 
     def setup(self, owner: Any) -> None:
@@ -296,8 +288,8 @@ class LinearAttention(AttentionFeature):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, None]:
         # query head h reads key head h mod k
-        heads = rearrange(to_float(q), 'b (g k) n e -> b k g n e', k=k.shape[1])
-        keys = LinearTokens(to_float(k), to_float(v), self.seen(call))
+        heads, seen = rearrange(to_float(q), 'b (g k) n e -> b k g n e', k=k.shape[1]), visible_keys(call)
+        keys = LinearTokens(to_float(k), to_float(v), None if seen is None else seen.mT)
         found = self.found(heads, keys, self.features_of(heads, call.scale), call)
         return clamp_to_dtype(rearrange(self.quotient(found.value), 'b k g n d -> b (g k) n d'), v.dtype), None
 
@@ -339,17 +331,14 @@ class LinearAttention(AttentionFeature):
         else:
             found = sum_in_documents(q, sorted_keys, features, self.kernel_chunk)
         back = order.argsort(dim=-1)
-        sorted_back: Any = (None if t is None else gather_along(t, back, -2) for t in found)
-        return Scaled(*sorted_back)
+        return found.map(lambda t: gather_along(t, back, -2))
 
     def in_order(
         self, q: Tensor, keys: LinearTokens, features: FeatureMap, past: Scaled | None = None
     ) -> tuple[Scaled, Scaled]:
         """What queries find in the past and in the keys up to their own, and what all of them leave."""
-        if self.kernel_update != 'delta':
-            return causal(q, keys, features, self.kernel_chunk, past)
-        found, state = correct_values(q, keys, features, self.kernel_chunk, None if past is None else past.value)
-        return Scaled(found), Scaled(state)
+        run = correct_values if self.kernel_update == 'delta' else causal
+        return run(q, keys, features, self.kernel_chunk, past)
 
     def phi(self, like: Tensor, scale: Any) -> Phi:
         """What makes features of vectors."""
@@ -399,12 +388,6 @@ class LinearAttention(AttentionFeature):
             # what weighs nothing learns nothing
             weights = weights.clamp(min=1e-12).masked_fill(weights == 0, torch.inf)
         return sums * weights.reciprocal()
-
-    @staticmethod
-    def seen(call: Any) -> Tensor | None:
-        """Return which keys are visible, b 1 j 1, None for all."""
-        masks = [call.expand_term(term, True) for term in call.masks if term.of_keys]
-        return functools.reduce(torch.logical_and, masks).mT if masks else None
 
     @staticmethod
     def keeps_sums(call: Any) -> bool:

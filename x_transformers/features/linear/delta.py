@@ -11,24 +11,23 @@ What belongs here: states that what is written there depends on. Axes as in `lin
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from x_transformers.core.modes import is_exporting, is_transformed
 from x_transformers.features.linear.kernel import (
+    Carry,
     ChunkMask,
     FeatureMap,
     LinearTokens,
     Scaled,
-    concat_chunks,
     first_token,
     split_chunks,
-    split_spans,
-    sum_by_spans,
+    sum_before_all,
+    sum_in_order,
 )
-from x_transformers.flags.checks import Maybe
 
 # the state from chunk to chunk
 
@@ -113,37 +112,23 @@ def carry_state(start: Tensor, stays: Tensor | None, *chunks: Tensor) -> tuple[T
 # the tokens
 
 
-class Told(NamedTuple):
-    """The state so far, b k m d, and of which document the last token is, b 1."""
-
-    state: Tensor
-    document: Maybe[Tensor]
-
-
 def correct_values(
-    q: Tensor, tokens: LinearTokens, features: FeatureMap, chunk: int, past: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, tokens: LinearTokens, features: FeatureMap, chunk: int, past: Scaled | None = None
+) -> tuple[Scaled, Scaled]:
     """What queries (b k g n e) find behind their own token, b k g n d, and the last state, b k m d."""
-    n = q.shape[-2]
-    chunk = chunk if torch.compiler.is_compiling() else max(min(chunk, n), 1)
 
-    def go_on(q: Tensor, part: LinearTokens, told: Any) -> tuple[Tensor, Told]:
+    def go_on(q: Tensor, part: LinearTokens, carry: Any, chunk: int) -> tuple[Scaled, Carry]:
         k, _, v = features.of_tokens(part)
-        if told is None:
-            state = k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]) if past is None else past
-            told = Told(state, None if part.document is None else part.document.new_full((len(part.document), 1), -1))
-        return run_span(features.of_queries(q), part._replace(k=k, v=v), told, chunk)
+        if carry is None:
+            nothing = Scaled(k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]))
+            carry = sum_before_all(None, part, past or nothing)
+        return run_span(features.of_queries(q), part._replace(k=k, v=v), carry, chunk)
 
-    spans = split_spans(tokens, n, chunk)
-    step, parts = sum_by_spans(go_on, len(spans), features.reads), []
-    told: Any = None
-    for own, part in zip(split_spans(q, n, chunk), spans, strict=True):
-        found, told = step(own, part, told)
-        parts.append(Scaled(found))
-    return concat_chunks(parts).value, told.state
+    found, last = sum_in_order(go_on, q, tokens, chunk, features.reads)
+    return found, Scaled(last.sums)
 
 
-def run_span(q: Tensor, tokens: LinearTokens, told: Told, chunk: int) -> tuple[Tensor, Told]:
+def run_span(q: Tensor, tokens: LinearTokens, told: Carry, chunk: int) -> tuple[Scaled, Carry]:
     """Some chunks at once, of features of queries (b k g n m) and keys (b k n m); their states one after the other."""
     n = q.shape[3]
     q, k, v, rate = (split_chunks(t, chunk) for t in (q, tokens.k, tokens.v, tokens.rate))
@@ -155,7 +140,7 @@ def run_span(q: Tensor, tokens: LinearTokens, told: Told, chunk: int) -> tuple[T
     reading = k if sight.reads is None else k * sight.reads
     writing = (k if sight.goes_on is None else k * sight.goes_on).mT
     stays = None if tokens.document is None else sight.between.diagonal(-1, -2, -1).to(k.dtype)
-    states, corrections = carry_state(told.state, stays, -(solved @ reading), writing, solved @ v)
+    states, corrections = carry_state(told.sums, stays, -(solved @ reading), writing, solved @ v)
     q = q.transpose(2, 3)  # b k N g c m
     weights = q @ k.mT.unsqueeze(3)
     weights = weights.tril_() if tokens.document is None else weights.masked_fill(~sight.near.unsqueeze(-3), 0.0)
@@ -163,4 +148,4 @@ def run_span(q: Tensor, tokens: LinearTokens, told: Told, chunk: int) -> tuple[T
     earlier = earlier if sight.reads is None else earlier * sight.reads.unsqueeze(3)
     found = weights @ corrections.unsqueeze(3) + earlier  # b k N g c d
     last = None if tokens.document is None else tokens.document[:, -1:]
-    return first_token(found.transpose(2, 3).flatten(3, 4), n), Told(states[:, :, -1], last)
+    return Scaled(first_token(found.transpose(2, 3).flatten(3, 4), n)), Carry(states[:, :, -1], None, last)

@@ -39,6 +39,9 @@ class Scaled(NamedTuple):
     value: Tensor
     level: Maybe[Tensor] = None
 
+    def map(self, function: Callable[[Tensor], Tensor]) -> Scaled:
+        return Scaled(function(self.value), None if self.level is None else function(self.level))
+
     def plus(self, other: Scaled | None) -> Scaled:
         if other is None:
             return self
@@ -70,11 +73,8 @@ class FeatureMap(NamedTuple):
         v = F.pad(tokens.v, (0, 1), value=1.0) if self.weighs else tokens.v
         if tokens.seen is None:
             return k, up, v
-        return (
-            k.masked_fill(~tokens.seen, 0.0),
-            None if up is None else up.masked_fill(~tokens.seen, least_value(up)),
-            v,
-        )
+        up = None if up is None else up.masked_fill(~tokens.seen, least_value(up))
+        return k.masked_fill(~tokens.seen, 0.0), up, v
 
 
 class LinearTokens(NamedTuple):
@@ -99,10 +99,6 @@ class LinearTokens(NamedTuple):
         if (start, stop) == (0, self.k.shape[-2]):  # the gradient of a part fills up a whole
             return self
         return LinearTokens(*self.each(lambda t, axis: t.narrow(axis, start, stop - start)))
-
-    def flip(self) -> LinearTokens:
-        """Back to front."""
-        return LinearTokens(*self.each(lambda t, axis: t.flip(axis)))
 
     def split(self, count: int) -> list[LinearTokens]:
         parts = self.each(lambda t, axis: t.split(count, axis))
@@ -138,6 +134,21 @@ def sum_by_spans(step: Callable[..., Any], spans: int, reads: Sequence[Tensor]) 
         return checkpoint(run, *leaves, *reads, use_reentrant=False, preserve_rng_state=False)
 
     return forgetful
+
+
+def sum_in_order(
+    step: Callable[..., tuple[Scaled, Any]], q: Tensor, tokens: LinearTokens, chunk: int, reads: Sequence[Tensor]
+) -> tuple[Scaled, Any]:
+    """Take `step(queries, tokens, carry, chunk)` for each span in its order, `carry` being what the last one left, None
+    at first. Return what it finds, and the last carry."""
+    n = q.shape[-2]
+    chunk = chunk if torch.compiler.is_compiling() else max(min(chunk, n), 1)
+    spans = split_spans(tokens, n, chunk)
+    step, parts, carry = sum_by_spans(step, len(spans), reads), [], None
+    for own, part in zip(split_spans(q, n, chunk), spans, strict=True):
+        found, carry = step(own, part, carry, chunk)
+        parts.append(found)
+    return concat_chunks(parts), carry
 
 
 def concat_chunks(parts: Sequence[Scaled]) -> Scaled:
@@ -225,22 +236,15 @@ def causal(
 ) -> tuple[Scaled, Scaled]:
     """What queries (b k g n e) find in the `past` and in the keys up to their own, or `before` it:  b k g n d, and the
     sum of all these keys."""
-    n = q.shape[-2]
-    chunk = chunk if torch.compiler.is_compiling() else max(min(chunk, n), 1)
 
-    def go_on(q: Tensor, part: LinearTokens, carry: Any) -> tuple[Scaled, Carry]:
+    def go_on(q: Tensor, part: LinearTokens, carry: Any, chunk: int) -> tuple[Scaled, Carry]:
         k, up, v = features.of_tokens(part)
         carry = sum_before_all(up, part, past) if carry is None else carry
         v = v if part.rate is None else v * part.rate
         return sum_span(features.of_queries(q), part._replace(k=k, v=v), up, carry, chunk, before)
 
-    spans = split_spans(tokens, n, chunk)
-    step, parts = sum_by_spans(go_on, len(spans), features.reads), []
-    carry: Any = None
-    for own, part in zip(split_spans(q, n, chunk), spans, strict=True):
-        found, carry = step(own, part, carry)
-        parts.append(found)
-    return concat_chunks(parts), Scaled(carry.sums, carry.level)
+    found, carry = sum_in_order(go_on, q, tokens, chunk, features.reads)
+    return found, Scaled(carry.sums, carry.level)
 
 
 def sum_before_all(up: Tensor | None, tokens: LinearTokens, past: Scaled | None) -> Carry:
@@ -420,6 +424,6 @@ def factors(logs: Tensor | None, where: Maybe[Tensor], like: Tensor) -> Tensor:
 def sum_in_documents(q: Tensor, tokens: LinearTokens, features: FeatureMap, chunk: int) -> Scaled:
     """What queries find in all keys of their document: in those up to their own, and from behind in the others."""
     ahead, _ = causal(q, tokens, features, chunk)
-    behind, _ = causal(q.flip(-2), tokens.flip(), features, chunk, before=True)
-    from_behind: Any = (None if t is None else t.flip(-2) for t in behind)
-    return ahead.plus(Scaled(*from_behind))
+    flipped = LinearTokens(*tokens.each(lambda t, axis: t.flip(axis)))
+    behind, _ = causal(q.flip(-2), flipped, features, chunk, before=True)
+    return ahead.plus(behind.map(lambda t: t.flip(-2)))

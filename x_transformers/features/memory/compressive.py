@@ -147,19 +147,18 @@ class CompressiveMemory(ModelFeature):
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         """Pairs of memories and of masks as one of each, for the stack."""
-        pairs = self.checked(inputs.get('mems'), call)
-        call.ctx(self).kept = kept = [Stored(*pair) for pair in pairs]
+        pairs, masks = self.checked(inputs.get('mems'), call), inputs.get('mem_masks')
+        call.ctx(self).kept = kept = [Stored(*map(Memories, pair)) for pair in pairs]
         if not pairs:
             return inputs
-        inputs = {**inputs, 'mems': [own.whole for own in kept]}
-        masks = inputs.get('mem_masks')
+        inputs = {**inputs, 'mems': [own.whole.rows for own in kept]}
         if masks is None:
             return inputs
         if not isinstance(masks, (list, tuple)) or len(masks) != len(kept):
             raise ValueError(f'`mem_masks` must be a list with one for each of `mems`, got {format_value(masks)}')
         for at, (own, mask) in enumerate(zip(kept, self.owner.shifted(masks), strict=True)):
             own.hide(mask, f'mem_masks[{at}]')
-        return {**inputs, 'mem_masks': [own.whole_real for own in kept]}
+        return {**inputs, 'mem_masks': [own.whole.real for own in kept]}
 
     def checked(self, mems: Any, call: Any) -> list[Pair]:
         """Pairs of memories, of which each may be absent. Those of a model that compresses nothing are taken too."""
@@ -180,9 +179,9 @@ class CompressiveMemory(ModelFeature):
     def strip_prefix(self, x: Tensor, call: Any) -> Tensor:
         """Count how much of all attention each memory gets, of the queries of the segment so far."""
         kept = call.ctx(self).kept
-        if self.cmem_fn != 'most_used' or not call.keeps or not kept or kept[0].whole is None:
+        if self.cmem_fn != 'most_used' or not call.keeps or not kept or kept[0].whole.rows is None:
             return x
-        held, tokens = kept[0].whole.shape[1], call.num_prefix_tokens + call.tokens
+        held, tokens = kept[0].whole.count, call.num_prefix_tokens + call.tokens
         layers = [own for own in call.intermediates.attn_intermediates if own.layer_type == 'a']
         with torch.no_grad():
             use = torch.stack([self.use_of(own.post_softmax_attn, held, tokens, call) for own in layers], dim=1)
@@ -203,14 +202,15 @@ class CompressiveMemory(ModelFeature):
         self.check_segment(hiddens, call)
         known, use = getattr(call.ctx(self), 'kept', None), call.new_states.get('mem_use')
         if known is None:  # read in several calls
-            known = [Stored(*pair) for pair in mems or ()]
-        known = known or [Stored(None, None) for _ in hiddens]
+            known = [Stored(*map(Memories, pair)) for pair in mems or ()]
+        known = known or [Stored(Memories(), Memories()) for _ in hiddens]
         token_mask = get_real(call, hiddens[0].shape[1])
         kept, losses = [], []
         for at, (own, h) in enumerate(zip(known, hiddens, strict=True)):
-            new, old = own.followed_by(h, token_mask, self.owner.max_mem_len)
+            old, mem = own.mem.concat(Memories(h, token_mask)).split(self.owner.max_mem_len)
+            new, first = Stored(mem, own.cmem), own.cmem.count
             if old.count:
-                of_old = None if use is None else use.value[:, at, own.cmem_count : own.cmem_count + old.count]
+                of_old = None if use is None else use.value[:, at, first : first + old.count]
                 compressed = self.compressed(at, old, of_old)
                 if call.training and self.cmem_loss is not None:
                     losses.append(self.loss(at, old, compressed, Memories(h, token_mask)))
@@ -218,7 +218,7 @@ class CompressiveMemory(ModelFeature):
             kept.append(new)
         if losses:
             call.add_loss('cmem', sum(losses[1:], losses[0]) * self.cmem_loss_weight)
-        masks = [(own.mem_real, own.cmem_real) for own in kept]
+        masks = [(own.mem.real, own.cmem.real) for own in kept]
         call.intermediates.mem_masks = masks if any(mask is not None for pair in masks for mask in pair) else None
         return [own.pair(h) for own, h in zip(kept, hiddens, strict=True)]
 

@@ -19,90 +19,66 @@ Pair = tuple[Tensor | None, Tensor | None]
 
 @dataclass
 class Memories:
-    """Memories (b n d), and which of them are real (b n), None for all."""
+    """Memories (b n d), None for none, and which of them are real (b n), None for all."""
 
-    rows: Tensor
+    rows: Maybe[Tensor] = None
     real: Maybe[Tensor] = None
 
     @property
     def count(self) -> int:
-        return self.rows.shape[1]
+        return 0 if self.rows is None else self.rows.shape[1]
+
+    def concat(self, other: Memories) -> Memories:
+        if self.rows is None or other.rows is None:
+            return other if self.rows is None else self
+        real = None
+        if self.real is not None or other.real is not None:
+            parts = [t.rows.new_ones(t.rows.shape[:2]).bool() if t.real is None else t.real for t in (self, other)]
+            real = torch.cat(parts, dim=1)
+        return Memories(torch.cat((self.rows, other.rows), dim=1), real)
+
+    def split(self, most: int) -> tuple[Memories, Memories]:
+        """Return the entries that leave, oldest first, and the last ones, at most so many."""
+        left = max(self.count - most, 0)
+        gone, stays = (None, None) if self.real is None else (self.real[:, :left], self.real[:, left:])
+        return Memories(self.rows[:, :left], gone), Memories(self.rows[:, left:], stays)
 
 
 @dataclass
 class Stored:
-    """Memories of one layer, the last ones and compressed ones, with masks of both. None for none, or for all real."""
+    """Memories of one layer, the last ones and compressed ones."""
 
-    mem: Maybe[Tensor]
-    cmem: Maybe[Tensor]
-    mem_real: Maybe[Tensor] = None
-    cmem_real: Maybe[Tensor] = None
+    mem: Memories
+    cmem: Memories
 
     @property
-    def cmem_count(self) -> int:
-        return 0 if self.cmem is None else self.cmem.shape[1]
-
-    @property
-    def whole(self) -> Tensor | None:
-        """As rows in front of a segment, oldest first."""
-        return concat_memories(self.cmem, self.mem)
-
-    @property
-    def whole_real(self) -> Tensor | None:
-        return concat_masks(self.cmem, self.cmem_real, self.mem, self.mem_real)
+    def whole(self) -> Memories:
+        """Return both, as prepended to a segment, oldest first."""
+        return self.cmem.concat(self.mem)
 
     def hide(self, mask: Any, name: str) -> None:
         """Take masks of both, (mask of mem, mask of cmem), or one of both in the order of `whole`."""
-        if mask is None or self.whole is None:
+        whole = self.whole.rows
+        if mask is None or whole is None:
             return
-        batch, at = self.whole.shape[0], self.cmem_count
+        batch, at = whole.shape[0], self.cmem.count
         if torch.is_tensor(mask):
-            both = as_mask(mask, name, batch, self.whole.shape[1], like=self.whole)
-            self.cmem_real, self.mem_real = both[:, :at], both[:, at:]
+            both = as_mask(mask, name, batch, whole.shape[1], like=whole)
+            self.cmem.real, self.mem.real = both[:, :at], both[:, at:]
             return
         if not isinstance(mask, (list, tuple)) or len(mask) != 2:
             raise ValueError(f'`{name}` must be a mask, or a pair of masks as memories are, got {format_value(mask)}')
-        for part, own in (('mem', mask[0]), ('cmem', mask[1])):
-            rows = getattr(self, part)
-            if own is not None:
-                count = 0 if rows is None else rows.shape[1]
-                setattr(self, f'{part}_real', as_mask(own, name, batch, count, like=self.whole))
-
-    def followed_by(self, h: Tensor, token_mask: Tensor | None, most: int) -> tuple[Stored, Memories]:
-        """With the hidden states of a segment behind, at most so many; and what leaves, oldest first."""
-        mem, mem_real = concat_memories(self.mem, h), concat_masks(self.mem, self.mem_real, h, token_mask)
-        left = max(mem.shape[1] - most, 0)
-        gone, stays = (None, None) if mem_real is None else (mem_real[:, :left], mem_real[:, left:])
-        old = Memories(mem[:, :left], gone)
-        return Stored(mem[:, left:], self.cmem, stays, self.cmem_real), old
+        for own, given in zip((self.mem, self.cmem), mask, strict=True):
+            if given is not None:
+                own.real = as_mask(given, name, batch, own.count, like=whole)
 
     def take(self, new: Memories, most: int) -> None:
         """Add compressed memories, of which the last ones stay."""
-        token_mask = concat_masks(self.cmem, self.cmem_real, new.rows, new.real)
-        cmem = concat_memories(self.cmem, new.rows)
-        left = max(cmem.shape[1] - most, 0)
-        self.cmem, self.cmem_real = cmem[:, left:], None if token_mask is None else token_mask[:, left:]
+        _, self.cmem = self.cmem.concat(new).split(most)
 
     def pair(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        mem, cmem = (like[:, :0] if t is None else t for t in (self.mem, self.cmem))
+        mem, cmem = (like[:, :0] if t.rows is None else t.rows for t in (self.mem, self.cmem))
         return mem, cmem
-
-
-def concat_memories(first: Tensor | None, second: Tensor | None) -> Maybe[Tensor]:
-    if first is None or second is None:
-        return second if first is None else first
-    return torch.cat((first, second), dim=1)
-
-
-def concat_masks(
-    first: Tensor | None, first_real: Tensor | None, second: Tensor | None, second_real: Tensor | None
-) -> Tensor | None:
-    """Masks of two parts as one, None for all real."""
-    if first_real is None and second_real is None:
-        return None
-    parts = [(t, token_mask) for t, token_mask in ((first, first_real), (second, second_real)) if t is not None]
-    whole = [t.new_ones(t.shape[:2], dtype=torch.bool) if token_mask is None else token_mask for t, token_mask in parts]
-    return torch.cat(whole, dim=1)
 
 
 def real_rows(states: Mapping[str, Any], start: Tensor | None, tokens: int) -> Tensor | None:
