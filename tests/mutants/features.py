@@ -252,7 +252,7 @@ BUGS = {
         ('xPos counts from 0', 'centre = first_positions(positions[..., call.memories :], call.token_mask).reshape(-1, 1)', 'centre = torch.zeros(1, 1)', 'test_positions.py -krow_begins'),
         ('positions of padding overflow', 'positions = torch.where(token_mask, positions, centre)', 'pass', 'test_positions.py'),
         ('an offset is a distance from 0', 'centre = 0 if call.left_pad is not None else call.past_len - call.cache_len', 'centre = 0', 'test_positions.py -mslow -krow_begins'),
-        ('float16 has the range of float32', 'reach = REACH_IN_FLOAT16 if is_half(x) else REACH', 'reach = REACH', 'test_positions.py'),
+        ('float16 has the range of float32', 'reach = REACH_IN_FLOAT16 if dtype_of_products(x) == torch.float16 else REACH', 'reach = REACH', 'test_positions.py'),
         ('xPos scales keys as queries', '1.0 if scale is None else scale**-1', '1.0 if scale is None else scale', 'test_positions.py'),
         ('positions are not interpolated', 'self.inv_freq.dtype, self.interpolation_factor)', 'self.inv_freq.dtype)', 'test_positions.py'),
         ('keys keep the factor when they are turned back', 'self.rotary_factor**-2', '1.0', 'test_rotary_scaling.py'),

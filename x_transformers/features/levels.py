@@ -228,6 +228,11 @@ class AttentionFeature(Feature):
         if unknown:
             raise TypeError(f'`handles` of {cls.__name__} must be some of {", ".join(HANDLED)}, got {unknown[0]!r}')
 
+    def refuse_context(self, call: Any) -> None:
+        """Raise ValueError if the keys are those of a context."""
+        if call.context is not None:
+            raise ValueError(f'`{self.display_name}` does not go with a context: {self.reason("cross-attention")}')
+
     def unsupported(self, call: Any) -> str | None:
         """Return what of a call its `attend` cannot take into account, or None."""
         return next((words for need, words in list_call_needs(call, self) if need not in self.handles), None)

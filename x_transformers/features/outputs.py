@@ -159,8 +159,7 @@ class OrthogonalValues(AttentionFeature):
             self.refuse(dict.fromkeys(('documents', 'some tokens', 'causal'), one))
 
     def merged_heads(self, out: Tensor, call: Any) -> Tensor:
-        if call.context is not None:
-            raise ValueError(f'`orthog_projected_values` does not go with a context: {self.reason("cross-attention")}')
+        self.refuse_context(call)
         heads = self.owner.shape.heads
         own = rearrange(call.of_queries(tile_heads(call.values, heads), -2), 'b h i d -> b i (h d)')
         if self.orthog_projected_values_over_sequence:

@@ -26,6 +26,7 @@ from x_transformers.features.levels import StackFeature
 from x_transformers.flags import ConfigError, Features, boolean, count, flag, format_value, one_of
 
 Run = Callable[[Tensor, Any, Sequence[int]], Tensor]
+MORE_STREAMS = 'a layer needs more than the two streams before it'
 
 
 class CheckpointLayers(StackFeature):
@@ -66,8 +67,11 @@ class CheckpointLayers(StackFeature):
         before, stack = call.fork(), self.owner
 
         def segment(now: Callable[[Any], Any], x: Tensor) -> tuple[Tensor, Any]:
-            own = before.fork()
-            return recompute_by(run, stack, now)(x, own, steps), own
+            own, here, again = before.fork(), now(stack), run
+            if here is not stack:
+                args = (now(each) if isinstance(each, Features) else each for each in run.args)
+                again = functools.partial(getattr(here, run.func.__name__), *args)
+            return again(x, own, steps), own
 
         kept = None
         if not torch.compiler.is_compiling():
@@ -85,15 +89,6 @@ class CheckpointRuns(CheckpointLayers):
     """The same where another feature says how layers run, and asks for `segments`."""
 
     execute_layers: Any = None
-
-
-def recompute_by(run: Run, stack: nn.Module, now: Callable[[Any], Any]) -> Run:
-    """What runs the layers of a stack, for the stack as `now` gives it."""
-    here = now(stack)
-    if here is stack:
-        return run
-    args = (now(each) if isinstance(each, Features) else each for each in run.args)
-    return functools.partial(getattr(here, run.func.__name__), *args)
 
 
 class Coupled(nn.Module):
@@ -145,16 +140,11 @@ class Reversible(StackFeature):
     clashes = {
         'checkpoint_layers': 'no activations are stored between the layers anyway',
         'only_attn': 'the second stream is updated by the feedforwards',
-        'pre_and_post_norm': 'a norm of the residual stream cannot be inverted',
-        'resi_dual': 'a norm of the residual stream cannot be inverted',
+        **dict.fromkeys(('pre_and_post_norm', 'resi_dual'), 'a norm of the residual stream cannot be inverted'),
         'num_residual_streams': 'both define the residual streams',
         'qkv_receive_diff_residuals': 'it needs other residual streams or branch inputs',
-        'unet_skips': 'a layer needs more than the two streams before it',
-        'integrate_layers': 'a layer needs more than the two streams before it',
-        'attn_aggregated_residuals': 'a layer needs more than the two streams before it',
-        'add_value_residual': 'a layer needs more than the two streams before it',
-        'residual_attn': 'a layer needs more than the two streams before it',
-        'cross_residual_attn': 'a layer needs more than the two streams before it',
+        **dict.fromkeys(('unet_skips', 'integrate_layers', 'attn_aggregated_residuals'), MORE_STREAMS),
+        **dict.fromkeys(('add_value_residual', 'residual_attn', 'cross_residual_attn'), MORE_STREAMS),
     }
 
     def setup(self, owner: Any) -> None:
@@ -260,7 +250,10 @@ class Replay:
         layers = self.stack.current_layers()
         with AuxLosses() as losses:
             for step, index in enumerate(call.order):
-                self.noise.append(last := self.noise_now(last))
+                now = noise_state(self.device)
+                # one state for all layers that draw no numbers
+                last = last if last is not None and all(map(torch.equal, now, last)) else now
+                self.noise.append(last)
                 own = call.at_step(step)
                 if features.collect('should_skip', layers[index], own):
                     self.left_out.add(step)
@@ -271,11 +264,6 @@ class Replay:
         self.kept.note_own_changes()
         self.losses = tuple(losses.by_name)
         return x, *losses.by_name.values()
-
-    def noise_now(self, last: tuple[Tensor, ...] | None) -> tuple[Tensor, ...]:
-        """The state of random numbers, once for all layers that draw none."""
-        now = noise_state(self.device)
-        return last if last is not None and all(map(torch.equal, now, last)) else now
 
     def refuse_notes(self, own: Any) -> None:
         before = self.call.contexts
@@ -302,7 +290,10 @@ class Replay:
             layer, own = layers[before.order[step]], before.at_step(step)
             writes = layer[2].writes
             read = streams[1 - writes].detach().requires_grad_()
-            out, losses = self.once_more(read, layer, own, features, step)
+            noise, gathered = replay_noise(self.noise[step], self.device), AuxLosses(again=True)
+            with leave_vmap(), self.surroundings.restore(), noise, gathered:
+                features.collect('should_skip', layer, own)  # draws what it drew before
+                out, losses = layer.branch(read, own, features), gathered.by_name
             wanted = [read, *(p for p in layer.parameters() if p.requires_grad), *self.shared, *learning]
             outs = [(out, grads[writes].to(out.dtype))]
             outs += [(losses[n], g) for n, g in zip(self.losses, of_losses, strict=True) if n in losses]
@@ -312,15 +303,6 @@ class Replay:
             for t, g in zip(wanted[1:], new, strict=True):
                 found[id(t)] = added(found.get(id(t)), g)
         return torch.cat(grads, dim=-1), [found.get(id(t)) for t in (*self.parameters, *leaves)]
-
-    def once_more(
-        self, read: Tensor, layer: Any, own: Any, features: Features, step: int
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What a layer adds, and its losses, as the first time."""
-        noise, gathered = replay_noise(self.noise[step], self.device), AuxLosses(again=True)
-        with leave_vmap(), self.surroundings.restore(), noise, gathered as losses:
-            features.collect('should_skip', layer, own)  # draws what it drew before
-            return layer.branch(read, own, features), losses.by_name
 
 
 def gradients(pairs: Sequence[tuple[Tensor, Tensor]], wanted: Sequence[Tensor]) -> Sequence[Tensor | None]:

@@ -37,8 +37,7 @@ class ShawKeys(AttentionFeature):
         self.table = nn.Parameter(torch.randn(2 * self.shaw_max_distance + 1, owner.dim_key) * 0.02)
 
     def bias(self, call: Any) -> BlockwiseTerm:
-        if call.context is not None:
-            raise ValueError(f'`shaw_rel_pos` does not go with a context: {self.reason("cross-attention")}')
+        self.refuse_context(call)
         own = call.ctx(self)
         q_pos, k_pos, most = call.q_pos, call.k_pos, self.shaw_max_distance
 
@@ -119,8 +118,6 @@ class ShawPositions(StackFeature):
 
 
 WORDS = 'multiply the ReLU of the scores by a learned function of the distance, one per head'
-
-
 ONE_FUNCTION = {'alibi_pos_bias': 'only one function of the distance is possible'}
 
 
@@ -136,10 +133,7 @@ class DistanceRescaling(AttentionFeature):
     paper = 'DA-Transformer, arXiv:2010.06925'
     da_pos_rescale = flag(False, WORDS)
     stored_as = {'slopes': 'da_alpha', 'bounds': 'da_beta'}
-    refuses = {
-        'cross-attention': 'its distances are between tokens of one sequence',
-        **ONE_FUNCTION,
-    }
+    refuses = {'cross-attention': 'its distances are between tokens of one sequence', **ONE_FUNCTION}
     clashes = {'l2_distance': 'all its scores are negative, so that ReLU would set them to zero'}
     row_wise = True
     tp_shards = {'slopes': (0, 'heads'), 'bounds': (0, 'heads')}
@@ -149,8 +143,7 @@ class DistanceRescaling(AttentionFeature):
         self.bounds = nn.Parameter(torch.ones(owner.shape.heads))
 
     def pre_attention(self, qkv: Heads, call: Any) -> Heads:
-        if call.context is not None:
-            raise ValueError(f'`da_pos_rescale` does not go with a context: {self.reason("cross-attention")}')
+        self.refuse_context(call)
         return qkv
 
     def scores(self, sim: Tensor, call: Any) -> Tensor:
@@ -186,9 +179,7 @@ class DistanceRescalingInStack(StackFeature):
     paper = DistanceRescaling.paper
     da_pos_rescale = flag(False, WORDS)
     clashes = ONE_FUNCTION
-
-    def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
-        return {'da_pos_rescale': True, **flags} if kind == 'a' else flags
+    branch_flags = ShawPositions.branch_flags
 
 
 Pair = tuple[Tensor, Tensor]
@@ -226,8 +217,7 @@ class XLPositions(AttentionFeature):
             self.u, self.v = (vectors(owner.shape.heads, owner.dim_key) for _ in 'uv')
 
     def bias(self, call: Any) -> BlockwiseTerm:
-        if call.context is not None:
-            raise ValueError(f'`xl_rel_pos` does not go with a context: {self.reason("cross-attention")}')
+        self.refuse_context(call)
         if call.memories and not call.causal and call.inputs.get('order_of_keys') is None:
             raise ValueError('`xl_rel_pos` with memories needs `causal`: earlier tokens have no distance to them')
         if self.xl_clamp_len is not None and call.k_pos.is_floating_point():
@@ -263,8 +253,7 @@ class XLPositions(AttentionFeature):
         (q, k), own, given = qk, call.ctx(self), call.inputs.get('xl_vectors')
         if given is None and not self.xl_rel_pos_untied:
             raise ValueError('`xl_vectors` is missing: a stack gives u and v, a layer alone has `xl_rel_pos_untied`')
-        vectors: Any = (self.u, self.v) if self.xl_rel_pos_untied else given
-        u, v = vectors
+        u, v = (self.u, self.v) if self.xl_rel_pos_untied else given
         if q.shape[-1] != u.shape[-1]:
             raise ValueError(f'`xl_rel_pos` got queries of width {q.shape[-1]}, its vectors have {u.shape[-1]}')
         u, v = (t.repeat(q.shape[1] // len(t), 1).unsqueeze(-2).to(q.dtype) for t in (u, v))
@@ -325,14 +314,11 @@ class XLPositionsInStack(StackFeature):
     stored_as = {'u': 'xl_u', 'v': 'xl_v'}
     clashes = dict.fromkeys(OTHERS, ONE_AT_A_TIME)
     gives_positions = True
+    branch_flags = ShawPositions.branch_flags
 
     def setup(self, owner: Any) -> None:
         if not self.xl_rel_pos_untied:
             self.u, self.v = (vectors(owner.attn_heads, owner.attn_dim_head) for _ in 'uv')
-
-    def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in self.flags}
-        return {**own, **flags} if kind == 'a' else flags
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if not self.xl_rel_pos_untied:

@@ -84,11 +84,9 @@ class OrthogonalResidualUpdate(Residual):
         residual = self.scaled(residual)
         if not self.over_sequence:
             return residual + orthog_project(x, residual)
+        along = residual
         if call is not None and call.token_mask is not None:
-            x = x.masked_fill(~call.token_mask.unsqueeze(-1), 0.0)
-            along = residual.masked_fill(~call.token_mask.unsqueeze(-1), 0.0)
-        else:
-            along = residual
+            x, along = (t.masked_fill(~call.token_mask.unsqueeze(-1), 0.0) for t in (x, residual))
         return residual + orthog_project(x.flatten(1), along.flatten(1)).view_as(x)
 
 
@@ -227,7 +225,6 @@ class TokenShift(StackFeature):
         count | each(count),
         example=1,
     )
-    stored_as = {}
     states = {'shift': PerToken()}
 
     @classmethod
@@ -281,11 +278,8 @@ class ResidualScale(StackFeature):
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
-        return (
-            bool(values['scale_residual'])
-            or bool(values['depth_scale_residual'])
-            or values['scale_residual_constant'] != 1
-        )
+        scales = values['scale_residual'] or values['depth_scale_residual']
+        return bool(scales) or values['scale_residual_constant'] != 1
 
     def setup(self, owner: Any) -> None:
         wishes = (self.depth_scale_residual, self.scale_residual)

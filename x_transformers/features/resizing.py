@@ -39,7 +39,12 @@ def resize(root: nn.Module, num_tokens: int | Mapping[str, int]) -> None:
     for module in root.modules():
         if reason := getattr(module, 'keeps_tokens', ''):
             raise ConfigError(f'`resize_token_embeddings` does not go with {type(module).__name__}: {reason}')
-    found = {name: module for name, module in root.named_modules() if is_resizable(module)}
+    # A model has a table of its tokens, a wrapper has none.
+    found = {
+        name: module
+        for name, module in root.named_modules()
+        if hasattr(module, 'resize_tokens') or ('token_emb' in module._modules and 'num_tokens' in vars(module))
+    }
     if not found:
         raise ValueError(f'`resize_token_embeddings` needs a table of tokens, {type(root).__name__} has none')
     wanted = group_by_model(found, num_tokens)
@@ -56,11 +61,6 @@ def resize(root: nn.Module, num_tokens: int | Mapping[str, int]) -> None:
             renewed.setdefault(before, module._parameters[name])
     for module, name, before in places:
         module._parameters[name] = renewed.get(before, before)
-
-
-def is_resizable(module: nn.Module) -> bool:
-    """Return whether a module has a table of its tokens: a model, and no wrapper."""
-    return hasattr(module, 'resize_tokens') or ('token_emb' in module._modules and 'num_tokens' in vars(module))
 
 
 def group_by_model(found: Mapping[str, Any], num_tokens: Any) -> dict[str, Any]:
@@ -219,16 +219,12 @@ def resize_tables(model: Any, new: int) -> None:
         else:
             of_user = vars(model).get('_given', {}).get('to_logits') is not None
             made = None if of_user else model.features.select('readout', model._new_head)()
-            fresh = [new_linear(part, new) for part in parts] if made is None else last_linears(made)
+            fresh = [None] * len(parts) if made is None else last_linears(made)
             for part, values in zip(parts, fresh, strict=True):
-                grow(part, values)
+                grow(part, values or nn.Linear(part.in_features, new, bias=part.bias is not None))
     deep = getattr(model, 'ff_deep_embed', None)
     if isinstance(deep, nn.Parameter):
         resize_rows(model, 'ff_deep_embed', torch.ones(new, *deep.shape[1:]))
-
-
-def new_linear(part: Any, new: int) -> nn.Linear:
-    return nn.Linear(part.in_features, new, bias=part.bias is not None)
 
 
 def grow(part: nn.Module, fresh: nn.Module) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from x_transformers.core.buffers import Buffer, KeysValues
 from x_transformers.core.checks import can_read_values, first_positions
-from x_transformers.core.modes import at_least_float, is_exporting
+from x_transformers.core.modes import at_least_float, dtype_of_products, is_exporting
 from x_transformers.core.own_modules import inputs_taken_by, is_of_others
 from x_transformers.features.documents import lengths_of_documents
 from x_transformers.features.frequencies import Frequencies, a_scaling
@@ -130,7 +130,9 @@ def apply_rotary_pos_emb(t: Tensor, freqs: Tensor, scale: Tensor | float | None 
     scale    number, None or like freqs
     returns  like t, in its dtype; features beyond r are left alone
     """
-    dtype = torch.float32 if t.dtype is freqs.dtype is torch.float32 else turning_dtype(t, freqs)
+    dtype = torch.float32
+    if not t.dtype is freqs.dtype is torch.float32:
+        dtype = at_least_float(torch.promote_types(t.dtype, freqs.dtype))
     # One product of complex numbers, the pairs of channels, takes a fifth of the time, where it is not compiled.
     in_pairs = t.device.type in ('cpu', 'cuda') and t.shape[-1] % 2 == 0
     if torch.compiler.is_compiling() or not in_pairs:
@@ -150,10 +152,6 @@ def apply_rotary_pos_emb(t: Tensor, freqs: Tensor, scale: Tensor | float | None 
         known.clear()
         turn = known[wanted] = make_rotations(freqs, scale, t, dtype)  # the next layers turn by the same
     return rotate_by(t, turn)
-
-
-def turning_dtype(t: Tensor, freqs: Tensor) -> torch.dtype:
-    return at_least_float(torch.promote_types(t.dtype, freqs.dtype))
 
 
 def make_rotations(freqs: Tensor, scale: Tensor | float | None, t: Tensor, dtype: torch.dtype) -> Tensor:
@@ -180,27 +178,16 @@ def make_pass_cache(angles: Tensor) -> Tensor:
     return angles
 
 
-def is_one(scale: Tensor | float | None) -> bool:
-    return scale is None or (isinstance(scale, (int, float)) and scale == 1)
-
-
 def cos_and_sin(freqs: Tensor, scale: Maybe[Tensor | float], t: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Of the angles for the places of `t`, one for each pair of features, times the scale."""
     length = t.shape[-2]
     angles = with_heads(freqs[..., -length:, ::2], t).to(dtype)
     cos, sin = angles.cos(), angles.sin()
-    if is_one(scale):
-        return cos, sin
     if torch.is_tensor(scale):
         scale = with_heads(scale[..., -length:, ::2], t).to(dtype)
+    elif scale is None or scale == 1:
+        return cos, sin
     return cos * scale, sin * scale
-
-
-def is_half(x: Tensor) -> bool:
-    """Return True if queries and keys of these tokens are float16."""
-    if x.device.type != 'meta' and torch.is_autocast_enabled(x.device.type):
-        return torch.get_autocast_dtype(x.device.type) == torch.float16
-    return x.dtype == torch.float16
 
 
 def with_heads(angles: Tensor, t: Tensor) -> Tensor:
@@ -317,21 +304,18 @@ class GivenAngles(StackFeature):
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         for name in self.call_inputs:
-            given = call.inputs.get(name)
-            if given is not None:
-                call.shared['a'][name] = self.checked(name, given, call.memories + call.tokens)
+            given, keys = call.inputs.get(name), call.memories + call.tokens
+            if given is None:
+                continue
+            if not isinstance(given, (tuple, list)) or len(given) != 2 or not torch.is_tensor(given[0]):
+                raise TypeError(f'`{name}` must be a pair, of which the first are angles, got {format_value(given)}')
+            if given[0].shape[-2] < keys:
+                raise ValueError(
+                    f'`{name}` got angles for {given[0].shape[-2]} positions, '
+                    f'there are {keys} keys (prepend_embeds, memory tokens and mems included)'
+                )
+            call.shared['a'][name] = tuple(given)
         return x
-
-    @staticmethod
-    def checked(name: str, given: Any, keys: int) -> tuple[Tensor, Any]:
-        if not isinstance(given, (tuple, list)) or len(given) != 2 or not torch.is_tensor(given[0]):
-            raise TypeError(f'`{name}` must be a pair, of which the first are angles, got {format_value(given)}')
-        if given[0].shape[-2] < keys:
-            raise ValueError(
-                f'`{name}` got angles for {given[0].shape[-2]} positions, '
-                f'there are {keys} keys (prepend_embeds, memory tokens and mems included)'
-            )
-        return tuple(given)
 
 
 a_base = Check('a number greater than 1', lambda value: is_number(value) and value > 1, 'float')
@@ -383,10 +367,6 @@ class RotaryPositions(StackFeature):
     gives_positions = True
     tp_shards = {}
 
-    @classmethod
-    def is_on(cls, values: Any) -> bool:
-        return bool(values['rotary_pos_emb'] or values['rotary_xpos'])
-
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
         own = {}
         if kind == 'a' and self.rotate_num_heads is not None:
@@ -432,9 +412,7 @@ class RotaryPositions(StackFeature):
     def follows_length(self) -> bool:
         return any(one.longest is not None for one in self.sets)
 
-    @property
-    def counts_tokens(self) -> bool:
-        return self.follows_length
+    counts_tokens: Any = follows_length
 
     @property
     def rereads(self) -> list[int]:
@@ -500,7 +478,7 @@ class RotaryPositions(StackFeature):
         """Positions of the keys, hidden ones replaced, and where the scale of xPos is 1: at the first token of a row.
         With the middle, keys without a scale (learned ones) would reveal the length; with 0, rows that begin far away
         would overflow."""
-        reach = REACH_IN_FLOAT16 if is_half(x) else REACH
+        reach = REACH_IN_FLOAT16 if dtype_of_products(x) == torch.float16 else REACH
         longest = int(reach * self.rotary_xpos_scale_base)
         if call.shared['a'].get('pos') is None:
             if call.memories + call.tokens > longest:

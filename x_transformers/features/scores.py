@@ -99,13 +99,6 @@ def entmax15(sim: Tensor) -> Tensor:
     return Entmax15Function.apply(sim)
 
 
-def head_mixer(heads: int) -> HeadMixer:
-    """A learned mix over heads, the identity at first."""
-    mixer = HeadMixer(heads)
-    nn.init.dirac_(mixer.weight)
-    return mixer
-
-
 class ResidualScores(AttentionFeature):
     """Logits of the previous layer, added to the scores."""
 
@@ -116,17 +109,16 @@ class ResidualScores(AttentionFeature):
     tp_input_shards = {'prev_attn': '... h i j'}
 
     def scores(self, sim: Tensor, call: Any) -> Tensor:
-        prev = call.inputs.get('prev_attn')
-        keys = call.whole.total_keys
-        if prev is not None and prev.ndim < 1:
+        prev, keys = call.inputs.get('prev_attn'), call.whole.total_keys
+        if prev is None:
+            return sim
+        if prev.ndim < 1:
             raise ValueError(f'`prev_attn` must broadcast to (b, h, i, j), got shape {tuple(prev.shape)}')
-        if prev is not None and prev.shape[-1] not in (1, keys):
+        if prev.shape[-1] not in (1, keys):
             raise ValueError(
                 f'`prev_attn` got logits for {prev.shape[-1]} keys, the layer has {keys}: '
                 f'with `residual_attn` all layers need equally many, `num_mem_kv` included'
             )
-        if prev is None:
-            return sim
         if not torch.compiler.is_compiling():
             check_scores(to_4d(prev), 'prev_attn', call.batch, call.heads, call.whole.q_len)
         call.similarities = call.cut(prev) + sim
@@ -143,7 +135,8 @@ class PreScalePostTalkingHeads(AttentionFeature):
     refuses = {'several devices': 'it mixes heads'}
 
     def setup(self, owner: Any) -> None:
-        self.mixer = head_mixer(owner.query_heads)
+        self.mixer = HeadMixer(owner.query_heads)
+        nn.init.dirac_(self.mixer.weight)  # the identity at first
 
     def scores(self, sim: Tensor, call: Any) -> Tensor:
         known = sim
@@ -164,9 +157,7 @@ class PreTalkingHeads(AttentionFeature):
     pre_talking_heads = flag(False, 'add logits mixed over heads, before the softmax')
     stored_as = {'mixer': 'attend.pre_softmax_talking_heads'}
     refuses = {'several devices': 'it mixes heads'}
-
-    def setup(self, owner: Any) -> None:
-        self.mixer = head_mixer(owner.query_heads)
+    setup = PreScalePostTalkingHeads.setup
 
     def scores(self, sim: Tensor, call: Any) -> Tensor:
         return sim + self.mixer(sim)
@@ -181,9 +172,7 @@ class PostTalkingHeads(AttentionFeature):
     post_talking_heads = flag(False, 'mix attention weights over heads, after the softmax')
     stored_as = {'mixer': 'attend.post_softmax_talking_heads'}
     refuses = {'several devices': 'it mixes heads'}
-
-    def setup(self, owner: Any) -> None:
-        self.mixer = head_mixer(owner.query_heads)
+    setup = PreScalePostTalkingHeads.setup
 
     def mixed_weights(self, attn: Tensor, call: Any) -> Tensor:
         return self.mixer(attn)

@@ -38,10 +38,7 @@ class SeparateInputs(AttentionFeature):
         return q, k, v
 
     def qkv_inputs(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
-        if call.context is not None:
-            raise ValueError(
-                f'`qkv_receive_diff_residuals` does not go with a context: {self.reason("cross-attention")}'
-            )
+        self.refuse_context(call)
         return qkv
 
 
@@ -82,9 +79,8 @@ class KVInputResidual(AttentionFeature):
             return qkv
         q, k, v = qkv
         check_broadcast(residual, 'kv_input_residual', k)
-        residual = (
-            call.zero_hidden_keys(residual) if residual.ndim == 3 and residual.shape[1] == k.shape[1] else residual
-        )
+        if residual.ndim == 3 and residual.shape[1] == k.shape[1]:
+            residual = call.zero_hidden_keys(residual)
         return q, k + residual, v + residual
 
 
@@ -116,9 +112,8 @@ class Deltas(AttentionFeature):
             return t
         check_broadcast(delta, name, t)
         if delta.shape[:2] == t.shape[:2]:
-            delta = (
-                call.zero_hidden_keys(delta) if name in ('k_delta', 'v_delta') else zero_masked(delta, call.token_mask)
-            )
+            of_keys = name in ('k_delta', 'v_delta')
+            delta = call.zero_hidden_keys(delta) if of_keys else zero_masked(delta, call.token_mask)
         return t + delta
 
 
@@ -230,9 +225,8 @@ class AdditionalKV(AttentionFeature):
         shape, (k, v) = self.owner.shape, given
         check_tensor(k, 'additional_key_values')
         for t, width in ((k, shape.dim_head), (v, shape.dim_value)):
-            check_vectors(
-                t, 'additional_key_values', call.batch, 'k', k.shape[-2] if k.ndim > 1 else 'm', width, like=call.x
-            )
+            m = k.shape[-2] if k.ndim > 1 else 'm'
+            check_vectors(t, 'additional_key_values', call.batch, 'k', m, width, like=call.x)
             if shape.heads % t.shape[1]:
                 raise ValueError(
                     f'`additional_key_values` must divide the heads, {shape.heads}, got {t.shape[1]} heads'

@@ -14,7 +14,7 @@ from x_transformers.core.rows import BlockwiseTerm, Pointwise, make_axis_lookup
 from x_transformers.features.biases import distances
 from x_transformers.features.contextual import check_causal
 from x_transformers.features.levels import AttentionFeature
-from x_transformers.flags import Check, ConfigError, flag, is_number, none, one_of, size
+from x_transformers.flags import Check, ConfigError, flag, is_number, none, not_negative, one_of, size
 from x_transformers.training.losses import mean_or_zero
 
 STEP = 64  # a reach is a multiple of this
@@ -47,11 +47,7 @@ class AdaptiveSpan(AttentionFeature):
         0.0, 'initial static span, as a fraction of S',
         Check('a number from 0 to 1', lambda v: is_number(v) and 0 <= v <= 1, 'float'), example=0.5,
     )  # fmt: skip
-    span_loss_weight = flag(
-        2e-6, 'weight of the loss that penalizes long spans',
-        Check('a number of at least 0', lambda v: is_number(v) and v >= 0, 'float'),
-        example=0.1,
-    )  # fmt: skip
+    span_loss_weight = flag(2e-6, 'weight of the loss that penalizes long spans', not_negative, example=0.1)
     requires_flag = dict.fromkeys(('max_span', 'span_ramp', 'span_init', 'span_loss_weight'), 'adaptive_span')
     stored_as = {'span': 'span', 'span_v': 'span_v', 'span_b': 'span_b'}
     clashes = {

@@ -175,11 +175,9 @@ class ResidualStreams(StackFeature):
     paper = 'Hyper-Connections, arXiv:2409.19606'
     refuses = {'some tokens': 'the streams are part of the batch axis'}
     num_residual_streams = flag(1, 'number of residual streams', size, example=2)
-    clashes = {
-        'gate_residual': 'it supports a single residual stream',
-        'orthog_residual': 'it supports a single residual stream',
-        'mv_split_residual': 'it supports a single residual stream',
-    }
+    clashes = dict.fromkeys(
+        ('gate_residual', 'orthog_residual', 'mv_split_residual'), 'it supports a single residual stream'
+    )
     stored_as = {'embedding': 'stream_emb'}
 
     def setup(self, owner: Any) -> None:
@@ -215,11 +213,9 @@ class HyperConnections(StackFeature):
     def residual(self, *args: Any, layer_index: int, **options: Any) -> nn.Module:
         options = drop_scales('num_residual_streams', options, 'scale_residual', 'scale_residual_constant')
         views = ReceiveViews.views_of_residual(self.owner, layer_index)
-        own = dict(streams=self.owner.num_residual_streams, views=views)
-        own['mixes_ones'] = self.hyper_conn_residual_mix == 'ones'
-        return HyperConnection(
-            *args, layer_index=layer_index, **own, **{'sinkhorn_iters': self.hyper_conn_sinkhorn_iters, **options}
-        )
+        own: dict[str, Any] = dict(streams=self.owner.num_residual_streams, views=views, layer_index=layer_index)
+        own |= dict(mixes_ones=self.hyper_conn_residual_mix == 'ones', sinkhorn_iters=self.hyper_conn_sinkhorn_iters)
+        return HyperConnection(*args, **{**own, **options})
 
 
 class UseGatedMultiResidual(StackFeature):
@@ -240,11 +236,7 @@ class UseGatedMultiResidual(StackFeature):
 
     def residual(self, *args: Any, layer_index: int, **options: Any) -> nn.Module:
         options = drop_scales('gated_multi_residual', options, 'scale_residual', 'scale_residual_constant')
-        return GatedMultiResidual(*args, layer_index=layer_index, **sizes(self.owner, layer_index), **options)
-
-
-def sizes(owner: Any, index: int) -> dict[str, int]:
-    """Return how many streams there are, and how many views of them a layer wants."""
-    found = owner.features.find(ResidualStreams)
-    streams = 1 if found is None else found.num_residual_streams
-    return dict(streams=streams, views=ReceiveViews.views_of_residual(owner, index))
+        found = self.owner.features.find(ResidualStreams)
+        own = dict(streams=1 if found is None else found.num_residual_streams)
+        own['views'] = ReceiveViews.views_of_residual(self.owner, layer_index)
+        return GatedMultiResidual(*args, layer_index=layer_index, **own, **options)

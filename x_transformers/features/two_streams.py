@@ -25,9 +25,7 @@ class InOrder(AttentionFeature):
     """A query with rank i attends to keys whose rank is at most i. Memories are visible to all queries."""
 
     paper = PAPER
-    call_inputs = dict.fromkeys(
-        ('order_of_queries', 'order_of_keys'), Input('b n, ranks', get_tensor('b n', floats=False))
-    )
+    call_inputs = dict.fromkeys(('order_of_queries', 'order_of_keys'), Input('b n, ranks', INDICES))
     tp_shards = {}
 
     def mask(self, call: Any) -> BlockwiseTerm | None:
@@ -80,25 +78,21 @@ class TwoStreams(StackFeature):
         self.query = nn.Parameter(torch.randn(owner.dim) * 0.02)
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
-        ranks: Any = call.inputs.get('stream_ranks')
-        at: Any = call.inputs.get('stream_at')
+        ranks, at, features = call.inputs.get('stream_ranks'), call.inputs.get('stream_at'), self.owner.features
         if ranks is None and at is None:
             return x
-        features = self.owner.features
-        refuse_joined(
-            {**joined_by(features.active, call.inputs), **features.find(DocumentsInStack).joined}, 'stream_ranks'
-        )
+        joined = {**joined_by(features.active, call.inputs), **features.find(DocumentsInStack).joined}
+        refuse_joined(joined, 'stream_ranks')
         self.check(ranks, at, x)
         if call.left_pad is not None:
             raise ValueError('`stream_ranks` does not go with `seq_start_pos`: pad rows on the right, by `mask`')
-        ranked: Any = ranks
-        count, own = at.shape[1], ranked.long().gather(1, at)
+        count, own = at.shape[1], ranks.long().gather(1, at)
         contents = x.shape[1] - count
         # a content sees itself, a query only what is earlier; no number is as high as that of a query's own key
         last = torch.full_like(own, torch.iinfo(torch.int64).max)
         shared = call.shared['a']
-        shared['order_of_queries'] = torch.cat((2 * ranked.long(), 2 * own - 1), dim=1)
-        shared['order_of_keys'] = torch.cat((2 * ranked.long(), last), dim=1)
+        shared['order_of_queries'] = torch.cat((2 * ranks.long(), 2 * own - 1), dim=1)
+        shared['order_of_keys'] = torch.cat((2 * ranks.long(), last), dim=1)
         places = torch.arange(-call.memories, contents, device=x.device).expand(x.shape[0], -1)
         shared['index'] = torch.cat((places, at), dim=1)
         call.intermediates.whole = 'it holds tokens in an order of prediction, which are whole'
@@ -172,7 +166,7 @@ class SegmentTerm(AttentionFeature):
     xl_rel_segments = flag(
         False, 'add a term to the scores that depends on whether two tokens belong to the same segment'
     )
-    call_inputs = {'segment_ids': Input('b n, segment of each token', get_tensor('b n', floats=False))}
+    call_inputs = {'segment_ids': Input('b n, segment of each token', INDICES)}
     stored_as = {'query': 'xl_s', 'table': 'xl_segments'}
     refuses = {'cross-attention': 'its segments belong to one sequence'}
 
@@ -187,8 +181,7 @@ class SegmentTerm(AttentionFeature):
             return None
         if call.context is not None or call.past is not None:
             raise ValueError('`segment_ids` does not go with a context or a cache')
-        if ids.shape != (call.batch, call.count):
-            wanted = (call.batch, call.count)
+        if ids.shape != (wanted := (call.batch, call.count)):
             raise ValueError(f'`segment_ids` must have shape {wanted}, got {tuple(ids.shape)}')
         keys = F.pad(ids, (call.keys - ids.shape[1], 0))
         queries, own = call.of_queries(keys), call.ctx(self)
@@ -198,12 +191,8 @@ class SegmentTerm(AttentionFeature):
             return torch.where(same, own.same[..., rows, :], own.other[..., rows, :])
 
         def entry() -> Pointwise:
-            of_query, of_key, same, other = (
-                make_axis_lookup(queries),
-                make_axis_lookup(keys),
-                own.same[..., 0],
-                own.other[..., 0],
-            )
+            of_query, of_key = make_axis_lookup(queries), make_axis_lookup(keys)
+            same, other = own.same[..., 0], own.other[..., 0]
             return lambda b, h, i, j: torch.where(of_query(b, i) == of_key(b, j), same[b, h, i], other[b, h, i])
 
         return BlockwiseTerm(of, learns=True, entry=entry)
@@ -227,9 +216,7 @@ class SegmentsInStack(StackFeature):
     """
 
     paper = PAPER
-    xl_rel_segments = flag(
-        False, 'add a term to the scores that depends on whether two tokens belong to the same segment'
-    )
+    xl_rel_segments = SegmentTerm.flags['xl_rel_segments']
     call_inputs = SegmentTerm.call_inputs
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:

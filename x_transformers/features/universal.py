@@ -139,11 +139,11 @@ def sepconv_inputs(call: Any) -> dict[str, Any]:
     return given
 
 
-def build_sepconv(stack: Any, index: int) -> SepConvTransition:
-    return SepConvTransition(stack.dim, not stack.sees_future)
-
-
-KINDS['sepconv'] = Kind(build_sepconv, inputs=sepconv_inputs, remembers={'sepconv_0': Ring(2), 'sepconv_1': Ring(2)})
+KINDS['sepconv'] = Kind(
+    lambda stack, index: SepConvTransition(stack.dim, not stack.sees_future),
+    inputs=sepconv_inputs,
+    remembers={'sepconv_0': Ring(2), 'sepconv_1': Ring(2)},
+)
 
 
 class UniversalTransition(StackFeature):
@@ -158,10 +158,6 @@ class UniversalTransition(StackFeature):
         example='sepconv',
     )
     sets_on_module = ('layer_types',)
-
-    @classmethod
-    def is_on(cls, values: Any) -> bool:
-        return values['ut_transition'] != 'ff'
 
     def setup(self, owner: Any) -> None:
         if 'f' not in owner.layer_types:

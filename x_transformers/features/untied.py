@@ -55,8 +55,7 @@ class UntiedPositions(AttentionFeature):
         owner.logit_scale = (2 * owner.dim_key) ** -0.5
 
     def bias(self, call: Any) -> Tensor | BlockwiseTerm:
-        if call.context is not None:
-            raise ValueError(f'`tupe_pos` does not go with a context: {self.reason("cross-attention")}')
+        self.refuse_context(call)
         given = call.inputs.get('untied_scores')
         if given is None:
             raise ValueError('`untied_scores` is missing: a stack with `tupe_pos` gives it')
@@ -71,9 +70,9 @@ class UntiedPositions(AttentionFeature):
 
         def entry() -> Pointwise:
             known = summable(of(slice(0, call.q_len), slice(0, call.keys)))
-            return (
-                (lambda b, h, i, j: known[b, h, i, j]) if known.shape[0] > 1 else (lambda b, h, i, j: known[0, h, i, j])
-            )
+            if known.shape[0] == 1:
+                return lambda b, h, i, j: known[0, h, i, j]
+            return lambda b, h, i, j: known[b, h, i, j]
 
         return BlockwiseTerm(of, learns=True, entry=entry)
 
@@ -145,17 +144,15 @@ class UntiedPositionsInStack(StackFeature):
             raise ValueError(
                 f'`pos_vectors` must have shape ({n}, {d}) or ({x.shape[0]}, {n}, {d}), got {tuple(vectors.shape)}'
             )
-        vectors = call.select_new(vectors.reshape(vectors.shape[:-2].numel(), *vectors.shape[-2:]), 'pos_vectors').to(
-            x.dtype
-        )
+        vectors = vectors.reshape(vectors.shape[:-2].numel(), *vectors.shape[-2:])
+        vectors = call.select_new(vectors, 'pos_vectors').to(x.dtype)
         if known is None:
             known = torch.ones(1, call.new_len, dtype=torch.bool, device=x.device)
         elif known.shape[:-1] not in ((), (1,), (x.shape[0],)):
             raise ValueError(f'`pos_known` must have shape ({call.new_len},) or b of them, got {tuple(known.shape)}')
         else:
-            known = call.select_new(known.reshape(known.shape[:-1].numel(), known.shape[-1], 1), 'pos_known')[
-                ..., 0
-            ].bool()
+            known = known.reshape(known.shape[:-1].numel(), known.shape[-1], 1)
+            known = call.select_new(known, 'pos_known')[..., 0].bool()
         vectors, known = vectors.expand(-1, call.new_len, -1), known.expand(-1, call.new_len)
         return vectors.masked_fill(~known.unsqueeze(-1), 0.0), known
 
@@ -205,11 +202,8 @@ class UntiedPositionsInModel(ModelFeature):
         at = at if call.spread is None else call.spread(at, -1)
         place, known = at.clamp(min=0), torch.ones_like(at[:, :1]).bool() if known is None else known
         known = (at >= 0) & known.expand(tokens.shape[0], call.new_len).gather(1, place)
-        return {
-            **inputs,
-            'pos_vectors': select_sequences(vectors.expand(tokens.shape[0], -1, -1), place),
-            'pos_known': known,
-        }
+        vectors = select_sequences(vectors.expand(tokens.shape[0], -1, -1), place)
+        return {**inputs, 'pos_vectors': vectors, 'pos_known': known}
 
     def known(self, call: Any) -> Tensor | None:
         """Return which of the new tokens have a position, b n; None for all."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -133,8 +133,7 @@ class KNNMemory(AttentionFeature):
         'collab_heads': 'keys are stored per head, but all heads share one key projection',
         'l2_distance': 'keys are retrieved by dot products',
         'use_latent_kv': 'it stores keys and values, not latents',
-        'latent_rope_subheads': 'some of its key channels are rotated',
-        'dim_latent_rope': 'some of its key channels are rotated',
+        **dict.fromkeys(('latent_rope_subheads', 'dim_latent_rope'), 'some of its key channels are rotated'),
     }
 
     def setup(self, owner: Any) -> None:
@@ -221,11 +220,8 @@ def check_store(store: Any, k: Tensor, v: Tensor) -> None:
     if not isinstance(store, (list, tuple)) or len(store) != 3:
         raise ValueError(f'`knn_mems` got {format_value(store)}, each must be keys, values and how many are real')
     for t, like, name in ((store[0], k, 'keys'), (store[1], v, 'values')):
-        wanted = (
-            *like.shape[:2],
-            store[0].shape[2] if torch.is_tensor(store[0]) and store[0].ndim == 4 else 'm',
-            like.shape[3],
-        )
+        m = store[0].shape[2] if torch.is_tensor(store[0]) and store[0].ndim == 4 else 'm'
+        wanted = (*like.shape[:2], m, like.shape[3])
         if not torch.is_tensor(t) or tuple(t.shape) != wanted:
             got = tuple(t.shape) if torch.is_tensor(t) else format_value(t)
             raise ValueError(f'`knn_mems` must be {wanted}, as of the layer and this batch, got {name} {got}')
@@ -266,10 +262,6 @@ class KNNMemoryLayers(StackFeature):
         'layer_dropout': 'a skipped layer stores nothing',
     }
 
-    @classmethod
-    def is_on(cls, values: Mapping[str, Any]) -> bool:
-        return len(values['knn_mem_layers']) > 0
-
     def setup(self, owner: Any) -> None:
         layers, which = owner.layer_types.count('a'), self.knn_mem_layers
         if not owner.causal:
@@ -279,8 +271,7 @@ class KNNMemoryLayers(StackFeature):
                 f'`knn_mem_layers` must be different numbers below the {layers} '
                 f'layers of self-attention, got {format_value(which)}'
             )
-        kinds = list(owner.layer_types)
-        attention = [at for at, kind in enumerate(kinds) if kind == 'a']
+        attention = [at for at, kind in enumerate(owner.layer_types) if kind == 'a']
         self.at = {attention[number] for number in which}
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
@@ -337,9 +328,8 @@ class KNNMemoryOfModel(ModelFeature):
 
     def stored(self, trace: Any, start: Tensor | None = None) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Each store with the keys and values of the segment behind."""
-        states = [own.states for own in trace.attn_intermediates if 'knn keys' in own.states]
         found = []
-        for own in states:
+        for own in (one.states for one in trace.attn_intermediates if 'knn keys' in one.states):
             k, v = own['knn keys'].tensor, own['knn values'].tensor
             token_mask = real_rows(trace.model_states, start, k.shape[2])
             found.append(append_entries(own['knn'].value, k, v, token_mask, self.layers.knn_mem_size))
