@@ -172,7 +172,7 @@ BUGS = {
     ]),
     'features/passes.py': ('test_model_features.py', [
         ('the gate of the last pass alone decides', 'spent += (left + F.logsigmoid', 'spent = (left + F.logsigmoid'),
-        ('a pass that was left out has nothing in its cache', 'cache.append_from(own[-1], call.new_len)', 'cache'),
+        ('a pass that was left out has nothing in its cache', 'one.append_from(own[-1], call.new_len)', 'one'),
         ('every pass of recycling has a gradient', 'with torch.no_grad(), AuxLosses() as losses:', 'with torch.enable_grad(), AuxLosses() as losses:'),
     ]),
     'features/polar.py': ('test_positions.py', [

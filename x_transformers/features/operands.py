@@ -69,12 +69,8 @@ class CollabHeads(AttentionFeature):
     """All heads share one query and one key projection, whose channels each head reweights:  q_h = (x Wq) * mixing_h"""
 
     paper = 'Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362'
-    collab_heads = flag(
-        False, 'share one query and one key projection between heads, with learned channel weights per head'
-    )
-    collab_compression = flag(
-        0.3, 'width of the shared projection, as a fraction of heads * dim_head', positive, example=0.5
-    )
+    collab_heads = flag(False, 'share one query and one key projection between heads, with channel weights per head')
+    collab_compression = flag(0.3, 'width of the shared projection / (heads * dim_head)', positive, example=0.5)
     stored_as = {'mixing': 'collab_mixing'}
     clashes = {
         **dict.fromkeys(('qk_norm', 'qk_rmsnorm', 'k_rmsnorm', 'qk_head_norm'), 'all heads share one key projection'),
@@ -197,9 +193,7 @@ class PackedDocuments(TellsDocuments):
     `flash_pack_seq_kwargs` of a call gives the boundaries.
     """
 
-    flash_pack_seq = flag(
-        False, 'accept documents packed into one sequence, with boundaries in `flash_pack_seq_kwargs` of a call'
-    )
+    flash_pack_seq = flag(False, 'accept packed documents, with boundaries in `flash_pack_seq_kwargs` of a call')
     call_inputs = {'flash_pack_seq_kwargs': Input(f'dict of {", ".join(PACKED)}')}
     clashes = {
         'inverted_attention': 'its softmax over queries would span all documents',

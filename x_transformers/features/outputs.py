@@ -136,13 +136,9 @@ class OrthogonalValues(AttentionFeature):
     """
 
     paper = 'Belief attention, openreview.net/forum?id=Ard2QzPAUK'
-    orthog_projected_values = flag(
-        False, "remove the component along the token's own value, with all heads as one vector"
-    )
+    orthog_projected_values = flag(False, "remove the component along the token's own value, of all heads together")
     orthog_projected_values_per_head = flag(False, "remove the component along the token's own value in each head")
-    orthog_projected_values_over_sequence = flag(
-        False, 'treat all tokens as one vector, for weights of x-transformers 2.31'
-    )
+    orthog_projected_values_over_sequence = flag(False, 'treat all tokens as one vector, as x-transformers 2.31 does')
     switches = ('orthog_projected_values', 'orthog_projected_values_per_head')
     refuses = {'cross-attention': 'in cross-attention the tokens have no values'}
     sets_on_module = ('dim_merged',)
@@ -151,10 +147,9 @@ class OrthogonalValues(AttentionFeature):
         if self.orthog_projected_values and self.orthog_projected_values_per_head:
             owner.dim_merged *= 2
         if self.orthog_projected_values_over_sequence:
+            name = 'orthog_projected_values_over_sequence'
             if owner.causal:
-                raise ConfigError(
-                    '`orthog_projected_values_over_sequence` does not go with `causal`: a token would see later ones'
-                )
+                raise ConfigError(f'`{name}` does not go with `causal`: a token would see later ones')
             one = 'it treats all tokens of a sequence as one vector'
             self.refuse(dict.fromkeys(('documents', 'some tokens', 'causal'), one))
 
@@ -264,9 +259,7 @@ class OutputBias(AttentionFeature):
 class GateValuesBias(AttentionFeature):
     """A bias of the gate of `gate_values`, as in releases before 2.26:  sigmoid(x W + b),  b initialized with 10."""
 
-    gate_values_bias = flag(
-        False, 'bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26)'
-    )
+    gate_values_bias = flag(False, 'bias of the gate of `gate_values`, first open (for weights of before 2.26)')
     needs = {'gate_values': 'it is the bias of that gate'}
     tp_shards = {}  # as `gate_values` says
 

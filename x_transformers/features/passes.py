@@ -42,12 +42,8 @@ class Recycling(ModelFeature):
     """
 
     paper = 'AlphaFold 2, doi:10.1038/s41586-021-03819-2, section 1.10'
-    recycling = flag(
-        False, 'run the stack several times, each time on the input plus a projection of the previous output'
-    )
-    train_max_recycle_steps = flag(
-        4, 'number of passes in evaluation; in training it is drawn from 1 to this number', size, example=2
-    )
+    recycling = flag(False, 'run the stack several times, on the input plus a projection of the previous output')
+    train_max_recycle_steps = flag(4, 'passes in evaluation; in training 1 to this number, at random', size, example=2)
     call_inputs = {
         'recycle_steps': Input('number of passes; `train_max_recycle_steps` if not given, in training a random one'),
     }
@@ -136,9 +132,8 @@ class Looped(ModelFeature):
     def may_exit(self, x: Tensor, call: Any) -> bool:
         """Return True if this call generates a token, for which the passes may end early; a prompt runs all."""
         if x.shape[0] != 1 or (call.cache is not None and call.new_len != 1):
-            raise ValueError(
-                f'`looped_inference` must be 1 row, token by token, got {x.shape[0]} rows and {call.new_len} new tokens'
-            )
+            got = f'{x.shape[0]} rows and {call.new_len} new tokens'
+            raise ValueError(f'`looped_inference` must be 1 row, token by token, got {got}')
         if call.cache is not None and (reason := call.cache.cannot('caught_up')):
             raise ValueError(f'`looped_inference` does not go with {reason}')
         return call.cache is not None or call.new_len == 1
@@ -150,9 +145,7 @@ class Looped(ModelFeature):
         last, executed = traces[-1], len(traces)
         if last.attn_intermediates:
             own = [trace.of_last_pass for trace in traces]
-            own += [
-                own[-1] if cache is None else cache.append_from(own[-1], call.new_len) for cache in caches[executed:]
-            ]
+            own += [own[-1] if one is None else one.append_from(own[-1], call.new_len) for one in caches[executed:]]
             last.passes = own if len(own) > 1 else None
         last.exit_logits, last.all_pred_logits = gates or None, logits or None
         index = torch.full((1, 1), executed - 1, dtype=torch.long)

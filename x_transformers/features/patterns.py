@@ -407,11 +407,7 @@ class GlobalTokensInStack(StackFeature):
     """Pass `global_mask` to layers whose pattern has Global('mask')."""
 
     enabled_by = ('sparse_pattern',)
-    call_inputs = {
-        'global_mask': Input(
-            'b n, True for global tokens, which attend to all and to which all attend; False beyond its end'
-        ),
-    }
+    call_inputs = {'global_mask': Input('b n, True for tokens that see all and that all see; False beyond its end')}
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         marks = call.inputs.get('global_mask')

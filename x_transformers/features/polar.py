@@ -150,9 +150,7 @@ class PolarPositions(StackFeature):
 
     paper = 'PoPE, arXiv:2509.10534'
     polar_pos_emb = flag(False, 'polar positions: magnitudes from content, angles from positions')
-    polar_bias_uniform_init = flag(
-        False, 'initialize the learned angle shift of the keys uniformly at random instead of with zeros'
-    )
+    polar_bias_uniform_init = flag(False, 'initialize the angle shift of the keys uniformly at random, not with zeros')
     clashes = dict.fromkeys(('rotary_pos_emb', 'rotary_xpos'), 'both rotate queries and keys by their positions')
     stored_as = {'module': 'polar_pos_emb'}
     gives_positions = True
@@ -180,9 +178,7 @@ class PositionInfused(StackFeature):
 
     def setup(self, owner: Any) -> None:
         if uses(owner, 'use_latent_kv'):
-            raise ConfigError(
-                '`position_infused_attn` does not go with `attn_use_latent_kv`: values share the latent of the keys'
-            )
+            raise ConfigError('`position_infused_attn` does not go with `attn_use_latent_kv`: values share its latent')
         self.module = InfusedSinusoids(owner.dim)
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:

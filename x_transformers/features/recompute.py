@@ -77,9 +77,8 @@ class CheckpointLayers(StackFeature):
         if not torch.compiler.is_compiling():
             own, parallel = {call.order[step] for step in steps}, stack.features.find(ParallelBlock)
             own |= set() if parallel is None else {parallel.first(index) for index in own}  # whose norm they share
-            kept = ModuleSnapshot(
-                stack, without=[layer for index, layer in enumerate(stack.layers) if index not in own]
-            )
+            others = [layer for index, layer in enumerate(stack.layers) if index not in own]
+            kept = ModuleSnapshot(stack, without=others)
         x, own = recompute(segment, x, kept=kept, reads=() if kept is None else call.side_inputs())
         call.merge_from(own)
         return x
@@ -127,9 +126,7 @@ class Reversible(StackFeature):
     """
 
     paper = 'The Reversible Residual Network, arXiv:1707.04585; Reformer, arXiv:2001.04451'
-    reversible = flag(
-        False, 'use two residual streams, which the backward pass recomputes instead of storing activations'
-    )
+    reversible = flag(False, 'use two residual streams, which are recomputed in the backward pass instead of stored')
     reversible_merge = flag(
         'mean',
         "input of the final norm: 'mean' of the two streams, or both ('concat_norm')",
@@ -159,9 +156,7 @@ class Reversible(StackFeature):
     def residual(self, dim: int, layer_index: int, **options: Any) -> nn.Module:
         for name, value in options.items():
             if value is True or value not in (None, False, 1.0):
-                raise ConfigError(
-                    f'`reversible` does not go with `{name}`, got {format_value(value)}: streams are plain sums'
-                )
+                raise ConfigError(f'`reversible` does not go with `{name}={format_value(value)}`: streams are sums')
         return Coupled(int(self.owner.layer_types[layer_index] == 'f'))
 
     def norms(self, norms: tuple[Any, ...], kind: str, index: int) -> tuple[Any, ...]:

@@ -133,7 +133,7 @@ class DistanceRescaling(AttentionFeature):
     paper = 'DA-Transformer, arXiv:2010.06925'
     da_pos_rescale = flag(False, WORDS)
     stored_as = {'slopes': 'da_alpha', 'bounds': 'da_beta'}
-    refuses = {'cross-attention': 'its distances are between tokens of one sequence', **ONE_FUNCTION}
+    refuses = {**ShawKeys.refuses, **ONE_FUNCTION}
     clashes = {'l2_distance': 'all its scores are negative, so that ReLU would set them to zero'}
     row_wise = True
     tp_shards = {'slopes': (0, 'heads'), 'bounds': (0, 'heads')}
@@ -203,10 +203,7 @@ class XLPositions(AttentionFeature):
     xl_clamp_len = flag(None, CLAMPED, size | none, example=3)
     call_inputs = {'xl_vectors': Input('(u, v), each h e', get_pair('(u, v), tensors', is_floating, is_floating))}
     stored_as = {'matrix': 'xl_r', 'u': 'xl_u', 'v': 'xl_v'}
-    refuses = {
-        'cross-attention': 'its distances are between tokens of one sequence',
-        **dict.fromkeys(OTHERS, ONE_AT_A_TIME),
-    }
+    refuses = {**ShawKeys.refuses, **dict.fromkeys(OTHERS, ONE_AT_A_TIME)}
 
     def setup(self, owner: Any) -> None:
         if owner.dim % 2:

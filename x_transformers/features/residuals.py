@@ -219,12 +219,7 @@ class TokenShift(StackFeature):
 
     paper = 'RWKV, github.com/BlinkDL/RWKV-LM (token shift)'
     refuses = {'some tokens': 'each branch input contains channels of neighboring tokens'}
-    shift_tokens = flag(
-        0,
-        'maximum shift, in tokens, or a tuple with one value per layer',
-        count | each(count),
-        example=1,
-    )
+    shift_tokens = flag(0, 'maximum shift, in tokens, or one value per layer', count | each(count), example=1)
     states = {'shift': PerToken()}
 
     @classmethod

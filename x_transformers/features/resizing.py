@@ -73,9 +73,8 @@ def group_by_model(found: Mapping[str, Any], num_tokens: Any) -> dict[str, Any]:
         for key, new in num_tokens.items():
             names = [name for name in found if name == key or name.startswith(f'{key}.')]
             if len(names) != 1:
-                raise ValueError(
-                    f'`num_tokens` must name one of the models, got {format_value(key)}: {name_table(found)}'
-                )
+                got = format_value(key)
+                raise ValueError(f'`num_tokens` must name one of the models, got {got}: {name_table(found)}')
             wanted[names[0]] = checked_size(new)
         tables: dict[int, set[int]] = {}
         for name, model in found.items():
@@ -151,9 +150,7 @@ def check_model(model: Any) -> None:
                 'must be nn.Embedding or nn.Linear, without adapters and not quantized. Resize it before that'
             )
         if not all(is_plain(p) for p in part.parameters()):
-            raise ConfigError(
-                f'`resize_token_embeddings` got a model whose `{name}` is sharded or quantized: resize it before that'
-            )
+            raise ConfigError(f'`resize_token_embeddings` got a sharded or quantized `{name}`: resize it before that')
 
 
 def check_ids_of(root: nn.Module, model: Any, new: Any) -> None:
@@ -165,9 +162,8 @@ def check_ids_of(root: nn.Module, model: Any, new: Any) -> None:
             continue
         for name, value in get_ids(module):
             if new <= value < model.num_tokens:
-                raise ValueError(
-                    f'`num_tokens` must be above the `{name}` of {type(module).__name__}, {value}, got {new}'
-                )
+                kind = type(module).__name__
+                raise ValueError(f'`num_tokens` must be above the `{name}` of {kind}, {value}, got {new}')
 
 
 def get_ids(module: nn.Module) -> Iterator[tuple[str, int]]:

@@ -205,9 +205,7 @@ class Rotary(AttentionFeature):
     """
 
     paper = 'RoFormer, arXiv:2104.09864'
-    rotate_num_heads = flag(
-        None, 'number of heads that are rotated, counted from the last; all if None', size | none, example=2
-    )
+    rotate_num_heads = flag(None, 'number of heads that are rotated, the last ones; None: all', size | none, example=2)
     rotary_factor = flag(1.0, 'factor of the rotated channels, in queries and in keys', positive, example=1.2)
     always = False
     call_inputs = {
@@ -270,9 +268,7 @@ class Rotary(AttentionFeature):
         q = self.turned(q, angles, scale)
         other = own if call.context is None else call.inputs.get('context_rotary_pos_emb')
         if other is None:
-            raise ValueError(
-                '`context_rotary_pos_emb` is missing: with `rotary_pos_emb`, the keys of a context need angles too'
-            )
+            raise ValueError('`context_rotary_pos_emb` is missing: with `rotary_pos_emb`, a context needs angles too')
         angles, scale = other
         if angles.shape[-2] < k.shape[-2]:
             raise ValueError(f'the rotary angles cover {angles.shape[-2]} positions, the keys have {k.shape[-2]}')
@@ -353,12 +349,8 @@ class RotaryPositions(StackFeature):
         Check('a number of at least 1', lambda v: is_number(v) and v >= 1, 'float'),
         example=2.0,
     )
-    rotary_base_rescale_factor = flag(
-        1.0, 'NTK-aware factor that enlarges the base for longer contexts', positive, example=2.0
-    )
-    rotate_num_heads = flag(
-        None, 'number of heads that are rotated, counted from the last; all if None', size | none, example=2
-    )
+    rotary_base_rescale_factor = flag(1.0, 'NTK-aware factor of the base, for longer contexts', positive, example=2.0)
+    rotate_num_heads = Rotary.flags['rotate_num_heads']
     call_inputs = {'context_pos': Input('m | b m', get_tensor('m | b m'))}
     stored_as = {'angles': 'rotary_pos_emb'}
     switches = ('rotary_pos_emb', 'rotary_xpos')
@@ -388,9 +380,7 @@ class RotaryPositions(StackFeature):
                 f'`rotary_emb_dim` must be at most the head width, {owner.attn_dim_head}{why}, got {width}'
             )
         if width < 32 and owner.verbose:
-            warn_once(
-                f'rotary positions rotate {width} channels per head: fewer than 32 are known to make models worse'
-            )
+            warn_once(f'rotary positions rotate {width} channels per head: fewer than 32 make models worse')
         self.angles = RotaryEmbedding(
             width,
             use_xpos=bool(self.rotary_xpos),
@@ -461,10 +451,9 @@ class RotaryPositions(StackFeature):
             self.share(call, [(angles, scale if at == 0 else 1.0, None) for at, angles in enumerate(several)])
         context_pos = call.inputs.get('context_pos')
         if context_pos is not None:
-            if context_pos.shape[-1] != call.context_length:
-                raise ValueError(
-                    f'`context_pos` got {context_pos.shape[-1]} positions, the context has {call.context_length}'
-                )
+            given, wanted = context_pos.shape[-1], call.context_length
+            if given != wanted:
+                raise ValueError(f'`context_pos` got {given} positions, the context has {wanted}')
             if lengths is not None and lengths.ndim == 2:
                 raise ValueError(
                     '`context_pos` does not go with packed documents where `rotary_scaling` depends on the length: '
@@ -636,11 +625,9 @@ class RotaryLayers(StackFeature):
     tp_shards = {}
 
     def setup(self, owner: Any) -> None:
-        layers = [index for index, kind in enumerate(owner.layer_types) if kind == 'a']
-        if len(self.rotary_layers) != len(layers):
-            raise ConfigError(
-                f'`rotary_layers` must have one per layer, {len(layers)}, got {len(self.rotary_layers)} values'
-            )
+        layers, given = [index for index, kind in enumerate(owner.layer_types) if kind == 'a'], len(self.rotary_layers)
+        if given != len(layers):
+            raise ConfigError(f'`rotary_layers` must have one per layer, {len(layers)}, got {given} values')
         positions = owner.features.find(RotaryPositions)
         self.sets = [*positions.sets]
         self.numbers = [self.number(one, positions) for one in self.rotary_layers]

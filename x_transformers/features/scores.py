@@ -325,9 +325,7 @@ class GumbelSoftmax(AttentionFeature):
     row_wise = True
     gumbel_softmax = flag(False, 'add Gumbel noise to the logits in training (Gumbel softmax)')
     gumbel_softmax_temp = flag(1.0, 'temperature of the Gumbel softmax', positive, example=0.5)
-    gumbel_softmax_hard = flag(
-        True, 'attend only to the key with the largest noisy logit, with the gradient of the softmax'
-    )
+    gumbel_softmax_hard = flag(True, 'attend only to the key with the largest noisy logit (straight-through)')
     refuses = {'several devices': 'every head draws separate noise'}
 
     def normalizer(self, sim: Tensor, call: Any) -> Tensor:

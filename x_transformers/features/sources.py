@@ -31,9 +31,7 @@ class SeparateInputs(AttentionFeature):
 
     def select_inputs(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if x.ndim != 4 or x.shape[0] != 3:
-            raise ValueError(
-                f'`x` must have shape (3, b, n, d) with `qkv_receive_diff_residuals`, got {tuple(x.shape)}'
-            )
+            raise ValueError(f'`x` must be (3, b, n, d) with `qkv_receive_diff_residuals`, got {tuple(x.shape)}')
         q, k, v = x
         return q, k, v
 
@@ -165,9 +163,7 @@ class ValueResidual(AttentionFeature):
         residual = call.inputs.get('value_residual')
         if self.learned_value_residual_mix and residual is not None:
             if call.context is not None:
-                raise ValueError(
-                    '`learned_value_residual_mix` mixes per token of one sequence, it has no meaning for a context'
-                )
+                raise ValueError('`learned_value_residual_mix` does not go with a context: it mixes per token of x')
             own = qkv[0] if call.token_idx is None else qkv[1][:, call.memories :]
             tokens = torch.cat((qkv[1][:, : call.memories], own), dim=1) if call.memories else own
             call.ctx(self).mix = self.to_mix(tokens).transpose(1, 2).unsqueeze(-1)
@@ -228,9 +224,8 @@ class AdditionalKV(AttentionFeature):
             m = k.shape[-2] if k.ndim > 1 else 'm'
             check_vectors(t, 'additional_key_values', call.batch, 'k', m, width, like=call.x)
             if shape.heads % t.shape[1]:
-                raise ValueError(
-                    f'`additional_key_values` must divide the heads, {shape.heads}, got {t.shape[1]} heads'
-                )
+                heads = f'{shape.heads}, got {t.shape[1]} heads'
+                raise ValueError(f'`additional_key_values` must divide the heads, {heads}')
         if k.shape[1] != shape.kv_heads:
             k, v = tile_heads(k, shape.heads), tile_heads(v, shape.heads)
         mask = call.inputs.get('additional_key_value_mask')
@@ -273,9 +268,7 @@ class AddValueResidual(StackFeature):
 
     paper = 'Value Residual Learning, arXiv:2410.17897'
     add_value_residual = flag(False, 'mix the values of the first attention layer into the later ones')
-    learned_value_residual_mix = flag(
-        True, 'in self-attention, compute the mix per token and head from the input, instead of one half'
-    )
+    learned_value_residual_mix = flag(True, 'in self-attention, compute the mix from the input, instead of one half')
     tp_shards = {}
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:

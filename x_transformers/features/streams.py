@@ -34,10 +34,6 @@ class Streams(nn.Module):
         super().__init__()
         self.streams, self.views = self.num_residual_streams, self.num_input_views = streams, views
 
-    def opened(self, x: Tensor) -> Tensor:
-        """(b s) n d -> b n s d"""
-        return rearrange(x, '(b s) n d -> b n s d', s=self.streams)
-
     def forward(self, out: Tensor, residual: Tensor, beta: Tensor, **_: Any) -> Tensor:
         """Write the branch (b n d) to the streams (b n s d) with weights beta (b n s):  (b s) n d."""
         written = rearrange(beta, 'b n s -> b n s 1') * rearrange(out, 'b n d -> b n 1 d')
@@ -87,20 +83,18 @@ class HyperConnection(Streams):
         self.dynamic_beta_scale = nn.Parameter(torch.tensor(1e-2))
 
     def prepare(self, x: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        streams = self.opened(x)
+        streams = rearrange(x, '(b s) n d -> b n s d', s=self.streams)
         normed = self.norm(streams)
         alpha = (normed @ self.dynamic_alpha_fn) * self.dynamic_alpha_scale + self.static_alpha
         read = alpha[..., : self.views].sigmoid()
         beta = 2 * (normed @ self.dynamic_beta_fn).sigmoid() * self.dynamic_beta_scale + self.static_beta
         branch = einsum(read, streams, 'b n s v, b n s d -> v b n d')
-        kept = self.mixed(streams, alpha[..., self.views :])
-        return branch[0] if self.views == 1 else branch, kept, {'beta': 2 * beta.sigmoid()}
-
-    def mixed(self, streams: Tensor, logits: Tensor) -> Tensor:
-        """The streams (b n s d), each a mix of all."""
         if self.mixes_ones:
-            return streams.sum(dim=-2, keepdim=True).expand_as(streams)
-        return einsum(sinkhorn(logits, self.sinkhorn_iters), streams, 'b n s t, b n s d -> b n t d')
+            kept = streams.sum(dim=-2, keepdim=True).expand_as(streams)
+        else:
+            mix = sinkhorn(alpha[..., self.views :], self.sinkhorn_iters)
+            kept = einsum(mix, streams, 'b n s t, b n s d -> b n t d')
+        return branch[0] if self.views == 1 else branch, kept, {'beta': 2 * beta.sigmoid()}
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -153,7 +147,7 @@ class GatedMultiResidual(Streams):
         self.dynamic_gate_scale = nn.Parameter(torch.tensor(1e-2))
 
     def prepare(self, x: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        streams = self.opened(x)
+        streams = rearrange(x, '(b s) n d -> b n s d', s=self.streams)
         eps = torch.finfo(torch.float32).eps
         power = (streams if x.dtype == torch.float64 else streams.float()).square().mean(dim=-1, keepdim=True)
         normed = (streams * (power + eps).rsqrt()).to(x.dtype) * self.read_gain
@@ -195,9 +189,7 @@ class HyperConnections(StackFeature):
     """Hyper-connections: each layer mixes the residual streams by a doubly stochastic matrix."""
 
     paper = 'Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880'
-    hyper_conn_sinkhorn_iters = flag(
-        5, 'number of Sinkhorn iterations that make the mixing matrix doubly stochastic', count, example=1
-    )
+    hyper_conn_sinkhorn_iters = flag(5, 'number of Sinkhorn iterations for the mixing matrix', count, example=1)
     hyper_conn_residual_mix = flag(
         'sinkhorn',
         "mixing matrix of the streams: 'sinkhorn' (doubly stochastic), or 'ones' for weights of x-transformers 2.31",
@@ -224,9 +216,7 @@ class UseGatedMultiResidual(StackFeature):
     The branch input is normalized, and so are the streams after each residual.
     """
 
-    gated_multi_residual = flag(
-        False, 'combine and update the streams by gates; needs `residual_fn_kwargs=dict(read_gate_rank=...)`'
-    )
+    gated_multi_residual = flag(False, 'mix the streams by gates; needs `residual_fn_kwargs=dict(read_gate_rank=...)`')
     sets_on_module = ('norm_before', 'norm_outside', 'norm_at_end')
 
     def setup(self, owner: Any) -> None:

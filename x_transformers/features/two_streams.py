@@ -163,9 +163,7 @@ class SegmentTerm(AttentionFeature):
     """
 
     paper = PAPER
-    xl_rel_segments = flag(
-        False, 'add a term to the scores that depends on whether two tokens belong to the same segment'
-    )
+    xl_rel_segments = flag(False, 'add a term to the scores that depends on whether two tokens share a segment')
     call_inputs = {'segment_ids': Input('b n, segment of each token', INDICES)}
     stored_as = {'query': 'xl_s', 'table': 'xl_segments'}
     refuses = {'cross-attention': 'its segments belong to one sequence'}

@@ -161,7 +161,5 @@ class UniversalTransition(StackFeature):
 
     def setup(self, owner: Any) -> None:
         if 'f' not in owner.layer_types:
-            raise ConfigError(
-                f'`ut_transition={self.ut_transition!r}` replaces feedforwards, of which this stack has none'
-            )
+            raise ConfigError(f'`ut_transition={self.ut_transition!r}` replaces feedforwards: this stack has none')
         owner.layer_types = tuple(['sepconv' if kind == 'f' else kind for kind in owner.layer_types])

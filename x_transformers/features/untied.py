@@ -20,6 +20,7 @@ from x_transformers.flags import ConfigError, Input, PerToken, flag
 from x_transformers.flags.checks import get_tensor
 
 OTHERS = ('rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb', 'xl_rel_pos', 'per_layer_abs_pos_emb')
+ONE_SCHEME = 'only one position scheme is possible'
 WANTED = 'a model gives it, whose positions are then not added to its tokens; a stack alone is given it'
 
 
@@ -44,10 +45,7 @@ class UntiedPositions(AttentionFeature):
     tupe_pos = flag(False, 'add scores of the position embeddings, computed by the stack')
     call_inputs = {'untied_scores': Input('b h i j, for all keys, or their factors')}
     sets_on_module = ('logit_scale',)
-    refuses = {
-        'cross-attention': 'its positions belong to one sequence',
-        **dict.fromkeys(OTHERS, 'only one position scheme is possible'),
-    }
+    refuses = {'cross-attention': 'its positions belong to one sequence', **dict.fromkeys(OTHERS, ONE_SCHEME)}
 
     def setup(self, owner: Any) -> None:
         if owner.shape.kv_heads != owner.shape.heads:
@@ -103,7 +101,7 @@ class UntiedPositionsInStack(StackFeature):
     requires_flag = {'tupe_cls_first': 'tupe_pos'}
     states = {'tupe_k': PerToken()}
     gives_positions = None
-    clashes = dict.fromkeys(OTHERS, 'only one position scheme is possible')
+    clashes = dict.fromkeys(OTHERS, ONE_SCHEME)
 
     def setup(self, owner: Any) -> None:
         self.to_queries, self.to_keys = (

@@ -74,16 +74,12 @@ class Clusters(AttentionFeature):
         one_of('bucket', 'sorted') | none,
         example='bucket',
     )
-    lsh_across_buckets = flag(
-        False, "with 'sorted', attend to all tokens of the neighboring chunks, also of other buckets"
-    )
+    lsh_across_buckets = flag(False, "with 'sorted', attend to all tokens of neighboring chunks, also of other buckets")
     lsh_scale = flag(1.0, 'factor of the dot products of queries and unit-length keys', positive, example=2.0)
 
     num_clusters = flag(None, "number of centroids per head, for 'routing'", size | none, example=2)
     local_heads = flag(None, 'number of heads with local attention; None: half of the heads', count | none, example=1)
-    local_pattern = flag(
-        None, 'sparse pattern of these heads; None: a window of `cluster_size`', none | a_pattern, example='sliding'
-    )
+    local_pattern = flag(None, 'sparse pattern of these heads; None: a window', none | a_pattern, example='sliding')
     routing_decay = flag(0.999, 'decay of the moving averages of the centroids, per step', probability, example=0.5)
     routing_balanced = flag(
         None,
@@ -91,9 +87,7 @@ class Clusters(AttentionFeature):
         boolean | none,
         example=False,
     )
-    cluster_blocks = flag(
-        None, "maximum number of blocks, for the weights of `sinkhorn_sort='net'`", size | none, example=16
-    )
+    cluster_blocks = flag(None, "maximum number of blocks, for `sinkhorn_sort='net'`", size | none, example=16)
     sinkhorn_sort = flag(
         'bilinear',
         "how blocks are compared: 'bilinear' (their mean queries and keys) or 'net' (a small network)",

@@ -210,14 +210,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
     """
 
     paper = 'Sparse Sinkhorn Attention, arXiv:2002.11296'
-    options_of = (
-        'cluster_blocks',
-        'sinkhorn_sort',
-        'sinkhorn_iters',
-        'sinkhorn_temp',
-        'sinkhorn_gumbel',
-        'sortcut',
-    )
+    options_of = ('cluster_blocks', 'sinkhorn_sort', 'sinkhorn_iters', 'sinkhorn_temp', 'sinkhorn_gumbel', 'sortcut')
     states = {'sinkhorn': RecurrentState()}
     handles = ('causal', 'padding', 'past')
     clashes = {

@@ -110,7 +110,9 @@ class AttentionFree(AttentionFeature):
         return k, v
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, None]:
-        self.check_places(call)
+        total = call.keys + call.summed
+        if self.aft in ('full', 'local') and total > self.aft_max_len:
+            raise ValueError(f'`aft_max_len={self.aft_max_len}`: there are {total} tokens')
         seen = visible_keys(call)
         k = k if seen is None else k.masked_fill(~seen.mT, -torch.inf)
         if q.numel() == 0:
@@ -153,11 +155,6 @@ class AttentionFree(AttentionFeature):
         return Scaled(*(t[:, :, -rows:] for t in found))
 
     # places
-
-    def check_places(self, call: Any) -> None:
-        total = call.keys + call.summed
-        if self.aft in ('full', 'local') and total > self.aft_max_len:
-            raise ValueError(f'`aft_max_len={self.aft_max_len}`: there are {total} tokens')
 
     def vectors(self, call: Any, *counts: int) -> list[Tensor]:
         """The vectors of the last so many tokens, each (b or 1, n, r):  of queries, and of keys."""

@@ -123,12 +123,8 @@ class LinearAttention(AttentionFeature):
         one_of('sum', 'gate', 'delta'),
         example='gate',
     )
-    kernel_normalize = flag(
-        None, 'divide by the sum of the weights; None: yes, except with the delta rule', none | boolean, example=False
-    )
-    kernel_l2norm = flag(
-        None, "L2-normalize queries and keys; None: for 'rff' and 'arccos'", none | boolean, example=True
-    )
+    kernel_normalize = flag(None, 'divide by the sum of weights; None: if no delta rule', none | boolean, example=False)
+    kernel_l2norm = flag(None, "L2-normalize queries and keys; None: for 'rff', 'arccos'", none | boolean, example=True)
     kernel_key_norm = flag(
         None,
         "normalize the features to unit 'sum' or 'l2' norm; None: with the delta rule, by 'sum', or 'l2' if features "
@@ -139,9 +135,7 @@ class LinearAttention(AttentionFeature):
     kernel_features = flag(
         None, "number of random vectors per head; None: e log(e), or e for 'rff' and 'arccos'", size | none, example=6
     )
-    kernel_orthogonal = flag(
-        None, "make the random vectors orthogonal in blocks; None: for 'favor' and 'relu'", boolean, example=False
-    )
+    kernel_orthogonal = flag(None, "orthogonal random vectors; None: of 'favor', 'relu'", boolean, example=False)
     kernel_redraw = flag(
         None,
         'number of training steps after which random vectors are sampled again, 0 for never; None: 1000, or 0 for '
@@ -150,9 +144,7 @@ class LinearAttention(AttentionFeature):
         example=2,
     )
     kernel_hyperbolic = flag(False, 'use random vectors in pairs w, -w')
-    kernel_chunk = flag(
-        64, 'chunk size, in tokens: within a chunk, causal scores are computed for single keys', size, example=3
-    )
+    kernel_chunk = flag(64, 'chunk size, in tokens: within a chunk, causal scores are computed', size, example=3)
     dpfp_nu = flag(3, "number nu of shifts of 'dpfp'", size, example=2)
     rff_sigma = flag(
         'learned',
@@ -187,22 +179,8 @@ class LinearAttention(AttentionFeature):
         self.refuse({'some tokens': 'its sums are those of the tokens in their order' if owner.causal else ''})
         if self.kernel in OF_HEADS:
             self.refuse({'several devices': 'heads have random vectors of their own, which are no parameters'})
-        self.settle(owner.causal)
-        for name, maps in ONLY_WITH.items():
-            if getattr(self, name) != self.flags[name].default and self.kernel not in maps:
-                warn_once(f'`{name}` has no effect with `kernel={self.kernel!r}`')
-        if self.kernel in RANDOM:
-            self.key_heads, self.width = owner.key_heads, owner.dim_key
-            self.w, self.age = self.draw().to(torch.get_default_dtype()), torch.zeros((), dtype=torch.long)
-        if self.kernel == 'rff' and self.rff_sigma == 'learned':
-            self.sigma = nn.Parameter(torch.full((owner.dim_key,), math.log(math.e - 1)))  # softplus makes it 1
-        if self.kernel_update != 'sum':
-            self.gate = write_gate(self.kernel_update, owner.dim, owner.key_heads)
-
-    def settle(self, causal: bool) -> None:
-        """What flags that are None are, and which do not go together."""
         update, delta = self.kernel_update, self.kernel_update == 'delta'
-        if update != 'sum' and not causal:
+        if update != 'sum' and not owner.causal:
             raise ConfigError(
                 f'`kernel_update={update!r}` needs `causal`: it reads the keys in their order. '
                 f"In cross-attention write `cross_attn_kernel_update='sum'`"
@@ -214,13 +192,21 @@ class LinearAttention(AttentionFeature):
         self.divides = not delta if self.kernel_normalize is None else bool(self.kernel_normalize)
         self.unit = self.kernel in OF_HEADS if self.kernel_l2norm is None else bool(self.kernel_l2norm)
         self.norm = self.kernel_key_norm or (None if not delta else 'l2' if self.kernel in SIGNED else 'sum')
+        for name, maps in ONLY_WITH.items():
+            if getattr(self, name) != self.flags[name].default and self.kernel not in maps:
+                warn_once(f'`{name}` has no effect with `kernel={self.kernel!r}`')
+        if self.kernel in RANDOM:
+            self.key_heads, self.width = owner.key_heads, owner.dim_key
+            self.w, self.age = self.draw().to(torch.get_default_dtype()), torch.zeros((), dtype=torch.long)
+        if self.kernel == 'rff' and self.rff_sigma == 'learned':
+            self.sigma = nn.Parameter(torch.full((owner.dim_key,), math.log(math.e - 1)))  # softplus makes it 1
+        if self.kernel_update != 'sum':
+            self.gate = write_gate(self.kernel_update, owner.dim, owner.key_heads)
 
     def initialize(self) -> None:
         features = {feature.display_name for feature in self.owner.features.active}
         if self.unit and 'qk_norm' in features:
-            way = (
-                '' if self.kernel_l2norm else f': set `kernel_l2norm=False`, which is on with `kernel={self.kernel!r}`'
-            )
+            way = '' if self.kernel_l2norm else f': set `kernel_l2norm=False`, it is on with `kernel={self.kernel!r}`'
             raise ConfigError(f'`kernel_l2norm` does not go with `qk_norm`, which norms queries and keys already{way}')
         signed = 'kernel_update' if self.kernel_update == 'delta' else 'kernel' if self.kernel in SIGNED else ''
         if signed and 'laser' in features:
@@ -298,9 +284,8 @@ class LinearAttention(AttentionFeature):
         chunk, past = self.kernel_chunk, self.remembered(call)
         documents = getattr(call.ctx(TellsDocuments), 'ids', None)
         # what stands in front of the tokens
-        added = keys.k.shape[-2] - (
-            0 if call.context is not None else call.q_len if call.tokens is None else call.count
-        )
+        tokens = 0 if call.context is not None else call.q_len if call.tokens is None else call.count
+        added = keys.k.shape[-2] - tokens
         mems = call.memories if self.gated else 0  # without an order they may stand anywhere
         front = sum_chunks(keys.part(0, added - mems), features, chunk) if added > mems else None
         own = keys.part(added - mems, keys.k.shape[-2])

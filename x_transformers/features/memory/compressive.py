@@ -66,9 +66,7 @@ class CompressiveMemory(ModelFeature):
     """
 
     paper = 'Compressive Transformer, arXiv:1911.05507'
-    cmem_len = flag(
-        0, 'number of compressed memories per self-attention layer, in addition to `max_mem_len`', count, example=3
-    )
+    cmem_len = flag(0, 'compressed memories per self-attention layer, in addition to `max_mem_len`', count, example=3)
     cmem_ratio = flag(4, 'compression ratio: number of memories that are compressed to one', size, example=2)
     cmem_fn = flag(
         'conv',
@@ -128,9 +126,7 @@ class CompressiveMemory(ModelFeature):
                 raise ConfigError(f'{name} does not go with `attn_flash=True`: the fused kernel forms no weights')
             if layer.features.by_stage.get('attend') or layer.features.find(Window):
                 owner = next(iter((*layer.features.by_stage.get('attend', ()), layer.features.find(Window))))
-                raise ConfigError(
-                    f'{name} does not go with `attn_{owner.display_name}`: it needs the weights of all keys'
-                )
+                raise ConfigError(f'{name} does not go with `attn_{owner.display_name}`: it needs weights of all keys')
 
     def check_content(self, stack: Any) -> None:
         """Refuse layers whose queries and keys are made of more than the stream."""

@@ -145,7 +145,10 @@ class KNNMemory(AttentionFeature):
         self.scale = nn.Parameter(torch.full((heads,), 0.5 * math.log(owner.dim_key)))
         owner.logit_scale = 1.0
         if self.search == 'coarse':
-            self.knn_projection = projection(owner.dim_key)
+            # a quarter of the dimensions of a random rotation, the same for all models
+            width, seeded = owner.dim_key, torch.Generator().manual_seed(0)
+            drawn = torch.randn(width, width, generator=seeded, dtype=torch.float64, device='cpu')
+            self.knn_projection = torch.linalg.qr(drawn).Q[:, : max(width // 4, 1)].float()
 
     # in a call
 
@@ -193,26 +196,17 @@ class KNNMemory(AttentionFeature):
         q = rearrange(q, 'b (g k) i e -> b k (g i) e', k=heads)  # query head h reads key head h mod k
         seen = torch.arange(k.shape[2], device=k.device) >= k.shape[2] - count.unsqueeze(-1)
         with disable_autocast(q):
-            at = self.best(q, k, seen)
+            with torch.no_grad():
+                if self.search == 'coarse':
+                    at = nearest_of_coarse(q, k, seen, self.topk, self.knn_projection)
+                else:
+                    at = nearest(q, k, seen, self.topk)
             known = seen[:, None, None].expand(*at.shape[:3], -1).gather(-1, at)
             scores = (to_float(taken_for_each(k, at)) @ to_float(q).unsqueeze(-1)).squeeze(-1)
             known = known | (count == 0)[:, None, None, None]  # of nothing there is nothing, but no NaN
             weights = scores.masked_fill(~known, -torch.inf).softmax(dim=-1)
             found = (weights.unsqueeze(-2) @ to_float(taken_for_each(v, at))).squeeze(-2)
         return rearrange(found, 'b k (g i) d -> b (g k) i d', g=groups)
-
-    @torch.no_grad()
-    def best(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
-        """Return which keys each query reads."""
-        if self.search == 'coarse':
-            return nearest_of_coarse(q, k, seen, self.topk, self.knn_projection)
-        return nearest(q, k, seen, self.topk)
-
-
-def projection(width: int) -> Tensor:
-    """A quarter of the dimensions of a random rotation, the same for all models."""
-    drawn = torch.randn(width, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device='cpu')
-    return torch.linalg.qr(drawn).Q[:, : max(width // 4, 1)].float()
 
 
 def check_store(store: Any, k: Tensor, v: Tensor) -> None:
@@ -240,9 +234,7 @@ class KNNMemoryLayers(StackFeature):
     """
 
     paper = KNNMemory.paper
-    knn_mem_layers = flag(
-        (), 'indices of the self-attention layers with a kNN memory, counted from 0', are_layers, example=(1,)
-    )
+    knn_mem_layers = flag((), 'self-attention layers with a kNN memory, counted from 0', are_layers, example=(1,))
     knn_mem_size = flag(65536, 'number of stored tokens per batch entry', size, example=6)
     knn_mem_topk = flag(32, 'number of stored tokens that each query retrieves, per head', size, example=3)
     knn_mem_gate_init = flag(0.0, 'initial gate, a logit; -4 to add memory to a pretrained model', number, example=1.0)
@@ -257,10 +249,7 @@ class KNNMemoryLayers(StackFeature):
         'knn_reset': Input('b, True to clear the store', get_tensor('b')),
     }
     refuses = {'documents': KNNMemory.refuses['documents'], 'some tokens': 'the keys of all tokens are stored'}
-    clashes = {
-        'reversible': 'the backward pass cannot recompute the stores',
-        'layer_dropout': 'a skipped layer stores nothing',
-    }
+    clashes = {'reversible': 'it cannot recompute the stores', 'layer_dropout': 'a skipped layer stores nothing'}
 
     def setup(self, owner: Any) -> None:
         layers, which = owner.layer_types.count('a'), self.knn_mem_layers
