@@ -73,7 +73,7 @@ class StackKeywords(TypedDict, total=False):
     norm_bias: bool
     """Learn a bias in the layer norms (also for weights of releases before 1.27). Default: False. Layer Normalization, arXiv:1607.06450."""
     norm_eps: float | None
-    """Eps of every norm; None: 1e-5 in layer norms, no eps in others (x / |x|). Default: None. Layer Normalization, arXiv:1607.06450."""
+    """Eps of every norm; None: 1e-5 in layer norms, none in others. Default: None. Layer Normalization, arXiv:1607.06450."""
     norm_affine: bool
     """Learn weights in the norms. Default: True. OLMo, arXiv:2402.00838."""
     branch_post_norm: bool
@@ -93,13 +93,13 @@ class StackKeywords(TypedDict, total=False):
     resi_dual_scale: float
     """Factor c of the second stream, against overflow in half precision. Default: 1.0. ResiDual, arXiv:2304.14802."""
     xl_rel_segments: bool
-    """Add a term to the scores that depends on whether two tokens belong to the same segment. Default: False. XLNet, arXiv:1906.08237."""
+    """Add a term to the scores that depends on whether two tokens share a segment. Default: False. XLNet, arXiv:1906.08237."""
     two_stream: bool
     """Add a query stream that predicts tokens in a given order (XLNet). Default: False. XLNet, arXiv:1906.08237."""
     window_growth: float | None
     """Factor by which `attn_max_attend_past` grows from one self-attention layer to the next. Default: None. MSWA: Refining Local Attention with Multi-Scale Window Attention, arXiv:2501.01039."""
     knn_mem_layers: Sequence[int]
-    """Indices of the self-attention layers with a kNN memory, counted from 0. Default: (). Memorizing Transformers, arXiv:2203.08913."""
+    """Self-attention layers with a kNN memory, counted from 0. Default: (). Memorizing Transformers, arXiv:2203.08913."""
     knn_mem_size: int
     """Number of stored tokens per batch entry. Default: 65536. Memorizing Transformers, arXiv:2203.08913."""
     knn_mem_topk: int
@@ -123,15 +123,15 @@ class StackKeywords(TypedDict, total=False):
     rotary_interpolation_factor: float
     """Divisor of the positions (position interpolation). Default: 1.0. RoFormer, arXiv:2104.09864."""
     rotary_base_rescale_factor: float
-    """NTK-aware factor that enlarges the base for longer contexts. Default: 1.0. RoFormer, arXiv:2104.09864."""
+    """NTK-aware factor of the base, for longer contexts. Default: 1.0. RoFormer, arXiv:2104.09864."""
     rotate_num_heads: int | None
-    """Number of heads that are rotated, counted from the last; all if None. Default: None. RoFormer, arXiv:2104.09864."""
+    """Number of heads that are rotated, the last ones; None: all. Default: None. RoFormer, arXiv:2104.09864."""
     rotary_layers: Sequence[bool | Mapping[str, Any]] | None
     """One value per self-attention layer: True, False for no rotation, or a dict with another `theta` or `scaling`. Default: None. Gemma 3, arXiv:2503.19786; without positions: arXiv:2305.19466."""
     polar_pos_emb: bool
     """Polar positions: magnitudes from content, angles from positions. Default: False. PoPE, arXiv:2509.10534."""
     polar_bias_uniform_init: bool
-    """Initialize the learned angle shift of the keys uniformly at random instead of with zeros. Default: False. PoPE, arXiv:2509.10534."""
+    """Initialize the angle shift of the keys uniformly at random, not with zeros. Default: False. PoPE, arXiv:2509.10534."""
     position_infused_attn: bool
     """Add sinusoidal positions to the inputs of queries and keys. Default: False. Shortformer, arXiv:2012.15832."""
     alibi_pos_bias: bool
@@ -177,7 +177,7 @@ class StackKeywords(TypedDict, total=False):
     add_value_residual: bool
     """Mix the values of the first attention layer into the later ones. Default: False. Value Residual Learning, arXiv:2410.17897."""
     learned_value_residual_mix: bool
-    """In self-attention, compute the mix per token and head from the input, instead of one half. Default: True. Value Residual Learning, arXiv:2410.17897."""
+    """In self-attention, compute the mix from the input, instead of one half. Default: True. Value Residual Learning, arXiv:2410.17897."""
     residual_attn: bool
     """Add the logits of the previous self-attention layer. Default: False. RealFormer, arXiv:2012.11747."""
     cross_residual_attn: bool
@@ -187,7 +187,7 @@ class StackKeywords(TypedDict, total=False):
     zero_init_branch_output: bool
     """Initialize the output projection of every branch with zeros. Default: False."""
     shift_tokens: int | Sequence[int]
-    """Maximum shift, in tokens, or a tuple with one value per layer. Default: 0. RWKV, github.com/BlinkDL/RWKV-LM (token shift)."""
+    """Maximum shift, in tokens, or one value per layer. Default: 0. RWKV, github.com/BlinkDL/RWKV-LM (token shift)."""
     use_layerscale: bool
     """Scale the output of every branch by a learned factor per channel. Default: False. Going deeper with Image Transformers, arXiv:2103.17239."""
     layerscale_init_value: float
@@ -195,7 +195,7 @@ class StackKeywords(TypedDict, total=False):
     use_adaptive_layerscale: bool
     """Gate the output of every branch by a sigmoid of `condition`. Default: False. Scalable Diffusion Models with Transformers, arXiv:2212.09748."""
     use_adaln_zero: bool
-    """Shift, scale and gate every branch by `condition` (adaLN-Zero), initialized with zeros. Default: False. Scalable Diffusion Models with Transformers, arXiv:2212.09748."""
+    """Shift, scale and gate every branch by `condition` (adaLN-Zero), first with zeros. Default: False. Scalable Diffusion Models with Transformers, arXiv:2212.09748."""
     scale_residual: bool | float
     """Learn a factor per channel of the residual; a number is also a constant factor of every branch output. Default: False. NormFormer, arXiv:2110.09456; DeepNet, arXiv:2203.00555; OLMo, arXiv:2402.00838."""
     scale_residual_constant: float
@@ -229,11 +229,11 @@ class StackKeywords(TypedDict, total=False):
     mv_split_residual: bool
     """Scale the mean over tokens and the deviation from it by separate factors. Default: False. arXiv:2605.06169."""
     gated_multi_residual: bool
-    """Combine and update the streams by gates; needs `residual_fn_kwargs=dict(read_gate_rank=...)`. Default: False."""
+    """Mix the streams by gates; needs `residual_fn_kwargs=dict(read_gate_rank=...)`. Default: False."""
     num_residual_streams: int
     """Number of residual streams. Default: 1. Hyper-Connections, arXiv:2409.19606."""
     hyper_conn_sinkhorn_iters: int
-    """Number of Sinkhorn iterations that make the mixing matrix doubly stochastic. Default: 5. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
+    """Number of Sinkhorn iterations for the mixing matrix. Default: 5. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
     hyper_conn_residual_mix: Literal['sinkhorn', 'ones']
     """Mixing matrix of the streams: 'sinkhorn' (doubly stochastic), or 'ones' for weights of x-transformers 2.31. Default: 'sinkhorn'. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
     softclamp_output: bool
@@ -243,7 +243,7 @@ class StackKeywords(TypedDict, total=False):
     checkpoint_layers: bool | int
     """Recompute layers in the backward pass: True for each layer separately, k for segments of k layers. Default: False. Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174."""
     reversible: bool
-    """Use two residual streams, which the backward pass recomputes instead of storing activations. Default: False. The Reversible Residual Network, arXiv:1707.04585; Reformer, arXiv:2001.04451."""
+    """Use two residual streams, which are recomputed in the backward pass instead of stored. Default: False. The Reversible Residual Network, arXiv:1707.04585; Reformer, arXiv:2001.04451."""
     reversible_merge: Literal['mean', 'concat_norm']
     """Input of the final norm: 'mean' of the two streams, or both ('concat_norm'). Default: 'mean'. The Reversible Residual Network, arXiv:1707.04585; Reformer, arXiv:2001.04451."""
     act_halting: bool
@@ -409,7 +409,7 @@ class StackKeywords(TypedDict, total=False):
     cross_attn_lsh_chunks: Literal['bucket', 'sorted'] | None | tuple[Literal['bucket', 'sorted'] | None, ...] | PerLayer
     """'bucket': chunks in each bucket; 'sorted': chunks of all tokens sorted by bucket; None: 'bucket' if causal. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     cross_attn_lsh_across_buckets: bool | tuple[bool, ...] | PerLayer
-    """With 'sorted', attend to all tokens of the neighboring chunks, also of other buckets. Default: False. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """With 'sorted', attend to all tokens of neighboring chunks, also of other buckets. Default: False. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     cross_attn_lsh_scale: float | tuple[float, ...] | PerLayer
     """Factor of the dot products of queries and unit-length keys. Default: 1.0. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     cross_attn_num_clusters: int | None | tuple[int | None, ...] | PerLayer
@@ -417,13 +417,13 @@ class StackKeywords(TypedDict, total=False):
     cross_attn_local_heads: int | None | tuple[int | None, ...] | PerLayer
     """Number of heads with local attention; None: half of the heads. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     cross_attn_local_pattern: None | str | Mapping[str, Any] | Pattern | tuple[None | str | Mapping[str, Any] | Pattern, ...] | PerLayer
-    """Sparse pattern of these heads; None: a window of `cluster_size`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """Sparse pattern of these heads; None: a window. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     cross_attn_routing_decay: float | tuple[float, ...] | PerLayer
     """Decay of the moving averages of the centroids, per step. Default: 0.999. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     cross_attn_routing_balanced: bool | None | tuple[bool | None, ...] | PerLayer
     """Give each centroid the same number of tokens, those nearest to it; None: yes, unless causal. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     cross_attn_cluster_blocks: int | None | tuple[int | None, ...] | PerLayer
-    """Maximum number of blocks, for the weights of `sinkhorn_sort='net'`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """Maximum number of blocks, for `sinkhorn_sort='net'`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     cross_attn_sinkhorn_sort: Literal['bilinear', 'net'] | tuple[Literal['bilinear', 'net'], ...] | PerLayer
     """How blocks are compared: 'bilinear' (their mean queries and keys) or 'net' (a small network). Default: 'bilinear'. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     cross_attn_sinkhorn_iters: int | tuple[int, ...] | PerLayer
@@ -437,7 +437,7 @@ class StackKeywords(TypedDict, total=False):
     cross_attn_shared_qk: bool | tuple[bool, ...] | PerLayer
     """Use the L2-normalized queries as keys, without a key projection. Default: False. Reformer, arXiv:2001.04451, section 2."""
     cross_attn_xl_rel_segments: bool | tuple[bool, ...] | PerLayer
-    """Add a term to the scores that depends on whether two tokens belong to the same segment. Default: False. XLNet, arXiv:1906.08237."""
+    """Add a term to the scores that depends on whether two tokens share a segment. Default: False. XLNet, arXiv:1906.08237."""
     cross_attn_rotate_values: bool | tuple[bool, ...] | PerLayer
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     cross_attn_num_mem_kv: int | tuple[int, ...] | PerLayer
@@ -489,11 +489,11 @@ class StackKeywords(TypedDict, total=False):
     cross_attn_span_loss_weight: float | tuple[float, ...] | PerLayer
     """Weight of the loss that penalizes long spans. Default: 2e-06. Adaptive Attention Span in Transformers, arXiv:1905.07799."""
     cross_attn_flash_pack_seq: bool | tuple[bool, ...] | PerLayer
-    """Accept documents packed into one sequence, with boundaries in `flash_pack_seq_kwargs` of a call. Default: False."""
+    """Accept packed documents, with boundaries in `flash_pack_seq_kwargs` of a call. Default: False."""
     cross_attn_collab_heads: bool | tuple[bool, ...] | PerLayer
-    """Share one query and one key projection between heads, with learned channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Share one query and one key projection between heads, with channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     cross_attn_collab_compression: float | tuple[float, ...] | PerLayer
-    """Width of the shared projection, as a fraction of heads * dim_head. Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Width of the shared projection / (heads * dim_head). Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     cross_attn_l2_distance: bool | tuple[bool, ...] | PerLayer
     """Use negative squared L2 distances as scores. Default: False. The Lipschitz Constant of Self-Attention, arXiv:2006.04710."""
     cross_attn_laser: bool | tuple[bool, ...] | PerLayer
@@ -505,21 +505,21 @@ class StackKeywords(TypedDict, total=False):
     cross_attn_kernel_update: Literal['sum', 'gate', 'delta'] | tuple[Literal['sum', 'gate', 'delta'], ...] | PerLayer
     """Update of the state by each token: 'sum', 'gate' or 'delta'. Default: 'sum'. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     cross_attn_kernel_normalize: None | bool | tuple[None | bool, ...] | PerLayer
-    """Divide by the sum of the weights; None: yes, except with the delta rule. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Divide by the sum of weights; None: if no delta rule. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     cross_attn_kernel_l2norm: None | bool | tuple[None | bool, ...] | PerLayer
-    """L2-normalize queries and keys; None: for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """L2-normalize queries and keys; None: for 'rff', 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     cross_attn_kernel_key_norm: None | Literal['sum', 'l2'] | tuple[None | Literal['sum', 'l2'], ...] | PerLayer
     """Normalize the features to unit 'sum' or 'l2' norm; None: with the delta rule, by 'sum', or 'l2' if features may be negative. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     cross_attn_kernel_features: int | None | tuple[int | None, ...] | PerLayer
     """Number of random vectors per head; None: e log(e), or e for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     cross_attn_kernel_orthogonal: bool | tuple[bool, ...] | PerLayer | None
-    """Make the random vectors orthogonal in blocks; None: for 'favor' and 'relu'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Orthogonal random vectors; None: of 'favor', 'relu'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     cross_attn_kernel_redraw: int | None | tuple[int | None, ...] | PerLayer
     """Number of training steps after which random vectors are sampled again, 0 for never; None: 1000, or 0 for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     cross_attn_kernel_hyperbolic: bool | tuple[bool, ...] | PerLayer
     """Use random vectors in pairs w, -w. Default: False. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     cross_attn_kernel_chunk: int | tuple[int, ...] | PerLayer
-    """Chunk size, in tokens: within a chunk, causal scores are computed for single keys. Default: 64. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Chunk size, in tokens: within a chunk, causal scores are computed. Default: 64. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     cross_attn_dpfp_nu: int | tuple[int, ...] | PerLayer
     """Number nu of shifts of 'dpfp'. Default: 3. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     cross_attn_rff_sigma: Literal['learned'] | float | tuple[Literal['learned'] | float, ...] | PerLayer
@@ -599,7 +599,7 @@ class StackKeywords(TypedDict, total=False):
     cross_attn_gumbel_softmax_temp: float | tuple[float, ...] | PerLayer
     """Temperature of the Gumbel softmax. Default: 1.0. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     cross_attn_gumbel_softmax_hard: bool | tuple[bool, ...] | PerLayer
-    """Attend only to the key with the largest noisy logit, with the gradient of the softmax. Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
+    """Attend only to the key with the largest noisy logit (straight-through). Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     cross_attn_use_entmax15: bool | tuple[bool, ...] | PerLayer
     """1.5-entmax instead of softmax. Default: False. Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015."""
     cross_attn_custom_attn_fn: Callable[..., Any] | None | tuple[Callable[..., Any] | None, ...] | PerLayer
@@ -633,13 +633,13 @@ class StackKeywords(TypedDict, total=False):
     cross_attn_low_rank_silu_gates: bool | tuple[bool, ...] | PerLayer
     """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
     cross_attn_gate_values_bias: bool | tuple[bool, ...] | PerLayer
-    """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
+    """Bias of the gate of `gate_values`, first open (for weights of before 2.26). Default: False."""
     cross_attn_orthog_projected_values: bool | tuple[bool, ...] | PerLayer
-    """Remove the component along the token's own value, with all heads as one vector. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
+    """Remove the component along the token's own value, of all heads together. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     cross_attn_orthog_projected_values_per_head: bool | tuple[bool, ...] | PerLayer
     """Remove the component along the token's own value in each head. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     cross_attn_orthog_projected_values_over_sequence: bool | tuple[bool, ...] | PerLayer
-    """Treat all tokens as one vector, for weights of x-transformers 2.31. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
+    """Treat all tokens as one vector, as x-transformers 2.31 does. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     cross_attn_head_dims: Sequence[int] | None | tuple[Sequence[int] | None, ...] | PerLayer
     """Widths of the heads, instead of `dim_head`; for a stack `PerLayer(...)` of them. Default: None. Attention Is All You Need, arXiv:1706.03762, section 3.2.2."""
     cross_attn_on_attn: bool | tuple[bool, ...] | PerLayer
@@ -727,7 +727,7 @@ class StackKeywords(TypedDict, total=False):
     attn_lsh_chunks: Literal['bucket', 'sorted'] | None | tuple[Literal['bucket', 'sorted'] | None, ...] | PerLayer
     """'bucket': chunks in each bucket; 'sorted': chunks of all tokens sorted by bucket; None: 'bucket' if causal. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     attn_lsh_across_buckets: bool | tuple[bool, ...] | PerLayer
-    """With 'sorted', attend to all tokens of the neighboring chunks, also of other buckets. Default: False. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """With 'sorted', attend to all tokens of neighboring chunks, also of other buckets. Default: False. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     attn_lsh_scale: float | tuple[float, ...] | PerLayer
     """Factor of the dot products of queries and unit-length keys. Default: 1.0. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     attn_num_clusters: int | None | tuple[int | None, ...] | PerLayer
@@ -735,13 +735,13 @@ class StackKeywords(TypedDict, total=False):
     attn_local_heads: int | None | tuple[int | None, ...] | PerLayer
     """Number of heads with local attention; None: half of the heads. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     attn_local_pattern: None | str | Mapping[str, Any] | Pattern | tuple[None | str | Mapping[str, Any] | Pattern, ...] | PerLayer
-    """Sparse pattern of these heads; None: a window of `cluster_size`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """Sparse pattern of these heads; None: a window. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     attn_routing_decay: float | tuple[float, ...] | PerLayer
     """Decay of the moving averages of the centroids, per step. Default: 0.999. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     attn_routing_balanced: bool | None | tuple[bool | None, ...] | PerLayer
     """Give each centroid the same number of tokens, those nearest to it; None: yes, unless causal. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     attn_cluster_blocks: int | None | tuple[int | None, ...] | PerLayer
-    """Maximum number of blocks, for the weights of `sinkhorn_sort='net'`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """Maximum number of blocks, for `sinkhorn_sort='net'`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     attn_sinkhorn_sort: Literal['bilinear', 'net'] | tuple[Literal['bilinear', 'net'], ...] | PerLayer
     """How blocks are compared: 'bilinear' (their mean queries and keys) or 'net' (a small network). Default: 'bilinear'. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     attn_sinkhorn_iters: int | tuple[int, ...] | PerLayer
@@ -755,7 +755,7 @@ class StackKeywords(TypedDict, total=False):
     attn_shared_qk: bool | tuple[bool, ...] | PerLayer
     """Use the L2-normalized queries as keys, without a key projection. Default: False. Reformer, arXiv:2001.04451, section 2."""
     attn_xl_rel_segments: bool | tuple[bool, ...] | PerLayer
-    """Add a term to the scores that depends on whether two tokens belong to the same segment. Default: False. XLNet, arXiv:1906.08237."""
+    """Add a term to the scores that depends on whether two tokens share a segment. Default: False. XLNet, arXiv:1906.08237."""
     attn_rotate_values: bool | tuple[bool, ...] | PerLayer
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     attn_num_mem_kv: int | tuple[int, ...] | PerLayer
@@ -807,11 +807,11 @@ class StackKeywords(TypedDict, total=False):
     attn_span_loss_weight: float | tuple[float, ...] | PerLayer
     """Weight of the loss that penalizes long spans. Default: 2e-06. Adaptive Attention Span in Transformers, arXiv:1905.07799."""
     attn_flash_pack_seq: bool | tuple[bool, ...] | PerLayer
-    """Accept documents packed into one sequence, with boundaries in `flash_pack_seq_kwargs` of a call. Default: False."""
+    """Accept packed documents, with boundaries in `flash_pack_seq_kwargs` of a call. Default: False."""
     attn_collab_heads: bool | tuple[bool, ...] | PerLayer
-    """Share one query and one key projection between heads, with learned channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Share one query and one key projection between heads, with channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     attn_collab_compression: float | tuple[float, ...] | PerLayer
-    """Width of the shared projection, as a fraction of heads * dim_head. Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Width of the shared projection / (heads * dim_head). Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     attn_l2_distance: bool | tuple[bool, ...] | PerLayer
     """Use negative squared L2 distances as scores. Default: False. The Lipschitz Constant of Self-Attention, arXiv:2006.04710."""
     attn_laser: bool | tuple[bool, ...] | PerLayer
@@ -823,21 +823,21 @@ class StackKeywords(TypedDict, total=False):
     attn_kernel_update: Literal['sum', 'gate', 'delta'] | tuple[Literal['sum', 'gate', 'delta'], ...] | PerLayer
     """Update of the state by each token: 'sum', 'gate' or 'delta'. Default: 'sum'. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     attn_kernel_normalize: None | bool | tuple[None | bool, ...] | PerLayer
-    """Divide by the sum of the weights; None: yes, except with the delta rule. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Divide by the sum of weights; None: if no delta rule. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     attn_kernel_l2norm: None | bool | tuple[None | bool, ...] | PerLayer
-    """L2-normalize queries and keys; None: for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """L2-normalize queries and keys; None: for 'rff', 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     attn_kernel_key_norm: None | Literal['sum', 'l2'] | tuple[None | Literal['sum', 'l2'], ...] | PerLayer
     """Normalize the features to unit 'sum' or 'l2' norm; None: with the delta rule, by 'sum', or 'l2' if features may be negative. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     attn_kernel_features: int | None | tuple[int | None, ...] | PerLayer
     """Number of random vectors per head; None: e log(e), or e for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     attn_kernel_orthogonal: bool | tuple[bool, ...] | PerLayer | None
-    """Make the random vectors orthogonal in blocks; None: for 'favor' and 'relu'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Orthogonal random vectors; None: of 'favor', 'relu'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     attn_kernel_redraw: int | None | tuple[int | None, ...] | PerLayer
     """Number of training steps after which random vectors are sampled again, 0 for never; None: 1000, or 0 for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     attn_kernel_hyperbolic: bool | tuple[bool, ...] | PerLayer
     """Use random vectors in pairs w, -w. Default: False. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     attn_kernel_chunk: int | tuple[int, ...] | PerLayer
-    """Chunk size, in tokens: within a chunk, causal scores are computed for single keys. Default: 64. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Chunk size, in tokens: within a chunk, causal scores are computed. Default: 64. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     attn_dpfp_nu: int | tuple[int, ...] | PerLayer
     """Number nu of shifts of 'dpfp'. Default: 3. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     attn_rff_sigma: Literal['learned'] | float | tuple[Literal['learned'] | float, ...] | PerLayer
@@ -917,7 +917,7 @@ class StackKeywords(TypedDict, total=False):
     attn_gumbel_softmax_temp: float | tuple[float, ...] | PerLayer
     """Temperature of the Gumbel softmax. Default: 1.0. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     attn_gumbel_softmax_hard: bool | tuple[bool, ...] | PerLayer
-    """Attend only to the key with the largest noisy logit, with the gradient of the softmax. Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
+    """Attend only to the key with the largest noisy logit (straight-through). Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     attn_use_entmax15: bool | tuple[bool, ...] | PerLayer
     """1.5-entmax instead of softmax. Default: False. Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015."""
     attn_custom_attn_fn: Callable[..., Any] | None | tuple[Callable[..., Any] | None, ...] | PerLayer
@@ -951,13 +951,13 @@ class StackKeywords(TypedDict, total=False):
     attn_low_rank_silu_gates: bool | tuple[bool, ...] | PerLayer
     """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
     attn_gate_values_bias: bool | tuple[bool, ...] | PerLayer
-    """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
+    """Bias of the gate of `gate_values`, first open (for weights of before 2.26). Default: False."""
     attn_orthog_projected_values: bool | tuple[bool, ...] | PerLayer
-    """Remove the component along the token's own value, with all heads as one vector. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
+    """Remove the component along the token's own value, of all heads together. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     attn_orthog_projected_values_per_head: bool | tuple[bool, ...] | PerLayer
     """Remove the component along the token's own value in each head. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     attn_orthog_projected_values_over_sequence: bool | tuple[bool, ...] | PerLayer
-    """Treat all tokens as one vector, for weights of x-transformers 2.31. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
+    """Treat all tokens as one vector, as x-transformers 2.31 does. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     attn_head_dims: Sequence[int] | None | tuple[Sequence[int] | None, ...] | PerLayer
     """Widths of the heads, instead of `dim_head`; for a stack `PerLayer(...)` of them. Default: None. Attention Is All You Need, arXiv:1706.03762, section 3.2.2."""
     attn_on_attn: bool | tuple[bool, ...] | PerLayer
@@ -1045,7 +1045,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_norm_bias: bool
     """Learn a bias in the layer norms (also for weights of releases before 1.27). Default: False. Layer Normalization, arXiv:1607.06450."""
     enc_norm_eps: float | None
-    """Eps of every norm; None: 1e-5 in layer norms, no eps in others (x / |x|). Default: None. Layer Normalization, arXiv:1607.06450."""
+    """Eps of every norm; None: 1e-5 in layer norms, none in others. Default: None. Layer Normalization, arXiv:1607.06450."""
     enc_norm_affine: bool
     """Learn weights in the norms. Default: True. OLMo, arXiv:2402.00838."""
     enc_branch_post_norm: bool
@@ -1065,13 +1065,13 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_resi_dual_scale: float
     """Factor c of the second stream, against overflow in half precision. Default: 1.0. ResiDual, arXiv:2304.14802."""
     enc_xl_rel_segments: bool
-    """Add a term to the scores that depends on whether two tokens belong to the same segment. Default: False. XLNet, arXiv:1906.08237."""
+    """Add a term to the scores that depends on whether two tokens share a segment. Default: False. XLNet, arXiv:1906.08237."""
     enc_two_stream: bool
     """Add a query stream that predicts tokens in a given order (XLNet). Default: False. XLNet, arXiv:1906.08237."""
     enc_window_growth: float | None
     """Factor by which `attn_max_attend_past` grows from one self-attention layer to the next. Default: None. MSWA: Refining Local Attention with Multi-Scale Window Attention, arXiv:2501.01039."""
     enc_knn_mem_layers: Sequence[int]
-    """Indices of the self-attention layers with a kNN memory, counted from 0. Default: (). Memorizing Transformers, arXiv:2203.08913."""
+    """Self-attention layers with a kNN memory, counted from 0. Default: (). Memorizing Transformers, arXiv:2203.08913."""
     enc_knn_mem_size: int
     """Number of stored tokens per batch entry. Default: 65536. Memorizing Transformers, arXiv:2203.08913."""
     enc_knn_mem_topk: int
@@ -1095,15 +1095,15 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_rotary_interpolation_factor: float
     """Divisor of the positions (position interpolation). Default: 1.0. RoFormer, arXiv:2104.09864."""
     enc_rotary_base_rescale_factor: float
-    """NTK-aware factor that enlarges the base for longer contexts. Default: 1.0. RoFormer, arXiv:2104.09864."""
+    """NTK-aware factor of the base, for longer contexts. Default: 1.0. RoFormer, arXiv:2104.09864."""
     enc_rotate_num_heads: int | None
-    """Number of heads that are rotated, counted from the last; all if None. Default: None. RoFormer, arXiv:2104.09864."""
+    """Number of heads that are rotated, the last ones; None: all. Default: None. RoFormer, arXiv:2104.09864."""
     enc_rotary_layers: Sequence[bool | Mapping[str, Any]] | None
     """One value per self-attention layer: True, False for no rotation, or a dict with another `theta` or `scaling`. Default: None. Gemma 3, arXiv:2503.19786; without positions: arXiv:2305.19466."""
     enc_polar_pos_emb: bool
     """Polar positions: magnitudes from content, angles from positions. Default: False. PoPE, arXiv:2509.10534."""
     enc_polar_bias_uniform_init: bool
-    """Initialize the learned angle shift of the keys uniformly at random instead of with zeros. Default: False. PoPE, arXiv:2509.10534."""
+    """Initialize the angle shift of the keys uniformly at random, not with zeros. Default: False. PoPE, arXiv:2509.10534."""
     enc_position_infused_attn: bool
     """Add sinusoidal positions to the inputs of queries and keys. Default: False. Shortformer, arXiv:2012.15832."""
     enc_alibi_pos_bias: bool
@@ -1149,7 +1149,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_add_value_residual: bool
     """Mix the values of the first attention layer into the later ones. Default: False. Value Residual Learning, arXiv:2410.17897."""
     enc_learned_value_residual_mix: bool
-    """In self-attention, compute the mix per token and head from the input, instead of one half. Default: True. Value Residual Learning, arXiv:2410.17897."""
+    """In self-attention, compute the mix from the input, instead of one half. Default: True. Value Residual Learning, arXiv:2410.17897."""
     enc_residual_attn: bool
     """Add the logits of the previous self-attention layer. Default: False. RealFormer, arXiv:2012.11747."""
     enc_cross_residual_attn: bool
@@ -1159,7 +1159,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_zero_init_branch_output: bool
     """Initialize the output projection of every branch with zeros. Default: False."""
     enc_shift_tokens: int | Sequence[int]
-    """Maximum shift, in tokens, or a tuple with one value per layer. Default: 0. RWKV, github.com/BlinkDL/RWKV-LM (token shift)."""
+    """Maximum shift, in tokens, or one value per layer. Default: 0. RWKV, github.com/BlinkDL/RWKV-LM (token shift)."""
     enc_use_layerscale: bool
     """Scale the output of every branch by a learned factor per channel. Default: False. Going deeper with Image Transformers, arXiv:2103.17239."""
     enc_layerscale_init_value: float
@@ -1167,7 +1167,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_use_adaptive_layerscale: bool
     """Gate the output of every branch by a sigmoid of `condition`. Default: False. Scalable Diffusion Models with Transformers, arXiv:2212.09748."""
     enc_use_adaln_zero: bool
-    """Shift, scale and gate every branch by `condition` (adaLN-Zero), initialized with zeros. Default: False. Scalable Diffusion Models with Transformers, arXiv:2212.09748."""
+    """Shift, scale and gate every branch by `condition` (adaLN-Zero), first with zeros. Default: False. Scalable Diffusion Models with Transformers, arXiv:2212.09748."""
     enc_scale_residual: bool | float
     """Learn a factor per channel of the residual; a number is also a constant factor of every branch output. Default: False. NormFormer, arXiv:2110.09456; DeepNet, arXiv:2203.00555; OLMo, arXiv:2402.00838."""
     enc_scale_residual_constant: float
@@ -1201,11 +1201,11 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_mv_split_residual: bool
     """Scale the mean over tokens and the deviation from it by separate factors. Default: False. arXiv:2605.06169."""
     enc_gated_multi_residual: bool
-    """Combine and update the streams by gates; needs `residual_fn_kwargs=dict(read_gate_rank=...)`. Default: False."""
+    """Mix the streams by gates; needs `residual_fn_kwargs=dict(read_gate_rank=...)`. Default: False."""
     enc_num_residual_streams: int
     """Number of residual streams. Default: 1. Hyper-Connections, arXiv:2409.19606."""
     enc_hyper_conn_sinkhorn_iters: int
-    """Number of Sinkhorn iterations that make the mixing matrix doubly stochastic. Default: 5. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
+    """Number of Sinkhorn iterations for the mixing matrix. Default: 5. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
     enc_hyper_conn_residual_mix: Literal['sinkhorn', 'ones']
     """Mixing matrix of the streams: 'sinkhorn' (doubly stochastic), or 'ones' for weights of x-transformers 2.31. Default: 'sinkhorn'. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
     enc_softclamp_output: bool
@@ -1215,7 +1215,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_checkpoint_layers: bool | int
     """Recompute layers in the backward pass: True for each layer separately, k for segments of k layers. Default: False. Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174."""
     enc_reversible: bool
-    """Use two residual streams, which the backward pass recomputes instead of storing activations. Default: False. The Reversible Residual Network, arXiv:1707.04585; Reformer, arXiv:2001.04451."""
+    """Use two residual streams, which are recomputed in the backward pass instead of stored. Default: False. The Reversible Residual Network, arXiv:1707.04585; Reformer, arXiv:2001.04451."""
     enc_reversible_merge: Literal['mean', 'concat_norm']
     """Input of the final norm: 'mean' of the two streams, or both ('concat_norm'). Default: 'mean'. The Reversible Residual Network, arXiv:1707.04585; Reformer, arXiv:2001.04451."""
     enc_act_halting: bool
@@ -1381,7 +1381,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_cross_attn_lsh_chunks: Literal['bucket', 'sorted'] | None | tuple[Literal['bucket', 'sorted'] | None, ...] | PerLayer
     """'bucket': chunks in each bucket; 'sorted': chunks of all tokens sorted by bucket; None: 'bucket' if causal. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     enc_cross_attn_lsh_across_buckets: bool | tuple[bool, ...] | PerLayer
-    """With 'sorted', attend to all tokens of the neighboring chunks, also of other buckets. Default: False. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """With 'sorted', attend to all tokens of neighboring chunks, also of other buckets. Default: False. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     enc_cross_attn_lsh_scale: float | tuple[float, ...] | PerLayer
     """Factor of the dot products of queries and unit-length keys. Default: 1.0. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     enc_cross_attn_num_clusters: int | None | tuple[int | None, ...] | PerLayer
@@ -1389,13 +1389,13 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_cross_attn_local_heads: int | None | tuple[int | None, ...] | PerLayer
     """Number of heads with local attention; None: half of the heads. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     enc_cross_attn_local_pattern: None | str | Mapping[str, Any] | Pattern | tuple[None | str | Mapping[str, Any] | Pattern, ...] | PerLayer
-    """Sparse pattern of these heads; None: a window of `cluster_size`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """Sparse pattern of these heads; None: a window. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     enc_cross_attn_routing_decay: float | tuple[float, ...] | PerLayer
     """Decay of the moving averages of the centroids, per step. Default: 0.999. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     enc_cross_attn_routing_balanced: bool | None | tuple[bool | None, ...] | PerLayer
     """Give each centroid the same number of tokens, those nearest to it; None: yes, unless causal. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     enc_cross_attn_cluster_blocks: int | None | tuple[int | None, ...] | PerLayer
-    """Maximum number of blocks, for the weights of `sinkhorn_sort='net'`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """Maximum number of blocks, for `sinkhorn_sort='net'`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     enc_cross_attn_sinkhorn_sort: Literal['bilinear', 'net'] | tuple[Literal['bilinear', 'net'], ...] | PerLayer
     """How blocks are compared: 'bilinear' (their mean queries and keys) or 'net' (a small network). Default: 'bilinear'. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     enc_cross_attn_sinkhorn_iters: int | tuple[int, ...] | PerLayer
@@ -1409,7 +1409,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_cross_attn_shared_qk: bool | tuple[bool, ...] | PerLayer
     """Use the L2-normalized queries as keys, without a key projection. Default: False. Reformer, arXiv:2001.04451, section 2."""
     enc_cross_attn_xl_rel_segments: bool | tuple[bool, ...] | PerLayer
-    """Add a term to the scores that depends on whether two tokens belong to the same segment. Default: False. XLNet, arXiv:1906.08237."""
+    """Add a term to the scores that depends on whether two tokens share a segment. Default: False. XLNet, arXiv:1906.08237."""
     enc_cross_attn_rotate_values: bool | tuple[bool, ...] | PerLayer
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     enc_cross_attn_num_mem_kv: int | tuple[int, ...] | PerLayer
@@ -1461,11 +1461,11 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_cross_attn_span_loss_weight: float | tuple[float, ...] | PerLayer
     """Weight of the loss that penalizes long spans. Default: 2e-06. Adaptive Attention Span in Transformers, arXiv:1905.07799."""
     enc_cross_attn_flash_pack_seq: bool | tuple[bool, ...] | PerLayer
-    """Accept documents packed into one sequence, with boundaries in `flash_pack_seq_kwargs` of a call. Default: False."""
+    """Accept packed documents, with boundaries in `flash_pack_seq_kwargs` of a call. Default: False."""
     enc_cross_attn_collab_heads: bool | tuple[bool, ...] | PerLayer
-    """Share one query and one key projection between heads, with learned channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Share one query and one key projection between heads, with channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     enc_cross_attn_collab_compression: float | tuple[float, ...] | PerLayer
-    """Width of the shared projection, as a fraction of heads * dim_head. Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Width of the shared projection / (heads * dim_head). Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     enc_cross_attn_l2_distance: bool | tuple[bool, ...] | PerLayer
     """Use negative squared L2 distances as scores. Default: False. The Lipschitz Constant of Self-Attention, arXiv:2006.04710."""
     enc_cross_attn_laser: bool | tuple[bool, ...] | PerLayer
@@ -1477,21 +1477,21 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_cross_attn_kernel_update: Literal['sum', 'gate', 'delta'] | tuple[Literal['sum', 'gate', 'delta'], ...] | PerLayer
     """Update of the state by each token: 'sum', 'gate' or 'delta'. Default: 'sum'. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_cross_attn_kernel_normalize: None | bool | tuple[None | bool, ...] | PerLayer
-    """Divide by the sum of the weights; None: yes, except with the delta rule. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Divide by the sum of weights; None: if no delta rule. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_cross_attn_kernel_l2norm: None | bool | tuple[None | bool, ...] | PerLayer
-    """L2-normalize queries and keys; None: for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """L2-normalize queries and keys; None: for 'rff', 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_cross_attn_kernel_key_norm: None | Literal['sum', 'l2'] | tuple[None | Literal['sum', 'l2'], ...] | PerLayer
     """Normalize the features to unit 'sum' or 'l2' norm; None: with the delta rule, by 'sum', or 'l2' if features may be negative. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_cross_attn_kernel_features: int | None | tuple[int | None, ...] | PerLayer
     """Number of random vectors per head; None: e log(e), or e for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_cross_attn_kernel_orthogonal: bool | tuple[bool, ...] | PerLayer | None
-    """Make the random vectors orthogonal in blocks; None: for 'favor' and 'relu'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Orthogonal random vectors; None: of 'favor', 'relu'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_cross_attn_kernel_redraw: int | None | tuple[int | None, ...] | PerLayer
     """Number of training steps after which random vectors are sampled again, 0 for never; None: 1000, or 0 for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_cross_attn_kernel_hyperbolic: bool | tuple[bool, ...] | PerLayer
     """Use random vectors in pairs w, -w. Default: False. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_cross_attn_kernel_chunk: int | tuple[int, ...] | PerLayer
-    """Chunk size, in tokens: within a chunk, causal scores are computed for single keys. Default: 64. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Chunk size, in tokens: within a chunk, causal scores are computed. Default: 64. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_cross_attn_dpfp_nu: int | tuple[int, ...] | PerLayer
     """Number nu of shifts of 'dpfp'. Default: 3. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_cross_attn_rff_sigma: Literal['learned'] | float | tuple[Literal['learned'] | float, ...] | PerLayer
@@ -1571,7 +1571,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_cross_attn_gumbel_softmax_temp: float | tuple[float, ...] | PerLayer
     """Temperature of the Gumbel softmax. Default: 1.0. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     enc_cross_attn_gumbel_softmax_hard: bool | tuple[bool, ...] | PerLayer
-    """Attend only to the key with the largest noisy logit, with the gradient of the softmax. Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
+    """Attend only to the key with the largest noisy logit (straight-through). Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     enc_cross_attn_use_entmax15: bool | tuple[bool, ...] | PerLayer
     """1.5-entmax instead of softmax. Default: False. Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015."""
     enc_cross_attn_custom_attn_fn: Callable[..., Any] | None | tuple[Callable[..., Any] | None, ...] | PerLayer
@@ -1605,13 +1605,13 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_cross_attn_low_rank_silu_gates: bool | tuple[bool, ...] | PerLayer
     """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
     enc_cross_attn_gate_values_bias: bool | tuple[bool, ...] | PerLayer
-    """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
+    """Bias of the gate of `gate_values`, first open (for weights of before 2.26). Default: False."""
     enc_cross_attn_orthog_projected_values: bool | tuple[bool, ...] | PerLayer
-    """Remove the component along the token's own value, with all heads as one vector. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
+    """Remove the component along the token's own value, of all heads together. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     enc_cross_attn_orthog_projected_values_per_head: bool | tuple[bool, ...] | PerLayer
     """Remove the component along the token's own value in each head. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     enc_cross_attn_orthog_projected_values_over_sequence: bool | tuple[bool, ...] | PerLayer
-    """Treat all tokens as one vector, for weights of x-transformers 2.31. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
+    """Treat all tokens as one vector, as x-transformers 2.31 does. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     enc_cross_attn_head_dims: Sequence[int] | None | tuple[Sequence[int] | None, ...] | PerLayer
     """Widths of the heads, instead of `dim_head`; for a stack `PerLayer(...)` of them. Default: None. Attention Is All You Need, arXiv:1706.03762, section 3.2.2."""
     enc_cross_attn_on_attn: bool | tuple[bool, ...] | PerLayer
@@ -1701,7 +1701,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_attn_lsh_chunks: Literal['bucket', 'sorted'] | None | tuple[Literal['bucket', 'sorted'] | None, ...] | PerLayer
     """'bucket': chunks in each bucket; 'sorted': chunks of all tokens sorted by bucket; None: 'bucket' if causal. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     enc_attn_lsh_across_buckets: bool | tuple[bool, ...] | PerLayer
-    """With 'sorted', attend to all tokens of the neighboring chunks, also of other buckets. Default: False. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """With 'sorted', attend to all tokens of neighboring chunks, also of other buckets. Default: False. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     enc_attn_lsh_scale: float | tuple[float, ...] | PerLayer
     """Factor of the dot products of queries and unit-length keys. Default: 1.0. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     enc_attn_num_clusters: int | None | tuple[int | None, ...] | PerLayer
@@ -1709,13 +1709,13 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_attn_local_heads: int | None | tuple[int | None, ...] | PerLayer
     """Number of heads with local attention; None: half of the heads. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     enc_attn_local_pattern: None | str | Mapping[str, Any] | Pattern | tuple[None | str | Mapping[str, Any] | Pattern, ...] | PerLayer
-    """Sparse pattern of these heads; None: a window of `cluster_size`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """Sparse pattern of these heads; None: a window. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     enc_attn_routing_decay: float | tuple[float, ...] | PerLayer
     """Decay of the moving averages of the centroids, per step. Default: 0.999. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     enc_attn_routing_balanced: bool | None | tuple[bool | None, ...] | PerLayer
     """Give each centroid the same number of tokens, those nearest to it; None: yes, unless causal. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     enc_attn_cluster_blocks: int | None | tuple[int | None, ...] | PerLayer
-    """Maximum number of blocks, for the weights of `sinkhorn_sort='net'`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """Maximum number of blocks, for `sinkhorn_sort='net'`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     enc_attn_sinkhorn_sort: Literal['bilinear', 'net'] | tuple[Literal['bilinear', 'net'], ...] | PerLayer
     """How blocks are compared: 'bilinear' (their mean queries and keys) or 'net' (a small network). Default: 'bilinear'. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     enc_attn_sinkhorn_iters: int | tuple[int, ...] | PerLayer
@@ -1729,7 +1729,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_attn_shared_qk: bool | tuple[bool, ...] | PerLayer
     """Use the L2-normalized queries as keys, without a key projection. Default: False. Reformer, arXiv:2001.04451, section 2."""
     enc_attn_xl_rel_segments: bool | tuple[bool, ...] | PerLayer
-    """Add a term to the scores that depends on whether two tokens belong to the same segment. Default: False. XLNet, arXiv:1906.08237."""
+    """Add a term to the scores that depends on whether two tokens share a segment. Default: False. XLNet, arXiv:1906.08237."""
     enc_attn_rotate_values: bool | tuple[bool, ...] | PerLayer
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     enc_attn_num_mem_kv: int | tuple[int, ...] | PerLayer
@@ -1781,11 +1781,11 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_attn_span_loss_weight: float | tuple[float, ...] | PerLayer
     """Weight of the loss that penalizes long spans. Default: 2e-06. Adaptive Attention Span in Transformers, arXiv:1905.07799."""
     enc_attn_flash_pack_seq: bool | tuple[bool, ...] | PerLayer
-    """Accept documents packed into one sequence, with boundaries in `flash_pack_seq_kwargs` of a call. Default: False."""
+    """Accept packed documents, with boundaries in `flash_pack_seq_kwargs` of a call. Default: False."""
     enc_attn_collab_heads: bool | tuple[bool, ...] | PerLayer
-    """Share one query and one key projection between heads, with learned channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Share one query and one key projection between heads, with channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     enc_attn_collab_compression: float | tuple[float, ...] | PerLayer
-    """Width of the shared projection, as a fraction of heads * dim_head. Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Width of the shared projection / (heads * dim_head). Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     enc_attn_l2_distance: bool | tuple[bool, ...] | PerLayer
     """Use negative squared L2 distances as scores. Default: False. The Lipschitz Constant of Self-Attention, arXiv:2006.04710."""
     enc_attn_laser: bool | tuple[bool, ...] | PerLayer
@@ -1797,21 +1797,21 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_attn_kernel_update: Literal['sum', 'gate', 'delta'] | tuple[Literal['sum', 'gate', 'delta'], ...] | PerLayer
     """Update of the state by each token: 'sum', 'gate' or 'delta'. Default: 'sum'. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_attn_kernel_normalize: None | bool | tuple[None | bool, ...] | PerLayer
-    """Divide by the sum of the weights; None: yes, except with the delta rule. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Divide by the sum of weights; None: if no delta rule. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_attn_kernel_l2norm: None | bool | tuple[None | bool, ...] | PerLayer
-    """L2-normalize queries and keys; None: for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """L2-normalize queries and keys; None: for 'rff', 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_attn_kernel_key_norm: None | Literal['sum', 'l2'] | tuple[None | Literal['sum', 'l2'], ...] | PerLayer
     """Normalize the features to unit 'sum' or 'l2' norm; None: with the delta rule, by 'sum', or 'l2' if features may be negative. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_attn_kernel_features: int | None | tuple[int | None, ...] | PerLayer
     """Number of random vectors per head; None: e log(e), or e for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_attn_kernel_orthogonal: bool | tuple[bool, ...] | PerLayer | None
-    """Make the random vectors orthogonal in blocks; None: for 'favor' and 'relu'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Orthogonal random vectors; None: of 'favor', 'relu'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_attn_kernel_redraw: int | None | tuple[int | None, ...] | PerLayer
     """Number of training steps after which random vectors are sampled again, 0 for never; None: 1000, or 0 for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_attn_kernel_hyperbolic: bool | tuple[bool, ...] | PerLayer
     """Use random vectors in pairs w, -w. Default: False. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_attn_kernel_chunk: int | tuple[int, ...] | PerLayer
-    """Chunk size, in tokens: within a chunk, causal scores are computed for single keys. Default: 64. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Chunk size, in tokens: within a chunk, causal scores are computed. Default: 64. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_attn_dpfp_nu: int | tuple[int, ...] | PerLayer
     """Number nu of shifts of 'dpfp'. Default: 3. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     enc_attn_rff_sigma: Literal['learned'] | float | tuple[Literal['learned'] | float, ...] | PerLayer
@@ -1891,7 +1891,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_attn_gumbel_softmax_temp: float | tuple[float, ...] | PerLayer
     """Temperature of the Gumbel softmax. Default: 1.0. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     enc_attn_gumbel_softmax_hard: bool | tuple[bool, ...] | PerLayer
-    """Attend only to the key with the largest noisy logit, with the gradient of the softmax. Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
+    """Attend only to the key with the largest noisy logit (straight-through). Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     enc_attn_use_entmax15: bool | tuple[bool, ...] | PerLayer
     """1.5-entmax instead of softmax. Default: False. Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015."""
     enc_attn_custom_attn_fn: Callable[..., Any] | None | tuple[Callable[..., Any] | None, ...] | PerLayer
@@ -1925,13 +1925,13 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_attn_low_rank_silu_gates: bool | tuple[bool, ...] | PerLayer
     """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
     enc_attn_gate_values_bias: bool | tuple[bool, ...] | PerLayer
-    """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
+    """Bias of the gate of `gate_values`, first open (for weights of before 2.26). Default: False."""
     enc_attn_orthog_projected_values: bool | tuple[bool, ...] | PerLayer
-    """Remove the component along the token's own value, with all heads as one vector. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
+    """Remove the component along the token's own value, of all heads together. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     enc_attn_orthog_projected_values_per_head: bool | tuple[bool, ...] | PerLayer
     """Remove the component along the token's own value in each head. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     enc_attn_orthog_projected_values_over_sequence: bool | tuple[bool, ...] | PerLayer
-    """Treat all tokens as one vector, for weights of x-transformers 2.31. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
+    """Treat all tokens as one vector, as x-transformers 2.31 does. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     enc_attn_head_dims: Sequence[int] | None | tuple[Sequence[int] | None, ...] | PerLayer
     """Widths of the heads, instead of `dim_head`; for a stack `PerLayer(...)` of them. Default: None. Attention Is All You Need, arXiv:1706.03762, section 3.2.2."""
     enc_attn_on_attn: bool | tuple[bool, ...] | PerLayer
@@ -2017,15 +2017,15 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_ff_deep_embed: bool
     """Scale the output of each feedforward by a learned vector per token id. Default: False. RWKV-8 (DeepEmbed), github.com/BlinkDL/RWKV-LM."""
     enc_recycling: bool
-    """Run the stack several times, each time on the input plus a projection of the previous output. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2, section 1.10."""
+    """Run the stack several times, on the input plus a projection of the previous output. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2, section 1.10."""
     enc_train_max_recycle_steps: int
-    """Number of passes in evaluation; in training it is drawn from 1 to this number. Default: 4. AlphaFold 2, doi:10.1038/s41586-021-03819-2, section 1.10."""
+    """Passes in evaluation; in training 1 to this number, at random. Default: 4. AlphaFold 2, doi:10.1038/s41586-021-03819-2, section 1.10."""
     enc_looped: bool
     """Run the stack several times, each time on the previous output. Default: False. Scaling Latent Reasoning via Looped Language Models, arXiv:2510.25741."""
     enc_max_looped_steps: int
     """Number of passes. Default: 4. Scaling Latent Reasoning via Looped Language Models, arXiv:2510.25741."""
     enc_cmem_len: int
-    """Number of compressed memories per self-attention layer, in addition to `max_mem_len`. Default: 0. Compressive Transformer, arXiv:1911.05507."""
+    """Compressed memories per self-attention layer, in addition to `max_mem_len`. Default: 0. Compressive Transformer, arXiv:1911.05507."""
     enc_cmem_ratio: int
     """Compression ratio: number of memories that are compressed to one. Default: 4. Compressive Transformer, arXiv:1911.05507."""
     enc_cmem_fn: Literal['conv', 'dilated_conv', 'mean', 'max', 'most_used']
@@ -2055,7 +2055,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_tie_embedding_normed: bool
     """With `l2norm_embed`, use the normalized table for the logits; False, as in the original: the stored one. Default: True. Using the Output Embedding to Improve Language Models, arXiv:1608.05859."""
     enc_num_output_heads: int
-    """Number of output heads; with several, the model returns a tuple of logits. Default: 1."""
+    """Number of output heads; of several, logits are a tuple. Default: 1."""
     enc_logits_scale: float
     """Factor of the logits. Default: 1.0. Tensor Programs V, arXiv:2203.03466."""
     enc_logits_softclamp: float | None
@@ -2145,7 +2145,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_norm_bias: bool
     """Learn a bias in the layer norms (also for weights of releases before 1.27). Default: False. Layer Normalization, arXiv:1607.06450."""
     dec_norm_eps: float | None
-    """Eps of every norm; None: 1e-5 in layer norms, no eps in others (x / |x|). Default: None. Layer Normalization, arXiv:1607.06450."""
+    """Eps of every norm; None: 1e-5 in layer norms, none in others. Default: None. Layer Normalization, arXiv:1607.06450."""
     dec_norm_affine: bool
     """Learn weights in the norms. Default: True. OLMo, arXiv:2402.00838."""
     dec_branch_post_norm: bool
@@ -2165,13 +2165,13 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_resi_dual_scale: float
     """Factor c of the second stream, against overflow in half precision. Default: 1.0. ResiDual, arXiv:2304.14802."""
     dec_xl_rel_segments: bool
-    """Add a term to the scores that depends on whether two tokens belong to the same segment. Default: False. XLNet, arXiv:1906.08237."""
+    """Add a term to the scores that depends on whether two tokens share a segment. Default: False. XLNet, arXiv:1906.08237."""
     dec_two_stream: bool
     """Add a query stream that predicts tokens in a given order (XLNet). Default: False. XLNet, arXiv:1906.08237."""
     dec_window_growth: float | None
     """Factor by which `attn_max_attend_past` grows from one self-attention layer to the next. Default: None. MSWA: Refining Local Attention with Multi-Scale Window Attention, arXiv:2501.01039."""
     dec_knn_mem_layers: Sequence[int]
-    """Indices of the self-attention layers with a kNN memory, counted from 0. Default: (). Memorizing Transformers, arXiv:2203.08913."""
+    """Self-attention layers with a kNN memory, counted from 0. Default: (). Memorizing Transformers, arXiv:2203.08913."""
     dec_knn_mem_size: int
     """Number of stored tokens per batch entry. Default: 65536. Memorizing Transformers, arXiv:2203.08913."""
     dec_knn_mem_topk: int
@@ -2195,15 +2195,15 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_rotary_interpolation_factor: float
     """Divisor of the positions (position interpolation). Default: 1.0. RoFormer, arXiv:2104.09864."""
     dec_rotary_base_rescale_factor: float
-    """NTK-aware factor that enlarges the base for longer contexts. Default: 1.0. RoFormer, arXiv:2104.09864."""
+    """NTK-aware factor of the base, for longer contexts. Default: 1.0. RoFormer, arXiv:2104.09864."""
     dec_rotate_num_heads: int | None
-    """Number of heads that are rotated, counted from the last; all if None. Default: None. RoFormer, arXiv:2104.09864."""
+    """Number of heads that are rotated, the last ones; None: all. Default: None. RoFormer, arXiv:2104.09864."""
     dec_rotary_layers: Sequence[bool | Mapping[str, Any]] | None
     """One value per self-attention layer: True, False for no rotation, or a dict with another `theta` or `scaling`. Default: None. Gemma 3, arXiv:2503.19786; without positions: arXiv:2305.19466."""
     dec_polar_pos_emb: bool
     """Polar positions: magnitudes from content, angles from positions. Default: False. PoPE, arXiv:2509.10534."""
     dec_polar_bias_uniform_init: bool
-    """Initialize the learned angle shift of the keys uniformly at random instead of with zeros. Default: False. PoPE, arXiv:2509.10534."""
+    """Initialize the angle shift of the keys uniformly at random, not with zeros. Default: False. PoPE, arXiv:2509.10534."""
     dec_position_infused_attn: bool
     """Add sinusoidal positions to the inputs of queries and keys. Default: False. Shortformer, arXiv:2012.15832."""
     dec_alibi_pos_bias: bool
@@ -2249,7 +2249,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_add_value_residual: bool
     """Mix the values of the first attention layer into the later ones. Default: False. Value Residual Learning, arXiv:2410.17897."""
     dec_learned_value_residual_mix: bool
-    """In self-attention, compute the mix per token and head from the input, instead of one half. Default: True. Value Residual Learning, arXiv:2410.17897."""
+    """In self-attention, compute the mix from the input, instead of one half. Default: True. Value Residual Learning, arXiv:2410.17897."""
     dec_residual_attn: bool
     """Add the logits of the previous self-attention layer. Default: False. RealFormer, arXiv:2012.11747."""
     dec_cross_residual_attn: bool
@@ -2259,7 +2259,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_zero_init_branch_output: bool
     """Initialize the output projection of every branch with zeros. Default: False."""
     dec_shift_tokens: int | Sequence[int]
-    """Maximum shift, in tokens, or a tuple with one value per layer. Default: 0. RWKV, github.com/BlinkDL/RWKV-LM (token shift)."""
+    """Maximum shift, in tokens, or one value per layer. Default: 0. RWKV, github.com/BlinkDL/RWKV-LM (token shift)."""
     dec_use_layerscale: bool
     """Scale the output of every branch by a learned factor per channel. Default: False. Going deeper with Image Transformers, arXiv:2103.17239."""
     dec_layerscale_init_value: float
@@ -2267,7 +2267,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_use_adaptive_layerscale: bool
     """Gate the output of every branch by a sigmoid of `condition`. Default: False. Scalable Diffusion Models with Transformers, arXiv:2212.09748."""
     dec_use_adaln_zero: bool
-    """Shift, scale and gate every branch by `condition` (adaLN-Zero), initialized with zeros. Default: False. Scalable Diffusion Models with Transformers, arXiv:2212.09748."""
+    """Shift, scale and gate every branch by `condition` (adaLN-Zero), first with zeros. Default: False. Scalable Diffusion Models with Transformers, arXiv:2212.09748."""
     dec_scale_residual: bool | float
     """Learn a factor per channel of the residual; a number is also a constant factor of every branch output. Default: False. NormFormer, arXiv:2110.09456; DeepNet, arXiv:2203.00555; OLMo, arXiv:2402.00838."""
     dec_scale_residual_constant: float
@@ -2301,11 +2301,11 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_mv_split_residual: bool
     """Scale the mean over tokens and the deviation from it by separate factors. Default: False. arXiv:2605.06169."""
     dec_gated_multi_residual: bool
-    """Combine and update the streams by gates; needs `residual_fn_kwargs=dict(read_gate_rank=...)`. Default: False."""
+    """Mix the streams by gates; needs `residual_fn_kwargs=dict(read_gate_rank=...)`. Default: False."""
     dec_num_residual_streams: int
     """Number of residual streams. Default: 1. Hyper-Connections, arXiv:2409.19606."""
     dec_hyper_conn_sinkhorn_iters: int
-    """Number of Sinkhorn iterations that make the mixing matrix doubly stochastic. Default: 5. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
+    """Number of Sinkhorn iterations for the mixing matrix. Default: 5. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
     dec_hyper_conn_residual_mix: Literal['sinkhorn', 'ones']
     """Mixing matrix of the streams: 'sinkhorn' (doubly stochastic), or 'ones' for weights of x-transformers 2.31. Default: 'sinkhorn'. Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880."""
     dec_softclamp_output: bool
@@ -2315,7 +2315,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_checkpoint_layers: bool | int
     """Recompute layers in the backward pass: True for each layer separately, k for segments of k layers. Default: False. Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174."""
     dec_reversible: bool
-    """Use two residual streams, which the backward pass recomputes instead of storing activations. Default: False. The Reversible Residual Network, arXiv:1707.04585; Reformer, arXiv:2001.04451."""
+    """Use two residual streams, which are recomputed in the backward pass instead of stored. Default: False. The Reversible Residual Network, arXiv:1707.04585; Reformer, arXiv:2001.04451."""
     dec_reversible_merge: Literal['mean', 'concat_norm']
     """Input of the final norm: 'mean' of the two streams, or both ('concat_norm'). Default: 'mean'. The Reversible Residual Network, arXiv:1707.04585; Reformer, arXiv:2001.04451."""
     dec_act_halting: bool
@@ -2481,7 +2481,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_cross_attn_lsh_chunks: Literal['bucket', 'sorted'] | None | tuple[Literal['bucket', 'sorted'] | None, ...] | PerLayer
     """'bucket': chunks in each bucket; 'sorted': chunks of all tokens sorted by bucket; None: 'bucket' if causal. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     dec_cross_attn_lsh_across_buckets: bool | tuple[bool, ...] | PerLayer
-    """With 'sorted', attend to all tokens of the neighboring chunks, also of other buckets. Default: False. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """With 'sorted', attend to all tokens of neighboring chunks, also of other buckets. Default: False. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     dec_cross_attn_lsh_scale: float | tuple[float, ...] | PerLayer
     """Factor of the dot products of queries and unit-length keys. Default: 1.0. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     dec_cross_attn_num_clusters: int | None | tuple[int | None, ...] | PerLayer
@@ -2489,13 +2489,13 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_cross_attn_local_heads: int | None | tuple[int | None, ...] | PerLayer
     """Number of heads with local attention; None: half of the heads. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     dec_cross_attn_local_pattern: None | str | Mapping[str, Any] | Pattern | tuple[None | str | Mapping[str, Any] | Pattern, ...] | PerLayer
-    """Sparse pattern of these heads; None: a window of `cluster_size`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """Sparse pattern of these heads; None: a window. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     dec_cross_attn_routing_decay: float | tuple[float, ...] | PerLayer
     """Decay of the moving averages of the centroids, per step. Default: 0.999. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     dec_cross_attn_routing_balanced: bool | None | tuple[bool | None, ...] | PerLayer
     """Give each centroid the same number of tokens, those nearest to it; None: yes, unless causal. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     dec_cross_attn_cluster_blocks: int | None | tuple[int | None, ...] | PerLayer
-    """Maximum number of blocks, for the weights of `sinkhorn_sort='net'`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """Maximum number of blocks, for `sinkhorn_sort='net'`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     dec_cross_attn_sinkhorn_sort: Literal['bilinear', 'net'] | tuple[Literal['bilinear', 'net'], ...] | PerLayer
     """How blocks are compared: 'bilinear' (their mean queries and keys) or 'net' (a small network). Default: 'bilinear'. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     dec_cross_attn_sinkhorn_iters: int | tuple[int, ...] | PerLayer
@@ -2509,7 +2509,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_cross_attn_shared_qk: bool | tuple[bool, ...] | PerLayer
     """Use the L2-normalized queries as keys, without a key projection. Default: False. Reformer, arXiv:2001.04451, section 2."""
     dec_cross_attn_xl_rel_segments: bool | tuple[bool, ...] | PerLayer
-    """Add a term to the scores that depends on whether two tokens belong to the same segment. Default: False. XLNet, arXiv:1906.08237."""
+    """Add a term to the scores that depends on whether two tokens share a segment. Default: False. XLNet, arXiv:1906.08237."""
     dec_cross_attn_rotate_values: bool | tuple[bool, ...] | PerLayer
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     dec_cross_attn_num_mem_kv: int | tuple[int, ...] | PerLayer
@@ -2561,11 +2561,11 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_cross_attn_span_loss_weight: float | tuple[float, ...] | PerLayer
     """Weight of the loss that penalizes long spans. Default: 2e-06. Adaptive Attention Span in Transformers, arXiv:1905.07799."""
     dec_cross_attn_flash_pack_seq: bool | tuple[bool, ...] | PerLayer
-    """Accept documents packed into one sequence, with boundaries in `flash_pack_seq_kwargs` of a call. Default: False."""
+    """Accept packed documents, with boundaries in `flash_pack_seq_kwargs` of a call. Default: False."""
     dec_cross_attn_collab_heads: bool | tuple[bool, ...] | PerLayer
-    """Share one query and one key projection between heads, with learned channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Share one query and one key projection between heads, with channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     dec_cross_attn_collab_compression: float | tuple[float, ...] | PerLayer
-    """Width of the shared projection, as a fraction of heads * dim_head. Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Width of the shared projection / (heads * dim_head). Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     dec_cross_attn_l2_distance: bool | tuple[bool, ...] | PerLayer
     """Use negative squared L2 distances as scores. Default: False. The Lipschitz Constant of Self-Attention, arXiv:2006.04710."""
     dec_cross_attn_laser: bool | tuple[bool, ...] | PerLayer
@@ -2577,21 +2577,21 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_cross_attn_kernel_update: Literal['sum', 'gate', 'delta'] | tuple[Literal['sum', 'gate', 'delta'], ...] | PerLayer
     """Update of the state by each token: 'sum', 'gate' or 'delta'. Default: 'sum'. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_cross_attn_kernel_normalize: None | bool | tuple[None | bool, ...] | PerLayer
-    """Divide by the sum of the weights; None: yes, except with the delta rule. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Divide by the sum of weights; None: if no delta rule. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_cross_attn_kernel_l2norm: None | bool | tuple[None | bool, ...] | PerLayer
-    """L2-normalize queries and keys; None: for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """L2-normalize queries and keys; None: for 'rff', 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_cross_attn_kernel_key_norm: None | Literal['sum', 'l2'] | tuple[None | Literal['sum', 'l2'], ...] | PerLayer
     """Normalize the features to unit 'sum' or 'l2' norm; None: with the delta rule, by 'sum', or 'l2' if features may be negative. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_cross_attn_kernel_features: int | None | tuple[int | None, ...] | PerLayer
     """Number of random vectors per head; None: e log(e), or e for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_cross_attn_kernel_orthogonal: bool | tuple[bool, ...] | PerLayer | None
-    """Make the random vectors orthogonal in blocks; None: for 'favor' and 'relu'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Orthogonal random vectors; None: of 'favor', 'relu'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_cross_attn_kernel_redraw: int | None | tuple[int | None, ...] | PerLayer
     """Number of training steps after which random vectors are sampled again, 0 for never; None: 1000, or 0 for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_cross_attn_kernel_hyperbolic: bool | tuple[bool, ...] | PerLayer
     """Use random vectors in pairs w, -w. Default: False. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_cross_attn_kernel_chunk: int | tuple[int, ...] | PerLayer
-    """Chunk size, in tokens: within a chunk, causal scores are computed for single keys. Default: 64. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Chunk size, in tokens: within a chunk, causal scores are computed. Default: 64. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_cross_attn_dpfp_nu: int | tuple[int, ...] | PerLayer
     """Number nu of shifts of 'dpfp'. Default: 3. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_cross_attn_rff_sigma: Literal['learned'] | float | tuple[Literal['learned'] | float, ...] | PerLayer
@@ -2671,7 +2671,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_cross_attn_gumbel_softmax_temp: float | tuple[float, ...] | PerLayer
     """Temperature of the Gumbel softmax. Default: 1.0. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     dec_cross_attn_gumbel_softmax_hard: bool | tuple[bool, ...] | PerLayer
-    """Attend only to the key with the largest noisy logit, with the gradient of the softmax. Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
+    """Attend only to the key with the largest noisy logit (straight-through). Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     dec_cross_attn_use_entmax15: bool | tuple[bool, ...] | PerLayer
     """1.5-entmax instead of softmax. Default: False. Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015."""
     dec_cross_attn_custom_attn_fn: Callable[..., Any] | None | tuple[Callable[..., Any] | None, ...] | PerLayer
@@ -2705,13 +2705,13 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_cross_attn_low_rank_silu_gates: bool | tuple[bool, ...] | PerLayer
     """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
     dec_cross_attn_gate_values_bias: bool | tuple[bool, ...] | PerLayer
-    """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
+    """Bias of the gate of `gate_values`, first open (for weights of before 2.26). Default: False."""
     dec_cross_attn_orthog_projected_values: bool | tuple[bool, ...] | PerLayer
-    """Remove the component along the token's own value, with all heads as one vector. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
+    """Remove the component along the token's own value, of all heads together. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     dec_cross_attn_orthog_projected_values_per_head: bool | tuple[bool, ...] | PerLayer
     """Remove the component along the token's own value in each head. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     dec_cross_attn_orthog_projected_values_over_sequence: bool | tuple[bool, ...] | PerLayer
-    """Treat all tokens as one vector, for weights of x-transformers 2.31. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
+    """Treat all tokens as one vector, as x-transformers 2.31 does. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     dec_cross_attn_head_dims: Sequence[int] | None | tuple[Sequence[int] | None, ...] | PerLayer
     """Widths of the heads, instead of `dim_head`; for a stack `PerLayer(...)` of them. Default: None. Attention Is All You Need, arXiv:1706.03762, section 3.2.2."""
     dec_cross_attn_on_attn: bool | tuple[bool, ...] | PerLayer
@@ -2801,7 +2801,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_attn_lsh_chunks: Literal['bucket', 'sorted'] | None | tuple[Literal['bucket', 'sorted'] | None, ...] | PerLayer
     """'bucket': chunks in each bucket; 'sorted': chunks of all tokens sorted by bucket; None: 'bucket' if causal. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     dec_attn_lsh_across_buckets: bool | tuple[bool, ...] | PerLayer
-    """With 'sorted', attend to all tokens of the neighboring chunks, also of other buckets. Default: False. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """With 'sorted', attend to all tokens of neighboring chunks, also of other buckets. Default: False. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     dec_attn_lsh_scale: float | tuple[float, ...] | PerLayer
     """Factor of the dot products of queries and unit-length keys. Default: 1.0. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     dec_attn_num_clusters: int | None | tuple[int | None, ...] | PerLayer
@@ -2809,13 +2809,13 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_attn_local_heads: int | None | tuple[int | None, ...] | PerLayer
     """Number of heads with local attention; None: half of the heads. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     dec_attn_local_pattern: None | str | Mapping[str, Any] | Pattern | tuple[None | str | Mapping[str, Any] | Pattern, ...] | PerLayer
-    """Sparse pattern of these heads; None: a window of `cluster_size`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """Sparse pattern of these heads; None: a window. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     dec_attn_routing_decay: float | tuple[float, ...] | PerLayer
     """Decay of the moving averages of the centroids, per step. Default: 0.999. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     dec_attn_routing_balanced: bool | None | tuple[bool | None, ...] | PerLayer
     """Give each centroid the same number of tokens, those nearest to it; None: yes, unless causal. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     dec_attn_cluster_blocks: int | None | tuple[int | None, ...] | PerLayer
-    """Maximum number of blocks, for the weights of `sinkhorn_sort='net'`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """Maximum number of blocks, for `sinkhorn_sort='net'`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     dec_attn_sinkhorn_sort: Literal['bilinear', 'net'] | tuple[Literal['bilinear', 'net'], ...] | PerLayer
     """How blocks are compared: 'bilinear' (their mean queries and keys) or 'net' (a small network). Default: 'bilinear'. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     dec_attn_sinkhorn_iters: int | tuple[int, ...] | PerLayer
@@ -2829,7 +2829,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_attn_shared_qk: bool | tuple[bool, ...] | PerLayer
     """Use the L2-normalized queries as keys, without a key projection. Default: False. Reformer, arXiv:2001.04451, section 2."""
     dec_attn_xl_rel_segments: bool | tuple[bool, ...] | PerLayer
-    """Add a term to the scores that depends on whether two tokens belong to the same segment. Default: False. XLNet, arXiv:1906.08237."""
+    """Add a term to the scores that depends on whether two tokens share a segment. Default: False. XLNet, arXiv:1906.08237."""
     dec_attn_rotate_values: bool | tuple[bool, ...] | PerLayer
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     dec_attn_num_mem_kv: int | tuple[int, ...] | PerLayer
@@ -2881,11 +2881,11 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_attn_span_loss_weight: float | tuple[float, ...] | PerLayer
     """Weight of the loss that penalizes long spans. Default: 2e-06. Adaptive Attention Span in Transformers, arXiv:1905.07799."""
     dec_attn_flash_pack_seq: bool | tuple[bool, ...] | PerLayer
-    """Accept documents packed into one sequence, with boundaries in `flash_pack_seq_kwargs` of a call. Default: False."""
+    """Accept packed documents, with boundaries in `flash_pack_seq_kwargs` of a call. Default: False."""
     dec_attn_collab_heads: bool | tuple[bool, ...] | PerLayer
-    """Share one query and one key projection between heads, with learned channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Share one query and one key projection between heads, with channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     dec_attn_collab_compression: float | tuple[float, ...] | PerLayer
-    """Width of the shared projection, as a fraction of heads * dim_head. Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Width of the shared projection / (heads * dim_head). Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     dec_attn_l2_distance: bool | tuple[bool, ...] | PerLayer
     """Use negative squared L2 distances as scores. Default: False. The Lipschitz Constant of Self-Attention, arXiv:2006.04710."""
     dec_attn_laser: bool | tuple[bool, ...] | PerLayer
@@ -2897,21 +2897,21 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_attn_kernel_update: Literal['sum', 'gate', 'delta'] | tuple[Literal['sum', 'gate', 'delta'], ...] | PerLayer
     """Update of the state by each token: 'sum', 'gate' or 'delta'. Default: 'sum'. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_attn_kernel_normalize: None | bool | tuple[None | bool, ...] | PerLayer
-    """Divide by the sum of the weights; None: yes, except with the delta rule. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Divide by the sum of weights; None: if no delta rule. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_attn_kernel_l2norm: None | bool | tuple[None | bool, ...] | PerLayer
-    """L2-normalize queries and keys; None: for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """L2-normalize queries and keys; None: for 'rff', 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_attn_kernel_key_norm: None | Literal['sum', 'l2'] | tuple[None | Literal['sum', 'l2'], ...] | PerLayer
     """Normalize the features to unit 'sum' or 'l2' norm; None: with the delta rule, by 'sum', or 'l2' if features may be negative. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_attn_kernel_features: int | None | tuple[int | None, ...] | PerLayer
     """Number of random vectors per head; None: e log(e), or e for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_attn_kernel_orthogonal: bool | tuple[bool, ...] | PerLayer | None
-    """Make the random vectors orthogonal in blocks; None: for 'favor' and 'relu'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Orthogonal random vectors; None: of 'favor', 'relu'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_attn_kernel_redraw: int | None | tuple[int | None, ...] | PerLayer
     """Number of training steps after which random vectors are sampled again, 0 for never; None: 1000, or 0 for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_attn_kernel_hyperbolic: bool | tuple[bool, ...] | PerLayer
     """Use random vectors in pairs w, -w. Default: False. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_attn_kernel_chunk: int | tuple[int, ...] | PerLayer
-    """Chunk size, in tokens: within a chunk, causal scores are computed for single keys. Default: 64. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Chunk size, in tokens: within a chunk, causal scores are computed. Default: 64. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_attn_dpfp_nu: int | tuple[int, ...] | PerLayer
     """Number nu of shifts of 'dpfp'. Default: 3. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dec_attn_rff_sigma: Literal['learned'] | float | tuple[Literal['learned'] | float, ...] | PerLayer
@@ -2991,7 +2991,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_attn_gumbel_softmax_temp: float | tuple[float, ...] | PerLayer
     """Temperature of the Gumbel softmax. Default: 1.0. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     dec_attn_gumbel_softmax_hard: bool | tuple[bool, ...] | PerLayer
-    """Attend only to the key with the largest noisy logit, with the gradient of the softmax. Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
+    """Attend only to the key with the largest noisy logit (straight-through). Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     dec_attn_use_entmax15: bool | tuple[bool, ...] | PerLayer
     """1.5-entmax instead of softmax. Default: False. Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015."""
     dec_attn_custom_attn_fn: Callable[..., Any] | None | tuple[Callable[..., Any] | None, ...] | PerLayer
@@ -3025,13 +3025,13 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_attn_low_rank_silu_gates: bool | tuple[bool, ...] | PerLayer
     """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
     dec_attn_gate_values_bias: bool | tuple[bool, ...] | PerLayer
-    """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
+    """Bias of the gate of `gate_values`, first open (for weights of before 2.26). Default: False."""
     dec_attn_orthog_projected_values: bool | tuple[bool, ...] | PerLayer
-    """Remove the component along the token's own value, with all heads as one vector. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
+    """Remove the component along the token's own value, of all heads together. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     dec_attn_orthog_projected_values_per_head: bool | tuple[bool, ...] | PerLayer
     """Remove the component along the token's own value in each head. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     dec_attn_orthog_projected_values_over_sequence: bool | tuple[bool, ...] | PerLayer
-    """Treat all tokens as one vector, for weights of x-transformers 2.31. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
+    """Treat all tokens as one vector, as x-transformers 2.31 does. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     dec_attn_head_dims: Sequence[int] | None | tuple[Sequence[int] | None, ...] | PerLayer
     """Widths of the heads, instead of `dim_head`; for a stack `PerLayer(...)` of them. Default: None. Attention Is All You Need, arXiv:1706.03762, section 3.2.2."""
     dec_attn_on_attn: bool | tuple[bool, ...] | PerLayer
@@ -3117,15 +3117,15 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_ff_deep_embed: bool
     """Scale the output of each feedforward by a learned vector per token id. Default: False. RWKV-8 (DeepEmbed), github.com/BlinkDL/RWKV-LM."""
     dec_recycling: bool
-    """Run the stack several times, each time on the input plus a projection of the previous output. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2, section 1.10."""
+    """Run the stack several times, on the input plus a projection of the previous output. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2, section 1.10."""
     dec_train_max_recycle_steps: int
-    """Number of passes in evaluation; in training it is drawn from 1 to this number. Default: 4. AlphaFold 2, doi:10.1038/s41586-021-03819-2, section 1.10."""
+    """Passes in evaluation; in training 1 to this number, at random. Default: 4. AlphaFold 2, doi:10.1038/s41586-021-03819-2, section 1.10."""
     dec_looped: bool
     """Run the stack several times, each time on the previous output. Default: False. Scaling Latent Reasoning via Looped Language Models, arXiv:2510.25741."""
     dec_max_looped_steps: int
     """Number of passes. Default: 4. Scaling Latent Reasoning via Looped Language Models, arXiv:2510.25741."""
     dec_cmem_len: int
-    """Number of compressed memories per self-attention layer, in addition to `max_mem_len`. Default: 0. Compressive Transformer, arXiv:1911.05507."""
+    """Compressed memories per self-attention layer, in addition to `max_mem_len`. Default: 0. Compressive Transformer, arXiv:1911.05507."""
     dec_cmem_ratio: int
     """Compression ratio: number of memories that are compressed to one. Default: 4. Compressive Transformer, arXiv:1911.05507."""
     dec_cmem_fn: Literal['conv', 'dilated_conv', 'mean', 'max', 'most_used']
@@ -3155,7 +3155,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_tie_embedding_normed: bool
     """With `l2norm_embed`, use the normalized table for the logits; False, as in the original: the stored one. Default: True. Using the Output Embedding to Improve Language Models, arXiv:1608.05859."""
     dec_num_output_heads: int
-    """Number of output heads; with several, the model returns a tuple of logits. Default: 1."""
+    """Number of output heads; of several, logits are a tuple. Default: 1."""
     dec_logits_scale: float
     """Factor of the logits. Default: 1.0. Tensor Programs V, arXiv:2203.03466."""
     dec_logits_softclamp: float | None
@@ -3243,7 +3243,7 @@ class AttentionKeywords(TypedDict, total=False):
     lsh_chunks: Literal['bucket', 'sorted'] | None
     """'bucket': chunks in each bucket; 'sorted': chunks of all tokens sorted by bucket; None: 'bucket' if causal. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     lsh_across_buckets: bool
-    """With 'sorted', attend to all tokens of the neighboring chunks, also of other buckets. Default: False. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """With 'sorted', attend to all tokens of neighboring chunks, also of other buckets. Default: False. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     lsh_scale: float
     """Factor of the dot products of queries and unit-length keys. Default: 1.0. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     num_clusters: int | None
@@ -3251,13 +3251,13 @@ class AttentionKeywords(TypedDict, total=False):
     local_heads: int | None
     """Number of heads with local attention; None: half of the heads. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     local_pattern: None | str | Mapping[str, Any] | Pattern
-    """Sparse pattern of these heads; None: a window of `cluster_size`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """Sparse pattern of these heads; None: a window. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     routing_decay: float
     """Decay of the moving averages of the centroids, per step. Default: 0.999. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     routing_balanced: bool | None
     """Give each centroid the same number of tokens, those nearest to it; None: yes, unless causal. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     cluster_blocks: int | None
-    """Maximum number of blocks, for the weights of `sinkhorn_sort='net'`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
+    """Maximum number of blocks, for `sinkhorn_sort='net'`. Default: None. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     sinkhorn_sort: Literal['bilinear', 'net']
     """How blocks are compared: 'bilinear' (their mean queries and keys) or 'net' (a small network). Default: 'bilinear'. Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296."""
     sinkhorn_iters: int
@@ -3271,9 +3271,9 @@ class AttentionKeywords(TypedDict, total=False):
     shared_qk: bool
     """Use the L2-normalized queries as keys, without a key projection. Default: False. Reformer, arXiv:2001.04451, section 2."""
     xl_rel_segments: bool
-    """Add a term to the scores that depends on whether two tokens belong to the same segment. Default: False. XLNet, arXiv:1906.08237."""
+    """Add a term to the scores that depends on whether two tokens share a segment. Default: False. XLNet, arXiv:1906.08237."""
     rotate_num_heads: int | None
-    """Number of heads that are rotated, counted from the last; all if None. Default: None. RoFormer, arXiv:2104.09864."""
+    """Number of heads that are rotated, the last ones; None: all. Default: None. RoFormer, arXiv:2104.09864."""
     rotary_factor: float
     """Factor of the rotated channels, in queries and in keys. Default: 1.0. RoFormer, arXiv:2104.09864."""
     rotate_values: bool
@@ -3327,11 +3327,11 @@ class AttentionKeywords(TypedDict, total=False):
     span_loss_weight: float
     """Weight of the loss that penalizes long spans. Default: 2e-06. Adaptive Attention Span in Transformers, arXiv:1905.07799."""
     flash_pack_seq: bool
-    """Accept documents packed into one sequence, with boundaries in `flash_pack_seq_kwargs` of a call. Default: False."""
+    """Accept packed documents, with boundaries in `flash_pack_seq_kwargs` of a call. Default: False."""
     collab_heads: bool
-    """Share one query and one key projection between heads, with learned channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Share one query and one key projection between heads, with channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     collab_compression: float
-    """Width of the shared projection, as a fraction of heads * dim_head. Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Width of the shared projection / (heads * dim_head). Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     l2_distance: bool
     """Use negative squared L2 distances as scores. Default: False. The Lipschitz Constant of Self-Attention, arXiv:2006.04710."""
     laser: bool
@@ -3343,21 +3343,21 @@ class AttentionKeywords(TypedDict, total=False):
     kernel_update: Literal['sum', 'gate', 'delta']
     """Update of the state by each token: 'sum', 'gate' or 'delta'. Default: 'sum'. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     kernel_normalize: None | bool
-    """Divide by the sum of the weights; None: yes, except with the delta rule. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Divide by the sum of weights; None: if no delta rule. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     kernel_l2norm: None | bool
-    """L2-normalize queries and keys; None: for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """L2-normalize queries and keys; None: for 'rff', 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     kernel_key_norm: None | Literal['sum', 'l2']
     """Normalize the features to unit 'sum' or 'l2' norm; None: with the delta rule, by 'sum', or 'l2' if features may be negative. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     kernel_features: int | None
     """Number of random vectors per head; None: e log(e), or e for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     kernel_orthogonal: bool | None
-    """Make the random vectors orthogonal in blocks; None: for 'favor' and 'relu'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Orthogonal random vectors; None: of 'favor', 'relu'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     kernel_redraw: int | None
     """Number of training steps after which random vectors are sampled again, 0 for never; None: 1000, or 0 for 'rff' and 'arccos'. Default: None. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     kernel_hyperbolic: bool
     """Use random vectors in pairs w, -w. Default: False. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     kernel_chunk: int
-    """Chunk size, in tokens: within a chunk, causal scores are computed for single keys. Default: 64. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
+    """Chunk size, in tokens: within a chunk, causal scores are computed. Default: 64. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     dpfp_nu: int
     """Number nu of shifts of 'dpfp'. Default: 3. Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174."""
     rff_sigma: Literal['learned'] | float
@@ -3437,7 +3437,7 @@ class AttentionKeywords(TypedDict, total=False):
     gumbel_softmax_temp: float
     """Temperature of the Gumbel softmax. Default: 1.0. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     gumbel_softmax_hard: bool
-    """Attend only to the key with the largest noisy logit, with the gradient of the softmax. Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
+    """Attend only to the key with the largest noisy logit (straight-through). Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     use_entmax15: bool
     """1.5-entmax instead of softmax. Default: False. Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015."""
     custom_attn_fn: Callable[..., Any] | None
@@ -3471,13 +3471,13 @@ class AttentionKeywords(TypedDict, total=False):
     low_rank_silu_gates: bool
     """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
     gate_values_bias: bool
-    """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
+    """Bias of the gate of `gate_values`, first open (for weights of before 2.26). Default: False."""
     orthog_projected_values: bool
-    """Remove the component along the token's own value, with all heads as one vector. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
+    """Remove the component along the token's own value, of all heads together. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     orthog_projected_values_per_head: bool
     """Remove the component along the token's own value in each head. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     orthog_projected_values_over_sequence: bool
-    """Treat all tokens as one vector, for weights of x-transformers 2.31. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
+    """Treat all tokens as one vector, as x-transformers 2.31 does. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     head_dims: Sequence[int] | None
     """Widths of the heads, instead of `dim_head`; for a stack `PerLayer(...)` of them. Default: None. Attention Is All You Need, arXiv:1706.03762, section 3.2.2."""
     on_attn: bool
@@ -3561,7 +3561,7 @@ class AttendKeywords(TypedDict, total=False):
     add_zero_kv: bool
     """Prepend one key and one value of zeros. Default: False. Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html."""
     flash_pack_seq: bool
-    """Accept documents packed into one sequence, with boundaries in `flash_pack_seq_kwargs` of a call. Default: False."""
+    """Accept packed documents, with boundaries in `flash_pack_seq_kwargs` of a call. Default: False."""
     l2_distance: bool
     """Use negative squared L2 distances as scores. Default: False. The Lipschitz Constant of Self-Attention, arXiv:2006.04710."""
     attend_sdp_kwargs: Mapping[str, bool]
@@ -3603,7 +3603,7 @@ class AttendKeywords(TypedDict, total=False):
     gumbel_softmax_temp: float
     """Temperature of the Gumbel softmax. Default: 1.0. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     gumbel_softmax_hard: bool
-    """Attend only to the key with the largest noisy logit, with the gradient of the softmax. Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
+    """Attend only to the key with the largest noisy logit (straight-through). Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     use_entmax15: bool
     """1.5-entmax instead of softmax. Default: False. Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015."""
     custom_attn_fn: Callable[..., Any] | None
@@ -3651,15 +3651,15 @@ class TransformerWrapperKeywords(TypedDict, total=False):
     ff_deep_embed: bool
     """Scale the output of each feedforward by a learned vector per token id. Default: False. RWKV-8 (DeepEmbed), github.com/BlinkDL/RWKV-LM."""
     recycling: bool
-    """Run the stack several times, each time on the input plus a projection of the previous output. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2, section 1.10."""
+    """Run the stack several times, on the input plus a projection of the previous output. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2, section 1.10."""
     train_max_recycle_steps: int
-    """Number of passes in evaluation; in training it is drawn from 1 to this number. Default: 4. AlphaFold 2, doi:10.1038/s41586-021-03819-2, section 1.10."""
+    """Passes in evaluation; in training 1 to this number, at random. Default: 4. AlphaFold 2, doi:10.1038/s41586-021-03819-2, section 1.10."""
     looped: bool
     """Run the stack several times, each time on the previous output. Default: False. Scaling Latent Reasoning via Looped Language Models, arXiv:2510.25741."""
     max_looped_steps: int
     """Number of passes. Default: 4. Scaling Latent Reasoning via Looped Language Models, arXiv:2510.25741."""
     cmem_len: int
-    """Number of compressed memories per self-attention layer, in addition to `max_mem_len`. Default: 0. Compressive Transformer, arXiv:1911.05507."""
+    """Compressed memories per self-attention layer, in addition to `max_mem_len`. Default: 0. Compressive Transformer, arXiv:1911.05507."""
     cmem_ratio: int
     """Compression ratio: number of memories that are compressed to one. Default: 4. Compressive Transformer, arXiv:1911.05507."""
     cmem_fn: Literal['conv', 'dilated_conv', 'mean', 'max', 'most_used']
@@ -3689,7 +3689,7 @@ class TransformerWrapperKeywords(TypedDict, total=False):
     tie_embedding_normed: bool
     """With `l2norm_embed`, use the normalized table for the logits; False, as in the original: the stored one. Default: True. Using the Output Embedding to Improve Language Models, arXiv:1608.05859."""
     num_output_heads: int
-    """Number of output heads; with several, the model returns a tuple of logits. Default: 1."""
+    """Number of output heads; of several, logits are a tuple. Default: 1."""
     logits_scale: float
     """Factor of the logits. Default: 1.0. Tensor Programs V, arXiv:2203.03466."""
     logits_softclamp: float | None
@@ -3769,7 +3769,7 @@ class ContinuousTransformerWrapperKeywords(TypedDict, total=False):
     emb_dropout: float
     """Dropout probability of the embeddings. Default: 0.0."""
     cmem_len: int
-    """Number of compressed memories per self-attention layer, in addition to `max_mem_len`. Default: 0. Compressive Transformer, arXiv:1911.05507."""
+    """Compressed memories per self-attention layer, in addition to `max_mem_len`. Default: 0. Compressive Transformer, arXiv:1911.05507."""
     cmem_ratio: int
     """Compression ratio: number of memories that are compressed to one. Default: 4. Compressive Transformer, arXiv:1911.05507."""
     cmem_fn: Literal['conv', 'dilated_conv', 'mean', 'max', 'most_used']
@@ -3942,7 +3942,7 @@ class SpeechEncoderKeywords(TypedDict, total=False):
     emb_dropout: float
     """Dropout probability of the embeddings. Default: 0.0."""
     cmem_len: int
-    """Number of compressed memories per self-attention layer, in addition to `max_mem_len`. Default: 0. Compressive Transformer, arXiv:1911.05507."""
+    """Compressed memories per self-attention layer, in addition to `max_mem_len`. Default: 0. Compressive Transformer, arXiv:1911.05507."""
     cmem_ratio: int
     """Compression ratio: number of memories that are compressed to one. Default: 4. Compressive Transformer, arXiv:1911.05507."""
     cmem_fn: Literal['conv', 'dilated_conv', 'mean', 'max', 'most_used']
@@ -4159,7 +4159,7 @@ class AttentionLayersInputs(TypedDict, total=False):
     knn_reset: Tensor | None
     """b, True to clear the store"""
     global_mask: Tensor | None
-    """b n, True for global tokens, which attend to all and to which all attend; False beyond its end"""
+    """b n, True for tokens that see all and that all see; False beyond its end"""
     rotary_pos_emb: Any
     """(angles (1 or b) j r, scale), as `RotaryEmbedding` returns them"""
     polar_pos_emb: Any
@@ -4292,7 +4292,7 @@ class PrefixDecoderInputs(TypedDict, total=False):
     knn_reset: Tensor | None
     """b, True to clear the store"""
     global_mask: Tensor | None
-    """b n, True for global tokens, which attend to all and to which all attend; False beyond its end"""
+    """b n, True for tokens that see all and that all see; False beyond its end"""
     rotary_pos_emb: Any
     """(angles (1 or b) j r, scale), as `RotaryEmbedding` returns them"""
     polar_pos_emb: Any
@@ -4436,7 +4436,7 @@ class TransformerWrapperInputs(TypedDict, total=False):
     knn_reset: Tensor | None
     """b, True to clear the store"""
     global_mask: Tensor | None
-    """b n, True for global tokens, which attend to all and to which all attend; False beyond its end"""
+    """b n, True for tokens that see all and that all see; False beyond its end"""
     rotary_pos_emb: Any
     """(angles (1 or b) j r, scale), as `RotaryEmbedding` returns them"""
     polar_pos_emb: Any
@@ -4662,7 +4662,7 @@ class AutoregressiveWrapperInputs(TypedDict, total=False):
     knn_reset: Tensor | None
     """b, True to clear the store"""
     global_mask: Tensor | None
-    """b n, True for global tokens, which attend to all and to which all attend; False beyond its end"""
+    """b n, True for tokens that see all and that all see; False beyond its end"""
     rotary_pos_emb: Any
     """(angles (1 or b) j r, scale), as `RotaryEmbedding` returns them"""
     polar_pos_emb: Any
@@ -4846,7 +4846,7 @@ class StreamInputs(TypedDict, total=False):
     knn_reset: Tensor | None
     """b, True to clear the store"""
     global_mask: Tensor | None
-    """b n, True for global tokens, which attend to all and to which all attend; False beyond its end"""
+    """b n, True for tokens that see all and that all see; False beyond its end"""
     rotary_pos_emb: Any
     """(angles (1 or b) j r, scale), as `RotaryEmbedding` returns them"""
     polar_pos_emb: Any
@@ -5032,7 +5032,7 @@ class GenerateInputs(TypedDict, total=False):
     knn_reset: Tensor | None
     """b, True to clear the store"""
     global_mask: Tensor | None
-    """b n, True for global tokens, which attend to all and to which all attend; False beyond its end"""
+    """b n, True for tokens that see all and that all see; False beyond its end"""
     rotary_pos_emb: Any
     """(angles (1 or b) j r, scale), as `RotaryEmbedding` returns them"""
     polar_pos_emb: Any
@@ -5219,7 +5219,7 @@ class BeamSearchInputs(TypedDict, total=False):
     knn_reset: Tensor | None
     """b, True to clear the store"""
     global_mask: Tensor | None
-    """b n, True for global tokens, which attend to all and to which all attend; False beyond its end"""
+    """b n, True for tokens that see all and that all see; False beyond its end"""
     rotary_pos_emb: Any
     """(angles (1 or b) j r, scale), as `RotaryEmbedding` returns them"""
     polar_pos_emb: Any
