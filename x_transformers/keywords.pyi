@@ -4543,7 +4543,7 @@ class TransformerWrapperInputs(TypedDict, total=False):
     prepend_mask: Tensor | None
     """b p"""
     recycle_steps: int | None
-    """number of passes; `train_max_recycle_steps` if not given, in training a random one"""
+    """number of passes; default `train_max_recycle_steps`, random in training"""
     looped_steps: Any
     """exact number of passes, without early exit"""
     max_looped_steps: Any
@@ -4768,7 +4768,7 @@ class AutoregressiveWrapperInputs(TypedDict, total=False):
     prepend_mask: Tensor | None
     """b p"""
     recycle_steps: int | None
-    """number of passes; `train_max_recycle_steps` if not given, in training a random one"""
+    """number of passes; default `train_max_recycle_steps`, random in training"""
     looped_steps: Any
     """exact number of passes, without early exit"""
     max_looped_steps: Any
@@ -4952,7 +4952,7 @@ class StreamInputs(TypedDict, total=False):
     prepend_mask: Tensor | None
     """b p"""
     recycle_steps: int | None
-    """number of passes; `train_max_recycle_steps` if not given, in training a random one"""
+    """number of passes; default `train_max_recycle_steps`, random in training"""
     looped_steps: Any
     """exact number of passes, without early exit"""
     max_looped_steps: Any
@@ -5138,7 +5138,7 @@ class GenerateInputs(TypedDict, total=False):
     prepend_mask: Tensor | None
     """b p"""
     recycle_steps: int | None
-    """number of passes; `train_max_recycle_steps` if not given, in training a random one"""
+    """number of passes; default `train_max_recycle_steps`, random in training"""
     looped_steps: Any
     """exact number of passes, without early exit"""
     max_looped_steps: Any
@@ -5325,7 +5325,7 @@ class BeamSearchInputs(TypedDict, total=False):
     prepend_mask: Tensor | None
     """b p"""
     recycle_steps: int | None
-    """number of passes; `train_max_recycle_steps` if not given, in training a random one"""
+    """number of passes; default `train_max_recycle_steps`, random in training"""
     looped_steps: Any
     """exact number of passes, without early exit"""
     max_looped_steps: Any

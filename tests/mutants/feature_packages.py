@@ -4,7 +4,7 @@
 BUGS = {
     'features/memory/compressive.py': ('test_compressive_memory.py', [
         ('padding of a segment counts as attention', "weights.masked_fill(~token_mask[:, -weights.shape[1] :, None], 0.0)", 'weights * 1.0'),
-        ('use is that of the last call', 'state.keep(use if before is None else use + before)', 'state.keep(use)'),
+        ('use is that of the last call', 'total if state.value is None else total + state.value', 'total'),
         ('use is that of the entries in front', 'first : first + old.count]', ': old.count]'),
         ('memories are the last ones alone', 'if known is None:  # read', 'if False:  # read'),
         ('the loss has no weight', 'sum(losses[1:], losses[0]) * self.cmem_loss_weight', 'sum(losses[1:], losses[0])'),
@@ -149,7 +149,7 @@ BUGS = {
     'features/linear/delta.py': ('test_linear_updates.py', [
         ('errors of a chunk know nothing of each other', 'errors = rate * (k @ k.mT)', 'errors = 0 * rate * (k @ k.mT)'),
         ('a chunk takes off what is not there', '-(solved @ reading), writing', 'solved @ reading, writing'),
-        ('the way back forgets later chunks', 'grad.narrow(2, others, n), not ctx.back', '0 * grad.narrow(2, others, n), not ctx.back'),
+        ('the way back forgets later chunks', 'last, adds = grad.select(2, end), grad', 'last, adds = grad.select(2, end), 0 * grad'),
         ('the way back of the way back is that of the first', 'if ctx.back else (n, 0, 0, 1)', 'if False else (n, 0, 0, 1)'),
         ('a document keeps the gradient of the next', 'stays, writing.mT, reading.mT, of_found', 'None, writing.mT, reading.mT, of_found'),
         ('a document reads the state of the one before', 'reading = k if sight.reads is None else k * sight.reads', 'reading = k'),

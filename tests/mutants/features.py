@@ -372,7 +372,7 @@ BUGS = {
         ('queries know their token', 'return F.pad(x[:, :contents], (0, 0, 0, at.shape[1]))', 'return x'),
         ('tokens in front are told', 'ranks = F.pad(ranks, (call.num_prefix_tokens, 0), value=-1)', 'ranks = F.pad(ranks, (call.num_prefix_tokens, 0), value=9)'),
         ('segments of others', 'torch.where(same, own.same', 'torch.where(~same, own.same'),
-        ('a query of segments has no vector of its own', '(q + query) * call.scale', '(q + 0 * query) * call.scale'),
+        ('a query of segments has no vector of its own', 'q = (q + self.query.to(q.dtype)', 'q = (q + 0 * self.query.to(q.dtype)'),
         ('queries are of no segment', 'ids = torch.cat((ids, gather_along(ids, at, -1)), dim=1)', 'ids = torch.cat((ids, 0 * gather_along(ids, at, -1)), dim=1)'),
     ]),
     'features/untied.py': ('test_untied.py', [

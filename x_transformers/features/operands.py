@@ -19,6 +19,7 @@ from x_transformers.features.scores import softclamp
 from x_transformers.flags import Check, ConfigError, Input, flag, format_value, positive, warn_once
 
 Heads = tuple[Tensor, Tensor, Tensor]
+ONE_KEY = 'all heads share one key projection'
 
 
 class L2Distance(AttentionFeature):
@@ -73,10 +74,8 @@ class CollabHeads(AttentionFeature):
     collab_compression = flag(0.3, 'width of the shared projection / (heads * dim_head)', positive, example=0.5)
     stored_as = {'mixing': 'collab_mixing'}
     clashes = {
-        **dict.fromkeys(('qk_norm', 'qk_rmsnorm', 'k_rmsnorm', 'qk_head_norm'), 'all heads share one key projection'),
-        **dict.fromkeys(
-            ('num_mem_kv', 'latent_rope_subheads', 'dim_latent_rope'), 'all heads share one key projection'
-        ),
+        **dict.fromkeys(('num_mem_kv', 'qk_norm', 'qk_rmsnorm', 'k_rmsnorm', 'qk_head_norm'), ONE_KEY),
+        **dict.fromkeys(('latent_rope_subheads', 'dim_latent_rope'), ONE_KEY),
     }
     refuses = {'several devices': 'heads share one projection'}
 

@@ -44,9 +44,7 @@ class Recycling(ModelFeature):
     paper = 'AlphaFold 2, doi:10.1038/s41586-021-03819-2, section 1.10'
     recycling = flag(False, 'run the stack several times, on the input plus a projection of the previous output')
     train_max_recycle_steps = flag(4, 'passes in evaluation; in training 1 to this number, at random', size, example=2)
-    call_inputs = {
-        'recycle_steps': Input('number of passes; `train_max_recycle_steps` if not given, in training a random one'),
-    }
+    call_inputs = {'recycle_steps': Input('number of passes; default `train_max_recycle_steps`, random in training')}
     stored_as = {'project': 'recycled_proj'}
     refuses = {'cache': 'each pass reads all tokens again'}
 

@@ -70,14 +70,8 @@ class Pool(Configurable):
         options = attn_kwargs or {}
         if blocks:
             prefixed = {f'attn_{name}': value for name, value in options.items()}
-            self.pooler = self.blocks(
-                dim=dim,
-                depth=depth,
-                heads=heads,
-                attn_dim_head=dim_head,
-                cross_attn_dim_context=dim_context,
-                **prefixed,
-            )
+            widths = dict(attn_dim_head=dim_head, cross_attn_dim_context=dim_context)
+            self.pooler = self.blocks(dim=dim, depth=depth, heads=heads, **widths, **prefixed)
         else:
             self.pooler = self.attention(dim=dim, dim_context=dim_context, heads=heads, dim_head=dim_head, **options)
 

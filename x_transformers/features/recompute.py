@@ -176,8 +176,13 @@ class Reversible(StackFeature):
         features, transform = run.args
         if transform is not None:
             raise ValueError('`transform_block_inputs` does not go with `reversible`: blocks have two streams')
-        steps = range(len(call.order))
-        x = self.kept_at_the_end(features, x, call) if self.saves(x, call) else run(x, call, steps)
+        if self.saves(x, call):
+            replay, named = Replay(self.owner, features, x, call), AuxLosses()
+            x, *losses = ThereAndBack.apply(replay, x, *replay.parameters, *replay.side_inputs)
+            named.by_name = dict(zip(replay.losses, losses, strict=True))
+            named.hand_on()
+        else:
+            x = run(x, call, range(len(call.order)))
         if self.norms_both:
             call.ctx(self).streams = x
         return mean_of_halves(x)
@@ -200,14 +205,6 @@ class Reversible(StackFeature):
             return False
         # the hook of a parameter would change its gradient layer by layer, and once more at the end
         return all(p.is_leaf and not p._backward_hooks for p in stack.parameters()) and owns_what_learns(stack)
-
-    def kept_at_the_end(self, features: Features, x: Tensor, call: Any) -> Tensor:
-        run = Replay(self.owner, features, x, call)
-        x, *losses = ThereAndBack.apply(run, x, *run.parameters, *run.side_inputs)
-        named = AuxLosses()
-        named.by_name = dict(zip(run.losses, losses, strict=True))
-        named.hand_on()
-        return x
 
 
 def mean_of_halves(x: Tensor) -> Tensor:

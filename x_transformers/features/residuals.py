@@ -32,6 +32,8 @@ from x_transformers.flags import (
     warn_once,
 )
 
+BOTH_STREAMS = 'it adds the unchanged branch output to both of its streams'
+
 
 class Residual(nn.Module):
     """branch + residual, the residual times an optional learned factor per channel and a constant."""
@@ -391,14 +393,8 @@ class ResiDual(StackFeature):
     requires_flag = {'resi_dual_scale': 'resi_dual'}
     sets_on_module = ('pre_norm', 'norm_before', 'norm_outside', 'norm_at_end')
     clashes = {
-        name: 'it adds the unchanged branch output to both of its streams'
-        for name in (
-            'gate_residual',
-            'orthog_residual',
-            'mv_split_residual',
-            'gated_multi_residual',
-            'num_residual_streams',
-        )
+        **dict.fromkeys(('gate_residual', 'orthog_residual', 'mv_split_residual'), BOTH_STREAMS),
+        **dict.fromkeys(('gated_multi_residual', 'num_residual_streams'), BOTH_STREAMS),
     }
 
     def setup(self, owner: Any) -> None:

@@ -565,14 +565,8 @@ class RotaryPositions(StackFeature):
         return positions - least.where(least < behind, 0)
 
     def lengths(self, positions: Tensor, x: Tensor, call: Any) -> Tensor | None:
-        """Return how many tokens each row has, (1 or b), or the document of each token, (b, j).
-
-        Args:
-            positions: `positions_of` all keys, memories in front.
-
-        Returns:
-            None if no frequency depends on the length.
-        """
+        """Return how many tokens each row has, (1 or b), or the document of each token, (b, j), by the positions of all
+        keys. None if no frequency depends on it."""
         if not self.follows_length or positions.shape[-1] == 0:
             return None
         if call.documents is not None:

@@ -199,11 +199,9 @@ class SegmentTerm(AttentionFeature):
         if call.inputs.get('segment_ids') is not None:
             q, own = qk[0], call.ctx(self)
             times = q.shape[1] // len(self.query)
-            query = self.query.to(q.dtype).repeat(times, 1).unsqueeze(-2)
+            q = (q + self.query.to(q.dtype).repeat(times, 1).unsqueeze(-2)) * call.scale
             table = self.table.to(q.dtype).repeat(1, times, 1)
-            own.same, own.other = (
-                torch.einsum('bhie,he->bhi', (q + query) * call.scale, t).unsqueeze(-1) for t in table
-            )
+            own.same, own.other = (torch.einsum('bhie,he->bhi', q, t).unsqueeze(-1) for t in table)
         return qk
 
 

@@ -130,10 +130,8 @@ class SepConvTransition(nn.Module):
 
 
 def sepconv_inputs(call: Any) -> dict[str, Any]:
-    token_mask = call.token_mask
-    given: dict[str, Any] = {
-        'mask': None if token_mask is None else token_mask[:, token_mask.shape[1] - call.new_len :]
-    }
+    mask = call.token_mask
+    given: dict[str, Any] = {'mask': None if mask is None else mask[:, mask.shape[1] - call.new_len :]}
     if call.keeps or call.cache is not None:
         given['recalls'] = tuple(call.state(f'sepconv_{at}', call.step).append for at in (0, 1))
     return given

@@ -161,23 +161,20 @@ def begins_with_cls(stack: Any) -> bool:
     return own is not None and own.tupe_cls_first
 
 
-def has_untied_positions(model: Any) -> bool:
-    """Return True if the stack of a model has scores of positions alone."""
-    return known_stack(model.attn_layers).features.find(UntiedPositionsInStack) is not None
-
-
 class UntiedPositionsInModel(ModelFeature):
     """Pass the position embeddings to a stack with `tupe_pos`."""
 
     enabled_by = ('tupe_pos',)
 
     def active_stages(self) -> tuple[str, ...]:
-        return self.runs_at() if has_untied_positions(self.owner) else ()
+        own = known_stack(self.owner.attn_layers).features.find(UntiedPositionsInStack)
+        return () if own is None else self.runs_at()
 
     def setup(self, owner: Any) -> None:
-        if not has_untied_positions(owner):
+        own = known_stack(owner.attn_layers).features.find(UntiedPositionsInStack)
+        if own is None:
             return
-        self.first = begins_with_cls(known_stack(owner.attn_layers))
+        self.first = own.tupe_cls_first
         if not adds_positions(owner):
             raise ConfigError('`tupe_pos` needs absolute positions: `max_seq_len`, and no `use_abs_pos_emb=False`')
         if owner.emb_dim != owner.dim:

@@ -101,7 +101,8 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
     def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
         call.full_precision = True
-        near, routed = zip(*(self.parts_of(t) for t in (q, k)), strict=True)
+        # no slices: each of them would fill up a gradient of its own
+        near, routed = zip(*(t.split([self.local, t.shape[1] - self.local], dim=1) for t in (q, k)), strict=True)
         routed = [F.layer_norm(to_float(t), t.shape[-1:]) for t in routed]
         own = call.ctx(self)
         own.scores = [self.products(t) for t in routed]
@@ -112,11 +113,6 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
                 own.ids = call.state('cluster').append(own.ids)
         q, k = (torch.cat((t, new.to(t.dtype)), dim=1) for t, new in zip(near, routed, strict=True))
         return q, k, v
-
-    def parts_of(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """The local heads, and the routed ones. Of slices, each would fill up a gradient of its own."""
-        local, routed = t.split([self.local, t.shape[1] - self.local], dim=1)
-        return local, routed
 
     @torch.no_grad()
     def products(self, t: Tensor) -> Tensor:
@@ -136,7 +132,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         if v.numel() == 0 or q.numel() == 0:
             return v.new_zeros(*q.shape[:-1], v.shape[-1]), None
         parts, at = [], self.local
-        near, routed = zip(*(self.parts_of(t) for t in (q, k, v)), strict=True)
+        near, routed = zip(*(t.split([at, t.shape[1] - at], dim=1) for t in (q, k, v)), strict=True)
         if at:
             parts.append(self.nearby(*near, call=call).to(v.dtype))
         if at < q.shape[1]:

@@ -38,10 +38,8 @@ class Sums(NamedTuple):
         """Those up to the row before one, a number or one for each of the batch (b):  b h rounds N. Before the first
         stands `carry`."""
         one = self.rounds[0][:, :, :1]
-        start = torch.stack(
-            [torch.full_like(one[:, :, 0], 0.0 if at else least_value(one)) for at in range(len(self.rounds))], 2
-        )
-        start = start if carry is None else carry
+        none = [torch.full_like(one[:, :, 0], 0.0 if at else least_value(one)) for at in range(len(self.rounds))]
+        start = torch.stack(none, dim=2) if carry is None else carry
         if isinstance(row, Tensor):
             index = (row - 1).clamp(min=0)[:, None, None, None].expand(-1, one.shape[1], 1, one.shape[3])
             found = torch.cat([t.gather(2, index) for t in self.rounds], dim=2)
@@ -341,33 +339,26 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
             carry = widen_blocks(state.sums, last)
             pairs = rows[:, None] > torch.arange(last, device=q.device)
             s, sums = self.balanced(asks, to_float(blocks[0]).mean(dim=-2), pairs, call, carry)
-            mix_k, mix_v = (
-                torch.cat((own, mix_blocks(s[:, :, 1:], t)), dim=2)
-                for own, t in zip((mix_k, mix_v), blocks, strict=True)
-            )
+            new_k, new_v = (mix_blocks(s[:, :, 1:], t) for t in blocks)
+            mix_k, mix_v = torch.cat((mix_k, new_k), dim=2), torch.cat((mix_v, new_v), dim=2)
             state = SinkhornState(
                 sums.before(last - known, carry), asks[:, :, -1], total, state.count, mix_k[:, :, -1], mix_v[:, :, -1]
             )
         self.keep(call, state._replace(total=total, count=state.count + n))
         mix_k, mix_v = (t[:, :, first - known :] for t in (mix_k, mix_v))
         own_k, own_v, off = k[:, :, first * c :], v[:, :, first * c :], m - first * c
-        if last == first:
-            return self.in_one_block(q, (mix_k, mix_v) if first else None, own_k, own_v, call)
+        if last == first:  # some queries at the end of a block that has begun
+            own = own_k.shape[-2]
+            mask = torch.ones(n, own, dtype=torch.bool, device=q.device).tril(own - n) if n > 1 else None
+            if first:
+                own_k, own_v = torch.cat((mix_k.squeeze(2), own_k), dim=2), torch.cat((mix_v.squeeze(2), own_v), dim=2)
+                mask = mask if mask is None else F.pad(mask, (own_k.shape[-2] - own, 0), value=True)
+            return sdpa(q, own_k, own_v, mask, call.scale)
         count = last - first + 1
         q = split_blocks(F.pad(q, (0, 0, off, 0)), c, count)
         pairs = [(mix, split_blocks(own, c, count)) for mix, own in ((mix_k, own_k), (mix_v, own_v))]
         out = attended(q, pairs[0], pairs[1], no_later(torch.arange(first, last + 1, device=q.device), c), call.scale)
         return out.flatten(2, 3)[:, :, off : off + n]
-
-    @staticmethod
-    def in_one_block(q: Tensor, mix: tuple[Tensor, Tensor] | None, k: Tensor, v: Tensor, call: Any) -> Tensor:
-        """Some queries at the end of a block that has begun:  b h n e."""
-        n, own = q.shape[-2], k.shape[-2]
-        mask = torch.ones(n, own, dtype=torch.bool, device=q.device).tril(own - n) if n > 1 else None
-        if mix is not None:
-            k, v = (torch.cat((each.squeeze(2), t), dim=2) for each, t in zip(mix, (k, v), strict=True))
-            mask = mask if mask is None else F.pad(mask, (k.shape[-2] - own, 0), value=True)
-        return sdpa(q, k, v, mask, call.scale)
 
     def anywhere(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, call: Any) -> Tensor:
         """Some may be hidden, some came before; rows of the batch begin where their first real token stands."""

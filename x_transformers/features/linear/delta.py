@@ -83,9 +83,8 @@ def carry_gradients(ctx: Any, grad: Tensor, of_found: Tensor) -> tuple[Tensor | 
     stays, reading, writing, states, found = ctx.saved_tensors
     n = found.shape[2]
     end, others, read, written = (0, 1, 1, 0) if ctx.back else (n, 0, 0, 1)  # where each of N stands among 1+N
-    grads, errors = carried_states(
-        grad.select(2, end), stays, writing.mT, reading.mT, of_found, grad.narrow(2, others, n), not ctx.back
-    )
+    last, adds = grad.select(2, end), grad.narrow(2, others, n)
+    grads, errors = carried_states(last, stays, writing.mT, reading.mT, of_found, adds, not ctx.back)
     after = grads.narrow(2, written, n)
     of_reading, of_writing = errors @ states.narrow(2, read, n).mT, after @ found.mT
     return grads.select(2, n - end), None, of_reading, of_writing, errors, after if ctx.added else None, None

@@ -178,21 +178,18 @@ class CompressiveMemory(ModelFeature):
         if self.cmem_fn != 'most_used' or not call.keeps or not kept or kept[0].whole.rows is None:
             return x
         held, tokens = kept[0].whole.count, call.num_prefix_tokens + call.tokens
-        layers = [own for own in call.intermediates.attn_intermediates if own.layer_type == 'a']
+        use, token_mask = [], get_real(call, tokens)
         with torch.no_grad():
-            use = torch.stack([self.use_of(own.post_softmax_attn, held, tokens, call) for own in layers], dim=1)
-            state = call.state('mem_use')
-            before = state.value
-            state.keep(use if before is None else use + before)
+            for own in call.intermediates.attn_intermediates:
+                if own.layer_type == 'a':
+                    first = own.post_softmax_attn.shape[-1] - tokens - held
+                    weights = to_float(own.post_softmax_attn[..., first : first + held]).mean(dim=1)  # b i l
+                    if token_mask is not None:
+                        weights = weights.masked_fill(~token_mask[:, -weights.shape[1] :, None], 0.0)
+                    use.append(weights.sum(dim=1))
+            state, total = call.state('mem_use'), torch.stack(use, dim=1)
+            state.keep(total if state.value is None else total + state.value)
         return x
-
-    def use_of(self, weights: Tensor, held: int, tokens: int, call: Any) -> Tensor:
-        """From weights (b h i j), the sums over queries, of the mean over heads, for each memory (b l)."""
-        first = weights.shape[-1] - tokens - held
-        weights, token_mask = to_float(weights[..., first : first + held]).mean(dim=1), get_real(call, tokens)
-        if token_mask is not None:
-            weights = weights.masked_fill(~token_mask[:, -weights.shape[1] :, None], 0.0)
-        return weights.sum(dim=1)
 
     def update_memories(self, mems: Any, hiddens: Sequence[Tensor], call: Any) -> list[tuple[Tensor, Tensor]]:
         self.check_segment(hiddens, call)
@@ -220,16 +217,12 @@ class CompressiveMemory(ModelFeature):
 
     def check_segment(self, hiddens: Sequence[Tensor], call: Any) -> None:
         most = self.owner.max_mem_len
-        if hiddens and hiddens[0].shape[1] > most:
-            raise ValueError(
-                f'`max_mem_len` must be at least the length of a segment with `cmem_len`, got {most}: '
-                f'there are {hiddens[0].shape[1]} tokens'
-            )
+        if hiddens and (n := hiddens[0].shape[1]) > most:
+            reason = f'got {most}: there are {n} tokens'
+            raise ValueError(f'`max_mem_len` must be at least the length of a segment with `cmem_len`, {reason}')
         if len(hiddens) != len(self.numbers):
-            raise ValueError(
-                f'`cmem_len` needs the ordinary order of layers: {len(hiddens)} self-attentions have run, not '
-                f'{len(self.numbers)}'
-            )
+            ran = f'{len(hiddens)} self-attentions have run, not {len(self.numbers)}'
+            raise ValueError(f'`cmem_len` needs the ordinary order of layers: {ran}')
         if call.inputs.get('document_ids') is not None:
             raise ValueError('`document_ids` does not go with `cmem_len`: documents are whole')
         if call.training and known_stack(self.owner.attn_layers).features.find(Reversible):
