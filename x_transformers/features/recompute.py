@@ -156,7 +156,7 @@ class Reversible(StackFeature):
     def residual(self, dim: int, layer_index: int, **options: Any) -> nn.Module:
         for name, value in options.items():
             if value is True or value not in (None, False, 1.0):
-                raise ConfigError(f'`reversible` does not go with `{name}={format_value(value)}`: streams are sums')
+                raise ConfigError(f'`reversible` does not go with `{name}`, got {format_value(value)}: streams add up')
         return Coupled(int(self.owner.layer_types[layer_index] == 'f'))
 
     def norms(self, norms: tuple[Any, ...], kind: str, index: int) -> tuple[Any, ...]:
