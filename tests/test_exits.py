@@ -8,7 +8,7 @@ from refusals import refusal
 
 from x_transformers import Decoder, TransformerWrapper
 from x_transformers.features import exits as room
-from x_transformers.generation.exits import ByDepth
+from x_transformers.generation.exits import ByDepth, BySequence
 
 DEPTHS = torch.tensor([[3, 1, 2, 1, 3, 1, 1], [1, 1, 1, 1, 1, 1, 1], [2, 1, 1, 2, 2, 1, 2]])
 QUICK = {'plain', 'cross_attend', 'rotary_pos_emb', 'alibi_pos_bias', 'num_memory_tokens', 'use_adaptive_layernorm'}
@@ -138,3 +138,13 @@ def test_tokens_in_front_stay_to_the_end():
     assert log[0].tolist() == [[3, 3, 1, 1, 1, 1, 1, 1, 1]] * 3
     assert log[1].tolist() == [log[0][0].tolist(), [0, 0, 3, 3, 1, 1, 1, 1, 1], log[0][0].tolist()]
     assert_close(out, net(ids, layers_execute_order=(0, 1)))  # of which the others know nothing
+
+
+def test_a_sequence_leaves_by_its_real_context():
+    context = torch.tensor([[[0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 9.0]]])
+    mask = torch.tensor([[True, True, False]])
+    found = [
+        BySequence(torch.nn.Identity()).bound({'context': context, 'context_mask': one}, 0, None).depths.tolist()
+        for one in (mask, None)
+    ]
+    assert found == [[2], [3]]

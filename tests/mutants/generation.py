@@ -158,7 +158,7 @@ BUGS = {
     'generation/exits.py': ('test_early_exit.py', [
         ('several rows leave a looped net early', 'if rows != 1:', 'if False:', 'test_choosing.py -klooped'),
         ('a known depth is one more', 'return self.depths[tokens.row, tokens.place] <= tokens.block', 'return self.depths[tokens.row, tokens.place] < tokens.block'),
-        ('masked context counts', "inputs['context'], inputs.get('context_mask'))", "inputs['context'], None)"),
+        ('masked context counts', "inputs['context'], inputs.get('context_mask'))", "inputs['context'], None)", 'test_exits.py -kreal_context'),
         ('a classifier reads its own block', 'return self.classifier(tokens.first).argmax', 'return self.classifier(tokens.state).argmax'),
         ('one row of weights for all blocks', 'weight, bias = self.classifier.weight[tokens.block - 1], self', 'weight, bias = self.classifier.weight[0], self'),
         ('at a threshold of 1 some leave', 'if threshold >= 1:', 'if threshold > 1:'),
