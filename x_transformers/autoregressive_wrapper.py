@@ -176,7 +176,9 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
         label_smoothing: Annotated[
             float, 'label smoothing: 1 - e for the target, e spread over all tokens, arXiv:1512.00567', probability
         ] = 0.0,
-        z_loss_weight: Annotated[float, 'weight of the z-loss of the logits, arXiv:2204.02311', not_negative] = 0.0,
+        z_loss_weight: Annotated[
+            float, 'weight of the squared log-sum-exp of the logits, arXiv:2204.02311', not_negative
+        ] = 0.0,
         intermediate_layer_loss: Annotated[
             bool | str,
             "in training, add losses of intermediate layers, which are switched off in turn ('step') or "

@@ -103,7 +103,9 @@ class BeliefStateWrapper(Configurable):
         pred_distance_loss_weight: Annotated[float, 'weight of the loss of this prediction', number] = 1.0,
         cond_on_distance: Annotated[bool, 'at random, condition the head on this distance', boolean] = False,
         cond_on_distance_prob: Annotated[float, 'probability of this conditioning in training', probability] = 0.5,
-        max_pred_distance: Annotated[int | None, 'clamp of distances; `max_seq_len` if None', size | none] = None,
+        max_pred_distance: Annotated[
+            int | None, 'maximum distance, to which larger ones are clamped; `max_seq_len` if None', size | none
+        ] = None,
     ) -> None:  # fmt: skip
         super().__init__()
         backward_decoder = forward_decoder if backward_decoder is None else backward_decoder

@@ -275,7 +275,9 @@ class ContinuousAutoregressiveWrapper(Configurable):
             none | a_callable,
         ] = None,
         use_l1_loss: Annotated[bool, 'use absolute instead of squared errors', boolean] = False,
-        equal_loss_weight_batch: Annotated[bool, 'weight sequences of any length equally in the loss', boolean] = False,
+        equal_loss_weight_batch: Annotated[
+            bool, 'weight all sequences equally in the loss, whatever their length', boolean
+        ] = False,
     ) -> None:
         super().__init__()
         check_net(net)

@@ -219,7 +219,9 @@ class EarlyExitWrapper(AutoregressiveWrapper):
             one_of('likelihood', 'correctness'),
         ] = 'likelihood',
         exit_penalty: Annotated[float, 'cost per block', not_negative] = 0.0,
-        exit_rbf_sigma: Annotated[float | None, 'smoothing width of the oracle, in tokens', positive | none] = None,
+        exit_rbf_sigma: Annotated[
+            float | None, 'width, in tokens, of the smoothing over neighboring tokens for the oracle', positive | none
+        ] = None,
         exit_loss_weight: Annotated[float, 'weight of the loss of the classifier', not_negative] = 1.0,
         exit_detach: Annotated[bool, 'stop the gradient of this loss into the model', boolean] = False,
         exit_confidence: Annotated[

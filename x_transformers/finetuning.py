@@ -133,7 +133,9 @@ class FineTuned(Configurable):
             one_of(*PROBLEMS) | none,
         ] = None,
         label_smoothing: Annotated[float, 'label smoothing: 1 - e for the label, e spread over all', probability] = 0.0,
-        class_weights: Annotated[Sequence[float] | None, 'loss weight of each class', a_weight_each | none] = None,
+        class_weights: Annotated[
+            Sequence[float] | None, 'weight of each class, as in cross_entropy', a_weight_each | none
+        ] = None,
     ) -> None:
         super().__init__()
         self.terms = OfClasses(label_smoothing, class_weights)

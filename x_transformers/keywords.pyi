@@ -73,7 +73,7 @@ class StackKeywords(TypedDict, total=False):
     norm_bias: bool
     """Learn a bias in the layer norms (also for weights of releases before 1.27). Default: False. Layer Normalization, arXiv:1607.06450."""
     norm_eps: float | None
-    """Eps of every norm; None: 1e-5 in layer norms, none in others. Default: None. Layer Normalization, arXiv:1607.06450."""
+    """Eps of every norm; None: 1e-5 in layer norms, no eps in others (x / |x|). Default: None. Layer Normalization, arXiv:1607.06450."""
     norm_affine: bool
     """Learn weights in the norms. Default: True. OLMo, arXiv:2402.00838."""
     branch_post_norm: bool
@@ -195,7 +195,7 @@ class StackKeywords(TypedDict, total=False):
     use_adaptive_layerscale: bool
     """Gate the output of every branch by a sigmoid of `condition`. Default: False. Scalable Diffusion Models with Transformers, arXiv:2212.09748."""
     use_adaln_zero: bool
-    """Shift, scale and gate every branch by `condition` (adaLN-Zero), first with zeros. Default: False. Scalable Diffusion Models with Transformers, arXiv:2212.09748."""
+    """Shift, scale and gate every branch by `condition` (adaLN-Zero), initialized with zeros. Default: False. Scalable Diffusion Models with Transformers, arXiv:2212.09748."""
     scale_residual: bool | float
     """Learn a factor per channel of the residual; a number is also a constant factor of every branch output. Default: False. NormFormer, arXiv:2110.09456; DeepNet, arXiv:2203.00555; OLMo, arXiv:2402.00838."""
     scale_residual_constant: float
@@ -493,7 +493,7 @@ class StackKeywords(TypedDict, total=False):
     cross_attn_collab_heads: bool | tuple[bool, ...] | PerLayer
     """Share one query and one key projection between heads, with channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     cross_attn_collab_compression: float | tuple[float, ...] | PerLayer
-    """Width of the shared projection / (heads * dim_head). Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Width of the shared projection, as a fraction of heads * dim_head. Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     cross_attn_l2_distance: bool | tuple[bool, ...] | PerLayer
     """Use negative squared L2 distances as scores. Default: False. The Lipschitz Constant of Self-Attention, arXiv:2006.04710."""
     cross_attn_laser: bool | tuple[bool, ...] | PerLayer
@@ -633,7 +633,7 @@ class StackKeywords(TypedDict, total=False):
     cross_attn_low_rank_silu_gates: bool | tuple[bool, ...] | PerLayer
     """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
     cross_attn_gate_values_bias: bool | tuple[bool, ...] | PerLayer
-    """Bias of the gate of `gate_values`, first open (for weights of before 2.26). Default: False."""
+    """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
     cross_attn_orthog_projected_values: bool | tuple[bool, ...] | PerLayer
     """Remove the component along the token's own value, of all heads together. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     cross_attn_orthog_projected_values_per_head: bool | tuple[bool, ...] | PerLayer
@@ -811,7 +811,7 @@ class StackKeywords(TypedDict, total=False):
     attn_collab_heads: bool | tuple[bool, ...] | PerLayer
     """Share one query and one key projection between heads, with channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     attn_collab_compression: float | tuple[float, ...] | PerLayer
-    """Width of the shared projection / (heads * dim_head). Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Width of the shared projection, as a fraction of heads * dim_head. Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     attn_l2_distance: bool | tuple[bool, ...] | PerLayer
     """Use negative squared L2 distances as scores. Default: False. The Lipschitz Constant of Self-Attention, arXiv:2006.04710."""
     attn_laser: bool | tuple[bool, ...] | PerLayer
@@ -951,7 +951,7 @@ class StackKeywords(TypedDict, total=False):
     attn_low_rank_silu_gates: bool | tuple[bool, ...] | PerLayer
     """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
     attn_gate_values_bias: bool | tuple[bool, ...] | PerLayer
-    """Bias of the gate of `gate_values`, first open (for weights of before 2.26). Default: False."""
+    """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
     attn_orthog_projected_values: bool | tuple[bool, ...] | PerLayer
     """Remove the component along the token's own value, of all heads together. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     attn_orthog_projected_values_per_head: bool | tuple[bool, ...] | PerLayer
@@ -1045,7 +1045,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_norm_bias: bool
     """Learn a bias in the layer norms (also for weights of releases before 1.27). Default: False. Layer Normalization, arXiv:1607.06450."""
     enc_norm_eps: float | None
-    """Eps of every norm; None: 1e-5 in layer norms, none in others. Default: None. Layer Normalization, arXiv:1607.06450."""
+    """Eps of every norm; None: 1e-5 in layer norms, no eps in others (x / |x|). Default: None. Layer Normalization, arXiv:1607.06450."""
     enc_norm_affine: bool
     """Learn weights in the norms. Default: True. OLMo, arXiv:2402.00838."""
     enc_branch_post_norm: bool
@@ -1167,7 +1167,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_use_adaptive_layerscale: bool
     """Gate the output of every branch by a sigmoid of `condition`. Default: False. Scalable Diffusion Models with Transformers, arXiv:2212.09748."""
     enc_use_adaln_zero: bool
-    """Shift, scale and gate every branch by `condition` (adaLN-Zero), first with zeros. Default: False. Scalable Diffusion Models with Transformers, arXiv:2212.09748."""
+    """Shift, scale and gate every branch by `condition` (adaLN-Zero), initialized with zeros. Default: False. Scalable Diffusion Models with Transformers, arXiv:2212.09748."""
     enc_scale_residual: bool | float
     """Learn a factor per channel of the residual; a number is also a constant factor of every branch output. Default: False. NormFormer, arXiv:2110.09456; DeepNet, arXiv:2203.00555; OLMo, arXiv:2402.00838."""
     enc_scale_residual_constant: float
@@ -1465,7 +1465,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_cross_attn_collab_heads: bool | tuple[bool, ...] | PerLayer
     """Share one query and one key projection between heads, with channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     enc_cross_attn_collab_compression: float | tuple[float, ...] | PerLayer
-    """Width of the shared projection / (heads * dim_head). Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Width of the shared projection, as a fraction of heads * dim_head. Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     enc_cross_attn_l2_distance: bool | tuple[bool, ...] | PerLayer
     """Use negative squared L2 distances as scores. Default: False. The Lipschitz Constant of Self-Attention, arXiv:2006.04710."""
     enc_cross_attn_laser: bool | tuple[bool, ...] | PerLayer
@@ -1605,7 +1605,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_cross_attn_low_rank_silu_gates: bool | tuple[bool, ...] | PerLayer
     """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
     enc_cross_attn_gate_values_bias: bool | tuple[bool, ...] | PerLayer
-    """Bias of the gate of `gate_values`, first open (for weights of before 2.26). Default: False."""
+    """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
     enc_cross_attn_orthog_projected_values: bool | tuple[bool, ...] | PerLayer
     """Remove the component along the token's own value, of all heads together. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     enc_cross_attn_orthog_projected_values_per_head: bool | tuple[bool, ...] | PerLayer
@@ -1785,7 +1785,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_attn_collab_heads: bool | tuple[bool, ...] | PerLayer
     """Share one query and one key projection between heads, with channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     enc_attn_collab_compression: float | tuple[float, ...] | PerLayer
-    """Width of the shared projection / (heads * dim_head). Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Width of the shared projection, as a fraction of heads * dim_head. Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     enc_attn_l2_distance: bool | tuple[bool, ...] | PerLayer
     """Use negative squared L2 distances as scores. Default: False. The Lipschitz Constant of Self-Attention, arXiv:2006.04710."""
     enc_attn_laser: bool | tuple[bool, ...] | PerLayer
@@ -1925,7 +1925,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_attn_low_rank_silu_gates: bool | tuple[bool, ...] | PerLayer
     """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
     enc_attn_gate_values_bias: bool | tuple[bool, ...] | PerLayer
-    """Bias of the gate of `gate_values`, first open (for weights of before 2.26). Default: False."""
+    """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
     enc_attn_orthog_projected_values: bool | tuple[bool, ...] | PerLayer
     """Remove the component along the token's own value, of all heads together. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     enc_attn_orthog_projected_values_per_head: bool | tuple[bool, ...] | PerLayer
@@ -1995,7 +1995,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_embed_num_tokens: Mapping[str, int]
     """Name -> vocabulary size of each additional kind of ids. Default: {}."""
     enc_embed_default_ids: Mapping[str, int]
-    """Name -> id of all tokens if a call does not pass them. Default: {}."""
+    """Name -> id used for every token if a call does not pass these ids. Default: {}."""
     enc_emb_scale: float
     """Factor of the token embeddings, rounded to the dtype of their table. Default: 1.0. Attention Is All You Need, arXiv:1706.03762, section 3.4."""
     enc_post_emb_norm: bool
@@ -2055,7 +2055,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_tie_embedding_normed: bool
     """With `l2norm_embed`, use the normalized table for the logits; False, as in the original: the stored one. Default: True. Using the Output Embedding to Improve Language Models, arXiv:1608.05859."""
     enc_num_output_heads: int
-    """Number of output heads; of several, logits are a tuple. Default: 1."""
+    """Number of output heads; with several, the model returns a tuple of logits. Default: 1."""
     enc_logits_scale: float
     """Factor of the logits. Default: 1.0. Tensor Programs V, arXiv:2203.03466."""
     enc_logits_softclamp: float | None
@@ -2145,7 +2145,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_norm_bias: bool
     """Learn a bias in the layer norms (also for weights of releases before 1.27). Default: False. Layer Normalization, arXiv:1607.06450."""
     dec_norm_eps: float | None
-    """Eps of every norm; None: 1e-5 in layer norms, none in others. Default: None. Layer Normalization, arXiv:1607.06450."""
+    """Eps of every norm; None: 1e-5 in layer norms, no eps in others (x / |x|). Default: None. Layer Normalization, arXiv:1607.06450."""
     dec_norm_affine: bool
     """Learn weights in the norms. Default: True. OLMo, arXiv:2402.00838."""
     dec_branch_post_norm: bool
@@ -2267,7 +2267,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_use_adaptive_layerscale: bool
     """Gate the output of every branch by a sigmoid of `condition`. Default: False. Scalable Diffusion Models with Transformers, arXiv:2212.09748."""
     dec_use_adaln_zero: bool
-    """Shift, scale and gate every branch by `condition` (adaLN-Zero), first with zeros. Default: False. Scalable Diffusion Models with Transformers, arXiv:2212.09748."""
+    """Shift, scale and gate every branch by `condition` (adaLN-Zero), initialized with zeros. Default: False. Scalable Diffusion Models with Transformers, arXiv:2212.09748."""
     dec_scale_residual: bool | float
     """Learn a factor per channel of the residual; a number is also a constant factor of every branch output. Default: False. NormFormer, arXiv:2110.09456; DeepNet, arXiv:2203.00555; OLMo, arXiv:2402.00838."""
     dec_scale_residual_constant: float
@@ -2565,7 +2565,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_cross_attn_collab_heads: bool | tuple[bool, ...] | PerLayer
     """Share one query and one key projection between heads, with channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     dec_cross_attn_collab_compression: float | tuple[float, ...] | PerLayer
-    """Width of the shared projection / (heads * dim_head). Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Width of the shared projection, as a fraction of heads * dim_head. Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     dec_cross_attn_l2_distance: bool | tuple[bool, ...] | PerLayer
     """Use negative squared L2 distances as scores. Default: False. The Lipschitz Constant of Self-Attention, arXiv:2006.04710."""
     dec_cross_attn_laser: bool | tuple[bool, ...] | PerLayer
@@ -2705,7 +2705,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_cross_attn_low_rank_silu_gates: bool | tuple[bool, ...] | PerLayer
     """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
     dec_cross_attn_gate_values_bias: bool | tuple[bool, ...] | PerLayer
-    """Bias of the gate of `gate_values`, first open (for weights of before 2.26). Default: False."""
+    """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
     dec_cross_attn_orthog_projected_values: bool | tuple[bool, ...] | PerLayer
     """Remove the component along the token's own value, of all heads together. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     dec_cross_attn_orthog_projected_values_per_head: bool | tuple[bool, ...] | PerLayer
@@ -2885,7 +2885,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_attn_collab_heads: bool | tuple[bool, ...] | PerLayer
     """Share one query and one key projection between heads, with channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     dec_attn_collab_compression: float | tuple[float, ...] | PerLayer
-    """Width of the shared projection / (heads * dim_head). Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Width of the shared projection, as a fraction of heads * dim_head. Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     dec_attn_l2_distance: bool | tuple[bool, ...] | PerLayer
     """Use negative squared L2 distances as scores. Default: False. The Lipschitz Constant of Self-Attention, arXiv:2006.04710."""
     dec_attn_laser: bool | tuple[bool, ...] | PerLayer
@@ -3025,7 +3025,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_attn_low_rank_silu_gates: bool | tuple[bool, ...] | PerLayer
     """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
     dec_attn_gate_values_bias: bool | tuple[bool, ...] | PerLayer
-    """Bias of the gate of `gate_values`, first open (for weights of before 2.26). Default: False."""
+    """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
     dec_attn_orthog_projected_values: bool | tuple[bool, ...] | PerLayer
     """Remove the component along the token's own value, of all heads together. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     dec_attn_orthog_projected_values_per_head: bool | tuple[bool, ...] | PerLayer
@@ -3095,7 +3095,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_embed_num_tokens: Mapping[str, int]
     """Name -> vocabulary size of each additional kind of ids. Default: {}."""
     dec_embed_default_ids: Mapping[str, int]
-    """Name -> id of all tokens if a call does not pass them. Default: {}."""
+    """Name -> id used for every token if a call does not pass these ids. Default: {}."""
     dec_emb_scale: float
     """Factor of the token embeddings, rounded to the dtype of their table. Default: 1.0. Attention Is All You Need, arXiv:1706.03762, section 3.4."""
     dec_post_emb_norm: bool
@@ -3155,7 +3155,7 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_tie_embedding_normed: bool
     """With `l2norm_embed`, use the normalized table for the logits; False, as in the original: the stored one. Default: True. Using the Output Embedding to Improve Language Models, arXiv:1608.05859."""
     dec_num_output_heads: int
-    """Number of output heads; of several, logits are a tuple. Default: 1."""
+    """Number of output heads; with several, the model returns a tuple of logits. Default: 1."""
     dec_logits_scale: float
     """Factor of the logits. Default: 1.0. Tensor Programs V, arXiv:2203.03466."""
     dec_logits_softclamp: float | None
@@ -3331,7 +3331,7 @@ class AttentionKeywords(TypedDict, total=False):
     collab_heads: bool
     """Share one query and one key projection between heads, with channel weights per head. Default: False. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     collab_compression: float
-    """Width of the shared projection / (heads * dim_head). Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
+    """Width of the shared projection, as a fraction of heads * dim_head. Default: 0.3. Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362."""
     l2_distance: bool
     """Use negative squared L2 distances as scores. Default: False. The Lipschitz Constant of Self-Attention, arXiv:2006.04710."""
     laser: bool
@@ -3471,7 +3471,7 @@ class AttentionKeywords(TypedDict, total=False):
     low_rank_silu_gates: bool
     """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
     gate_values_bias: bool
-    """Bias of the gate of `gate_values`, first open (for weights of before 2.26). Default: False."""
+    """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
     orthog_projected_values: bool
     """Remove the component along the token's own value, of all heads together. Default: False. Belief attention, openreview.net/forum?id=Ard2QzPAUK."""
     orthog_projected_values_per_head: bool
@@ -3629,7 +3629,7 @@ class TransformerWrapperKeywords(TypedDict, total=False):
     embed_num_tokens: Mapping[str, int]
     """Name -> vocabulary size of each additional kind of ids. Default: {}."""
     embed_default_ids: Mapping[str, int]
-    """Name -> id of all tokens if a call does not pass them. Default: {}."""
+    """Name -> id used for every token if a call does not pass these ids. Default: {}."""
     emb_scale: float
     """Factor of the token embeddings, rounded to the dtype of their table. Default: 1.0. Attention Is All You Need, arXiv:1706.03762, section 3.4."""
     post_emb_norm: bool
@@ -3689,7 +3689,7 @@ class TransformerWrapperKeywords(TypedDict, total=False):
     tie_embedding_normed: bool
     """With `l2norm_embed`, use the normalized table for the logits; False, as in the original: the stored one. Default: True. Using the Output Embedding to Improve Language Models, arXiv:1608.05859."""
     num_output_heads: int
-    """Number of output heads; of several, logits are a tuple. Default: 1."""
+    """Number of output heads; with several, the model returns a tuple of logits. Default: 1."""
     logits_scale: float
     """Factor of the logits. Default: 1.0. Tensor Programs V, arXiv:2203.03466."""
     logits_softclamp: float | None

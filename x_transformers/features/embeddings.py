@@ -327,7 +327,9 @@ class ExtraIds(ModelFeature):
     """Additional ids per token, each with a separate embedding table; all embeddings are summed."""
 
     embed_num_tokens = flag({}, 'name -> vocabulary size of each additional kind of ids', sizes, example={'extra': 5})
-    embed_default_ids = flag({}, 'name -> id of all tokens if a call does not pass them', counts, example={'extra': 1})
+    embed_default_ids = flag(
+        {}, 'name -> id used for every token if a call does not pass these ids', counts, example={'extra': 1}
+    )
     call_inputs = {'embed_ids': Input('name -> ids b n')}
     stored_as = {'tables': 'embeds'}
 

@@ -441,7 +441,9 @@ class UseAdaLNZero(StackFeature):
     """
 
     paper = UseAdaptiveLayerScale.paper
-    use_adaln_zero = flag(False, 'shift, scale and gate every branch by `condition` (adaLN-Zero), first with zeros')
+    use_adaln_zero = flag(
+        False, 'shift, scale and gate every branch by `condition` (adaLN-Zero), initialized with zeros'
+    )
     needs = {'dim_condition': 'it is the width of the condition'}
     clashes = {
         **dict.fromkeys(('use_adaptive_layernorm', 'use_adaptive_rmsnorm'), 'both scale the branch input'),
@@ -495,7 +497,9 @@ class NormEps(StackFeature):
     """The eps of the norms, added to the mean square or variance:  x / sqrt(mean(x^2) + eps) * weight."""
 
     paper = 'Layer Normalization, arXiv:1607.06450'
-    norm_eps = flag(None, 'eps of every norm; None: 1e-5 in layer norms, none in others', positive | none, example=0.1)
+    norm_eps = flag(
+        None, 'eps of every norm; None: 1e-5 in layer norms, no eps in others (x / |x|)', positive | none, example=0.1
+    )
     clashes = NO_NORMS
     tp_shards = {}
 

@@ -71,7 +71,9 @@ class CollabHeads(AttentionFeature):
 
     paper = 'Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362'
     collab_heads = flag(False, 'share one query and one key projection between heads, with channel weights per head')
-    collab_compression = flag(0.3, 'width of the shared projection / (heads * dim_head)', positive, example=0.5)
+    collab_compression = flag(
+        0.3, 'width of the shared projection, as a fraction of heads * dim_head', positive, example=0.5
+    )
     stored_as = {'mixing': 'collab_mixing'}
     clashes = {
         **dict.fromkeys(('num_mem_kv', 'qk_norm', 'qk_rmsnorm', 'k_rmsnorm', 'qk_head_norm'), ONE_KEY),

@@ -259,7 +259,9 @@ class OutputBias(AttentionFeature):
 class GateValuesBias(AttentionFeature):
     """A bias of the gate of `gate_values`, as in releases before 2.26:  sigmoid(x W + b),  b initialized with 10."""
 
-    gate_values_bias = flag(False, 'bias of the gate of `gate_values`, first open (for weights of before 2.26)')
+    gate_values_bias = flag(
+        False, 'bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26)'
+    )
     needs = {'gate_values': 'it is the bias of that gate'}
     tp_shards = {}  # as `gate_values` says
 

@@ -164,7 +164,9 @@ class TieEmbedding(ModelFeature):
 class OutputHeads(ModelFeature):
     """Several output heads on the same hidden states."""
 
-    num_output_heads = flag(1, 'number of output heads; of several, logits are a tuple', at_least(1), example=2)
+    num_output_heads = flag(
+        1, 'number of output heads; with several, the model returns a tuple of logits', at_least(1), example=2
+    )
 
     def readout(self) -> nn.Module:
         owner = self.owner
