@@ -80,7 +80,7 @@ def read_arguments(argv: list[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     for one, other in APART:
         if getattr(args, one) and getattr(args, other):
-            parser.error(f'--{one.replace("_", "-")} does not go with --{other.replace("_", "-")}')
+            parser.error(f'--{one.replace("_", "-")} cannot be combined with --{other.replace("_", "-")}')
     if args.draft and not args.speculative:
         parser.error('--draft needs --speculative')
     return args

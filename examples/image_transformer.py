@@ -103,7 +103,7 @@ def pattern_of(config: Config) -> Any:
     if config.pattern in ('conv2d', 'local1d', 'strided') and config.order == 'block':
         raise Stop(f'--pattern {config.pattern} is one of rows: it needs --order raster')
     if config.pattern == 'conv2d' and config.channels > 1:
-        raise Stop(f'--pattern conv2d sees squares of pixels: it does not go with --channels {config.channels}')
+        raise Stop(f'--pattern conv2d sees squares of pixels: it cannot be combined with --channels {config.channels}')
     return {
         'local2d': Local2D((height, width), tile, tile, order=config.order),
         'local1d': Local1D(2 * width, 2 * width),

@@ -178,25 +178,34 @@ def test_values_at_first():
 
 BUILT = {
     'aft_max_len': (dict(attn_aft='full'), "`attn_aft='full'` needs `attn_aft_max_len`: each place has a vector"),
-    'kv_heads': (dict(attn_kv_heads=1), '`attn_aft` does not go with `attn_kv_heads`: each channel has a separate'),
-    'dropout': (dict(attn_dropout=0.1), '`attn_aft` does not go with `attn_dropout`: it forms no attention weights'),
+    'kv_heads': (
+        dict(attn_kv_heads=1),
+        '`attn_aft` cannot be combined with `attn_kv_heads`: each channel has a separate',
+    ),
+    'dropout': (
+        dict(attn_dropout=0.1),
+        '`attn_aft` cannot be combined with `attn_dropout`: it forms no attention weights',
+    ),
     'qk_norm': (
         dict(attn_qk_norm=True),
-        '`attn_aft` does not go with `attn_qk_norm`: it has no dot products of queries and keys',
+        '`attn_aft` cannot be combined with `attn_qk_norm`: it has no dot products of queries and keys',
     ),
     'rotary': (
         dict(rotary_pos_emb=True),
-        '`attn_aft` does not go with `rotary_pos_emb`: it has no dot products of queries and keys',
+        '`attn_aft` cannot be combined with `rotary_pos_emb`: it has no dot products of queries and keys',
     ),
-    'alibi': (dict(alibi_pos_bias=True), '`attn_aft` does not go with `alibi_pos_bias`: its weights depend only'),
+    'alibi': (
+        dict(alibi_pos_bias=True),
+        '`attn_aft` cannot be combined with `alibi_pos_bias`: its weights depend only',
+    ),
     'flash': (dict(attn_flash=True), '`attn_flash=True` cannot be combined with `attn_aft`: it attends in its own way'),
     'cross': (
         dict(attn_aft='conv', cross_attend=True),
-        '`attn_aft` does not go with `cross_attend`: its positions are',
+        '`attn_aft` cannot be combined with `cross_attend`: its positions are',
     ),
     'prepend_kv': (
         dict(attn_num_mem_kv=2),
-        '`attn_aft` does not go with `attn_num_mem_kv`: its keys must be the tokens',
+        '`attn_aft` cannot be combined with `attn_num_mem_kv`: its keys must be the tokens',
     ),
 }
 
@@ -211,14 +220,20 @@ def test_flags_that_it_does_not_go_with(name):
 
 CALLS = {
     'aft_max_len': (dict(), '`aft_max_len=5`: there are 9 tokens'),
-    'mems': (dict(mem=torch.zeros(2, 1, 8)), '`aft` does not go with `mems`: its keys are those of its queries'),
-    'documents': (dict(document_ids=torch.zeros(2, 9).long()), '`document_ids` does not go with `aft`: it sums up'),
+    'mems': (dict(mem=torch.zeros(2, 1, 8)), '`aft` cannot be combined with `mems`: its keys are those of its queries'),
+    'documents': (
+        dict(document_ids=torch.zeros(2, 9).long()),
+        '`document_ids` cannot be combined with `aft`: it sums up',
+    ),
     'attn_mask': (
         dict(attn_mask=torch.ones(9, 9).bool()),
-        '`aft` does not go with `attn_mask`: it hides no keys but from',
+        '`aft` cannot be combined with `attn_mask`: it hides no keys but from',
     ),
-    'maps': (dict(keep_maps=True), '`aft` does not go with `return_attn`'),
-    'context': (dict(context=torch.zeros(2, 3, 8)), '`aft` does not go with a context: its positions are those of one'),
+    'maps': (dict(keep_maps=True), '`aft` cannot be combined with `return_attn`'),
+    'context': (
+        dict(context=torch.zeros(2, 3, 8)),
+        '`aft` cannot be combined with a context: its positions are those of one',
+    ),
 }
 
 
@@ -234,11 +249,15 @@ def test_calls_that_it_does_not_go_with(name):
 def test_directions_that_there_are_not():
     with pytest.raises(ConfigError, match='`attn_aft` needs a stack that is causal or bidirectional'):
         PrefixDecoder(dim=8, depth=1, attn_aft='simple')
-    with pytest.raises(ValueError, match='`aft` does not go with `causal=False`: its table is one of earlier keys'):
+    with pytest.raises(
+        ValueError, match='`aft` cannot be combined with `causal=False`: its table is one of earlier keys'
+    ):
         layer('conv')(randn(1, 3, 8), causal=False)
     attn = layer('simple', causal=False)
     _, trace = attn(randn(1, 3, 8), return_intermediates=True)
-    with pytest.raises(ValueError, match='`aft` does not go with `cache`: where all tokens see all, there is no past'):
+    with pytest.raises(
+        ValueError, match='`aft` cannot be combined with `cache`: where all tokens see all, there is no past'
+    ):
         attn(randn(1, 3, 8), cache=trace)
     assert not Encoder(dim=8, depth=1, attn_aft='conv').can_cache_kv
 

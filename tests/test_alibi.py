@@ -85,13 +85,13 @@ def test_padding_documents_and_keys_in_front():
 
 
 def test_refusals():
-    with pytest.raises(ConfigError, match="`alibi_bidirectional='split'` does not go with `causal`"):
+    with pytest.raises(ConfigError, match="`alibi_bidirectional='split'` cannot be combined with `causal`"):
         Decoder(dim=8, depth=1, heads=2, **SPLIT)
     for heads in (dict(heads=3), dict(heads=4, alibi_num_heads=1)):
         with pytest.raises(ConfigError, match=r'needs an even number of heads with a slope, got [13]'):
             Encoder(dim=8, depth=1, **heads, **SPLIT)
     for other in ('rel_pos_bias', 'dynamic_pos_bias'):
-        with pytest.raises(ConfigError, match=f'`alibi_pos_bias` does not go with `{other}`'):
+        with pytest.raises(ConfigError, match=f'`alibi_pos_bias` cannot be combined with `{other}`'):
             Encoder(dim=8, depth=1, heads=2, **SPLIT, **{other: True})
 
 

@@ -902,7 +902,7 @@ def test_assignments_that_nothing_reads_are_refused():
     with pytest.raises(ValueError, match='`rotary_pos_emb` must be None, since'):
         stack(VECTORS)
     stack = Encoder(**MODULES, weight_tie_layers=True, act_halting=True)
-    with pytest.raises(ValueError, match='`layer_dropouts` does not go with `act_halting`'):
+    with pytest.raises(ValueError, match='`layer_dropouts` cannot be combined with `act_halting`'):
         stack.layer_dropouts = [0.5] * 2
     with pytest.raises(ValueError, match=r'`layer_dropouts` must be 2 numbers from 0 to 1.*got .*'):
         stack.layer_dropouts = [0.5] * 3

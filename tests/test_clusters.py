@@ -503,22 +503,28 @@ BAD = [
     (dict(cluster='lsh', lsh_buckets=5), '`attn_lsh_buckets` must be an even number of at least 2 or None, got 5'),
     (
         dict(cluster='lsh', kv_heads=1),
-        '`attn_cluster` does not go with `attn_kv_heads`: keys are computed from the queries',
+        '`attn_cluster` cannot be combined with `attn_kv_heads`: keys are computed from the queries',
     ),
-    (dict(shared_qk=True, one_kv_head=True), '`attn_shared_qk` does not go with `attn_kv_heads`: keys are computed'),
-    (dict(cluster='lsh', lsh_chunks='sorted'), "`attn_lsh_chunks='sorted'` does not go with `causal`"),
+    (
+        dict(shared_qk=True, one_kv_head=True),
+        '`attn_shared_qk` cannot be combined with `attn_kv_heads`: keys are computed',
+    ),
+    (dict(cluster='lsh', lsh_chunks='sorted'), "`attn_lsh_chunks='sorted'` cannot be combined with `causal`"),
     (dict(cluster='lsh', lsh_across_buckets=True), "`attn_lsh_across_buckets` needs `attn_lsh_chunks='sorted'`"),
-    (dict(cluster='lsh', num_mem_kv=2), '`attn_cluster` does not go with `attn_num_mem_kv`: prepended keys'),
-    (dict(cluster='lsh', qk_rmsnorm=True), '`attn_cluster` does not go with `attn_qk_rmsnorm`: keys are computed'),
+    (dict(cluster='lsh', num_mem_kv=2), '`attn_cluster` cannot be combined with `attn_num_mem_kv`: prepended keys'),
+    (
+        dict(cluster='lsh', qk_rmsnorm=True),
+        '`attn_cluster` cannot be combined with `attn_qk_rmsnorm`: keys are computed',
+    ),
     (dict(cluster='routing'), "`attn_cluster='routing'` needs `attn_num_clusters`"),
     (dict(cluster='routing', num_clusters=2, local_heads=3), '`attn_local_heads` must be at most `heads`, 2, got 3'),
-    (dict(cluster='routing', num_clusters=2, routing_balanced=True), '`attn_routing_balanced` does not go with'),
+    (dict(cluster='routing', num_clusters=2, routing_balanced=True), '`attn_routing_balanced` cannot be combined with'),
     (
         dict(cluster='routing', num_clusters=2, qk_norm=True),
-        '`attn_cluster` does not go with `attn_qk_norm`: it already normalizes',
+        '`attn_cluster` cannot be combined with `attn_qk_norm`: it already normalizes',
     ),
-    (dict(cluster='lsh', shaw_rel_pos=True), '`attn_cluster` does not go with `attn_shaw_rel'),
-    (dict(cluster='lsh', dropout=0.1), '`attn_cluster` does not go with `attn_dropout`'),
+    (dict(cluster='lsh', shaw_rel_pos=True), '`attn_cluster` cannot be combined with `attn_shaw_rel'),
+    (dict(cluster='lsh', dropout=0.1), '`attn_cluster` cannot be combined with `attn_dropout`'),
     (dict(cluster='lsh', sparse_pattern='sliding'), 'both choose the attend, set only one'),
     (dict(cluster='lsh', lsh_scale=float('nan')), '`attn_lsh_scale` must be a positive number, got nan'),
     (
@@ -542,7 +548,9 @@ def test_what_is_refused(flags, words):
 
 
 def test_what_is_refused_of_a_stack_or_a_call():
-    with pytest.raises(ConfigError, match='`attn_cluster` does not go with `cross_attend`: clusters contain tokens'):
+    with pytest.raises(
+        ConfigError, match='`attn_cluster` cannot be combined with `cross_attend`: clusters contain tokens'
+    ):
         Decoder(dim=16, depth=1, cross_attend=True, attn_cluster='lsh')
     sizes = dict(dim=16, depth=1, attn_num_clusters=2, attn_local_heads=0)
     for stack, flags, name in (
@@ -550,9 +558,11 @@ def test_what_is_refused_of_a_stack_or_a_call():
         (PrefixDecoder, dict(attn_cluster='routing'), 'attn_routing_balanced'),
         (Decoder, dict(cross_attend=True, attn_cluster='routing'), 'attn_routing_balanced'),
     ):
-        with pytest.raises(ConfigError, match=f'`attn_cluster` with `{name}=None` does not go with a causal stack'):
+        with pytest.raises(
+            ConfigError, match=f'`attn_cluster` with `{name}=None` cannot be combined with a causal stack'
+        ):
             stack(**sizes, **flags)
-    with pytest.raises(ConfigError, match='`attn_lsh_chunks` does not go with a causal stack'):
+    with pytest.raises(ConfigError, match='`attn_lsh_chunks` cannot be combined with a causal stack'):
         PrefixDecoder(**sizes, attn_cluster='lsh', attn_lsh_buckets=4, attn_lsh_chunks='sorted')
     x = randn(B, N, 16)
     for attn in (lsh(lsh_buckets=None), routing(cluster_size=None)):  # which change with the length
@@ -560,9 +570,9 @@ def test_what_is_refused_of_a_stack_or_a_call():
         _, trace = attn(x, return_intermediates=True)
         with pytest.raises(ValueError, match='`cache` was given, but a feature of this layer cannot be cached'):
             attn(x[:, :1], cache=trace)
-    with pytest.raises(ValueError, match='`cluster` does not go with `mems`: its clusters contain tokens'):
+    with pytest.raises(ValueError, match='`cluster` cannot be combined with `mems`: its clusters contain tokens'):
         lsh()(x, mem=randn(B, 3, 16))
-    with pytest.raises(ValueError, match='`document_ids` does not go with `cluster`: its blocks are counted'):
+    with pytest.raises(ValueError, match='`document_ids` cannot be combined with `cluster`: its blocks are counted'):
         routing(local_heads=1, local_pattern=BLOCKS)(x, document_ids=DOCUMENTS)
     with pytest.raises(ValueError, match='a centroid takes the best of all tokens'):
         routing(False)(x, document_ids=DOCUMENTS)

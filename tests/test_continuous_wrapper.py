@@ -643,8 +643,11 @@ def test_inputs_that_do_not_go_with_convolutions():
     net, x = listener(CONVS['no padding']), vectors(1, 5, DIM)
     documents = torch.zeros(1, 5, dtype=torch.long)
     for inputs, words in (
-        (dict(document_ids=documents), '`document_ids` does not go with `conv_stem`: convolutions mix documents'),
-        (dict(seq_start_pos=documents[:, 0]), '`seq_start_pos` does not go with `conv_stem`: give `mask`'),
+        (
+            dict(document_ids=documents),
+            '`document_ids` cannot be combined with `conv_stem`: convolutions mix documents',
+        ),
+        (dict(seq_start_pos=documents[:, 0]), '`seq_start_pos` cannot be combined with `conv_stem`: give `mask`'),
         (dict(mask=documents[:, 1:] == 0), '`mask` must have shape (1, 5), got (1, 4)'),
         (dict(x=x[:, :2]), '`x` got 2 vectors, `conv_stem` needs at least 3'),
     ):

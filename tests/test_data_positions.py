@@ -246,7 +246,7 @@ def test_rotated_heads_of_a_stack():
     assert [m.rotate_num_heads for m in net.modules() if isinstance(m, Attention)] == [3, 4, 3, 4]
     with pytest.raises(ConfigError, match=r'`rotate_num_heads` must .*got 5'):
         stack(rotary_pos_emb=True, rotate_num_heads=5)
-    with pytest.raises(ConfigError, match='`rotate_num_heads` does not go with `attn_kv_heads`'):
+    with pytest.raises(ConfigError, match='`rotate_num_heads` cannot be combined with `attn_kv_heads`'):
         stack(rotary_pos_emb=True, rotate_num_heads=3, attn_kv_heads=2)
     stack(rotary_pos_emb=True, rotate_num_heads=4, attn_kv_heads=2)
 

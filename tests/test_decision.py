@@ -191,7 +191,7 @@ def test_it_is_that_of_transformers():
         (lambda: built()(**given(), mask=torch.tensor([[True] * 4 + [False]] * B)), '`mask` got holes'),
         (lambda: built().loss({'states': randn(B, K, S)}), '`batch` got states: it must have `actions`, `timesteps`'),
         (lambda: built().loss({n: t for n, t in given().items() if n != 'rtg'}), 'either `rtg` or `rewards`'),
-        (lambda: built(discrete=True, action_tanh=True), '`action_tanh` does not go with `discrete`'),
+        (lambda: built(discrete=True, action_tanh=True), '`action_tanh` cannot be combined with `discrete`'),
         (lambda: DecisionTransformer(S, A, Encoder(dim=8, depth=1, heads=1)), '`attn_layers` must be a Decoder'),
         (lambda: DecisionTransformer((3, 4), A, Decoder(dim=8, depth=1, heads=1)), r'must be .*got \(3, 4\)'),
         (lambda: built().act(Episode(), 1.0), '`history` got 0 states'),

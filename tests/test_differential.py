@@ -138,12 +138,12 @@ def test_token_by_token(flags):
 
 def test_refusals():
     for name in ('laser', 'collab_heads'):
-        with pytest.raises(ConfigError, match=f'`differential` does not go with `{name}`'):
+        with pytest.raises(ConfigError, match=f'`differential` cannot be combined with `{name}`'):
             layer(**{name: True})
     with pytest.raises(
         ConfigError, match='`flash=True` cannot be combined with `differential`: the fused kernel forms no'
     ):
         layer(flash=True)
     net = Encoder(dim=16, depth=1, heads=2, attn_differential=True, polar_pos_emb=True, verbose=False)
-    with pytest.raises(ValueError, match='`differential` does not go with `polar_pos_emb`'):
+    with pytest.raises(ValueError, match='`differential` cannot be combined with `polar_pos_emb`'):
         net(torch.randn(1, 3, 16))

@@ -117,8 +117,8 @@ def test_all_layers_share_a_table():
         (dict(disentangled=dict(span=4, terms=('c2c',))), '`disentangled` must be'),
         (dict(disentangled=dict(span=8, max_distance=5)), 'the distance must be larger than half of the span'),
         (dict(disentangled=dict(span=4), qk_norm=True), 'both settle `logit_scale`'),
-        (dict(disentangled=dict(span=4), kernel='elu'), '`kernel` does not go with `disentangled`'),
-        (dict(disentangled=dict(span=4), use_latent_q=True, dim_latent_q=3), 'does not go with `use_latent_q`'),
+        (dict(disentangled=dict(span=4), kernel='elu'), '`kernel` cannot be combined with `disentangled`'),
+        (dict(disentangled=dict(span=4), use_latent_q=True, dim_latent_q=3), 'cannot be combined with `use_latent_q`'),
     ],
 )
 def test_refusals(flags, words):
@@ -134,5 +134,5 @@ def test_refusals_of_the_stack_and_of_calls():
         layer(x)
     with pytest.raises(ValueError, match=r'`disentangled_table` must '):
         layer(x, disentangled_table=torch.zeros(6, DIM))
-    with pytest.raises(ValueError, match='`disentangled` does not go with a context'):
+    with pytest.raises(ValueError, match='`disentangled` cannot be combined with a context'):
         layer(x, x, disentangled_table=torch.zeros(8, DIM))

@@ -84,7 +84,7 @@ def law(case):
     try:
         pairs = list(outputs(net, inputs))
     except ValueError as error:
-        assert '`document_ids` does not go with `' in str(error), error
+        assert '`document_ids` cannot be combined with `' in str(error), error
         named = str(error).split('`')[3]
         assert named in case.keywords or is_pooled(net), error
         return str(error)
@@ -282,14 +282,14 @@ def test_refusals():
     with pytest.raises(TypeError, match='`document_ids` must '):
         net(x, document_ids=[0] * 6)
     _, trace = net(x, return_intermediates=True)
-    with pytest.raises(ValueError, match='`document_ids` does not go with a cache'):
+    with pytest.raises(ValueError, match='`document_ids` cannot be combined with a cache'):
         net(x, document_ids=ids, cache=trace)
     _, trace = net(x, document_ids=ids, return_intermediates=True)
     with pytest.raises(ValueError, match='`cache` cannot be continued: it holds packed documents'):
         net(x[:, :1], cache=trace, input_not_include_cache=True)
-    with pytest.raises(ValueError, match='`document_ids` does not go with a cache or memories'):
+    with pytest.raises(ValueError, match='`document_ids` cannot be combined with a cache or memories'):
         net(x, document_ids=ids, mems=[randn(2, 3, 16)] * 2)
-    with pytest.raises(ValueError, match='`document_ids` does not go with `seq_start_pos`'):
+    with pytest.raises(ValueError, match='`document_ids` cannot be combined with `seq_start_pos`'):
         net(x, document_ids=ids, seq_start_pos=torch.tensor([0, 1]))
     lm = AutoregressiveWrapper(net)
     with pytest.raises(ValueError, match='`document_ids` must '):

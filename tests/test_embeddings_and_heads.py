@@ -347,6 +347,6 @@ def test_poolers_beside_other_outputs():
     prefix = torch.ones(2, 3, 8, dtype=torch.double)
     hidden, pooled = bare(IDS, return_embeddings=True, return_pooled=True, prepend_embeds=prefix)
     assert torch.equal(pooled, hidden[:, -1])
-    with pytest.raises(ValueError, match='`return_pooled` does not go with `cache`'):
+    with pytest.raises(ValueError, match='`return_pooled` cannot be combined with `cache`'):
         net(IDS, return_pooled=True, cache=trace)
     assert isinstance(model(pooler=dict(token='last')).pooler, nn.Identity)

@@ -240,7 +240,7 @@ def test_refusals():
         (r"`rel_ids\['g2g'\]` must be from -1 to 4, got labels from 5 to 5", ValueError,
          lambda: net(long, glob, rel_ids=dict(g2g=torch.full((2, G, G), 5)))),
         ('`l2l` must ', ValueError, lambda: net(long, glob, l2l=bools(2, N, N))),
-        ('does not go with `num_rel_ids=0`', ValueError,
+        ('cannot be combined with `num_rel_ids=0`', ValueError,
          lambda: model(num_rel_ids=0)(long, glob, rel_ids=dict(g2g=torch.zeros(2, G, G).long()))),
         ('`num_rel_ids` got 2', ConfigError, lambda: model(num_rel_ids=2)),
         ('`causal` of ETCEncoder: global tokens read all', ConfigError, lambda: model(causal=True)),

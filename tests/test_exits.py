@@ -28,7 +28,7 @@ def with_exits(case):
     inputs = {**inputs_for(net, case), 'exits': ByDepth(DEPTHS)}
     stack = net.attn_layers.features.find(room.ExitsInStack)
     if stack.refusal() or 'memory_tokens_interspersed_every' in case.model:
-        with pytest.raises(ValueError, match='`exits` does not go with '):
+        with pytest.raises(ValueError, match='`exits` cannot be combined with '):
             net(**inputs)
         pytest.skip('refused')
     return net, inputs

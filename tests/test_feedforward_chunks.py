@@ -160,8 +160,8 @@ class RecurrentState(FeedForwardFeature):
     ('flags', 'message'),
     [
         (dict(chunks=0), '`chunks` must be an integer of at least 1, got 0'),
-        (dict(chunks=2, mixing=True), '`chunks` does not go with `mixing`: it reads the neighbours of a token'),
-        (dict(chunks=2, running=True), '`chunks` does not go with `running`: it does not say `in_slices`'),
+        (dict(chunks=2, mixing=True), '`chunks` cannot be combined with `mixing`: it reads the neighbours of a token'),
+        (dict(chunks=2, running=True), '`chunks` cannot be combined with `running`: it does not say `in_slices`'),
     ],
     ids=str,
 )

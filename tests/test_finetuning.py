@@ -329,7 +329,7 @@ def test_labels_without_a_number_do_not_count():
         (lambda: finetune(net(), 'class', 3)[0](ids(), 2 + torch.rand(4, 3)), '`labels` must be from 0 to 1 or -100'),
         (lambda: finetune(net(), 'class', 1)[0](ids(), torch.rand(4, 2)), r'they must be \(4, 1\) or \(4,\)'),
         (lambda: finetune(net(), 'class', 1, problem_type=PROBLEMS[1]), '`num_labels` of at least 2'),
-        (lambda: finetune(net(), 'span', problem_type='regression'), "does not go with `head='span'`"),
+        (lambda: finetune(net(), 'span', problem_type='regression'), "cannot be combined with `head='span'`"),
         (lambda: finetune(net(), problem_type='regresion'), "`problem_type` must be one of 'regression'"),
         (lambda: Classifier(net(), num_classes=1, problem_type=PROBLEMS[1])(ids(), torch.zeros(4).long()),
          '`num_classes` of at least 2'),

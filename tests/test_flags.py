@@ -218,22 +218,22 @@ TOGETHER = [
     (
         stack,
         dict(weight_tie_layers=True, layers_execute_order=(0, 1)),
-        '`weight_tie_layers` does not go with `layers_execute_order`: both choose the order of layers',
+        '`weight_tie_layers` cannot be combined with `layers_execute_order`: both choose the order of layers',
     ),
     (
         stack,
         dict(alibi_pos_bias=True, rel_pos_bias=True),
-        '`alibi_pos_bias` does not go with `rel_pos_bias`: one position bias at a time',
+        '`alibi_pos_bias` cannot be combined with `rel_pos_bias`: one position bias at a time',
     ),
     (
         model,
         dict(use_cls_token=True, average_pool_embed=True),
-        '`average_pool_embed` does not go with `use_cls_token`: both determine how the output is pooled',
+        '`average_pool_embed` cannot be combined with `use_cls_token`: both determine how the output is pooled',
     ),
     (
         model,
         dict(num_output_heads=2, tie_embedding=True),
-        '`tie_embedding` does not go with `num_output_heads`: there is only one table of token embeddings',
+        '`tie_embedding` cannot be combined with `num_output_heads`: there is only one table of token embeddings',
     ),
     (
         attention,
@@ -248,7 +248,7 @@ TOGETHER = [
     (
         stack,
         dict(attn_flash=True, residual_attn=True),
-        '`residual_attn` does not go with `attn_flash=True`: the fused kernel forms no logits',
+        '`residual_attn` cannot be combined with `attn_flash=True`: the fused kernel forms no logits',
     ),
     (
         stack,
@@ -258,7 +258,7 @@ TOGETHER = [
     (
         stack,
         dict(cross_attend=True, attn_max_attend_past=2),
-        '`attn_max_attend_past` does not go with `cross_attend`: its distances are between tokens of one sequence. '
+        '`attn_max_attend_past` cannot be .*with `cross_attend`: its distances are between tokens of one sequence. '
         'Set `cross_attn_max_attend_past=None`',
     ),
     (
@@ -380,7 +380,7 @@ def test_needs_and_clashes(build):
     assert str(error.value) == f'`{prefix}needy` needs `{prefix}qk_norm`: it reads cosines'
     with pytest.raises(ConfigError) as error:
         build(**own, **{f'{prefix}qk_norm': True, f'{prefix}gate_values': True})
-    assert str(error.value) == f'`{prefix}needy` does not go with `{prefix}gate_values`: both gate'
+    assert str(error.value) == f'`{prefix}needy` cannot be combined with `{prefix}gate_values`: both gate'
     assert build(**own, **{f'{prefix}qk_norm': True})
 
 

@@ -158,9 +158,13 @@ def test_gradients_stay_alike_over_the_depth(gate):
         (dict(tanh=False), {}, "got 'tanh', which the gate 'grucell' does not have"),
         (dict(gate_bias='big'), {}, "`gate_bias` of `residual_fn_kwargs` must be a number or None, got 'big'"),
         (dict(pre_relu=1), {}, '`pre_relu` of `residual_fn_kwargs` must be True or False, got 1'),
-        (dict(gate='input', gate_bias=1.0), {}, "does not go with the gate 'input': it has no bias"),
-        (dict(gate='gtrxl'), dict(pre_norm=False), "`pre_norm=False` does not go with the gate 'gtrxl'"),
-        (dict(gate='gtrxl'), dict(branch_post_norm=True), "`branch_post_norm` does not go with the gate 'gtrxl'"),
+        (dict(gate='input', gate_bias=1.0), {}, "cannot be combined with the gate 'input': it has no bias"),
+        (dict(gate='gtrxl'), dict(pre_norm=False), "`pre_norm=False` cannot be combined with the gate 'gtrxl'"),
+        (
+            dict(gate='gtrxl'),
+            dict(branch_post_norm=True),
+            "`branch_post_norm` cannot be combined with the gate 'gtrxl'",
+        ),
     ],
 )
 def test_refusals(options, flags, said):

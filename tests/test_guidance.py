@@ -128,10 +128,13 @@ def test_refusals():
         (lambda: model.generate(ids, 2, cond_scale=2.0, negative_context=context), 'but no `context`'),
         (lambda: read.generate(ids, 2, negative_context=context[..., 1:], **given), '`negative_context` must '),
         (lambda: read.generate(ids, 2, negative_context=context[[0, 0, 0]], **given), 'of 2 rows and 16 features'),
-        (lambda: model.speculative(ids, 2, cond_scale=2.0), '`cond_scale` does not go with speculative decoding'),
+        (
+            lambda: model.speculative(ids, 2, cond_scale=2.0),
+            '`cond_scale` cannot be combined with speculative decoding',
+        ),
         (
             lambda: model.generate(ids, 2, negative_prompts=ids, cond_scale=2.0, kv_storage=paged()),
-            '`cond_scale` does not go with `kv_storage`',
+            '`cond_scale` cannot be combined with `kv_storage`',
         ),
     ):
         with pytest.raises((ValueError, TypeError), match=words):

@@ -144,7 +144,7 @@ def test_who_needs_all_tokens(name):
         flags = dict(attn_kernel='elu')
     kind = Decoder if name in ('attn_selective', 'attn_kernel') else Encoder
     with pytest.raises(
-        ConfigError, match=f'`act_halting` does not go with `{name[:15]}.*`: .* With `act_dense` it does'
+        ConfigError, match=f'`act_halting` cannot be combined with `{name[:15]}.*`: .* With `act_dense` it does'
     ):
         built(kind, act_eps=0.1, **flags)
     assert built(kind, act_eps=0.1, act_dense=True, **flags)(randn(2, 6, 16)).isfinite().all()
@@ -289,19 +289,22 @@ def test_what_needs_all_tokens_goes_with_dense_ones(flags):
 @pytest.mark.parametrize(
     ('flags', 'message'),
     [
-        (dict(ut_transition='sepconv'), "`act_halting` does not go with layers of kind 'sepconv': .*With `act_dense`"),
-        (dict(act_dense=True, num_residual_streams=2), '`act_halting` does not go with `num_residual_streams`'),
-        (dict(act_dense=True, resi_dual=True), '`act_halting` does not go with `resi_dual`'),
+        (
+            dict(ut_transition='sepconv'),
+            "`act_halting` cannot be combined with layers of kind 'sepconv': .*With `act_dense`",
+        ),
+        (dict(act_dense=True, num_residual_streams=2), '`act_halting` cannot be combined with `num_residual_streams`'),
+        (dict(act_dense=True, resi_dual=True), '`act_halting` cannot be combined with `resi_dual`'),
         (dict(weight_tie_layers=False), '`act_halting` needs `weight_tie_layers`'),
         (dict(act_eps=0.5), '`act_eps` must be a number between 0 and 0.5, got 0.5'),
         (dict(act_max_steps=0), '`act_max_steps` must be an integer of at least 1 or None, got 0'),
         (dict(act_max_steps=6), '`act_max_steps` got 6, the block runs 5 times: raise `depth`'),
         (dict(act_ponder_weight=-1), '`act_ponder_weight` must be a number of at least 0, got -1'),
-        (dict(checkpoint_layers=True), '`act_halting` does not go with `checkpoint_layers`'),
-        (dict(reversible=True), '`act_halting` does not go with `reversible`'),
-        (dict(layer_dropout=0.1), '`act_halting` does not go with `layer_dropout`'),
-        (dict(shift_tokens=1), '`act_halting` does not go with `shift_tokens`: each branch input contains'),
-        (dict(num_residual_streams=2), '`act_halting` does not go with `num_residual_streams`'),
+        (dict(checkpoint_layers=True), '`act_halting` cannot be combined with `checkpoint_layers`'),
+        (dict(reversible=True), '`act_halting` cannot be combined with `reversible`'),
+        (dict(layer_dropout=0.1), '`act_halting` cannot be combined with `layer_dropout`'),
+        (dict(shift_tokens=1), '`act_halting` cannot be combined with `shift_tokens`: each branch input contains'),
+        (dict(num_residual_streams=2), '`act_halting` cannot be combined with `num_residual_streams`'),
     ],
     ids=str,
 )
@@ -314,7 +317,7 @@ def test_refusals_of_calls():
     net, x = built(), randn(1, 3, 16)
     with pytest.raises(ValueError, match='`repeat_blocks` got 3 runs, more than `act_max_steps=2`'):
         built(act_max_steps=2)(x, repeat_blocks=(0, 3))
-    with pytest.raises(ValueError, match='`transform_block_inputs` does not go with `act_halting`'):
+    with pytest.raises(ValueError, match='`transform_block_inputs` cannot be combined with `act_halting`'):
         net(x, transform_block_inputs=lambda block, x: x)
-    with pytest.raises(ValueError, match='`layers_execute_order` does not go with `act_halting`'):
+    with pytest.raises(ValueError, match='`layers_execute_order` cannot be combined with `act_halting`'):
         net(x, layers_execute_order=(0, 0, 1))

@@ -140,17 +140,23 @@ def test_values_come_from_a_sequence_of_their_own():
     [
         (lambda: Attention(DIM, heads=3, head_dims=(4, 2)), r'`head_dims` must have one for each of 3.*got 2 widths'),
         (lambda: Attention(DIM, heads=2, head_dims=(4, 0)), '`head_dims` must be a tuple of integers'),
-        (lambda: layer(kv_heads=2), '`head_dims` does not go with `kv_heads` or `one_kv_head`'),
-        (lambda: layer(one_kv_head=True), '`head_dims` does not go with `kv_heads` or `one_kv_head`'),
-        (lambda: layer(value_dim_head=4), '`head_dims` does not go with `value_dim_head`'),
-        (lambda: layer(pre_talking_heads=True), '`head_dims` does not go with `pre_talking_heads`: it mixes heads'),
-        (lambda: layer(qk_rmsnorm=True), '`head_dims` does not go with `qk_rmsnorm`: it needs heads of equal width'),
+        (lambda: layer(kv_heads=2), '`head_dims` cannot be combined with `kv_heads` or `one_kv_head`'),
+        (lambda: layer(one_kv_head=True), '`head_dims` cannot be combined with `kv_heads` or `one_kv_head`'),
+        (lambda: layer(value_dim_head=4), '`head_dims` cannot be combined with `value_dim_head`'),
+        (
+            lambda: layer(pre_talking_heads=True),
+            '`head_dims` cannot be combined with `pre_talking_heads`: it mixes heads',
+        ),
+        (
+            lambda: layer(qk_rmsnorm=True),
+            '`head_dims` cannot be combined with `qk_rmsnorm`: it needs heads of equal width',
+        ),
         (
             lambda: layer(sparse_pattern={'pattern': 'global', 'mask': True}),
-            r"`head_dims` does not go with Global\('mask'\), which has separate projections",
+            r"`head_dims` cannot be combined with Global\('mask'\), which has separate projections",
         ),
         (lambda: stack_of(attn_head_dims=(4, 3, 2, 1)), '`attn_head_dims` of a stack must be `PerLayer'),
-        (lambda: stack_of(polar_pos_emb=True), '`attn_head_dims` does not go with `polar_pos_emb`'),
+        (lambda: stack_of(polar_pos_emb=True), '`attn_head_dims` cannot be combined with `polar_pos_emb`'),
     ],
 )
 def test_refused_at_construction(make, words):
@@ -165,12 +171,12 @@ def test_refused_at_construction(make, words):
             lambda x: stack_of(Encoder, rotary_pos_emb=True)(x),
             '`rotary_pos_emb` turns 32 features, more than',
         ),
-        (lambda x: layer()(x.double(), o_delta=torch.zeros(1, 1, 1)), '`o_delta` does not go with `head_dims`'),
+        (lambda x: layer()(x.double(), o_delta=torch.zeros(1, 1, 1)), '`o_delta` cannot be combined with `head_dims`'),
         (lambda x: Attention(DIM)(x, value_context=x), '`value_context` needs a `context`'),
         (lambda x: Attention(DIM)(x, x, value_context=x[:, 1:]), r'`value_context` must .*got \(2, 6, 12\)'),
         (
             lambda x: Attention(DIM, use_latent_kv=True, dim_latent_kv=4)(x, x, value_context=x),
-            '`value_context` does not go with `use_latent_kv`',
+            '`value_context` cannot be combined with `use_latent_kv`',
         ),
     ],
 )

@@ -209,12 +209,12 @@ def test_compiled():
         (lambda: stack()(vectors(1, 2, 16), cache=stack().double()), ValueError, '`cache` was given, but'),
         (lambda: Kind(Gate, remembers={'x': 3}), ConfigError, '`remembers` of a Kind must map'),
         (lambda: stack(layers=('ring', 'a'))(vectors(1, 2, 16), mems=[vectors(1, 2, 16)]), ValueError,
-         "`mems` does not go with layers of kind 'ring'"),
+         "`mems` cannot be combined with layers of kind 'ring'"),
         (lambda: twice(), ConfigError, 'must not both have a state `window`'),
         (lambda: stack()(vectors(1, 2, 16), document_ids=torch.zeros(1, 2).long()), ValueError,
-         '`document_ids` does not go with `conv`: such a layer reads other tokens'),
+         '`document_ids` cannot be combined with `conv`: such a layer reads other tokens'),
         (lambda: stack()(vectors(1, 2, 16), mems=[vectors(1, 2, 16)] * 2), ValueError,
-         "`mems` does not go with layers of kind 'conv'"),
+         "`mems` cannot be combined with layers of kind 'conv'"),
     ],
 )  # fmt: skip
 def test_refusals(act, error, message):

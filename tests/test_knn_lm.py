@@ -277,7 +277,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
     model = KNNLMWrapper(net, store, 2)
     for wanted, options in {
         r'`exclude` must have shape .*got \(2, 6\)': dict(exclude=torch.zeros(2, 6).long()),
-        '`return_embeddings` does not go with `datastore`': dict(return_embeddings=True),
+        '`return_embeddings` cannot be combined with `datastore`': dict(return_embeddings=True),
     }.items():
         with pytest.raises(ValueError, match=wanted):
             model(ids_of(2, 6), **options)

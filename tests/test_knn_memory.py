@@ -412,13 +412,13 @@ REFUSED = [
     (dict(knn_mem_layers=(-1,)), '`knn_mem_layers` must be'),
     (dict(knn_mem_size=0), '`knn_mem_size` must be an integer of at least 1, got 0'),
     (dict(knn_mem_topk=0), '`knn_mem_topk` must be an integer of at least 1, got 0'),
-    (dict(attn_qk_norm=True), '`attn_knn_mem` does not go with `attn_qk_norm`'),
-    (dict(attn_kernel='elu', rotary_pos_emb=False), '`attn_knn_mem` does not go with `attn_kernel`'),
-    (dict(attn_cluster='lsh', attn_cluster_size=2), '`attn_knn_mem` does not go with `attn_cluster`'),
+    (dict(attn_qk_norm=True), '`attn_knn_mem` cannot be combined with `attn_qk_norm`'),
+    (dict(attn_kernel='elu', rotary_pos_emb=False), '`attn_knn_mem` cannot be combined with `attn_kernel`'),
+    (dict(attn_cluster='lsh', attn_cluster_size=2), '`attn_knn_mem` cannot be combined with `attn_cluster`'),
     (dict(attn_softmax_scale=0.5), 'settle `logit_scale`'),
-    (dict(reversible=True), '`knn_mem_layers` does not go with `reversible`'),
-    (dict(layer_dropout=0.1), '`knn_mem_layers` does not go with `layer_dropout`'),
-    (dict(weight_tie_layers=True, act_halting=True, knn_mem_layers=(0,)), '`act_halting` does not go with'),
+    (dict(reversible=True), '`knn_mem_layers` cannot be combined with `reversible`'),
+    (dict(layer_dropout=0.1), '`knn_mem_layers` cannot be combined with `layer_dropout`'),
+    (dict(weight_tie_layers=True, act_halting=True, knn_mem_layers=(0,)), '`act_halting` cannot be combined with'),
 ]
 
 
@@ -446,7 +446,7 @@ def test_refused_calls():
         (lambda: net(ids, knn_mems=[(k, v, count.double())]), r'`knn_mems` must .*got counts'),
         (lambda: net(ids, knn_reset=torch.tensor([True])), '`knn_reset` must '),
         (lambda: net(ids, knn_reset=True), '`knn_reset` must be'),
-        (lambda: net(ids, document_ids=torch.zeros_like(ids)), '`document_ids` does not go with'),
+        (lambda: net(ids, document_ids=torch.zeros_like(ids)), '`document_ids` cannot be combined with'),
         (lambda: plain(ids, return_knn_mems=True), '`return_knn_mems` needs `knn_mem_layers`'),
         (lambda: plain(ids, knn_mems=[(k, v, count)]), 'knn_mems'),
     ):

@@ -274,19 +274,19 @@ def test_a_graph_for_each_set_of_layers():
         ),
         (
             lambda: model_of(net_of(tie_embedding=True), future_target_weights=(1.0,)),
-            '`future_target_weights` does not go with `tie_embedding`',
+            '`future_target_weights` cannot be combined with `tie_embedding`',
         ),
         (
             lambda: model_of(net_of(mixture_of_softmax=True), future_target_weights=(1.0,)),
-            '`future_target_weights` does not go with `mixture_of_softmax`',
+            '`future_target_weights` cannot be combined with `mixture_of_softmax`',
         ),
         (
             lambda: model_of(stack=dict(resi_dual=True), intermediate_layer_loss='step'),
-            '`intermediate_layer_loss` does not go with `resi_dual`: its blocks give no outputs',
+            '`intermediate_layer_loss` cannot be combined with `resi_dual`: its blocks give no outputs',
         ),
         (
             lambda: model_of(stack=dict(reversible=True), intermediate_layer_loss='step'),
-            '`intermediate_layer_loss` does not go with `reversible`',
+            '`intermediate_layer_loss` cannot be combined with `reversible`',
         ),
         (
             lambda: ContinuousAutoregressiveWrapper(net_of(), last_position_only=True),

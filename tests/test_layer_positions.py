@@ -177,18 +177,18 @@ def test_layers_that_are_no_blocks_have_a_table_each():
 @pytest.mark.parametrize(
     ('make', 'words'),
     [
-        (lambda: pair(around=dict(max_mem_len=3)), '`per_layer_abs_pos_emb` does not go with `max_mem_len`'),
+        (lambda: pair(around=dict(max_mem_len=3)), '`per_layer_abs_pos_emb` cannot be combined with `max_mem_len`'),
         (
             lambda: ContinuousTransformerWrapper(
                 attn_layers=Decoder(**SIZES, per_layer_abs_pos_emb=4), dim_in=3, max_mem_len=3
             ),
-            '`per_layer_abs_pos_emb` does not go with `max_mem_len`',
+            '`per_layer_abs_pos_emb` cannot be combined with `max_mem_len`',
         ),
-        (lambda: pair(stack=dict(reversible=True)), '`per_layer_abs_pos_emb` does not go with `reversible`'),
+        (lambda: pair(stack=dict(reversible=True)), '`per_layer_abs_pos_emb` cannot be combined with `reversible`'),
         (lambda: Decoder(**SIZES, per_layer_abs_pos_emb=0), '`per_layer_abs_pos_emb` must be'),
         (
             lambda: Decoder(**SIZES, per_layer_abs_pos_emb=9, weight_tie_layers=True, act_halting=True),
-            '`act_halting` does not go with `per_layer_abs_pos_emb`',
+            '`act_halting` cannot be combined with `per_layer_abs_pos_emb`',
         ),
     ],
 )
@@ -214,7 +214,7 @@ def test_refused_in_a_call(memories):
     stack, wrong = net.attn_layers, r'`token_pos` must '
     with pytest.raises(ValueError, match=wrong):
         stack(torch.zeros(1, 3, DIM).double(), token_pos=torch.arange(4))
-    with pytest.raises(ValueError, match='`per_layer_abs_pos_emb` does not go with `mems`'):
+    with pytest.raises(ValueError, match='`per_layer_abs_pos_emb` cannot be combined with `mems`'):
         net(x, mems=[torch.zeros(1, 2, DIM).double()] * 3)
 
 

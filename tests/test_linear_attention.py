@@ -395,13 +395,13 @@ def test_how_many_features():
 # refusals
 
 WORDS = {
-    'rotary_pos_emb': '`attn_kernel` does not go with `rotary_pos_emb`: its feature maps do not apply to rotated keys',
-    'rotary_xpos': '`attn_kernel` does not go with `rotary_xpos`: its feature maps do not apply to rotated keys',
-    'polar_pos_emb': '`attn_kernel` does not go with `polar_pos_emb`: its feature maps do not apply to rotated keys',
-    'alibi_pos_bias': '`attn_kernel` does not go with `alibi_pos_bias`: it forms no scores to add to',
-    'residual_attn': '`attn_kernel` does not go with `residual_attn`: it forms no scores for the next layer',
-    'attn_dropout': '`attn_kernel` does not go with `attn_dropout`: it forms no attention weights',
-    'attn_max_attend_past': '`attn_kernel` does not go with `attn_max_attend_past`: it sums up all earlier keys',
+    'rotary_pos_emb': '`attn_kernel` cannot be .*with `rotary_pos_emb`: its feature maps do not apply to rotated keys',
+    'rotary_xpos': '`attn_kernel` cannot be combined with `rotary_xpos`: its feature maps do not apply to rotated keys',
+    'polar_pos_emb': '`attn_kernel` cannot be .*with `polar_pos_emb`: its feature maps do not apply to rotated keys',
+    'alibi_pos_bias': '`attn_kernel` cannot be combined with `alibi_pos_bias`: it forms no scores to add to',
+    'residual_attn': '`attn_kernel` cannot be combined with `residual_attn`: it forms no scores for the next layer',
+    'attn_dropout': '`attn_kernel` cannot be combined with `attn_dropout`: it forms no attention weights',
+    'attn_max_attend_past': '`attn_kernel` cannot be combined with `attn_max_attend_past`: it sums up all earlier keys',
     'attn_flash': '`attn_flash=True` cannot be combined with `attn_kernel`: it attends in its own way',
 }
 
@@ -442,7 +442,7 @@ CALL_WORDS = {
 @pytest.mark.parametrize('name', CALL_WORDS)
 def test_calls_that_it_does_not_go_with(name):
     inputs, words = CALL_WORDS[name]
-    with pytest.raises(ValueError, match=f'`kernel` does not go with .*: {words}'):
+    with pytest.raises(ValueError, match=f'`kernel` cannot be combined with .*: {words}'):
         Attention(16, kernel='elu', causal=True)(torch.zeros(2, N, 16), **inputs)
 
 
@@ -492,6 +492,6 @@ def test_a_majority_in_a_long_noisy_sequence(kernel):
     'flags', [dict(kernel='identity'), dict(kernel='rff'), dict(kernel='elu', kernel_update='delta')]
 )
 def test_exponentials_of_values_have_no_negative_sums(flags):
-    with pytest.raises(ConfigError, match='does not go with `laser`: sums of exponentials'):
+    with pytest.raises(ConfigError, match='cannot be combined with `laser`: sums of exponentials'):
         Attention(16, heads=2, causal=True, laser=True, **flags)
     assert Attention(16, heads=2, causal=True, laser=True, kernel='elu')(torch.randn(1, 5, 16)).isfinite().all()

@@ -341,14 +341,14 @@ def test_what_does_not_go_together():
         refused(f'`attn_kernel_update={update!r}` needs `causal`: it reads the keys in their order', Encoder, **both)
         refused("In cross-attention write `cross_attn_kernel_update='sum'`", cross_attend=True, **both)
         Decoder(dim=16, depth=1, cross_attend=True, cross_attn_kernel_update='sum', verbose=False, **both)
-    refused('`attn_kernel_normalize` does not go with `attn_kernel_update=.delta.`', attn_kernel='elu',
+    refused('`attn_kernel_normalize` cannot be combined with `attn_kernel_update=.delta.`', attn_kernel='elu',
             attn_kernel_update='delta', attn_kernel_normalize=True)  # fmt: skip
     refused(
-        '`attn_kernel_key_norm=.sum.` does not go with `attn_kernel=.rff.`',
+        '`attn_kernel_key_norm=.sum.` cannot be combined with `attn_kernel=.rff.`',
         attn_kernel='rff',
         attn_kernel_key_norm='sum',
     )
-    refused('`attn_kernel_l2norm` does not go with `attn_qk_norm`, which norms .*: set `attn_kernel_l2norm=False`',
+    refused('`attn_kernel_l2norm` cannot be .*with `attn_qk_norm`, which norms .*: set `attn_kernel_l2norm=False`',
             attn_kernel='rff', attn_qk_norm=True)  # fmt: skip
     refused('`attn_kernel` got .dpfp., which has no scale', attn_kernel='dpfp', attn_softmax_scale=0.5)
     attn = Attention(16, causal=True, kernel='elu', kernel_update='gate')

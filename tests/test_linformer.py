@@ -1,4 +1,4 @@
-"""Linformer: slots as sums over places, in all ways of sharing, and what they do not go with."""
+"""Linformer: slots as sums over places, in all ways of sharing, and what they cannot be combined with."""
 
 import pytest
 import torch
@@ -144,12 +144,20 @@ BUILT = {
     'causal': (
         Decoder,
         FLAGS,
-        '`attn_linformer_k` does not go with `causal`: its slots are sums over all tokens. In cross-at',
+        '`attn_linformer_k` cannot be combined with `causal`: its slots are sums over all tokens. In cross-at',
     ),
     'length': (Encoder, dict(attn_linformer_k=3), '`attn_linformer_k` needs `attn_linformer_max_len`: a slot is a sum'),
     'too many': (Encoder, {**FLAGS, 'attn_linformer_k': 13}, '`attn_linformer_k` must be at most `attn_lin'),
-    'rotary': (Encoder, {**FLAGS, 'rotary_pos_emb': True}, '`attn_linformer_k` does not go with `rotary_pos_emb`: its'),
-    'alibi': (Encoder, {**FLAGS, 'alibi_pos_bias': True}, '`attn_linformer_k` does not go with `alibi_pos_bias`: its'),
+    'rotary': (
+        Encoder,
+        {**FLAGS, 'rotary_pos_emb': True},
+        '`attn_linformer_k` cannot be combined with `rotary_pos_emb`: its',
+    ),
+    'alibi': (
+        Encoder,
+        {**FLAGS, 'alibi_pos_bias': True},
+        '`attn_linformer_k` cannot be combined with `alibi_pos_bias`: its',
+    ),
     'flash': (
         Encoder,
         {**FLAGS, 'attn_flash': True},
@@ -169,20 +177,28 @@ def test_flags_that_it_does_not_go_with(name):
 
 CALLS = {
     'length': (dict(), 13, '`linformer_max_len=12`: there are 13 keys'),
-    'causal': (dict(causal=True), 9, '`linformer_k` does not go with `causal`: its queries see later keys'),
-    'maps': (dict(keep_maps=True), 9, '`linformer_k` does not go with `return_attn`'),
+    'causal': (dict(causal=True), 9, '`linformer_k` cannot be combined with `causal`: its queries see later keys'),
+    'maps': (dict(keep_maps=True), 9, '`linformer_k` cannot be combined with `return_attn`'),
     'mems': (
         dict(mem=torch.zeros(2, 1, 8)),
         9,
-        '`linformer_k` does not go with `mems`: its slots are sums over all tokens',
+        '`linformer_k` cannot be combined with `mems`: its slots are sums over all tokens',
     ),
-    'documents': (dict(document_ids=torch.zeros(2, 9).long()), 9, '`document_ids` does not go with `linformer_k`: its'),
+    'documents': (
+        dict(document_ids=torch.zeros(2, 9).long()),
+        9,
+        '`document_ids` cannot be combined with `linformer_k`: its',
+    ),
     'attn_mask': (
         dict(attn_mask=torch.ones(9, 9).bool()),
         9,
-        '`linformer_k` does not go with `attn_mask`: it hides no keys',
+        '`linformer_k` cannot be combined with `attn_mask`: it hides no keys',
     ),
-    'attn_bias': (dict(attn_bias=torch.ones(9, 9)), 9, '`linformer_k` does not go with `attn_bias`: it hides no keys'),
+    'attn_bias': (
+        dict(attn_bias=torch.ones(9, 9)),
+        9,
+        '`linformer_k` cannot be combined with `attn_bias`: it hides no keys',
+    ),
 }
 
 
@@ -197,7 +213,9 @@ def test_calls_that_it_does_not_go_with(name):
 def test_no_cache_of_its_own_tokens():
     attn, x = layer(), randn(2, 5, 8)
     _, trace = attn(x, return_intermediates=True)
-    with pytest.raises(ValueError, match='`linformer_k` does not go with `cache`: its slots are sums over all tokens'):
+    with pytest.raises(
+        ValueError, match='`linformer_k` cannot be combined with `cache`: its slots are sums over all tokens'
+    ):
         attn(x, cache=trace)
 
 

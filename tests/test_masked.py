@@ -198,7 +198,7 @@ class NoVocabulary(nn.Module):
     (lambda: MLMWrapper(net(), MASK, PAD, mask_prob=0.0), '`mask_prob` must be a number above 0, up to 1, got 0.0'),
     (lambda: MLMWrapper(net(), MASK, PAD, ignore_token_ids=3), '`ignore_token_ids` must be token ids'),
     (lambda: MLMWrapper(NoVocabulary(), MASK, PAD), '`num_tokens` is missing'),
-    (lambda: model(max_span=3)(texts(9), word_ids=texts(9)), '`word_ids` does not go with `max_span`'),
+    (lambda: model(max_span=3)(texts(9), word_ids=texts(9)), '`word_ids` cannot be combined with `max_span`'),
     (lambda: model()(texts(9), word_ids=texts(9)[:, :3]), '`word_ids` must '),
     (lambda: model()(texts(9) + 5), r'`x` must .*got token ids from 5'),
     (lambda: model()(texts(9), cache=3), '`cache` cannot be given'),

@@ -206,7 +206,7 @@ def test_stripes_of_a_class():
         (lambda: wrapped().generate(3, context=TEXT, cond_scale=-1.0), r'`cond_scale` must .*got -1.0'),
         (lambda: wrapped().generate(3, context=TEXT, order='left'), r"`order` must be one.*got 'left'"),
         (lambda: wrapped().generate(3, context=TEXT, confidence_noise=-1), r'`confidence_noise` must .*got -1'),
-        (lambda: wrapped().generate(3, context=TEXT, given=torch.zeros(3, N).long()), 'do not go with `given`'),
+        (lambda: wrapped().generate(3, context=TEXT, given=torch.zeros(3, N).long()), 'cannot be .*with `given`'),
         (lambda: wrapped().generate(context=TEXT, given=torch.full((3, N), V)), '`given` must '),
         (lambda: wrapped().generate(context=TEXT, given=torch.zeros(3, N + 1).long()), r'`given` must .*got 7'),
         (lambda: Muse(wrapped())(torch.zeros(3, N).long(), TEXT, torch.zeros(3, N).long()), '`large` was given'),

@@ -180,21 +180,21 @@ def test_what_an_operator_does_not_handle_is_refused_by_name(name):
     attn = Attention(16, heads=2, dim_head=8, features=(Bare,), bare=True, **flags)
     with pytest.raises(ValueError) as error:
         attn(torch.zeros(B, N, 16), **inputs)
-    assert str(error.value) == f'`bare` does not go with {words}'
+    assert str(error.value) == f'`bare` cannot be combined with {words}'
 
 
 def test_more_that_an_operator_does_not_handle():
     attn = Attention(16, heads=2, dim_head=8, features=(Bare,), bare=True, dropout=0.5)
-    with pytest.raises(ValueError, match='`bare` does not go with `dropout`: it forms no attention weights'):
+    with pytest.raises(ValueError, match='`bare` cannot be combined with `dropout`: it forms no attention weights'):
         attn(torch.zeros(B, N, 16))
     assert attn.eval()(torch.zeros(B, N, 16)).shape == (B, N, 16)
     attn = Attention(16, heads=2, dim_head=8, causal=True, features=(Nearby,), nearby=2, use_rel_proj_pos_bias=True)
-    words = '`nearby` does not go with `use_rel_proj_pos_bias`, which has no form for one query and one key'
+    words = '`nearby` cannot be combined with `use_rel_proj_pos_bias`, which has no form for one query and one key'
     with pytest.raises(ValueError, match=words):
         attn(torch.zeros(B, N, 16))
     attn = Attention(16, heads=2, dim_head=8, features=(Bare, Weighed), bare=True)
     attn(torch.zeros(B, N, 16))
-    with pytest.raises(ValueError, match='`bare` does not go with `weighed`, which needs the scores'):
+    with pytest.raises(ValueError, match='`bare` cannot be combined with `weighed`, which needs the scores'):
         attn(torch.zeros(B, N, 16), weighed=torch.ones(B, 2, N, N))
     with pytest.raises(TypeError, match=r"`handles` of Odd must be some of causal, masks.*, got 'mask'"):
         type('Odd', (AttentionFeature,), {'handles': ('mask',)})
@@ -207,11 +207,11 @@ def test_more_that_an_operator_does_not_handle():
         (dict(bare=True, nearby=2), '`bare` and `nearby` both choose the attend, set only one'),
         (
             dict(bare=True, attn_sparse_topk=2),
-            '`bare` does not go with `attn_sparse_topk`: it takes the place of normalizer, at `attend`',
+            '`bare` cannot be combined with `attn_sparse_topk`: it takes the place of normalizer, at `attend`',
         ),
         (
             dict(nearby=2, attn_talking_heads=True),
-            '`nearby` does not go with `attn_talking_heads`: it takes the place of ',
+            '`nearby` cannot be combined with `attn_talking_heads`: it takes the place of ',
         ),
         (
             dict(bare=True, attn_flash=True),

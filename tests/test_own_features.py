@@ -540,7 +540,7 @@ class Doubled(AttentionFeature):
     ],
 )
 def test_what_counts_heads_is_refused_by_name_beside_more_query_heads(flags, name):
-    with pytest.raises(ConfigError, match=f'`{name}` does not go with 4 query heads of 2 heads'):
+    with pytest.raises(ConfigError, match=f'`{name}` cannot be combined with 4 query heads of 2 heads'):
         Decoder(**SIZES, depth=1, features=(Doubled,), **flags)
 
 
@@ -549,7 +549,7 @@ def test_numbers_per_head_of_a_stack_are_refused_beside_more_query_heads():
         per_head = True
         numbers = flag(False, 'numbers for each head')
 
-    with pytest.raises(ConfigError, match='`numbers` does not go with 4 query heads of 2 heads'):
+    with pytest.raises(ConfigError, match='`numbers` cannot be combined with 4 query heads of 2 heads'):
         Decoder(**SIZES, depth=1, features=(Doubled, PerHead), numbers=True)
     Decoder(**SIZES, depth=1, features=(PerHead,), numbers=True)
 
@@ -888,7 +888,9 @@ def test_tokens_that_there_are_not(index, message):
 
     with pytest.raises((ValueError, TypeError), match=message):
         seeded(features=(Wrong,), every_second='some')(vectors(2, 5, 16))
-    with pytest.raises(ValueError, match='`shift_tokens` does not go with `of_tokens`: each branch input contains'):
+    with pytest.raises(
+        ValueError, match='`shift_tokens` cannot be combined with `of_tokens`: each branch input contains'
+    ):
         seeded(features=(EverySecond,), every_second='some', shift_tokens=1)(vectors(2, 5, 16))
 
 
@@ -897,7 +899,9 @@ def test_kinds_that_read_other_tokens(monkeypatch):
     net = seeded(
         Encoder, features=(EverySecond,), every_second='some', depth=None, custom_layers=('a', 'f', 'a', 'mix')
     )
-    with pytest.raises(ValueError, match="layers of kind 'mix' do not go with `of_tokens`: they read all tokens"):
+    with pytest.raises(
+        ValueError, match="layers of kind 'mix' cannot be combined with `of_tokens`: they read all tokens"
+    ):
         net(vectors(2, 5, 16))
 
 
@@ -929,9 +933,9 @@ def test_states_of_earlier_tokens_speak_for_themselves(flags, name, monkeypatch)
     ids = torch.tensor([[0, 0, 1, 1]])
     own = dict(features=(SumOfAttended, LastOfFed, EverySecond), **flags)
     words = f'`{next(iter(flags))}`: it keeps `{name}` of the tokens before'
-    with pytest.raises(ValueError, match=f'`document_ids` does not go with {words}'):
+    with pytest.raises(ValueError, match=f'`document_ids` cannot be combined with {words}'):
         seeded(**own)(vectors(1, 4, 16), document_ids=ids)
-    with pytest.raises(ValueError, match=f'`of_(attended|fed)` does not go with `of_tokens`: it keeps `{name}`'):
+    with pytest.raises(ValueError, match=f'`of_(attended|fed)` cannot be combined with `of_tokens`: it keeps `{name}`'):
         seeded(**own, every_second='some')(vectors(1, 4, 16))
     for kind in (SumOfAttended, LastOfFed):
         monkeypatch.setattr(kind, 'refuses', {'documents': '', 'some tokens': ''})

@@ -217,9 +217,9 @@ def test_documents_and_memories(name, causal):
 def test_blocks_know_where_a_row_begins():
     net = Decoder(dim=8, depth=1, heads=HEADS, attn_sparse_pattern=BlockLocal(4))
     x = torch.randn(1, 6, 8)
-    with pytest.raises(ValueError, match='`document_ids` does not go with `attn_sparse_pattern`: its blocks'):
+    with pytest.raises(ValueError, match='`document_ids` cannot be combined with `attn_sparse_pattern`: its blocks'):
         net(x, document_ids=torch.zeros(1, 6, dtype=torch.long))
-    with pytest.raises(ValueError, match=r'`sparse_pattern` does not go with `mems`: its blocks'):
+    with pytest.raises(ValueError, match=r'`sparse_pattern` cannot be combined with `mems`: its blocks'):
         net(x, mems=[x])
 
 

@@ -212,9 +212,9 @@ ELSE = (Sliding(2), Sliding(2) | Global(1), Strided(2), BlockLocal(2), Mix((Glob
 @pytest.mark.parametrize('pattern', [*ELSE, Global('mask')], ids=repr)
 def test_everything_else_is_refused(pattern):
     reason = '`global_mask` marks tokens' if pattern == Global('mask') else 'its positions are those of one sequence'
-    with pytest.raises(ConfigError, match=f'`attn_sparse_pattern` does not go with `cross_attend`: {reason}'):
+    with pytest.raises(ConfigError, match=f'`attn_sparse_pattern` cannot be combined with `cross_attend`: {reason}'):
         Decoder(dim=8, depth=1, heads=2, cross_attend=True, cross_attn_sparse_pattern=pattern)
-    with pytest.raises(ValueError, match=f'`sparse_pattern` does not go with a context: {reason}'):
+    with pytest.raises(ValueError, match=f'`sparse_pattern` cannot be combined with a context: {reason}'):
         Attention(8, heads=2, sparse_pattern=pattern)(torch.zeros(1, 3, 8), torch.zeros(1, 3, 8))
 
 
@@ -225,5 +225,5 @@ def test_refusals():
     with pytest.raises(ValueError, match='a context: where it is causal'):
         Attention(8, sparse_pattern=Global(1), causal=True)(x, x)
     net = Decoder(dim=8, depth=1, cross_attend=True, cross_attn_sparse_pattern=Global(1))
-    with pytest.raises(ValueError, match=r'`cross_attn_sparse_pattern` does not go with `mems`: its queries'):
+    with pytest.raises(ValueError, match=r'`cross_attn_sparse_pattern` cannot be combined with `mems`: its queries'):
         net(x, context=x, mems=[x])

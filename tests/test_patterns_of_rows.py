@@ -212,7 +212,7 @@ class Half(Pattern):
 def test_a_pattern_of_one_length_refuses_padding():
     attn, x = Attention(8, heads=2, dim_head=4, sparse_pattern=Half()), torch.randn(2, 6, 8)
     assert attn(x, mask=torch.ones(2, 6).bool()).shape == x.shape
-    with pytest.raises(ConfigError, match='`mask` and `seq_start_pos` do not go with Half'):
+    with pytest.raises(ConfigError, match='`mask` and `seq_start_pos` cannot be combined with Half'):
         attn(x, mask=torch.arange(6) < torch.tensor([[6], [4]]))
 
 

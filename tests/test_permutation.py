@@ -138,7 +138,7 @@ def test_no_flag_lets_a_query_see_what_it_must_not(case):
     try:
         before = answers(x)
     except ValueError as error:
-        assert 'does not go with' in str(error)
+        assert 'cannot be combined with' in str(error)
         return
     asked = ranks.masked_select(ranks >= 0).view(2, 4)
     seen = False
@@ -380,9 +380,9 @@ def test_it_learns_a_cycle():
         (lambda: PermutationLMWrapper(net(), 0), '`predict_frac` must be a number above 0, up to 1, got 0'),
         (lambda: PermutationLMWrapper(net(), 1.5), '`predict_frac` must be a number above 0, up to 1, got 1.5'),
         (lambda: PermutationLMWrapper(net(), perm_len=0), '`perm_len` must be an integer of at least 1 or None, got 0'),
-        (lambda: Decoder(**SIZES, two_stream=True), '`two_stream` does not go with a causal stack'),
-        (lambda: Encoder(**SIZES, two_stream=True, cross_attend=True), '`two_stream` does not go with `cross_attend`'),
-        (lambda: CrossAttender(**SIZES, two_stream=True), '`two_stream` does not go with `cross_attend`'),
+        (lambda: Decoder(**SIZES, two_stream=True), '`two_stream` cannot be combined with a causal stack'),
+        (lambda: Encoder(**SIZES, two_stream=True, cross_attend=True), '`two_stream` cannot be .*with `cross_attend`'),
+        (lambda: CrossAttender(**SIZES, two_stream=True), '`two_stream` cannot be combined with `cross_attend`'),
         (lambda: PermutationLMWrapper(net())(rows(), ranks=rows()[:, 1:]), r'`ranks` must be.*got .*\(2, 6\)'),
         (lambda: PermutationLMWrapper(net())(rows(), ranks=rows() - 5), r'`ranks` must .*got ranks from -5'),
         (lambda: PermutationLMWrapper(net())(rows(), attn_mask=torch.ones(7, 7) > 0), '`attn_mask` cannot be given'),
@@ -393,9 +393,9 @@ def test_it_learns_a_cycle():
         (lambda: net()(rows(), stream_at=rows()[:, :5]), '`stream_ranks` is missing'),
         (lambda: net()(rows(), stream_ranks=rows(), stream_at=rows()[:, :2]), '`stream_ranks` got 7 tokens and'),
         (lambda: net()(rows(), stream_ranks=rows()[:, :6], stream_at=rows()[:, :1] * 0 + 6), '`stream_at` must be'),
-        (lambda: net(shift_tokens=1), '`two_stream` does not go with `shift_tokens`'),
+        (lambda: net(shift_tokens=1), '`two_stream` cannot be combined with `shift_tokens`'),
         (lambda: net(**LINFORMER)(rows(), stream_ranks=rows()[:, :6], stream_at=rows()[:, :1] * 0),
-         '`stream_ranks` does not go with `attn_linformer_k`'),
+         '`stream_ranks` cannot be combined with `attn_linformer_k`'),
         (lambda: TransformerWrapper(num_tokens=V, max_seq_len=9, attn_layers=Encoder(**SIZES))(
             rows(), stream_ranks=rows()[:, :6], stream_at=rows()[:, :1] * 0), 'has no `two_stream`'),
         (lambda: net(dict(average_pool_embed=True))(rows(), stream_ranks=rows()[:, :6], stream_at=rows()[:, :1] * 0),

@@ -174,7 +174,9 @@ def test_sines_of_a_model():
                                 attn_layers=Encoder(**SMALL))  # fmt: skip
     assert net.config['sinu_theta'] == 50.0 and scaled.pos_emb.theta == 50.0 and scaled.pos_emb.scale.shape == (1,)
     for other in (dict(scaled_sinu_pos_emb=True), dict(abs_pos_emb_scale=0.5)):
-        with pytest.raises(ValueError, match=f'`sinu_pos_emb` does not go with `{next(iter(other))}`: its scale is 1'):
+        with pytest.raises(
+            ValueError, match=f'`sinu_pos_emb` cannot be combined with `{next(iter(other))}`: its scale is 1'
+        ):
             TransformerWrapper(**SINES, **other, attn_layers=Encoder(**SMALL))
 
 

@@ -207,16 +207,19 @@ def test_windows_in_blocks(monkeypatch):
         (dict(softmax_scale=0.5, qk_norm=True), 'both settle `logit_scale`'),
         (dict(qkv_clip=-1.0), 'qkv_clip'),
         (dict(qk_head_norm='layers'), "`qk_head_norm` must be one of 'rms', 'layer' or None, got 'layers'"),
-        (dict(qk_head_norm='rms', qk_norm=True), '`qk_head_norm` does not go with `qk_norm`'),
-        (dict(max_attend_future=2, causal=True), '`max_attend_future` does not go with `causal`'),
+        (dict(qk_head_norm='rms', qk_norm=True), '`qk_head_norm` cannot be combined with `qk_norm`'),
+        (dict(max_attend_future=2, causal=True), '`max_attend_future` cannot be combined with `causal`'),
         (dict(latent_norm=True), '`latent_norm` needs `use_latent_q` or `use_latent_kv`'),
         (dict(latent_bias=True), '`latent_bias` needs `use_latent_q` or `use_latent_kv`'),
         (dict(dim_latent_rope=2), '`dim_latent_rope` needs `use_latent_kv`'),
         (dict(**LATENTS, dim_latent_rope=3), r'`dim_latent_rope` must be even and less than the head width.*got 3'),
         (dict(**LATENTS, dim_latent_rope=6), r'`dim_latent_rope` must be even and less than the head width.*got 6'),
-        (dict(**LATENTS, dim_latent_rope=2, collab_heads=True), '`collab_heads` does not go with `dim_latent_rope`'),
-        (dict(**LATENTS, dim_latent_rope=2, rotate_num_heads=2), '`dim_latent_rope` does not go with'),
-        (dict(kernel='elu', max_attend_future=2), '`kernel` does not go with `max_attend_future`'),
+        (
+            dict(**LATENTS, dim_latent_rope=2, collab_heads=True),
+            '`collab_heads` cannot be combined with `dim_latent_rope`',
+        ),
+        (dict(**LATENTS, dim_latent_rope=2, rotate_num_heads=2), '`dim_latent_rope` cannot be combined with'),
+        (dict(kernel='elu', max_attend_future=2), '`kernel` cannot be combined with `max_attend_future`'),
     ],
 )
 def test_refusals(flags, words):
@@ -230,7 +233,7 @@ def test_refusals_of_the_stack():
         Decoder(**SHAPED, depth=1, rotary_pos_emb=True, rotary_emb_dim=2, **turning)
     with pytest.raises(ConfigError, match=r'`attn_dim_latent_rope` got \[2, 4\], all layers share their positions'):
         Decoder(**SHAPED, depth=2, rotary_pos_emb=True, **{**turning, 'attn_dim_latent_rope': (4, 2)})
-    with pytest.raises(ValueError, match='`max_attend_future` does not go with a context'):
+    with pytest.raises(ValueError, match='`max_attend_future` cannot be combined with a context'):
         build(max_attend_future=2)(randn(2, 7, DIM), randn(2, 5, DIM))
 
 

@@ -367,8 +367,8 @@ def test_caches_of_other_models_and_prompts_are_refused():
     refused('`prompts` must begin with the 5 tokens', prompts=prompts[:, :4])
     refused('`prompts` must begin with the 5 tokens', prompts=[prompts[0], prompts[1, :3]])
     refused('`prompt_cache` holds 2 prompts, there are 3', prompts=prompts[:1].expand(3, -1))
-    refused('`mask` does not go with `prompt_cache`', mask=torch.ones(2, 5, dtype=torch.bool))
-    refused('`prompt_cache` does not go with `cache_kv=False`', cache_kv=False)
+    refused('`mask` cannot be combined with `prompt_cache`', mask=torch.ones(2, 5, dtype=torch.bool))
+    refused('`prompt_cache` cannot be combined with `cache_kv=False`', cache_kv=False)
 
 
 def test_a_change_of_any_tensor_is_seen():

@@ -272,12 +272,15 @@ def test_values_of_an_earlier_layer():
 
 
 REFUSED = {
-    'selective': (dict(selective=True), '`selective` does not go with queries that `select_inputs` puts elsewhere'),
+    'selective': (
+        dict(selective=True),
+        '`selective` cannot be combined with queries that `select_inputs` puts elsewhere',
+    ),
     'over the sequence': (
         dict(orthog_projected_values_over_sequence=True, orthog_projected_values=True),
         '`orthog_projected',
     ),
-    'hybrid': (dict(hybrid_module=nn.GRU(16, 16, batch_first=True)), '`hybrid_module` does not go with queries'),
+    'hybrid': (dict(hybrid_module=nn.GRU(16, 16, batch_first=True)), '`hybrid_module` cannot be combined with queries'),
 }
 
 

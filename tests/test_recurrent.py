@@ -269,7 +269,9 @@ def test_modules_of_ones_own():
     assert net.layers[0][1].module is not own
     first, trace = net(x[:, :4], return_hiddens=True)
     assert_close(torch.cat((first, net(x, cache=trace)), dim=1), net(x), tolerance=TIGHT)
-    with pytest.raises(ValueError, match='`document_ids` does not go with `recurrent_module`: a module of your own'):
+    with pytest.raises(
+        ValueError, match='`document_ids` cannot be combined with `recurrent_module`: a module of your own'
+    ):
         net(x, document_ids=torch.zeros(2, 7).long())
 
 
@@ -301,7 +303,7 @@ def test_segments():
     for layers in (('r', 'f'), ('r', 'a')):
         net = stack(layers=layers)
         model = TransformerWrapper(num_tokens=9, max_seq_len=4, max_mem_len=4, attn_layers=net)
-        with pytest.raises(ValueError, match="`max_mem_len` does not go with layers of kind 'r': they do not"):
+        with pytest.raises(ValueError, match="`max_mem_len` cannot be combined with layers of kind 'r': they do not"):
             XLAutoregressiveWrapper(model.double())(torch.zeros(1, 9).long())
 
 
@@ -345,7 +347,7 @@ REFUSED = {
     'name': (lambda: stack(recurrent_module='lstm'), "`recurrent_module` must be one of 'rwkv', 'ssm' or an instance"),
     'mems': (
         lambda: stack()(randn(1, 2, 6), mems=[randn(1, 2, 6)]),
-        "`mems` does not go with layers of kind 'r': they do not read memories",
+        "`mems` cannot be combined with layers of kind 'r': they do not read memories",
     ),
 }
 

@@ -86,12 +86,12 @@ def test_refusals():
         ConfigError, match='`flash=True` cannot be combined with `shaw_rel_values`: the fused kernel forms no'
     ):
         layer(flash=True)
-    with pytest.raises(ConfigError, match='`shaw_rel_values` does not go with `laser`'):
+    with pytest.raises(ConfigError, match='`shaw_rel_values` cannot be combined with `laser`'):
         layer(laser=True)
     with pytest.raises(ValueError, match=r'`pos` must be whole numbers, got torch\.float64: each distance has a'):
         layer()(vectors(1, N, 16), pos=torch.arange(N).double())
     attn = layer(causal=False)
-    with pytest.raises(ValueError, match='`shaw_rel_pos` does not go with a context'):
+    with pytest.raises(ValueError, match='`shaw_rel_pos` cannot be combined with a context'):
         attn(vectors(1, N, 16), context=vectors(1, 3, 16))
     net = Encoder(dim=16, depth=1, heads=2, shaw_rel_pos=True, polar_pos_emb=True, verbose=False)
     with pytest.raises(ValueError, match='`shaw_rel_pos` got queries of width 128, its vectors have 64'):
@@ -113,12 +113,14 @@ OPERATORS = {
 @pytest.mark.parametrize('name', OPERATORS)
 def test_operators_take_no_values_of_distances_and_few_their_keys(name):
     """They form no weights; a pattern of positions forms scores."""
-    with pytest.raises(ConfigError, match='does not go with `shaw_rel_values`: it takes the place of weighted_values'):
+    with pytest.raises(
+        ConfigError, match='cannot be combined with `shaw_rel_values`: it takes the place of weighted_values'
+    ):
         layer(**OPERATORS[name])
     if name == 'pattern':
         assert layer(**OPERATORS[name], shaw_rel_values=False)(vectors(1, N, 16)).isfinite().all()
         return
-    with pytest.raises(ConfigError, match='does not go with `shaw_rel_pos`'):
+    with pytest.raises(ConfigError, match='cannot be combined with `shaw_rel_pos`'):
         layer(**OPERATORS[name], shaw_rel_values=False)
 
 

@@ -108,19 +108,19 @@ def test_padding_documents_and_memories(flags):
 
 def test_refusals():
     stack = functools.partial(Encoder, dim=8, depth=1, heads=2)
-    with pytest.raises(ConfigError, match='`da_pos_rescale` does not go with `alibi_pos_bias`'):
+    with pytest.raises(ConfigError, match='`da_pos_rescale` cannot be combined with `alibi_pos_bias`'):
         stack(da_pos_rescale=True, alibi_pos_bias=True)
-    with pytest.raises(ConfigError, match='`attn_da_pos_rescale` does not go with `alibi_pos_bias`'):
+    with pytest.raises(ConfigError, match='`attn_da_pos_rescale` cannot be combined with `alibi_pos_bias`'):
         stack(attn_da_pos_rescale=True, alibi_pos_bias=True)
     with pytest.raises(
         ConfigError, match='`flash=True` cannot be combined with `da_pos_rescale`: the fused kernel forms no'
     ):
         layer(flash=True)
-    with pytest.raises(ConfigError, match='`da_pos_rescale` does not go with `l2_distance`'):
+    with pytest.raises(ConfigError, match='`da_pos_rescale` cannot be combined with `l2_distance`'):
         layer(l2_distance=True)
-    with pytest.raises(ConfigError, match='`attn_da_pos_rescale` does not go with `cross_attend`'):
+    with pytest.raises(ConfigError, match='`attn_da_pos_rescale` cannot be combined with `cross_attend`'):
         Decoder(dim=8, depth=1, cross_attend=True, attn_da_pos_rescale=True)
-    with pytest.raises(ValueError, match='`da_pos_rescale` does not go with a context'):
+    with pytest.raises(ValueError, match='`da_pos_rescale` cannot be combined with a context'):
         layer()(randn(1, N, DIM), context=randn(1, 3, DIM))
 
 

@@ -254,7 +254,7 @@ def test_several_losses_and_twice():
     assert_close(at_once, torch.stack(one_by_one), 'gradients of several losses')
     (grad,) = torch.autograd.grad(net.eval()(x).sin().sum(), x, create_graph=True)
     grad.square().sum().backward()  # in evaluation there is a graph
-    with pytest.raises(RuntimeError, match='`reversible` does not go with gradients of gradients'):
+    with pytest.raises(RuntimeError, match='`reversible` cannot be combined with gradients of gradients'):
         torch.autograd.grad(net.train()(x).sin().sum(), x, create_graph=True)
 
 
@@ -301,11 +301,14 @@ class Counting(StackFeature):
             "`reversible_merge='concat_norm'` needs `pre_norm_has_final_norm`",
         ),
         (dict(custom_layers=('a', 'a')), '`reversible` needs attention and feedforwards'),
-        (dict(scale_residual=True), '`reversible` does not go with `scale_residual`, got True'),
-        (dict(residual_fn_kwargs=dict(scale_residual_constant=2.0)), 'does not go with `scale_residual_constant`'),
+        (dict(scale_residual=True), '`reversible` cannot be combined with `scale_residual`, got True'),
+        (
+            dict(residual_fn_kwargs=dict(scale_residual_constant=2.0)),
+            'cannot be combined with `scale_residual_constant`',
+        ),
         (dict(gate_residual=True), '`gate_residual` and `reversible` both choose the residual'),
-        (dict(checkpoint_layers=True), '`reversible` does not go with `checkpoint_layers`'),
-        (dict(add_value_residual=True), '`reversible` does not go with `add_value_residual`'),
+        (dict(checkpoint_layers=True), '`reversible` cannot be combined with `checkpoint_layers`'),
+        (dict(add_value_residual=True), '`reversible` cannot be combined with `add_value_residual`'),
     ],
     ids=str,
 )
@@ -316,10 +319,10 @@ def test_refusals(flags, message):
 
 def test_refusals_of_calls():
     net = Decoder(**SIZES, depth=2, reversible=True)
-    with pytest.raises(ValueError, match='`transform_block_inputs` does not go with `reversible`'):
+    with pytest.raises(ValueError, match='`transform_block_inputs` cannot be combined with `reversible`'):
         net(torch.randn(1, 3, 16), transform_block_inputs=lambda block, x: x)
     net = Decoder(**SIZES, depth=2, reversible=True, features=(Counting,), counts=True)
-    with pytest.raises(ValueError, match='`reversible` does not go with a feature that notes something'):
+    with pytest.raises(ValueError, match='`reversible` cannot be combined with a feature that notes something'):
         net(torch.randn(1, 3, 16))
 
 

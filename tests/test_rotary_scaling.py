@@ -202,7 +202,7 @@ def test_keys_of_a_context_turn_by_the_length_of_the_row():
     )
     net(x, **given)
     assert_close(seen[0].double(), by_length(net, DYNAMIC)(range(3), 9), tolerance=1e-6)
-    with pytest.raises(ValueError, match='`context_pos` does not go with packed documents'):
+    with pytest.raises(ValueError, match='`context_pos` cannot be combined with packed documents'):
         net(x, **given, document_ids=torch.tensor([[0] * 6 + [1] * 3] * 2))
 
 
@@ -310,7 +310,7 @@ REFUSED = [
     (dict(rotary_layers=(True, dict(theta=-3.0))), 'each True, False or a dict with `theta`, a number greater than 1'),
     (dict(rotary_layers=(dict(theta='a'), True)), 'each True, False or a dict with `theta`, a number greater than 1'),
     (dict(rotary_layers=(True, dict(scaling=dict(kind='yarn')))), "`scaling` in `rotary_layers` of kind 'yarn' needs"),
-    (dict(rotary_layers=(True, False), rotary_xpos=True), '`rotary_layers` does not go with `rotary_xpos`'),
+    (dict(rotary_layers=(True, False), rotary_xpos=True), '`rotary_layers` cannot be combined with `rotary_xpos`'),
     (dict(rotary_theta=1.0), '`rotary_theta` must be a number greater than 1, got 1.0'),
 ]
 

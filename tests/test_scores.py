@@ -409,9 +409,9 @@ def test_what_looks_back_needs_a_causal_layer():
         with pytest.raises(ConfigError, match=f'`attn_{flag}` needs `causal`'):
             Encoder(**STACK, **{f'attn_{flag}': True})
         module = layer(**{flag: True}, causal=True)
-        with pytest.raises(ValueError, match=f'`causal=False` does not go with `{flag}`'):
+        with pytest.raises(ValueError, match=f'`causal=False` cannot be combined with `{flag}`'):
             module(randn(2, 7, 10), causal=False)
-        with pytest.raises(ValueError, match=f'`context` does not go with `{flag}`'):
+        with pytest.raises(ValueError, match=f'`context` cannot be combined with `{flag}`'):
             module(randn(2, 7, 10), randn(2, 7, 10))
     assert Decoder(**STACK, attn_use_cope=True).can_cache_kv
     stack = Decoder(**STACK, attn_selective=True)
@@ -576,15 +576,15 @@ def test_inverted_attention_in_half_precision():
 
 
 def test_inverted_attention_refuses_an_order():
-    with pytest.raises(ConfigError, match='`inverted_attention` does not go with `causal`'):
+    with pytest.raises(ConfigError, match='`inverted_attention` cannot be combined with `causal`'):
         layer(inverted_attention=True, causal=True)
     module = layer(inverted_attention=True)
-    with pytest.raises(ValueError, match='`causal=True` does not go with `inverted_attention`'):
+    with pytest.raises(ValueError, match='`causal=True` cannot be combined with `inverted_attention`'):
         module(randn(2, 7, 10), causal=True)
     for kind in (Decoder, PrefixDecoder):
-        with pytest.raises(ConfigError, match=r'`attn_inverted_attention` does not go with .*causal'):
+        with pytest.raises(ConfigError, match=r'`attn_inverted_attention` cannot be combined with .*causal'):
             kind(**STACK, attn_inverted_attention=True)
-    with pytest.raises(ConfigError, match='`attn_inverted_attention` does not go with a causal stack'):
+    with pytest.raises(ConfigError, match='`attn_inverted_attention` cannot be combined with a causal stack'):
         Decoder(**STACK, cross_attend=True, only_cross=True, attn_inverted_attention=True)
     plainly, inverted = Encoder(**STACK), Encoder(**STACK, attn_inverted_attention=True)
     inverted.load_state_dict(plainly.state_dict())
@@ -605,7 +605,7 @@ def test_cross_inverted_attention_per_layer(warnings_of):
               for f in layer[1].features.active if 'inverted_attention' in f.flags]  # fmt: skip
     assert len(chosen) == 1 and not warnings_of
     net = Decoder(**STACK, cross_attend=True, cross_attn_inverted_attention=True)
-    assert any('`cross_attn_inverted_attention` does not go with a causal stack' in text for text in warnings_of)
+    assert any('`cross_attn_inverted_attention` cannot be combined with a causal stack' in text for text in warnings_of)
     assert not net.can_cache_kv
 
 
@@ -831,7 +831,7 @@ def test_packing_that_is_refused():
     def packed(**changes):
         return lambda: module(x, flash_pack_seq_kwargs={**good, **changes})
 
-    refused('`flash_pack_seq` does not go with `flash=False`', lambda: layer(flash_pack_seq=True, flash=False))
+    refused('`flash_pack_seq` cannot be combined with `flash=False`', lambda: layer(flash_pack_seq=True, flash=False))
     refused('unexpected input `flash_pack_seq_kwargs`', lambda: layer()(x, flash_pack_seq_kwargs=good), TypeError)
     refused('the batch has 2', lambda: module(randn(2, 9, 10), flash_pack_seq_kwargs=good))
     refused('must be a dict of cu_seqlens_q', packed(dropout_p=0.1), TypeError)
@@ -842,7 +842,7 @@ def test_packing_that_is_refused():
     refused('go with `inverted_attention`', lambda: layer(flash_pack_seq=True, inverted_attention=True))
     _, inter = layer(flash_pack_seq=True, causal=True)(x, return_intermediates=True)
     refused(
-        'does not go with a cache',
+        'cannot be combined with a cache',
         lambda: layer(flash_pack_seq=True, causal=True)(x, cache=inter, flash_pack_seq_kwargs=good),
     )
 
@@ -872,7 +872,7 @@ def test_packing_that_a_stack_refuses():
     )
     across = CrossAttender(**STACK, attn_flash_pack_seq=True)
     refused(
-        '`flash_pack_seq_context_kwargs` does not go with `context_mask`',
+        '`flash_pack_seq_context_kwargs` cannot be combined with `context_mask`',
         lambda: across(x, context=x, context_mask=mask, flash_pack_seq_context_kwargs=good),
     )
 

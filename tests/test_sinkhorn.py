@@ -217,17 +217,23 @@ def test_costs(causal):
 
 
 WORDS = {
-    'sortcut': (dict(attn_sortcut=2), '`attn_sortcut` does not go with `causal`: sorted blocks hold later tokens'),
+    'sortcut': (
+        dict(attn_sortcut=2),
+        '`attn_sortcut` cannot be combined with `causal`: sorted blocks hold later tokens',
+    ),
     'net': (dict(attn_sinkhorn_sort='net'), "`attn_sinkhorn_sort='net'` needs `attn_cluster_blocks`"),
     'alibi': (
         dict(alibi_pos_bias=True),
-        '`attn_cluster` does not go with `alibi_pos_bias`: mixed keys have no position',
+        '`attn_cluster` cannot be combined with `alibi_pos_bias`: mixed keys have no position',
     ),
-    'window': (dict(attn_max_attend_past=3), '`attn_cluster` does not go with `attn_max_attend_past`: mixed keys have'),
-    'memories': (dict(attn_num_mem_kv=1), '`attn_cluster` does not go with `attn_num_mem_kv`: prepended keys'),
+    'window': (
+        dict(attn_max_attend_past=3),
+        '`attn_cluster` cannot be combined with `attn_max_attend_past`: mixed keys have',
+    ),
+    'memories': (dict(attn_num_mem_kv=1), '`attn_cluster` cannot be combined with `attn_num_mem_kv`: prepended keys'),
     'dropout': (
         dict(attn_dropout=0.1),
-        '`attn_cluster` does not go with `attn_dropout`: it forms no attention weights',
+        '`attn_cluster` cannot be combined with `attn_dropout`: it forms no attention weights',
     ),
     'temperature': (dict(attn_sinkhorn_temp=0.0), '`attn_sinkhorn_temp` must be a positive number, got 0.0'),
 }
@@ -243,7 +249,9 @@ def test_refusals(name):
 
 def test_refusals_of_calls():
     attn = Attention(16, causal=True, cluster='sinkhorn', cluster_size=C, **{**NET, 'cluster_blocks': 2})
-    with pytest.raises(ValueError, match='`cluster` does not go with 7 tokens: `cluster_blocks` of 3 tokens hold 6'):
+    with pytest.raises(
+        ValueError, match='`cluster` cannot be combined with 7 tokens: `cluster_blocks` of 3 tokens hold 6'
+    ):
         attn(torch.zeros(1, 7, 16))
     with pytest.raises(ValueError, match='it hides no keys but from all queries alike'):
         attn(torch.zeros(1, 4, 16), attn_mask=torch.ones(4, 4, dtype=torch.bool))

@@ -223,11 +223,11 @@ def test_what_does_not_fit_is_refused():
             SPALMWrapper(**dict(net=net, datastore=store) | options)
     x = ids_of(2, 6)
     for wanted, options in {
-        '`document_ids` does not go with `datastore`': dict(document_ids=torch.zeros(2, 6).long()),
+        '`document_ids` cannot be combined with `datastore`': dict(document_ids=torch.zeros(2, 6).long()),
         r'`neighbours` must be .*got torch.int64 of shape \(2, 6\)': dict(neighbours=torch.zeros(2, 6).long()),
         r'`neighbours` must be .*got torch.float32 of shape \(2, 6, 4\)': dict(neighbours=torch.zeros(2, 6, 4)),
         r'`exclude` must be .*got torch.int64 of shape \(1, 6, 1\)': dict(exclude=torch.zeros(1, 6, 1).long()),
-        '`return_attn` does not go with `datastore`': dict(return_attn=True),
+        '`return_attn` cannot be combined with `datastore`': dict(return_attn=True),
     }.items():
         with pytest.raises(ValueError, match=wanted):
             model(x, **options)

@@ -166,10 +166,18 @@ def test_spans_shrink_to_what_a_task_needs():
     [
         (Encoder, {}, '`attn_adaptive_span` needs `causal`: its distances are between tokens of one sequence'),
         (Decoder, dict(cross_attend=True), 'In cross-attention leave it out: `cross_attn_adaptive_span=None`'),
-        (Decoder, dict(attn_flash=True), '`attn_flash=True` does not go with `attn_adaptive_span`'),
-        (Decoder, dict(attn_num_mem_kv=1), '`attn_adaptive_span` does not go with `attn_num_mem_kv`: prepended keys'),
-        (Decoder, dict(attn_add_zero_kv=True), '`attn_adaptive_span` does not go with `attn_add_zero_kv`'),
-        (Decoder, dict(attn_head_learned_sink=True), '`attn_adaptive_span` does not go with `attn_head_learned_sink`'),
+        (Decoder, dict(attn_flash=True), '`attn_flash=True` cannot be combined with `attn_adaptive_span`'),
+        (
+            Decoder,
+            dict(attn_num_mem_kv=1),
+            '`attn_adaptive_span` cannot be combined with `attn_num_mem_kv`: prepended keys',
+        ),
+        (Decoder, dict(attn_add_zero_kv=True), '`attn_adaptive_span` cannot be combined with `attn_add_zero_kv`'),
+        (
+            Decoder,
+            dict(attn_head_learned_sink=True),
+            '`attn_adaptive_span` cannot be combined with `attn_head_learned_sink`',
+        ),
         (Decoder, dict(attn_max_span=0), '`attn_max_span` must be an integer of at least 1, got 0'),
         (Decoder, dict(attn_span_ramp=0), '`attn_span_ramp` must be an integer of at least 1, got 0'),
     ],
@@ -185,6 +193,6 @@ def test_calls_keep_the_order():
     net, x = Attention(16, causal=True, adaptive_span='static'), torch.randn(1, 4, 16)
     for inputs in (dict(causal=False), dict(context=x)):
         with pytest.raises(
-            ValueError, match=f'`{next(iter(inputs))}.*does not go with `adaptive_span`: its distances are'
+            ValueError, match=f'`{next(iter(inputs))}.*cannot be combined with `adaptive_span`: its distances are'
         ):
             net(x, **inputs)

@@ -197,7 +197,7 @@ def test_it_spells_tones():
         (lambda: LogMelSpectrogram(seconds=None).chunks(torch.zeros(5)), '`chunks` needs `seconds`'),
         (lambda: LogMelSpectrogram().chunks(torch.zeros(2, 5)), r'`wave` must .*got shape \(2, 5\)'),
         (lambda: SpeechEncoder(16, 1), '`heads` is missing'),
-        (lambda: SpeechEncoder(16, attn_layers=Encoder(dim=16, depth=1, heads=2)), '`dim` does not go with'),
+        (lambda: SpeechEncoder(16, attn_layers=Encoder(dim=16, depth=1, heads=2)), '`dim` cannot be combined with'),
         (lambda: SpeechEncoder(attn_layers=Decoder(dim=16, depth=1, heads=2)), '`conv_stem` needs a stack in which'),
         (lambda: SpeechEncoder(16, 1, 2)(torch.zeros(1, 30, 5)), '`x` must '),
     ],

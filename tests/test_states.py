@@ -290,6 +290,6 @@ def test_states_of_passes_that_did_not_run():
         assert held == [5] * 2
     net = looped(Averaged, averaged=0.5)
     _, trace = net(ids, **early)
-    with pytest.raises(ValueError, match='`looped_inference` does not go with the running state `mean`'):
+    with pytest.raises(ValueError, match='`looped_inference` cannot be combined with the running state `mean`'):
         net(ids[:, :1], cache=trace, input_not_include_cache=True, **early)
     assert isinstance(trace.cache, Cache)

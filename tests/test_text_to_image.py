@@ -326,7 +326,10 @@ def test_what_is_refused():
     ids = torch.zeros(2, LONG + 1).long()
     for make, words in (
         (lambda: DALLE(16), '`depth` is missing'),
-        (lambda: DALLE(16, attn_layers=Decoder(dim=16, depth=1, heads=2)), '`dim` does not go with `attn_layers`'),
+        (
+            lambda: DALLE(16, attn_layers=Decoder(dim=16, depth=1, heads=2)),
+            '`dim` cannot be combined with `attn_layers`',
+        ),
         (lambda: DALLE(attn='dalle', attn_layers=Decoder(dim=16, depth=1, heads=2)), 'attn_sparse_pattern=dalle_patt'),
         (lambda: DALLE(attn_layers=Encoder(dim=16, depth=1, heads=2)), r'`attn_layers` must .*got Encoder'),
         (lambda: one_stream(attn='rows'), '`attn` must be'),

@@ -231,7 +231,7 @@ def test_names():
     [
         (lambda: built(coord_pos_emb='learnt'), "`coord_pos_emb` must be True, False or 'learned', got 'learnt'"),
         (lambda: Decoder(dim=15, depth=1, heads=3, coord_pos_emb=True), '`coord_pos_emb` needs an even width'),
-        (lambda: built(coord_pos_emb=True, reversible=True), '`coord_pos_emb` does not go with `reversible`'),
+        (lambda: built(coord_pos_emb=True, reversible=True), '`coord_pos_emb` cannot be combined with `reversible`'),
         (lambda: built(ut_transition='conv'), '`ut_transition` must be'),
         (
             lambda: built(ut_transition='sepconv', only_attn=True),
@@ -239,7 +239,7 @@ def test_names():
         ),
         (
             lambda: built(ut_transition='sepconv')(randn(1, 4, 16), document_ids=torch.zeros(1, 4).long()),
-            '`document_ids` does not go with `ut_transition`: its convolutions run',
+            '`document_ids` cannot be combined with `ut_transition`: its convolutions run',
         ),
         (
             lambda: built(coord_pos_emb='learned')(randn(1, 4, 16), repeat_blocks=(0, T + 1)),

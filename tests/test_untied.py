@@ -208,14 +208,14 @@ def test_tokens_are_taken_back():
         (lambda: model(around=dict(use_abs_pos_emb=False)), '`tupe_pos` needs absolute positions'),
         (lambda: model(disable_abs_pos_emb=True), '`tupe_pos` needs absolute positions'),
         (lambda: model(around=dict(emb_dim=6)), '`tupe_pos` needs positions as wide as the stack, 8, `emb_dim` got 6'),
-        (lambda: model(Decoder, around=dict(max_mem_len=3)), '`tupe_pos` does not go with `max_mem_len`'),
+        (lambda: model(Decoder, around=dict(max_mem_len=3)), '`tupe_pos` cannot be combined with `max_mem_len`'),
         (
             lambda: ViTransformerWrapper(
                 image_size=4, patch_size=2, attn_layers=Encoder(**SIZES, tupe_pos=True, tupe_cls_first=True)
             ),
             '`tupe_cls_first` needs `prefix_tokens`',
         ),
-        (lambda: model(attn_kv_heads=1), '`attn_tupe_pos` does not go with `attn_kv_heads`'),
+        (lambda: model(attn_kv_heads=1), '`attn_tupe_pos` cannot be combined with `attn_kv_heads`'),
         (lambda: model(rotary_pos_emb=True), '`rotary_pos_emb`'),
         (lambda: Encoder(**SIZES, tupe_pos=True)(torch.randn(1, 3, DIM)), '`pos_vectors` is missing'),
         (
@@ -236,7 +236,7 @@ def test_tokens_are_taken_back():
             lambda: Decoder(**SIZES, tupe_pos=True)(
                 torch.randn(1, 3, DIM), pos_vectors=torch.randn(3, DIM), mems=[torch.randn(1, 2, DIM)] * 2
             ),
-            '`tupe_pos` does not go with `mems`',
+            '`tupe_pos` cannot be combined with `mems`',
         ),
     ],
 )

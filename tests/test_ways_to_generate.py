@@ -395,7 +395,7 @@ def test_positions_are_counted_on(rotary):
         turned = dict(temperature=0.0, pos=pos.roll(2, dims=1), mask=real.flip(1))
         assert model.generate(ids.roll(2, dims=1), STEPS, **turned)[:1].equal(alone)
     else:
-        with pytest.raises(ValueError, match='`pos` does not go with padding here'):
+        with pytest.raises(ValueError, match='`pos` cannot be combined with padding here'):
             model.generate(ids, STEPS, mask=real, **greedy)
     for wrong in (pos.double(), pos[:, :3], [1, 2], pos > 3):
         with pytest.raises(ValueError, match=r'`pos` of prompts must be whole numbers, \(5,\) or \(2, 5\), got'):
@@ -422,7 +422,7 @@ def test_one_beam_takes_other_readings_and_prompt_caches():
     ):
         assert torch.equal(model.beam_search(ids, STEPS, 1, **more), model.generate(ids, STEPS, **greedy, **more))
     for name, value in dict(num_samples=2, callback=print, kv_storage=Paged(8)).items():
-        with pytest.raises(ValueError, match=f'`{name}` does not go with beam search'):
+        with pytest.raises(ValueError, match=f'`{name}` cannot be combined with beam search'):
             model.beam_search(ids, 2, **{name: value})
 
 

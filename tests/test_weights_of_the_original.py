@@ -112,7 +112,7 @@ def test_residuals_orthogonal_over_the_sequence():
     net = randomised(Encoder(dim=16, depth=1, heads=2, orthog_residual=True, orthog_residual_over_sequence=True))
     assert [layer[2].over_sequence for layer in net.layers] == [True] * 2
     check_padding(net)
-    with pytest.raises(ConfigError, match='`orthog_residual_over_sequence` does not go with a causal stack'):
+    with pytest.raises(ConfigError, match='`orthog_residual_over_sequence` cannot be combined with a causal stack'):
         Decoder(dim=16, depth=1, orthog_residual=True, orthog_residual_over_sequence=True)
 
 
@@ -136,9 +136,9 @@ def test_values_orthogonal_over_the_sequence(which):
     torch.testing.assert_close(layer(x), layer.to_out(part if which != 'both' else torch.cat((part, part), dim=-1)))
     prefixed = {f'attn_{name}': True for name in flags} | {'attn_orthog_projected_values_over_sequence': True}
     check_padding(randomised(Encoder(dim=16, depth=1, heads=2, **prefixed)))
-    with pytest.raises(ConfigError, match='over_sequence` does not go with'):
+    with pytest.raises(ConfigError, match='over_sequence` cannot be combined with'):
         Decoder(dim=16, depth=1, **prefixed)
-    with pytest.raises(ValueError, match='`causal=True` does not go with'):
+    with pytest.raises(ValueError, match='`causal=True` cannot be combined with'):
         layer(x, causal=True)
-    with pytest.raises(ValueError, match='`document_ids` does not go with'):
+    with pytest.raises(ValueError, match='`document_ids` cannot be combined with'):
         Encoder(dim=16, depth=1, heads=2, **prefixed)(x.float(), document_ids=torch.zeros(2, 5).long())

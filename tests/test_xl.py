@@ -123,9 +123,11 @@ def test_names_and_initial_values():
     ['rel_pos_bias', 'alibi_pos_bias', 'dynamic_pos_bias', 'rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb'],
 )
 def test_refused_beside(other):
-    with pytest.raises(ConfigError, match=r'`xl_rel_pos` does not go with `(rel|alibi|dynamic|rotary|polar)_pos_'):
+    with pytest.raises(
+        ConfigError, match=r'`xl_rel_pos` cannot be combined with `(rel|alibi|dynamic|rotary|polar)_pos_'
+    ):
         Decoder(**SIZES, **{other: True})
-    with pytest.raises(ConfigError, match=f'`attn_xl_rel_pos` does not go with `{other}`'):
+    with pytest.raises(ConfigError, match=f'`attn_xl_rel_pos` cannot be combined with `{other}`'):
         Decoder(**{**SIZES, 'xl_rel_pos': False}, attn_xl_rel_pos=True, **{other: True})
 
 
@@ -137,7 +139,7 @@ def test_refusals():
     with pytest.raises(ValueError, match='`xl_rel_pos` with memories needs `causal`'):
         net(x, mems=[x] * 3)
     attn = Attention(DIM, heads=2, xl_rel_pos=True, xl_clamp_len=3).double()
-    with pytest.raises(ValueError, match='`xl_rel_pos` does not go with a context'):
+    with pytest.raises(ValueError, match='`xl_rel_pos` cannot be combined with a context'):
         attn(x, context=x)
     with pytest.raises(ValueError, match=r'`pos` must be whole numbers'):
         attn(x, pos=torch.arange(N).double())

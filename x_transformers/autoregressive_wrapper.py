@@ -318,7 +318,9 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
             raise ValueError(f'`prefix_attn_len` needs a PrefixDecoder, the stack of the net is {type(stack).__name__}')
         for name in ('document_ids', 'prepend_embeds'):
             if kwargs.get(name) is not None:
-                raise ValueError(f'`prefix_attn_len` does not go with `{name}`: each row has one prefix, of its tokens')
+                raise ValueError(
+                    f'`prefix_attn_len` cannot be combined with `{name}`: each row has one prefix, of its tokens'
+                )
         if lens is not None:
             check_lengths(lens, 'lens', b, n)
         ends = torch.full((b,), n, device=x.device) if lens is None else lens

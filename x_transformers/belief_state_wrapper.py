@@ -319,7 +319,9 @@ class BeliefStateWrapper(Configurable):
         seq_len = as_number(seq_len)
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
         if decode_backwards and suffix is not None:
-            raise ValueError('`suffix` does not go with `decode_backwards`: the prompts end the text, give `prefix`')
+            raise ValueError(
+                '`suffix` cannot be combined with `decode_backwards`: the prompts end the text, give `prefix`'
+            )
         if prefix is not None and not decode_backwards:
             raise ValueError('`prefix` needs `decode_backwards`: else the prompts begin the text')
         device = next(self.parameters()).device

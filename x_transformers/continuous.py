@@ -221,7 +221,7 @@ class ContinuousTransformerWrapper(Wrapper):
             ('document_ids', inputs.get('document_ids'), 'convolutions mix documents'),
         ):
             if given is not None:
-                raise ValueError(f'`{name}` does not go with `conv_stem`: {words}')
+                raise ValueError(f'`{name}` cannot be combined with `conv_stem`: {words}')
         mask = None if mask is None else as_mask(mask, 'mask', *x.shape[:2], like=x)
         return self.conv_stem(x, mask)
 

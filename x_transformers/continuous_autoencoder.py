@@ -176,7 +176,7 @@ class ContinuousTransformerAutoencoder(Configurable):
                                        the loss of the bottleneck counts by their share
         """
         if return_unreduced_loss and num_items_in_batch is not None:
-            raise ValueError('`num_items_in_batch` does not go with `return_unreduced_loss`, the losses of rows')
+            raise ValueError('`num_items_in_batch` cannot be combined with `return_unreduced_loss`, the losses of rows')
         token_mask = self.real(seq, lens)
         with AuxLosses() as added:
             latents, aux = self.encode(seq, lens, return_aux_loss=True, return_unreduced_loss=return_unreduced_loss)

@@ -499,9 +499,11 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         calls = None if exit_watched is None else exit_watched.calls
         own = self.exit_inputs(exit, exit_threshold, exit_decay_tau, calls)
         if own and options.get('amateur_model') is not None:
-            raise ValueError('`amateur_model` does not go with `exit`: amateurs run all of their blocks')
+            raise ValueError('`amateur_model` cannot be combined with `exit`: amateurs run all of their blocks')
         if options.get('compile') and exit in ('classifier', 'confidence'):
-            raise ValueError(f'`compile` does not go with `exit={exit!r}`: a graph runs all blocks; a fixed exit does')
+            raise ValueError(
+                f'`compile` cannot be combined with `exit={exit!r}`: a graph runs all blocks; a fixed exit does'
+            )
         prompt_cache, rule = options.get('prompt_cache'), own.get('exits')
         if prompt_cache is not None:
             inputs = getattr(prompt_cache, 'inputs', {})

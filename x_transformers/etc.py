@@ -426,7 +426,7 @@ class ETCEncoder(Configurable):
                 )
         if not self.num_rel_ids:
             if any(t is not None for t in ids.values()):
-                raise ValueError('`rel_ids` does not go with `num_rel_ids=0`: there are no labels')
+                raise ValueError('`rel_ids` cannot be combined with `num_rel_ids=0`: there are no labels')
             return dict.fromkeys(PIECES)
         found: Labels = {}
         for piece in PIECES:

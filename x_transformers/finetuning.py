@@ -147,7 +147,7 @@ class FineTuned(Configurable):
         if head == 'span' and num_labels != 2:
             raise ConfigError(f"`num_labels` must be 2 with `head='span'` (start and end), got {num_labels}")
         if head == 'span' and problem_type is not None:
-            raise ConfigError(f"`problem_type` got {problem_type!r}, which does not go with `head='span'`")
+            raise ConfigError(f"`problem_type` got {problem_type!r}, which cannot be combined with `head='span'`")
         self.net, self.kind, self.num_labels, self.problem_type = net, head, num_labels, problem_type
         self.read: Any = get_token(read, stack, "`read='first'`")[0] if head == 'class' else read
         self.head = nn.Linear(stack.dim, num_labels)

@@ -311,7 +311,7 @@ class FullBandwidth(Configurable):
             if getattr(net, name, False):
                 raise ConfigError(f'`net` has `{name}`: there a block has several outputs')
         if getattr(net, 'output_is_log_prob', False):
-            raise ConfigError('`net` has `mixture_of_softmax`, which does not go with a tied head')
+            raise ConfigError('`net` has `mixture_of_softmax`, which cannot be combined with a tied head')
         if net.attn_layers.has_custom_layer_types:
             raise ConfigError('`net` must have plain blocks, its stack has another order of layers')
 

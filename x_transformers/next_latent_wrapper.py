@@ -251,7 +251,9 @@ class NextLatentWrapper(Configurable):
             return network
         if kind == 'gru':
             if network is not None:
-                raise ConfigError("`dynamics_network` does not go with `dynamics_type='gru'`, which brings its own")
+                raise ConfigError(
+                    "`dynamics_network` cannot be combined with `dynamics_type='gru'`, which brings its own"
+                )
             return RolloutGRU(dim, dim_action)
         return ResidualDynamics(residual_mlp(dim, dim_action, dim_hidden, num_layers) if network is None else network)
 

@@ -391,7 +391,7 @@ class NonAutoregressiveWrapper(Configurable):
         device = next(self.net.parameters()).device
         if given is not None:
             if batch_size is not None or seq_len is not None:
-                raise ValueError('`batch_size` and `seq_len` do not go with `given`, which has its own')
+                raise ValueError('`batch_size` and `seq_len` cannot be combined with `given`, which has its own')
             seq = check_ids(given, 'given', least=1, num_tokens=self.num_tokens).to(device)
             n: Any = seq.shape[1]
             require(not self.max_seq_len or n <= self.max_seq_len, 'given', n, f'at most {self.max_seq_len} tokens')

@@ -73,7 +73,7 @@ class SyntheticDataGenerator(Configurable):
     ) -> None:
         super().__init__()
         if network_klass is not None and use_gru:
-            raise ConfigError('`use_gru` does not go with `network_klass`: both say which network runs')
+            raise ConfigError('`use_gru` cannot be combined with `network_klass`: both say which network runs')
         build = network_klass or functools.partial(nn.GRU if use_gru else nn.LSTM, batch_first=True)
         hidden_size = hidden_size or dim
         self.num_tokens, self.max_seq_len = num_tokens, max_seq_len

@@ -99,9 +99,9 @@ class Ranks:
         if config.batch_size % self.rows:
             raise Stop(f'--batch-size {config.batch_size} cannot be shared by {self.rows} processes, or groups of them')
         if self.how and compiled:
-            raise Stop('--compile does not go with --parallel')
+            raise Stop('--compile cannot be combined with --parallel')
         if self.how and config.precision == 'float16':
-            raise Stop('--precision float16 does not go with --parallel; bfloat16 does')
+            raise Stop('--precision float16 cannot be combined with --parallel; bfloat16 does')
 
     # the model
 

@@ -92,7 +92,8 @@ def check_memories_allowed(name: str, kinds: Iterable[str]) -> None:
     for kind in kinds:
         if KINDS[kind].joins_tokens:
             raise ValueError(
-                f'`{name}` does not go with layers of kind {kind!r}: they do not read memories. Their state is in the '
+                f'`{name}` cannot be combined with layers of kind {kind!r}: they do not read memories. Their '
+                'state is in the '
                 '`cache` of the segment before: pass that on, detached'
             )
 
@@ -140,7 +141,7 @@ def check_branch(stack: Any, attn: Any, kind: str) -> None:
     of_heads = next((f for f in stack.features.active if f.per_head), None)
     if of_heads is not None and attn.query_heads > attn.heads:
         name = next(iter(of_heads.flags))
-        raise ConfigError(f'`{name}` does not go with {attn.query_heads} query heads of {attn.heads} heads')
+        raise ConfigError(f'`{name}` cannot be combined with {attn.query_heads} query heads of {attn.heads} heads')
 
 
 def _check_across(attn: Any) -> None:
@@ -151,7 +152,7 @@ def _check_across(attn: Any) -> None:
         switches = feature.switches or tuple(feature.flags)[:1]
         name = next((n for n in switches if getattr(feature, n)), switches[0])
         raise ConfigError(
-            f'`attn_{name}` does not go with `cross_attend`: {reason}. '
+            f'`attn_{name}` cannot be combined with `cross_attend`: {reason}. '
             f'Set `cross_attn_{name}={feature.flags[name].default!r}`'
         )
 
@@ -166,7 +167,7 @@ def _check_order(stack: Any, attn: Any, kind: str) -> None:
         by = own[-1] if isinstance(found, str) else found[1]
         name, title = stack.written(kind, by), stack.written(kind, feature.display_name)
         given = f'`{name}`' if by in own else f'`{title}` with `{name}={getattr(feature, by)!r}`'
-        words = f'{given} does not go with a causal stack: {reason}'
+        words = f'{given} cannot be combined with a causal stack: {reason}'
         if not name.startswith('cross_attn_'):
             raise ConfigError(f'{words}. In cross-attention alone it is written `cross_{name}`')
         warn_once(f'{words}. Tokens depend on later ones')
@@ -178,7 +179,9 @@ def _check_around(stack: Any, attn: Any, kind: str) -> None:
     for feature in attn.features.active:
         for name, reason in feature.refuses.items():
             if name in features and (kind == 'a' or name.startswith('cross_')):
-                raise ConfigError(f'`{stack.written(kind, feature.display_name)}` does not go with `{name}`: {reason}')
+                raise ConfigError(
+                    f'`{stack.written(kind, feature.display_name)}` cannot be combined with `{name}`: {reason}'
+                )
     for feature in attn.features.by_stage.get('attend', ()) if kind == 'a' and stack.masks_pairs else ():
         if 'masks' not in feature.handles:
             raise ConfigError(

@@ -136,7 +136,7 @@ def check_sizes_or_stack(stack: nn.Module | None, sizes: dict[str, Any], flags: 
     if stack is None and missing:
         raise ConfigError(f'`{missing}` is missing: it must be an integer, or give a stack as `attn_layers`')
     if stack is not None and given:
-        raise ConfigError(f'`{given[0]}` does not go with `attn_layers`: that has its own')
+        raise ConfigError(f'`{given[0]}` cannot be combined with `attn_layers`: that has its own')
 
 
 def refuse_own(inputs: dict[str, Any], where: str, own: dict[str, str]) -> None:

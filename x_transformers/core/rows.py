@@ -547,4 +547,4 @@ class BlockwiseCall(CallFields):
     def check_no_token_idx(self, name: str, reason: str) -> None:
         """Raise ValueError for queries that are not the last keys, which a feature does not support."""
         if self.token_idx is not None:
-            raise ValueError(f'`{name}` does not go with queries that `select_inputs` puts elsewhere: {reason}')
+            raise ValueError(f'`{name}` cannot be combined with queries that `select_inputs` puts elsewhere: {reason}')

@@ -21,14 +21,14 @@ from x_transformers.flags.checks import Maybe
 def check_kind_for_subset(kind: str) -> None:
     """Raise ValueError for a kind of layer that mixes tokens other than by attention."""
     if KINDS[kind].joins_tokens or (KINDS[kind].attends and kind not in ('a', 'c')):
-        raise ValueError(f'layers of kind {kind!r} do not go with `of_tokens`: they read all tokens')
+        raise ValueError(f'layers of kind {kind!r} cannot be combined with `of_tokens`: they read all tokens')
 
 
 def check_no_subset(features: Features) -> None:
     """Raise ValueError if a feature needs all tokens."""
     for feature in features.active:
         if reason := feature.reason('some tokens'):
-            raise ValueError(f'`{feature.display_name}` does not go with `of_tokens`: {reason}')
+            raise ValueError(f'`{feature.display_name}` cannot be combined with `of_tokens`: {reason}')
 
 
 class SelectedLayers(list):

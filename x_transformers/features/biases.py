@@ -381,7 +381,8 @@ class StackBias(StackFeature):
     def refuse_gates(self) -> None:
         if uses(self.owner, 'data_dependent_alibi'):
             raise ConfigError(
-                f'`{next(iter(self.flags))}` does not go with `attn_data_dependent_alibi`: one position bias at a time'
+                f'`{next(iter(self.flags))}` cannot be combined with `attn_data_dependent_alibi`: one position '
+                'bias at a time'
             )
 
     def build(self, kind: type[PositionBias], **own: Any) -> PositionBias:
@@ -437,7 +438,9 @@ class Alibi(StackBias):
         if self.alibi_bidirectional == 'split':
             kind = SplitAlibi
             if owner.causal:
-                raise ConfigError("`alibi_bidirectional='split'` does not go with `causal`: no head may look ahead")
+                raise ConfigError(
+                    "`alibi_bidirectional='split'` cannot be combined with `causal`: no head may look ahead"
+                )
             if heads % 2:
                 raise ConfigError(
                     f"`alibi_bidirectional='split'` needs an even number of heads with a slope, got {heads}"

@@ -23,9 +23,9 @@ def is_hidden(sim: Tensor) -> Tensor:
 def check_causal(call: Any, name: str, reason: str) -> None:
     """Refuse a call that overrides the causality of the layer, or hands it a context."""
     if not call.causal:
-        raise ValueError(f'`causal=False` does not go with `{name}`: {reason}')
+        raise ValueError(f'`causal=False` cannot be combined with `{name}`: {reason}')
     if call.context is not None:
-        raise ValueError(f'`context` does not go with `{name}`: {reason}')
+        raise ValueError(f'`context` cannot be combined with `{name}`: {reason}')
 
 
 class HeadMixer(nn.Conv2d):
@@ -127,7 +127,7 @@ class UseCoPE(AttentionFeature):
         if qkv[0].shape[-1] != self.owner.dim_key:
             raise ValueError(
                 f'`use_cope` got queries of width {qkv[0].shape[-1]}, its positions have {self.owner.dim_key}: '
-                f'it does not go with `polar_pos_emb`, which doubles them'
+                f'it cannot be combined with `polar_pos_emb`, which doubles them'
             )
         call.ctx(self).queries = qkv[0]  # `pre_kernel` may change them
         return qkv

@@ -26,7 +26,7 @@ def sparsify_(net: Net, pattern: Any, max_seq_len: int | None = None) -> Net:
     pattern       a pattern, its name or dict, one for each layer; None for none
     max_seq_len   a longer one: the table of absolute positions is repeated, P'[p] = P[p mod n]
 
-    raises        ValueError if other flags do not go with the pattern, before anything is changed
+    raises        ValueError if other flags cannot be combined with the pattern, before anything is changed
     """
     stack = get_stack(net)
     if max_seq_len is not None:
@@ -125,7 +125,7 @@ def check_length(net: Any, length: Any) -> None:
     if length < known:
         raise ValueError(f'`max_seq_len` must be at least what it is, {known}, got {length}')
     if getattr(net, 'axial_abs_pos_emb', None) and length > known:
-        raise ValueError('`max_seq_len` does not go with `axial_abs_pos_emb`, whose axes have their lengths')
+        raise ValueError('`max_seq_len` cannot be combined with `axial_abs_pos_emb`, whose axes have their lengths')
 
 
 def repeat_positions(net: Any, length: int) -> None:
@@ -148,7 +148,7 @@ def mean_pool_kv_heads_(net: Net, kv_heads: int) -> Net:
     this. `model.config` changes along.  Ainslie et al. 2023, arXiv:2305.13245
 
     raises   TypeError if `net` has no stack; ValueError for a number that does not divide the heads that there are, or
-             flags that do not go with shared keys, before anything is changed
+             flags that cannot be combined with shared keys, before anything is changed
     """
     stack = get_stack(net)
     if not size.test(kv_heads):

@@ -162,7 +162,7 @@ class ConvModule(StackFeature):
 
     def setup(self, owner: Any) -> None:
         if not owner.sees_future and not self.conv_causal:
-            raise ConfigError('`conv_module` does not go with a causal stack: set `conv_causal`')
+            raise ConfigError('`conv_module` cannot be combined with a causal stack: set `conv_causal`')
         if not self.conv_causal and self.conv_kernel_size % 2 == 0:
             raise ConfigError(f'`conv_kernel_size` must be odd, got {self.conv_kernel_size}: as much on both sides')
         if self.conv_norm == 'group' and owner.dim % GROUPS:
@@ -170,7 +170,8 @@ class ConvModule(StackFeature):
         for name in ('checkpoint_layers', 'reversible'):
             if self.conv_norm == 'batch' and getattr(owner, name, None):
                 raise ConfigError(
-                    f"`conv_norm='batch'` does not go with `{name}`: they would count twice, use 'layer' or 'group'"
+                    f"`conv_norm='batch'` cannot be combined with `{name}`: they would count twice, use 'layer' "
+                    "or 'group'"
                 )
 
     def block(self, block: list[str]) -> list[str]:

@@ -194,7 +194,9 @@ class DataDependentBias(AttentionFeature):
 
     def bias(self, call: Any) -> BlockwiseTerm:
         if call.context is not None:
-            raise ValueError(f'`data_dependent_alibi` does not go with a context: {self.reason("cross-attention")}')
+            raise ValueError(
+                f'`data_dependent_alibi` cannot be combined with a context: {self.reason("cross-attention")}'
+            )
         mem = call.inputs.get('mem')
         tokens = call.source if mem is None else torch.cat((mem, call.source), dim=1)
         kept = call.state('forget gates').append(self.module.compute_state(tokens))
@@ -221,7 +223,9 @@ class RelativeProjectedBias(AttentionFeature):
 
     def bias(self, call: Any) -> BlockwiseTerm:
         if call.context is not None:
-            raise ValueError(f'`use_rel_proj_pos_bias` does not go with a context: {self.reason("cross-attention")}')
+            raise ValueError(
+                f'`use_rel_proj_pos_bias` cannot be combined with a context: {self.reason("cross-attention")}'
+            )
         index, own, module = call.k_at, call.q_at, self.module
         weights = split_heads(module.to_distance_weights(call.x), module.heads)
         kept = None if torch.compiler.is_compiling() else ModuleSnapshot(module, copied=COPIED)

@@ -195,7 +195,7 @@ class DerivedAttributes(ModuleMixin):
             raise ConfigError(f'`layer_dropouts` must be {wanted}, got {format_value(rates)}')
         for feature in self.features.active if any(rates) else ():
             if reason := feature.clashes.get('layer_dropout'):
-                raise ConfigError(f'`layer_dropouts` does not go with `{feature.display_name}`: {reason}')
+                raise ConfigError(f'`layer_dropouts` cannot be combined with `{feature.display_name}`: {reason}')
         vars(self)['rates_of_layers'] = tuple(rates)
         if any(rates) and self.features.find(LayerDropout) is None:
             stack: Any = self
@@ -239,7 +239,9 @@ class DerivedAttributes(ModuleMixin):
     def order_of(self, given: Any, repeats: Any) -> tuple[int, ...]:
         """Return the indices of the layers of this call, in the order in which they run."""
         if repeats is not None and given is not None:
-            raise ValueError('`repeat_blocks` does not go with `layers_execute_order`: both say which layers run')
+            raise ValueError(
+                '`repeat_blocks` cannot be combined with `layers_execute_order`: both say which layers run'
+            )
         if repeats is not None:
             if self.has_custom_layer_types:
                 raise ValueError('`repeat_blocks` needs the ordinary order of layers, this stack has another order')

@@ -130,7 +130,7 @@ class Disentangled(AttentionFeature):
         if q.shape[-1] != owner.dim_key:
             raise ValueError(
                 f'`disentangled` got queries of width {q.shape[-1]}, its vectors have {owner.dim_key}: '
-                f'it does not go with `polar_pos_emb`, which doubles them'
+                f'it cannot be combined with `polar_pos_emb`, which doubles them'
             )
         own.of_queries = own.of_keys = None
         if 'c2p' in self.terms:
@@ -144,7 +144,7 @@ class Disentangled(AttentionFeature):
 
     def bias(self, call: Any) -> BlockwiseTerm:
         if call.context is not None:
-            raise ValueError(f'`disentangled` does not go with a context: {self.reason("cross-attention")}')
+            raise ValueError(f'`disentangled` cannot be combined with a context: {self.reason("cross-attention")}')
         own, q_pos, k_pos, reach = call.ctx(self), call.q_pos, call.k_pos, self.buckets.reach
         if k_pos.is_floating_point():
             raise ValueError(f'`pos` must be whole numbers, got {k_pos.dtype}: each distance has a separate vector')

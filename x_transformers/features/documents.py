@@ -73,7 +73,7 @@ def joined_by(features: Iterable[Feature], inputs: Mapping[str, Any]) -> dict[st
 
 def refuse_joined(found: Mapping[str, str], given: str = 'document_ids') -> None:
     for name, reason in found.items():
-        raise ValueError(f'`{given}` does not go with `{name}`: {reason}')
+        raise ValueError(f'`{given}` cannot be combined with `{name}`: {reason}')
 
 
 class TellsDocuments(AttentionFeature):
@@ -91,7 +91,9 @@ class Documents(TellsDocuments):
         if ids is None:
             return None
         if call.context is not None or call.past is not None or call.memories:
-            raise ValueError('`document_ids` does not go with a context, a cache or memories: documents are whole')
+            raise ValueError(
+                '`document_ids` cannot be combined with a context, a cache or memories: documents are whole'
+            )
         check_documents(ids, call.source)
         refuse_joined(joined_by(self.owner.features.active, call.inputs))
         call.ctx(self).ids, own = ids, ids if call.token_idx is None else call.of_queries(ids)
@@ -128,9 +130,9 @@ class DocumentsInStack(StackFeature):
         if ids is None:
             return x
         if call.cache is not None or call.memories:
-            raise ValueError('`document_ids` does not go with a cache or memories: documents are whole')
+            raise ValueError('`document_ids` cannot be combined with a cache or memories: documents are whole')
         if call.left_pad is not None:
-            raise ValueError('`document_ids` does not go with `seq_start_pos`: use a separate id for padding')
+            raise ValueError('`document_ids` cannot be combined with `seq_start_pos`: use a separate id for padding')
         check_documents(ids, x)
         refuse_joined({**joined_by(self.owner.features.active, call.inputs), **self.joined})
         call.shared['a']['document_ids'] = call.documents = ids
@@ -149,7 +151,7 @@ class DocumentsInModel(ModelFeature):
         if ids is None:
             return
         if call.cache is not None:
-            raise ValueError('`document_ids` does not go with a cache or memories: documents are whole')
+            raise ValueError('`document_ids` cannot be combined with a cache or memories: documents are whole')
         check_documents(ids, call.like_tokens)
         refuse_joined(joined_by(self.owner.features.active, call.inputs))
         if call.inputs.get('pos') is None:

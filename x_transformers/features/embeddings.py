@@ -253,7 +253,7 @@ class Sinusoids(ModelFeature):
         if self.sinu_pos_emb:
             for name, given in (('scaled_sinu_pos_emb', self.scaled_sinu_pos_emb), ('abs_pos_emb_scale', scale)):
                 if given not in (None, False):
-                    raise ConfigError(f'`sinu_pos_emb` does not go with `{name}`: its scale is 1')
+                    raise ConfigError(f'`sinu_pos_emb` cannot be combined with `{name}`: its scale is 1')
             scale = 1.0
         if adds_positions(owner):
             self.module = ScaledSinusoidalEmbedding(owner.emb_dim, self.sinu_theta, scale, self.sinu_denominator)
@@ -528,7 +528,7 @@ class MemoryTokens(ModelFeature):
             call.ctx(self).behind = call.num_prefix_tokens
             return call.prepend_tokens(self.tokens, x)
         if call.inputs.get('seq_start_pos') is not None:
-            raise ValueError('`seq_start_pos` does not go with `memory_tokens_interspersed_every`')
+            raise ValueError('`seq_start_pos` cannot be combined with `memory_tokens_interspersed_every`')
         call.ctx(self).length = x.shape[1]
         call.spread = self.interleave_memories
         chunks = self.split_chunks(x)
@@ -550,7 +550,7 @@ class MemoryTokens(ModelFeature):
             return inputs
         for name in ('pos', 'attn_mask', 'attn_bias', 'rotary_pos_emb'):
             if inputs.get(name) is not None:
-                raise ValueError(f'`{name}` does not go with `memory_tokens_interspersed_every`')
+                raise ValueError(f'`{name}` cannot be combined with `memory_tokens_interspersed_every`')
         kv_mask = inputs.get('self_attn_kv_mask')
         return inputs if kv_mask is None else {**inputs, 'self_attn_kv_mask': self.interleave_memories(kv_mask)}
 

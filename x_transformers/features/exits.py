@@ -126,11 +126,11 @@ class ExitsInStack(StackFeature):
         if call.inputs.get('exits') is None:
             return x
         if reason := self.refusal():
-            raise ValueError(f'`exits` does not go with {reason}')
+            raise ValueError(f'`exits` cannot be combined with {reason}')
         if call.memories:
-            raise ValueError('`exits` does not go with `mems`: memories are of all layers')
+            raise ValueError('`exits` cannot be combined with `mems`: memories are of all layers')
         if len(call.order) % self.owner.len_default_block:
-            raise ValueError('`exits` does not go with `layers_execute_order` that ends inside of a block')
+            raise ValueError('`exits` cannot be combined with `layers_execute_order` that ends inside of a block')
         return x
 
     def execute_layers(self, run: Run, x: Tensor, call: Any) -> Tensor:
@@ -138,7 +138,9 @@ class ExitsInStack(StackFeature):
         if exits is None:
             return run(x, call, range(len(call.order)))
         if run.args[1] is not None:
-            raise ValueError('`transform_block_inputs` does not go with `exits`: a token that leaves keeps its state')
+            raise ValueError(
+                '`transform_block_inputs` cannot be combined with `exits`: a token that leaves keeps its state'
+            )
         blocks = [range(start, start + length) for start in range(0, len(call.order), length)]
         if not isinstance(exits, AllStates):
             return self.run_exiting(run, x, call, blocks, exits)
@@ -225,7 +227,9 @@ class ExitsInModel(ModelFeature):
         if exits is None:
             return inputs
         if call.spread is not None:
-            raise ValueError('`exits` does not go with `memory_tokens_interspersed_every`: tokens have no places there')
+            raise ValueError(
+                '`exits` cannot be combined with `memory_tokens_interspersed_every`: tokens have no places there'
+            )
         if call.num_prefix_tokens and not call.continues:
             new = torch.zeros(len(call.like_tokens), call.new_len, dtype=torch.bool, device=call.like_tokens.device)
             front = call.move_after_padding(F.pad(new, (call.num_prefix_tokens, 0), value=True))

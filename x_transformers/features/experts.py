@@ -258,12 +258,12 @@ class MixtureOfExperts(FeedForwardFeature):
         inside = [(name, m) for name, m in between.named_modules() if isinstance(m, nn.Linear)]
         if len(inside) != 1 or len([*between.parameters()]) != len([*inside[0][1].parameters()]):
             raise ConfigError(
-                '`moe_experts` does not go with an activation or layers of your own that have weights: '
+                '`moe_experts` cannot be combined with an activation or layers of your own that have weights: '
                 'each expert would need its own'
             )
         name, up = inside[0]
         if self.moe_bias and up.bias is None:
-            raise ConfigError('`moe_bias` does not go with `glu_bias=False`: it is about all biases of experts')
+            raise ConfigError('`moe_bias` cannot be combined with `glu_bias=False`: it is about all biases of experts')
         around, _, name = name.rpartition('.')
         setattr(between.get_submodule(around), name, nn.Identity())
         self.moe = Experts(self, up, between, down, shared)

@@ -211,11 +211,13 @@ class GatedLinearUnit(FeedForwardFeature):
             bounds = (bool(self.glu_softclamp), self.glu_gate_softclamp_value, self.glu_up_softclamp_value)
             return GLU(owner.dim, owner.dim_inner, activation, gains, *bounds, bias)
         if self.glu_softclamp:
-            raise ConfigError('`swiglu_limit` does not go with `glu_softclamp`: both bound the factors of the gate')
+            raise ConfigError(
+                '`swiglu_limit` cannot be combined with `glu_softclamp`: both bound the factors of the gate'
+            )
         named = [feature.display_name for feature in owner.features.by_stage.get('activation', ())]
         chosen = ['activation'] if owner.activation else named
         if chosen and not isinstance(activation, nn.SiLU):
-            raise ConfigError(f'`swiglu_limit` does not go with `{chosen[0]}`: it has a fixed activation')
+            raise ConfigError(f'`swiglu_limit` cannot be combined with `{chosen[0]}`: it has a fixed activation')
         return BoundedSwiGLU(owner.dim, owner.dim_inner, self.swiglu_limit, self.swiglu_alpha, gains, bias)
 
 
@@ -319,10 +321,12 @@ class ChunkedFeedForward(FeedForwardFeature):
         built = [f for stage in ('activation', 'up_proj', 'layers') for f in at.get(stage, ())]
         for feature in built:
             if why := feature.reason('documents'):
-                raise ConfigError(f'`chunks` does not go with `{feature.display_name}`: {why}')
+                raise ConfigError(f'`chunks` cannot be combined with `{feature.display_name}`: {why}')
         for feature in at.get('run', ()):
             if not feature.in_slices:
-                raise ConfigError(f'`chunks` does not go with `{feature.display_name}`: it does not say `in_slices`')
+                raise ConfigError(
+                    f'`chunks` cannot be combined with `{feature.display_name}`: it does not say `in_slices`'
+                )
 
     def ff_input(self, x: Tensor, call: Any) -> Tensor:
         call.slices = functools.partial(self.run_in_slices, call=call)

@@ -159,10 +159,12 @@ class GateResidual(StackFeature):
                 wanted = f'must be {OPTIONS[name].words}, got {format_value(value)}'
                 raise ConfigError(f'`{name}` of `residual_fn_kwargs` {wanted}')
         if gate == 'input' and options.pop('gate_bias', None) is not None:
-            raise ConfigError("`gate_bias` of `residual_fn_kwargs` does not go with the gate 'input': it has no bias")
+            raise ConfigError(
+                "`gate_bias` of `residual_fn_kwargs` cannot be combined with the gate 'input': it has no bias"
+            )
         if gate == 'gtrxl' and not self.owner.norm_before:
             name = 'branch_post_norm' if self.owner.pre_norm else 'pre_norm=False'
             raise ConfigError(
-                f"`{name}` does not go with the gate 'gtrxl' of `residual_fn_kwargs`: its stream has no norm"
+                f"`{name}` cannot be combined with the gate 'gtrxl' of `residual_fn_kwargs`: its stream has no norm"
             )
         return GATES[gate]

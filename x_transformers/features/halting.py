@@ -104,10 +104,10 @@ class TokensHalt(StackFeature):
             reason = feature.reason('some tokens')
             if reason and not (self.act_dense and feature.display_name in WITH_ALL):
                 unless = UNLESS if feature.display_name in WITH_ALL else ''
-                raise ConfigError(f'`act_halting` does not go with `{feature.display_name}`: {reason}{unless}')
+                raise ConfigError(f'`act_halting` cannot be combined with `{feature.display_name}`: {reason}{unless}')
         if not self.act_dense and any(isinstance(feature, CheckpointLayers) for feature in owner.features.active):
             reason = 'which tokens run is found out once'
-            raise ConfigError(f'`act_halting` does not go with `checkpoint_layers`: {reason}{UNLESS}')
+            raise ConfigError(f'`act_halting` cannot be combined with `checkpoint_layers`: {reason}{UNLESS}')
         runs = len(owner.layers_execute_order) // owner.len_default_block
         if self.act_max_steps is not None and self.act_max_steps > runs:
             raise ConfigError(f'`act_max_steps` got {self.act_max_steps}, the block runs {runs} times: raise `depth`')
@@ -119,12 +119,12 @@ class TokensHalt(StackFeature):
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
         if not self.act_dense and (reason := KINDS[kind].joins_tokens):
-            raise ConfigError(f'`act_halting` does not go with layers of kind {kind!r}: {reason}{UNLESS}')
+            raise ConfigError(f'`act_halting` cannot be combined with layers of kind {kind!r}: {reason}{UNLESS}')
         for module in branch.modules() if not self.act_dense else ():
             for feature in getattr(getattr(module, 'features', None), 'active', ()):
                 if reason := feature.reason('some tokens'):
                     name = f'{"ff" if kind == "f" else "attn"}_{feature.display_name}'
-                    raise ConfigError(f'`act_halting` does not go with `{name}`: {reason}{UNLESS}')
+                    raise ConfigError(f'`act_halting` cannot be combined with `{name}`: {reason}{UNLESS}')
         return branch
 
     def execute_layers(self, run: Run, x: Tensor, call: Any) -> Tensor:
@@ -154,13 +154,15 @@ class TokensHalt(StackFeature):
 
     def check(self, run: Run, call: Any) -> None:
         if run.args[1] is not None:
-            raise ValueError('`transform_block_inputs` does not go with `act_halting`: halted tokens keep their state')
+            raise ValueError(
+                '`transform_block_inputs` cannot be combined with `act_halting`: halted tokens keep their state'
+            )
         block = tuple(range(self.owner.len_default_block))
         if self.act_max_steps is not None and len(call.order) > self.act_max_steps * len(block):
             runs = len(call.order) // len(block)
             raise ValueError(f'`repeat_blocks` got {runs} runs, more than `act_max_steps={self.act_max_steps}`')
         if tuple(call.order) != block * (len(call.order) // len(block)):
-            raise ValueError('`layers_execute_order` does not go with `act_halting`: whole blocks run in turn')
+            raise ValueError('`layers_execute_order` cannot be combined with `act_halting`: whole blocks run in turn')
 
     def with_signal(self, x: Tensor, call: Any, number: int) -> Tensor:
         """Return the input of a run of the block: the states, with a signal of which run it is, if there is one."""

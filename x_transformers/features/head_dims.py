@@ -55,9 +55,13 @@ class HeadDims(AttentionFeature):
         if len(dims) != owner.heads:
             raise ConfigError(f'`head_dims` must have one for each of {owner.heads} `heads`, got {len(dims)} widths')
         if owner.kv_heads != owner.heads:
-            raise ConfigError('`head_dims` does not go with `kv_heads` or `one_kv_head`: heads have their own keys')
+            raise ConfigError(
+                '`head_dims` cannot be combined with `kv_heads` or `one_kv_head`: heads have their own keys'
+            )
         if owner.shape.dim_value != owner.shape.dim_head:
-            raise ConfigError('`head_dims` does not go with `value_dim_head`: values of a head are as wide as its keys')
+            raise ConfigError(
+                '`head_dims` cannot be combined with `value_dim_head`: values of a head are as wide as its keys'
+            )
         widest = widths.dim_key = max(dims)
         owner.shape = replace(owner.shape, dim_head=widest, dim_value=widest)
         owner.dim_merged, owner.head_widths = sum(dims), dims
@@ -65,7 +69,7 @@ class HeadDims(AttentionFeature):
 
     def setup(self, owner: Any) -> None:
         if any(getattr(feature, 'apart', None) is not None for feature in owner.features.active):
-            raise ConfigError("`head_dims` does not go with Global('mask'), which has separate projections")
+            raise ConfigError("`head_dims` cannot be combined with Global('mask'), which has separate projections")
         dims, widest = owner.head_widths, owner.shape.dim_head
         for name in ('to_q', 'to_k', 'to_v'):
             old = getattr(owner, name)
@@ -96,7 +100,7 @@ class HeadDims(AttentionFeature):
 
     def head_outputs(self, out: Tensor, call: Any) -> Tensor:
         if call.inputs.get('o_delta') is not None:
-            raise ValueError(f'`o_delta` does not go with `head_dims`: {EQUAL}')
+            raise ValueError(f'`o_delta` cannot be combined with `head_dims`: {EQUAL}')
         return out
 
     def merged_heads(self, out: Tensor, call: Any) -> Tensor:

@@ -206,7 +206,7 @@ def refuse_other_heads(features: Features, query_heads: int, heads: int) -> None
         if getattr(feature, 'per_head', False) and not fits:
             name = next(iter(feature.flags), type(feature).__name__)
             made = f'{query_heads} query heads of {heads} heads, as {type(widening[0]).__name__} makes them'
-            raise ConfigError(f'`{name}` does not go with {made}: it has numbers for each head')
+            raise ConfigError(f'`{name}` cannot be combined with {made}: it has numbers for each head')
 
 
 def names_projections(value: Any) -> bool:

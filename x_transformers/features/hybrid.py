@@ -132,7 +132,7 @@ class Hybrid(AttentionFeature):
 
     def head_outputs(self, out: Tensor, call: Any) -> Tensor:
         if call.context is not None:
-            raise ValueError(f'`hybrid_module` does not go with a context: {self.reason("cross-attention")}')
+            raise ValueError(f'`hybrid_module` cannot be combined with a context: {self.reason("cross-attention")}')
         call.check_no_token_idx('hybrid_module', 'it processes the tokens in order')
         attended, beside = self.norms[0](out), self.norms[1](self.heads_of(self.run_on_new(call), out))
         if not self.hybrid_learned_mix:
@@ -226,7 +226,7 @@ class RecurrentLayer(nn.Module):
         further = {name: t for name, t in (('mask', mask), ('document_ids', document_ids)) if t is not None}
         if document_ids is not None and not getattr(self.module, 'cuts_documents', False):
             raise ValueError(
-                '`document_ids` does not go with `recurrent_module`: a module of your own says by '
+                '`document_ids` cannot be combined with `recurrent_module`: a module of your own says by '
                 '`cuts_documents = True` that it takes them'
             )
         given = self.module(x, None if held is None else held.value, **further)

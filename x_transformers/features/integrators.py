@@ -163,7 +163,7 @@ class IntegrateLayers(Integrator):
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if tuple(call.order) != tuple(range(len(call.order))):
             raise ValueError(
-                '`integrate_layers` does not go with `repeat_blocks` or `layers_execute_order`: '
+                '`integrate_layers` cannot be combined with `repeat_blocks` or `layers_execute_order`: '
                 'each layer has weights for exactly those before it, in their order'
             )
         return super().stack_input(x, call)

@@ -30,7 +30,9 @@ class RopeSubheads(AttentionFeature):
         if own > shape.heads:
             raise ConfigError(f'`latent_rope_subheads` must be at most `heads`, {shape.heads}, got {own}')
         if shape.kv_heads < shape.heads:
-            raise ConfigError('`latent_rope_subheads` does not go with `kv_heads`: every query head needs its own key')
+            raise ConfigError(
+                '`latent_rope_subheads` cannot be combined with `kv_heads`: every query head needs its own key'
+            )
         widths.key_heads = max(widths.key_heads - own, 1)
         return widths
 

@@ -44,7 +44,9 @@ class LayerPositions(StackFeature):
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if call.memories:
-            raise ValueError('`per_layer_abs_pos_emb` does not go with `mems`, which have no position in a table')
+            raise ValueError(
+                '`per_layer_abs_pos_emb` cannot be combined with `mems`, which have no position in a table'
+            )
         return x
 
     def layer_input(self, x: Tensor, layer: Any, call: Any) -> Tensor:
@@ -107,7 +109,9 @@ class LayerPositionsInModel(ModelFeature):
         self.most: int = 0 if tables is None else tables.per_layer_abs_pos_emb
         self.counts_from = None if tables is None else 'segment'
         if tables is not None and getattr(owner, 'max_mem_len', 0):
-            raise ConfigError('`per_layer_abs_pos_emb` does not go with `max_mem_len`: memories have no positions')
+            raise ConfigError(
+                '`per_layer_abs_pos_emb` cannot be combined with `max_mem_len`: memories have no positions'
+            )
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         given, start = call.inputs.get('pos'), call.inputs.get('seq_start_pos')

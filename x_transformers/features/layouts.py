@@ -66,7 +66,7 @@ class OnlyAttention(StackFeature):
 
     def setup(self, owner: Any) -> None:
         if 'f' in (getattr(owner.features.find(CustomLayers), 'custom_layers', None) or ()):
-            raise ConfigError("`only_attn` does not go with `custom_layers` that have feedforwards ('f')")
+            raise ConfigError("`only_attn` cannot be combined with `custom_layers` that have feedforwards ('f')")
         if 'f' in owner.layer_types:  # of a layout that adds its own
             owner.layer_types = tuple(kind for kind in owner.layer_types if kind != 'f')
             owner.layers_execute_order = tuple(range(len(owner.layer_types)))
@@ -251,9 +251,11 @@ class ParallelBlock(StackFeature):
             raise ConfigError('`parallel_block` needs the ordinary order of layers, this stack has another order')
         bare = [f.display_name for f in owner.features.active if isinstance(f, (BranchPostNorm, FirstAttentionNorm))]
         if self.shares and bare:
-            raise ConfigError(f"`parallel_block='shared'` does not go with `{bare[0]}`: there is no norm to share")
+            raise ConfigError(
+                f"`parallel_block='shared'` cannot be combined with `{bare[0]}`: there is no norm to share"
+            )
         if not self.is_whole(owner.layers_execute_order):
-            raise ConfigError(f'`parallel_block` does not go with this `layers_execute_order`: {TORN}')
+            raise ConfigError(f'`parallel_block` cannot be combined with this `layers_execute_order`: {TORN}')
 
     def is_whole(self, order: Sequence[int]) -> bool:
         """Return True if the layers of an order come in whole blocks."""
@@ -273,7 +275,7 @@ class ParallelBlock(StackFeature):
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if not self.is_whole(call.order):
-            raise ValueError(f'`layers_execute_order` does not go with `parallel_block`: {TORN}')
+            raise ValueError(f'`layers_execute_order` cannot be combined with `parallel_block`: {TORN}')
         return x
 
     def layer_input(self, x: Tensor, layer: Any, call: Any) -> Tensor:
@@ -324,7 +326,9 @@ class ReinjectInput(StackFeature):
         injected = call.inputs.get('in_attn_cond')
         if injected is not None:
             if self.reinject_input:
-                raise ValueError('`in_attn_cond` does not go with `reinject_input`: both join the input of branches')
+                raise ValueError(
+                    '`in_attn_cond` cannot be combined with `reinject_input`: both join the input of branches'
+                )
             injected = injected.unsqueeze(1) if injected.ndim == 2 else injected
             if injected.ndim != 3 or injected.shape[-1] != x.shape[-1] or injected.shape[0] not in (1, x.shape[0]):
                 shape = tuple(call.inputs['in_attn_cond'].shape)

@@ -231,7 +231,9 @@ class AttentionFeature(Feature):
     def refuse_context(self, call: Any) -> None:
         """Raise ValueError if the keys are those of a context."""
         if call.context is not None:
-            raise ValueError(f'`{self.display_name}` does not go with a context: {self.reason("cross-attention")}')
+            raise ValueError(
+                f'`{self.display_name}` cannot be combined with a context: {self.reason("cross-attention")}'
+            )
 
     def unsupported(self, call: Any) -> str | None:
         """Return what of a call its `attend` cannot take into account, or None."""

@@ -77,7 +77,7 @@ class Slots(AttentionFeature):
     def setup(self, owner: Any) -> None:
         if owner.causal:
             raise ConfigError(
-                f'`linformer_k` does not go with `causal`: {OF_ALL}. In cross-attention alone it is written '
+                f'`linformer_k` cannot be combined with `causal`: {OF_ALL}. In cross-attention alone it is written '
                 f'`cross_attn_linformer_k`'
             )
         if self.linformer_max_len is None:

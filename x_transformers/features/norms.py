@@ -508,7 +508,7 @@ class NormEps(StackFeature):
 
     def change(self, norm: Any) -> nn.Module:
         if not hasattr(norm, 'eps'):
-            raise ConfigError(f'`norm_eps` does not go with {type(norm).__name__}, which has no `eps`')
+            raise ConfigError(f'`norm_eps` cannot be combined with {type(norm).__name__}, which has no `eps`')
         norm.eps = float(self.norm_eps)
         return norm
 
@@ -536,7 +536,9 @@ class NormAffine(StackFeature):
 
     def change(self, norm: Any) -> nn.Module:
         if type(norm) not in (LayerNorm, RMSNorm):
-            raise ConfigError(f'`norm_affine=False` does not go with {type(norm).__name__}: its gains are its own')
+            raise ConfigError(
+                f'`norm_affine=False` cannot be combined with {type(norm).__name__}: its gains are its own'
+            )
         for name in list(norm._parameters):
             setattr(norm, name, None)
         return norm
@@ -591,7 +593,7 @@ class FirstAttentionNorm(StackFeature):
         self.first = next((index for index in order if is_attention(owner.layer_types[index])), None)
         if order.count(self.first) > 1:
             raise ConfigError(
-                f'`first_attn_norm=False` does not go with this `layers_execute_order`: '
+                f'`first_attn_norm=False` cannot be combined with this `layers_execute_order`: '
                 f'layer {self.first}, the first attention, runs again'
             )
 

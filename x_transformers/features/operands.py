@@ -94,7 +94,7 @@ class CollabHeads(AttentionFeature):
 
     def setup(self, owner: Any) -> None:
         if getattr(owner, 'rotate_num_heads', None) not in (None, owner.shape.heads):
-            raise ConfigError('`collab_heads` does not go with `rotate_num_heads`: all heads share one key')
+            raise ConfigError('`collab_heads` cannot be combined with `rotate_num_heads`: all heads share one key')
         self.mixing = nn.Parameter(torch.randn(owner.shape.heads, owner.dim_key))
 
     def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
@@ -104,7 +104,7 @@ class CollabHeads(AttentionFeature):
             turns = name == 'rotary_pos_emb' and given is not None and given[0].shape[-1] <= self.owner.dim_key
             if given is not None and not turns:
                 raise ValueError(
-                    f'`collab_heads` does not go with this `{name}`: its queries and keys have '
+                    f'`collab_heads` cannot be combined with this `{name}`: its queries and keys have '
                     f'{self.owner.dim_key} features, which `collab_compression` settles'
                 )
         return q * self.mixing.unsqueeze(1), k, v
@@ -204,14 +204,14 @@ class PackedDocuments(TellsDocuments):
 
     def setup(self, owner: Any) -> None:
         if owner.flash is False:
-            raise ConfigError('`flash_pack_seq` does not go with `flash=False`: it packs for the fused kernel')
+            raise ConfigError('`flash_pack_seq` cannot be combined with `flash=False`: it packs for the fused kernel')
 
     def mask(self, call: Any) -> BlockwiseTerm | None:
         packed = call.inputs.get('flash_pack_seq_kwargs')
         if packed is None:
             return None
         if call.past is not None or call.memories:
-            raise ValueError('`flash_pack_seq_kwargs` does not go with a cache or memories: documents are whole')
+            raise ValueError('`flash_pack_seq_kwargs` cannot be combined with a cache or memories: documents are whole')
         call.check_no_token_idx('flash_pack_seq_kwargs', 'they count queries in the order of the keys')
         check_packed(packed, 'flash_pack_seq_kwargs', call.q_len, call.keys, call.batch)
         if call.causal and call.q_len != call.keys:
@@ -245,7 +245,7 @@ class PackedInStack(StackFeature):
         if self.packs['a'] and not owner.features.find(RotaryPositions):
             raise ConfigError('`attn_flash_pack_seq` needs `rotary_pos_emb`: other positions run on across documents')
         if self.packs['a'] and owner.features.find(TokenShift):
-            raise ConfigError('`attn_flash_pack_seq` does not go with `shift_tokens`: it runs across documents')
+            raise ConfigError('`attn_flash_pack_seq` cannot be combined with `shift_tokens`: it runs across documents')
         for kind, each in packs.items():
             if any(each) and not all(each):
                 raise ConfigError(f'`{owner.written(kind, "flash_pack_seq")}` got {tuple(each)}, all layers must pack')
@@ -259,11 +259,13 @@ class PackedInStack(StackFeature):
                 flags = ('attn_flash_pack_seq', 'cross_attend' if kind == 'c' else '')
                 raise ValueError(f'`{name}` needs a stack with {" and ".join(f"`{f}=True`" for f in flags if f)}')
             if call.cache is not None or call.memories:
-                raise ValueError(f'`{name}` does not go with a cache or memories: documents are whole')
+                raise ValueError(f'`{name}` cannot be combined with a cache or memories: documents are whole')
             hidden = [n for n in ('attn_mask', 'mask', 'context_mask') if n in call.shared[kind]]
             hidden = [n for n in hidden if kind == 'a' or n == 'context_mask']
             if hidden:
-                raise ValueError(f'`{name}` does not go with `{hidden[0]}`: documents are packed without padding')
+                raise ValueError(
+                    f'`{name}` cannot be combined with `{hidden[0]}`: documents are packed without padding'
+                )
             call.shared[kind]['flash_pack_seq_kwargs'] = packed
         if own is not None:
             check_packed(own, 'flash_pack_seq_kwargs', call.new_len, call.new_len, x.shape[0])

@@ -104,7 +104,9 @@ class GateValues(AttentionFeature):
             nn.init.zeros_(linear.weight)
             return linear
         if headwise:
-            raise ConfigError(f'`{name}_rank` does not go with `{name}_headwise`: one logit per head is no full gate')
+            raise ConfigError(
+                f'`{name}_rank` cannot be combined with `{name}_headwise`: one logit per head is no full gate'
+            )
         if rank >= max(dim, shape.dim_inner):
             raise ConfigError(f'`{name}_rank` must be less than {max(dim, shape.dim_inner)}, got {rank}')
         activation = nn.SiLU() if self.low_rank_silu_gates else nn.Identity()
@@ -149,7 +151,7 @@ class OrthogonalValues(AttentionFeature):
         if self.orthog_projected_values_over_sequence:
             name = 'orthog_projected_values_over_sequence'
             if owner.causal:
-                raise ConfigError(f'`{name}` does not go with `causal`: a token would see later ones')
+                raise ConfigError(f'`{name}` cannot be combined with `causal`: a token would see later ones')
             one = 'it treats all tokens of a sequence as one vector'
             self.refuse(dict.fromkeys(('documents', 'some tokens', 'causal'), one))
 
@@ -160,7 +162,7 @@ class OrthogonalValues(AttentionFeature):
         if self.orthog_projected_values_over_sequence:
             call.check_no_token_idx('orthog_projected_values_over_sequence', 'it projects the sequence as one vector')
             if call.causal:
-                raise ValueError('`causal=True` does not go with `orthog_projected_values_over_sequence`')
+                raise ValueError('`causal=True` cannot be combined with `orthog_projected_values_over_sequence`')
             both = out, own
             if call.key_mask is not None:
                 both = (t.masked_fill(~call.key_mask[:, -t.shape[1] :].unsqueeze(-1), 0.0) for t in both)
@@ -269,7 +271,9 @@ class GateValuesBias(AttentionFeature):
         if not hasattr(owner, 'to_v_gate'):  # `output_gate` alone
             raise ConfigError(f'`gate_values_bias` needs `gate_values`: {self.needs["gate_values"]}')
         if not isinstance(owner.to_v_gate, nn.Linear):
-            raise ConfigError('`gate_values_bias` does not go with `gate_values_rank`: the early gate was of full rank')
+            raise ConfigError(
+                '`gate_values_bias` cannot be combined with `gate_values_rank`: the early gate was of full rank'
+            )
         owner.to_v_gate.bias = nn.Parameter(torch.full((owner.to_v_gate.out_features,), 10.0))
 
 

@@ -133,7 +133,7 @@ class Looped(ModelFeature):
             got = f'{x.shape[0]} rows and {call.new_len} new tokens'
             raise ValueError(f'`looped_inference` must be 1 row, token by token, got {got}')
         if call.cache is not None and (reason := call.cache.cannot('caught_up')):
-            raise ValueError(f'`looped_inference` does not go with {reason}')
+            raise ValueError(f'`looped_inference` cannot be combined with {reason}')
         return call.cache is not None or call.new_len == 1
 
     def joined(

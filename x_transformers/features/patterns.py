@@ -121,7 +121,7 @@ class Apart:
         for stage in ('select_inputs', 'update_cache'):
             for other in owner.features.by_stage.get(stage, ()):
                 name = other.display_name
-                raise ConfigError(f'`global_separate_qkv` does not go with `{name}`: it acts at `{stage}`')
+                raise ConfigError(f'`global_separate_qkv` cannot be combined with `{name}`: it acts at `{stage}`')
 
     def projected(self, feature: Any, call: Any, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of the call, and all keys and values, with those in front."""
@@ -350,7 +350,7 @@ class PatternsInStack(StackFeature):
         if any(find_pattern(layer, 'c', SparsePattern) for layer in self.owner.current_layers()):
             if call.memories:
                 reason = 'its queries are counted from where a row begins'
-                raise ValueError(f'`cross_attn_sparse_pattern` does not go with `mems`: {reason}')
+                raise ValueError(f'`cross_attn_sparse_pattern` cannot be combined with `mems`: {reason}')
             places = self.places(x, call)[:, call.cache_len :]
             call.ctx(self).places = places.unsqueeze(-1)  # rows of tokens, of which a pass may pick some
         return x
@@ -442,7 +442,7 @@ class GlobalTokensInModel(ModelFeature):
         if marks is None:
             return inputs
         if call.spread is not None or (call.num_prefix_tokens and call.inputs.get('seq_start_pos') is not None):
-            raise ValueError('`global_mask` does not go with tokens that stand between those of the sequence')
+            raise ValueError('`global_mask` cannot be combined with tokens that stand between those of the sequence')
         marks = as_mask(marks, 'global_mask', call.like_tokens.shape[0], None, like=call.like_tokens)
         return {**inputs, 'global_mask': F.pad(marks, (call.num_prefix_tokens, 0))}
 

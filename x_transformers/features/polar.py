@@ -81,7 +81,7 @@ class Polar(AttentionFeature):
         if given is None:
             return qk
         if call.context is not None:
-            raise ValueError('`polar_pos_emb` does not go with a context: it has positions of one sequence only')
+            raise ValueError('`polar_pos_emb` cannot be combined with a context: it has positions of one sequence only')
         q, k = qk
         angles, shift = given
         if angles.shape[-2] < k.shape[-2]:
@@ -178,7 +178,9 @@ class PositionInfused(StackFeature):
 
     def setup(self, owner: Any) -> None:
         if uses(owner, 'use_latent_kv'):
-            raise ConfigError('`position_infused_attn` does not go with `attn_use_latent_kv`: values share its latent')
+            raise ConfigError(
+                '`position_infused_attn` cannot be combined with `attn_use_latent_kv`: values share its latent'
+            )
         self.module = InfusedSinusoids(owner.dim)
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:

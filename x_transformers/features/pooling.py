@@ -63,7 +63,7 @@ class Pool(Configurable):
         if depth > 1 and not blocks:
             raise ConfigError(f'`depth` must be 1 without `use_transformer_blocks`, got {depth}')
         if add_residual and blocks:
-            raise ConfigError('`add_residual` does not go with `use_transformer_blocks`: blocks have residuals')
+            raise ConfigError('`add_residual` cannot be combined with `use_transformer_blocks`: blocks have residuals')
         self.dim, self.dim_context, self.squeeze_output = dim, dim_context or dim, bool(squeeze_output)
         self.add_residual = bool(add_residual)
         self.queries = nn.Parameter(torch.randn(num_pooled_tokens, dim) * 1e-2) if num_pooled_tokens else None

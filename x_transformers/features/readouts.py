@@ -268,7 +268,9 @@ class MixtureOfSoftmax(ModelFeature):
 
     def setup(self, owner: Any) -> None:
         if owner.logits_dim == 1:
-            raise ConfigError('`mixture_of_softmax` does not go with `logits_dim` of 1: one class is always certain')
+            raise ConfigError(
+                '`mixture_of_softmax` cannot be combined with `logits_dim` of 1: one class is always certain'
+            )
         owner.output_is_log_prob = True
         dim = owner.dim_readout or owner.dim
         self.expand = nn.Sequential(
@@ -399,7 +401,7 @@ class Pooler(ModelFeature):
         if not call.inputs.get('return_pooled'):
             return out
         if call.continues:
-            raise ValueError('`return_pooled` does not go with `cache`: it pools all tokens')
+            raise ValueError('`return_pooled` cannot be combined with `cache`: it pools all tokens')
         x = x[:, x.shape[1] - call.new_len :]
         return out, self.activation(self.linear(self.pooled(x, call)))
 

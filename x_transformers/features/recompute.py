@@ -156,7 +156,9 @@ class Reversible(StackFeature):
     def residual(self, dim: int, layer_index: int, **options: Any) -> nn.Module:
         for name, value in options.items():
             if value is True or value not in (None, False, 1.0):
-                raise ConfigError(f'`reversible` does not go with `{name}`, got {format_value(value)}: streams add up')
+                raise ConfigError(
+                    f'`reversible` cannot be combined with `{name}`, got {format_value(value)}: streams add up'
+                )
         return Coupled(int(self.owner.layer_types[layer_index] == 'f'))
 
     def norms(self, norms: tuple[Any, ...], kind: str, index: int) -> tuple[Any, ...]:
@@ -175,7 +177,7 @@ class Reversible(StackFeature):
     def execute_layers(self, run: Run, x: Tensor, call: Any) -> Tensor:
         features, transform = run.args
         if transform is not None:
-            raise ValueError('`transform_block_inputs` does not go with `reversible`: blocks have two streams')
+            raise ValueError('`transform_block_inputs` cannot be combined with `reversible`: blocks have two streams')
         if self.saves(x, call):
             replay, named = Replay(self.owner, features, x, call), AuxLosses()
             x, *losses = ThereAndBack.apply(replay, x, *replay.parameters, *replay.side_inputs)
@@ -261,7 +263,8 @@ class Replay:
         before = self.call.contexts
         if not all(note.is_unchanged(before.get(kind, FeatureContext())) for kind, note in own.contexts.items()):
             raise ValueError(
-                '`reversible` does not go with a feature that notes something from layer to layer in `call.own(self)`: '
+                '`reversible` cannot be combined with a feature that notes something from layer to layer in '
+                '`call.ctx(self)`: '
                 'each layer is computed again by itself'
             )
 
@@ -323,7 +326,8 @@ class ThereAndBack(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, *of_losses: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                '`reversible` does not go with gradients of gradients (`create_graph=True`): the layers that are '
+                '`reversible` cannot be combined with gradients of gradients (`create_graph=True`): the layers '
+                'that are '
                 'computed again leave no graph. Call `eval()`, or give a layer a hook, to compute in the ordinary way'
             )
         out, *beside = ctx.saved_tensors

@@ -58,7 +58,7 @@ class ShawKeys(AttentionFeature):
         if q.shape[-1] != self.table.shape[-1]:
             raise ValueError(
                 f'`shaw_rel_pos` got queries of width {q.shape[-1]}, its vectors have {self.table.shape[-1]}: '
-                f'it does not go with `polar_pos_emb`, which doubles them'
+                f'it cannot be combined with `polar_pos_emb`, which doubles them'
             )
         call.ctx(self).products = precise_matmul(q * call.scale, self.table.to(q.dtype).mT)
         return qkv

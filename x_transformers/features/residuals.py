@@ -308,7 +308,9 @@ class OrthogResidual(StackFeature):
     def residual(self, *args: Any, **options: Any) -> nn.Module:
         options = drop_scales('orthog_residual', options, 'scale_residual_constant')
         if self.orthog_residual_over_sequence and not self.owner.sees_future:
-            raise ConfigError('`orthog_residual_over_sequence` does not go with a causal stack: it sees later tokens')
+            raise ConfigError(
+                '`orthog_residual_over_sequence` cannot be combined with a causal stack: it sees later tokens'
+            )
         return OrthogonalResidualUpdate(*args, over_sequence=self.orthog_residual_over_sequence, **options)
 
     def setup(self, owner: Any) -> None:

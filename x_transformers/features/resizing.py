@@ -38,7 +38,7 @@ def resize(root: nn.Module, num_tokens: int | Mapping[str, int]) -> None:
     """
     for module in root.modules():
         if reason := getattr(module, 'keeps_tokens', ''):
-            raise ConfigError(f'`resize_token_embeddings` does not go with {type(module).__name__}: {reason}')
+            raise ConfigError(f'`resize_token_embeddings` cannot be combined with {type(module).__name__}: {reason}')
     # A model has a table of its tokens, a wrapper has none.
     found = {
         name: module

@@ -507,13 +507,15 @@ class InvertedAttention(AttentionFeature):
     def setup(self, owner: Any) -> None:
         if owner.causal:
             raise ConfigError(
-                '`inverted_attention` does not go with `causal`: the softmax over queries sees later ones. '
+                '`inverted_attention` cannot be combined with `causal`: the softmax over queries sees later ones. '
                 'For cross-attention alone write `cross_attn_inverted_attention`'
             )
 
     def score_mask(self, call: Any) -> Tensor | None:
         if call.causal:
-            raise ValueError('`causal=True` does not go with `inverted_attention`: its softmax sees later queries')
+            raise ValueError(
+                '`causal=True` cannot be combined with `inverted_attention`: its softmax sees later queries'
+            )
         real = call.query_mask
         return None if real is None else rearrange(real, 'b i -> b 1 i 1')
 
@@ -550,7 +552,8 @@ class ResidualAttention(StackFeature):
     def setup(self, owner: Any) -> None:
         if owner.flags_for(self.kind, 0).get('flash') is True:
             raise ConfigError(
-                f'`{next(iter(self.flags))}` does not go with `attn_flash=True`: the fused kernel forms no logits'
+                f'`{next(iter(self.flags))}` cannot be combined with `attn_flash=True`: the fused kernel forms no '
+                'logits'
             )
         kinds = owner.layer_types
         self.unmixed = tuple(
@@ -623,7 +626,9 @@ class Differential(AttentionFeature):
 
     def qkv_heads(self, qkv: tuple[Tensor, ...], call: Any) -> tuple[Tensor, ...]:
         if call.inputs.get('polar_pos_emb') is not None:
-            raise ValueError('`differential` does not go with `polar_pos_emb`: its keys have a shift for each head')
+            raise ValueError(
+                '`differential` cannot be combined with `polar_pos_emb`: its keys have a shift for each head'
+            )
         return qkv
 
     def rotate(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:

@@ -58,7 +58,9 @@ class ValueContext(AttentionFeature):
         if call.context is None:
             raise ValueError('`value_context` needs a `context`, of which it has the values')
         if any('use_latent_kv' in feature.flags for feature in self.owner.features.active):
-            raise ValueError('`value_context` does not go with `use_latent_kv`: keys and values share one latent')
+            raise ValueError(
+                '`value_context` cannot be combined with `use_latent_kv`: keys and values share one latent'
+            )
         q, k, v = qkv
         check_vectors(given, 'value_context', k.shape[0], k.shape[1], v.shape[-1], like=call.x)
         check_digits(given, 'value_context', k)
@@ -163,7 +165,9 @@ class ValueResidual(AttentionFeature):
         residual = call.inputs.get('value_residual')
         if self.learned_value_residual_mix and residual is not None:
             if call.context is not None:
-                raise ValueError('`learned_value_residual_mix` does not go with a context: it mixes per token of x')
+                raise ValueError(
+                    '`learned_value_residual_mix` cannot be combined with a context: it mixes per token of x'
+                )
             own = qkv[0] if call.token_idx is None else qkv[1][:, call.memories :]
             tokens = torch.cat((qkv[1][:, : call.memories], own), dim=1) if call.memories else own
             call.ctx(self).mix = self.to_mix(tokens).transpose(1, 2).unsqueeze(-1)

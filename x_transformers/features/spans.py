@@ -66,7 +66,7 @@ class AdaptiveSpan(AttentionFeature):
             instead = 'In cross-attention leave it out: `cross_attn_adaptive_span=None`'
             raise ConfigError(f'`adaptive_span` needs `causal`: {self.reason("cross-attention")}. {instead}')
         if owner.flash:
-            raise ConfigError('`flash=True` does not go with `adaptive_span`: the fused kernel reads all keys')
+            raise ConfigError('`flash=True` cannot be combined with `adaptive_span`: the fused kernel reads all keys')
         heads = owner.query_heads
         if self.adaptive_span == 'static':
             self.span = nn.Parameter(torch.full((heads,), float(self.span_init)))

@@ -36,7 +36,7 @@ class InOrder(AttentionFeature):
             missing = 'order_of_keys' if keys is None else 'order_of_queries'
             raise ValueError(f'`{missing}` is missing: an order is that of queries and that of keys')
         if call.context is not None or call.past is not None:
-            raise ValueError('`order_of_keys` does not go with a context or a cache')
+            raise ValueError('`order_of_keys` cannot be combined with a context or a cache')
         lowest = torch.iinfo(torch.int64).min
         keys = F.pad(keys.long(), (call.keys - keys.shape[1], 0), value=lowest)
         own = call.of_queries(F.pad(own.long(), (call.keys - own.shape[1], 0), value=lowest))
@@ -74,7 +74,7 @@ class TwoStreams(StackFeature):
     def setup(self, owner: Any) -> None:
         if owner.causal or owner.cross_attend:
             beside = '`cross_attend`' if owner.cross_attend else 'a causal stack'
-            raise ConfigError(f'`two_stream` does not go with {beside}: use an Encoder that reads one sequence')
+            raise ConfigError(f'`two_stream` cannot be combined with {beside}: use an Encoder that reads one sequence')
         self.query = nn.Parameter(torch.randn(owner.dim) * 0.02)
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
@@ -85,7 +85,7 @@ class TwoStreams(StackFeature):
         refuse_joined(joined, 'stream_ranks')
         self.check(ranks, at, x)
         if call.left_pad is not None:
-            raise ValueError('`stream_ranks` does not go with `seq_start_pos`: pad rows on the right, by `mask`')
+            raise ValueError('`stream_ranks` cannot be combined with `seq_start_pos`: pad rows on the right, by `mask`')
         count, own = at.shape[1], ranks.long().gather(1, at)
         contents = x.shape[1] - count
         # a content sees itself, a query only what is earlier; no number is as high as that of a query's own key
@@ -137,7 +137,7 @@ class TwoStreamsInModel(ModelFeature):
         if not self.known:
             raise ValueError('`stream_at` was given, but the stack of the model has no `two_stream`')
         if self.owner.features.by_stage.get('pool'):
-            raise ValueError('`stream_at` does not go with a model that pools its tokens')
+            raise ValueError('`stream_at` cannot be combined with a model that pools its tokens')
         contents = x.shape[1] - at.shape[1]
         if call.inputs.get('pos') is None:
             place = torch.arange(contents, device=x.device).expand(x.shape[0], -1)
@@ -178,7 +178,7 @@ class SegmentTerm(AttentionFeature):
         if ids is None:
             return None
         if call.context is not None or call.past is not None:
-            raise ValueError('`segment_ids` does not go with a context or a cache')
+            raise ValueError('`segment_ids` cannot be combined with a context or a cache')
         if ids.shape != (wanted := (call.batch, call.count)):
             raise ValueError(f'`segment_ids` must have shape {wanted}, got {tuple(ids.shape)}')
         keys = F.pad(ids, (call.keys - ids.shape[1], 0))
@@ -223,7 +223,7 @@ class SegmentsInStack(StackFeature):
         if ids is None:
             return x
         if call.cache is not None:
-            raise ValueError('`segment_ids` does not go with a cache')
+            raise ValueError('`segment_ids` cannot be combined with a cache')
         if ids.ndim == 2 and at is not None and ids.shape[1] + at.shape[1] == x.shape[1]:
             ids = torch.cat((ids, gather_along(ids, at, -1)), dim=1)
         call.shared['a']['segment_ids'] = ids

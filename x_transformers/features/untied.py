@@ -49,7 +49,9 @@ class UntiedPositions(AttentionFeature):
 
     def setup(self, owner: Any) -> None:
         if owner.shape.kv_heads != owner.shape.heads:
-            raise ConfigError('`tupe_pos` does not go with `kv_heads`: each head has its own scores of positions')
+            raise ConfigError(
+                '`tupe_pos` cannot be combined with `kv_heads`: each head has its own scores of positions'
+            )
         owner.logit_scale = (2 * owner.dim_key) ** -0.5
 
     def bias(self, call: Any) -> Tensor | BlockwiseTerm:
@@ -115,7 +117,7 @@ class UntiedPositionsInStack(StackFeature):
 
     def stack_input(self, x: Tensor, call: Any) -> Tensor:
         if call.memories:
-            raise ValueError('`tupe_pos` does not go with `mems`, which have no position in a table')
+            raise ValueError('`tupe_pos` cannot be combined with `mems`, which have no position in a table')
         vectors, known = self.given(x, call)
         width, heads = self.owner.attn_dim_head, self.owner.attn_heads
         scale = (2 * width) ** -0.5
@@ -182,7 +184,7 @@ class UntiedPositionsInModel(ModelFeature):
                 f'`tupe_pos` needs positions as wide as the stack, {owner.dim}, `emb_dim` got {owner.emb_dim}'
             )
         if getattr(owner, 'max_mem_len', 0):
-            raise ConfigError('`tupe_pos` does not go with `max_mem_len`: memories have no position in a table')
+            raise ConfigError('`tupe_pos` cannot be combined with `max_mem_len`: memories have no position in a table')
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         found = (f.vectors(call) for f in self.owner.features.active if hasattr(f, 'vectors'))

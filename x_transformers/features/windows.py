@@ -42,7 +42,7 @@ class Window(AttentionFeature):
 
     def setup(self, owner: Any) -> None:
         if owner.causal and self.max_attend_future is not None:
-            raise ConfigError('`max_attend_future` does not go with `causal`: no query attends to later tokens')
+            raise ConfigError('`max_attend_future` cannot be combined with `causal`: no query attends to later tokens')
         owner.max_attend_past = self.max_attend_past
 
     def reach_and_step(self, call: Any) -> tuple[int, int] | None:
@@ -51,7 +51,7 @@ class Window(AttentionFeature):
     def mask(self, call: Any) -> BlockwiseTerm:
         if call.context is not None:
             name = next(name for name in self.switches if getattr(self, name) is not None)
-            raise ValueError(f'`{name}` does not go with a context: {self.reason("cross-attention")}')
+            raise ValueError(f'`{name}` cannot be combined with a context: {self.reason("cross-attention")}')
         return window(call, self.max_attend_past, self.max_attend_future)
 
 
@@ -134,7 +134,7 @@ class SameLength(AttentionFeature):
             return None
         if call.context is not None:
             raise ValueError(
-                '`mem_same_length` does not go with a context: its distances are between tokens of one sequence'
+                '`mem_same_length` cannot be combined with a context: its distances are between tokens of one sequence'
             )
         return window(call, past, None)
 

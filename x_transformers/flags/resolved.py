@@ -202,7 +202,7 @@ def refuse_clashes(features: Iterable[type[Feature]], known: Mapping[str, Flag],
                 raise ConfigError(f'`{name}` needs `{need}`: {reason}')
         for other, reason in cls.clashes.items():
             if other in known and is_set(known, values, other):
-                raise ConfigError(f'`{name}` does not go with `{other}`: {reason}')
+                raise ConfigError(f'`{name}` cannot be combined with `{other}`: {reason}')
         for stage in cls.runs_at():
             if cls.stages[stage] != 'choice':
                 continue
@@ -222,7 +222,7 @@ def _refuse_replaced(features: Iterable[type[Feature]], values: Mapping[str, Any
             stages = [] if other.runs_fused else [stage for stage in other.runs_at() if stage in gone]
             if stages:
                 raise ConfigError(
-                    f'`{get_switch(cls, values)}` does not go with `{get_switch(other, values)}`: '
+                    f'`{get_switch(cls, values)}` cannot be combined with `{get_switch(other, values)}`: '
                     f'it takes the place of {stages[0]}, at `{gone[stages[0]]}`'
                 )
 

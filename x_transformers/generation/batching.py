@@ -537,10 +537,10 @@ class Requests:
         own = dict(options)
         for name in NOT_BY_ROWS:
             if own.pop(name, None) not in (None, False):
-                raise ValueError(f'`{name}` does not go with `kv_storage`: rows are generated one by one')
+                raise ValueError(f'`{name}` cannot be combined with `kv_storage`: rows are generated one by one')
         for name in ('cache_kv', 'restrict_to_max_seq_len'):
             if not own.pop(name, True):
-                raise ValueError(f'`{name}=False` does not go with `kv_storage`: rows are generated one by one')
+                raise ValueError(f'`{name}=False` cannot be combined with `kv_storage`: rows are generated one by one')
         own.pop('slide_cache', None)  # No row is longer than `max_seq_len`.
         Guidance.refuse(own, '`kv_storage`')
         several, callback, compiled = own.pop('num_samples', None), own.pop('callback', None), own.pop('compile', False)
@@ -551,7 +551,9 @@ class Requests:
         prompt_lens, inputs = own.pop('prompt_lens', None), {'mask': own.pop('mask', None)}
         ids, pads, leading = wrapper.opening(prompts, prompt_lens, as_number(seq_len), inputs)
         if inputs.get('mask') is not None:
-            raise ValueError('`mask` does not go with `kv_storage` if it has holes: rows are generated without padding')
+            raise ValueError(
+                '`mask` cannot be combined with `kv_storage` if it has holes: rows are generated without padding'
+            )
         seq_len = new_tokens_of(as_number(seq_len), ids.shape[1])
         starts = [0] * len(ids) if pads is None else pads.tolist()
         rows = [row[start:] for row, start in zip(ids, starts, strict=True) for _ in range(several or 1)]

@@ -58,7 +58,7 @@ class Guidance:
         for field in fields(cls):
             given = options.pop(field.name, field.default)
             if given is not field.default and given != field.default:
-                raise ValueError(f'`{field.name}` does not go with {where}')
+                raise ValueError(f'`{field.name}` cannot be combined with {where}')
 
     @property
     def is_on(self) -> bool:

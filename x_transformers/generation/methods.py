@@ -255,7 +255,9 @@ class GeneratesText:
         ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, inputs, prompt_cache)
         seq_len = new_tokens_of(seq_len, ids.shape[1])
         if pads is not None and inputs.get('pos') is not None and getattr(self.net, 'has_absolute_positions', False):
-            raise ValueError('`pos` does not go with padding here: absolute positions count from the first real token')
+            raise ValueError(
+                '`pos` cannot be combined with padding here: absolute positions count from the first real token'
+            )
         if prompt_cache is not None:
             inputs = prompt_cache.inputs_for(self, ids, pads, inputs, cache_kv)
         check_looped_exits(self.net, inputs, len(ids) * (num_samples or 1), cache_kv)
@@ -469,7 +471,7 @@ class GeneratesText:
         refuse_own(cast(dict[str, Any], kwargs), 'beam_search', SET_BY_GENERATION)
         refused = {name: kwargs.pop(name, None) for name in ('num_samples', 'callback', 'kv_storage')}
         for name in [name for name, value in refused.items() if value is not None]:
-            raise ValueError(f'`{name}` does not go with beam search, give it to `generate`')
+            raise ValueError(f'`{name}` cannot be combined with beam search, give it to `generate`')
         state = self.decoding(
             prompts, seq_len, eos_token=eos_token, prompt_lens=prompt_lens, cache_kv=cache_kv, slide_cache=slide_cache,
             restrict_to_max_seq_len=restrict_to_max_seq_len, temperature=temperature, generator=generator,

@@ -112,12 +112,13 @@ class PromptCache:
     ) -> dict[str, Any]:
         """The keywords of a continuation with the prompts `ids` (b n), once it is sure that it continues this."""
         if not cache_kv:
-            raise ValueError('`prompt_cache` does not go with `cache_kv=False`')
+            raise ValueError('`prompt_cache` cannot be combined with `cache_kv=False`')
         if fingerprint(wrapper.net) != self.fingerprint:
             raise ValueError('`prompt_cache` is of another model, or its weights have changed: read the prompt again')
         if 'mask' in inputs:
             raise ValueError(
-                '`mask` does not go with `prompt_cache`: pass it to `read_prompt`; the tokens after it are not padding'
+                '`mask` cannot be combined with `prompt_cache`: pass it to `read_prompt`; the tokens after it '
+                'are not padding'
             )
         rows, b = len(self.ids), len(ids)
         if rows not in (1, b):

@@ -414,9 +414,9 @@ def speculation(
     alone = 'amateur_model', 'contrastive_decode_kwargs', 'num_samples', 'callback', 'prompt_cache', 'kv_storage'
     for name in alone:
         if inputs.pop(name, None) is not None:
-            raise ValueError(f'`{name}` does not go with speculative decoding, give it to `generate`')
+            raise ValueError(f'`{name}` cannot be combined with speculative decoding, give it to `generate`')
     if inputs.pop('compile', False):
-        raise ValueError('`compile` does not go with speculative decoding, give it to `generate`')
+        raise ValueError('`compile` cannot be combined with speculative decoding, give it to `generate`')
     seq_len = as_number(seq_len)
     ids, pads, leading = wrapper.opening(prompts, prompt_lens, seq_len, inputs)
     seq_len = new_tokens_of(seq_len, ids.shape[1])

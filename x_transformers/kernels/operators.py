@@ -193,7 +193,7 @@ class Own(Operator):
         acting = stages_of_scores(call, features)
         reason = f'`{acting[0].display_name}`, which needs the scores' if acting else feature.unsupported(call)
         if reason is not None:
-            raise ValueError(f'`{feature.display_name}` does not go with {reason}')
+            raise ValueError(f'`{feature.display_name}` cannot be combined with {reason}')
         if 'groups' not in feature.handles:
             k, v = tile_heads(k, q.shape[1]), tile_heads(v, q.shape[1])
         if call.inputs.get('keep_maps'):

@@ -131,7 +131,7 @@ def refuse_returns(kwargs: dict[str, Any]) -> None:
     """Refuse what a net returns of itself alone; memories are the same."""
     for name in [name for name in kwargs if name.startswith('return_') and name != 'return_mems']:
         if kwargs.pop(name):
-            raise ValueError(f'`{name}` does not go with `datastore`: it would be of the net alone')
+            raise ValueError(f'`{name}` cannot be combined with `datastore`: it would be of the net alone')
 
 
 def answer(out: Tensor, intermediates: Any, wanted: bool, kwargs: dict[str, Any]) -> Any:

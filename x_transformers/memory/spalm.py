@@ -102,7 +102,7 @@ class SPALMWrapper(WithDatastore):
         **kwargs             passed to the model: `mask`, `cache`, `mems`, ...; `document_ids` are not supported
         """
         if kwargs.get('document_ids') is not None:
-            raise ValueError('`document_ids` does not go with `datastore`: keys were read without')
+            raise ValueError('`document_ids` cannot be combined with `datastore`: keys were read without')
         refuse_returns(kwargs)
         if neighbours is None and self.key_net is not None:
             neighbours = self.retrieve(x, exclude, **kwargs)

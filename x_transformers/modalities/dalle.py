@@ -171,7 +171,8 @@ class DALLE(Configurable):
             attn_layers = Decoder(**sizes, attn_dim_head=width, attn_sparse_pattern=pattern)
         elif attn == 'dalle':
             raise ConfigError(
-                "`attn='dalle'` does not go with `attn_layers`: give it `attn_sparse_pattern=dalle_patterns(...)`"
+                "`attn='dalle'` cannot be combined with `attn_layers`: give it "
+                '`attn_sparse_pattern=dalle_patterns(...)`'
             )
         if not attn_layers.causal or attn_layers.cross_attend:
             raise ConfigError(f'`attn_layers` must be a Decoder without a context, got {type(attn_layers).__name__}')

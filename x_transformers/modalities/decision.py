@@ -140,7 +140,7 @@ class DecisionTransformer(Configurable):
         if not attn_layers.causal or attn_layers.cross_attend:
             raise ConfigError(f'`attn_layers` must be a Decoder without a context, got {type(attn_layers).__name__}')
         if discrete and action_tanh:
-            raise ConfigError('`action_tanh` does not go with `discrete`: logits have no bounds')
+            raise ConfigError('`action_tanh` cannot be combined with `discrete`: logits have no bounds')
         self.attn_layers, self.discrete = attn_layers, bool(discrete)
         self.state_dim, self.act_dim, self.context_len, self.max_ep_len = state_dim, act_dim, context_len, max_ep_len
         self.action_tanh, self.return_scale = not discrete if action_tanh is None else action_tanh, float(return_scale)

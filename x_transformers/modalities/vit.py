@@ -177,7 +177,7 @@ class ViTransformerWrapper(Configurable):
         if self.pool in ('first', 'first_mean', 'prefix'):
             check_reads_front(self.attn_layers, f'`pool={self.pool!r}`', "take 'mean', 'attention', or an Encoder")
         if post_pool_norm and self.pool in (None, 'first_mean'):
-            raise ConfigError(f'`post_pool_norm` does not go with `pool={self.pool!r}`: it norms one token')
+            raise ConfigError(f'`post_pool_norm` cannot be combined with `pool={self.pool!r}`: it norms one token')
         if pool_kwargs and self.pool != 'attention':
             warn_once("`pool_kwargs` has no effect unless `pool='attention'`")
         if self.registers_first and self.register_tokens is None:

@@ -152,7 +152,7 @@ class Pattern:
         if self.depends_on_length and not self.parts():
             kind = type(self).__name__
             raise ConfigError(
-                f'`mask` and `seq_start_pos` do not go with {kind}: sequences have several lengths, '
+                f'`mask` and `seq_start_pos` cannot be combined with {kind}: sequences have several lengths, '
                 'and it has no `of_lengths`'
             )
         return self.map_parts(lambda one: one.of_lengths(lengths, n))

@@ -180,12 +180,12 @@ def refuse_net(net: nn.Module, losses: AuxiliaryLosses) -> None:
     name = next((name for value, name in given if value), 'last_position_only')
     features = getattr(net, 'features', None)
     if getattr(net, 'looped', False):
-        raise ConfigError(f'`{name}` does not go with `looped`, whose passes have separate losses')
+        raise ConfigError(f'`{name}` cannot be combined with `looped`, whose passes have separate losses')
     if losses.weights:
         heads = next((f.num_output_heads for f in getattr(features, 'active', ()) if 'num_output_heads' in f.flags), 1)
         for flag in ('tie_embedding', 'mixture_of_softmax'):
             if any(flag in f.flags for f in getattr(features, 'active', ())):
-                raise ConfigError(f'`future_target_weights` does not go with `{flag}`: there is one head')
+                raise ConfigError(f'`future_target_weights` cannot be combined with `{flag}`: there is one head')
         if heads != 1 + len(losses.weights):
             raise ConfigError(
                 f'`future_target_weights` has {len(losses.weights)} entries, it needs `num_output_heads='
@@ -203,5 +203,6 @@ def refuse_net(net: nn.Module, losses: AuxiliaryLosses) -> None:
         idle = feature.training_only or feature.waits
         if not idle and {'finish', 'execute_layers'} & {*feature.runs_at()}:
             raise ConfigError(
-                f'`intermediate_layer_loss` does not go with `{feature.display_name}`: its blocks give no outputs'
+                f'`intermediate_layer_loss` cannot be combined with `{feature.display_name}`: its blocks give no '
+                'outputs'
             )

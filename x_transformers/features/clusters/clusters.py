@@ -141,7 +141,9 @@ class Clusters(AttentionFeature):
 
     def refuse_shared_keys(self, owner: Any) -> None:
         if owner.kv_heads != owner.heads:
-            raise ConfigError(f'`cluster` does not go with `kv_heads`: {self.cluster!r} has a key for each query head')
+            raise ConfigError(
+                f'`cluster` cannot be combined with `kv_heads`: {self.cluster!r} has a key for each query head'
+            )
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor | None]:
         raise NotImplementedError

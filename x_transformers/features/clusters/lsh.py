@@ -43,12 +43,12 @@ class KeysOfQueries:
 
     def without_keys(self, owner: Any) -> None:
         if owner.kv_heads != owner.heads:
-            raise ConfigError(f'`{self.display_name}` does not go with `kv_heads`: {OF_QUERIES}')
+            raise ConfigError(f'`{self.display_name}` cannot be combined with `kv_heads`: {OF_QUERIES}')
         owner.to_k = nn.Identity()
 
     def qkv_inputs(self, qkv: Heads, call: Any) -> Heads:
         if call.context is not None:
-            raise ValueError(f'`{self.display_name}` does not go with a context: {OF_QUERIES}')
+            raise ValueError(f'`{self.display_name}` cannot be combined with a context: {OF_QUERIES}')
         call.ctx(self).same = qkv[0] is qkv[1]
         return qkv
 
@@ -130,7 +130,7 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
         if self.lsh_across_buckets and not self.sorts:
             raise ConfigError("`lsh_across_buckets` needs `lsh_chunks='sorted'`: chunks are those of a bucket")
         if self.sorts and owner.causal:
-            raise ConfigError(f"`lsh_chunks='sorted'` does not go with `causal`: {LATER}")
+            raise ConfigError(f"`lsh_chunks='sorted'` cannot be combined with `causal`: {LATER}")
         self.width = self.cluster_size or 64
         owner.logit_scale = float(self.lsh_scale)
         # else the number of buckets, and so all of them, changes with the length

@@ -63,7 +63,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
             raise ConfigError(f'`local_heads` must be at most `heads`, {owner.heads}, got {self.local}')
         self.balanced = not owner.causal if self.routing_balanced is None else bool(self.routing_balanced)
         if self.balanced and owner.causal:
-            raise ConfigError(f'`routing_balanced` does not go with `causal`: {BEST}')
+            raise ConfigError(f'`routing_balanced` cannot be combined with `causal`: {BEST}')
         self.holds = self.local > 0 and self.local_pattern is not None
         if self.holds:
             self.hold(self.local_pattern, 'local_pattern', self.local)

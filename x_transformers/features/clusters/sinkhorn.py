@@ -233,7 +233,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         super().setup(owner)
         self.width, self.by_net = self.cluster_size or 64, self.sinkhorn_sort == 'net'
         if self.sortcut and owner.causal:
-            raise ConfigError('`sortcut` does not go with `causal`: sorted blocks hold later tokens')
+            raise ConfigError('`sortcut` cannot be combined with `causal`: sorted blocks hold later tokens')
         if self.by_net != (self.cluster_blocks is not None):
             if self.by_net:
                 raise ConfigError("`sinkhorn_sort='net'` needs `cluster_blocks`: it has weights for each block")

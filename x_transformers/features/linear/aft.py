@@ -70,9 +70,9 @@ class AttentionFree(AttentionFeature):
             self.refuse({'cache': 'where all tokens see all, there is no past'})
         shape, kind = owner.shape, self.aft
         if shape.kv_heads != shape.heads:
-            raise ConfigError('`aft` does not go with `kv_heads`: each channel has a separate key')
+            raise ConfigError('`aft` cannot be combined with `kv_heads`: each channel has a separate key')
         if shape.dim_value != owner.dim_key:
-            raise ConfigError('`aft` does not go with `value_dim_head`: each channel has a separate key')
+            raise ConfigError('`aft` cannot be combined with `value_dim_head`: each channel has a separate key')
         if kind in ('full', 'local'):
             if self.aft_max_len is None:
                 raise ConfigError(f'`aft={kind!r}` needs `aft_max_len`: each place has a vector')

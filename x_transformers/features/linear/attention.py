@@ -186,9 +186,13 @@ class LinearAttention(AttentionFeature):
                 f"In cross-attention write `cross_attn_kernel_update='sum'`"
             )
         if delta and self.kernel_normalize:
-            raise ConfigError("`kernel_normalize` does not go with `kernel_update='delta'`: it has no sum of weights")
+            raise ConfigError(
+                "`kernel_normalize` cannot be combined with `kernel_update='delta'`: it has no sum of weights"
+            )
         if self.kernel_key_norm == 'sum' and self.kernel in SIGNED:
-            raise ConfigError(f"`kernel_key_norm='sum'` does not go with `kernel={self.kernel!r}`: sums may be 0")
+            raise ConfigError(
+                f"`kernel_key_norm='sum'` cannot be combined with `kernel={self.kernel!r}`: sums may be 0"
+            )
         self.divides = not delta if self.kernel_normalize is None else bool(self.kernel_normalize)
         self.unit = self.kernel in OF_HEADS if self.kernel_l2norm is None else bool(self.kernel_l2norm)
         self.norm = self.kernel_key_norm or (None if not delta else 'l2' if self.kernel in SIGNED else 'sum')
@@ -207,13 +211,17 @@ class LinearAttention(AttentionFeature):
         features = {feature.display_name for feature in self.owner.features.active}
         if self.unit and 'qk_norm' in features:
             way = '' if self.kernel_l2norm else f': set `kernel_l2norm=False`, it is on with `kernel={self.kernel!r}`'
-            raise ConfigError(f'`kernel_l2norm` does not go with `qk_norm`, which norms queries and keys already{way}')
+            raise ConfigError(
+                f'`kernel_l2norm` cannot be combined with `qk_norm`, which norms queries and keys already{way}'
+            )
         signed = 'kernel_update' if self.kernel_update == 'delta' else 'kernel' if self.kernel in SIGNED else ''
         if signed and 'laser' in features:
             reason = 'sums of exponentials of values may be negative'
-            raise ConfigError(f'`{signed}={getattr(self, signed)!r}` does not go with `laser`: {reason}')
+            raise ConfigError(f'`{signed}={getattr(self, signed)!r}` cannot be combined with `laser`: {reason}')
         if self.kernel not in OF_SCALE and 'softmax_scale' in features:
-            raise ConfigError(f'`kernel` got {self.kernel!r}, which has no scale: it does not go with `softmax_scale`')
+            raise ConfigError(
+                f'`kernel` got {self.kernel!r}, which has no scale: it cannot be combined with `softmax_scale`'
+            )
 
     @property
     def tp_shards(self) -> dict[str, tuple[int, str]]:

@@ -98,7 +98,7 @@ class CompressiveMemory(ModelFeature):
         if learns and self.cmem_ratio < 2:
             raise ConfigError(f'`cmem_ratio` must be at least 2 with `cmem_fn={self.cmem_fn!r}`, got 1')
         if self.cmem_fn == 'most_used' and self.cmem_loss == 'ae':
-            raise ConfigError("`cmem_loss='ae'` does not go with `cmem_fn='most_used'`: there is no way back")
+            raise ConfigError("`cmem_loss='ae'` cannot be combined with `cmem_fn='most_used'`: there is no way back")
         if self.cmem_init and not learns:
             warn_once(f'`cmem_init` has no effect with `cmem_fn={self.cmem_fn!r}`')
         self.order = [at for at in stack.layers_execute_order if stack.layer_types[at] == 'a']
@@ -120,20 +120,26 @@ class CompressiveMemory(ModelFeature):
         """Refuse layers that do not tell what they have attended to."""
         name = "`cmem_fn='most_used'`"
         if stack.features.find(LayerDropout):
-            raise ConfigError(f'{name} does not go with `layer_dropout`: a layer left out attends to nothing')
+            raise ConfigError(f'{name} cannot be combined with `layer_dropout`: a layer left out attends to nothing')
         for layer in (get_attention(stack.layers[at]) for at in self.order):
             if layer.flash:
-                raise ConfigError(f'{name} does not go with `attn_flash=True`: the fused kernel forms no weights')
+                raise ConfigError(
+                    f'{name} cannot be combined with `attn_flash=True`: the fused kernel forms no weights'
+                )
             if layer.features.by_stage.get('attend') or layer.features.find(Window):
                 owner = next(iter((*layer.features.by_stage.get('attend', ()), layer.features.find(Window))))
-                raise ConfigError(f'{name} does not go with `attn_{owner.display_name}`: it needs weights of all keys')
+                raise ConfigError(
+                    f'{name} cannot be combined with `attn_{owner.display_name}`: it needs weights of all keys'
+                )
 
     def check_content(self, stack: Any) -> None:
         """Refuse layers whose queries and keys are made of more than the stream."""
         name, ways = "`cmem_len` with `cmem_loss='attn'`", "write `cmem_loss='ae'` or None"
         for kind in (UseAdaptiveLayerNorm, UseAdaptiveRMSNorm):
             if own := stack.features.find(kind):
-                raise ConfigError(f'{name} does not go with `{own.display_name}`: memories have no conditions; {ways}')
+                raise ConfigError(
+                    f'{name} cannot be combined with `{own.display_name}`: memories have no conditions; {ways}'
+                )
         for at in self.order:
             layer = get_attention(stack.layers[at])
             if any(getattr(to, 'in_features', None) != stack.dim for to in (layer.to_q, layer.to_k, layer.to_v)):
@@ -224,10 +230,11 @@ class CompressiveMemory(ModelFeature):
             ran = f'{len(hiddens)} self-attentions have run, not {len(self.numbers)}'
             raise ValueError(f'`cmem_len` needs the ordinary order of layers: {ran}')
         if call.inputs.get('document_ids') is not None:
-            raise ValueError('`document_ids` does not go with `cmem_len`: documents are whole')
+            raise ValueError('`document_ids` cannot be combined with `cmem_len`: documents are whole')
         if call.training and known_stack(self.owner.attn_layers).features.find(Reversible):
             raise ValueError(
-                '`reversible` does not go with `cmem_len` while training: memories are hidden states of all layers, '
+                '`reversible` cannot be combined with `cmem_len` while training: memories are hidden states of '
+                'all layers, '
                 'which it is there to let go'
             )
 
