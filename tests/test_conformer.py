@@ -189,7 +189,7 @@ def test_it_tells_the_order_of_tones():
         (lambda: Encoder(**SIZES, conv_module=True, conv_kernel_size=4), '`conv_kernel_size` must be odd, got 4'),
         (lambda: Encoder(**{**SIZES, 'dim': 12}, conv_module=True, conv_norm='group'), 'a width that 8 groups divide'),
         (lambda: Encoder(**SIZES, conv_module=True, shift_tokens=1), '`conv_module` cannot be .*with `shift_tokens`'),
-        (lambda: Encoder(**SIZES, conv_module=True, checkpoint_layers=True), "`conv_norm='batch'` does not go"),
+        (lambda: Encoder(**SIZES, conv_module=True, checkpoint_layers=True), "`conv_norm='batch'` cannot be combined"),
         (lambda: Encoder(**SIZES, conv_norm='x', conv_module=True), "`conv_norm` must be one of 'batch', 'layer'"),
         (lambda: Encoder(**SIZES, custom_layers=('a', 'v', 'f')), 'which need `conv_module`'),
         (lambda: Encoder(**SIZES, block_norm=True, pre_norm=False), '`block_norm` needs `pre_norm`'),

@@ -824,7 +824,7 @@ def test_values_of_the_first_layer_are_allowed():
         (lambda m: grid_search_exit(m, [IDS], [1.5]), '`thresholds` must '),
         (lambda m: grid_search_exit(m, [IDS], []), '`thresholds` must '),
         (lambda m: grid_search_exit(m, [], [0.5]), '`loader` gave no targets'),
-        (lambda m: m.net(IDS, exits=ByDepth(DEPTHS), mems=[torch.zeros(2, 2, DIM).double()] * 3), 'go with `mems`'),
+        (lambda m: m.net(IDS, exits=ByDepth(DEPTHS), mems=[torch.zeros(2, 2, DIM).double()] * 3), 'with `mems`'),
         (lambda m: m.net(IDS, exits=ByDepth(DEPTHS), layers_execute_order=(0, 1, 2)), 'ends inside of a block'),
     ],
 )  # fmt: skip

@@ -258,8 +258,8 @@ TOGETHER = [
     (
         stack,
         dict(cross_attend=True, attn_max_attend_past=2),
-        '`attn_max_attend_past` cannot be .*with `cross_attend`: its distances are between tokens of one sequence. '
-        'Set `cross_attn_max_attend_past=None`',
+        '`attn_max_attend_past` cannot be combined with `cross_attend`: its distances are between tokens of one '
+        'sequence. Set `cross_attn_max_attend_past=None`',
     ),
     (
         both,

@@ -40,7 +40,8 @@ WITHOUT_FORM = {
     'ShawPositions',
     'PreScalePostTalkingHeads', 'PreTalkingHeads', 'PostTalkingHeads', 'TalkingHeads', 'UseCoPE', 'Selective',
     'Differential', 'CogSigned', 'InvertedAttention', 'SparseTopk', 'SigmoidAttention', 'HardAttention', 'Entmax15',
-    'GumbelSoftmax', 'CustomNormaliser', 'RelativeProjectedBias', 'DataDependentBias', 'ResidualAttention',
+    'ScalableSoftmax', 'GumbelSoftmax', 'CustomNormaliser', 'RelativeProjectedBias', 'DataDependentBias',
+    'ResidualAttention',
 }  # fmt: skip
 WITH_FORM = {
     'SoftclampLogits',

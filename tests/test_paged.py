@@ -504,7 +504,7 @@ ENGINE = lambda **options: PagedEngine(model(), **{**dict(num_blocks=5, block_si
         (lambda: ENGINE().fork(7), 'there is no request 7'),
         (lambda: model().generate(prompts(3), 4, kv_storage=5), r'`kv_storage` must be `Paged.*got 5'),
         (lambda: model().generate(prompts(3), 4, kv_storage=Paged(9), return_log_probs=True), '`return_log'),
-        (lambda: model().generate(prompts(3), 4, kv_storage=Paged(9), cache_kv=False), '`cache_kv=False` does not go'),
+        (lambda: model().generate(prompts(3), 4, kv_storage=Paged(9), cache_kv=False), '`cache_kv=False` cannot be'),
         (lambda: model().generate(prompts(3), 4, kv_storage=Paged(0)), r'`num_blocks` must .*got 0'),
     ],
 )  # fmt: skip

@@ -295,10 +295,10 @@ def test_they_learn_by_heart(name):
         (lambda: presets.gpt2(dpth=3), 'unknown keyword `dpth` of TransformerWrapper, did you mean `depth`'),
         (lambda: presets.bert_base(n_tokens=3), 'unknown keyword `n_tokens` of TransformerWrapper, did you mean'),
         (lambda: presets.whisper_tiny(emb_dim=3), 'unknown keyword `emb_dim` of EncoderDecoder'),
-        (lambda: presets.gpt2(dim=0), '`dim` must be an integer of at least 1, got 0'),
-        (lambda: presets.gpt2(depth=1.5), '`depth` must be an integer of at least 1, got 1.5'),
+        (lambda: presets.gpt2(dim=0), '`dim` must be an integer of at least 1 or None, got 0'),
+        (lambda: presets.gpt2(depth=1.5), '`depth` must be an integer of at least 1 or None, got 1.5'),
         (lambda: presets.bert_base(dim=70), '`dim` must be a multiple of `heads`, got dim=70 and heads=12'),
-        (lambda: presets.t5_base('2.0'), "`version` must be '1.0' or '1.1', got '2.0'"),
+        (lambda: presets.t5_base('2.0'), "`version` must be one of '1.0', '1.1', got '2.0'"),
         (lambda: presets.bert_base('BertForChess'), 'BertForChess'),
     ],
 )

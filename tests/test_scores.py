@@ -839,7 +839,7 @@ def test_packing_that_is_refused():
     refused('3 documents of queries and 1 of keys', packed(cu_seqlens_k=torch.tensor([0, 9])))
     refused('rise from 0 to 9', packed(cu_seqlens_q=torch.tensor([0, 3, 4, 8])))
     refused('rise from 0 to 9', packed(cu_seqlens_q=torch.tensor([0, 5, 4, 9])))
-    refused('go with `inverted_attention`', lambda: layer(flash_pack_seq=True, inverted_attention=True))
+    refused('combined with `inverted_attention`', lambda: layer(flash_pack_seq=True, inverted_attention=True))
     _, inter = layer(flash_pack_seq=True, causal=True)(x, return_intermediates=True)
     refused(
         'cannot be combined with a cache',
@@ -863,9 +863,9 @@ def test_packing_that_a_stack_refuses():
     )
     net = Decoder(**STACK, **rotary, attn_flash_pack_seq=True)
     mask = torch.ones(1, 9, dtype=torch.bool)
-    refused('go with `mask`', lambda: net(x, mask=mask, flash_pack_seq_kwargs=good))
-    refused('go with `attn_mask`', lambda: net(x, attn_mask=mask.expand(9, 9), flash_pack_seq_kwargs=good))
-    refused('go with `context_mask`', lambda: net(x, seq_start_pos=torch.tensor([1]), flash_pack_seq_kwargs=good))
+    refused('combined with `mask`', lambda: net(x, mask=mask, flash_pack_seq_kwargs=good))
+    refused('combined with `attn_mask`', lambda: net(x, attn_mask=mask.expand(9, 9), flash_pack_seq_kwargs=good))
+    refused('combined with `context_mask`', lambda: net(x, seq_start_pos=torch.tensor([1]), flash_pack_seq_kwargs=good))
     refused(
         '`flash_pack_seq_context_kwargs` needs a stack with `attn_flash_pack_seq=True` and `cross_attend=True`',
         lambda: net(x, flash_pack_seq_context_kwargs=good),

@@ -115,7 +115,7 @@ def test_across(own):
         (lambda: mean_pool_kv_heads_(model(attn_kv_heads=2), 4), ValueError, r'`kv_heads` must divide.*got 4'),
         (lambda: mean_pool_kv_heads_(model(), 0), ValueError, '`kv_heads` must be an integer of at least 1, got 0'),
         (lambda: mean_pool_kv_heads_(torch.nn.Linear(2, 2), 1), TypeError, r'`net` must be a stack.*got .*'),
-        (lambda: mean_pool_kv_heads_(model(attn_aft='simple'), 2), ConfigError, '`attn_aft` does not go'),
+        (lambda: mean_pool_kv_heads_(model(attn_aft='simple'), 2), ConfigError, '`attn_aft` cannot be combined'),
     ],
 )  # fmt: skip
 def test_refused(call, kind, words):
