@@ -176,8 +176,13 @@ class DerivedAttributes(ModuleMixin):
         """Raise ConfigError for modules that no feature of the stack would run."""
         given = [name for name in OF_STACK if getattr(self, name) is not None]
         given += [name for name in FOR_EACH_LAYER if list(getattr(self, name)) != [None] * len(getattr(self, name))]
-        run = {name for feature in self.features.active for name in feature.stored_as.values()} if given else ()
-        for name in given:
+        if given:
+            self.check_are_run(given)
+
+    def check_are_run(self, names: Sequence[str]) -> None:
+        """Raise ConfigError if no feature runs the modules of these names."""
+        run = {name for feature in self.features.active for name in feature.stored_as.values()}
+        for name in names:
             if name not in run:
                 flag = FOR_EACH_LAYER.get(name, 'its flag')
                 raise ConfigError(f'`{name}` must be None, since the stack was built without {flag}')
@@ -441,10 +446,7 @@ class ReadsTokens(ModuleMixin):
     def _check_ids(self, x: Tensor | None, kwargs: dict[str, Any]) -> Tensor:
         """Check ids; None stands for no tokens after prepended embeddings."""
         if x is None:
-            prefix = kwargs.get('prepend_embeds')
-            if prefix is None:
-                raise ValueError('`x` got None: without tokens there must be `prepend_embeds`')
-            return prefix.new_empty(prefix.shape[0], 0, dtype=torch.long)
+            return make_empty_ids(kwargs.get('prepend_embeds'))
         if isinstance(self.token_emb, TokenEmbedding):
             # A table that replaces the one of the model, such as one with an adapter, may not have a length.
             x = check_ids(x, num_tokens=getattr(self.token_emb.emb, 'num_embeddings', self.num_tokens))
@@ -472,3 +474,10 @@ class ReadsTokens(ModuleMixin):
         places = 'no absolute positions' if none else type(self.pos_emb).__name__
         head = 'embeddings' if self.to_logits is None else f'logits, {type(self.to_logits).__name__}'
         return {'embed': f'ids (b n) -> (b n {self.emb_dim}), {places}', 'readout': f'(b n {self.dim}) -> {head}'}
+
+
+def make_empty_ids(prefix: Tensor | None) -> Tensor:
+    """Return ids of no tokens, (b, 0), for a call with `prepend_embeds` alone."""
+    if prefix is None:
+        raise ValueError('`x` got None: without tokens there must be `prepend_embeds`')
+    return prefix.new_empty(prefix.shape[0], 0, dtype=torch.long)

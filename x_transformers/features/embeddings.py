@@ -206,10 +206,7 @@ class AbsolutePositions(ModelFeature):
         pos, module, width = call.inputs.get('pos'), self.owner.pos_emb, self.owner.emb_dim
         others = type(module) not in (AbsolutePositionalEmbedding, ScaledSinusoidalEmbedding) and is_of_others(module)
         if torch.is_tensor(pos) and pos.is_floating_point() and not (others and pos.shape[-1] != width):
-            if pos.shape[-1] != width:
-                wanted = f'vectors of width {width}, or whole numbers'
-                raise ValueError(f'`pos` must be {wanted}, got {pos.dtype} of shape {tuple(pos.shape)}')
-            return call.select_new(pos, 'pos')
+            return self.select_given_vectors(call, pos)
         inputs = dict(seq_start_pos=call.inputs.get('seq_start_pos'), offset=call.offset)
         if others:  # a user's module, which may count in another way
             tokens = call.like_tokens if call.ids is None else call.ids
@@ -220,6 +217,13 @@ class AbsolutePositions(ModelFeature):
             check_rows(pos, call.like_tokens.shape[0])
             pos = call.select_new(pos, 'pos').long()
         return module(call.like_tokens, pos=pos, **inputs)
+
+    def select_given_vectors(self, call: Any, pos: Tensor) -> Tensor:
+        """Return the vectors that were given as `pos`, for the new tokens."""
+        if pos.shape[-1] != self.owner.emb_dim:
+            wanted = f'vectors of width {self.owner.emb_dim}, or whole numbers'
+            raise ValueError(f'`pos` must be {wanted}, got {pos.dtype} of shape {tuple(pos.shape)}')
+        return call.select_new(pos, 'pos')
 
 
 class Sinusoids(ModelFeature):
