@@ -312,7 +312,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         return sim, logits, softmax(logits).to(q.dtype).masked_fill(~seen, 0.0)
 
     @staticmethod
-    def shown(pattern: Pattern, marks: Tensor | None, call: Any) -> Tensor:
+    def shown(pattern: Pattern, marks: Maybe[Tensor], call: Any) -> Tensor:
         """Return which keys a pattern shows each query:  b|1 i j."""
         place, device = Placement.of(call, pattern), call.x.device
         own = place.positions(call.keys, device)

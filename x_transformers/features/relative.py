@@ -250,7 +250,8 @@ class XLPositions(AttentionFeature):
         (q, k), own, given = qk, call.ctx(self), call.inputs.get('xl_vectors')
         if given is None and not self.xl_rel_pos_untied:
             raise ValueError('`xl_vectors` is missing: a stack gives u and v, a layer alone has `xl_rel_pos_untied`')
-        u, v = (self.u, self.v) if self.xl_rel_pos_untied else given
+        vectors: Any = (self.u, self.v) if self.xl_rel_pos_untied else given
+        u, v = vectors
         if q.shape[-1] != u.shape[-1]:
             raise ValueError(f'`xl_rel_pos` got queries of width {q.shape[-1]}, its vectors have {u.shape[-1]}')
         u, v = (t.repeat(q.shape[1] // len(t), 1).unsqueeze(-2).to(q.dtype) for t in (u, v))

@@ -86,13 +86,14 @@ class TwoStreams(StackFeature):
         self.check(ranks, at, x)
         if call.left_pad is not None:
             raise ValueError('`stream_ranks` cannot be combined with `seq_start_pos`: pad rows on the right, by `mask`')
-        count, own = at.shape[1], ranks.long().gather(1, at)
+        ranked: Any = ranks
+        count, own = at.shape[1], ranked.long().gather(1, at)
         contents = x.shape[1] - count
         # a content sees itself, a query only what is earlier; no number is as high as that of a query's own key
         last = torch.full_like(own, torch.iinfo(torch.int64).max)
         shared = call.shared['a']
-        shared['order_of_queries'] = torch.cat((2 * ranks.long(), 2 * own - 1), dim=1)
-        shared['order_of_keys'] = torch.cat((2 * ranks.long(), last), dim=1)
+        shared['order_of_queries'] = torch.cat((2 * ranked.long(), 2 * own - 1), dim=1)
+        shared['order_of_keys'] = torch.cat((2 * ranked.long(), last), dim=1)
         places = torch.arange(-call.memories, contents, device=x.device).expand(x.shape[0], -1)
         shared['index'] = torch.cat((places, at), dim=1)
         call.intermediates.whole = 'it holds tokens in an order of prediction, which are whole'

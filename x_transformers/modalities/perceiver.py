@@ -49,7 +49,8 @@ class Reading(nn.Module):
         super().__init__()
         self.norm = BiasedLayerNorm(dim_context)
         sizes: dict[str, Any] = dict(dim=dim, depth=1, heads=heads, attn_dim_head=dim_head)
-        self.block = CrossAttender(**{**sizes, 'cross_attn_dim_context': dim_context, **WITHOUT_NORM, **flags})
+        options: dict[str, Any] = {**sizes, 'cross_attn_dim_context': dim_context, **WITHOUT_NORM, **flags}
+        self.block = CrossAttender(**options)
 
     def forward(self, x: Tensor, context: Tensor, mask: Tensor | None = None) -> Tensor:
         return self.block(x, context=self.norm(zero_masked(context, mask)), context_mask=mask)
@@ -83,7 +84,8 @@ class Reads:
     ) -> nn.ModuleList:
         """Return the stacks of latents."""
         sizes: dict[str, Any] = dict(dim=self.dim, depth=depth, heads=heads, attn_dim_head=dim_head)
-        return nn.ModuleList(Encoder(**{**sizes, **WITHOUT_NORM, **(flags or {})}) for _ in range(count))
+        options: dict[str, Any] = {**sizes, **WITHOUT_NORM, **(flags or {})}
+        return nn.ModuleList(Encoder(**options) for _ in range(count))
 
     def entries(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return the array as vectors with their positions, and a mask of the real ones:  (b, m, c), (b, m)"""

@@ -223,17 +223,18 @@ class FusedLoss(torch.autograd.Function):
         targets, shares, ctx.terms, ctx.dtype = rest
         ctx.save_for_backward(hidden, weight, bias, targets, shares)
         ctx.dtypes = get_dtypes(hidden, weight, bias)
-        forms = (False,) * 3 if shares is None else ctx.needs_input_grad[:3]
+        forms: Any = (False,) * 3 if shares is None else ctx.needs_input_grad[:3]
         losses, grads = run(hidden, weight, bias, targets, shares, ctx.terms, ctx.dtype, forms)
         ctx.grads = None if shares is None else grads
         return losses if shares is None else share_weight(losses, shares)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, targets, shares = ctx.saved_tensors
+        hidden, weight, bias, targets, shares = ctx.saved_tensors
+        inputs = (hidden, weight, bias)
         forms = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled() or is_transformed() or is_batched_grad(grad):
-            plain = functools.partial(plain_loss, targets=targets, terms=ctx.terms, dtype=ctx.dtype)
+            plain: Any = functools.partial(plain_loss, targets=targets, terms=ctx.terms, dtype=ctx.dtype)
             formula = plain if shares is None else lambda *t: share_weight(plain(*t), shares)
             return *differentiate_formula(formula, inputs, forms, grad), *NONE
         shares, factor = (grad, None) if shares is None else (shares, grad)
