@@ -438,6 +438,14 @@ SAID = {
 }
 
 
+def test_tokens_that_may_not_be_the_first():
+    """Of rows of any length: what each would say first is not said first, and may be said later."""
+    model, prompts = language(), [torch.tensor(ids) for ids in ([1, 5], [2], [5, 2, 4, 5, 1, 3, 3])]
+    first = model.generate(prompts, 1, **COLD).flatten().tolist()
+    found = model.generate(prompts, 9, **generation_keywords(dict(begin_suppress_tokens=first, do_sample=False)))
+    assert not {*found[:, 0].tolist()} & {*first} and {*found[:, 1:].flatten().tolist()} & {*first}
+
+
 @pytest.mark.parametrize('name', SAID)
 def test_rules_know_which_tokens_are_real(name):
     """Beside a longer prompt, padded by lengths, a list, or masks on either side and between, as alone."""
