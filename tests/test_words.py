@@ -75,7 +75,7 @@ def glossary_words():
 
 LAWS = {law.__name__: law for law in (class_names_twice, bad_beginnings, participles, glossary_words)}
 # The numbers of today, which may only become fewer: `python tests/test_words.py` prints them.
-MOST = {'class_names_twice': 0, 'bad_beginnings': 72, 'participles': 186, 'glossary_words': 54}
+MOST = {'class_names_twice': 0, 'bad_beginnings': 0, 'participles': 186, 'glossary_words': 54}
 
 
 @pytest.mark.whole

@@ -306,7 +306,7 @@ class Attend(Configurable, ChoosesKernel):
 
     @property
     def attn_fn(self) -> Callable[[Tensor], Tensor]:
-        """What makes weights of logits, over the last axis. What is assigned takes its place, except in the fused
+        """Function from logits to weights over the last axis. An assigned one replaces it, except in the fused
         kernel that `flash=True` demands."""
         given = self.assigned_attn_fn
         features = (self.layer or self).features

@@ -410,7 +410,7 @@ class LayerIntermediates:
 
     @property
     def everything(self) -> Cache:
-        """The same with all keys and values that are there."""
+        """Cache with all keys and values, windows included."""
         if self.whole:
             raise ValueError(f'`cache` cannot be continued: {self.whole}')
         if self.passes:

@@ -76,7 +76,7 @@ class TokenSubset(StackCallFields):
     whole: Any = None
 
     def of_tokens(self, index: Tensor) -> Any:
-        """The same call, whose layers change some of the new tokens alone. The keys of all stay visible.
+        """Return this call for layers that change only some of the new tokens. The keys of all stay visible.
 
         index    b k    whole numbers, none of them twice in a row; or a mask b n, True for those that layers change
 

@@ -181,7 +181,7 @@ class OrthogonalValues(AttentionFeature):
 
     @staticmethod
     def without(t: Tensor, direction: Tensor) -> Tensor:
-        """What of `t` (... d) is orthogonal to a direction (... d), in double precision where there is one."""
+        """Return the part of `t`, (..., d), orthogonal to a direction (..., d), in double precision if possible."""
         exact, unit = widen_dtype(t), F.normalize(widen_dtype(direction), dim=-1)
         return (exact - (exact * unit).sum(dim=-1, keepdim=True) * unit).to(t.dtype)
 

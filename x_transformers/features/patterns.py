@@ -51,7 +51,7 @@ class HoldsPattern:
     is_drawn = False
 
     def hold(self, given: Any, name: str, heads: int) -> None:
-        """Of the flag `name`, for so many heads."""
+        """Store the pattern of the flag `name` for a number of heads."""
         self.pattern = as_pattern(given, name)
         check_known(self.pattern, name)
         self.name = given if isinstance(given, str) else repr(self.pattern)

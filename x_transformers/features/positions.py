@@ -21,7 +21,7 @@ from x_transformers.flags import ConfigError
 
 
 def angles_at(pos: Tensor, frequencies: Tensor, dtype: torch.dtype, divisor: float = 1.0) -> Tensor:
-    """Of positions (...) by frequencies that broadcast to them, in radians; those of less digits lie in 0 .. 2 pi.
+    """Return angles in radians, positions (...) times frequencies that broadcast; with fewer digits in 0 .. 2 pi.
 
     A product in float32 is wrong by 1e-2 at position 1e6, so it is formed in float64, and reduced before it is cast.
     """

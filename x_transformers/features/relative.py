@@ -269,7 +269,7 @@ class XLPositions(AttentionFeature):
         return each.repeat(q.shape[1] // len(each), 1, 1)
 
     def turned(self, q: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """The same products for any positions:  b h i e -> b h i j"""
+        """Return the products for any positions:  (b, h, i, e) -> (b, h, i, j)"""
         dim, wide = self.owner.dim, at_least_float(q.dtype)
         matrix = self.matrix.to(q.dtype).unflatten(-1, (-1, q.shape[-1])).permute(1, 2, 0)
         of_sines, of_cosines = (q @ matrix.repeat(q.shape[1] // len(matrix), 1, 1)).to(wide).chunk(2, dim=-1)

@@ -112,7 +112,10 @@ class RotaryEmbedding(KeepsPrecision):
         return angles, (self.scale**power).repeat_interleave(2, dim=-1)
 
     def angles_at(self, pos: Tensor, frequencies: Tensor) -> Tensor:
-        """Of positions (b n) by frequencies (r / 2, or b 1 r / 2), each twice:  b n r. In float32 from 0 to 2 pi."""
+        """Return angles, positions (b, n) times frequencies (r / 2,) or (b, 1, r / 2), each twice, (b, n, r).
+
+        In float32 they are from 0 to 2 pi.
+        """
         angles = angles_at(pos.unsqueeze(-1), frequencies, self.inv_freq.dtype, self.interpolation_factor)
         return angles.repeat_interleave(2, dim=-1)
 
@@ -170,7 +173,7 @@ def rotate_by(t: Tensor, turn: Tensor) -> Tensor:
 
 
 def make_pass_cache(angles: Tensor) -> Tensor:
-    """The same angles, for the layers of one pass, which compute once what they turn by."""
+    """Return the angles for the layers of one pass, which compute the rotation once."""
     if torch.compiler.is_compiling():
         return angles
     angles = angles.view_as(angles)  # what is kept beside it must not outlive the pass
@@ -179,7 +182,7 @@ def make_pass_cache(angles: Tensor) -> Tensor:
 
 
 def cos_and_sin(freqs: Tensor, scale: Maybe[Tensor | float], t: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Of the angles for the places of `t`, one for each pair of features, times the scale."""
+    """Return cosine and sine of the angles for the tokens of `t`, one per pair of channels, times the scale."""
     length = t.shape[-2]
     angles = with_heads(freqs[..., -length:, ::2], t).to(dtype)
     cos, sin = angles.cos(), angles.sin()

@@ -25,7 +25,7 @@ WANTED = 'a model gives it, whose positions are then not added to its tokens; a 
 
 
 def get_scores(q: Tensor, k: Tensor, q_known: Tensor, k_known: Tensor, without: Tensor) -> Tensor:
-    """What positions add to scores:  b h i e, b h j e, b i, b j, 2 h -> b h i j
+    """Return the position scores:  b h i e, b h j e, b i, b j, 2 h -> b h i j
 
     A query without a position has the first number of its head for all keys, a key without one the second.
     """

@@ -401,7 +401,7 @@ class PagedEngine:
         return IncrementalModel.last(out)
 
     def form_of_net(self) -> Cache:
-        """What the net remembers of a token, without its rows."""
+        """Return the form of the states of a token, without its vectors."""
         _, left = self.net(torch.zeros(1, 1, dtype=torch.long, device=self.device), return_intermediates=True)
         try:
             form = get_form(left.everything)
@@ -416,7 +416,7 @@ class PagedEngine:
         return next(self.net.parameters()).device
 
     def cache_of(self, index: Tensor) -> Cache:
-        """What the net remembers of sequences whose tokens stand in slots (b n)."""
+        """Return the cache of sequences whose tokens are in slots (b, n)."""
 
         def rows(name: str, form: Any) -> Any:
             held = self.pool.read(name, index)

@@ -59,7 +59,7 @@ class CachedStep(nn.Module):
 
     @property
     def names(self) -> list[str]:
-        """Of the tensors of the past."""
+        """Names of the tensors of the past."""
         return list(named_rows(self.known))
 
     @property

@@ -190,7 +190,7 @@ class IncrementalModel:
         return self.cache_cannot('keep_last')
 
     def cache_cannot(self, operation: str, count: int = 0) -> str | None:
-        """What the cache holds that stands against an operation, or None. A cache of the user's own may not say."""
+        """Return why the cache cannot do an operation, or None. A cache of the user may not say."""
         cannot = getattr(self.cache, 'cannot', None)
         return None if cannot is None else cannot(operation, count)
 

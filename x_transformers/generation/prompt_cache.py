@@ -162,7 +162,7 @@ class PromptCache:
 
     @classmethod
     def of_content(cls, content: dict[str, Any]) -> PromptCache:
-        """What `save` has written.  Raises ValueError that names a field which cannot be."""
+        """Build it from the content that `save` has written.  Raises ValueError that names a wrong field."""
         check_fields(content, CONTENT, 'prompt cache')
         b, prompts = len(content['ids']), math.prod(content['leading'])
         rows = {'leading': prompts, 'logits': len(content['logits'])}

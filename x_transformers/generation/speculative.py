@@ -160,7 +160,7 @@ class Rewinder(IncrementalModel):
 
 
 def find_match(ids: Tensor, pads: Tensor | None, count: int, longest: int) -> tuple[Tensor, Tensor]:
-    """What followed the last tokens of each row where they stood before: guesses (b k), how many are real (b).
+    """Return the tokens that followed the last ones of each row earlier: guesses (b, k), and how many are real (b).
 
     The longest of the last `longest` tokens that stand somewhere before, and the latest such place, count.
     """

@@ -273,7 +273,7 @@ class Forms:
         return [leaf for leaf in leaves((self.score_mod, self.mask_mod)) if torch.is_tensor(leaf)]
 
     def program(self, *qkv: Tensor) -> tuple[Hashable, Hashable]:
-        """What is compiled for it: the kind of the call, all but lengths and numbers in tensors; and the sizes, if they
+        """Return its key: the kind of the call, all but lengths and numbers in tensors; and the sizes, if they
         are the first of the kind that came."""
         own = tuple((t.dtype, t.device, t.shape[1], t.shape[-1], t.requires_grad, len(t) == 1) for t in qkv)
         kind = _kind_of((self.score_mod, self.mask_mod)), bool(self.rescaling), own, torch.is_grad_enabled()

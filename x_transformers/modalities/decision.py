@@ -237,7 +237,7 @@ class DecisionTransformer(Configurable):
         return self.predicted(out[:, 1::3])
 
     def loss(self, batch: Mapping[str, Tensor], num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """Of the actions of all real steps: the cross entropy of discrete ones, else the mean square of each feature.
+        """Return the loss of the actions of all real steps: cross entropy of discrete ones, else the mean square.
 
         batch   `states`, `actions`, `timesteps`, perhaps `mask`, and `rtg`; or `rewards` (b k) of whole episodes
         num_items_in_batch   divide the sum of the losses of steps by this number, so that batches add up

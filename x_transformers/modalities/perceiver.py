@@ -24,7 +24,7 @@ WITHOUT_NORM = {'pre_norm_has_final_norm': False, 'verbose': False}  # flags of 
 def fourier_positions(
     axes: Sequence[int], bands: int, max_freq: float, device: Any = None, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """What tells where an entry of an array stands, for each axis its place x from -1 to 1 and waves of it:
+    """Return position features of the entries of an array: for each axis its position x from -1 to 1 and waves of it:
 
         [sin(pi f_k x), cos(pi f_k x), x]       f_k from 1 to max_freq / 2, in equal steps
 

@@ -288,7 +288,7 @@ class ViTransformerWrapper(Configurable):
         return {**self._positions_apart(img), 'outside_pattern': outside}
 
     def _positions_apart(self, img: Tensor) -> dict[str, Tensor]:
-        """What a stack is given that reads positions apart from the tokens."""
+        """Return the inputs of a stack that gets positions apart from the tokens."""
         if not hands_on_positions(self):
             return {}
         vectors = self._positions_of(*self._grid_of(img))

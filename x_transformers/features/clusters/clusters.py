@@ -210,7 +210,7 @@ class Clusters(AttentionFeature):
     def of_one(
         self, q: Tensor, k: Tensor, v: Tensor, ids: Tensor, width: int, call: Any, head: int, resort: bool
     ) -> Tensor:
-        """The same of a single query, which meets nothing but the keys that it sees."""
+        """Compute the output of a single query, which attends only to the keys that it sees."""
         (batch, heads), keys, rounds = q.shape[:2], k.shape[2], ids.shape[-1]
         same = (ids == ids[:, :, -1:]).movedim(-1, 2)
         if (hidden := self.hidden(call, heads)) is not None:
@@ -267,7 +267,7 @@ class Clusters(AttentionFeature):
 
     @staticmethod
     def extra(call: Any, head: int = 0) -> Extra | None:
-        """What biases add to the score of one query and one key, counted as keys, and of heads from `head` on, and what
+        """Return a function of what biases add to one score, for heads from `head` on, and what
         masks of pairs take off; None for nothing."""
         masks = tuple([t.pointwise(0, True) for t in call.masks if not t.of_keys and t.name != 'document_ids'])
         if not call.biases and not masks:
@@ -284,7 +284,7 @@ class Clusters(AttentionFeature):
 
 
 def list_clusters(chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of rows r n: of what is chosen the row, how many before it, and the place; and the number in each row."""
+    """Return, for chosen entries of (r, n), the row, the number before, and the index; and the number in each row."""
     row, place = chosen.nonzero().unbind(-1)
     count = torch.bincount(row, minlength=chosen.shape[0])
     first = count.cumsum(dim=0) - count

@@ -77,7 +77,7 @@ def sort(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def spans(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Of sorted rows (r n), where the equals of each begin, and where those end."""
+    """Return, for sorted rows (r, n), where the run of equals of each entry begins and ends."""
     n = keys.shape[-1]
     place = torch.arange(n, device=keys.device)
     begins = F.pad(keys[:, 1:] != keys[:, :-1], (1, 0), value=True)
@@ -186,7 +186,7 @@ class Meeting:
         return t.flatten(0, 1).index_select(0, self.place).view(self.rows, -1, t.shape[-1])
 
     def windows(self, blocks: Tensor) -> Tensor:
-        """What each block meets (c w d), of all blocks (c g d)."""
+        """Return the entries that each block attends to, (c, w, d), from all blocks (c, g, d)."""
         wide, count = F.pad(blocks, (0, 0, 0, 0, self.back, self.ahead)), blocks.shape[0]
         return torch.cat([wide[at : at + count] for at in range(self.back + 1 + self.ahead)], dim=1)
 
@@ -199,7 +199,7 @@ class Meeting:
         return least.clamp_(max=0.0).mul_(FAR)
 
     def penalty(self) -> Tensor | None:
-        """What a token meets itself with:  g w, None for nothing."""
+        """Return the penalty of a token's attention to itself, (g, w); None for none."""
         if not self.last_resort:
             return None
         key = torch.arange(self.order.width, device=self.token.device)
@@ -207,7 +207,7 @@ class Meeting:
         return torch.where(key == own, SELF, 0.0)
 
     def extra(self, of: Extra, heads: int) -> Tensor:
-        """What is added to the scores of all blocks:  c g w."""
+        """Return the sum of terms for the scores of all blocks, (c, g, w)."""
         n = self.order.token.shape[-1]
         row = (self.token // n).view(-1, self.block, 1)[:, :1]
         query = self.token.view(-1, self.block, 1) - row * n
@@ -249,7 +249,7 @@ def attend_by_formula(
     extra: Extra | None = None,
     heads: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """The same of rows (r n e), with all derivatives: a softmax for each order, and then over orders."""
+    """Compute the output of rows (r, n, e) with all derivatives: a softmax for each order, then over orders."""
     parts = []
     for at in range(len(orders)):
         own = Meeting(orders, at, last_resort)
@@ -345,7 +345,7 @@ class Clustered(torch.autograd.Function):
 
 
 def get_gradients(ctx: Any, saved: Sequence[Tensor], grad: Tensor, of_sums: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Of queries, keys and values."""
+    """Return the gradients of queries, keys and values."""
     q, k, v, out, lse = saved
     if torch.is_grad_enabled() or is_batched_grad(grad):
 
@@ -425,8 +425,8 @@ class ClusterBlocks:
         self.keys, *self.of_keys = (t.index_select(0, place) for t in (token, *(there for there, *_ in earlier)))
 
     def seen_in(self, at: int, token: Tensor, middle: Tensor, half: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the tokens at all places: where they stand in one of the orders, and the middle and the half of what they
-        see there; less than nothing, unless that order is an earlier one."""
+        """Return, for the tokens at all indices, their index in one order, and the middle and half width of the keys
+        visible there; below zero, unless that order is an earlier one."""
         size, own = self.rows * self.n, self.orders[at].place
         there = (own + self.row).flatten() + at * size
         of = own.flatten().float(), middle.index_select(0, there), half.index_select(0, there) + 0.5
@@ -447,7 +447,7 @@ class ClusterBlocks:
         return (torch.arange(total // self.n, device=device).unsqueeze(-1) * wide + inner).flatten()
 
     def cut(self, first: Tensor, last: Tensor) -> Tensor:
-        """The same of clusters, sorted by size. Those that see nothing are left out, theirs is the number of all."""
+        """Cut ranges of clusters, sorted by size. Those that see nothing are left out: their number is that of all."""
         total, place = len(first), torch.arange(self.n)
         begins = (first.view(-1, self.n) == place).flatten()
         lengths = torch.diff(begins.nonzero().squeeze(-1), append=torch.tensor([total]))
@@ -512,7 +512,7 @@ class ClusterBlocks:
 
 
 def inside(sizes: Tensor, total: int) -> tuple[Tensor, Tensor]:
-    """Of things in blocks of some sizes: which block each one is in, and where inside of it."""
+    """Return, for blocks of some sizes, the block of each entry and its index inside."""
     block = torch.arange(len(sizes), device=sizes.device).repeat_interleave(sizes, output_size=total)
     begins = (sizes.cumsum(dim=0) - sizes).repeat_interleave(sizes, output_size=total)
     return block, torch.arange(total, device=sizes.device) - begins
@@ -524,7 +524,7 @@ def get_scores(piece: ClusterPiece, q: Tensor, k: Tensor) -> Tensor:
 
 
 def pieces_forward(blocks: ClusterBlocks, q: Tensor, kv: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
-    """Of the queries of all blocks and one that sees nothing: values under powers of two, less the largest one; and the
+    """Return, for all queries and one that sees nothing, values under powers of two, less the largest one; and the
     largest score, and the sum of powers."""
     q, kv, e = q.flatten(0, 1), kv.flatten(0, 1), q.shape[-1]
     outs, stats = q.new_empty(blocks.filled + 1, kv.shape[-1] - e), q.new_empty(blocks.filled + 1, 2)

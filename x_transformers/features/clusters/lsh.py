@@ -225,7 +225,7 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
         return out.to(v.dtype), lse
 
     def order(self, ids: Tensor, hidden: Tensor | None, documents: Tensor | None, call: Any) -> Order:
-        """Of tokens by one round of buckets, (b h) n."""
+        """Return the order of tokens by one round of buckets, ((b h), n)."""
         if self.sorts:
             return sort_by_chunk(ids, hidden, documents, self.width, bool(self.lsh_across_buckets))
         ids = ids if documents is None else ids + documents * (ids.amax() + 1)

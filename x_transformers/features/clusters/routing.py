@@ -116,7 +116,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
 
     @torch.no_grad()
     def products(self, t: Tensor) -> Tensor:
-        """Of tokens and centroids, b h n e -> b h n k."""
+        """Return the products of tokens and centroids, (b, h, n, e) -> (b, h, n, k)."""
         with disable_autocast(t):
             return t.detach() @ self.centroids.to(t.dtype).mT
 

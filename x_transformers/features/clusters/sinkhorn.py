@@ -48,7 +48,7 @@ class Sums(NamedTuple):
 
 
 def widen_blocks(carry: Tensor, blocks: Any) -> Tensor:
-    """What columns were divided by, for more of them."""
+    """Widen the divisors of columns for more of them."""
     known = carry.shape[-1]
     at = torch.arange(blocks, device=carry.device)
     none = torch.zeros_like(carry[..., :1])
@@ -166,7 +166,7 @@ def attended(q: Tensor, k: Blocks, v: Blocks, mask: Tensor | None, scale: Any, b
 
 
 def no_later(rows: Tensor, width: int) -> Tensor:
-    """What queries of these blocks (r) see, where they see no later key, and the first block no mix:  r c 2c."""
+    """Return the causal mask of these blocks (r), in which the first block sees no mix, (r, c, 2c)."""
     own = triangle(width, rows)
     return torch.cat(((rows > 0)[:, None, None].expand(-1, width, width), own.expand(len(rows), -1, -1)), dim=-1)
 
@@ -278,7 +278,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
     # scores of blocks
 
     def carrier(self, q: Tensor, call: Any) -> Tensor:
-        """What rows of S are made of, for each new token:  b g n w."""
+        """Return the vectors that rows of S are made of, for each new token, (b, g, n, w)."""
         return to_float(call.x).unsqueeze(1) if self.by_net else to_float(q)
 
     def summary(self, total: Tensor, many: Tensor) -> Tensor:
@@ -491,7 +491,7 @@ class SinkhornGrid(NamedTuple):
 
     @classmethod
     def of(cls, seen: Tensor | None, width: int, keys: Tensor) -> SinkhornGrid:
-        """Of the keys (b h n e) that are seen (b n), None for all."""
+        """Build it from keys (b, h, n, e) of which `seen` (b, n) are visible; None for all."""
         b, n = keys.shape[0], keys.shape[-2]
         blocks = get_blocks(n, width)
         places = torch.arange(blocks * width, device=keys.device)

@@ -101,7 +101,7 @@ class AttentionFree(AttentionFeature):
         return super().unsupported(call)
 
     def update_cache(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
-        """Of a causal sequence with sums the cache counts the tokens alone, in rows of no width."""
+        """Append to the cache; with sums of a causal sequence it only counts tokens, in vectors of width 0."""
         call.full_precision = True
         if not call.causal or call.context is not None or self.aft == 'full':
             return call.append_past(k, v)

@@ -49,7 +49,7 @@ def get_pairs(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def sum_met(k: Tensor, v: Tensor, w: Tensor | None) -> Scaled:
-    """What queries find in keys (... j d) that all of them see, by logits w (... i j); for any, if they are zeros."""
+    """Sum keys (..., j, d) that all queries see, by logits w (..., i, j); for any queries if these are zeros."""
     pairs, top = get_pairs(k, v)
     if w is None:
         return Scaled(pairs.sum(dim=-3, keepdim=True), top)
@@ -66,13 +66,13 @@ def power_of_two(n: int) -> int:
 
 
 def quarter(w: Tensor, size: int) -> Tensor:
-    """Of logits (... c c) those of each second `size` rows with the ones before them:  ... g size size"""
+    """Select, from logits (..., c, c), those of each second `size` rows with the ones before, (..., g, size, size)."""
     blocks = w.unflatten(-2, (-1, 2, size)).unflatten(-1, (-1, 2, size))
     return blocks[..., :, 1, :, :, 0, :].diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
 
 
 def mask_within(k: Tensor, v: Tensor, w: Tensor | None) -> Scaled:
-    """What queries find in the keys of their chunk up to their own, by logits w (... c c).  k, v: ... c d"""
+    """Sum the keys of a chunk up to each query, by logits w (..., c, c).  k, v: (..., c, d)"""
     own = k if w is None else k + w.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
     level = own.detach()
     e = (own - level).exp()
@@ -93,7 +93,7 @@ DEPTH = 60.0
 
 
 def sum_at_once(k: Tensor, v: Tensor, w: Tensor) -> Scaled:
-    """The same by one product, at one level of the chunk, where that leaves each query digits of its largest key; that
+    """Sum by one product, at one level of the chunk, if that leaves each query digits of its largest key; that
     needs a look at the numbers."""
     ordinary = type(k) is Tensor and k.device.type == 'cpu'
     if not ordinary or torch.compiler.is_compiling() or is_transformed() or not is_flat(k.detach(), w.detach()):
@@ -130,7 +130,7 @@ class AftChunks(NamedTuple):
         return self.k.shape[-2]
 
     def joined(self, found: Scaled) -> Scaled:
-        """What queries of each chunk find, for all tokens."""
+        """Join the sums of the queries of all chunks."""
         value, level = found.value, found.level
         level = level.expand(*value.shape[:-2], 1, value.shape[-1])
         flat = (t.flatten(2, 3).flatten(-2) for t in (value, level))
@@ -138,7 +138,7 @@ class AftChunks(NamedTuple):
 
 
 def move_chunks(t: Tensor, by: int, axis: int, filler: float = 0.0) -> Tensor:
-    """What stands so many further on in place of each, fillers from beyond the ends."""
+    """Shift entries by a number, with fillers from beyond the ends."""
     n, pad = t.shape[axis], (0, 0) * (t.ndim - 1 - axis)
     t = F.pad(t, (*pad, -by, 0) if by < 0 else (*pad, 0, by), value=filler)
     return t.narrow(axis, 0, n) if by < 0 else t.narrow(axis, by, n)
@@ -230,7 +230,7 @@ def local(k: Tensor, v: Tensor, near: Near, window: int, causal: bool, past: Sca
     around = (-1, 0) if causal else (-1, 0, 1)
 
     def step(k: list[Tensor], v: list[Tensor], logits: list[Tensor], far: Scaled) -> Scaled:
-        """Of some chunks; keys and values of spans, the middle one theirs."""
+        """Compute the sums of some chunks; keys and values are of spans, the middle one theirs."""
         k, v = (concat_beside(t, around) for t in (k, v))
         if causal:
             return sum_at_once(k[1], v[1], logits[1]).plus(sum_met(k[0], v[0], logits[0])).plus(far)
@@ -309,7 +309,7 @@ def full(k: Tensor, v: Tensor, of_query: Tensor, of_key: Tensor, causal: bool, m
     inside = own.joined(sum_at_once(own.k, own.v, split_chunks(of_query, size) @ split_chunks(of_key, size).mT))
 
     def between(found: Scaled, *tokens: Tensor) -> Scaled:
-        """What some queries find in their keys, from what they find in their chunks. In halves: the second one sees
+        """Combine the sums of chunks for some queries. In halves: the second one sees
         all of the first."""
         length = tokens[0].shape[-2]
         if length <= size:
@@ -332,7 +332,7 @@ def full(k: Tensor, v: Tensor, of_query: Tensor, of_key: Tensor, causal: bool, m
 
 
 def sum_in_rows(k: Tensor, v: Tensor, of_query: Tensor, of_key: Tensor) -> Scaled:
-    """What queries find in keys that all of them see."""
+    """Sum the keys that all queries see."""
     pairs, top = get_pairs(k, v)
     flat = pairs.flatten(-2).flatten(0, 1)
     shared = of_query.shape[0] == of_key.shape[0] == 1

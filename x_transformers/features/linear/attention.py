@@ -288,7 +288,7 @@ class LinearAttention(AttentionFeature):
         return clamp_to_dtype(rearrange(self.quotient(found.value), 'b k g n d -> b (g k) n d'), v.dtype), None
 
     def found(self, q: Tensor, keys: LinearTokens, features: FeatureMap, call: Any) -> Scaled:
-        """What the queries find, b k g n (e + 1)."""
+        """Return the sums for the queries, (b, k, g, n, e + 1)."""
         chunk, past = self.kernel_chunk, self.remembered(call)
         documents = getattr(call.ctx(TellsDocuments), 'ids', None)
         # what stands in front of the tokens
@@ -314,7 +314,7 @@ class LinearAttention(AttentionFeature):
         return found if front is None else found.plus(read(q, front, features, chunk))
 
     def per_document(self, q: Tensor, keys: LinearTokens, features: FeatureMap, call: Any, ids: Tensor) -> Scaled:
-        """The same, where a query sees the tokens of its document alone, which need not stand side by side."""
+        """Return the sums for queries that see only their document, whose tokens need not be contiguous."""
         order = ids.argsort(dim=-1, stable=True)
         sorted_keys = LinearTokens(*keys.each(lambda t, axis: gather_along(t, order, axis)))
         sorted_keys = sorted_keys._replace(document=begins(gather_along(ids, order, -1)).cumsum(dim=-1))
@@ -329,12 +329,12 @@ class LinearAttention(AttentionFeature):
     def in_order(
         self, q: Tensor, keys: LinearTokens, features: FeatureMap, past: Scaled | None = None
     ) -> tuple[Scaled, Scaled]:
-        """What queries find in the past and in the keys up to their own, and what all of them leave."""
+        """Return the sums of the past and the keys up to each query, and the new state."""
         run = correct_values if self.kernel_update == 'delta' else causal
         return run(q, keys, features, self.kernel_chunk, past)
 
     def phi(self, like: Tensor, scale: Any) -> Phi:
-        """What makes features of vectors."""
+        """Return the feature map of vectors."""
         root = scale**0.5
         w: Any = self.w.to(like.dtype) if self.kernel in RANDOM else None
         if self.kernel == 'elu':
@@ -353,7 +353,7 @@ class LinearAttention(AttentionFeature):
         return lambda x, _: (x, None)
 
     def features_of(self, q: Tensor, scale: Any) -> FeatureMap:
-        """What makes features of queries like `q`, and of keys."""
+        """Return the feature maps of queries like `q`, and of keys."""
         phi, unit, norm, divides = self.phi(q, scale), self.unit, self.norm, self.divides
 
         def features(x: Tensor, leveled: bool) -> tuple[Tensor, Tensor | None]:

@@ -79,7 +79,7 @@ def keep_for_backward(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) ->
 
 
 def carry_gradients(ctx: Any, grad: Tensor, of_found: Tensor) -> tuple[Tensor | None, ...]:
-    """The same from the other end."""
+    """Carry gradients backwards through the spans."""
     stays, reading, writing, states, found = ctx.saved_tensors
     n = found.shape[2]
     end, others, read, written = (0, 1, 1, 0) if ctx.back else (n, 0, 0, 1)  # where each of N stands among 1+N
@@ -114,7 +114,7 @@ def carry_state(start: Tensor, stays: Tensor | None, *chunks: Tensor) -> tuple[T
 def correct_values(
     q: Tensor, tokens: LinearTokens, features: FeatureMap, chunk: int, past: Scaled | None = None
 ) -> tuple[Scaled, Scaled]:
-    """What queries (b k g n e) find behind their own token, b k g n d, and the last state, b k m d."""
+    """Return the output of queries (b, k, g, n, e) after their token, (b, k, g, n, d), and the last state."""
 
     def go_on(q: Tensor, part: LinearTokens, carry: Any, chunk: int) -> tuple[Scaled, Carry]:
         k, _, v = features.of_tokens(part)

@@ -92,7 +92,7 @@ class LinearTokens(NamedTuple):
     document: Maybe[Tensor] = None  # those of a document stand side by side
 
     def each(self, function: Callable[[Tensor, int], Any]) -> list[Any]:
-        """Of each field and the axis of its tokens, None of those that there are not."""
+        """Apply a function to each field and its axis of tokens; fields that are None stay None."""
         return [None if t is None else function(t, -1 if t is self.document else -2) for t in self]
 
     def part(self, start: int, stop: int) -> LinearTokens:
@@ -169,7 +169,7 @@ def products(k: Tensor, v: Tensor) -> Tensor:
 
 
 def sum_chunks(tokens: LinearTokens, features: FeatureMap, chunk: int) -> Scaled:
-    """What keys leave:  b k m d."""
+    """Return the sums of all keys, (b, k, m, d)."""
 
     def leave(part: LinearTokens, total: Scaled | None) -> Scaled:
         k, up, v = features.of_tokens(part)
@@ -187,7 +187,7 @@ def sum_chunks(tokens: LinearTokens, features: FeatureMap, chunk: int) -> Scaled
 
 
 def read(q: Tensor, sums: Scaled, features: FeatureMap, chunk: int) -> Scaled:
-    """What queries (b k g n e) find there:  b k g n d."""
+    """Apply queries (b, k, g, n, e) to the sums:  (b, k, g, n, d)."""
 
     def find(q: Tensor, sums: Tensor) -> Tensor:
         own = features.of_queries(q)
@@ -234,7 +234,7 @@ class Carry(NamedTuple):
 def causal(
     q: Tensor, tokens: LinearTokens, features: FeatureMap, chunk: int, past: Scaled | None = None, before: bool = False
 ) -> tuple[Scaled, Scaled]:
-    """What queries (b k g n e) find in the `past` and in the keys up to their own, or `before` it:  b k g n d, and the
+    """Return the output of queries (b, k, g, n, e) for the `past` and keys up to their own, or `before` it, and the
     sum of all these keys."""
 
     def go_on(q: Tensor, part: LinearTokens, carry: Any, chunk: int) -> tuple[Scaled, Carry]:
@@ -248,7 +248,7 @@ def causal(
 
 
 def sum_before_all(up: Tensor | None, tokens: LinearTokens, past: Scaled | None) -> Carry:
-    """What stands before the first key."""
+    """Return the sum before the first key."""
     document = None if tokens.document is None else tokens.document.new_full((len(tokens.document), 1), -1)
     if past is not None:
         return Carry(*past, document)
@@ -311,7 +311,7 @@ def sum_span(
 
 
 def chunk_sums(k: Tensor, v: Tensor, between: Tensor, start: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Of keys and values of chunks, the sums before each of them (b k N d m), and that of all (b k m d)."""
+    """Return the sums before each chunk of keys and values, (b, k, N, d, m), and that of all, (b, k, m, d)."""
     own = v.mT @ k  # d m, so that the gradient of k is laid out as k is
     shape, own = own.shape[3:], own.flatten(3)
     earlier, last = between[..., :-1, 1:] @ own, between[..., -1:, 1:] @ own
@@ -393,7 +393,7 @@ class ChunkMask(NamedTuple):
 
 
 def sums_between(t: Tensor) -> Tensor:
-    """Of numbers (... N 1), the sums behind each place up to each, the first one before all of them (... 1+N 1+N).
+    """Return the sums of numbers (..., N, 1) after each index up to each, the first one before all, (..., 1+N, 1+N).
 
     Differences of sums from the beginning would have the digits of the largest.
     """
@@ -412,7 +412,7 @@ def highest(logs: Tensor, where: Tensor | None, none: float, dim: int) -> Tensor
 
 
 def factors(logs: Tensor | None, where: Maybe[Tensor], like: Tensor) -> Tensor:
-    """What has these logarithms, and 0 elsewhere."""
+    """Exponentiate logarithms, with 0 elsewhere."""
     if logs is None:
         return where.to(like.dtype)
     return (logs if where is None else logs.masked_fill(~where, -torch.inf)).exp()
@@ -422,7 +422,7 @@ def factors(logs: Tensor | None, where: Maybe[Tensor], like: Tensor) -> Tensor:
 
 
 def sum_in_documents(q: Tensor, tokens: LinearTokens, features: FeatureMap, chunk: int) -> Scaled:
-    """What queries find in all keys of their document: in those up to their own, and from behind in the others."""
+    """Return the output of queries for all keys of their document: those up to their own, and the later ones."""
     ahead, _ = causal(q, tokens, features, chunk)
     flipped = LinearTokens(*tokens.each(lambda t, axis: t.flip(axis)))
     behind, _ = causal(q.flip(-2), flipped, features, chunk, before=True)

@@ -249,7 +249,7 @@ class CompressiveMemory(ModelFeature):
     # what it learns by
 
     def loss(self, at: int, old: Memories, new: Memories, own: Memories) -> Tensor:
-        """Of one layer, whose input was `own`."""
+        """Return the loss of one layer, whose input was `own`."""
         if old.rows.requires_grad:  # no part of the graph of this loss
             old = Memories(old.rows.detach(), old.real)
             new = self.compressed(at, old, None) if self.cmem_fn in LEARNED else Memories(new.rows.detach(), new.real)
@@ -263,7 +263,7 @@ class CompressiveMemory(ModelFeature):
 
 
 def attend_by_content(layer: Any, own: Memories, memories: Sequence[Memories]) -> list[Tensor]:
-    """What a layer's attention to each of several memories gives, by content alone (b n h d); weights are constants.
+    """Return a layer's attention to each of several memories, by content alone, (b, n, h, d); weights are constants.
 
     A query that finds nothing real gets zeros.
     """
@@ -297,7 +297,7 @@ def attend_by_content(layer: Any, own: Memories, memories: Sequence[Memories]) -
 
 
 def mean_square(t: Tensor, token_mask: Tensor | None) -> Tensor:
-    """Of all numbers of the real rows of (b n ...), in float32 at least."""
+    """Return the mean square of all numbers of real tokens of (b, n, ...), in float32 at least."""
     t = to_float(t.flatten(2))
     if token_mask is None:
         return mean_or_zero(t.square())

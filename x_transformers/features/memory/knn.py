@@ -60,7 +60,7 @@ def nearest(q: Tensor, k: Tensor, seen: Tensor, count: int) -> Tensor:
 
 
 def nearest_of_coarse(q: Tensor, k: Tensor, seen: Tensor, count: int, projection: Tensor, wide: int = 4) -> Tensor:
-    """The same of the `wide * count` keys that fit best in the few dimensions of a `projection` (e r), by r / e of the
+    """Return the nearest of the `wide * count` best keys in the channels of a `projection` (e, r), by r / e of the
     work. Some of the best may be missing."""
     narrow = to_float(q) @ projection.to(to_float(q).dtype), to_float(k) @ projection.to(to_float(q).dtype)
     at = nearest(*narrow, seen, wide * count)
@@ -175,7 +175,7 @@ class KNNMemory(AttentionFeature):
         return torch.where((count > 0)[:, None, None, None], gate * far + (1 - gate) * out, out)
 
     def store(self, call: Any) -> Store:
-        """What is given, else what the cache holds, without the rows that forget."""
+        """Return the store that is given, or that of the cache, without the sequences that forget."""
         given, (k, v) = call.inputs.get('knn_store'), call.ctx(self).like
         if given is not None:
             check_store(given, k, v)
@@ -191,7 +191,7 @@ class KNNMemory(AttentionFeature):
         return [store[0], store[1], store[2].masked_fill(reset, 0)]
 
     def looked_up(self, q: Tensor, k: Tensor, v: Tensor, count: Tensor) -> Tensor:
-        """What queries (b h i e) find in a store, b h i d."""
+        """Return the attention of queries (b, h, i, e) to a store, (b, h, i, d)."""
         heads, groups = k.shape[1], q.shape[1] // k.shape[1]
         q = rearrange(q, 'b (g k) i e -> b k (g i) e', k=heads)  # query head h reads key head h mod k
         seen = torch.arange(k.shape[2], device=k.device) >= k.shape[2] - count.unsqueeze(-1)
