@@ -234,9 +234,8 @@ class Recirculation(Configurable):
             check_lengths(seq_start_pos, 'seq_start_pos', x.shape[0], held + x.shape[1])
         if seq_start_pos is not None and getattr(self.net, 'num_memory_tokens', 0):
             raise ValueError(
-                '`seq_start_pos` cannot be combined with `num_memory_tokens`: they stand behind the whole '
-                'padding, which must '
-                'be read at once'
+                '`seq_start_pos` cannot be combined with `num_memory_tokens`: they stand '
+                'behind the whole padding, which must be read at once'
             )
         inputs = kwargs if seq_start_pos is None else kwargs | {'seq_start_pos': seq_start_pos}
         inputs |= {'return_readout': True} if return_readout else {}

@@ -93,8 +93,7 @@ def check_memories_allowed(name: str, kinds: Iterable[str]) -> None:
         if KINDS[kind].joins_tokens:
             raise ValueError(
                 f'`{name}` cannot be combined with layers of kind {kind!r}: they do not read memories. Their '
-                'state is in the '
-                '`cache` of the segment before: pass that on, detached'
+                'state is in the `cache` of the segment before: pass that on, detached'
             )
 
 

@@ -381,8 +381,8 @@ class StackBias(StackFeature):
     def refuse_gates(self) -> None:
         if uses(self.owner, 'data_dependent_alibi'):
             raise ConfigError(
-                f'`{next(iter(self.flags))}` cannot be combined with `attn_data_dependent_alibi`: one position '
-                'bias at a time'
+                f'`{next(iter(self.flags))}` cannot be combined with '
+                '`attn_data_dependent_alibi`: one position bias at a time'
             )
 
     def build(self, kind: type[PositionBias], **own: Any) -> PositionBias:

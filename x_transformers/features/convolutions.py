@@ -170,8 +170,8 @@ class ConvModule(StackFeature):
         for name in ('checkpoint_layers', 'reversible'):
             if self.conv_norm == 'batch' and getattr(owner, name, None):
                 raise ConfigError(
-                    f"`conv_norm='batch'` cannot be combined with `{name}`: they would count twice, use 'layer' "
-                    "or 'group'"
+                    f"`conv_norm='batch'` cannot be combined with `{name}`: they "
+                    "would count twice, use 'layer' or 'group'"
                 )
 
     def block(self, block: list[str]) -> list[str]:

@@ -77,8 +77,8 @@ class Slots(AttentionFeature):
     def setup(self, owner: Any) -> None:
         if owner.causal:
             raise ConfigError(
-                f'`linformer_k` cannot be combined with `causal`: {OF_ALL}. In cross-attention alone it is written '
-                f'`cross_attn_linformer_k`'
+                f'`linformer_k` cannot be combined with `causal`: {OF_ALL}. In '
+                'cross-attention alone it is written `cross_attn_linformer_k`'
             )
         if self.linformer_max_len is None:
             raise ConfigError('`linformer_k` needs `linformer_max_len`: a slot is a sum over places')

@@ -263,9 +263,8 @@ class Replay:
         before = self.call.contexts
         if not all(note.is_unchanged(before.get(kind, FeatureContext())) for kind, note in own.contexts.items()):
             raise ValueError(
-                '`reversible` cannot be combined with a feature that notes something from layer to layer in '
-                '`call.ctx(self)`: '
-                'each layer is computed again by itself'
+                '`reversible` cannot be combined with a feature that notes something from layer to '
+                'layer in `call.ctx(self)`: each layer is computed again by itself'
             )
 
     def backwards(
@@ -326,9 +325,9 @@ class ThereAndBack(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, *of_losses: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                '`reversible` cannot be combined with gradients of gradients (`create_graph=True`): the layers '
-                'that are '
-                'computed again leave no graph. Call `eval()`, or give a layer a hook, to compute in the ordinary way'
+                '`reversible` cannot be combined with gradients of gradients '
+                '(`create_graph=True`): the layers that are computed again leave no graph. Call '
+                '`eval()`, or give a layer a hook, to compute in the ordinary way'
             )
         out, *beside = ctx.saved_tensors
         first, others = ctx.run.backwards(out, beside, grad, of_losses)

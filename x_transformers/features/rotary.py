@@ -233,8 +233,8 @@ class Rotary(AttentionFeature):
             raise ConfigError(f'`rotate_num_heads` must be at most `heads`, {heads}, got {own}')
         if own is not None and own < heads and owner.shape.kv_heads < heads:
             raise ConfigError(
-                '`rotate_num_heads` cannot be combined with `kv_heads`: a key head would serve rotated and other '
-                'queries'
+                '`rotate_num_heads` cannot be combined with `kv_heads`: a key '
+                'head would serve rotated and other queries'
             )
         subheads = owner.features.find(RopeSubheads)
         owner.rotate_num_heads = own or (heads if subheads is None else subheads.latent_rope_subheads)
@@ -460,9 +460,8 @@ class RotaryPositions(StackFeature):
                 raise ValueError(f'`context_pos` got {given} positions, the context has {wanted}')
             if lengths is not None and lengths.ndim == 2:
                 raise ValueError(
-                    '`context_pos` cannot be combined with packed documents where `rotary_scaling` depends on '
-                    'the length: '
-                    'keys of a context turn by the length of one row'
+                    '`context_pos` cannot be combined with packed documents where `rotary_scaling` depends '
+                    'on the length: keys of a context turn by the length of one row'
                 )
             call.shared['c']['rotary_pos_emb'] = call.shared['a']['rotary_pos_emb']
             call.shared['c']['context_rotary_pos_emb'] = self.angles_of_first(context_pos, lengths, **centred)

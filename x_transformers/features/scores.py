@@ -552,8 +552,8 @@ class ResidualAttention(StackFeature):
     def setup(self, owner: Any) -> None:
         if owner.flags_for(self.kind, 0).get('flash') is True:
             raise ConfigError(
-                f'`{next(iter(self.flags))}` cannot be combined with `attn_flash=True`: the fused kernel forms no '
-                'logits'
+                f'`{next(iter(self.flags))}` cannot be combined with '
+                '`attn_flash=True`: the fused kernel forms no logits'
             )
         kinds = owner.layer_types
         self.unmixed = tuple(

@@ -117,8 +117,8 @@ class PromptCache:
             raise ValueError('`prompt_cache` is of another model, or its weights have changed: read the prompt again')
         if 'mask' in inputs:
             raise ValueError(
-                '`mask` cannot be combined with `prompt_cache`: pass it to `read_prompt`; the tokens after it '
-                'are not padding'
+                '`mask` cannot be combined with `prompt_cache`: pass it to '
+                '`read_prompt`; the tokens after it are not padding'
             )
         rows, b = len(self.ids), len(ids)
         if rows not in (1, b):

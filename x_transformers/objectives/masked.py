@@ -117,8 +117,8 @@ class Hiding:
         if word_ids is not None:
             if self.max_span > 1:
                 raise ValueError(
-                    '`word_ids` cannot be combined with `max_span` above 1: both determine which tokens are '
-                    'masked together'
+                    '`word_ids` cannot be combined with `max_span` above 1: both '
+                    'determine which tokens are masked together'
                 )
             if word_ids.shape != maskable.shape:
                 shape = tuple(maskable.shape)

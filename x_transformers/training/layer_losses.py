@@ -203,6 +203,6 @@ def refuse_net(net: nn.Module, losses: AuxiliaryLosses) -> None:
         idle = feature.training_only or feature.waits
         if not idle and {'finish', 'execute_layers'} & {*feature.runs_at()}:
             raise ConfigError(
-                f'`intermediate_layer_loss` cannot be combined with `{feature.display_name}`: its blocks give no '
-                'outputs'
+                '`intermediate_layer_loss` cannot be combined with '
+                f'`{feature.display_name}`: its blocks give no outputs'
             )

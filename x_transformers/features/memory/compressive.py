@@ -233,9 +233,8 @@ class CompressiveMemory(ModelFeature):
             raise ValueError('`document_ids` cannot be combined with `cmem_len`: documents are whole')
         if call.training and known_stack(self.owner.attn_layers).features.find(Reversible):
             raise ValueError(
-                '`reversible` cannot be combined with `cmem_len` while training: memories are hidden states of '
-                'all layers, '
-                'which it is there to let go'
+                '`reversible` cannot be combined with `cmem_len` while training: memories are '
+                'hidden states of all layers, which it is there to let go'
             )
 
     def compressed(self, at: int, old: Memories, use: Tensor | None) -> Memories:
