@@ -14,6 +14,7 @@ from torch import nn
 from toy_tasks import taught
 
 from x_transformers import Decoder, Encoder, TransformerWrapper, TwoTowers, ViTransformerWrapper
+from x_transformers.flags import ConfigError
 from x_transformers.modalities.two_towers import LOSSES
 
 assert_close = functools.partial(oracles.assert_close, tolerance=1e-12)
@@ -98,6 +99,62 @@ def test_a_token_in_place_of_hidden_patches():
     for wrong in (hidden[:, :8], hidden.double(), hidden.unflatten(1, (1, 9))):
         with pytest.raises(ValueError, match=r'`hidden_patches` must .*got torch\.\w+ of shape'):
             net(IMAGE, hidden_patches=wrong)
+
+
+# fixed positions
+
+
+def own_sincos(rows, columns, dim, theta=10000.0):
+    """One number after the other."""
+    table, q = torch.zeros(rows * columns, dim, dtype=torch.float64), dim // 4
+    for r, c, k in itertools.product(range(rows), range(columns), range(q)):
+        w = theta ** (-k / (q - 1))
+        for block, value in enumerate((math.sin(c * w), math.cos(c * w), math.sin(r * w), math.cos(r * w))):
+            table[r * columns + c, block * q + k] = value
+    return table
+
+
+@pytest.mark.parametrize('theta', [10000.0, 50.0])
+def test_fixed_positions_of_patches_by_their_formula(theta):
+    """As the learned ones filled with the formula; prefix tokens and registers have none; any size of images."""
+    around = dict(prefix_tokens=2, num_register_tokens=1, patch_norm=False)
+    net, twin = images(sincos_pos_emb=True, sincos_theta=theta, **around), images(**around)
+    assert not any('pos_embedding' in name for name in net.state_dict())
+    twin.load_state_dict(net.state_dict(), strict=False)
+    table = own_sincos(SIDE, SIDE, DIM, theta)
+    with torch.no_grad():
+        twin.pos_embedding.copy_(F.pad(table, (0, 0, 2, 0)))
+    assert_close(net(IMAGE), twin(IMAGE))
+    for rows, columns in ((1, 2), (5, 4)):
+        image = vectors(2, CHANNELS, rows * PIXELS, columns * PIXELS)
+        tokens, _, _ = seen_by(net, image)
+        assert_close(tokens[:, 2:-1], patched(net, image) + own_sincos(rows, columns, DIM, theta))
+        assert_close(tokens[:, :2], net.prefix_tokens.expand(2, -1, -1))
+
+
+def test_products_of_fixed_positions_depend_on_differences():
+    table = images(sincos_pos_emb=True)._positions_of(4, 6)[0]
+    assert_close(table.square().sum(dim=-1), torch.full((24,), DIM / 2))
+    grid = table.unflatten(0, (4, 6))
+    assert_close((grid[1:, 2:] * grid[:-1, :-2]).sum(dim=-1), (grid[1, 2] * grid[0, 0]).sum().expand(3, 4))
+    half = images(sincos_pos_emb=True).to(torch.bfloat16)._positions_of(4, 6)[0]
+    assert torch.equal(half, own_sincos(4, 6, DIM).float().to(torch.bfloat16))
+
+
+def test_a_stack_that_reads_fixed_positions_apart():
+    around = dict(prefix_tokens=1, num_register_tokens=1)
+    net = images(stack_of(tupe_pos=True), sincos_pos_emb=True, **around)
+    apart = net._positions_apart(IMAGE)
+    assert apart['pos_known'].tolist() == [[False] + [True] * 9 + [False]]
+    assert_close(apart['pos_vectors'][0, 1:-1], own_sincos(SIDE, SIDE, DIM))
+
+
+@pytest.mark.parametrize('dim', [4, 18])
+def test_fixed_positions_are_refused(dim):
+    with pytest.raises(ConfigError, match=f'`sincos_pos_emb` needs a `dim` of at least 8 .* got dim={dim}'):
+        images(Encoder(dim=dim, depth=1, heads=1), sincos_pos_emb=True)
+    with pytest.raises(ConfigError, match='`sincos_pos_emb` cannot be combined with `interpolate_pos_emb`'):
+        images(sincos_pos_emb=True, interpolate_pos_emb='bicubic')
 
 
 # pooling

@@ -23,6 +23,7 @@ COUNTS = {
     't5_base': 222_903_552,
     'llama_7b': 6_738_415_616,
     'vit_b16': 86_389_248,  # with the pooler
+    'vit_simple_s16': 21_974_632,
     'whisper_tiny': 37_760_640,
     'xlnet_base': 116_718_336 + 32_000,  # with the bias of its logits
 }
@@ -107,6 +108,18 @@ def test_sizes_follow():
     assert presets.gpt3()['attn_layers']['dim'] == 12288 and presets.gpt3(max_seq_len=5)['max_seq_len'] == 5
     assert presets.vit_b16(num_classes=7)['num_classes'] == 7
     assert 'logits_bias' in presets.bert_base('BertForMaskedLM')
+
+
+def test_first_values_of_simple_vit():
+    """A head of zeros, patches by LeCun's rule, the others by Xavier's, biases of zero."""
+    net = presets.build(presets.vit_simple_s16(depth=1))
+    assert not net.mlp_head.weight.any() and not any(p.any() for n, p in net.named_parameters() if n.endswith('bias'))
+    patches, query = net.patch_to_embedding[1].weight, net.attn_layers.layers[0][1].to_q.weight
+    assert patches.shape == (384, 768) and abs(patches.std() * 768**0.5 - 1) < 0.02
+    assert patches.abs().max() > 3 * patches.std() and abs(query.abs().max() / (6 / 768) ** 0.5 - 1) < 0.01
+    assert net(torch.randn(1, 3, 32, 48)).shape == (1, 1000)
+    with pytest.raises(ValueError, match='`zeros` must be one of'):
+        presets.initialise_(net, zeros=('mlp_had',))
 
 
 def test_first_values():
@@ -268,6 +281,7 @@ LEARNERS = {
     't5_base': (translations, dict(enc_num_tokens=40, dec_num_tokens=40)),
     'llama_7b': (next_tokens, dict(num_tokens=40)),
     'vit_b16': (classes, dict(num_classes=40, image_size=16, patch_size=8)),
+    'vit_simple_s16': (classes, dict(num_classes=40, image_size=16, patch_size=8)),
     'whisper_tiny': (speech, dict(num_tokens=40)),
     'gtrxl': (actions, dict(dim_in=5, dim_out=3)),
 }

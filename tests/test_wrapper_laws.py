@@ -233,6 +233,13 @@ def images() -> nn.Module:
     return ViTransformerWrapper(attn_layers=layers, post_emb_norm=True, **sizes)
 
 
+def images_by_formula() -> nn.Module:
+    """Positions by a formula, for an image larger than the one that was said."""
+    layers = Encoder(dim=DIM, depth=1, heads=2, attn_dim_head=8)
+    sizes = dict(image_size=4, patch_size=4, channels=2, num_classes=5, num_register_tokens=2, prefix_tokens=1)
+    return ViTransformerWrapper(attn_layers=layers, sincos_pos_emb=True, **sizes)
+
+
 def frames() -> nn.Module:
     layers = Encoder(dim=DIM, depth=1, heads=2, attn_dim_head=8)
     stem = ((6, 3, 1, 1), (DIM, 3, 2, 1))
@@ -448,6 +455,7 @@ SUBJECTS = {
     'frames': Subject(
         frames, dict(x=randn(2, N, WIDTH)), lambda m, x, **inputs: m(x, **inputs)[:, : (N + 1) // 2], **OF_VECTORS),
     'images': Subject(images, dict(img=randn(2, 2, 8, 8))),
+    'images, by formula': Subject(images_by_formula, dict(img=randn(2, 2, 8, 8))),
     'images, with a head': Subject(
         images_and_their_head, dict(img=randn(2, 2, 8, 8), hidden_patches=torch.arange(8).view(2, 4) % 3 == 0)),
     'towers': Subject(towers, dict(texts=ids(), images=randn(2, 2, 8, 8)), by='mask', fills=dict(texts=0)),
@@ -497,6 +505,7 @@ NO_PADDING = {
     'pretraining': 'it writes its own texts',
     'points': 'the inputs have no order',
     'pixels': 'a head reads each token alone',
+    'images, by formula': 'an image is whole: every patch is read',
     'images': 'an image is whole: every patch is read',
     'images, with a head': 'an image is whole: every patch is read',
 }
@@ -525,7 +534,7 @@ NO_ITEMS = {
     'towers': 'its loss compares each pair with the others of the batch',
     **dict.fromkeys(
         ('two kinds', 'conformer', 'speech', 'arrays', 'arrays, asked', 'videos', 'classes', 'encodings',
-         'bindings', 'entropies', 'points', 'pixels', 'two streams', 'frames', 'images', 'images, with a head'),
+         'bindings', 'entropies', 'points', 'pixels', 'two streams', 'frames', 'images', 'images, by formula', 'images, with a head'),
         'it gives no loss'),
 }  # fmt: skip
 NO_TABLE = 'has none'
@@ -533,7 +542,7 @@ NO_MORE_TOKENS = {
     **dict.fromkeys(
         ('decisions', 'decisions, discrete', 'two kinds', 'conformer', 'speech', 'arrays', 'arrays, asked', 'videos',
          'vectors', 'vectors, rolled out', 'autoencoder', 'autoencoder, variational', 'bindings', 'points', 'pixels',
-         'two streams', 'frames', 'images', 'images, with a head'), NO_TABLE),
+         'two streams', 'frames', 'images', 'images, by formula', 'images, with a head'), NO_TABLE),
     'text and image': 'in two tables',
     'text to image': 'begins images',
     'pretraining': 'its generator of texts',

@@ -10,7 +10,7 @@ These models are newly initialized; `pretrained` loads weights of other librarie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +37,7 @@ from x_transformers.x_transformers import Attention, AttentionLayers, FeedForwar
 
 __all__ = [
     'bert_base', 'build', 'gpt1', 'gpt2', 'gpt3', 'gtrxl', 'initialise_', 'llama_7b', 'roberta_base', 't5_base',
-    'vaswani_base', 'vaswani_big', 'vit_b16', 'whisper_tiny', 'xlnet_base',
+    'vaswani_base', 'vaswani_big', 'vit_b16', 'vit_simple_s16', 'whisper_tiny', 'xlnet_base',
 ]  # fmt: skip
 
 
@@ -251,6 +251,22 @@ def vit_b16(architecture: str = 'ViTModel', num_classes: int | None = None, **ov
     return VIT.make_preset(overrides, {}, architectures=[architecture])
 
 
+def vit_simple_s16(num_classes: int | None = 1000, **overrides: Any) -> Preset:
+    """Return SimpleViT-S/16: Beyer et al. 2022, arXiv:2205.01580. Fixed sinusoidal positions, the mean of the patches,
+    no class token, no dropout. The head starts from zeros.
+
+    Args:
+        num_classes: Number of classes; None for the mean of the patches without a head.
+        **overrides: `dim`, `depth` and `heads`, as in `vit_b16`, and keywords of ViTransformerWrapper or Encoder.
+    """
+    sizes = {'dim': 384, 'heads': 6, **{name: overrides.pop(name) for name in SIZES if name in overrides}}
+    found = VIT.make_preset(sizes, {})
+    stack = {**found['attn_layers'], 'norm_eps': 1e-6}
+    simple = {'prefix_tokens': 0, 'pool': 'mean', 'sincos_pos_emb': True, 'interpolate_pos_emb': None, 'pooler': None}
+    own = {**found, **simple, 'num_classes': num_classes, 'attn_layers': stack}
+    return change_preset(own, overrides, dict(xavier=True, lecun=('patch_to_embedding',), zeros=('mlp_head',)))
+
+
 def whisper_tiny(num_tokens: int | None = None, **overrides: Any) -> Preset:
     """Return the multilingual tiny Whisper: Radford et al. 2022, arXiv:2212.04356.
 
@@ -295,7 +311,14 @@ def build(keywords: Mapping[str, Any]) -> nn.Module:
 
 @torch.no_grad()
 def initialise_(
-    model: nn.Module, std: float = 0.02, xavier: bool = False, residual: str | None = None, *, force: bool = False
+    model: nn.Module,
+    std: float = 0.02,
+    xavier: bool = False,
+    residual: str | None = None,
+    *,
+    lecun: Sequence[str] = (),
+    zeros: Sequence[str] = (),
+    force: bool = False,
 ) -> nn.Module:
     """Initialize a model in place: matrices and tables from N(0, std), biases with zeros, norm weights with ones.
 
@@ -306,6 +329,8 @@ def initialise_(
         std: Standard deviation.
         xavier: True for uniform matrices with the variance 2 / (inputs + outputs), and tables from N(0, 1 / width).
         residual: 'depth' to divide output projections by the root of the number of branches in their stack.
+        lecun: Names of submodules whose matrices come from N(0, 1 / inputs).
+        zeros: Names of submodules whose matrices are zero.
         force: True to replace weights from a file too.
 
     Returns:
@@ -340,6 +365,11 @@ def initialise_(
     for stack in (m for m in model.modules() if isinstance(m, AttentionLayers) and residual is not None):
         for output in list_outputs(stack):
             output.weight.mul_(len(stack.layers_execute_order) ** -0.5)
+    modules = dict(model.named_modules())
+    for name in (*lecun, *zeros):
+        one_of(*modules).require('zeros' if name in zeros else 'lecun', name)
+        for linear in (m for m in modules[name].modules() if isinstance(m, nn.Linear)):
+            draw(linear.weight, 0.0 if name in zeros else linear.in_features**-0.5)
     for branch in (m for m in model.modules() if isinstance(m, Attention | FeedForward)):
         for feature in branch.features.by_stage.get('initialize', ()):
             feature.initialize()
@@ -395,8 +425,8 @@ def xlnet_base(**overrides: Any) -> Preset:
 
 
 PRESETS: tuple[Callable[..., Preset], ...] = (
-    vaswani_base, vaswani_big, bert_base, roberta_base, gpt1, gpt2, gpt3, t5_base, llama_7b, vit_b16, whisper_tiny,
-    gtrxl, xlnet_base,
+    vaswani_base, vaswani_big, bert_base, roberta_base, gpt1, gpt2, gpt3, t5_base, llama_7b, vit_b16, vit_simple_s16,
+    whisper_tiny, gtrxl, xlnet_base,
 )  # fmt: skip
 
 

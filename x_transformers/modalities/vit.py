@@ -88,15 +88,33 @@ def build_norm(dim: int, normalizes: bool, bias: bool, eps: float | None) -> nn.
     return kind(dim, eps=eps) if normalizes else nn.Identity()
 
 
+def grid_sinusoids(rows: int, columns: int, dim: int, theta: float, like: Tensor) -> Tensor:
+    """Return fixed position vectors of a grid of patches, row by row, (rows * columns, dim).
+
+        [sin(c w), cos(c w), sin(r w), cos(r w)]    w_k = theta^(-k / (q - 1)),  k = 0 ... q - 1,  q = dim / 4
+
+    of the patch in row r and column c, both counted from 0. Beyer et al. 2022, arXiv:2205.01580
+    """
+    wide = to_float(like.new_empty(0)).dtype
+    powers = torch.arange(dim // 4, dtype=wide, device=like.device) / (dim // 4 - 1)
+    down, across = (
+        torch.arange(n, dtype=wide, device=like.device).unsqueeze(-1) * theta**-powers for n in (rows, columns)
+    )  # (rows, q), (columns, q)
+    down = torch.cat((down.sin(), down.cos()), dim=-1).repeat_interleave(columns, dim=0)  # (rows * columns, dim / 2)
+    across = torch.cat((across.sin(), across.cos()), dim=-1).repeat(rows, 1)
+    return torch.cat((across, down), dim=-1).to(like.dtype)
+
+
 class ViTransformerWrapper(Configurable):
     """Vision Transformer (ViT): images to classes or embeddings.  (b, c, height, width) -> (b, classes)
 
     The sequence is learned prefix tokens, the patches, row by row, and register tokens, after the patches unless
     `register_place='front'`. Prefix tokens and patches have learned position embeddings, which are added, or passed
     to a stack that uses them separately, such as `tupe_pos`. Registers have no positions, and are excluded from pooling
-    and from the output.
+    and from the output. With `sincos_pos_emb`, positions are fixed sinusoids of row and column, of patches only.
 
-    Dosovitskiy et al. 2020, arXiv:2010.11929; mean pooling: arXiv:2205.01580; registers: arXiv:2309.16588
+    Dosovitskiy et al. 2020, arXiv:2010.11929; mean pooling and sinusoids: arXiv:2205.01580; registers:
+    arXiv:2309.16588
     """
 
     def __init__(
@@ -137,6 +155,10 @@ class ViTransformerWrapper(Configurable):
         pooler: Annotated[
             dict | None, 'dict that describes a layer after pooling: `dim`, `activation`, `bias`', mapping | none
         ] = None,
+        sincos_pos_emb: Annotated[
+            bool, 'use fixed sinusoids of row and column instead of learned positions', boolean
+        ] = False,
+        sincos_theta: Annotated[float, 'base of the frequencies of `sincos_pos_emb`', positive] = 10000.0,
     ) -> None:
         super().__init__()
         self.patch, self.grid = sides(patch_size), count_patches(image_size, patch_size, crop_to_patches)
@@ -146,7 +168,12 @@ class ViTransformerWrapper(Configurable):
         self.patch_size, self.channels, self.image_size = patch_size, channels, image_size
         self.num_prefix, self.registers_first = prefix_tokens, register_place == 'front'
         self.interpolate_pos_emb, self.pool, self.crop_to_patches = interpolate_pos_emb, pool, bool(crop_to_patches)
-        self.pos_embedding = nn.Parameter(torch.randn(1, prefix_tokens + math.prod(self.grid), dim))
+        self.sincos_pos_emb, self.sincos_theta = bool(sincos_pos_emb), float(sincos_theta)
+        self._check_sincos(dim)
+        table: Any = None
+        if not sincos_pos_emb:
+            table = nn.Parameter(torch.randn(1, prefix_tokens + math.prod(self.grid), dim))
+        self.pos_embedding: Any = table
         self.register_tokens = nn.Parameter(torch.randn(num_register_tokens, dim)) if num_register_tokens else None
         self.has_register_tokens = num_register_tokens > 0
         norms = (LayerNorm(dim_patch), LayerNorm(dim)) if patch_norm else (nn.Identity(), nn.Identity())
@@ -170,6 +197,19 @@ class ViTransformerWrapper(Configurable):
         self.pooler: Any = nn.Identity() if pooler is None else PooledHead(width, pooler)
         width = width if pooler is None else self.pooler[0].out_features
         self.mlp_head = self._build_head(width, num_classes) if num_classes else nn.Identity()
+
+    def _check_sincos(self, dim: int) -> None:
+        if not self.sincos_pos_emb:
+            if self.sincos_theta != 10000.0:
+                warn_once('`sincos_theta` has no effect unless `sincos_pos_emb` is set')
+            return
+        if dim % 4 or dim < 8:
+            raise ConfigError(f'`sincos_pos_emb` needs a `dim` of at least 8 that is a multiple of 4, got dim={dim}')
+        if self.interpolate_pos_emb is not None:
+            raise ConfigError(
+                '`sincos_pos_emb` cannot be combined with `interpolate_pos_emb`: its formula has positions for images '
+                'of every size'
+            )
 
     def _check_pool(self, pool_kwargs: dict | None, post_pool_norm: bool) -> None:
         if self.pool in ('first', 'first_mean', 'prefix') and not self.num_prefix:
@@ -241,7 +281,8 @@ class ViTransformerWrapper(Configurable):
                 f'`img` got shape {tuple(img.shape)}, '
                 f'it must be (b, {self.channels}, height, width) {how} {scale_by(self.patch)} pixels'
             )
-        if self.interpolate_pos_emb is None and (height // down > rows or width // across > columns):
+        learned = self.interpolate_pos_emb is None and not self.sincos_pos_emb
+        if learned and (height // down > rows or width // across > columns):
             most = scale_by(sides(self.image_size), always=True)
             raise ValueError(f'`img` got {height} x {width} pixels, at most {most} have positions')
 
@@ -293,6 +334,8 @@ class ViTransformerWrapper(Configurable):
             return {}
         vectors = self._positions_of(*self._grid_of(img))
         known = torch.ones(1, vectors.shape[1], 1, dtype=torch.bool, device=vectors.device)
+        if self.sincos_pos_emb:
+            known[:, : self.num_prefix] = False
         if begins_with_cls(known_stack(self.attn_layers)):
             known[:, 0] = False
         if self.register_tokens is not None:
@@ -313,7 +356,11 @@ class ViTransformerWrapper(Configurable):
 
     def _positions_of(self, rows: int, columns: int) -> Tensor:
         """Positions of prefix tokens and a grid of patches,  1 n d: the upper left part of the table, or all of it
-        resampled."""
+        resampled; of prefix tokens zeros with `sincos_pos_emb`."""
+        if self.sincos_pos_emb:
+            like: Any = self.patch_to_embedding[1].weight
+            found = grid_sinusoids(rows, columns, len(like), self.sincos_theta, like)
+            return F.pad(found, (0, 0, self.num_prefix, 0)).unsqueeze(0)
         table, prefix, (height, width) = self.pos_embedding, self.num_prefix, self.grid
         if self.interpolate_pos_emb is None:  # no question of sizes: programs read images of all
             down, across = (torch.arange(count, device=table.device) for count in (rows, columns))
