@@ -534,7 +534,8 @@ NO_ITEMS = {
     'towers': 'its loss compares each pair with the others of the batch',
     **dict.fromkeys(
         ('two kinds', 'conformer', 'speech', 'arrays', 'arrays, asked', 'videos', 'classes', 'encodings',
-         'bindings', 'entropies', 'points', 'pixels', 'two streams', 'frames', 'images', 'images, by formula', 'images, with a head'),
+         'bindings', 'entropies', 'points', 'pixels', 'two streams', 'frames', 'images', 'images, by formula',
+         'images, with a head'),
         'it gives no loss'),
 }  # fmt: skip
 NO_TABLE = 'has none'
