@@ -160,6 +160,7 @@ SETTINGS: dict[str, Values] = {
     'layers_execute_order': dict(depth=1),
     'custom_layers': dict(depth=1),
     'recurrent_module': dict(depth=1, custom_layers=('a', 'r', 'f')),
+    'recurrent_kwargs': dict(depth=1, custom_layers=('a', 'r', 'f'), recurrent_module='ssm'),
     'conv_module': dict(conv_norm='layer', conv_causal=True, conv_kernel_size=4),
     'conv_kernel_size': dict(conv_norm='layer', conv_causal=True),
     'use_adaln_zero': dict(dim_condition=12),
@@ -257,7 +258,8 @@ ONLY_WITH = {'gated_multi_residual': ('residual_fn_kwargs',), 'attn_aft': ('attn
 ONLY_WITH |= {'attn_aft_max_len': ('attn_aft',), 'attn_num_clusters': ('attn_cluster', 'attn_cluster_size')}
 ONLY_WITH |= {'attn_linformer_max_len': ('attn_linformer_k',), 'attn_linformer_k': ('attn_linformer_max_len',)}
 ONLY_WITH['attn_adaptive_span'] = ('attn_max_span',)
-ONLY_WITH |= {'recurrent_module': ('custom_layers',), 'attn_cluster_blocks': ('attn_sinkhorn_sort',)}
+ONLY_WITH |= {name: ('custom_layers',) for name in ('recurrent_module', 'recurrent_kwargs')}
+ONLY_WITH |= {'attn_cluster_blocks': ('attn_sinkhorn_sort',)}
 # settled by the stack: how it is switched on there
 THROUGH_THE_STACK: dict[str, Values] = {
     'attn_learned_value_residual_mix': dict(add_value_residual=True),
@@ -297,7 +299,7 @@ FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
     'attn_num_mem_kv': ((1, 3),),
     'ff_moe_kind': ('topk_softmax',),
     'sandwich_coef': (2,),
-    'recurrent_module': ('ssm',),
+    'recurrent_module': ('ssm', 'short_conv'),
     'parallel_block': ('shared',),
     'layers_execute_order': ((0, 1, 1, 0),),
     'rotary_scaling': (dict(kind='linear', factor=4.0),),

@@ -1010,6 +1010,22 @@ def rwkv_channel_mix(weights: Weights, x: Tensor) -> Tensor:
     return torch.stack(outs, dim=1)
 
 
+def causal_convolution(weights: Weights, name: str, x: Tensor) -> Tensor:
+    """Each channel by itself, of the tokens so far, the last weight times the newest one:  b n c."""
+    weight, bias = weights[f'{name}.weight'][:, 0], weights.get(f'{name}.bias', 0.0)
+    outs = []
+    for t in range(x.shape[1]):
+        taps = range(min(weight.shape[1], t + 1))
+        outs.append(sum((weight[:, -1 - i] * x[:, t - i] for i in taps), torch.zeros_like(x[:, t])) + bias)
+    return torch.stack(outs, dim=1)
+
+
+def gated_convolution(weights: Weights, x: Tensor) -> Tensor:
+    """LFM2: a convolution of products, times a gate."""
+    before, after, u = linear(weights, 'in_proj', x).chunk(3, dim=-1)
+    return linear(weights, 'out_proj', after * causal_convolution(weights, 'conv', before * u))
+
+
 def ssm_parts(weights: Weights) -> tuple[Tensor, Tensor, Tensor]:
     """A', B' and C of a diagonal state-space model, held from token to token:  d s, complex."""
     a = torch.complex(-weights['log_a_real'].exp(), weights['a_imag'])

@@ -7,7 +7,16 @@ import torch
 import toy_tasks
 from costs import grows
 from law_cases import randomise
-from oracles import assert_close, bools, diagonal_ssm, randn, rwkv_channel_mix, rwkv_time_mix, ssm_by_fft
+from oracles import (
+    assert_close,
+    bools,
+    diagonal_ssm,
+    gated_convolution,
+    randn,
+    rwkv_channel_mix,
+    rwkv_time_mix,
+    ssm_by_fft,
+)
 from torch import nn
 from toy_tasks import SEEDS
 
@@ -21,13 +30,14 @@ from x_transformers import (
 )
 from x_transformers.flags import ConfigError
 from x_transformers.kernels import recurrences
-from x_transformers.recurrent import DiagonalSSM, RWKVChannelMix, RWKVTimeMix
+from x_transformers.recurrent import DiagonalSSM, RWKVChannelMix, RWKVTimeMix, ShortConvolution
 
 TIGHT = 1e-12
 MADE = {
     'rwkv': (lambda: RWKVTimeMix(6), rwkv_time_mix),
     'channels': (lambda: RWKVChannelMix(6, mult=1.5), rwkv_channel_mix),
     'ssm': (lambda: DiagonalSSM(6, state=3), diagonal_ssm),
+    'short_conv': (lambda: ShortConvolution(6, bias=True), gated_convolution),
 }
 EACH = pytest.mark.parametrize('name', MADE)
 HOLES = torch.tensor([[0, 0, 1, 0, 1, 1, 1, 0, 1], [1, 0, 1, 1, 0, 1, 0, 0, 0]], dtype=torch.bool)
@@ -95,7 +105,7 @@ def test_in_parts(name, graph, monkeypatch):
         outs.append(out)
         sizes.add(tuple(t.shape for t in state))
     assert_close(torch.cat(outs, dim=1), whole, tolerance=TIGHT)
-    assert_close(level_with(state), level_with(last), 'state', tolerance=TIGHT)
+    assert_close(numbers_of(name, state), numbers_of(name, last), 'state', tolerance=TIGHT)
     assert len(sizes) == 1
 
 
@@ -113,12 +123,14 @@ def test_padding_is_passed_over(name):
         for found in (out, torch.cat((first, second), dim=1)):
             assert_close(found[row, HOLES[row]], wanted[0], tolerance=TIGHT)
         for held in (last, state, after):
-            assert_close(level_with(held)[row], level_with(alone)[0], 'state', tolerance=TIGHT)
+            assert_close(numbers_of(name, held)[row], numbers_of(name, alone)[0], 'state', tolerance=TIGHT)
 
 
-def level_with(state):
-    """The sums of a state, whatever their level."""
-    return state[0] * state[1].exp().unsqueeze(1) if len(state) > 1 else state[0]
+def numbers_of(name, state):
+    """Every number of a state, of sums whatever their level:  b x."""
+    if name == 'rwkv':
+        state = [state[0] * state[1].exp().unsqueeze(1), state[2]]
+    return torch.cat([t.flatten(1) for t in state], dim=1)
 
 
 @EACH
@@ -223,6 +235,7 @@ def stack(build=Decoder, recurrent_module='rwkv', layers=('r', 'f', 'a', 'r'), *
 STACKS = {
     'rwkv': dict(recurrent_module='rwkv'),
     'ssm': dict(recurrent_module='ssm'),
+    'short_conv': dict(recurrent_module='short_conv'),
     'beside': dict(recurrent_module=None, layers=('a', 'f'), attn_hybrid_module=DiagonalSSM(6, state=3)),
 }
 
@@ -261,6 +274,26 @@ class Mean(nn.Module):
         total, count = (torch.zeros_like(x[:, :1]), x.new_zeros(x.shape[0], 1, 1)) if state is None else state
         total, count = total + x.cumsum(dim=1), count + torch.arange(1, x.shape[1] + 1).view(1, -1, 1)
         return total / count, (total[:, -1:], count[:, -1:])
+
+
+def test_one_module_for_each_layer():
+    """By names or built, with keywords of their own, which a config holds."""
+    own = Mean()
+    net = stack(
+        layers=('r', 'f', 'r', 'a', 'r'),
+        recurrent_module=('ssm', own, 'short_conv'),
+        recurrent_kwargs=(dict(state=5), None, dict(conv=2)),
+    )
+    made = [layer[1].module for kind, layer in zip(net.layer_types, net.layers, strict=True) if kind == 'r']
+    assert [type(module) for module in made] == [DiagonalSSM, Mean, ShortConvolution]
+    assert made[0].size == 5 and made[2].conv.kernel_size == (2,)
+    flags = dict(layers=('r', 'f', 'r'), recurrent_module=('ssm', 'ssm'), recurrent_kwargs=dict(state=3))
+    again = TransformerWrapper.from_config(
+        TransformerWrapper(num_tokens=9, max_seq_len=9, attn_layers=stack(**flags)).config
+    )
+    assert [
+        layer[1].module.size for kind, layer in zip('rfr', again.attn_layers.layers, strict=True) if kind == 'r'
+    ] == [3, 3]
 
 
 def test_modules_of_ones_own():
@@ -343,8 +376,20 @@ REFUSED = {
         lambda: stack(Encoder),
         '`recurrent_module` needs a causal stack: its state depends on earlier tokens',
     ),
+    'keyword': (
+        lambda: stack(recurrent_module='ssm', recurrent_kwargs=dict(stat=4)),
+        "`recurrent_kwargs` of 'ssm' may have `state`, got `stat`, did you mean `state`?",
+    ),
+    'count': (
+        lambda: stack(recurrent_module=('ssm', 'ssm', 'ssm')),
+        "`recurrent_module` must have an entry for each of the 2 layers of kind 'r', got 3",
+    ),
+    'built': (
+        lambda: stack(recurrent_module=Mean(), recurrent_kwargs=dict(state=4)),
+        '`recurrent_kwargs` cannot be combined with a custom `recurrent_module`: it is built already',
+    ),
     'nothing': (lambda: stack(recurrent_module=None), "`custom_layers` has recurrent layers ('r'), which need `recurr"),
-    'name': (lambda: stack(recurrent_module='lstm'), "`recurrent_module` must be one of 'rwkv', 'ssm' or an instance"),
+    'name': (lambda: stack(recurrent_module='lstm'), "`recurrent_module` must be one of 'rwkv', 'ssm'"),
     'mems': (
         lambda: stack()(randn(1, 2, 6), mems=[randn(1, 2, 6)]),
         "`mems` cannot be combined with layers of kind 'r': they do not read memories",

@@ -59,14 +59,27 @@ BUGS = {
         ('any name is a type', "if name.endswith(KINDS) and not name.startswith('_'):", 'if True:'),
         ('a type is another one each time', 'globals()[name] = found', 'found'),
     ]),
-    'recurrent.py': ('test_recurrent.py', [
+    'recurrent/rwkv.py': ('test_recurrent.py', [
         ('the newest token has no bonus', 'own = k + to_float(self.time_first)', 'own = k + 0 * to_float(self.time_first)'),
         ('padding lets sums fade', 'w.masked_fill(padding, 0.0)', 'w'),
         ('sums have no level', 'tops = peaks(w.detach(), k.detach(), level, begins)', 'tops = torch.zeros_like(k)'),
+    ]),
+    'recurrent/base.py': ('test_recurrent.py', [
         ('a document sees the token before it', 'return before if begins is None else before.masked_fill(begins.unsqueeze(-1), 0.0)', 'return before'),
+    ]),
+    'recurrent/ssm.py': ('test_recurrent.py', [
         ('padding lets states fade', 'kept = exp(log_a * count.view(-1, 1, 1))', 'kept = exp(log_a * u.shape[1])'),
         ('a chunk begins with the state of another document', '(document == earlier).unsqueeze(-1)', '(document >= earlier).unsqueeze(-1)'),
         ('fillers of a chunk count', 'left = count - 1 - at[:-1]', 'left = count - at[:-1]'),
+    ]),
+    'recurrent/convolution.py': ('test_recurrent.py', [
+        ('a document sees the one before it', 'earlier.masked_fill(since < by, 0.0)', 'earlier'),
+        ('padding is in the window', 'last = count.unsqueeze(-1) + ', 'last = n + 0 * count.unsqueeze(-1) + '),
+        ('the weights are in another order', 'weight[:, -1 - by]', 'weight[:, by - 1]'),
+        ('the gates change places', 'b, c, u = self.in_proj', 'c, b, u = self.in_proj'),
+    ]),
+    'recurrent/__init__.py': ('test_recurrent.py', [
+        ('keywords are not looked at', 'if key not in free:', 'if False:'),
     ]),
     'attention_maps.py': ('test_attention_maps.py', [
         ('the token after is the one before', "found['previous'] = mean_over(own.diagonal(-1,", "found['previous'] = mean_over(own.diagonal(1,"),

@@ -19,15 +19,17 @@ from x_transformers.flags import (
     ConfigError,
     PerToken,
     RecurrentState,
+    each,
     flag,
     format_value,
     instance_of,
+    mapping,
     none,
     one_of,
     size,
     warn_once,
 )
-from x_transformers.recurrent import DiagonalSSM, RWKVTimeMix
+from x_transformers.recurrent import MODULES, build_module
 
 
 def fold_axis(t: Tensor, count: int, consecutive: bool = False) -> Tensor:
@@ -188,7 +190,8 @@ class Hybrid(AttentionFeature):
         return made[0], made[1] if len(made) > 1 else None
 
 
-MADE = {'rwkv': RWKVTimeMix, 'ssm': DiagonalSSM}
+a_module = one_of(*MODULES) | instance_of(nn.Module)
+some_modules = Check('a tuple of these', each(a_module).test, f'Sequence[{a_module.type}]')
 
 
 class RecurrentModule(StackFeature):
@@ -199,17 +202,37 @@ class RecurrentModule(StackFeature):
     padding.
     """
 
-    paper = 'RWKV, arXiv:2305.13048; diagonal state spaces, arXiv:2203.14343'
+    paper = 'RWKV, arXiv:2305.13048; diagonal state spaces, arXiv:2203.14343; see `help(x_transformers.recurrent)`'
     recurrent_module = flag(
         None,
-        "module of the layers of kind 'r': 'rwkv', 'ssm', or a custom module, of which each layer gets a copy",
-        one_of(*MADE) | instance_of(nn.Module) | none,
+        "module of the layers of kind 'r': a name, or a custom module, of which each layer gets a copy; or a tuple "
+        'with one for each of these layers',
+        a_module | some_modules | none,
         example='rwkv',
+    )
+    recurrent_kwargs = flag(
+        None,
+        'keywords of the class of the module, a dict; a tuple has one for each of these layers',
+        mapping | each(mapping | none) | none,
+        example=dict(state=4),
     )
 
     def setup(self, owner: Any) -> None:
-        if 'r' not in owner.layer_types:
+        layers = owner.layer_types.count('r')
+        if not layers:
             warn_once("`recurrent_module` has no effect without layers of kind 'r' in `custom_layers`")
+            return
+        for name in ('recurrent_module', 'recurrent_kwargs'):
+            value = getattr(self, name)
+            if isinstance(value, (tuple, list)) and len(value) != layers:
+                raise ConfigError(
+                    f"`{name}` must have an entry for each of the {layers} layers of kind 'r', got {len(value)}"
+                )
+
+    def of_layer(self, name: str, index: int) -> Any:
+        """Return the value of a flag for one of the layers of kind 'r'."""
+        value = getattr(self, name)
+        return value[index] if isinstance(value, (tuple, list)) else value
 
 
 class RecurrentLayer(nn.Module):
@@ -244,13 +267,21 @@ class RecurrentLayer(nn.Module):
 
 
 def build(stack: Any, index: int) -> RecurrentLayer:
-    own = stack.features.find(RecurrentModule)
-    chosen = None if own is None else own.recurrent_module
-    if chosen is None:
+    own, kinds = stack.features.find(RecurrentModule), stack.layer_types
+    number = kinds[:index].count('r')
+    chosen = None if own is None else own.of_layer('recurrent_module', number)
+    if own is None or chosen is None:
         raise ConfigError("`custom_layers` has recurrent layers ('r'), which need `recurrent_module`")
     if not stack.causal:
         raise ConfigError('`recurrent_module` needs a causal stack: its state depends on earlier tokens')
-    return RecurrentLayer(MADE[chosen](stack.dim) if isinstance(chosen, str) else copy.deepcopy(chosen))
+    keywords = own.of_layer('recurrent_kwargs', number)
+    if isinstance(chosen, str):
+        mixers = [at for at, kind in enumerate(kinds) if kind in ('a', 'r')]
+        place = (mixers.index(index), len(mixers))
+        return RecurrentLayer(build_module('recurrent_kwargs', chosen, stack.dim, keywords or {}, place=place))
+    if keywords:
+        raise ConfigError('`recurrent_kwargs` cannot be combined with a custom `recurrent_module`: it is built already')
+    return RecurrentLayer(copy.deepcopy(chosen))
 
 
 def inputs(call: Any) -> dict[str, Any]:

@@ -1,0 +1,57 @@
+"""Recurrent modules: layers whose past is a state of fixed size.
+
+    RWKVTimeMix        'rwkv'         sums of values by their keys, that fade at a rate of each channel
+    DiagonalSSM        'ssm'          a linear state-space model with a diagonal matrix
+    ShortConvolution   'short_conv'   a gated convolution over the last few tokens
+    RWKVChannelMix                    a feedforward that also reads the token before
+
+Each maps x (b n dim) and a state, None at the beginning, to a pair of its output (b n dim_out) and the state that it
+leaves. `mask` (b n) says which tokens are real: others are passed over. `document_ids` (b n) which tokens belong
+together: others know nothing of one another. They stand in place of attention, as layers of kind 'r', or beside it, as
+`attn_hybrid_module`:  Decoder(dim=64, custom_layers=('r', 'f') * 6, recurrent_module='rwkv').
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from x_transformers.flags import ConfigError, did_you_mean
+from x_transformers.recurrent.base import Recurrent
+from x_transformers.recurrent.convolution import ShortConvolution
+from x_transformers.recurrent.rwkv import RWKVChannelMix, RWKVTimeMix
+from x_transformers.recurrent.ssm import DiagonalSSM
+
+__all__ = ['MODULES', 'DiagonalSSM', 'RWKVChannelMix', 'RWKVTimeMix', 'Recurrent', 'ShortConvolution', 'build_module']
+
+MODULES: dict[str, Callable[..., nn.Module]] = {
+    'rwkv': RWKVTimeMix,
+    'ssm': DiagonalSSM,
+    'short_conv': ShortConvolution,
+}
+
+
+def build_module(flag: str, name: str, dim: int, keywords: Mapping[str, Any], **own: Any) -> nn.Module:
+    """Build the recurrent module of a name.
+
+    Args:
+        flag: name of the flag whose value the keywords are, for errors
+        name: one of `MODULES`
+        dim: width of its input
+        keywords: further keywords of its class
+        own: keywords that the caller sets, of which those that the class does not have are left out
+
+    Raises:
+        ConfigError: keywords that the class does not have, or values that it does not take.
+    """
+    known = list(inspect.signature(MODULES[name]).parameters)
+    own = {key: value for key, value in own.items() if key in known}
+    free = [key for key in known if key not in ('dim', 'dim_out', 'place')]
+    for key in keywords:
+        if key not in free:
+            listed = ', '.join(f'`{one}`' for one in free) or 'no keywords'
+            raise ConfigError(f'`{flag}` of {name!r} may have {listed}, got `{key}`{did_you_mean(key, free)}')
+    return MODULES[name](dim, **own, **keywords)
