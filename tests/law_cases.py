@@ -396,6 +396,7 @@ ARGUMENT_CASES = (
     argument('ff_mult', 1.5, 4),
     argument('ff_dim_inner', 20, None),
     argument('ff_activation', 'relu2', None),
+    argument('ff_activation', 'xielu', None),
     argument('ff_no_bias', True, False),
     argument('ff_dropout', 0.2, 0.0),
     argument('pre_norm', False, True),

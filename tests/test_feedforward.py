@@ -10,6 +10,7 @@ from oracles import assert_close, assert_same, randn, randomised
 from torch import nn
 
 from x_transformers import Decoder, FeedForward
+from x_transformers.flags import ConfigError
 
 
 class Cubed(nn.Module):
@@ -89,6 +90,105 @@ def test_soft_clamp_in_front_of_the_activation(activation):
         return output(w, module.ff[0][2](clamped(inner(w, x), 0.7)))
 
     assert_same(module, module, oracle, randn(2, 7, 5))
+
+
+def test_xielu():
+    """arXiv:2411.13010: quadratic above zero, exponential below, with two learned numbers; both are 0.8 at first."""
+    module = randomised(FeedForward(dim=5, activation='xielu'))
+
+    def oracle(w, x):
+        p, q = w['ff.0.1.alpha_p'][0].exp().log1p(), 0.5 + w['ff.0.1.alpha_n'][0].exp().log1p()
+        h = inner(w, x)
+        parts = [p * t * t + t / 2 if t > 0 else q * (t.exp() - 1 - t) + t / 2 for t in h.flatten()]
+        return output(w, torch.stack(parts).view_as(h))
+
+    assert_same(module, module, oracle, randn(2, 7, 5))
+    act, x = FeedForward(dim=5, activation='xielu').ff[0][1], torch.tensor([-1e4, -1.0, 0.0, 2.0], requires_grad=True)
+    below = 0.8 * (math.exp(-1) - 1 + 1) - 0.5
+    torch.testing.assert_close(act(x)[1:], torch.tensor([below, -0.8e-6, 0.8 * 4 + 1]))
+    big = torch.tensor([1e3], requires_grad=True)
+    act(torch.cat((x, big))).sum().backward()
+    assert all(t.grad.isfinite().all() for t in (x, big, act.alpha_p, act.alpha_n))
+
+
+@pytest.mark.slow
+def test_xielu_of_transformers():
+    activations = pytest.importorskip('transformers.activations')
+    act, theirs = FeedForward(dim=5, activation='xielu').double().ff[0][1], activations.ACT2FN['xielu'].double()
+    with torch.no_grad():
+        act.alpha_p.copy_(theirs.alpha_p.fill_(0.3))
+        act.alpha_n.copy_(theirs.alpha_n.fill_(-0.7))
+    x = 3 * randn(4, 500)
+    assert_close(act(x), theirs(x), tolerance=1e-10)
+
+
+@pytest.mark.parametrize('flags', [dict(swish=True), dict(activation='gelu_tanh', glu_clamp=0.4)], ids=str)
+def test_sparse_gates(flags):
+    module = randomised(FeedForward(dim=5, glu=True, gate_sparsity=0.75, **flags))
+    act = nn.functional.silu if 'swish' in flags else lambda g: nn.functional.gelu(g, approximate='tanh')
+
+    def oracle(w, x):
+        u, g = inner(w, x, 'ff.0.proj').chunk(2, dim=-1)
+        u, g = (u.clamp(-0.4, 0.4), g.clamp(max=0.4)) if 'glu_clamp' in flags else (u, g)
+        mean = g.mean(dim=-1, keepdim=True)
+        std = ((g - mean) ** 2).mean(dim=-1, keepdim=True).sqrt()
+        z = math.sqrt(2) * torch.erfinv(torch.tensor(2 * 0.75 - 1, dtype=g.dtype))
+        return output(w, u * act(torch.where(g > mean + z * std, g - mean - z * std, 0.0)))
+
+    assert_same(module, module, oracle, randn(2, 7, 5))
+
+
+def test_the_share_of_closed_gates():
+    act = FeedForward(dim=5, glu=True, gate_sparsity=0.95, activation='relu').ff[0].act
+    gates = act(3 * randn(2, 5000, seed=1) + 7)
+    assert abs((gates == 0).double().mean() - 0.95) < 0.01
+    assert act(torch.full((1, 9), 4.0, requires_grad=True)).sum() == 0  # gates that are equal have no spread
+
+
+@pytest.mark.parametrize('activation', ['gelu', 'silu', 'relu2'])
+def test_hard_bounds_of_a_gated_unit(activation):
+    module = randomised(FeedForward(dim=5, glu=True, glu_clamp=0.3, activation=activation, glu_mult_bias=True))
+    act = dict(gelu=nn.functional.gelu, silu=nn.functional.silu, relu2=lambda g: g.relu() ** 2)[activation]
+
+    def oracle(w, x):
+        u, g = inner(w, x, 'ff.0.proj').chunk(2, dim=-1)
+        return output(w, torch.clamp(u, -0.3, 0.3) * act(torch.clamp(g, max=0.3)) * w['ff.0.mult_bias'])
+
+    assert_same(module, module, oracle, randn(2, 7, 5))
+
+
+@pytest.mark.parametrize('flags', [dict(), dict(glu=True, relu_squared=True, inner_norm_eps=0.3)], ids=str)
+def test_norm_before_the_output(flags):
+    module = randomised(FeedForward(dim=5, inner_norm='rms', **flags))
+
+    def oracle(w, x):
+        if 'glu' in flags:
+            u, g = inner(w, x, 'ff.0.proj').chunk(2, dim=-1)
+            h = u * g.relu() ** 2
+        else:
+            h = nn.functional.gelu(inner(w, x))
+        h = h / ((h * h).mean(dim=-1, keepdim=True) + flags.get('inner_norm_eps', 1e-5)).sqrt() * w['ff.1.g']
+        return output(w, h, at=3)
+
+    assert_same(module, module, oracle, randn(2, 7, 5))
+
+
+@pytest.mark.parametrize(
+    ('flags', 'words'),
+    [
+        (dict(glu_clamp=1.0, glu_softclamp=True), '`glu_clamp` cannot be combined with `glu_softclamp`'),
+        (dict(glu_clamp=1.0, swiglu_limit=1.0), '`swiglu_limit` cannot be combined with `glu_clamp`'),
+        (dict(gate_sparsity=0.5, glu_softclamp=True), '`gate_sparsity` cannot be combined with `glu_softclamp`'),
+        (dict(gate_sparsity=0.5, swiglu_limit=1.0), '`gate_sparsity` cannot be combined with `swiglu_limit`'),
+        (dict(inner_norm='rms', post_act_ln=True), '`inner_norm` cannot be combined with `post_act_ln`'),
+        (dict(moe_experts=2, activation='xielu'), '`moe_experts` cannot be combined with an activation'),
+        (dict(moe_experts=2, inner_norm='rms'), '`moe_experts` cannot be combined with `inner_norm`'),
+    ],
+    ids=str,
+)
+def test_units_that_do_not_go_together(flags, words):
+    with pytest.raises(ConfigError, match=words):
+        FeedForward(dim=5, glu=True, **flags)
 
 
 GATES = {

@@ -277,25 +277,33 @@ class StackKeywords(TypedDict, total=False):
     ff_swish: bool | tuple[bool, ...] | PerLayer
     """SiLU instead of GELU. Default: False. Searching for Activation Functions, arXiv:1710.05941."""
     ff_glu: bool | tuple[bool, ...] | PerLayer
-    """Use a gated linear unit. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Use a gated linear unit. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     ff_glu_mult_bias: bool | tuple[bool, ...] | PerLayer
-    """Learn a factor per channel after the gate. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Learn a factor per channel after the gate. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     ff_glu_softclamp: bool | tuple[bool, ...] | PerLayer
-    """Soft-clamp u and the linear factor of the gate with tanh; only for GELU and SiLU. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Soft-clamp u and the linear factor of the gate with tanh; only for GELU and SiLU. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     ff_glu_gate_softclamp_value: float | tuple[float, ...] | PerLayer
-    """Bound of the linear factor of the gate g. Default: 4.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Bound of the linear factor of the gate g. Default: 4.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     ff_glu_up_softclamp_value: float | tuple[float, ...] | PerLayer
-    """Bound of the ungated half u. Default: 25.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Bound of the ungated half u. Default: 25.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     ff_glu_bias: bool | None | tuple[bool | None, ...] | PerLayer
-    """Bias of the gated projection; None: with a bias. Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Bias of the gated projection; None: with a bias. Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     ff_swiglu_limit: float | None | tuple[float | None, ...] | PerLayer
-    """Bound c of both halves u and g, clamped, for  (u + 1) g sigmoid(alpha g). Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Bound c of both halves u and g, clamped, for  (u + 1) g sigmoid(alpha g). Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     ff_swiglu_alpha: float | tuple[float, ...] | PerLayer
-    """Factor alpha of `swiglu_limit`. Default: 1.702. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Factor alpha of `swiglu_limit`. Default: 1.702. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
+    ff_glu_clamp: float | None | tuple[float | None, ...] | PerLayer
+    """Bound c of both halves: clamp(u, -c, c) act(min(g, c)). Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
+    ff_gate_sparsity: float | tuple[float, ...] | PerLayer
+    """Share of the channels of g that a threshold sets to zero before the activation, for normally distributed g. Default: 0.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     ff_softclamp_value: float | None | tuple[float | None, ...] | PerLayer
     """Soft bound c of the input of the activation, by tanh. Default: None."""
     ff_post_act_ln: bool | tuple[bool, ...] | PerLayer
     """Layer norm after the activation. Default: False. NormFormer, arXiv:2110.09456."""
+    ff_inner_norm: Literal['rms'] | None | tuple[Literal['rms'] | None, ...] | PerLayer
+    """Norm before the output projection: 'rms'. Default: None. BitNet b1.58 2B4T, arXiv:2504.12285."""
+    ff_inner_norm_eps: float | tuple[float, ...] | PerLayer
+    """Epsilon of this norm. Default: 1e-05. BitNet b1.58 2B4T, arXiv:2504.12285."""
     ff_moe_experts: int | None | tuple[int | None, ...] | PerLayer
     """Number of experts; None for an ordinary feedforward. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
     ff_moe_top_k: int | tuple[int, ...] | PerLayer
@@ -1251,25 +1259,33 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_ff_swish: bool | tuple[bool, ...] | PerLayer
     """SiLU instead of GELU. Default: False. Searching for Activation Functions, arXiv:1710.05941."""
     enc_ff_glu: bool | tuple[bool, ...] | PerLayer
-    """Use a gated linear unit. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Use a gated linear unit. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     enc_ff_glu_mult_bias: bool | tuple[bool, ...] | PerLayer
-    """Learn a factor per channel after the gate. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Learn a factor per channel after the gate. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     enc_ff_glu_softclamp: bool | tuple[bool, ...] | PerLayer
-    """Soft-clamp u and the linear factor of the gate with tanh; only for GELU and SiLU. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Soft-clamp u and the linear factor of the gate with tanh; only for GELU and SiLU. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     enc_ff_glu_gate_softclamp_value: float | tuple[float, ...] | PerLayer
-    """Bound of the linear factor of the gate g. Default: 4.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Bound of the linear factor of the gate g. Default: 4.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     enc_ff_glu_up_softclamp_value: float | tuple[float, ...] | PerLayer
-    """Bound of the ungated half u. Default: 25.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Bound of the ungated half u. Default: 25.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     enc_ff_glu_bias: bool | None | tuple[bool | None, ...] | PerLayer
-    """Bias of the gated projection; None: with a bias. Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Bias of the gated projection; None: with a bias. Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     enc_ff_swiglu_limit: float | None | tuple[float | None, ...] | PerLayer
-    """Bound c of both halves u and g, clamped, for  (u + 1) g sigmoid(alpha g). Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Bound c of both halves u and g, clamped, for  (u + 1) g sigmoid(alpha g). Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     enc_ff_swiglu_alpha: float | tuple[float, ...] | PerLayer
-    """Factor alpha of `swiglu_limit`. Default: 1.702. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Factor alpha of `swiglu_limit`. Default: 1.702. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
+    enc_ff_glu_clamp: float | None | tuple[float | None, ...] | PerLayer
+    """Bound c of both halves: clamp(u, -c, c) act(min(g, c)). Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
+    enc_ff_gate_sparsity: float | tuple[float, ...] | PerLayer
+    """Share of the channels of g that a threshold sets to zero before the activation, for normally distributed g. Default: 0.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     enc_ff_softclamp_value: float | None | tuple[float | None, ...] | PerLayer
     """Soft bound c of the input of the activation, by tanh. Default: None."""
     enc_ff_post_act_ln: bool | tuple[bool, ...] | PerLayer
     """Layer norm after the activation. Default: False. NormFormer, arXiv:2110.09456."""
+    enc_ff_inner_norm: Literal['rms'] | None | tuple[Literal['rms'] | None, ...] | PerLayer
+    """Norm before the output projection: 'rms'. Default: None. BitNet b1.58 2B4T, arXiv:2504.12285."""
+    enc_ff_inner_norm_eps: float | tuple[float, ...] | PerLayer
+    """Epsilon of this norm. Default: 1e-05. BitNet b1.58 2B4T, arXiv:2504.12285."""
     enc_ff_moe_experts: int | None | tuple[int | None, ...] | PerLayer
     """Number of experts; None for an ordinary feedforward. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
     enc_ff_moe_top_k: int | tuple[int, ...] | PerLayer
@@ -2353,25 +2369,33 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_ff_swish: bool | tuple[bool, ...] | PerLayer
     """SiLU instead of GELU. Default: False. Searching for Activation Functions, arXiv:1710.05941."""
     dec_ff_glu: bool | tuple[bool, ...] | PerLayer
-    """Use a gated linear unit. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Use a gated linear unit. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     dec_ff_glu_mult_bias: bool | tuple[bool, ...] | PerLayer
-    """Learn a factor per channel after the gate. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Learn a factor per channel after the gate. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     dec_ff_glu_softclamp: bool | tuple[bool, ...] | PerLayer
-    """Soft-clamp u and the linear factor of the gate with tanh; only for GELU and SiLU. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Soft-clamp u and the linear factor of the gate with tanh; only for GELU and SiLU. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     dec_ff_glu_gate_softclamp_value: float | tuple[float, ...] | PerLayer
-    """Bound of the linear factor of the gate g. Default: 4.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Bound of the linear factor of the gate g. Default: 4.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     dec_ff_glu_up_softclamp_value: float | tuple[float, ...] | PerLayer
-    """Bound of the ungated half u. Default: 25.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Bound of the ungated half u. Default: 25.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     dec_ff_glu_bias: bool | None | tuple[bool | None, ...] | PerLayer
-    """Bias of the gated projection; None: with a bias. Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Bias of the gated projection; None: with a bias. Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     dec_ff_swiglu_limit: float | None | tuple[float | None, ...] | PerLayer
-    """Bound c of both halves u and g, clamped, for  (u + 1) g sigmoid(alpha g). Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Bound c of both halves u and g, clamped, for  (u + 1) g sigmoid(alpha g). Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     dec_ff_swiglu_alpha: float | tuple[float, ...] | PerLayer
-    """Factor alpha of `swiglu_limit`. Default: 1.702. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Factor alpha of `swiglu_limit`. Default: 1.702. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
+    dec_ff_glu_clamp: float | None | tuple[float | None, ...] | PerLayer
+    """Bound c of both halves: clamp(u, -c, c) act(min(g, c)). Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
+    dec_ff_gate_sparsity: float | tuple[float, ...] | PerLayer
+    """Share of the channels of g that a threshold sets to zero before the activation, for normally distributed g. Default: 0.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     dec_ff_softclamp_value: float | None | tuple[float | None, ...] | PerLayer
     """Soft bound c of the input of the activation, by tanh. Default: None."""
     dec_ff_post_act_ln: bool | tuple[bool, ...] | PerLayer
     """Layer norm after the activation. Default: False. NormFormer, arXiv:2110.09456."""
+    dec_ff_inner_norm: Literal['rms'] | None | tuple[Literal['rms'] | None, ...] | PerLayer
+    """Norm before the output projection: 'rms'. Default: None. BitNet b1.58 2B4T, arXiv:2504.12285."""
+    dec_ff_inner_norm_eps: float | tuple[float, ...] | PerLayer
+    """Epsilon of this norm. Default: 1e-05. BitNet b1.58 2B4T, arXiv:2504.12285."""
     dec_ff_moe_experts: int | None | tuple[int | None, ...] | PerLayer
     """Number of experts; None for an ordinary feedforward. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
     dec_ff_moe_top_k: int | tuple[int, ...] | PerLayer
@@ -3507,25 +3531,33 @@ class FeedForwardKeywords(TypedDict, total=False):
     swish: bool
     """SiLU instead of GELU. Default: False. Searching for Activation Functions, arXiv:1710.05941."""
     glu: bool
-    """Use a gated linear unit. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Use a gated linear unit. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     glu_mult_bias: bool
-    """Learn a factor per channel after the gate. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Learn a factor per channel after the gate. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     glu_softclamp: bool
-    """Soft-clamp u and the linear factor of the gate with tanh; only for GELU and SiLU. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Soft-clamp u and the linear factor of the gate with tanh; only for GELU and SiLU. Default: False. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     glu_gate_softclamp_value: float
-    """Bound of the linear factor of the gate g. Default: 4.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Bound of the linear factor of the gate g. Default: 4.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     glu_up_softclamp_value: float
-    """Bound of the ungated half u. Default: 25.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Bound of the ungated half u. Default: 25.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     glu_bias: bool | None
-    """Bias of the gated projection; None: with a bias. Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Bias of the gated projection; None: with a bias. Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     swiglu_limit: float | None
-    """Bound c of both halves u and g, clamped, for  (u + 1) g sigmoid(alpha g). Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Bound c of both halves u and g, clamped, for  (u + 1) g sigmoid(alpha g). Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     swiglu_alpha: float
-    """Factor alpha of `swiglu_limit`. Default: 1.702. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925."""
+    """Factor alpha of `swiglu_limit`. Default: 1.702. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
+    glu_clamp: float | None
+    """Bound c of both halves: clamp(u, -c, c) act(min(g, c)). Default: None. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
+    gate_sparsity: float
+    """Share of the channels of g that a threshold sets to zero before the activation, for normally distributed g. Default: 0.0. GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; `gate_sparsity`: Spark Transformer, arXiv:2506.06644."""
     softclamp_value: float | None
     """Soft bound c of the input of the activation, by tanh. Default: None."""
     post_act_ln: bool
     """Layer norm after the activation. Default: False. NormFormer, arXiv:2110.09456."""
+    inner_norm: Literal['rms'] | None
+    """Norm before the output projection: 'rms'. Default: None. BitNet b1.58 2B4T, arXiv:2504.12285."""
+    inner_norm_eps: float
+    """Epsilon of this norm. Default: 1e-05. BitNet b1.58 2B4T, arXiv:2504.12285."""
     moe_experts: int | None
     """Number of experts; None for an ordinary feedforward. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
     moe_top_k: int

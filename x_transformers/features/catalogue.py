@@ -172,6 +172,7 @@ FEEDFORWARD: tuple[type[Feature], ...] = (
     feedforward.GatedLinearUnit,
     feedforward.SoftclampActivation,
     feedforward.PostActivationNorm,
+    feedforward.InnerNorm,
     experts.MixtureOfExperts,
     feedforward.SublayerDropout,
     feedforward.DepthScaledFeedForward,

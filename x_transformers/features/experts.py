@@ -214,6 +214,7 @@ class MixtureOfExperts(FeedForwardFeature):
     clashes = {
         'solu': 'its norm has weights, which each expert would need separately',
         'post_act_ln': 'the norm has weights, which each expert would need separately',
+        'inner_norm': 'the norm has weights, which each expert would need separately',
         'glu_mult_bias': 'each expert would need separate factors',
     }
     sets_on_module = ('dim_inner', 'no_bias')
@@ -258,7 +259,7 @@ class MixtureOfExperts(FeedForwardFeature):
         inside = [(name, m) for name, m in between.named_modules() if isinstance(m, nn.Linear)]
         if len(inside) != 1 or len([*between.parameters()]) != len([*inside[0][1].parameters()]):
             raise ConfigError(
-                '`moe_experts` cannot be combined with an activation or layers of your own that have weights: '
+                '`moe_experts` cannot be combined with an activation or with other layers that have weights: '
                 'each expert would need its own'
             )
         name, up = inside[0]

@@ -6,20 +6,22 @@ import copy
 import functools
 import itertools
 import math
+import statistics
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from x_transformers.core.checks import check_broadcast
-from x_transformers.core.modes import is_transformed
+from x_transformers.core.modes import at_least_float, is_transformed
 from x_transformers.core.recompute import ModuleSnapshot, recompute
 from x_transformers.features.levels import FeedForwardFeature
-from x_transformers.features.norms import LayerNorm
+from x_transformers.features.norms import LayerNorm, RMSNorm
 from x_transformers.features.scores import softclamp
-from x_transformers.flags import Check, ConfigError, Input, boolean, flag, none, positive, probability, size
+from x_transformers.flags import Check, ConfigError, Input, boolean, flag, none, one_of, positive, probability, size
 
 
 class ReluSquared(nn.Module):
@@ -58,6 +60,36 @@ class QuickGELU(nn.Module):
         return x * (1.702 * x).sigmoid()
 
 
+class XIELU(nn.Module):
+    """a_p x^2 + b x  of positive x, otherwise  a_n (exp(x) - 1 - x) + b x,  with b = 1/2 and two learned numbers.
+
+    a_p = softplus(alpha_p) and a_n = b + softplus(alpha_n) are 0.8 at first.  Huang & Schlag 2024, arXiv:2411.13010
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha_p = nn.Parameter(torch.tensor([math.log(math.expm1(0.8))]))
+        self.alpha_n = nn.Parameter(torch.tensor([math.log(math.expm1(0.3))]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        positive = F.softplus(self.alpha_p) * x.square()
+        # With the bound exp is finite where the other branch is taken; it is -1e-6, not 0, in the published models.
+        negative = (0.5 + F.softplus(self.alpha_n)) * (torch.expm1(x.clamp(max=-1e-6)) - x)
+        return torch.where(x > 0, positive, negative) + 0.5 * x
+
+
+class SparseActivation(nn.Module):
+    """act(max(g - mean - z std, 0)):  about the share p of the channels is zero; z is the p-quantile of N(0, 1)."""
+
+    def __init__(self, activation: nn.Module, sparsity: float) -> None:
+        super().__init__()
+        self.act, self.cutoff = activation, statistics.NormalDist().inv_cdf(sparsity)
+
+    def forward(self, x: Tensor) -> Tensor:
+        std, mean = torch.std_mean(x.to(at_least_float(x.dtype)), dim=-1, correction=0, keepdim=True)
+        return self.act((x - (mean + self.cutoff * std).to(x.dtype)).relu())
+
+
 # activations by name
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     'gelu': nn.GELU,
@@ -67,13 +99,15 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     'relu2': ReluSquared,
     'silu': nn.SiLU,
     'tanh': nn.Tanh,
+    'xielu': XIELU,
 }
 
 
 class GLU(nn.Module):
     """Gated linear unit:  first half of the projection times the activated second half.
 
-    Shazeer 2020, arXiv:2002.05202. `softclamp` soft-clamps the value (`up`) and the linear factor of the gate.
+    Shazeer 2020, arXiv:2002.05202. `softclamp` soft-clamps the value (`up`) and the linear factor of the gate; `clamp`
+    is a hard bound of the value, on both sides, and of the gate from above.
     """
 
     def __init__(
@@ -86,6 +120,7 @@ class GLU(nn.Module):
         gate_softclamp_value: float = 4.0,
         up_softclamp_value: float = 25.0,
         bias: bool = True,
+        clamp: float | None = None,
     ) -> None:
         super().__init__()
         if softclamp and not isinstance(activation, (nn.GELU, nn.SiLU)):
@@ -94,6 +129,7 @@ class GLU(nn.Module):
                 f'the activation is {type(activation).__name__}'
             )
         self.act, self.softclamps = activation, (up_softclamp_value, gate_softclamp_value) if softclamp else None
+        self.clamp = clamp
         self.proj = nn.Linear(dim_in, 2 * dim_out, bias=bias)
         self.mult_bias = nn.Parameter(torch.ones(dim_out)) if mult_bias else 1.0
 
@@ -102,6 +138,8 @@ class GLU(nn.Module):
         return out * self.mult_bias if isinstance(self.mult_bias, Tensor) else out
 
     def concat_gates(self, value: Tensor, gate: Tensor) -> Tensor:
+        if self.clamp is not None:
+            value, gate = value.clamp(-self.clamp, self.clamp), gate.clamp(max=self.clamp)
         if self.softclamps is None:
             return value * self.act(gate)
         up, bound = self.softclamps
@@ -185,9 +223,16 @@ class Swish(FeedForwardFeature):
 
 
 class GatedLinearUnit(FeedForwardFeature):
-    """Gated linear unit (GLU) as the first projection of the feedforward:  u act(g),  u and g the halves of W x + b."""
+    """Gated linear unit (GLU) as the first projection of the feedforward:  u act(g),  u and g the halves of W x + b.
 
-    paper = 'GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925'
+    glu_clamp       clamp(u, -c, c) act(min(g, c))
+    gate_sparsity   u act(max(g - mean(g) - z std(g), 0)),  z the quantile of the normal distribution for this share
+    """
+
+    paper = (
+        'GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925; '
+        '`gate_sparsity`: Spark Transformer, arXiv:2506.06644'
+    )
     glu = flag(False, 'use a gated linear unit')
     glu_mult_bias = flag(False, 'learn a factor per channel after the gate')
     glu_softclamp = flag(False, 'soft-clamp u and the linear factor of the gate with tanh; only for GELU and SiLU')
@@ -198,6 +243,13 @@ class GatedLinearUnit(FeedForwardFeature):
         None, 'bound c of both halves u and g, clamped, for  (u + 1) g sigmoid(alpha g)', positive | none, example=0.5
     )
     swiglu_alpha = flag(1.702, 'factor alpha of `swiglu_limit`', positive, example=0.7)
+    glu_clamp = flag(None, 'bound c of both halves: clamp(u, -c, c) act(min(g, c))', positive | none, example=0.5)
+    gate_sparsity = flag(
+        0.0,
+        'share of the channels of g that a threshold sets to zero before the activation, for normally distributed g',
+        probability,
+        example=0.6,
+    )
     requires_flag = {
         'glu_gate_softclamp_value': 'glu_softclamp',
         'glu_up_softclamp_value': 'glu_softclamp',
@@ -205,15 +257,25 @@ class GatedLinearUnit(FeedForwardFeature):
     }
     tp_shards = {}
 
+    def setup(self, owner: Any) -> None:
+        if self.gate_sparsity:
+            self.refuse({'several devices': 'the threshold of `gate_sparsity` is computed from all inner channels'})
+
     def up_proj(self, activation: nn.Module) -> nn.Module:
         owner, gains, bias = self.owner, bool(self.glu_mult_bias), self.glu_bias is not False
+        bounding = {name: getattr(self, name) for name in ('glu_softclamp', 'glu_clamp', 'swiglu_limit')}
+        first, *others = [name for name, value in bounding.items() if value] or [None]
+        if others:
+            raise ConfigError(f'`{others[-1]}` cannot be combined with `{first}`: both bound the factors of the gate')
+        if self.gate_sparsity:
+            if first in ('glu_softclamp', 'swiglu_limit'):
+                raise ConfigError(
+                    f'`gate_sparsity` cannot be combined with `{first}`: it has a fixed formula for the gate'
+                )
+            activation = SparseActivation(activation, self.gate_sparsity)
         if self.swiglu_limit is None:
             bounds = (bool(self.glu_softclamp), self.glu_gate_softclamp_value, self.glu_up_softclamp_value)
-            return GLU(owner.dim, owner.dim_inner, activation, gains, *bounds, bias)
-        if self.glu_softclamp:
-            raise ConfigError(
-                '`swiglu_limit` cannot be combined with `glu_softclamp`: both bound the factors of the gate'
-            )
+            return GLU(owner.dim, owner.dim_inner, activation, gains, *bounds, bias, self.glu_clamp)
         named = [feature.display_name for feature in owner.features.by_stage.get('activation', ())]
         chosen = ['activation'] if owner.activation else named
         if chosen and not isinstance(activation, nn.SiLU):
@@ -242,6 +304,20 @@ class PostActivationNorm(FeedForwardFeature):
 
     def layers(self, modules: list[nn.Module]) -> list[nn.Module]:
         return [modules[0], LayerNorm(self.owner.dim_inner), *modules[1:]]
+
+
+class InnerNorm(FeedForwardFeature):
+    """RMSNorm of all inner channels, after the activation and the gate:  W_out norm(u act(g))."""
+
+    paper = 'BitNet b1.58 2B4T, arXiv:2504.12285'
+    inner_norm = flag(None, "norm before the output projection: 'rms'", one_of('rms') | none, example='rms')
+    inner_norm_eps = flag(1e-5, 'epsilon of this norm', positive, example=0.1)
+    requires_flag = {'inner_norm_eps': 'inner_norm'}
+    clashes = {'post_act_ln': 'both are the norm at this position'}
+    refuses = {'several devices': 'it normalizes all inner channels together'}
+
+    def layers(self, modules: list[nn.Module]) -> list[nn.Module]:
+        return [modules[0], RMSNorm(self.owner.dim_inner, eps=self.inner_norm_eps), *modules[1:]]
 
 
 class SublayerDropout(FeedForwardFeature):
