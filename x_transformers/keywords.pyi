@@ -392,20 +392,18 @@ class StackKeywords(TypedDict, total=False):
     """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
     cross_attn_qk_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of queries and keys, per head. Default: False. ViT-22B, arXiv:2302.05442."""
-    cross_attn_qk_head_norm: Literal['rms', 'layer'] | None | tuple[Literal['rms', 'layer'] | None, ...] | PerLayer
-    """Norm of each query and key head: 'rms' or 'layer'. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    cross_attn_qk_head_norm_shared: bool | tuple[bool, ...] | PerLayer
-    """Share the norm weights between all heads instead of learning them per head. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    cross_attn_qk_head_norm_bias: bool | tuple[bool, ...] | PerLayer
-    """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    cross_attn_qk_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
-    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    cross_attn_qk_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
-    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     cross_attn_k_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of keys, per head. Default: False."""
     cross_attn_value_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of values, per head. Default: False."""
+    cross_attn_value_head_norm: Literal['rms', 'layer'] | None | tuple[Literal['rms', 'layer'] | None, ...] | PerLayer
+    """Norm of each value head: 'rms' or 'layer'. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    cross_attn_value_head_norm_affine: bool | tuple[bool, ...] | PerLayer
+    """Learn weights in this norm, shared between all heads. Default: True. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    cross_attn_value_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    cross_attn_value_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
+    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
     cross_attn_knn_mem: Sequence[Any] | None | tuple[Sequence[Any] | None, ...] | PerLayer
     """Settings (top k, initial gate, search), set by `knn_mem_layers` of the stack. Default: None. Memorizing Transformers, arXiv:2203.08913."""
     cross_attn_cluster: Literal['lsh', 'routing', 'sinkhorn'] | None | tuple[Literal['lsh', 'routing', 'sinkhorn'] | None, ...] | PerLayer
@@ -448,6 +446,20 @@ class StackKeywords(TypedDict, total=False):
     """Use the L2-normalized queries as keys, without a key projection. Default: False. Reformer, arXiv:2001.04451, section 2."""
     cross_attn_xl_rel_segments: bool | tuple[bool, ...] | PerLayer
     """Add a term to the scores that depends on whether two tokens share a segment. Default: False. XLNet, arXiv:1906.08237."""
+    cross_attn_qk_head_norm: Literal['rms', 'layer'] | None | tuple[Literal['rms', 'layer'] | None, ...] | PerLayer
+    """Norm of each query and key head: 'rms' or 'layer'. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    cross_attn_qk_head_norm_shared: bool | tuple[bool, ...] | PerLayer
+    """Share the norm weights between all heads instead of learning them per head. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    cross_attn_qk_head_norm_bias: bool | tuple[bool, ...] | PerLayer
+    """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    cross_attn_qk_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    cross_attn_qk_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
+    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    cross_attn_qk_head_norm_affine: bool | tuple[bool, ...] | PerLayer
+    """Learn weights in this norm. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    cross_attn_qk_head_norm_at: Literal['before', 'after'] | tuple[Literal['before', 'after'], ...] | PerLayer
+    """Norm 'before' or 'after' the rotation of positions. Default: 'before'. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     cross_attn_rotate_values: bool | tuple[bool, ...] | PerLayer
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     cross_attn_num_mem_kv: int | tuple[int, ...] | PerLayer
@@ -627,21 +639,23 @@ class StackKeywords(TypedDict, total=False):
     cross_attn_hybrid_learned_mix: bool | tuple[bool, ...] | PerLayer
     """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676."""
     cross_attn_gate_values: bool | tuple[bool, ...] | PerLayer
-    """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     cross_attn_gate_values_rank: int | None | tuple[int | None, ...] | PerLayer
-    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     cross_attn_gate_values_headwise: bool | tuple[bool, ...] | PerLayer
-    """Compute one gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Compute one gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     cross_attn_output_gate: bool | tuple[bool, ...] | PerLayer
-    """Gate the attention output, with a gate computed from the output itself. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Gate the attention output, with a gate computed from the output itself. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     cross_attn_output_gate_rank: int | None | tuple[int | None, ...] | PerLayer
-    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     cross_attn_output_gate_headwise: bool | tuple[bool, ...] | PerLayer
-    """Compute one such gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Compute one such gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     cross_attn_swiglu_values: bool | tuple[bool, ...] | PerLayer
-    """SiLU instead of sigmoid in these gates. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """SiLU instead of sigmoid in these gates. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
+    cross_attn_gate_values_activation: Literal['sigmoid', 'softplus'] | tuple[Literal['sigmoid', 'softplus'], ...] | PerLayer
+    """Activation of these gates: 'sigmoid' or 'softplus'. Default: 'sigmoid'. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     cross_attn_low_rank_silu_gates: bool | tuple[bool, ...] | PerLayer
-    """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     cross_attn_gate_values_bias: bool | tuple[bool, ...] | PerLayer
     """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
     cross_attn_orthog_projected_values: bool | tuple[bool, ...] | PerLayer
@@ -710,20 +724,18 @@ class StackKeywords(TypedDict, total=False):
     """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
     attn_qk_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of queries and keys, per head. Default: False. ViT-22B, arXiv:2302.05442."""
-    attn_qk_head_norm: Literal['rms', 'layer'] | None | tuple[Literal['rms', 'layer'] | None, ...] | PerLayer
-    """Norm of each query and key head: 'rms' or 'layer'. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    attn_qk_head_norm_shared: bool | tuple[bool, ...] | PerLayer
-    """Share the norm weights between all heads instead of learning them per head. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    attn_qk_head_norm_bias: bool | tuple[bool, ...] | PerLayer
-    """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    attn_qk_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
-    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    attn_qk_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
-    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     attn_k_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of keys, per head. Default: False."""
     attn_value_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of values, per head. Default: False."""
+    attn_value_head_norm: Literal['rms', 'layer'] | None | tuple[Literal['rms', 'layer'] | None, ...] | PerLayer
+    """Norm of each value head: 'rms' or 'layer'. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    attn_value_head_norm_affine: bool | tuple[bool, ...] | PerLayer
+    """Learn weights in this norm, shared between all heads. Default: True. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    attn_value_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    attn_value_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
+    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
     attn_knn_mem: Sequence[Any] | None | tuple[Sequence[Any] | None, ...] | PerLayer
     """Settings (top k, initial gate, search), set by `knn_mem_layers` of the stack. Default: None. Memorizing Transformers, arXiv:2203.08913."""
     attn_cluster: Literal['lsh', 'routing', 'sinkhorn'] | None | tuple[Literal['lsh', 'routing', 'sinkhorn'] | None, ...] | PerLayer
@@ -766,6 +778,20 @@ class StackKeywords(TypedDict, total=False):
     """Use the L2-normalized queries as keys, without a key projection. Default: False. Reformer, arXiv:2001.04451, section 2."""
     attn_xl_rel_segments: bool | tuple[bool, ...] | PerLayer
     """Add a term to the scores that depends on whether two tokens share a segment. Default: False. XLNet, arXiv:1906.08237."""
+    attn_qk_head_norm: Literal['rms', 'layer'] | None | tuple[Literal['rms', 'layer'] | None, ...] | PerLayer
+    """Norm of each query and key head: 'rms' or 'layer'. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    attn_qk_head_norm_shared: bool | tuple[bool, ...] | PerLayer
+    """Share the norm weights between all heads instead of learning them per head. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    attn_qk_head_norm_bias: bool | tuple[bool, ...] | PerLayer
+    """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    attn_qk_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    attn_qk_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
+    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    attn_qk_head_norm_affine: bool | tuple[bool, ...] | PerLayer
+    """Learn weights in this norm. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    attn_qk_head_norm_at: Literal['before', 'after'] | tuple[Literal['before', 'after'], ...] | PerLayer
+    """Norm 'before' or 'after' the rotation of positions. Default: 'before'. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     attn_rotate_values: bool | tuple[bool, ...] | PerLayer
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     attn_num_mem_kv: int | tuple[int, ...] | PerLayer
@@ -945,21 +971,23 @@ class StackKeywords(TypedDict, total=False):
     attn_hybrid_learned_mix: bool | tuple[bool, ...] | PerLayer
     """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676."""
     attn_gate_values: bool | tuple[bool, ...] | PerLayer
-    """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     attn_gate_values_rank: int | None | tuple[int | None, ...] | PerLayer
-    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     attn_gate_values_headwise: bool | tuple[bool, ...] | PerLayer
-    """Compute one gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Compute one gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     attn_output_gate: bool | tuple[bool, ...] | PerLayer
-    """Gate the attention output, with a gate computed from the output itself. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Gate the attention output, with a gate computed from the output itself. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     attn_output_gate_rank: int | None | tuple[int | None, ...] | PerLayer
-    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     attn_output_gate_headwise: bool | tuple[bool, ...] | PerLayer
-    """Compute one such gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Compute one such gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     attn_swiglu_values: bool | tuple[bool, ...] | PerLayer
-    """SiLU instead of sigmoid in these gates. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """SiLU instead of sigmoid in these gates. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
+    attn_gate_values_activation: Literal['sigmoid', 'softplus'] | tuple[Literal['sigmoid', 'softplus'], ...] | PerLayer
+    """Activation of these gates: 'sigmoid' or 'softplus'. Default: 'sigmoid'. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     attn_low_rank_silu_gates: bool | tuple[bool, ...] | PerLayer
-    """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     attn_gate_values_bias: bool | tuple[bool, ...] | PerLayer
     """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
     attn_orthog_projected_values: bool | tuple[bool, ...] | PerLayer
@@ -1374,20 +1402,18 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
     enc_cross_attn_qk_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of queries and keys, per head. Default: False. ViT-22B, arXiv:2302.05442."""
-    enc_cross_attn_qk_head_norm: Literal['rms', 'layer'] | None | tuple[Literal['rms', 'layer'] | None, ...] | PerLayer
-    """Norm of each query and key head: 'rms' or 'layer'. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    enc_cross_attn_qk_head_norm_shared: bool | tuple[bool, ...] | PerLayer
-    """Share the norm weights between all heads instead of learning them per head. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    enc_cross_attn_qk_head_norm_bias: bool | tuple[bool, ...] | PerLayer
-    """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    enc_cross_attn_qk_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
-    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    enc_cross_attn_qk_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
-    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     enc_cross_attn_k_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of keys, per head. Default: False."""
     enc_cross_attn_value_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of values, per head. Default: False."""
+    enc_cross_attn_value_head_norm: Literal['rms', 'layer'] | None | tuple[Literal['rms', 'layer'] | None, ...] | PerLayer
+    """Norm of each value head: 'rms' or 'layer'. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    enc_cross_attn_value_head_norm_affine: bool | tuple[bool, ...] | PerLayer
+    """Learn weights in this norm, shared between all heads. Default: True. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    enc_cross_attn_value_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    enc_cross_attn_value_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
+    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
     enc_cross_attn_knn_mem: Sequence[Any] | None | tuple[Sequence[Any] | None, ...] | PerLayer
     """Settings (top k, initial gate, search), set by `knn_mem_layers` of the stack. Default: None. Memorizing Transformers, arXiv:2203.08913."""
     enc_cross_attn_cluster: Literal['lsh', 'routing', 'sinkhorn'] | None | tuple[Literal['lsh', 'routing', 'sinkhorn'] | None, ...] | PerLayer
@@ -1430,6 +1456,20 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Use the L2-normalized queries as keys, without a key projection. Default: False. Reformer, arXiv:2001.04451, section 2."""
     enc_cross_attn_xl_rel_segments: bool | tuple[bool, ...] | PerLayer
     """Add a term to the scores that depends on whether two tokens share a segment. Default: False. XLNet, arXiv:1906.08237."""
+    enc_cross_attn_qk_head_norm: Literal['rms', 'layer'] | None | tuple[Literal['rms', 'layer'] | None, ...] | PerLayer
+    """Norm of each query and key head: 'rms' or 'layer'. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    enc_cross_attn_qk_head_norm_shared: bool | tuple[bool, ...] | PerLayer
+    """Share the norm weights between all heads instead of learning them per head. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    enc_cross_attn_qk_head_norm_bias: bool | tuple[bool, ...] | PerLayer
+    """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    enc_cross_attn_qk_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    enc_cross_attn_qk_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
+    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    enc_cross_attn_qk_head_norm_affine: bool | tuple[bool, ...] | PerLayer
+    """Learn weights in this norm. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    enc_cross_attn_qk_head_norm_at: Literal['before', 'after'] | tuple[Literal['before', 'after'], ...] | PerLayer
+    """Norm 'before' or 'after' the rotation of positions. Default: 'before'. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     enc_cross_attn_rotate_values: bool | tuple[bool, ...] | PerLayer
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     enc_cross_attn_num_mem_kv: int | tuple[int, ...] | PerLayer
@@ -1609,21 +1649,23 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_cross_attn_hybrid_learned_mix: bool | tuple[bool, ...] | PerLayer
     """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676."""
     enc_cross_attn_gate_values: bool | tuple[bool, ...] | PerLayer
-    """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     enc_cross_attn_gate_values_rank: int | None | tuple[int | None, ...] | PerLayer
-    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     enc_cross_attn_gate_values_headwise: bool | tuple[bool, ...] | PerLayer
-    """Compute one gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Compute one gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     enc_cross_attn_output_gate: bool | tuple[bool, ...] | PerLayer
-    """Gate the attention output, with a gate computed from the output itself. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Gate the attention output, with a gate computed from the output itself. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     enc_cross_attn_output_gate_rank: int | None | tuple[int | None, ...] | PerLayer
-    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     enc_cross_attn_output_gate_headwise: bool | tuple[bool, ...] | PerLayer
-    """Compute one such gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Compute one such gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     enc_cross_attn_swiglu_values: bool | tuple[bool, ...] | PerLayer
-    """SiLU instead of sigmoid in these gates. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """SiLU instead of sigmoid in these gates. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
+    enc_cross_attn_gate_values_activation: Literal['sigmoid', 'softplus'] | tuple[Literal['sigmoid', 'softplus'], ...] | PerLayer
+    """Activation of these gates: 'sigmoid' or 'softplus'. Default: 'sigmoid'. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     enc_cross_attn_low_rank_silu_gates: bool | tuple[bool, ...] | PerLayer
-    """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     enc_cross_attn_gate_values_bias: bool | tuple[bool, ...] | PerLayer
     """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
     enc_cross_attn_orthog_projected_values: bool | tuple[bool, ...] | PerLayer
@@ -1694,20 +1736,18 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
     enc_attn_qk_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of queries and keys, per head. Default: False. ViT-22B, arXiv:2302.05442."""
-    enc_attn_qk_head_norm: Literal['rms', 'layer'] | None | tuple[Literal['rms', 'layer'] | None, ...] | PerLayer
-    """Norm of each query and key head: 'rms' or 'layer'. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    enc_attn_qk_head_norm_shared: bool | tuple[bool, ...] | PerLayer
-    """Share the norm weights between all heads instead of learning them per head. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    enc_attn_qk_head_norm_bias: bool | tuple[bool, ...] | PerLayer
-    """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    enc_attn_qk_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
-    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    enc_attn_qk_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
-    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     enc_attn_k_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of keys, per head. Default: False."""
     enc_attn_value_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of values, per head. Default: False."""
+    enc_attn_value_head_norm: Literal['rms', 'layer'] | None | tuple[Literal['rms', 'layer'] | None, ...] | PerLayer
+    """Norm of each value head: 'rms' or 'layer'. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    enc_attn_value_head_norm_affine: bool | tuple[bool, ...] | PerLayer
+    """Learn weights in this norm, shared between all heads. Default: True. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    enc_attn_value_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    enc_attn_value_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
+    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
     enc_attn_knn_mem: Sequence[Any] | None | tuple[Sequence[Any] | None, ...] | PerLayer
     """Settings (top k, initial gate, search), set by `knn_mem_layers` of the stack. Default: None. Memorizing Transformers, arXiv:2203.08913."""
     enc_attn_cluster: Literal['lsh', 'routing', 'sinkhorn'] | None | tuple[Literal['lsh', 'routing', 'sinkhorn'] | None, ...] | PerLayer
@@ -1750,6 +1790,20 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Use the L2-normalized queries as keys, without a key projection. Default: False. Reformer, arXiv:2001.04451, section 2."""
     enc_attn_xl_rel_segments: bool | tuple[bool, ...] | PerLayer
     """Add a term to the scores that depends on whether two tokens share a segment. Default: False. XLNet, arXiv:1906.08237."""
+    enc_attn_qk_head_norm: Literal['rms', 'layer'] | None | tuple[Literal['rms', 'layer'] | None, ...] | PerLayer
+    """Norm of each query and key head: 'rms' or 'layer'. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    enc_attn_qk_head_norm_shared: bool | tuple[bool, ...] | PerLayer
+    """Share the norm weights between all heads instead of learning them per head. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    enc_attn_qk_head_norm_bias: bool | tuple[bool, ...] | PerLayer
+    """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    enc_attn_qk_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    enc_attn_qk_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
+    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    enc_attn_qk_head_norm_affine: bool | tuple[bool, ...] | PerLayer
+    """Learn weights in this norm. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    enc_attn_qk_head_norm_at: Literal['before', 'after'] | tuple[Literal['before', 'after'], ...] | PerLayer
+    """Norm 'before' or 'after' the rotation of positions. Default: 'before'. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     enc_attn_rotate_values: bool | tuple[bool, ...] | PerLayer
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     enc_attn_num_mem_kv: int | tuple[int, ...] | PerLayer
@@ -1929,21 +1983,23 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_attn_hybrid_learned_mix: bool | tuple[bool, ...] | PerLayer
     """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676."""
     enc_attn_gate_values: bool | tuple[bool, ...] | PerLayer
-    """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     enc_attn_gate_values_rank: int | None | tuple[int | None, ...] | PerLayer
-    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     enc_attn_gate_values_headwise: bool | tuple[bool, ...] | PerLayer
-    """Compute one gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Compute one gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     enc_attn_output_gate: bool | tuple[bool, ...] | PerLayer
-    """Gate the attention output, with a gate computed from the output itself. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Gate the attention output, with a gate computed from the output itself. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     enc_attn_output_gate_rank: int | None | tuple[int | None, ...] | PerLayer
-    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     enc_attn_output_gate_headwise: bool | tuple[bool, ...] | PerLayer
-    """Compute one such gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Compute one such gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     enc_attn_swiglu_values: bool | tuple[bool, ...] | PerLayer
-    """SiLU instead of sigmoid in these gates. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """SiLU instead of sigmoid in these gates. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
+    enc_attn_gate_values_activation: Literal['sigmoid', 'softplus'] | tuple[Literal['sigmoid', 'softplus'], ...] | PerLayer
+    """Activation of these gates: 'sigmoid' or 'softplus'. Default: 'sigmoid'. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     enc_attn_low_rank_silu_gates: bool | tuple[bool, ...] | PerLayer
-    """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     enc_attn_gate_values_bias: bool | tuple[bool, ...] | PerLayer
     """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
     enc_attn_orthog_projected_values: bool | tuple[bool, ...] | PerLayer
@@ -2484,20 +2540,18 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
     dec_cross_attn_qk_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of queries and keys, per head. Default: False. ViT-22B, arXiv:2302.05442."""
-    dec_cross_attn_qk_head_norm: Literal['rms', 'layer'] | None | tuple[Literal['rms', 'layer'] | None, ...] | PerLayer
-    """Norm of each query and key head: 'rms' or 'layer'. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    dec_cross_attn_qk_head_norm_shared: bool | tuple[bool, ...] | PerLayer
-    """Share the norm weights between all heads instead of learning them per head. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    dec_cross_attn_qk_head_norm_bias: bool | tuple[bool, ...] | PerLayer
-    """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    dec_cross_attn_qk_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
-    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    dec_cross_attn_qk_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
-    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     dec_cross_attn_k_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of keys, per head. Default: False."""
     dec_cross_attn_value_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of values, per head. Default: False."""
+    dec_cross_attn_value_head_norm: Literal['rms', 'layer'] | None | tuple[Literal['rms', 'layer'] | None, ...] | PerLayer
+    """Norm of each value head: 'rms' or 'layer'. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    dec_cross_attn_value_head_norm_affine: bool | tuple[bool, ...] | PerLayer
+    """Learn weights in this norm, shared between all heads. Default: True. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    dec_cross_attn_value_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    dec_cross_attn_value_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
+    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
     dec_cross_attn_knn_mem: Sequence[Any] | None | tuple[Sequence[Any] | None, ...] | PerLayer
     """Settings (top k, initial gate, search), set by `knn_mem_layers` of the stack. Default: None. Memorizing Transformers, arXiv:2203.08913."""
     dec_cross_attn_cluster: Literal['lsh', 'routing', 'sinkhorn'] | None | tuple[Literal['lsh', 'routing', 'sinkhorn'] | None, ...] | PerLayer
@@ -2540,6 +2594,20 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Use the L2-normalized queries as keys, without a key projection. Default: False. Reformer, arXiv:2001.04451, section 2."""
     dec_cross_attn_xl_rel_segments: bool | tuple[bool, ...] | PerLayer
     """Add a term to the scores that depends on whether two tokens share a segment. Default: False. XLNet, arXiv:1906.08237."""
+    dec_cross_attn_qk_head_norm: Literal['rms', 'layer'] | None | tuple[Literal['rms', 'layer'] | None, ...] | PerLayer
+    """Norm of each query and key head: 'rms' or 'layer'. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    dec_cross_attn_qk_head_norm_shared: bool | tuple[bool, ...] | PerLayer
+    """Share the norm weights between all heads instead of learning them per head. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    dec_cross_attn_qk_head_norm_bias: bool | tuple[bool, ...] | PerLayer
+    """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    dec_cross_attn_qk_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    dec_cross_attn_qk_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
+    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    dec_cross_attn_qk_head_norm_affine: bool | tuple[bool, ...] | PerLayer
+    """Learn weights in this norm. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    dec_cross_attn_qk_head_norm_at: Literal['before', 'after'] | tuple[Literal['before', 'after'], ...] | PerLayer
+    """Norm 'before' or 'after' the rotation of positions. Default: 'before'. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     dec_cross_attn_rotate_values: bool | tuple[bool, ...] | PerLayer
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     dec_cross_attn_num_mem_kv: int | tuple[int, ...] | PerLayer
@@ -2719,21 +2787,23 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_cross_attn_hybrid_learned_mix: bool | tuple[bool, ...] | PerLayer
     """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676."""
     dec_cross_attn_gate_values: bool | tuple[bool, ...] | PerLayer
-    """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     dec_cross_attn_gate_values_rank: int | None | tuple[int | None, ...] | PerLayer
-    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     dec_cross_attn_gate_values_headwise: bool | tuple[bool, ...] | PerLayer
-    """Compute one gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Compute one gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     dec_cross_attn_output_gate: bool | tuple[bool, ...] | PerLayer
-    """Gate the attention output, with a gate computed from the output itself. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Gate the attention output, with a gate computed from the output itself. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     dec_cross_attn_output_gate_rank: int | None | tuple[int | None, ...] | PerLayer
-    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     dec_cross_attn_output_gate_headwise: bool | tuple[bool, ...] | PerLayer
-    """Compute one such gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Compute one such gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     dec_cross_attn_swiglu_values: bool | tuple[bool, ...] | PerLayer
-    """SiLU instead of sigmoid in these gates. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """SiLU instead of sigmoid in these gates. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
+    dec_cross_attn_gate_values_activation: Literal['sigmoid', 'softplus'] | tuple[Literal['sigmoid', 'softplus'], ...] | PerLayer
+    """Activation of these gates: 'sigmoid' or 'softplus'. Default: 'sigmoid'. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     dec_cross_attn_low_rank_silu_gates: bool | tuple[bool, ...] | PerLayer
-    """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     dec_cross_attn_gate_values_bias: bool | tuple[bool, ...] | PerLayer
     """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
     dec_cross_attn_orthog_projected_values: bool | tuple[bool, ...] | PerLayer
@@ -2804,20 +2874,18 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
     dec_attn_qk_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of queries and keys, per head. Default: False. ViT-22B, arXiv:2302.05442."""
-    dec_attn_qk_head_norm: Literal['rms', 'layer'] | None | tuple[Literal['rms', 'layer'] | None, ...] | PerLayer
-    """Norm of each query and key head: 'rms' or 'layer'. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    dec_attn_qk_head_norm_shared: bool | tuple[bool, ...] | PerLayer
-    """Share the norm weights between all heads instead of learning them per head. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    dec_attn_qk_head_norm_bias: bool | tuple[bool, ...] | PerLayer
-    """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    dec_attn_qk_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
-    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    dec_attn_qk_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
-    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     dec_attn_k_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of keys, per head. Default: False."""
     dec_attn_value_rmsnorm: bool | tuple[bool, ...] | PerLayer
     """RMS norm of values, per head. Default: False."""
+    dec_attn_value_head_norm: Literal['rms', 'layer'] | None | tuple[Literal['rms', 'layer'] | None, ...] | PerLayer
+    """Norm of each value head: 'rms' or 'layer'. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    dec_attn_value_head_norm_affine: bool | tuple[bool, ...] | PerLayer
+    """Learn weights in this norm, shared between all heads. Default: True. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    dec_attn_value_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    dec_attn_value_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
+    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
     dec_attn_knn_mem: Sequence[Any] | None | tuple[Sequence[Any] | None, ...] | PerLayer
     """Settings (top k, initial gate, search), set by `knn_mem_layers` of the stack. Default: None. Memorizing Transformers, arXiv:2203.08913."""
     dec_attn_cluster: Literal['lsh', 'routing', 'sinkhorn'] | None | tuple[Literal['lsh', 'routing', 'sinkhorn'] | None, ...] | PerLayer
@@ -2860,6 +2928,20 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Use the L2-normalized queries as keys, without a key projection. Default: False. Reformer, arXiv:2001.04451, section 2."""
     dec_attn_xl_rel_segments: bool | tuple[bool, ...] | PerLayer
     """Add a term to the scores that depends on whether two tokens share a segment. Default: False. XLNet, arXiv:1906.08237."""
+    dec_attn_qk_head_norm: Literal['rms', 'layer'] | None | tuple[Literal['rms', 'layer'] | None, ...] | PerLayer
+    """Norm of each query and key head: 'rms' or 'layer'. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    dec_attn_qk_head_norm_shared: bool | tuple[bool, ...] | PerLayer
+    """Share the norm weights between all heads instead of learning them per head. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    dec_attn_qk_head_norm_bias: bool | tuple[bool, ...] | PerLayer
+    """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    dec_attn_qk_head_norm_eps: float | None | tuple[float | None, ...] | PerLayer
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    dec_attn_qk_head_norm_unit_offset: bool | None | tuple[bool | None, ...] | PerLayer
+    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    dec_attn_qk_head_norm_affine: bool | tuple[bool, ...] | PerLayer
+    """Learn weights in this norm. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    dec_attn_qk_head_norm_at: Literal['before', 'after'] | tuple[Literal['before', 'after'], ...] | PerLayer
+    """Norm 'before' or 'after' the rotation of positions. Default: 'before'. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     dec_attn_rotate_values: bool | tuple[bool, ...] | PerLayer
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     dec_attn_num_mem_kv: int | tuple[int, ...] | PerLayer
@@ -3039,21 +3121,23 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_attn_hybrid_learned_mix: bool | tuple[bool, ...] | PerLayer
     """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676."""
     dec_attn_gate_values: bool | tuple[bool, ...] | PerLayer
-    """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     dec_attn_gate_values_rank: int | None | tuple[int | None, ...] | PerLayer
-    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     dec_attn_gate_values_headwise: bool | tuple[bool, ...] | PerLayer
-    """Compute one gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Compute one gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     dec_attn_output_gate: bool | tuple[bool, ...] | PerLayer
-    """Gate the attention output, with a gate computed from the output itself. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Gate the attention output, with a gate computed from the output itself. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     dec_attn_output_gate_rank: int | None | tuple[int | None, ...] | PerLayer
-    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     dec_attn_output_gate_headwise: bool | tuple[bool, ...] | PerLayer
-    """Compute one such gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Compute one such gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     dec_attn_swiglu_values: bool | tuple[bool, ...] | PerLayer
-    """SiLU instead of sigmoid in these gates. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """SiLU instead of sigmoid in these gates. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
+    dec_attn_gate_values_activation: Literal['sigmoid', 'softplus'] | tuple[Literal['sigmoid', 'softplus'], ...] | PerLayer
+    """Activation of these gates: 'sigmoid' or 'softplus'. Default: 'sigmoid'. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     dec_attn_low_rank_silu_gates: bool | tuple[bool, ...] | PerLayer
-    """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     dec_attn_gate_values_bias: bool | tuple[bool, ...] | PerLayer
     """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
     dec_attn_orthog_projected_values: bool | tuple[bool, ...] | PerLayer
@@ -3246,20 +3330,18 @@ class AttentionKeywords(TypedDict, total=False):
     """Learn a scale per head and channel instead of the fixed factor. Default: False. Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442."""
     qk_rmsnorm: bool
     """RMS norm of queries and keys, per head. Default: False. ViT-22B, arXiv:2302.05442."""
-    qk_head_norm: Literal['rms', 'layer'] | None
-    """Norm of each query and key head: 'rms' or 'layer'. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    qk_head_norm_shared: bool
-    """Share the norm weights between all heads instead of learning them per head. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    qk_head_norm_bias: bool
-    """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    qk_head_norm_eps: float | None
-    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
-    qk_head_norm_unit_offset: bool | None
-    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     k_rmsnorm: bool
     """RMS norm of keys, per head. Default: False."""
     value_rmsnorm: bool
     """RMS norm of values, per head. Default: False."""
+    value_head_norm: Literal['rms', 'layer'] | None
+    """Norm of each value head: 'rms' or 'layer'. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    value_head_norm_affine: bool
+    """Learn weights in this norm, shared between all heads. Default: True. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    value_head_norm_eps: float | None
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
+    value_head_norm_unit_offset: bool | None
+    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Gemma 3n, ai.google.dev/gemma/docs/gemma-3n."""
     knn_mem: Sequence[Any] | None
     """Settings (top k, initial gate, search), set by `knn_mem_layers` of the stack. Default: None. Memorizing Transformers, arXiv:2203.08913."""
     cluster: Literal['lsh', 'routing', 'sinkhorn'] | None
@@ -3306,6 +3388,20 @@ class AttentionKeywords(TypedDict, total=False):
     """Number of heads that are rotated, the last ones; None: all. Default: None. RoFormer, arXiv:2104.09864."""
     rotary_factor: float
     """Factor of the rotated channels, in queries and in keys. Default: 1.0. RoFormer, arXiv:2104.09864."""
+    qk_head_norm: Literal['rms', 'layer'] | None
+    """Norm of each query and key head: 'rms' or 'layer'. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    qk_head_norm_shared: bool
+    """Share the norm weights between all heads instead of learning them per head. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    qk_head_norm_bias: bool
+    """Learn a bias in this norm. Default: False. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    qk_head_norm_eps: float | None
+    """Eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer'). Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    qk_head_norm_unit_offset: bool | None
+    """Store the norm weights as weight - 1; None: same as the stack. Default: None. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    qk_head_norm_affine: bool
+    """Learn weights in this norm. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    qk_head_norm_at: Literal['before', 'after']
+    """Norm 'before' or 'after' the rotation of positions. Default: 'before'. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     rotate_values: bool
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     num_mem_kv: int
@@ -3485,21 +3581,23 @@ class AttentionKeywords(TypedDict, total=False):
     hybrid_learned_mix: bool
     """Compute the mix per token and head from the input, instead of one half. Default: False. Hymba, arXiv:2411.13676."""
     gate_values: bool
-    """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Gate the attention output, with a gate computed from the input. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     gate_values_rank: int | None
-    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     gate_values_headwise: bool
-    """Compute one gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Compute one gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     output_gate: bool
-    """Gate the attention output, with a gate computed from the output itself. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Gate the attention output, with a gate computed from the output itself. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     output_gate_rank: int | None
-    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Rank of this gate, full if None. Default: None. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     output_gate_headwise: bool
-    """Compute one such gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """Compute one such gate per head instead of one per channel. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     swiglu_values: bool
-    """SiLU instead of sigmoid in these gates. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """SiLU instead of sigmoid in these gates. Default: False. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
+    gate_values_activation: Literal['sigmoid', 'softplus']
+    """Activation of these gates: 'sigmoid' or 'softplus'. Default: 'sigmoid'. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     low_rank_silu_gates: bool
-    """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805."""
+    """SiLU between the two projections of a low-rank gate. Default: True. AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805."""
     gate_values_bias: bool
     """Bias of the gate of `gate_values`, initialized open (for weights of releases before 2.26). Default: False."""
     orthog_projected_values: bool

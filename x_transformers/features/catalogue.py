@@ -92,14 +92,15 @@ ATTENTION: tuple[type[Feature], ...] = (
     heads.SoftmaxScale,
     heads.QKNorm,
     heads.QKRMSNorm,
-    heads.QKHeadNorm,
     heads.KeyRMSNorm,
     heads.ValueRMSNorm,
+    heads.ValueHeadNorm,
     knn.KNNMemory,
     clusters.Clusters,
     clusters.SharedQK,
     two_streams.SegmentTerm,  # reads queries before others turn them
     rotary.Rotary,
+    heads.QKHeadNorm,  # before the rotation or after it, by its flag
     outputs.RotateValues,
     polar.Polar,
     sources.MemoryKV,

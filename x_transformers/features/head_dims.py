@@ -44,7 +44,7 @@ class HeadDims(AttentionFeature):
         **dict.fromkeys(('collab_heads', 'use_latent_q', 'use_latent_kv', 'linformer_k', 'aft', 'kernel'), EQUAL),
         **dict.fromkeys(('qk_rmsnorm', 'qk_head_norm', 'qk_proj_norm', 'k_rmsnorm', 'value_rmsnorm'), EQUAL),
         **dict.fromkeys(('differential', 'disentangled', 'use_cope', 'cluster', 'hybrid_module', 'l2_distance'), EQUAL),
-        **dict.fromkeys(('gate_values', 'output_gate'), EQUAL),
+        **dict.fromkeys(('gate_values', 'output_gate', 'value_head_norm'), EQUAL),
         **dict.fromkeys(('orthog_projected_values', 'orthog_projected_values_per_head'), EQUAL),
     }
     refuses = {'several devices': 'its heads differ in width', 'polar_pos_emb': EQUAL}

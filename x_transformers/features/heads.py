@@ -3,6 +3,7 @@ softmax scale of the projections."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -109,14 +110,16 @@ class HeadNorm(nn.Module):
         rms      x / sqrt(mean(x^2) + eps) gain                     arXiv:1910.07467
         layer    (x - mean(x)) / sqrt(var(x) + eps) gain + bias     arXiv:1607.06450
 
-    shape          that of the gain: (d) for all heads, (h, 1, d) for each its own
+    shape          that of the gain: (d) for all heads, (h, 1, d) for each its own; None: no gain
     unit_offset    the gain is stored as its difference from one
     """
+
+    gamma: nn.Parameter | None
 
     def __init__(
         self,
         kind: str,
-        shape: tuple[int, ...],
+        shape: tuple[int, ...] | None,
         eps: float | None = None,
         unit_offset: bool | None = None,
         bias: bool | None = False,
@@ -124,11 +127,13 @@ class HeadNorm(nn.Module):
         super().__init__()
         self.kind, self.unit_offset = kind, float(bool(unit_offset))
         self.eps = (1e-6 if kind == 'rms' else 1e-5) if eps is None else eps
-        self.gamma = nn.Parameter(torch.full(shape, 1.0 - self.unit_offset))
-        self.beta = nn.Parameter(torch.zeros(shape)) if bias else None
+        self.gamma = None if shape is None else nn.Parameter(torch.full(shape, 1.0 - self.unit_offset))
+        self.beta = nn.Parameter(torch.zeros(shape)) if bias and shape is not None else None
 
     @property
-    def gain(self) -> Tensor:
+    def gain(self) -> Tensor | float:
+        if self.gamma is None:
+            return 1.0
         return self.gamma + self.unit_offset if self.unit_offset else self.gamma
 
     def normalize(self, x: Tensor) -> Tensor:
@@ -144,7 +149,13 @@ class HeadNorm(nn.Module):
 
 
 class QKHeadNorm(AttentionFeature):
-    """RMS norm or layer norm of each query and key head over its channels, before rotation and caching."""
+    """RMS norm or layer norm of each query and key head over its channels, before or after their rotation.
+
+        before    q_p = R_p norm(x_p W_q),    k_p = R_p norm(x_p W_k)          R_p the rotation at position p
+        after     q_p = norm(R_p x_p W_q),    k_p = norm(R_p x_p W_k)          Llama 4, Hunyuan, nanochat
+
+    The order matters for norms with weights, which differ between the channels of a pair, and for layer norms.
+    """
 
     paper = 'Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442'
     qk_head_norm = flag(
@@ -158,18 +169,32 @@ class QKHeadNorm(AttentionFeature):
     qk_head_norm_unit_offset = flag(
         None, 'store the norm weights as weight - 1; None: same as the stack', boolean | none, example=False
     )
+    qk_head_norm_affine = flag(True, 'learn weights in this norm')
+    qk_head_norm_at = flag(
+        'before', "norm 'before' or 'after' the rotation of positions", one_of('before', 'after'), example='after'
+    )
     clashes = dict.fromkeys(('qk_norm', 'qk_rmsnorm', 'k_rmsnorm'), 'both normalize query or key heads')
     stored_as = {'q_norm': 'q_norm', 'k_norm': 'k_norm'}
 
     def setup(self, owner: Any) -> None:
+        if self.qk_head_norm_bias and not self.qk_head_norm_affine:
+            raise ConfigError(
+                '`qk_head_norm_bias` cannot be combined with `qk_head_norm_affine=False`: the norm has no weights'
+            )
         options = self.qk_head_norm_eps, self.qk_head_norm_unit_offset, self.qk_head_norm_bias
         width, shared = owner.dim_key, self.qk_head_norm_shared
         shapes = ((width,) if shared else (heads, 1, width) for heads in (owner.query_heads, owner.key_heads))
+        shapes = shapes if self.qk_head_norm_affine else (None, None)
         self.q_norm, self.k_norm = (HeadNorm(self.qk_head_norm, shape, *options) for shape in shapes)
+
+    @classmethod
+    def variant(cls, values: Mapping[str, Any]) -> type[QKHeadNorm]:
+        return NormAfterRotation if values['qk_head_norm_at'] == 'after' else cls
 
     @property
     def tp_shards(self) -> dict[str, tuple[int, str]]:
-        each = (('q_norm', 'heads'), ('k_norm', 'kv_heads')) if not self.qk_head_norm_shared else ()
+        per_head = self.qk_head_norm_affine and not self.qk_head_norm_shared
+        each = (('q_norm', 'heads'), ('k_norm', 'kv_heads')) if per_head else ()
         return {f'{norm}.{name}': (0, of) for norm, of in each for name in ('gamma', 'beta')}
 
     def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
@@ -177,10 +202,47 @@ class QKHeadNorm(AttentionFeature):
         return self.q_norm(q), self.k_norm(k), v
 
 
-class HeadNormsInStack(StackFeature):
-    """Give norms of queries and keys the eps and the storage of weights of the stack's norms."""
+class NormAfterRotation(QKHeadNorm):
+    """The norm of query and key heads after their rotation. The cache holds keys that have not been normalized."""
 
-    enabled_by = ('qk_head_norm', 'qk_proj_norm')
+    def active_stages(self) -> tuple[str, ...]:
+        return ('rotate',)
+
+    def rotate(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
+        return self.q_norm(qk[0]), self.k_norm(qk[1])
+
+
+class ValueHeadNorm(AttentionFeature):
+    """RMS norm or layer norm of each value head over its channels, before caching."""
+
+    paper = 'Gemma 3n, ai.google.dev/gemma/docs/gemma-3n'
+    value_head_norm = flag(
+        None, "norm of each value head: 'rms' or 'layer'", one_of('rms', 'layer') | none, example='rms'
+    )
+    value_head_norm_affine = flag(True, 'learn weights in this norm, shared between all heads')
+    value_head_norm_eps = flag(
+        None, "eps; None: `norm_eps` of the stack, or 1e-6 ('rms') or 1e-5 ('layer')", positive | none, example=0.5
+    )
+    value_head_norm_unit_offset = flag(
+        None, 'store the norm weights as weight - 1; None: same as the stack', boolean | none, example=False
+    )
+    clashes = {'value_rmsnorm': 'both normalize value heads'}
+    stored_as = {'norm': 'value_norm'}
+    tp_shards = {}
+
+    def setup(self, owner: Any) -> None:
+        shape = (owner.shape.dim_value,) if self.value_head_norm_affine else None
+        self.norm = HeadNorm(self.value_head_norm, shape, self.value_head_norm_eps, self.value_head_norm_unit_offset)
+
+    def qkv_heads(self, qkv: Heads, call: Any) -> Heads:
+        q, k, v = qkv
+        return q, k, self.norm(v)
+
+
+class HeadNormsInStack(StackFeature):
+    """Give norms of queries, keys and values the eps and the storage of weights of the stack's norms."""
+
+    enabled_by = ('qk_head_norm', 'qk_proj_norm', 'value_head_norm')
     tp_shards = {}
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:

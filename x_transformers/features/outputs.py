@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.modes import widen_dtype
 from x_transformers.features.levels import AttentionFeature
-from x_transformers.flags import ConfigError, flag, none, probability, size, warn_once
+from x_transformers.flags import ConfigError, flag, none, one_of, probability, size, warn_once
 from x_transformers.kernels.dense import tile_heads
 
 
@@ -62,12 +62,14 @@ class GateValueHeads(AttentionFeature):
 class GateValues(AttentionFeature):
     """A gate on the attention output o, computed from the input x, from o itself, or from the sum of both.
 
-        o act(W x + U o)        act is the sigmoid or SiLU; W and U may be of low rank, or give one logit per head
+        o act(W x + U o)        act is the sigmoid, SiLU or softplus; W and U may be of low rank, or give one logit
+                                per head
 
-    W and U are initialized with zeros: at first the sigmoid gate is 1/2, the SiLU gate 0.  arXiv:2608.11805
+    W and U are initialized with zeros: at first the sigmoid gate is 1/2, the SiLU gate 0, the softplus gate log 2.
+    arXiv:2608.11805
     """
 
-    paper = 'AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805'
+    paper = 'AlphaFold 2, doi:10.1038/s41586-021-03819-2; Gated Attention, arXiv:2505.06708; arXiv:2608.11805'
     gate_values = flag(False, 'gate the attention output, with a gate computed from the input')
     gate_values_rank = flag(None, 'rank of this gate, full if None', size | none, example=2)
     gate_values_headwise = flag(False, 'compute one gate per head instead of one per channel')
@@ -75,6 +77,10 @@ class GateValues(AttentionFeature):
     output_gate_rank = flag(None, 'rank of this gate, full if None', size | none, example=2)
     output_gate_headwise = flag(False, 'compute one such gate per head instead of one per channel')
     swiglu_values = flag(False, 'SiLU instead of sigmoid in these gates')
+    gate_values_activation = flag(
+        'sigmoid', "activation of these gates: 'sigmoid' or 'softplus'", one_of('sigmoid', 'softplus'),
+        example='softplus',
+    )  # fmt: skip
     low_rank_silu_gates = flag(True, 'SiLU between the two projections of a low-rank gate')
     switches = ('gate_values', 'output_gate')
     requires_flag = {
@@ -87,7 +93,10 @@ class GateValues(AttentionFeature):
     sets_on_module = ('to_v_gate_activation',)
 
     def setup(self, owner: Any) -> None:
-        owner.to_v_gate_activation = F.silu if self.swiglu_values else F.sigmoid
+        if self.swiglu_values and self.gate_values_activation != 'sigmoid':
+            raise ConfigError('`gate_values_activation` cannot be combined with `swiglu_values`, which is SiLU')
+        activation = F.softplus if self.gate_values_activation == 'softplus' else F.sigmoid
+        owner.to_v_gate_activation = F.silu if self.swiglu_values else activation
         if self.gate_values:
             self.from_input = self.gate('gate_values', owner.dim)
         if self.output_gate:

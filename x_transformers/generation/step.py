@@ -50,11 +50,11 @@ MODULES = {
 }  # fmt: skip
 # Features that may act in a step: it does what they do, or calls them. Others may act at construction alone.
 FEATURES = {
-    heads.QKNorm, heads.QKRMSNorm, heads.KeyRMSNorm, heads.ValueRMSNorm, heads.QKHeadNorm, rotary.Rotary,
-    biases.RelativeBias, biases.Alibi, biases.T5Bias, biases.DynamicBias, ParallelBlock, rotary.RotaryPositions,
-    rotary.RotaryLayers, embeddings.EmbScale, embeddings.AbsolutePositions, embeddings.PostEmbNorm,
-    LayerPositionsInModel, PatternsInModel, UntiedPositionsInModel, readouts.HeadTransform, readouts.LogitsScale,
-    readouts.LogitsSoftclamp,
+    heads.QKNorm, heads.QKRMSNorm, heads.KeyRMSNorm, heads.ValueRMSNorm, heads.ValueHeadNorm, heads.QKHeadNorm,
+    rotary.Rotary, biases.RelativeBias, biases.Alibi, biases.T5Bias, biases.DynamicBias, ParallelBlock,
+    rotary.RotaryPositions, rotary.RotaryLayers, embeddings.EmbScale, embeddings.AbsolutePositions,
+    embeddings.PostEmbNorm, LayerPositionsInModel, PatternsInModel, UntiedPositionsInModel, readouts.HeadTransform,
+    readouts.LogitsScale, readouts.LogitsSoftclamp,
 }  # fmt: skip
 CHOSEN_AT_CONSTRUCTION = {'activation', 'up_proj', 'layout', 'norm', 'residual', 'readout'}
 # The inputs that a stack gives to its attention layers in a step.
@@ -99,7 +99,7 @@ def rms_norm(module: norms.RMSNorm) -> Function:
 
 
 def _head_norm(module: heads.HeadNorm) -> Function:
-    if module.kind != 'rms' or module.beta is not None:
+    if module.kind != 'rms' or module.beta is not None or module.gamma is None:
         return module
     own: Any = module._parameters
     offset, eps = module.unit_offset, module.eps

@@ -18,6 +18,7 @@ from x_transformers.features.heads import (
     QKHeadNorm,
     QKNorm,
     QKRMSNorm,
+    ValueHeadNorm,
     ValueRMSNorm,
 )
 from x_transformers.features.levels import ModelFeature
@@ -43,7 +44,7 @@ from x_transformers.kernels.dense import differentiable_sdpa, split_heads, tile_
 from x_transformers.training.losses import mean_or_zero
 
 # what a layer does to queries, keys and values wherever they stand
-OF_CONTENT = (ProjectionClip, ProjectionNorm, QKNorm, QKRMSNorm, QKHeadNorm, KeyRMSNorm, ValueRMSNorm)
+OF_CONTENT = (ProjectionClip, ProjectionNorm, QKNorm, QKRMSNorm, QKHeadNorm, KeyRMSNorm, ValueRMSNorm, ValueHeadNorm)
 
 
 class CompressiveMemory(ModelFeature):
