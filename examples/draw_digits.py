@@ -2,10 +2,11 @@
 
     python examples/draw_digits.py                     MaskGIT: hidden tokens, filled in over a few steps
     python examples/draw_digits.py --model dalle       DALL-E: one token after the other, behind a text of one word
+    python examples/draw_digits.py --tokenizer vq      tokens of a vector-quantised autoencoder
     python examples/draw_digits.py --out digits.png    and draw ten of each
 
-A discrete variational autoencoder (arXiv:1611.01144, as in arXiv:2102.12092) makes 16 tokens of 8 by 8 pixels, and
-pixels of tokens. A classifier, the model of classify_images.py, says how many of the drawn digits it takes for what was
+A discrete variational autoencoder (arXiv:1611.01144, as in arXiv:2102.12092), or a vector-quantised one
+(arXiv:1711.00937), makes 16 tokens of 8 by 8 pixels, and pixels of tokens. A classifier, the model of classify_images.py, says how many of the drawn digits it takes for what was
 asked for; it has seen the real ones alone.
 
 Exit codes: 0 done, 2 something asked for is not possible, 130 interrupted with Ctrl-C.
@@ -27,7 +28,7 @@ with packages():
     from common.toys import fit, heads
     from torch import Tensor, nn
 
-    from x_transformers import DALLE, Decoder, Encoder, NonAutoregressiveWrapper, TransformerWrapper
+    from x_transformers import DALLE, Decoder, Encoder, NonAutoregressiveWrapper, TransformerWrapper, VectorQuantizer
 
 CODES, GRID, DIGITS = 64, 4, 10
 
@@ -36,6 +37,7 @@ def read_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add('--model', choices=('maskgit', 'dalle'), default='maskgit', help='what writes the tokens (maskgit)')
+    add('--tokenizer', choices=('dvae', 'vq'), default='dvae', help='what makes the tokens (dvae)')
     add('--steps', type=size, default=1500, help='of its training (1500)')
     add('--tokenizer-steps', type=size, default=1000, help='of training that of the tokens (1000)')
     add('--classifier-steps', type=size, default=500, help='of training the classifier (500)')
@@ -57,13 +59,13 @@ class DiscreteVAE(nn.Module):
     In training each id is drawn by Gumbel noise and softened by a temperature, which falls from 1 to 1/16.
     """
 
-    def __init__(self, width: int = 64) -> None:
+    def __init__(self, width: int = 64, out: int = CODES) -> None:
         super().__init__()
         down = nn.Conv2d(width, width, 4, stride=2, padding=1)
         self.to_codes = nn.Sequential(
-            nn.Conv2d(1, width, 3, padding=1), nn.ReLU(), down, nn.ReLU(), nn.Conv2d(width, CODES, 1)
+            nn.Conv2d(1, width, 3, padding=1), nn.ReLU(), down, nn.ReLU(), nn.Conv2d(width, out, 1)
         )
-        self.table = nn.Embedding(CODES, width)
+        self.table: nn.Module = nn.Embedding(CODES, width)
         up = nn.ConvTranspose2d(width, width, 4, stride=2, padding=1)
         self.to_pixels = nn.Sequential(
             nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), up, nn.ReLU(), nn.Conv2d(width, 1, 3, padding=1)
@@ -84,6 +86,35 @@ class DiscreteVAE(nn.Module):
     @torch.no_grad()
     def decode(self, ids: Tensor) -> Tensor:
         return self.to_pixels(self.table(ids).mT.unflatten(2, (GRID, GRID))).clamp(-1, 1)
+
+
+class QuantisedVAE(DiscreteVAE):
+    """The same by a `VectorQuantizer`, whose codes are moving averages: no noise, no temperature."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__(width, out=width)
+        self.table = VectorQuantizer(width, CODES, decay=0.99, revive_below=1.0)
+
+    def vectors(self, images: Tensor) -> Tensor:
+        return self.to_codes(images).flatten(2).mT
+
+    def forward(self, images: Tensor, temperature: float) -> Tensor:
+        codes, _, loss = self.table(self.vectors(images))
+        return F.mse_loss(self.to_pixels(codes.mT.unflatten(2, (GRID, GRID))), images) + loss
+
+    @torch.no_grad()
+    def encode(self, images: Tensor) -> Tensor:
+        training = self.table.training
+        ids = self.table.eval()(self.vectors(images)).ids
+        self.table.train(training)
+        return ids
+
+    @torch.no_grad()
+    def decode(self, ids: Tensor) -> Tensor:
+        return self.to_pixels(self.table.codes(ids).mT.unflatten(2, (GRID, GRID))).clamp(-1, 1)
+
+
+TOKENIZERS = {'dvae': DiscreteVAE, 'vq': QuantisedVAE}
 
 
 # models of tokens
@@ -141,7 +172,7 @@ def trained(args: argparse.Namespace) -> tuple[nn.Module, DiscreteVAE, nn.Module
     def options(steps: int) -> argparse.Namespace:
         return argparse.Namespace(steps=steps, lr=args.lr)
 
-    classifier, tokenizer, model = build_model(ClassifierConfig()), DiscreteVAE(), MODELS[args.model]()
+    classifier, tokenizer, model = build_model(ClassifierConfig()), TOKENIZERS[args.tokenizer](), MODELS[args.model]()
 
     def loss_of_classifier() -> Tensor:
         images, digits = batch()
@@ -159,6 +190,12 @@ def trained(args: argparse.Namespace) -> tuple[nn.Module, DiscreteVAE, nn.Module
     return fit(model, loss, options(args.steps)), tokenizer, classifier, parts['test']
 
 
+def used(ids: Tensor) -> float:
+    """Perplexity of the tokens: how many codes are used, if they were used evenly."""
+    shares = ids.flatten().bincount(minlength=CODES) / ids.numel()
+    return torch.special.entr(shares).sum().exp().item()
+
+
 @torch.no_grad()
 def taken_for(classifier: nn.Module, images: Tensor, digits: Tensor) -> float:
     """Share of images that the classifier takes for these digits."""
@@ -170,7 +207,9 @@ def work(args: argparse.Namespace) -> None:
     digits = torch.arange(DIGITS).repeat(-(-args.samples // DIGITS))[: args.samples]
     drawn = tokenizer.decode(model.drawn(digits, args.cond_scale))
     print(f'real digits are taken for what they are: {taken_for(classifier, images, labels):.1%}')
-    through = tokenizer.decode(tokenizer.encode(images))
+    ids = tokenizer.encode(images)
+    through = tokenizer.decode(ids)
+    print(f'as tokens and back: squared error {F.mse_loss(through, images):.4f}, {used(ids):.1f} of {CODES} codes in use')
     print(f'the same, as tokens and back: {taken_for(classifier, through, labels):.1%}')
     print(f'drawn digits are taken for what was asked for: {taken_for(classifier, drawn, digits):.1%}')
     if args.out is not None:

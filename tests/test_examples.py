@@ -496,10 +496,31 @@ def test_tokens_of_digits(capsys, tmp_path):
         one_hot = torch.nn.functional.one_hot(ids, script.CODES).float()
         table = (one_hot @ tokenizer.table.weight).mT.reshape(3, -1, 4, 4)
         assert torch.allclose(tokenizer.decode(ids), tokenizer.to_pixels(table).clamp(-1, 1), atol=1e-6)
-        for model in ('maskgit', 'dalle'):
-            assert script.main([*few, '--model', model, '--out', str(tmp_path / f'{model}.png')]) == 0
+        vq = script.QuantisedVAE()
+        vq(images, 1.0)
+        before = vq.table.count.clone()
+        ids = vq.encode(images)
+        assert torch.equal(vq.table.count, before) and vq.table.training  # encoding moves no code
+        of_codes = vq.to_codes(vq.decode(ids)).shape
+        assert ids.shape == (3, 16) and of_codes == (3, 64, 4, 4) and abs(script.used(torch.arange(64)) - 64) < 1e-3
+        for model, kind in (('maskgit', 'vq'), ('dalle', 'dvae')):
+            more = ['--model', model, '--tokenizer', kind, '--out', str(tmp_path / f'{model}.png')]
+            assert script.main([*few, *more]) == 0
             assert 'drawn digits are taken for what was asked for' in capsys.readouterr().out
             assert (tmp_path / f'{model}.png').stat().st_size > 1000
+
+
+@pytest.mark.nightly
+def test_codes_of_digits_are_as_good_as_those_of_a_discrete_autoencoder():
+    needs('draw_digits')
+    with example_scripts.script('draw_digits') as script:
+        found = {}
+        for kind in script.TOKENIZERS:
+            args = script.read_arguments(['--tokenizer', kind, *'--steps 1 --classifier-steps 1'.split()])
+            _, tokenizer, _, (images, _) = script.trained(args)
+            ids = tokenizer.encode(images)
+            found[kind] = torch.nn.functional.mse_loss(tokenizer.decode(ids), images).item()
+        assert found['vq'] <= 1.1 * found['dvae'] and script.used(ids) > script.CODES / 4, found
 
 
 @pytest.mark.nightly

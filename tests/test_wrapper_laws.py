@@ -70,6 +70,7 @@ from x_transformers import (
     SpeechEncoder,
     T5PretrainWrapper,
     TwoTowers,
+    VectorQuantizer,
     VisionLanguageWrapper,
     ViTransformerWrapper,
     XLAutoregressiveWrapper,
@@ -445,6 +446,9 @@ SUBJECTS = {
         dict(seq=ids(36)), lambda m, **inputs: m(**inputs).double(), by='lens', fills=dict(seq=1)),
     'points': Subject(lambda: NeoMLP(dim_in=3, dim_hidden=4, dim_out=2, dim_model=16, depth=1,
                               encoder_kwargs=dict(heads=2, attn_dim_head=8, ff_glu=True)), dict(x=randn(2, 3))),
+    'codes': Subject(
+        lambda: VectorQuantizer(DIM, 7, norm=True), dict(z=randn(2, N, DIM)),
+        lambda m, z, **inputs: m(z, **inputs).loss, by='mask', fills=dict(z=9.0)),
     'pixels': Subject(
         lambda: DMOLHead(DIM, components=2), dict(x=randn(2, N, DIM), pixels=ids() .unsqueeze(-1) + torch.arange(3)),
         lambda m, x, pixels: m.log_prob(m(x), pixels), generate=lambda m, x, pixels: m.sample(m(x))),
@@ -537,13 +541,14 @@ NO_ITEMS = {
          'bindings', 'entropies', 'points', 'pixels', 'two streams', 'frames', 'images', 'images, by formula',
          'images, with a head'),
         'it gives no loss'),
+    'codes': 'its loss is a mean over vectors, none of which is a target',
 }  # fmt: skip
 NO_TABLE = 'has none'
 NO_MORE_TOKENS = {
     **dict.fromkeys(
         ('decisions', 'decisions, discrete', 'two kinds', 'conformer', 'speech', 'arrays', 'arrays, asked', 'videos',
          'vectors', 'vectors, rolled out', 'autoencoder', 'autoencoder, variational', 'bindings', 'points', 'pixels',
-         'two streams', 'frames', 'images', 'images, by formula', 'images, with a head'), NO_TABLE),
+         'codes', 'two streams', 'frames', 'images', 'images, by formula', 'images, with a head'), NO_TABLE),
     'text and image': 'in two tables',
     'text to image': 'begins images',
     'pretraining': 'its generator of texts',

@@ -40,6 +40,7 @@ from x_transformers import (
     SpanCorruption,
     T5PretrainWrapper,
     TransformerWrapper,
+    VectorQuantizer,
     ViTransformerWrapper,
     XLAutoregressiveWrapper,
     XTransformer,
@@ -230,6 +231,7 @@ head = DMOLHead(16)
 case('DMOL', head, 'forward', x=x)
 case('DMOL.log_prob', head, 'log_prob', params=torch.zeros(2, 6, 100), pixels=ids.unsqueeze(-1).expand(-1, -1, 3))
 case('DMOL.sample', head, 'sample', params=torch.zeros(2, 6, 100))
+case('Codes', VectorQuantizer(16, 5), 'forward', z=x)
 case('CPC', CPCLoss(), 'forward', predicted=x, target=x)
 for made in (RWKVTimeMix(16), RWKVChannelMix(16), DiagonalSSM(16, state=2)):
     case(type(made).__name__, made, 'forward', x=x)

@@ -27,6 +27,7 @@ from x_transformers.modalities.dmol import DMOLHead
 from x_transformers.modalities.joint_attention import JointAttention
 from x_transformers.modalities.perceiver import Perceiver, PerceiverIO
 from x_transformers.modalities.two_towers import TwoTowers
+from x_transformers.modalities.vector_quantizer import VectorQuantizer
 from x_transformers.modalities.video import FactorizedVideoEncoder
 from x_transformers.modalities.vit import ViTransformerWrapper
 from x_transformers.multi_input import MultiInputAutoregressiveWrapper, MultiInputTransformerWrapper
@@ -123,6 +124,7 @@ __all__ = [
     'TransformerWrapper',
     'TwoTowers',
     'UL2Mixture',
+    'VectorQuantizer',
     'ViTransformerWrapper',
     'VisionLanguageWrapper',
     'XLAutoregressiveWrapper',
