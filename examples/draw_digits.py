@@ -6,8 +6,8 @@
     python examples/draw_digits.py --out digits.png    and draw ten of each
 
 A discrete variational autoencoder (arXiv:1611.01144, as in arXiv:2102.12092), or a vector-quantised one
-(arXiv:1711.00937), makes 16 tokens of 8 by 8 pixels, and pixels of tokens. A classifier, the model of classify_images.py, says how many of the drawn digits it takes for what was
-asked for; it has seen the real ones alone.
+(arXiv:1711.00937), makes 16 tokens of 8 by 8 pixels, and pixels of tokens. A classifier, the model of
+classify_images.py, says how many of the drawn digits it takes for what was asked for; it has seen the real ones alone.
 
 Exit codes: 0 done, 2 something asked for is not possible, 130 interrupted with Ctrl-C.
 """
@@ -209,7 +209,8 @@ def work(args: argparse.Namespace) -> None:
     print(f'real digits are taken for what they are: {taken_for(classifier, images, labels):.1%}')
     ids = tokenizer.encode(images)
     through = tokenizer.decode(ids)
-    print(f'as tokens and back: squared error {F.mse_loss(through, images):.4f}, {used(ids):.1f} of {CODES} codes in use')
+    error = F.mse_loss(through, images).item()
+    print(f'tokens: squared error {error:.4f} of the pixels, {used(ids):.1f} of {CODES} codes in use')
     print(f'the same, as tokens and back: {taken_for(classifier, through, labels):.1%}')
     print(f'drawn digits are taken for what was asked for: {taken_for(classifier, drawn, digits):.1%}')
     if args.out is not None:

@@ -19,7 +19,7 @@ BUGS = {
         ('evaluation moves codes', 'moves, again = self.training and self.decay is not None', 'moves, again = self.decay is not None'),
         ('a checkpoint moves codes again', 'if moves and not again:\n            self._update', 'if moves:\n            self._update'),
         ('a checkpoint reads the codes after their update', 'self.before if moves and again', 'self.before if False'),
-        ('the first batch counts as any other', 'self.decay * (count.sum() > 0).to(count.dtype)', 'self.decay * torch.ones_like(count.sum())'),
+        ('the first batch counts as any other', 'decay * (count.sum() > 0).to(count.dtype)', 'decay * torch.ones_like(count.sum())'),
         ('codes without a vector go to zero', 'torch.where(used, total', 'torch.where(used | True, total'),
         ('revived codes stand for padding', 'keys.masked_fill(~mask.flatten(), 2.0)', 'keys'),
         ('revived codes keep their sums', 'total = torch.where(dead.unsqueeze(-1), drawn * self.revive_below, total)', 'pass'),

@@ -153,7 +153,8 @@ class VectorQuantizer(Configurable):
         vectors, ids = to_float(z).reshape(-1, self.dim), ids.flatten()
         weights = vectors.new_ones(len(ids)) if mask is None else mask.flatten().to(vectors.dtype)
         count, total = to_float(self.count), to_float(self.total)
-        keep = self.decay * (count.sum() > 0).to(count.dtype)
+        decay: Any = self.decay
+        keep = decay * (count.sum() > 0).to(count.dtype)
         count = keep * count + (1 - keep) * torch.zeros_like(count).index_add(0, ids, weights)
         total = keep * total + (1 - keep) * torch.zeros_like(total).index_add(0, ids, weights.unsqueeze(-1) * vectors)
         whole = count.sum()
