@@ -56,7 +56,7 @@ TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
         ('sources', 'latents', 'two_streams'),
     ),
     'heads': ('Attention: heads', ('heads', 'head_dims', 'operands')),
-    'scores': ('Attention: scores', ('scores', 'windows')),
+    'scores': ('Attention: scores', ('scores', 'windows', 'temperature')),
     'outputs': ('Attention: outputs', ('outputs', 'hybrid')),
     'sub-quadratic': (
         'Sub-quadratic attention and recurrent layers',

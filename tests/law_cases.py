@@ -297,6 +297,7 @@ FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
     'attn_softmax_scale': ((0.4, 2.0),),
     'attn_qk_head_norm': ('layer',),
     'attn_value_head_norm': ('layer',),
+    'attn_query_temperature': ((None, dict(scale=0.5, floor=3, offset=0)),),
     'attn_sparse_topk': (1, 50),
     'attn_num_mem_kv': ((1, 3),),
     'ff_moe_kind': ('topk_softmax',),
@@ -464,6 +465,10 @@ TURNING = dict(
     **dict(attn_latent_bias=True, attn_kv_heads=2, attn_value_dim_head=5, rotary_pos_emb=True),
 )
 SHAW = dict(shaw_rel_pos=True, shaw_rel_values=True)
+CHUNKS = dict(
+    attn_sparse_pattern=({'pattern': 'block_local', 'block': 4}, None),
+    attn_query_temperature=(None, dict(scale=0.5, floor=2)),
+)
 LINEAR = dict(attn_kernel='elu', attn_kernel_chunk=3)
 INPUT_CASES = (
     Case('condition per row', stack=dict(use_adaptive_rmsnorm=True), inputs=('condition_per_row',)),
@@ -480,6 +485,8 @@ INPUT_CASES = (
     Case('pos, shaw', stack=SHAW, inputs=('pos',)),
     Case('shaw, further keys', stack=dict(**SHAW, attn_num_mem_kv=2, attn_head_learned_sink=True)),
     Case('shaw, key heads', stack=dict(**SHAW, attn_kv_heads=2, attn_value_dim_head=5)),
+    Case('chunks, temperatures', stack=dict(**CHUNKS, rotary_pos_emb=True, rotary_layers=(True, False))),
+    Case('pos, temperatures', stack=dict(**CHUNKS, rotary_pos_emb=True), inputs=('pos',)),
     Case('routing, rotary', stack=dict(**ROUTING, rotary_pos_emb=True)),
     Case('routing, balanced', stack=dict(**ROUTING, alibi_pos_bias=True), kind=Encoder),
     Case('linear, key heads', stack=dict(**LINEAR, attn_kv_heads=2, attn_value_dim_head=5)),

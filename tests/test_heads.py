@@ -8,7 +8,9 @@ from oracles import assert_close, assert_same, randn, randomised
 from pretrained_cases import lifted
 
 from x_transformers import Attention, Decoder
+from x_transformers.features.temperature import QueryTemperature
 from x_transformers.flags import ConfigError
+from x_transformers.patterns import BlockLocal
 
 DIM, HEADS, WIDTH, TOKENS = 10, 4, 6, 7
 SHAPE = dict(dim=DIM, heads=HEADS, dim_head=WIDTH)
@@ -127,6 +129,62 @@ def test_the_cache_of_normed_keys():
         assert_close(stack(x, cache=past, **inputs), whole[:, 4:], tolerance=1e-11)
 
 
+TEMPERATURE = dict(scale=0.7, floor=2, offset=1)
+
+
+def test_the_temperature_of_a_query():
+    """By its position in the row without padding, in the document, or by the caller; also where a cache goes on."""
+    x, places = randn(2, TOKENS, DIM), torch.arange(TOKENS).double()
+    for offset, rounded in ((1, [0, 1, 1, 2, 2, 3, 3]), (0, [0, 0, 1, 1, 2, 2, 3])):
+        temperature = {**TEMPERATURE, 'offset': offset}
+        layer = build(causal=True, flash=False, query_temperature=temperature)
+        factors = torch.tensor([1 + 0.7 * math.log(1 + steps) for steps in rounded], dtype=torch.float64)
+        plain = build(causal=True, flash=False)
+
+        def scores(own, x=x):
+            return own(x, rotary_pos_emb=angles(), return_intermediates=True)[1].pre_softmax_attn
+
+        wanted = scores(plain) * factors[:, None]
+        seen = torch.ones(TOKENS, TOKENS).tril().bool()
+        assert_close(scores(layer)[..., seen], wanted[..., seen], tolerance=1e-12)
+        _, past = layer(x[:, :4], return_intermediates=True)
+        assert_close(layer(x[:, 4:], cache=past), layer(x)[:, 4:], tolerance=1e-12)
+        assert_close(layer.features.find(QueryTemperature).factor(places[None], torch.float64)[0], factors)
+
+
+def chunked(**flags):
+    """A layer of chunks with rotation and one without positions and with a temperature, as in Llama 4."""
+    own = dict(attn_sparse_pattern=(BlockLocal(4), None), attn_query_temperature=(None, TEMPERATURE))
+    own |= dict(rotary_pos_emb=True, rotary_layers=(True, False), attn_qk_head_norm=('rms', None), rotary_emb_dim=6)
+    own |= dict(attn_qk_head_norm_at='after', attn_qk_head_norm_affine=False, verbose=False)
+    return randomised(Decoder(dim=DIM, depth=2, heads=HEADS, attn_dim_head=WIDTH, **own, **flags))
+
+
+def test_chunks_and_temperatures_where_rows_begin():
+    net, x = chunked(), randn(2, 23, DIM)
+    alone = net(x[:1, 9:])
+    start = torch.tensor([9, 0])
+    assert_close(net(x, seq_start_pos=start)[:1, 9:], alone, tolerance=1e-11)
+    assert_close(net(x, mask=torch.arange(23) >= start[:, None])[:1, 9:], alone, tolerance=1e-11)
+    assert_close(net(x, document_ids=(torch.arange(23) >= 9).long().expand(2, -1))[:1, 9:], alone, tolerance=1e-11)
+    whole = net(x)
+    assert (net(x, pos=torch.arange(23) + 5) - whole).abs().max() > 1e-3  # the temperature
+    cache, outs = None, []
+    for first, last in ((0, 3), (3, 11), *((at, at + 1) for at in range(11, 23))):
+        out, cache = net(x[:, first:last], cache=cache, input_not_include_cache=True, return_hiddens=True)
+        outs.append(out)
+    assert_close(torch.cat(outs, dim=1), whole, tolerance=1e-11)
+
+
+def test_the_cache_of_chunks_is_bounded():
+    net, x = chunked(), randn(1, 400, DIM)
+    _, cache = net(x[:, :200], return_hiddens=True)
+    for at in range(200, 400):
+        _, cache = net(x[:, at : at + 1], cache=cache, input_not_include_cache=True, return_hiddens=True)
+    chunks, whole = (layer.past.buffers[0] for layer in cache.attn_intermediates)
+    assert whole.length == 400 and chunks.length - chunks.num_evicted <= 4 + 2 * 3 + 64
+
+
 def test_half_precision():
     layer, x = build(value_head_norm='rms', value_head_norm_affine=False), randn(2, 3, TOKENS, WIDTH) * 300
     norm = layer.value_norm
@@ -141,6 +199,8 @@ def test_half_precision():
         (dict(qk_head_norm='rms', qk_head_norm_bias=True, qk_head_norm_affine=False), 'the norm has no weights'),
         (dict(value_head_norm='rms', value_rmsnorm=True), '`value_head_norm` cannot be combined with `value_rmsnorm`'),
         (dict(value_head_norm='max'), "`value_head_norm` must be one of 'rms', 'layer' or None, got 'max'"),
+        (dict(query_temperature=dict(scale=0.1)), '`query_temperature` must be a dict of `scale`, `floor`'),
+        (dict(query_temperature=dict(scale=0.1, floor=0)), '`query_temperature` must be a dict of `scale`, `floor`'),
         (dict(gate_values=True, gate_values_activation='tanh'), "one of 'sigmoid', 'softplus', got 'tanh'"),
         (
             dict(gate_values=True, gate_values_activation='softplus', swiglu_values=True),
@@ -224,3 +284,47 @@ def test_qwen3_next_turns_a_part_and_gates():
     }
     ours.load_state_dict(state)
     assert_close(ours(x, rotary_pos_emb=angles(4)), run_theirs(theirs, x, 4), tolerance=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore')
+def test_llama4_attends_in_chunks_and_by_temperature():
+    """The layers of a whole stack: three in chunks, one without positions."""
+    transformers = pytest.importorskip('transformers', reason='the oracle: pip install -e .[test-pretrained]')
+    sizes = dict(hidden_size=DIM, num_attention_heads=HEADS, num_key_value_heads=2, head_dim=8, num_hidden_layers=4)
+    sizes |= dict(intermediate_size_mlp=12, moe_layers=[], vocab_size=20, attention_chunk_size=8, pad_token_id=0)
+    sizes |= dict(no_rope_layers=[1, 1, 1, 0], floor_scale=4, attn_scale=0.3, attn_temperature_tuning=True)
+    config = transformers.Llama4TextConfig(**sizes, rope_parameters=dict(rope_type='default', rope_theta=10000.0))
+    config._attn_implementation = 'sdpa'
+    theirs = randomised(transformers.Llama4TextModel(config)).eval()
+    rotated = (True, True, True, False)
+    flags = dict(
+        attn_sparse_pattern=tuple(BlockLocal(8) if turns else None for turns in rotated),
+        attn_query_temperature=tuple(None if turns else dict(scale=0.3, floor=4) for turns in rotated),
+        attn_qk_head_norm=tuple('rms' if turns else None for turns in rotated),
+        attn_qk_head_norm_at='after', attn_qk_head_norm_affine=False, rotary_pos_emb=True, rotary_emb_dim=8,
+        rotary_layers=rotated, use_rmsnorm=True, norm_eps=config.rms_norm_eps, norm_add_unit_offset=False,
+        ff_glu=True, ff_swish=True, ff_no_bias=True, ff_dim_inner=12, attn_kv_heads=2, verbose=False,
+    )  # fmt: skip
+    ours = Decoder(dim=DIM, depth=4, heads=HEADS, attn_dim_head=8, **flags).double().eval()
+    w, state = dict(theirs.named_parameters()), {'final_norm.g': theirs.norm.weight}
+    for at in range(4):
+        own, mine = f'layers.{at}.', (f'layers.{2 * at}.', f'layers.{2 * at + 1}.')
+        state |= {
+            f'{mine[0]}0.0.g': w[f'{own}input_layernorm.weight'],
+            f'{mine[1]}0.0.g': w[f'{own}post_attention_layernorm.weight'],
+            f'{mine[0]}1.to_q.weight': queries(w[f'{own}self_attn.q_proj.weight'], HEADS, 2),
+            f'{mine[0]}1.to_k.weight': w[f'{own}self_attn.k_proj.weight'],
+            f'{mine[0]}1.to_v.weight': w[f'{own}self_attn.v_proj.weight'],
+            f'{mine[0]}1.to_out.weight': queries(w[f'{own}self_attn.o_proj.weight'], HEADS, 2, 1),
+            f'{mine[1]}1.ff.0.proj.weight': torch.cat(
+                [w[f'{own}feed_forward.{name}_proj.weight'] for name in ('up', 'gate')]
+            ),
+            f'{mine[1]}1.ff.2.weight': w[f'{own}feed_forward.down_proj.weight'],
+        }
+    state |= {n: torch.zeros_like(t) for n, t in ours.state_dict().items() if n.endswith('proj.bias')}
+    ours.load_state_dict({'rotary_pos_emb.inv_freq': theirs.rotary_emb.inv_freq, **state})
+    x = randn(2, 21, DIM)
+    with torch.no_grad(), lifted():
+        wanted = theirs(inputs_embeds=x).last_hidden_state
+    assert_close(ours(x), wanted, tolerance=1e-10)

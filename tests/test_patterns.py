@@ -215,7 +215,7 @@ def test_documents_and_memories(name, causal):
 
 
 def test_blocks_know_where_a_row_begins():
-    net = Decoder(dim=8, depth=1, heads=HEADS, attn_sparse_pattern=BlockLocal(4))
+    net = Decoder(dim=8, depth=1, heads=HEADS, attn_sparse_pattern=Local1D(4, 2))
     x = torch.randn(1, 6, 8)
     with pytest.raises(ValueError, match='`document_ids` cannot be combined with `attn_sparse_pattern`: its blocks'):
         net(x, document_ids=torch.zeros(1, 6, dtype=torch.long))

@@ -460,6 +460,8 @@ class StackKeywords(TypedDict, total=False):
     """Learn weights in this norm. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     cross_attn_qk_head_norm_at: Literal['before', 'after'] | tuple[Literal['before', 'after'], ...] | PerLayer
     """Norm 'before' or 'after' the rotation of positions. Default: 'before'. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    cross_attn_query_temperature: Mapping[str, float] | None | tuple[Mapping[str, float] | None, ...] | PerLayer
+    """Factor of queries by their position, `dict(scale=0.1, floor=8192, offset=1)`. Default: None. Llama 4, Ministral 3; by the logarithm of the length: arXiv:2501.19399."""
     cross_attn_rotate_values: bool | tuple[bool, ...] | PerLayer
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     cross_attn_num_mem_kv: int | tuple[int, ...] | PerLayer
@@ -792,6 +794,8 @@ class StackKeywords(TypedDict, total=False):
     """Learn weights in this norm. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     attn_qk_head_norm_at: Literal['before', 'after'] | tuple[Literal['before', 'after'], ...] | PerLayer
     """Norm 'before' or 'after' the rotation of positions. Default: 'before'. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    attn_query_temperature: Mapping[str, float] | None | tuple[Mapping[str, float] | None, ...] | PerLayer
+    """Factor of queries by their position, `dict(scale=0.1, floor=8192, offset=1)`. Default: None. Llama 4, Ministral 3; by the logarithm of the length: arXiv:2501.19399."""
     attn_rotate_values: bool | tuple[bool, ...] | PerLayer
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     attn_num_mem_kv: int | tuple[int, ...] | PerLayer
@@ -1470,6 +1474,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Learn weights in this norm. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     enc_cross_attn_qk_head_norm_at: Literal['before', 'after'] | tuple[Literal['before', 'after'], ...] | PerLayer
     """Norm 'before' or 'after' the rotation of positions. Default: 'before'. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    enc_cross_attn_query_temperature: Mapping[str, float] | None | tuple[Mapping[str, float] | None, ...] | PerLayer
+    """Factor of queries by their position, `dict(scale=0.1, floor=8192, offset=1)`. Default: None. Llama 4, Ministral 3; by the logarithm of the length: arXiv:2501.19399."""
     enc_cross_attn_rotate_values: bool | tuple[bool, ...] | PerLayer
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     enc_cross_attn_num_mem_kv: int | tuple[int, ...] | PerLayer
@@ -1804,6 +1810,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Learn weights in this norm. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     enc_attn_qk_head_norm_at: Literal['before', 'after'] | tuple[Literal['before', 'after'], ...] | PerLayer
     """Norm 'before' or 'after' the rotation of positions. Default: 'before'. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    enc_attn_query_temperature: Mapping[str, float] | None | tuple[Mapping[str, float] | None, ...] | PerLayer
+    """Factor of queries by their position, `dict(scale=0.1, floor=8192, offset=1)`. Default: None. Llama 4, Ministral 3; by the logarithm of the length: arXiv:2501.19399."""
     enc_attn_rotate_values: bool | tuple[bool, ...] | PerLayer
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     enc_attn_num_mem_kv: int | tuple[int, ...] | PerLayer
@@ -2608,6 +2616,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Learn weights in this norm. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     dec_cross_attn_qk_head_norm_at: Literal['before', 'after'] | tuple[Literal['before', 'after'], ...] | PerLayer
     """Norm 'before' or 'after' the rotation of positions. Default: 'before'. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    dec_cross_attn_query_temperature: Mapping[str, float] | None | tuple[Mapping[str, float] | None, ...] | PerLayer
+    """Factor of queries by their position, `dict(scale=0.1, floor=8192, offset=1)`. Default: None. Llama 4, Ministral 3; by the logarithm of the length: arXiv:2501.19399."""
     dec_cross_attn_rotate_values: bool | tuple[bool, ...] | PerLayer
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     dec_cross_attn_num_mem_kv: int | tuple[int, ...] | PerLayer
@@ -2942,6 +2952,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Learn weights in this norm. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     dec_attn_qk_head_norm_at: Literal['before', 'after'] | tuple[Literal['before', 'after'], ...] | PerLayer
     """Norm 'before' or 'after' the rotation of positions. Default: 'before'. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    dec_attn_query_temperature: Mapping[str, float] | None | tuple[Mapping[str, float] | None, ...] | PerLayer
+    """Factor of queries by their position, `dict(scale=0.1, floor=8192, offset=1)`. Default: None. Llama 4, Ministral 3; by the logarithm of the length: arXiv:2501.19399."""
     dec_attn_rotate_values: bool | tuple[bool, ...] | PerLayer
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     dec_attn_num_mem_kv: int | tuple[int, ...] | PerLayer
@@ -3402,6 +3414,8 @@ class AttentionKeywords(TypedDict, total=False):
     """Learn weights in this norm. Default: True. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
     qk_head_norm_at: Literal['before', 'after']
     """Norm 'before' or 'after' the rotation of positions. Default: 'before'. Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442."""
+    query_temperature: Mapping[str, float] | None
+    """Factor of queries by their position, `dict(scale=0.1, floor=8192, offset=1)`. Default: None. Llama 4, Ministral 3; by the logarithm of the length: arXiv:2501.19399."""
     rotate_values: bool
     """Also rotate the values by their positions (for weights of releases 0.15 to 1.19). Default: False. RoFormer, arXiv:2104.09864."""
     num_mem_kv: int
@@ -4204,6 +4218,8 @@ class AttentionInputs(TypedDict, total=False):
     """(angles (1 or b) j r, scale), of the keys of a context"""
     kept_angles: Any
     """a Buffer with the angles of all cached and new tokens: the cache stores rotated keys"""
+    query_pos: Tensor | None
+    """(1 or b) n, position of each query, for a factor of it"""
     polar_pos_emb: Sequence[Any] | None
     """(angles (1 or b) j d, shifts of the keys h 1 d)"""
     additional_key_values: Any
@@ -4356,6 +4372,8 @@ class AttentionLayersInputs(TypedDict, total=False):
     """(angles (1 or b) j r, scale), of the keys of a context"""
     kept_angles: Any
     """a Buffer with the angles of all cached and new tokens: the cache stores rotated keys"""
+    query_pos: Tensor | None
+    """(1 or b) n, position of each query, for a factor of it"""
     additional_key_values: Any
     """(k, v), b k m d each, k a divisor of the number of heads"""
     additional_key_value_mask: Tensor | None
@@ -4489,6 +4507,8 @@ class PrefixDecoderInputs(TypedDict, total=False):
     """(angles (1 or b) j r, scale), of the keys of a context"""
     kept_angles: Any
     """a Buffer with the angles of all cached and new tokens: the cache stores rotated keys"""
+    query_pos: Tensor | None
+    """(1 or b) n, position of each query, for a factor of it"""
     additional_key_values: Any
     """(k, v), b k m d each, k a divisor of the number of heads"""
     additional_key_value_mask: Tensor | None
@@ -4633,6 +4653,8 @@ class TransformerWrapperInputs(TypedDict, total=False):
     """(angles (1 or b) j r, scale), of the keys of a context"""
     kept_angles: Any
     """a Buffer with the angles of all cached and new tokens: the cache stores rotated keys"""
+    query_pos: Tensor | None
+    """(1 or b) n, position of each query, for a factor of it"""
     additional_key_values: Any
     """(k, v), b k m d each, k a divisor of the number of heads"""
     additional_key_value_mask: Tensor | None
@@ -4859,6 +4881,8 @@ class AutoregressiveWrapperInputs(TypedDict, total=False):
     """(angles (1 or b) j r, scale), of the keys of a context"""
     kept_angles: Any
     """a Buffer with the angles of all cached and new tokens: the cache stores rotated keys"""
+    query_pos: Tensor | None
+    """(1 or b) n, position of each query, for a factor of it"""
     additional_key_values: Any
     """(k, v), b k m d each, k a divisor of the number of heads"""
     additional_key_value_mask: Tensor | None
@@ -5043,6 +5067,8 @@ class StreamInputs(TypedDict, total=False):
     """(angles (1 or b) j r, scale), of the keys of a context"""
     kept_angles: Any
     """a Buffer with the angles of all cached and new tokens: the cache stores rotated keys"""
+    query_pos: Tensor | None
+    """(1 or b) n, position of each query, for a factor of it"""
     additional_key_values: Any
     """(k, v), b k m d each, k a divisor of the number of heads"""
     additional_key_value_mask: Tensor | None
@@ -5229,6 +5255,8 @@ class GenerateInputs(TypedDict, total=False):
     """(angles (1 or b) j r, scale), of the keys of a context"""
     kept_angles: Any
     """a Buffer with the angles of all cached and new tokens: the cache stores rotated keys"""
+    query_pos: Tensor | None
+    """(1 or b) n, position of each query, for a factor of it"""
     additional_key_values: Any
     """(k, v), b k m d each, k a divisor of the number of heads"""
     additional_key_value_mask: Tensor | None
@@ -5416,6 +5444,8 @@ class BeamSearchInputs(TypedDict, total=False):
     """(angles (1 or b) j r, scale), of the keys of a context"""
     kept_angles: Any
     """a Buffer with the angles of all cached and new tokens: the cache stores rotated keys"""
+    query_pos: Tensor | None
+    """(1 or b) n, position of each query, for a factor of it"""
     additional_key_values: Any
     """(k, v), b k m d each, k a divisor of the number of heads"""
     additional_key_value_mask: Tensor | None

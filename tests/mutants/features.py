@@ -374,6 +374,13 @@ BUGS = {
         ('every branch is normed', '(index + 1) % self.owner.len_default_block == 0', 'True'),
         ('a norm at the end as well', 'owner.norm_at_end = False', 'pass'),
     ]),
+    'features/temperature.py': ('test_heads.py', [
+        ('steps of a temperature are not rounded', "/ own['floor']).floor()", "/ own['floor'])"),
+        ('padding in front counts for a temperature', 'pos = pos - call.token_mask.to(torch.uint8).argmax(dim=-1, keepdim=True)', 'pass'),
+        ('a temperature counts from the first new token', 'start = 0 if call.past is None or call.context is not None else call.past.length', 'start = 0'),
+        ('the offset of a temperature is 1', "own.get('offset', 1)", '1'),
+        ('queries have the positions of all keys', 'pos = call.key_positions(x)[..., call.memories + call.cache_len :]', 'pos = call.key_positions(x)[..., : call.new_len]'),
+    ]),
     'features/two_streams.py': ('test_permutation.py', [
         ('a query sees itself', '2 * own - 1', '2 * own'),
         ('queries are seen', 'torch.iinfo(torch.int64).max)', '-2)'),

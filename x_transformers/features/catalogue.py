@@ -39,6 +39,7 @@ from x_transformers.features import (
     sources,
     spans,
     streams,
+    temperature,
     two_streams,
     universal,
     untied,
@@ -101,6 +102,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     two_streams.SegmentTerm,  # reads queries before others turn them
     rotary.Rotary,
     heads.QKHeadNorm,  # before the rotation or after it, by its flag
+    temperature.QueryTemperature,
     outputs.RotateValues,
     polar.Polar,
     sources.MemoryKV,
@@ -227,6 +229,7 @@ STACK: tuple[type[Feature], ...] = (
     rotary.GivenAngles,
     rotary.RotaryPositions,
     rotary.RotaryLayers,
+    temperature.TemperatureInStack,
     polar.PolarPositions,
     polar.PositionInfused,
     biases.Alibi,

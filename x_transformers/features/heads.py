@@ -205,6 +205,8 @@ class QKHeadNorm(AttentionFeature):
 class NormAfterRotation(QKHeadNorm):
     """The norm of query and key heads after their rotation. The cache holds keys that have not been normalized."""
 
+    allows_eviction = True
+
     def active_stages(self) -> tuple[str, ...]:
         return ('rotate',)
 

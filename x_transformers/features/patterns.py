@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from x_transformers.core.checks import as_mask
 from x_transformers.core.modes import to_float
 from x_transformers.core.own_modules import known_stack
+from x_transformers.core.rows import BlockwiseTerm, Pointwise, make_axis_lookup
 from x_transformers.features.documents import positions_within
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.flags import ConfigError, Input, PerToken, boolean, flag, none, warn_once
 from x_transformers.flags.checks import Check, Maybe, is_int
 from x_transformers.kernels.dense import dot_product, lowest_value, softmax, split_heads, tile_heads
 from x_transformers.kernels.flex import run_flex_pattern
-from x_transformers.patterns import Global, Mix, Pattern, as_pattern, check_known, is_pattern
+from x_transformers.patterns import BlockLocal, Global, Mix, Pattern, Sliding, as_pattern, check_known, is_pattern
 from x_transformers.patterns.engine.attention import attend_context, attend_patterns
 from x_transformers.patterns.engine.formula import mark_none
 from x_transformers.patterns.engine.placement import Placement
@@ -149,9 +150,9 @@ class SparsePattern(HoldsPattern, AttentionFeature):
     """Sparse attention: queries attend only to the keys of a pattern, and no other scores are computed.
 
     The patterns are in `x_transformers.patterns`. They use token indices, counted from the first token after left
-    padding, not `pos`; the length is that of each sequence. Memory tokens and prefixes are outside of patterns that
-    depend on more than distances: all tokens attend to them, and they attend to all. Time and memory are proportional
-    to the number of keys per query.
+    padding, or of the document (`BlockLocal`), not `pos`; the length is that of each sequence. Memory tokens and
+    prefixes are outside of patterns that depend on more than distances: all tokens attend to them, and they attend to
+    all. Time and memory are proportional to the number of keys per query.
     """
 
     paper = 'Sparse Transformer, arXiv:1904.10509; Longformer, arXiv:2004.05150'
@@ -190,7 +191,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         self.hold(self.sparse_pattern, 'sparse_pattern', heads)
         if self.pattern.cannot_cache:
             self.refuse({'cache': self.pattern.cannot_cache})
-        if self.not_by_differences:
+        if self.not_by_differences and not isinstance(self.pattern, BlockLocal):
             self.refuse({'documents': self.not_by_differences})
         if isinstance(self.pattern, Global):
             self.refuse({'cross-attention': MARKED_ACROSS if self.pattern.mask else ''})
@@ -204,6 +205,34 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         if self.apart is not None:
             for name in ('to_q', 'to_k', 'to_v'):
                 setattr(self, f'{name}_global', copy.deepcopy(getattr(owner, name)))
+
+    def active_stages(self) -> tuple[str, ...]:
+        stages, in_blocks = self.runs_at(), isinstance(as_pattern(self.sparse_pattern, 'sparse_pattern'), BlockLocal)
+        return stages if in_blocks else tuple([stage for stage in stages if stage != 'mask'])
+
+    def mask(self, call: Any) -> BlockwiseTerm | None:
+        """Return which keys are in the block of each query, where blocks are counted from the start of documents."""
+        ids = call.inputs.get('document_ids')
+        if ids is None:
+            return None
+        blocks: Any = self.pattern
+        keys = positions_within(ids) // blocks.block
+        queries, reach = call.of_queries(keys), blocks.reach if call.token_idx is None else None
+
+        def of(rows: slice, columns: slice) -> Tensor:
+            return (queries[:, rows].unsqueeze(-1) == keys[:, columns].unsqueeze(-2)).unsqueeze(1)
+
+        def entry() -> Pointwise:
+            of_query, of_key = make_axis_lookup(queries), make_axis_lookup(keys)
+            return lambda b, h, i, j: of_query(b, i) == of_key(b, j)
+
+        return BlockwiseTerm(of, reach=reach, entry=entry, made_of=(keys, queries))
+
+    def of_heads(self, heads: int, call: Any) -> tuple[Pattern, ...]:
+        own = self.pattern
+        if isinstance(own, BlockLocal) and call.inputs.get('document_ids') is not None:
+            return (Sliding(own.reach),) * heads  # in which the blocks of documents lie: see `mask`
+        return super().of_heads(heads, call)
 
     def reach_and_step(self, call: Any) -> Any:
         own = self.layer_pattern
