@@ -100,6 +100,7 @@ OPTIONS = {
     'top p': dict(temperature=1.3, filter_logits_fn='top_p', filter_kwargs=dict(thres=0.8)),
     'min p': dict(temperature=0.9, filter_logits_fn='min_p'),
     'top a': dict(temperature=0.9, filter_logits_fn='top_a'),
+    'entmax': dict(temperature=0.9, filter_logits_fn='entmax'),
     'lengths': dict(prompt_lens=torch.tensor([2, 5]), return_log_probs=True),
     'samples': dict(temperature=1.0, num_samples=2, return_log_probs=True),
     'an end': dict(eos_token=3, temperature=1.0),

@@ -19,6 +19,7 @@ from x_transformers.autoregressive_wrapper import (
 )
 from x_transformers.generation import sampling
 from x_transformers.generation.sampling import (
+    entmax,
     epsilon,
     filter_named,
     gumbel_noise,
@@ -109,7 +110,7 @@ def test_filter_keeps_the_reference_set(case):
 
 def test_filters_by_name():
     assert FILTER_LOGITS_FN == dict(
-        top_k=top_k, top_p=top_p, top_a=top_a, min_p=min_p, typical=typical, epsilon=epsilon
+        top_k=top_k, top_p=top_p, top_a=top_a, min_p=min_p, typical=typical, epsilon=epsilon, entmax=entmax
     )
     assert filter_named('top_a') is top_a and filter_named(max) is max
     with pytest.raises(ValueError, match=r'`filter_logits_fn` must '):

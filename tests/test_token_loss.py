@@ -383,6 +383,7 @@ LOOPED = dict(stack=dict(pre_and_post_norm=True), looped=True, max_looped_steps=
 CASES = {
     'language': lambda: language(net_of()),
     'language, smoothed': lambda: language(net_of(), label_smoothing=0.1, z_loss_weight=1e-2),
+    'language, entmax': lambda: language(net_of(), entmax_loss_alpha=1.5),
     'language, hidden keys': lambda: language(net_of(), mask_prob=0.2),
     'tied': lambda: language(net_of(tie_embedding=True)),
     'tied, unit length': lambda: language(net_of(tie_embedding=True, l2norm_embed=True, tie_embedding_scale=2.0)),

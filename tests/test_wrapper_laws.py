@@ -307,6 +307,7 @@ SUBJECTS = {
     'decisions, discrete': Subject(
         lambda: decisions(discrete=True), dict(WALKS, actions=ids() % 3), loss_of_walks),
     'language': of_text(lambda: AutoregressiveWrapper(net_of(), label_smoothing=0.1)),
+    'language, entmax': of_text(lambda: AutoregressiveWrapper(net_of(), entmax_loss_alpha=1.5)),
     'prefixes': Subject(
         lambda: AutoregressiveWrapper(net_of(PrefixDecoder)), dict(x=ids(), prefix_attn_len=torch.tensor([3, 3])),
         generate=lambda m, x, prefix_attn_len: m.generate(x, 4, temperature=0.0, prefix_attn_len=prefix_attn_len),

@@ -39,9 +39,11 @@ from x_transformers.features.documents import begins
 from x_transformers.flags import (
     ConfigError,
     Configurable,
+    between,
     boolean,
     instance_of,
     integer,
+    none,
     not_negative,
     number,
     positive,
@@ -189,6 +191,11 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
             Sequence[float], 'in training, one loss weight per further output head, for later tokens', weights
         ] = (),
         last_position_only: Annotated[bool, 'in training, use only the last target of each sequence', boolean] = False,
+        entmax_loss_alpha: Annotated[
+            float | None,
+            "use the entmax loss with this alpha from 1 to 2; sample with the filter 'entmax'; arXiv:1905.05702",
+            between(1, 2) | none,
+        ] = None,
     ) -> None:
         super().__init__()
         check_net(net)
@@ -205,8 +212,19 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
         if z_loss_weight and getattr(net, 'output_is_log_prob', False):
             raise ConfigError('`z_loss_weight` must be 0 with `mixture_of_softmax`: its output is normalised already')
         self.label_smoothing, self.z_loss_weight = label_smoothing, z_loss_weight
+        self.entmax_loss_alpha = entmax_loss_alpha
+        self._check_entmax()
         given = intermediate_layer_loss, future_target_weights, last_position_only
         self.auxiliary = AuxiliaryLosses(net, *given) if any(given) else None
+
+    def _check_entmax(self) -> None:
+        if self.entmax_loss_alpha is None:
+            return
+        if getattr(self.net, 'output_is_log_prob', False):
+            raise ConfigError('`entmax_loss_alpha` cannot be combined with `mixture_of_softmax`: it needs logits')
+        for name in ('label_smoothing', 'z_loss_weight'):
+            if getattr(self, name):
+                raise ConfigError(f'`entmax_loss_alpha` cannot be combined with `{name}`: it is of the softmax')
 
     def update_schedules(self, progress: float) -> None:
         if self.auxiliary is not None:
@@ -268,8 +286,7 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
         heads = out if isinstance(out, tuple) else (out,)
         lead = heads[0].shape[1] - ids.shape[1]
         targets = Targets(tokens, self.ignore_index, token_mask, lead=lead).of()
-        is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
-        terms = Terms(self.ignore_index, self.label_smoothing, self.z_loss_weight, is_log_prob, num_items_in_batch)
+        terms = self._terms(num_items_in_batch)
         if extra is not None:
             documents = kwargs.get('document_ids')
             documents = None if documents is None else begins(documents).cumsum(dim=-1)
@@ -293,6 +310,11 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
             return loss
         logits = tuple(head[:, lead:-1] for head in heads)
         return loss, (logits if isinstance(out, tuple) else logits[0], intermediates)
+
+    def _terms(self, num_items: Any) -> Terms:
+        is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
+        own = self.label_smoothing, self.z_loss_weight, is_log_prob, num_items, self.entmax_loss_alpha
+        return Terms(self.ignore_index, *own)
 
     def _run_net(self, ids: Tensor, predicts: bool, wanted: bool, kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
         """Return the logits, the predicted next embeddings and the intermediates; None for those not asked for."""

@@ -259,7 +259,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         names = (
             'mask_prob', 'add_attn_z_loss', 'next_embed_loss_weight', 'looped_loss_threshold_exit',
             'looped_loss_slope', 'looped_exit_loss_weight', 'label_smoothing', 'z_loss_weight',
-            'intermediate_layer_loss', 'future_target_weights', 'last_position_only',
+            'intermediate_layer_loss', 'future_target_weights', 'last_position_only', 'entmax_loss_alpha',
         )  # fmt: skip
         return dict.fromkeys(names)
 

@@ -22,6 +22,7 @@ BUGS = {
         ('a row may end early', 'short = made < self.new', 'short = made < self.new - 1', 'test_ways_to_generate.py'),
     ]),
     'generation/choice.py': ('test_generation_options.py', [
+        ('the temperature acts after entmax', '        self._hand_temperature_to_entmax()\n', '', 'test_entmax.py'),
         ('biases are added in half precision', 'logits = to_float(logits) if self.steps else logits', 'logits = logits + 0', 'test_half_precision.py'),
         ('a stop sequence wins over the end token', 'found.masked_fill(self.is_eos(tail[:, -1]), 1)', 'found.masked_fill(self.is_eos(tail[:, -1]) & (found == 0), 1)'),
         ('a stop sequence counts from the beginning', 'stopped = stopped & (made >= self.min_new_tokens)', 'pass', 'test_ways_to_generate.py'),
@@ -129,6 +130,7 @@ BUGS = {
         ('NaN is nothing left', 'if largest == -math.inf:', 'if largest == -math.inf or math.isnan(largest):', 'test_choosing.py -knamed'),
     ]),
     'generation/sampling.py': ('test_sampling.py', [
+        ('a filter of entmax ignores the temperature', 'entmax_weights(to_float(logits) / temperature, alpha)', 'entmax_weights(to_float(logits), alpha)', 'test_entmax.py'),
         ('guidance leads away from the text', 'without + scale * (logits - without)', 'without - scale * (logits - without)', 'test_guidance.py'),
         ('a penalty divides negative logits', 'torch.where(logits > 0, logits / penalty, logits * penalty)', 'logits / penalty', 'test_sampling.py test_generation_options.py'),
         ('the token that crosses the threshold is left out', 'before = F.pad(probabilities(ordered).cumsum(dim=-1).clamp(max=1.0), (1, -1))', 'before = probabilities(ordered).cumsum(dim=-1).clamp(max=1.0)'),

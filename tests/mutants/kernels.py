@@ -37,6 +37,12 @@ BUGS = {
         ('a window sees one key less', 'return (i - j <= past) & (j - i <= ahead)', 'return (i - j < past) & (j - i <= ahead)', 'test_patterns.py -kwindows'),
         ('other masks are forgotten', '[mask for mask in call.masks if not mask.band]', '[]', 'test_patterns.py -kwindows'),
     ]),
+    'kernels/entmax.py': ('test_entmax.py', [
+        ('a sparsemax keeps one entry too many', 'inside = 1 + count * ranked > ranked.cumsum(dim=-1)', 'inside = 1 + (count + 1) * ranked > ranked.cumsum(dim=-1)'),
+        ('the gradient is that of the softmax', 'safe.pow(2 - alpha)).where(inside, 0.0)', 'safe).where(inside, 0.0)'),
+        ('the slope of alpha forgets the entropy', 'curve = curve + (entropy', 'curve = curve + 0 * (entropy'),
+        ('a threshold has no derivative', 'threshold = threshold + step', 'threshold = threshold + step.detach()'),
+    ]),
     'kernels/recurrences.py': ('test_recurrent.py test_aft.py', [
         ('chunks know nothing of those before', 'return (inside + kept * before)', 'return (inside + 0 * before)'),
         ('a graph lets what is new fade', 'later = (at.unsqueeze(-1) > at)', 'later = (at.unsqueeze(-1) >= at)'),

@@ -105,7 +105,13 @@ BUGS = {
         ('a source remembers earlier segments', 'self.wrappers[source].take({name: p.view_as(p) for name, p in sources[source].items()})', 'pass'),
         ('masked states are foretold', 'loss.masked_fill(~mask.roll(-1, dims=1), 0.0)', 'loss.masked_fill(~mask, 0.0)'),
     ]),
+    'training/entmax.py': ('test_entmax.py', [
+        ('the target is left out of the gradient', '-torch.ones_like(p[..., :1])), None, None', '0 * p[..., :1]), None, None'),
+        ('the entropy has another factor', '/ (alpha * (alpha - 1))', '/ (alpha - 1)'),
+        ('a divergence counts p twice', 'torch.special.entr(p).sum(dim=-1) / 2', 'torch.special.entr(p).sum(dim=-1)'),
+    ]),
     'training/token_loss.py': ('test_token_loss.py', [
+        ('the entmax loss is a cross entropy', 'if terms.entmax_alpha is not None:', 'if False:', 'test_entmax.py -kwrapper'),
         ('smoothing leaves out the target', '(1 - terms.label_smoothing) * total)', 'total)'),
         ('the z-loss has half its slope', 'z.mul_(1 + 2 * terms.z_loss_weight * lse)', 'z.mul_(1 + terms.z_loss_weight * lse)'),
         ('what has no share may be NaN', '(losses * shares).masked_fill(shares == 0, 0.0).sum()', '(losses * shares).sum()', 'test_token_loss.py::test_what_counts_nothing_may_be_no_number'),

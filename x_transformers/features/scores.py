@@ -16,7 +16,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_scores
-from x_transformers.core.modes import at_least_float, disable_autocast, is_transformed, to_float
+from x_transformers.core.modes import at_least_float, disable_autocast, to_float
 from x_transformers.core.rows import noise_state, replay_noise, to_4d
 from x_transformers.features.contextual import HeadMixer
 from x_transformers.features.levels import AttentionFeature, StackFeature
@@ -34,6 +34,7 @@ from x_transformers.flags import (
 )
 from x_transformers.flags.checks import floating
 from x_transformers.kernels.dense import lowest_value, softmax, tile_heads
+from x_transformers.kernels.entmax import entmax_weights
 
 # how far apart two logits of equal keys may be: products round by the size of their batch
 TIE = {torch.float32: 1e-6, torch.float64: 1e-14}
@@ -50,53 +51,6 @@ def straight_through(attn: Tensor) -> Tensor:
         return attn
     chosen = torch.zeros_like(attn).scatter(-1, attn.argmax(dim=-1, keepdim=True), 1.0)
     return chosen + (attn - attn.detach())
-
-
-def entmax15_by_sorting(sim: Tensor) -> Tensor:
-    """1.5-entmax over the last axis, exactly.  Peters et al. 2019, arXiv:1905.05702, algorithm 2"""
-    if sim.shape[-1] == 0:
-        return sim
-    # at 2 below the largest an entry has no weight; so hidden logits cannot overflow
-    half = ((sim - sim.amax(dim=-1, keepdim=True)) / 2).clamp(min=-2.0)
-    ranked = half.sort(dim=-1, descending=True).values
-    count = torch.arange(1, half.shape[-1] + 1, device=half.device, dtype=half.dtype)
-    mean, square = ranked.cumsum(dim=-1) / count, ranked.square().cumsum(dim=-1) / count
-    spread = count * (square - mean.square())
-    threshold = mean - ((1 - spread) / count).clamp(min=0.0).sqrt()
-    support = (threshold <= ranked).sum(dim=-1, keepdim=True)
-    # once more for the support alone, without the rounding of long sums
-    inside = count <= support
-    centre = ranked.where(inside, 0.0).sum(dim=-1, keepdim=True) / support
-    rest = 1 - (ranked - centre).where(inside, 0.0).square().sum(dim=-1, keepdim=True)
-    return (half - centre + (rest / support).clamp(min=0.0).sqrt()).clamp(min=0.0).square()
-
-
-class Entmax15Function(torch.autograd.Function):
-    """1.5-entmax with its gradient in closed form, which needs the weights w alone:
-
-    r (g - sum(r g) / sum(r)),  r = sqrt(w)
-    """
-
-    @staticmethod
-    def forward(ctx: Any, sim: Tensor) -> Tensor:
-        weights = entmax15_by_sorting(sim)
-        ctx.save_for_backward(weights)
-        return weights
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (weights,) = ctx.saved_tensors
-        # the root of nothing has no slope, for whoever differentiates twice
-        root = weights.where(weights > 0, 1.0).sqrt().where(weights > 0, 0.0)
-        return root * (grad - (root * grad).sum(dim=-1, keepdim=True) / root.sum(dim=-1, keepdim=True))
-
-
-def entmax15(sim: Tensor) -> Tensor:
-    """1.5-entmax over keys, in float32 if the logits are in half precision:  max(sim / 2 - t, 0)^2"""
-    sim = sim.to(at_least_float(sim.dtype))
-    if torch.compiler.is_compiling() or is_transformed():  # they find the same gradient in the formula
-        return entmax15_by_sorting(sim)
-    return Entmax15Function.apply(sim)
 
 
 class ResidualScores(AttentionFeature):
@@ -374,7 +328,7 @@ class Entmax15(AttentionFeature):
     tp_shards = {}
 
     def normalizer(self, sim: Tensor, call: Any) -> Tensor:
-        return entmax15(sim)
+        return entmax_weights(sim, 1.5)
 
 
 class CustomNormaliser(AttentionFeature):

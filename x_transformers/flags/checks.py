@@ -114,6 +114,10 @@ def at_least(least: int) -> Check:
     return Check(f'an integer of at least {least}', lambda value: is_int(value) and value >= least, 'int')
 
 
+def between(low: float, high: float) -> Check:
+    return Check(f'a number from {low} to {high}', lambda value: is_number(value) and low <= value <= high, 'float')
+
+
 def one_of(*allowed: Any) -> Check:
     plain = all(isinstance(one, (str, int, bool)) for one in allowed)
     return Check(

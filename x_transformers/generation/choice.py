@@ -31,6 +31,7 @@ from x_transformers.generation.sampling import (
     check_logits,
     check_temperature,
     counts,
+    entmax,
     filter_with,
     gumbel_noise,
     probabilities_with_max,
@@ -146,10 +147,32 @@ class TokenSampler:
             known = is_int(getattr(self, name)) and getattr(self, name) >= 0
             require(known, name, getattr(self, name), 'an integer of at least 0')
         self.endings = StoppingCriteria(self.eos_token, self.stop_sequences, self.vocabulary, self.min_new_tokens)
+        self._hand_temperature_to_entmax()
         keep = filter_with(self.filter_logits_fn, self.filter_kwargs)
         # the most probable token is in every filter's choice
         self.keep = None if self.temperature == 0 else keep
         self.steps = self.composed()
+
+    @property
+    def places_of_entmax(self) -> list[int]:
+        """Return which of the filters are `entmax`."""
+        filters = self.filter_logits_fn
+        filters = filters if isinstance(filters, (list, tuple)) else (filters,)
+        return [at for at, one in enumerate(filters) if one is entmax or one == 'entmax']
+
+    def _hand_temperature_to_entmax(self) -> None:
+        """Divide the logits in the filter 'entmax' and not after it: softmax(log p / T) is not entmax(z / T)."""
+        found = self.places_of_entmax
+        if self.temperature in (0, 1) or not found:
+            return
+        filter_with(self.filter_logits_fn, self.filter_kwargs)  # refuses keywords of another form
+        count = len(self.filter_logits_fn) if isinstance(self.filter_logits_fn, (list, tuple)) else 1
+        own: Any = self.filter_kwargs or [{}] * count
+        own = [own] if isinstance(own, dict) else list(own)
+        if 'temperature' in own[found[0]]:
+            raise ValueError("`temperature` cannot be combined with a `temperature` of the filter 'entmax'")
+        own[found[0]] = {**own[found[0]], 'temperature': self.temperature}
+        self.filter_kwargs, self.temperature = own if count > 1 else own[0], 1.0
 
     @classmethod
     def taken_from(cls, options: dict[str, Any], **settled: Any) -> TokenSampler:

@@ -72,6 +72,14 @@ def _amateurs_with(models: Any, contrasts: Any) -> list[tuple[nn.Module, dict[st
     return list(zip(nets, contrasts, strict=True))
 
 
+def refuse_entmax(wrapper: Any, choice: TokenSampler) -> None:
+    """Raise ValueError for contrastive decoding of a distribution other than the softmax."""
+    used = choice.places_of_entmax or None
+    for name, value in (('entmax_loss_alpha', getattr(wrapper, 'entmax_loss_alpha', None)), ("'entmax'", used)):
+        if value is not None:
+            raise ValueError(f'`amateur_model` cannot be combined with `{name}`: the contrast is one of softmaxes')
+
+
 def first_device(net: nn.Module) -> torch.device | None:
     """Return the device of the first parameter, to which ids go that are on none; None if there is no parameter."""
     return next((parameter.device for parameter in net.parameters()), None)
@@ -269,6 +277,7 @@ class GeneratesText:
 
         amateurs = _amateurs_with(amateur_model, contrastive_decode_kwargs)
         if amateurs:  # which leave tokens out themselves
+            refuse_entmax(self, choice)
             choice.keep = None
         beside = [
             AuxiliaryLogits(reader(net), functools.partial(contrastive_decode_fn, **own)) for net, own in amateurs

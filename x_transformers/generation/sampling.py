@@ -1,7 +1,7 @@
 """Sampling functions: filters and penalties of logits, the draw, and the padding of prompts.
 
 Logits have the shape `(..., l)`, with any leading axes and `l` the vocabulary. A filter sets what it leaves out to -inf
-and keeps the other logits as they are. It never changes its input.
+and keeps the other logits as they are, but for `entmax`. It never changes its input.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from x_transformers.core.checks import as_number, check_ids, values_of
 from x_transformers.core.modes import clamp_to_dtype, to_float
 from x_transformers.flags import did_you_mean, format_value, is_int, is_number, warn_once
 from x_transformers.generation.failures import FailedRows
+from x_transformers.kernels.entmax import entmax_weights
 
 # below this, the argument of a logarithm is taken for this
 TINY = 1e-20
@@ -199,9 +200,28 @@ def epsilon(logits: Tensor, thres: float = 3e-4) -> Tensor:
     return logits.masked_fill((probs < thres) & (probs < probs.amax(dim=-1, keepdim=True)), -math.inf)
 
 
+def entmax(logits: Tensor, alpha: float = 1.5, temperature: float = 1.0) -> Tensor:
+    """Return log p of  p = alpha-entmax(logits / temperature),  so that the draw is from p, which has zeros itself.
+
+        logits       ... l       of a model trained with `entmax_loss_alpha`
+        alpha        [1, 2]      1 is the softmax, 2 the sparsemax
+        temperature  (0, inf)    that of a generation acts here
+        returns      ... l       log probabilities, -inf where p is 0
+
+    >>> entmax(torch.tensor([2., 0., -2.])).isinf().tolist()
+    [False, True, True]
+
+    Martins et al. 2020, arXiv:2004.02644
+    """
+    check_logits(logits)
+    require(check_in_range(alpha, 1.0, 2.0), 'alpha', alpha, 'a number from 1 to 2')
+    require(check_in_range(temperature, 0.0) and temperature > 0, 'temperature', temperature, 'more than 0')
+    return entmax_weights(to_float(logits) / temperature, alpha).log()
+
+
 Filter = Callable[..., Tensor]
 FILTER_LOGITS_FN: dict[str, Filter] = dict(
-    top_p=top_p, top_k=top_k, top_a=top_a, min_p=min_p, typical=typical, epsilon=epsilon
+    top_p=top_p, top_k=top_k, top_a=top_a, min_p=min_p, typical=typical, epsilon=epsilon, entmax=entmax
 )
 
 

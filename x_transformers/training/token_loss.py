@@ -23,6 +23,7 @@ from x_transformers.core.modes import at_least_float, dtype_of_products, is_tran
 from x_transformers.core.recompute import ModuleSnapshot, differentiate_formula, identity, is_batched_grad, recompute
 from x_transformers.flags import format_value, is_int, is_number
 from x_transformers.flags.checks import Maybe
+from x_transformers.training.entmax import entmax_losses
 from x_transformers.training.items import count_items
 
 __all__ = ['Readout', 'linear_cross_entropy', 'next_token_loss', 'token_losses', 'weighted_token_loss']
@@ -44,7 +45,8 @@ class Terms(NamedTuple):
 
     lse(z) - (1 - e) z_t - e mean(z) + w lse(z)^2        0 if the target is ignored
 
-    `num_items`, if there is one, divides the sum of the losses, in place of the number of targets.
+    `num_items`, if there is one, divides the sum of the losses, in place of the number of targets. With `entmax_alpha`
+    the loss is `entmax_loss`.
     """
 
     ignore_index: int = -100
@@ -52,6 +54,12 @@ class Terms(NamedTuple):
     z_loss_weight: float = 0.0
     is_log_prob: bool = False
     num_items: Maybe[Tensor | int] = None
+    entmax_alpha: Maybe[float] = None
+
+    @property
+    def can_fuse(self) -> bool:
+        """Return True for the cross entropy of logits, which a linear head and the loss compute together."""
+        return not self.is_log_prob and self.entmax_alpha is None
 
 
 def tokens_at_a_time(classes: int, like: Tensor) -> int:
@@ -65,10 +73,13 @@ def cross_entropies(logits: Tensor, targets: Tensor, terms: Terms) -> Tensor:
     """Return the loss of each target (...) under logits (... l), in float32 at least; the plain formula."""
     shape, logits = targets.shape, logits.flatten(0, -2)
     targets = targets.flatten()
+    ignored = targets == terms.ignore_index
+    if terms.entmax_alpha is not None:
+        losses = entmax_losses(logits, targets.masked_fill(ignored, 0), terms.entmax_alpha)
+        return losses.masked_fill(ignored, 0.0).view(shape)
     log_probs = logits if terms.is_log_prob else logits.log_softmax(dim=-1, dtype=at_least_float(logits.dtype))
     losses = F.nll_loss(log_probs, targets, ignore_index=terms.ignore_index, reduction='none')
     losses = losses.to(at_least_float(losses.dtype))
-    ignored = targets == terms.ignore_index
     if terms.label_smoothing:
         even = -log_probs.mean(dim=-1).masked_fill(ignored, 0.0)
         losses = losses.lerp(even.to(losses.dtype), terms.label_smoothing)
@@ -547,7 +558,7 @@ class Readout:
     def losses(self, targets: Tensor, terms: Terms) -> tuple[Tensor, ...]:
         """Return the loss of each target, for each head."""
         hidden, flat = self.hidden.flatten(0, -2), targets.flatten()
-        if self.linears is not None and not terms.is_log_prob:
+        if self.linears is not None and terms.can_fuse:
             heads = self.linears
             found = [fused_losses(scaled_by(hidden, h), h.weight, h.bias, flat, None, terms) for h in heads]
         elif self.whole:
@@ -562,7 +573,7 @@ class Readout:
 
     def loss(self, targets: Tensor, shares: Tensor, terms: Terms) -> Tensor:
         """Return the sum of all losses times `shares`, shaped like the targets; the mean over heads."""
-        if self.linears is None or terms.is_log_prob or shares.requires_grad:
+        if self.linears is None or not terms.can_fuse or shares.requires_grad:
             found = [share_weight(losses, shares) for losses in self.losses(targets, terms)]
         else:
             rest = targets.flatten(), shares.flatten(), terms
