@@ -1,5 +1,6 @@
 """Entmax against own loops: weights, loss, sampling, and a model that is trained and sampled with it."""
 
+import itertools
 import math
 
 import pytest
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 from oracles import assert_close, randn
 from torch.autograd import grad, gradcheck, gradgradcheck
 
-from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
+from x_transformers import Attention, AutoregressiveWrapper, Decoder, TransformerWrapper
 from x_transformers.flags import ConfigError
 from x_transformers.generation import sampling
 from x_transformers.generation.choice import TokenSampler
@@ -217,6 +218,76 @@ def test_most_impossible_successors_get_probability_zero():
     assert none[1.5] > 0.6 and none[None] == 0, none
     tokens = model.eval().generate(x[:, :1], 15, filter_logits_fn='entmax', temperature=1.0)
     assert tokens.shape == (32, 15)
+
+
+def layer_of(seed=0, **options):
+    torch.manual_seed(seed)
+    return Attention(dim=8, heads=3, dim_head=4, **options).double()
+
+
+def weights_by_rows(layer, x, alphas, causal=False, mask=None):
+    """The output of an attention layer by its definition, with an alpha for each head."""
+    n = x.shape[1]
+    q, k, v = (to(x).view(-1, n, 3, 4) for to in (layer.to_q, layer.to_k, layer.to_v))
+    out = torch.zeros_like(q)
+    for b, h, i in itertools.product(range(len(x)), range(3), range(n)):
+        seen = [j for j in range(n) if (mask is None or mask[b, j]) and (j <= i or not causal)]
+        sims = [(q[b, i, h] @ k[b, j, h]).item() / 2 for j in seen]
+        for j, p in zip(seen, entmax_of(sims, alphas[h]) if seen else (), strict=True):
+            out[b, i, h] += p * v[b, j, h]
+    return layer.to_out(out.flatten(2))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('causal', [False, True])
+def test_attention_with_an_alpha_per_head(causal):
+    x = randn(2, 6, 8) * 3
+    mask = torch.ones(2, 6, dtype=torch.bool)
+    mask[1, :2] = False
+    layer = layer_of(entmax_alpha='learned', causal=causal)
+    layer.entmax_alpha.copy_(torch.tensor([-9.0, 0.3, 9.0]))
+    alphas = (1 + layer.entmax_alpha.sigmoid()).clamp(min=1.01).tolist()
+    goal = weights_by_rows(layer, x, alphas, causal, mask)
+    found = layer(x, mask=mask)
+    assert_close(found[mask], goal[mask], tolerance=1e-10)
+    plain = layer_of(entmax_alpha=1.3, causal=causal)
+    assert_close(plain(x), weights_by_rows(plain, x, (1.3,) * 3, causal), tolerance=1e-10)
+
+
+def test_attention_begins_as_entmax15():
+    x = randn(2, 6, 8)
+    layer, plain = layer_of(entmax_alpha='learned'), layer_of(use_entmax15=True)
+    assert_close(layer(x), plain(x), tolerance=1e-10)
+    for given, options in ((1, {}), (1.5, dict(use_entmax15=True))):
+        assert_close(layer_of(entmax_alpha=given)(x), layer_of(**options)(x), tolerance=1e-10)
+    hidden = torch.zeros(6, 6, dtype=torch.bool).index_fill(0, torch.arange(3, 6), True)
+    out, kept = layer(x, attn_mask=hidden, return_intermediates=True)
+    assert (out[:, :3] == 0).all() and (kept.post_softmax_attn[:, :, :3] == 0).all()
+
+
+def test_gradient_of_the_alphas_of_attention():
+    x, layer = randn(2, 5, 8) * 3, layer_of(entmax_alpha='learned')
+    layer.entmax_alpha.data = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.double)
+
+    def run(logits):
+        return torch.func.functional_call(layer, {'entmax_alpha': logits}, (x,)).square().sum()
+
+    (found,) = grad(run(layer.entmax_alpha), layer.entmax_alpha)
+    for h in range(3):
+        step = torch.zeros(3, dtype=torch.double).index_fill(0, torch.tensor(h), 1e-5)
+        with torch.no_grad():
+            slope = (run(layer.entmax_alpha + step) - run(layer.entmax_alpha - step)) / 2e-5
+        assert abs(slope - found[h]) < 1e-6 * (1 + abs(slope))
+
+
+@pytest.mark.parametrize(
+    'other', [dict(flash=True), dict(use_entmax15=True), dict(sparse_topk=2), dict(custom_attn_fn=torch.sigmoid),
+              dict(kernel='elu'), dict(sparse_pattern='sliding')],
+)  # fmt: skip
+def test_attention_refuses(other):
+    with pytest.raises((ConfigError, ValueError), match='entmax_alpha'):
+        layer = Attention(dim=8, heads=2, dim_head=4, entmax_alpha='learned', **other)
+        layer(torch.randn(1, 4, 8))
 
 
 def test_refusals():

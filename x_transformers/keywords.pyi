@@ -626,6 +626,8 @@ class StackKeywords(TypedDict, total=False):
     """Attend only to the key with the largest noisy logit (straight-through). Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     cross_attn_use_entmax15: bool | tuple[bool, ...] | PerLayer
     """1.5-entmax instead of softmax. Default: False. Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015."""
+    cross_attn_entmax_alpha: Literal['learned'] | float | None | tuple[Literal['learned'] | float | None, ...] | PerLayer
+    """Alpha of the entmax instead of softmax, from 1 to 2; 'learned': one per head. Default: None. Adaptively Sparse Transformers, arXiv:1909.00015."""
     cross_attn_custom_attn_fn: Callable[..., Any] | None | tuple[Callable[..., Any] | None, ...] | PerLayer
     """Callable from logits (b, h, i, j) to attention weights, instead of softmax. Default: None."""
     cross_attn_head_scale: bool | tuple[bool, ...] | PerLayer
@@ -960,6 +962,8 @@ class StackKeywords(TypedDict, total=False):
     """Attend only to the key with the largest noisy logit (straight-through). Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     attn_use_entmax15: bool | tuple[bool, ...] | PerLayer
     """1.5-entmax instead of softmax. Default: False. Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015."""
+    attn_entmax_alpha: Literal['learned'] | float | None | tuple[Literal['learned'] | float | None, ...] | PerLayer
+    """Alpha of the entmax instead of softmax, from 1 to 2; 'learned': one per head. Default: None. Adaptively Sparse Transformers, arXiv:1909.00015."""
     attn_custom_attn_fn: Callable[..., Any] | None | tuple[Callable[..., Any] | None, ...] | PerLayer
     """Callable from logits (b, h, i, j) to attention weights, instead of softmax. Default: None."""
     attn_head_scale: bool | tuple[bool, ...] | PerLayer
@@ -1640,6 +1644,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Attend only to the key with the largest noisy logit (straight-through). Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     enc_cross_attn_use_entmax15: bool | tuple[bool, ...] | PerLayer
     """1.5-entmax instead of softmax. Default: False. Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015."""
+    enc_cross_attn_entmax_alpha: Literal['learned'] | float | None | tuple[Literal['learned'] | float | None, ...] | PerLayer
+    """Alpha of the entmax instead of softmax, from 1 to 2; 'learned': one per head. Default: None. Adaptively Sparse Transformers, arXiv:1909.00015."""
     enc_cross_attn_custom_attn_fn: Callable[..., Any] | None | tuple[Callable[..., Any] | None, ...] | PerLayer
     """Callable from logits (b, h, i, j) to attention weights, instead of softmax. Default: None."""
     enc_cross_attn_head_scale: bool | tuple[bool, ...] | PerLayer
@@ -1976,6 +1982,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Attend only to the key with the largest noisy logit (straight-through). Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     enc_attn_use_entmax15: bool | tuple[bool, ...] | PerLayer
     """1.5-entmax instead of softmax. Default: False. Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015."""
+    enc_attn_entmax_alpha: Literal['learned'] | float | None | tuple[Literal['learned'] | float | None, ...] | PerLayer
+    """Alpha of the entmax instead of softmax, from 1 to 2; 'learned': one per head. Default: None. Adaptively Sparse Transformers, arXiv:1909.00015."""
     enc_attn_custom_attn_fn: Callable[..., Any] | None | tuple[Callable[..., Any] | None, ...] | PerLayer
     """Callable from logits (b, h, i, j) to attention weights, instead of softmax. Default: None."""
     enc_attn_head_scale: bool | tuple[bool, ...] | PerLayer
@@ -2782,6 +2790,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Attend only to the key with the largest noisy logit (straight-through). Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     dec_cross_attn_use_entmax15: bool | tuple[bool, ...] | PerLayer
     """1.5-entmax instead of softmax. Default: False. Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015."""
+    dec_cross_attn_entmax_alpha: Literal['learned'] | float | None | tuple[Literal['learned'] | float | None, ...] | PerLayer
+    """Alpha of the entmax instead of softmax, from 1 to 2; 'learned': one per head. Default: None. Adaptively Sparse Transformers, arXiv:1909.00015."""
     dec_cross_attn_custom_attn_fn: Callable[..., Any] | None | tuple[Callable[..., Any] | None, ...] | PerLayer
     """Callable from logits (b, h, i, j) to attention weights, instead of softmax. Default: None."""
     dec_cross_attn_head_scale: bool | tuple[bool, ...] | PerLayer
@@ -3118,6 +3128,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Attend only to the key with the largest noisy logit (straight-through). Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     dec_attn_use_entmax15: bool | tuple[bool, ...] | PerLayer
     """1.5-entmax instead of softmax. Default: False. Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015."""
+    dec_attn_entmax_alpha: Literal['learned'] | float | None | tuple[Literal['learned'] | float | None, ...] | PerLayer
+    """Alpha of the entmax instead of softmax, from 1 to 2; 'learned': one per head. Default: None. Adaptively Sparse Transformers, arXiv:1909.00015."""
     dec_attn_custom_attn_fn: Callable[..., Any] | None | tuple[Callable[..., Any] | None, ...] | PerLayer
     """Callable from logits (b, h, i, j) to attention weights, instead of softmax. Default: None."""
     dec_attn_head_scale: bool | tuple[bool, ...] | PerLayer
@@ -3580,6 +3592,8 @@ class AttentionKeywords(TypedDict, total=False):
     """Attend only to the key with the largest noisy logit (straight-through). Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     use_entmax15: bool
     """1.5-entmax instead of softmax. Default: False. Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015."""
+    entmax_alpha: Literal['learned'] | float | None
+    """Alpha of the entmax instead of softmax, from 1 to 2; 'learned': one per head. Default: None. Adaptively Sparse Transformers, arXiv:1909.00015."""
     custom_attn_fn: Callable[..., Any] | None
     """Callable from logits (b, h, i, j) to attention weights, instead of softmax. Default: None."""
     head_scale: bool
@@ -3756,6 +3770,8 @@ class AttendKeywords(TypedDict, total=False):
     """Attend only to the key with the largest noisy logit (straight-through). Default: True. Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144."""
     use_entmax15: bool
     """1.5-entmax instead of softmax. Default: False. Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015."""
+    entmax_alpha: Literal['learned'] | float | None
+    """Alpha of the entmax instead of softmax, from 1 to 2; 'learned': one per head. Default: None. Adaptively Sparse Transformers, arXiv:1909.00015."""
     custom_attn_fn: Callable[..., Any] | None
     """Callable from logits (b, h, i, j) to attention weights, instead of softmax. Default: None."""
 

@@ -282,6 +282,8 @@ BUGS = {
         ('further sets turn by no length', 'self.angles.angles_by(one, positions, lengths)', 'self.angles.angles_by(one, positions)', 'test_rotary_scaling.py -klayers'),
     ]),
     'features/scores.py': ('test_scores.py', [
+        ('alpha begins at the sparsemax', 'alpha = (1 + to_float(self.logit).sigmoid())', 'alpha = (2 - 0 * to_float(self.logit).sigmoid())', 'test_entmax.py -kattention'),
+        ('all heads have the alpha of the first', "rearrange(alpha, 'h -> h 1 1')", 'alpha[0]', 'test_entmax.py -kattention'),
         ('hidden keys count as keys', 'count = seen.expand(*seen.shape[:-1], sim.shape[-1])', 'count = torch.ones_like(seen).expand(*seen.shape[:-1], sim.shape[-1])'),
         ('a query that sees no key is not finite', 'count.clamp(min=1).to', 'count.to'),
         ('a sink is the last column', 'return torch.cat((sink, sim), dim=-1)', 'return torch.cat((sim, sink), dim=-1)'),

@@ -69,6 +69,7 @@ WEIGHTS: tuple[type[Feature], ...] = (
     scores.HardAttention,
     scores.GumbelSoftmax,
     scores.Entmax15,
+    scores.EntmaxAlpha,
     scores.CustomNormaliser,
 )
 

@@ -24,9 +24,11 @@ from x_transformers.flags import (
     ConfigError,
     Input,
     a_callable,
+    between,
     flag,
     none,
     number,
+    one_of,
     positive,
     probability,
     size,
@@ -329,6 +331,37 @@ class Entmax15(AttentionFeature):
 
     def normalizer(self, sim: Tensor, call: Any) -> Tensor:
         return entmax_weights(sim, 1.5)
+
+
+class EntmaxAlpha(AttentionFeature):
+    """Entmax with another alpha than 1.5, or one per head that is learned.
+
+        w = alpha-entmax(sim),      alpha_h = 1 + sigmoid(a_h),  a_h = 0 at first
+
+    1 is the softmax, 2 the sparsemax. The more a head gains from weights of zero, the nearer its alpha comes to 2. A
+    learned alpha is 1.01 at least, where its gradient is accurate.
+    """
+
+    paper = 'Adaptively Sparse Transformers, arXiv:1909.00015'
+    row_wise = True
+    entmax_alpha = flag(
+        None,
+        "alpha of the entmax instead of softmax, from 1 to 2; 'learned': one per head",
+        one_of('learned') | between(1, 2) | none,
+        example='learned',
+    )
+    stored_as = {'logit': 'entmax_alpha'}
+    tp_shards = {'logit': (0, 'heads')}
+
+    def setup(self, owner: Any) -> None:
+        if self.entmax_alpha == 'learned':
+            self.logit = nn.Parameter(torch.zeros(owner.query_heads))
+
+    def normalizer(self, sim: Tensor, call: Any) -> Tensor:
+        if self.entmax_alpha != 'learned':
+            return entmax_weights(sim, self.entmax_alpha)
+        alpha = (1 + to_float(self.logit).sigmoid()).clamp(min=1.01)
+        return entmax_weights(sim, rearrange(alpha, 'h -> h 1 1'))
 
 
 class CustomNormaliser(AttentionFeature):

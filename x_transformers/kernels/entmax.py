@@ -105,23 +105,23 @@ class EntmaxFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
-        weights, alpha = ctx.saved_tensors
-        alpha = ctx.alpha if alpha is None else alpha
+        weights, given = ctx.saved_tensors
+        alpha = ctx.alpha if given is None else given
         # The power of nothing has no slope, for whoever differentiates twice.
         inside = weights > 0
         safe = weights.where(inside, 1.0)
         root = (safe.sqrt() if ctx.alpha == 1.5 else safe.pow(2 - alpha)).where(inside, 0.0)
         slope = root * (grad - (root * grad).sum(dim=-1, keepdim=True) / root.sum(dim=-1, keepdim=True))
-        if not ctx.needs_input_grad[1]:
+        if given is None or not ctx.needs_input_grad[1]:
             return slope, None
-        alpha, p = alpha.double(), safe.double()
+        alpha, p = given.double(), safe.double()
         share = p.pow(2 - alpha).where(inside, 0.0)
         share = share / share.sum(dim=-1, keepdim=True)
         entropy = (-p * p.log()).where(inside, 0.0)
         curve = (p.where(inside, 0.0) - share) / (alpha - 1).square()
         curve = curve + (entropy - share * entropy.sum(dim=-1, keepdim=True)) / (alpha - 1)
-        of_alpha = (grad.double() * curve).sum_to_size(ctx.saved_tensors[1].shape)
-        return slope, of_alpha.to(ctx.saved_tensors[1].dtype)
+        of_alpha = (grad.double() * curve).sum_to_size(given.shape)
+        return slope, of_alpha.to(given.dtype)
 
 
 def entmax_weights(sim: Tensor, alpha: Any = 1.5) -> Tensor:
