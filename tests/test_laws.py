@@ -230,6 +230,8 @@ NO_EFFECT = {
     'ff_moe_kind=topk_softmax': 'a softmax of the chosen is the whole one renormalised',
     'ff_moe_score_bias': 'it starts at zero: see test_experts',
     'ff_moe_balance_loss': 'wrappers add it: see test_experts',
+    'ff_moe_balance_per_sequence': 'wrappers add it: see test_experts',
+    **dict.fromkeys(('ff_moe_balance', 'ff_moe_balance_rate'), 'in training: see test_experts'),
     'checkpoint_layers': 'layers that run again give the same numbers: see test_recompute',
     **dict.fromkeys(('ff_chunks', 'ff_chunk_checkpoint'), 'slices give the same numbers: see test_feedforward_chunks'),
     **dict.fromkeys(('attn_kernel_chunk', 'cross, attn_kernel_chunk'), 'chunks give the same numbers'),

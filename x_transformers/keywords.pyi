@@ -305,31 +305,47 @@ class StackKeywords(TypedDict, total=False):
     ff_inner_norm_eps: float | tuple[float, ...] | PerLayer
     """Epsilon of this norm. Default: 1e-05. BitNet b1.58 2B4T, arXiv:2504.12285."""
     ff_moe_experts: int | None | tuple[int | None, ...] | PerLayer
-    """Number of experts; None for an ordinary feedforward. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of experts; None for an ordinary feedforward. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     ff_moe_top_k: int | tuple[int, ...] | PerLayer
-    """Number of experts per token. Default: 2. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of experts per token. Default: 2. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     ff_moe_dim_inner: int | None | tuple[int | None, ...] | PerLayer
-    """Inner width of each expert; that of the feedforward if None. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
-    ff_moe_kind: Literal['softmax', 'sigmoid', 'topk_softmax'] | tuple[Literal['softmax', 'sigmoid', 'topk_softmax'], ...] | PerLayer
-    """Router scores: 'softmax', 'sigmoid', or 'topk_softmax' (softmax over the chosen experts). Default: 'softmax'. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Inner width of each expert; that of the feedforward if None. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    ff_moe_kind: Literal['softmax', 'sigmoid', 'sqrtsoftplus', 'topk_softmax', 'sparsemixer'] | tuple[Literal['softmax', 'sigmoid', 'sqrtsoftplus', 'topk_softmax', 'sparsemixer'], ...] | PerLayer
+    """Router scores: 'softmax', 'sigmoid', 'sqrtsoftplus', 'topk_softmax' (softmax over the chosen experts), or 'sparsemixer', which cannot be trained. Default: 'softmax'. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     ff_moe_renormalise: bool | tuple[bool, ...] | PerLayer
-    """Normalize the weights of the chosen experts to sum 1. Default: True. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Normalize the weights of the chosen experts to sum 1. Default: True. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     ff_moe_groups: int | tuple[int, ...] | PerLayer
-    """Number of equal groups; experts are chosen from the best groups only. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of equal groups; experts are chosen from the best groups only. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     ff_moe_top_groups: int | tuple[int, ...] | PerLayer
-    """Number of best groups from which experts are chosen. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of best groups from which experts are chosen. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    ff_moe_group_score: Literal['top2', 'max'] | tuple[Literal['top2', 'max'], ...] | PerLayer
+    """Score of a group: the sum of its two largest scores ('top2') or the largest ('max'). Default: 'top2'. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     ff_moe_scale: float | tuple[float, ...] | PerLayer
-    """Factor of the expert weights. Default: 1.0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Factor of the expert weights. Default: 1.0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     ff_moe_score_bias: bool | tuple[bool, ...] | PerLayer
-    """Add a buffer to the scores for choosing experts, not for weighting them. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Add a buffer to the scores for choosing experts, not for weighting them. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     ff_moe_shared: int | None | tuple[int | None, ...] | PerLayer
-    """Number of shared experts, which process every token as one feedforward of that many inner widths. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of shared experts, which process every token as one feedforward of that many inner widths. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    ff_moe_dim_shared: int | None | tuple[int | None, ...] | PerLayer
+    """Inner width of the shared feedforward, instead of that. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    ff_moe_shared_gate: bool | tuple[bool, ...] | PerLayer
+    """Scale the shared feedforward by a sigmoid gate, one number per token. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    ff_moe_weight_at: Literal['output', 'input'] | tuple[Literal['output', 'input'], ...] | PerLayer
+    """Weights scale the 'output' or the 'input' of experts. Default: 'output'. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    ff_moe_zero_experts: int | tuple[int, ...] | PerLayer
+    """Number of further experts that return their input. Default: 0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     ff_moe_router_bias: bool | tuple[bool, ...] | PerLayer
-    """Learn a bias of the router. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Learn a bias of the router. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     ff_moe_bias: bool | None | tuple[bool | None, ...] | PerLayer
-    """Biases in all experts; None: yes, unless `no_bias` is set. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Biases in all experts; None: yes, unless `no_bias` is set. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     ff_moe_balance_loss: float | tuple[float, ...] | PerLayer
-    """Weight of the load balancing loss, in training. Default: 0.0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Weight of the load balancing loss, in training. Default: 0.0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    ff_moe_balance_per_sequence: bool | tuple[bool, ...] | PerLayer
+    """Compute this loss for each sequence by itself. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    ff_moe_balance: Literal['bias'] | None | tuple[Literal['bias'] | None, ...] | PerLayer
+    """'bias': balance by the score bias, without a loss. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    ff_moe_balance_rate: float | tuple[float, ...] | PerLayer
+    """Step of the score bias at each optimizer step. Default: 0.001. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     ff_sublayer_dropout: float | tuple[float, ...] | PerLayer
     """Dropout probability after the output projection. Default: 0.0."""
     ff_output_proj_depth: int | None | tuple[int | None, ...] | PerLayer
@@ -1323,31 +1339,47 @@ class TwoStacksKeywords(TypedDict, total=False):
     enc_ff_inner_norm_eps: float | tuple[float, ...] | PerLayer
     """Epsilon of this norm. Default: 1e-05. BitNet b1.58 2B4T, arXiv:2504.12285."""
     enc_ff_moe_experts: int | None | tuple[int | None, ...] | PerLayer
-    """Number of experts; None for an ordinary feedforward. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of experts; None for an ordinary feedforward. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     enc_ff_moe_top_k: int | tuple[int, ...] | PerLayer
-    """Number of experts per token. Default: 2. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of experts per token. Default: 2. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     enc_ff_moe_dim_inner: int | None | tuple[int | None, ...] | PerLayer
-    """Inner width of each expert; that of the feedforward if None. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
-    enc_ff_moe_kind: Literal['softmax', 'sigmoid', 'topk_softmax'] | tuple[Literal['softmax', 'sigmoid', 'topk_softmax'], ...] | PerLayer
-    """Router scores: 'softmax', 'sigmoid', or 'topk_softmax' (softmax over the chosen experts). Default: 'softmax'. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Inner width of each expert; that of the feedforward if None. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    enc_ff_moe_kind: Literal['softmax', 'sigmoid', 'sqrtsoftplus', 'topk_softmax', 'sparsemixer'] | tuple[Literal['softmax', 'sigmoid', 'sqrtsoftplus', 'topk_softmax', 'sparsemixer'], ...] | PerLayer
+    """Router scores: 'softmax', 'sigmoid', 'sqrtsoftplus', 'topk_softmax' (softmax over the chosen experts), or 'sparsemixer', which cannot be trained. Default: 'softmax'. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     enc_ff_moe_renormalise: bool | tuple[bool, ...] | PerLayer
-    """Normalize the weights of the chosen experts to sum 1. Default: True. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Normalize the weights of the chosen experts to sum 1. Default: True. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     enc_ff_moe_groups: int | tuple[int, ...] | PerLayer
-    """Number of equal groups; experts are chosen from the best groups only. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of equal groups; experts are chosen from the best groups only. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     enc_ff_moe_top_groups: int | tuple[int, ...] | PerLayer
-    """Number of best groups from which experts are chosen. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of best groups from which experts are chosen. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    enc_ff_moe_group_score: Literal['top2', 'max'] | tuple[Literal['top2', 'max'], ...] | PerLayer
+    """Score of a group: the sum of its two largest scores ('top2') or the largest ('max'). Default: 'top2'. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     enc_ff_moe_scale: float | tuple[float, ...] | PerLayer
-    """Factor of the expert weights. Default: 1.0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Factor of the expert weights. Default: 1.0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     enc_ff_moe_score_bias: bool | tuple[bool, ...] | PerLayer
-    """Add a buffer to the scores for choosing experts, not for weighting them. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Add a buffer to the scores for choosing experts, not for weighting them. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     enc_ff_moe_shared: int | None | tuple[int | None, ...] | PerLayer
-    """Number of shared experts, which process every token as one feedforward of that many inner widths. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of shared experts, which process every token as one feedforward of that many inner widths. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    enc_ff_moe_dim_shared: int | None | tuple[int | None, ...] | PerLayer
+    """Inner width of the shared feedforward, instead of that. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    enc_ff_moe_shared_gate: bool | tuple[bool, ...] | PerLayer
+    """Scale the shared feedforward by a sigmoid gate, one number per token. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    enc_ff_moe_weight_at: Literal['output', 'input'] | tuple[Literal['output', 'input'], ...] | PerLayer
+    """Weights scale the 'output' or the 'input' of experts. Default: 'output'. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    enc_ff_moe_zero_experts: int | tuple[int, ...] | PerLayer
+    """Number of further experts that return their input. Default: 0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     enc_ff_moe_router_bias: bool | tuple[bool, ...] | PerLayer
-    """Learn a bias of the router. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Learn a bias of the router. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     enc_ff_moe_bias: bool | None | tuple[bool | None, ...] | PerLayer
-    """Biases in all experts; None: yes, unless `no_bias` is set. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Biases in all experts; None: yes, unless `no_bias` is set. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     enc_ff_moe_balance_loss: float | tuple[float, ...] | PerLayer
-    """Weight of the load balancing loss, in training. Default: 0.0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Weight of the load balancing loss, in training. Default: 0.0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    enc_ff_moe_balance_per_sequence: bool | tuple[bool, ...] | PerLayer
+    """Compute this loss for each sequence by itself. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    enc_ff_moe_balance: Literal['bias'] | None | tuple[Literal['bias'] | None, ...] | PerLayer
+    """'bias': balance by the score bias, without a loss. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    enc_ff_moe_balance_rate: float | tuple[float, ...] | PerLayer
+    """Step of the score bias at each optimizer step. Default: 0.001. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     enc_ff_sublayer_dropout: float | tuple[float, ...] | PerLayer
     """Dropout probability after the output projection. Default: 0.0."""
     enc_ff_output_proj_depth: int | None | tuple[int | None, ...] | PerLayer
@@ -2469,31 +2501,47 @@ class TwoStacksKeywords(TypedDict, total=False):
     dec_ff_inner_norm_eps: float | tuple[float, ...] | PerLayer
     """Epsilon of this norm. Default: 1e-05. BitNet b1.58 2B4T, arXiv:2504.12285."""
     dec_ff_moe_experts: int | None | tuple[int | None, ...] | PerLayer
-    """Number of experts; None for an ordinary feedforward. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of experts; None for an ordinary feedforward. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     dec_ff_moe_top_k: int | tuple[int, ...] | PerLayer
-    """Number of experts per token. Default: 2. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of experts per token. Default: 2. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     dec_ff_moe_dim_inner: int | None | tuple[int | None, ...] | PerLayer
-    """Inner width of each expert; that of the feedforward if None. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
-    dec_ff_moe_kind: Literal['softmax', 'sigmoid', 'topk_softmax'] | tuple[Literal['softmax', 'sigmoid', 'topk_softmax'], ...] | PerLayer
-    """Router scores: 'softmax', 'sigmoid', or 'topk_softmax' (softmax over the chosen experts). Default: 'softmax'. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Inner width of each expert; that of the feedforward if None. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    dec_ff_moe_kind: Literal['softmax', 'sigmoid', 'sqrtsoftplus', 'topk_softmax', 'sparsemixer'] | tuple[Literal['softmax', 'sigmoid', 'sqrtsoftplus', 'topk_softmax', 'sparsemixer'], ...] | PerLayer
+    """Router scores: 'softmax', 'sigmoid', 'sqrtsoftplus', 'topk_softmax' (softmax over the chosen experts), or 'sparsemixer', which cannot be trained. Default: 'softmax'. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     dec_ff_moe_renormalise: bool | tuple[bool, ...] | PerLayer
-    """Normalize the weights of the chosen experts to sum 1. Default: True. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Normalize the weights of the chosen experts to sum 1. Default: True. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     dec_ff_moe_groups: int | tuple[int, ...] | PerLayer
-    """Number of equal groups; experts are chosen from the best groups only. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of equal groups; experts are chosen from the best groups only. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     dec_ff_moe_top_groups: int | tuple[int, ...] | PerLayer
-    """Number of best groups from which experts are chosen. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of best groups from which experts are chosen. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    dec_ff_moe_group_score: Literal['top2', 'max'] | tuple[Literal['top2', 'max'], ...] | PerLayer
+    """Score of a group: the sum of its two largest scores ('top2') or the largest ('max'). Default: 'top2'. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     dec_ff_moe_scale: float | tuple[float, ...] | PerLayer
-    """Factor of the expert weights. Default: 1.0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Factor of the expert weights. Default: 1.0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     dec_ff_moe_score_bias: bool | tuple[bool, ...] | PerLayer
-    """Add a buffer to the scores for choosing experts, not for weighting them. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Add a buffer to the scores for choosing experts, not for weighting them. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     dec_ff_moe_shared: int | None | tuple[int | None, ...] | PerLayer
-    """Number of shared experts, which process every token as one feedforward of that many inner widths. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of shared experts, which process every token as one feedforward of that many inner widths. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    dec_ff_moe_dim_shared: int | None | tuple[int | None, ...] | PerLayer
+    """Inner width of the shared feedforward, instead of that. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    dec_ff_moe_shared_gate: bool | tuple[bool, ...] | PerLayer
+    """Scale the shared feedforward by a sigmoid gate, one number per token. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    dec_ff_moe_weight_at: Literal['output', 'input'] | tuple[Literal['output', 'input'], ...] | PerLayer
+    """Weights scale the 'output' or the 'input' of experts. Default: 'output'. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    dec_ff_moe_zero_experts: int | tuple[int, ...] | PerLayer
+    """Number of further experts that return their input. Default: 0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     dec_ff_moe_router_bias: bool | tuple[bool, ...] | PerLayer
-    """Learn a bias of the router. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Learn a bias of the router. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     dec_ff_moe_bias: bool | None | tuple[bool | None, ...] | PerLayer
-    """Biases in all experts; None: yes, unless `no_bias` is set. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Biases in all experts; None: yes, unless `no_bias` is set. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     dec_ff_moe_balance_loss: float | tuple[float, ...] | PerLayer
-    """Weight of the load balancing loss, in training. Default: 0.0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Weight of the load balancing loss, in training. Default: 0.0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    dec_ff_moe_balance_per_sequence: bool | tuple[bool, ...] | PerLayer
+    """Compute this loss for each sequence by itself. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    dec_ff_moe_balance: Literal['bias'] | None | tuple[Literal['bias'] | None, ...] | PerLayer
+    """'bias': balance by the score bias, without a loss. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    dec_ff_moe_balance_rate: float | tuple[float, ...] | PerLayer
+    """Step of the score bias at each optimizer step. Default: 0.001. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     dec_ff_sublayer_dropout: float | tuple[float, ...] | PerLayer
     """Dropout probability after the output projection. Default: 0.0."""
     dec_ff_output_proj_depth: int | None | tuple[int | None, ...] | PerLayer
@@ -3685,31 +3733,47 @@ class FeedForwardKeywords(TypedDict, total=False):
     inner_norm_eps: float
     """Epsilon of this norm. Default: 1e-05. BitNet b1.58 2B4T, arXiv:2504.12285."""
     moe_experts: int | None
-    """Number of experts; None for an ordinary feedforward. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of experts; None for an ordinary feedforward. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     moe_top_k: int
-    """Number of experts per token. Default: 2. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of experts per token. Default: 2. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     moe_dim_inner: int | None
-    """Inner width of each expert; that of the feedforward if None. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
-    moe_kind: Literal['softmax', 'sigmoid', 'topk_softmax']
-    """Router scores: 'softmax', 'sigmoid', or 'topk_softmax' (softmax over the chosen experts). Default: 'softmax'. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Inner width of each expert; that of the feedforward if None. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    moe_kind: Literal['softmax', 'sigmoid', 'sqrtsoftplus', 'topk_softmax', 'sparsemixer']
+    """Router scores: 'softmax', 'sigmoid', 'sqrtsoftplus', 'topk_softmax' (softmax over the chosen experts), or 'sparsemixer', which cannot be trained. Default: 'softmax'. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     moe_renormalise: bool
-    """Normalize the weights of the chosen experts to sum 1. Default: True. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Normalize the weights of the chosen experts to sum 1. Default: True. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     moe_groups: int
-    """Number of equal groups; experts are chosen from the best groups only. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of equal groups; experts are chosen from the best groups only. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     moe_top_groups: int
-    """Number of best groups from which experts are chosen. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of best groups from which experts are chosen. Default: 1. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    moe_group_score: Literal['top2', 'max']
+    """Score of a group: the sum of its two largest scores ('top2') or the largest ('max'). Default: 'top2'. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     moe_scale: float
-    """Factor of the expert weights. Default: 1.0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Factor of the expert weights. Default: 1.0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     moe_score_bias: bool
-    """Add a buffer to the scores for choosing experts, not for weighting them. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Add a buffer to the scores for choosing experts, not for weighting them. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     moe_shared: int | None
-    """Number of shared experts, which process every token as one feedforward of that many inner widths. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Number of shared experts, which process every token as one feedforward of that many inner widths. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    moe_dim_shared: int | None
+    """Inner width of the shared feedforward, instead of that. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    moe_shared_gate: bool
+    """Scale the shared feedforward by a sigmoid gate, one number per token. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    moe_weight_at: Literal['output', 'input']
+    """Weights scale the 'output' or the 'input' of experts. Default: 'output'. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    moe_zero_experts: int
+    """Number of further experts that return their input. Default: 0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     moe_router_bias: bool
-    """Learn a bias of the router. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Learn a bias of the router. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     moe_bias: bool | None
-    """Biases in all experts; None: yes, unless `no_bias` is set. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Biases in all experts; None: yes, unless `no_bias` is set. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     moe_balance_loss: float
-    """Weight of the load balancing loss, in training. Default: 0.0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437."""
+    """Weight of the load balancing loss, in training. Default: 0.0. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    moe_balance_per_sequence: bool
+    """Compute this loss for each sequence by itself. Default: False. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    moe_balance: Literal['bias'] | None
+    """'bias': balance by the score bias, without a loss. Default: None. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
+    moe_balance_rate: float
+    """Step of the score bias at each optimizer step. Default: 0.001. arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437; balance by a bias, arXiv:2408.15664; sparsemixer, arXiv:2409.12136; zero experts, arXiv:2509.01322."""
     sublayer_dropout: float
     """Dropout probability after the output projection. Default: 0.0."""
     output_proj_depth: int | None
