@@ -69,7 +69,7 @@ TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
     'residuals': ('Residuals', ('residuals', 'gates', 'streams', 'integrators')),
     'layouts': ('Layouts and depth', ('layouts', 'convolutions', 'universal', 'halting', 'recompute', 'exits')),
     'embeddings': ('Embeddings and passes of models', ('embeddings', 'passes')),
-    'models': ('Memories and heads of models', ('documents', 'memory.compressive', 'memory.knn', 'readouts')),
+    'models': ('Memories and heads of models', ('documents', 'memory.compressive', 'memory.knn', 'readouts', 'mtp')),
 }  # fmt: skip
 LEVELS = {
     Attention: 'Attention layers. On a stack, the prefix `attn_` sets a flag for all attention layers, '

@@ -703,6 +703,7 @@ GIVEN_BY_THE_STACK |= {'knn_store', 'knn_reset', 'return_knn_mems'}
 # what a call of a model does, rather than what it reads: see test_model_features
 GIVEN_BY_THE_STACK |= {'recycle_steps', 'looped_steps', 'max_looped_steps', 'looped_pred_all_logits'}
 GIVEN_BY_THE_STACK |= {'looped_inference', 'looped_exit_prob_threshold', 'return_next_embed_pred', 'return_pooled'}
+GIVEN_BY_THE_STACK |= {'return_stream', 'return_mtp'}  # see test_mtp
 GIVEN_BY_THE_STACK |= {'transform_token_embeds', 'transform_block_inputs', 'transform_attn_inputs'}
 
 

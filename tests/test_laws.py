@@ -51,7 +51,7 @@ from safetensors.torch import load, save
 from sweeps import is_late, nightly, some
 from torch.utils._pytree import tree_leaves
 
-from x_transformers import Attention, Decoder, Encoder, PrefixDecoder, TransformerWrapper
+from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, PrefixDecoder, TransformerWrapper
 from x_transformers.cache import Cache
 from x_transformers.continuous import CONTINUOUS
 from x_transformers.core.intermediates import MissingMaps
@@ -172,6 +172,10 @@ LOOK_AT = {
         net(**inputs, return_next_embed_pred=True)[1] if net.add_continuous_pred_head else []
     ),
     'pooler': lambda net, inputs: net(**inputs, return_pooled=True)[1:] if net.pooler else [],
+    **dict.fromkeys(
+        ('mtp_depth', 'mtp_block', 'mtp_hidden', 'mtp_loss_weight'),
+        lambda net, inputs: [AutoregressiveWrapper(net.train())(inputs['x']).reshape(1)],
+    ),
     'embed_default_ids': lambda net, inputs: [net(inputs['x'])] if net.embed_default_ids else [],
     'max_mem_len': lambda net, inputs: net(**inputs, return_mems=True)[1],
     'shift_mem_down': lambda net, inputs: [net(**inputs, mems=[randn(3, 2, 16, seed=i) for i in range(2)])],
@@ -292,6 +296,24 @@ NO_GRADIENT = {
     'pooler.weight': 'read by `return_pooled`: see test_embeddings_and_heads',
     'pooler.bias': 'read by `return_pooled`: see test_embeddings_and_heads',
     'two_stream_w': 'read by queries: see test_permutation',
+    **{
+        f'mtp.{at}.{name}': 'learns from the loss of AutoregressiveWrapper: see test_mtp'
+        for at in (0, 1)
+        for name in (
+            'embed_norm.g',
+            'hidden_norm.g',
+            'merge.weight',
+            'norm.g',
+            *(
+                f'block.layers.0.{rest}'
+                for rest in ('0.0.gamma', '1.to_q.weight', '1.to_k.weight', '1.to_v.weight', '1.to_out.weight')
+            ),
+            *(
+                f'block.layers.1.{rest}'
+                for rest in ('0.0.gamma', '1.ff.0.0.weight', '1.ff.0.0.bias', '1.ff.2.weight', '1.ff.2.bias')
+            ),
+        )
+    },
     'exit_gate.weight': 'learns from the loss of AutoregressiveWrapper',
     'rel_pos.mlp.2.bias': 'adding the same to all logits of a row changes nothing',
     'rel_pos.mlp.3.bias': 'adding the same to all logits of a row changes nothing',

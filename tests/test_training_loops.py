@@ -35,6 +35,7 @@ OPTIONS = {
     'smoothed': dict(label_smoothing=0.2),
     'z-loss': dict(z_loss_weight=0.1),
     'further heads': dict(future_target_weights=(0.5,), net=dict(num_output_heads=2)),
+    'modules': dict(net=dict(mtp_depth=2)),
     'last tokens': dict(last_position_only=True),
     'layers between': dict(intermediate_layer_loss='step'),
     'several heads': dict(net=dict(num_output_heads=2)),
@@ -43,7 +44,7 @@ OPTIONS = {
     'mixture of softmaxes': dict(net=dict(mixture_of_softmax=True)),
 }
 # of these, the losses of several heads or passes have other numbers of targets
-ONE_NUMBER = {*OPTIONS} - {'further heads', 'last tokens'}
+ONE_NUMBER = {*OPTIONS} - {'further heads', 'last tokens', 'modules'}
 
 
 def told(way, rows):

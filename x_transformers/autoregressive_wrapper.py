@@ -215,7 +215,7 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
         self.entmax_loss_alpha = entmax_loss_alpha
         self._check_entmax()
         given = intermediate_layer_loss, future_target_weights, last_position_only
-        self.auxiliary = AuxiliaryLosses(net, *given) if any(given) else None
+        self.auxiliary = AuxiliaryLosses(net, *given) if any(given) or getattr(net, 'mtp_depth', 0) else None
 
     def _check_entmax(self) -> None:
         if self.entmax_loss_alpha is None:
@@ -274,10 +274,13 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds
         looped, predicts = (getattr(self.net, name, False) for name in ('looped', 'add_continuous_pred_head'))
-        extra = None if self.auxiliary is None else self.auxiliary.now(self.training, progress)
+        of_modules = self.net.mtp_loss_weight if getattr(self.net, 'mtp_depth', 0) else 0.0
+        extra = None if self.auxiliary is None else self.auxiliary.now(self.training, progress, of_modules)
         wanted = return_outputs or self.add_attn_z_loss or looped or bool(extra and extra.layers)
+        wanted = wanted or ('past' if extra and extra.mtp_weight else False)
         asked = dict(return_attn_z_loss=self.add_attn_z_loss, looped_pred_all_logits=looped)
         asked |= dict(return_next_embed_pred=predicts, return_block_readouts=bool(extra and extra.layers))
+        asked['return_mtp'] = bool(extra and extra.mtp_weight)
         kwargs.update({name: True for name, ask in asked.items() if ask})
         kwargs.update({} if return_outputs else read_logits_later(self.net))
         with AuxLosses() as aux, maps_apart(not (return_outputs or self.add_attn_z_loss)):
@@ -291,7 +294,7 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
             documents = kwargs.get('document_ids')
             documents = None if documents is None else begins(documents).cumsum(dim=-1)
             to_come = Targets(tokens, self.ignore_index, token_mask, documents, lead)
-            loss = extra.loss(out, to_come, terms, intermediates.block_readouts if extra.layers else ())
+            loss = extra.loss(out, to_come, terms, intermediates)
         elif not looped:
             loss = mean_token_loss(out, targets, terms)
         else:
@@ -316,7 +319,7 @@ class AutoregressiveWrapper(GeneratesText, Configurable):
         own = self.label_smoothing, self.z_loss_weight, is_log_prob, num_items, self.entmax_loss_alpha
         return Terms(self.ignore_index, *own)
 
-    def _run_net(self, ids: Tensor, predicts: bool, wanted: bool, kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
+    def _run_net(self, ids: Tensor, predicts: bool, wanted: bool | str, kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
         """Return the logits, the predicted next embeddings and the intermediates; None for those not asked for."""
         out = self.net(ids, return_intermediates=wanted, **kwargs)
         out, intermediates = out if wanted else (out, None)

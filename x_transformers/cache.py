@@ -368,6 +368,8 @@ class LayerIntermediates:
     states, model_states   what features of the stack and of the model remember
     mem_masks            which of compressed memories, `mems`, are real; None for all
     block_outputs, block_readouts   what stack and model would give after each block but the last, if asked for
+    stream               hidden states of the stack before its final norm, if asked for
+    mtp_hidden, mtp_readouts   inputs and logits of the modules of multi-token prediction, if asked for
     """
 
     hiddens: Maybe[list[Tensor]] = None
@@ -398,6 +400,9 @@ class LayerIntermediates:
     mem_masks: list[tuple[Tensor | None, Tensor | None]] | None = None
     block_outputs: list[Tensor] | None = None
     block_readouts: list[Any] | None = None
+    stream: Maybe[Tensor] = None
+    mtp_hidden: Maybe[Tensor] = None
+    mtp_readouts: list[Any] | None = None
 
     @property
     def cache(self) -> Cache:

@@ -2196,6 +2196,14 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Add a head that predicts the embedding of the next token. Default: False."""
     enc_pooler: Mapping[str, Any] | None
     """A dict that describes how `return_pooled` computes one vector per sequence. Default: None. BERT, arXiv:1810.04805; CLIP, arXiv:2103.00020."""
+    enc_mtp_depth: int
+    """Number of modules that each predict one more token. Default: 0. DeepSeek-V3, arXiv:2412.19437, section 2.2."""
+    enc_mtp_block: Mapping[str, Any] | None
+    """Keywords of the block of each module that differ from those of the last block of the stack. Default: None. DeepSeek-V3, arXiv:2412.19437, section 2.2."""
+    enc_mtp_hidden: Literal['stream', 'normed']
+    """Hidden states that the first module gets: before ('stream') or after ('normed') the final norm. Default: 'stream'. DeepSeek-V3, arXiv:2412.19437, section 2.2."""
+    enc_mtp_loss_weight: float
+    """Weight of the loss of all modules. Default: 0.3. DeepSeek-V3, arXiv:2412.19437, section 2.2."""
     dec_heads: int
     """Number of attention heads in every layer. Default: 8."""
     dec_pre_norm: bool
@@ -3358,6 +3366,14 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Add a head that predicts the embedding of the next token. Default: False."""
     dec_pooler: Mapping[str, Any] | None
     """A dict that describes how `return_pooled` computes one vector per sequence. Default: None. BERT, arXiv:1810.04805; CLIP, arXiv:2103.00020."""
+    dec_mtp_depth: int
+    """Number of modules that each predict one more token. Default: 0. DeepSeek-V3, arXiv:2412.19437, section 2.2."""
+    dec_mtp_block: Mapping[str, Any] | None
+    """Keywords of the block of each module that differ from those of the last block of the stack. Default: None. DeepSeek-V3, arXiv:2412.19437, section 2.2."""
+    dec_mtp_hidden: Literal['stream', 'normed']
+    """Hidden states that the first module gets: before ('stream') or after ('normed') the final norm. Default: 'stream'. DeepSeek-V3, arXiv:2412.19437, section 2.2."""
+    dec_mtp_loss_weight: float
+    """Weight of the loss of all modules. Default: 0.3. DeepSeek-V3, arXiv:2412.19437, section 2.2."""
 
 class AttentionKeywords(TypedDict, total=False):
     qkv_receive_diff_residuals: bool
@@ -3936,6 +3952,14 @@ class TransformerWrapperKeywords(TypedDict, total=False):
     """Add a head that predicts the embedding of the next token. Default: False."""
     pooler: Mapping[str, Any] | None
     """A dict that describes how `return_pooled` computes one vector per sequence. Default: None. BERT, arXiv:1810.04805; CLIP, arXiv:2103.00020."""
+    mtp_depth: int
+    """Number of modules that each predict one more token. Default: 0. DeepSeek-V3, arXiv:2412.19437, section 2.2."""
+    mtp_block: Mapping[str, Any] | None
+    """Keywords of the block of each module that differ from those of the last block of the stack. Default: None. DeepSeek-V3, arXiv:2412.19437, section 2.2."""
+    mtp_hidden: Literal['stream', 'normed']
+    """Hidden states that the first module gets: before ('stream') or after ('normed') the final norm. Default: 'stream'. DeepSeek-V3, arXiv:2412.19437, section 2.2."""
+    mtp_loss_weight: float
+    """Weight of the loss of all modules. Default: 0.3. DeepSeek-V3, arXiv:2412.19437, section 2.2."""
 
 class AttentionLayersKeywords(StackKeywords, total=False):
     attn_dim_head: int | tuple[int, ...] | PerLayer
@@ -4366,6 +4390,8 @@ class AttentionLayersInputs(TypedDict, total=False):
     transform_block_inputs: Any
     return_block_outputs: bool | None
     """store in `block_outputs` the output after each block except the last"""
+    return_stream: bool | None
+    """store in `stream` the residual stream before the final norm"""
     token_pos: Tensor | None
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
@@ -4501,6 +4527,8 @@ class PrefixDecoderInputs(TypedDict, total=False):
     prefix_attn_len: Tensor | int | None
     return_block_outputs: bool | None
     """store in `block_outputs` the output after each block except the last"""
+    return_stream: bool | None
+    """store in `stream` the residual stream before the final norm"""
     token_pos: Tensor | None
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
@@ -4647,6 +4675,8 @@ class TransformerWrapperInputs(TypedDict, total=False):
     transform_block_inputs: Any
     return_block_outputs: bool | None
     """store in `block_outputs` the output after each block except the last"""
+    return_stream: bool | None
+    """store in `stream` the residual stream before the final norm"""
     token_pos: Tensor | None
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
@@ -4794,6 +4824,8 @@ class TransformerWrapperInputs(TypedDict, total=False):
     """exit once the cumulative exit probability reaches this, 0.9 by default"""
     return_block_readouts: bool | None
     """store in `block_readouts` the logits of each block except the last"""
+    return_mtp: Literal[False, True, 'hidden'] | None
+    """store in the intermediates `mtp_readouts`, the logits of each module; or with 'hidden' only `mtp_hidden`, the hidden states for the first module"""
 
 class TransformerWrapperCall(Protocol):
     @overload
@@ -4875,6 +4907,8 @@ class AutoregressiveWrapperInputs(TypedDict, total=False):
     transform_block_inputs: Any
     return_block_outputs: bool | None
     """store in `block_outputs` the output after each block except the last"""
+    return_stream: bool | None
+    """store in `stream` the residual stream before the final norm"""
     token_pos: Tensor | None
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
@@ -5021,6 +5055,8 @@ class AutoregressiveWrapperInputs(TypedDict, total=False):
     """exit once the cumulative exit probability reaches this, 0.9 by default"""
     return_block_readouts: bool | None
     """store in `block_readouts` the logits of each block except the last"""
+    return_mtp: Literal[False, True, 'hidden'] | None
+    """store in the intermediates `mtp_readouts`, the logits of each module; or with 'hidden' only `mtp_hidden`, the hidden states for the first module"""
     return_intermediates: bool
     return_mems: bool
     return_attn: bool
@@ -5061,6 +5097,8 @@ class StreamInputs(TypedDict, total=False):
     transform_block_inputs: Any
     return_block_outputs: bool | None
     """store in `block_outputs` the output after each block except the last"""
+    return_stream: bool | None
+    """store in `stream` the residual stream before the final norm"""
     token_pos: Tensor | None
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
@@ -5207,6 +5245,8 @@ class StreamInputs(TypedDict, total=False):
     """exit once the cumulative exit probability reaches this, 0.9 by default"""
     return_block_readouts: bool | None
     """store in `block_readouts` the logits of each block except the last"""
+    return_mtp: Literal[False, True, 'hidden'] | None
+    """store in the intermediates `mtp_readouts`, the logits of each module; or with 'hidden' only `mtp_hidden`, the hidden states for the first module"""
     prompt_lens: Sequence[int] | Tensor | None
     num_samples: int | None
     restrict_to_max_seq_len: bool
@@ -5249,6 +5289,8 @@ class GenerateInputs(TypedDict, total=False):
     transform_block_inputs: Any
     return_block_outputs: bool | None
     """store in `block_outputs` the output after each block except the last"""
+    return_stream: bool | None
+    """store in `stream` the residual stream before the final norm"""
     token_pos: Tensor | None
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
@@ -5395,6 +5437,8 @@ class GenerateInputs(TypedDict, total=False):
     """exit once the cumulative exit probability reaches this, 0.9 by default"""
     return_block_readouts: bool | None
     """store in `block_readouts` the logits of each block except the last"""
+    return_mtp: Literal[False, True, 'hidden'] | None
+    """store in the intermediates `mtp_readouts`, the logits of each module; or with 'hidden' only `mtp_hidden`, the hidden states for the first module"""
     prompt_lens: Sequence[int] | Tensor | None
     num_samples: int | None
     restrict_to_max_seq_len: bool
@@ -5438,6 +5482,8 @@ class BeamSearchInputs(TypedDict, total=False):
     transform_block_inputs: Any
     return_block_outputs: bool | None
     """store in `block_outputs` the output after each block except the last"""
+    return_stream: bool | None
+    """store in `stream` the residual stream before the final norm"""
     token_pos: Tensor | None
     """n | b n, positions of the new tokens, negative for tokens without a position"""
     condition: Tensor | None
@@ -5584,6 +5630,8 @@ class BeamSearchInputs(TypedDict, total=False):
     """exit once the cumulative exit probability reaches this, 0.9 by default"""
     return_block_readouts: bool | None
     """store in `block_readouts` the logits of each block except the last"""
+    return_mtp: Literal[False, True, 'hidden'] | None
+    """store in the intermediates `mtp_readouts`, the logits of each module; or with 'hidden' only `mtp_hidden`, the hidden states for the first module"""
     num_samples: int | None
     amateur_model: nn.Module | tuple[nn.Module, ...] | None
     contrastive_decode_kwargs: dict[str, float] | tuple[dict[str, float], ...] | None

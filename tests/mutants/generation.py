@@ -147,6 +147,11 @@ BUGS = {
         ('lengths of several axes are flat', 'return lens.reshape(prompts.shape[:-1]), None', 'return lens + 1, None', 'test_generate.py -kmask'),
     ]),
     'generation/speculative.py': ('test_speculative.py', [
+        ('modules forget what they have predicted before', 'first = self.last[one.k - 1] if start else', 'first = 0 * self.last[one.k - 1] if start else', 'test_mtp.py'),
+        ('modules keep rejected drafts', '            one.back_to(start)\n', '            pass\n', 'test_mtp.py'),
+        ('modules go on from the last draft', 'hidden.shape[1] - count + accepted]', 'hidden.shape[1] - 1 + 0 * accepted]', 'test_mtp.py'),
+        ('further modules have no padding in front', 'pads = pads if self.k == 0 else self.k +', 'pads = pads if self.k == 0 else 0 * self.k +', 'test_mtp.py'),
+        ('rows of modules stay where they are', '            one.follow(length, places, most, drop)', '            one.follow(length, 0 * places, most, drop)', 'test_mtp.py'),
         ('guesses move clusters', 'uncached = counts_tokens(net) and', 'uncached = False and', 'test_speculative.py -kclusters'),
         ('guesses shift what others count', 'if gets_whole_input(net) and hasattr', 'if False and hasattr', 'test_clients.py -karound_a_model'),
         ('tokens are guessed that depend on how many are read', "if uncached or getattr(net, 'follows_length', False):", 'if uncached:', 'test_rotary_scaling.py'),

@@ -120,6 +120,9 @@ BUGS = {
         ('several losses at once share a gradient', 'lambda *t: share_weight(plain(*t), shares)\n', 'lambda *t: plain(*t).sum()\n', 'test_token_loss.py -kseveral_losses'),
     ]),
     'training/layer_losses.py': ('test_layer_losses.py', [
+        ('a module counts targets behind padding', 'known = self.real.unfold(1, number + 2, 1).all(dim=-1)', 'known = self.real.unfold(1, number + 2, 1).any(dim=-1)', 'test_mtp.py'),
+        ('modules add their sum', 'self.mtp_weight / len(readouts) * total', 'self.mtp_weight * total', 'test_mtp.py'),
+        ('modules learn the next token', 'targets.of_module(number, self.last_only)', 'targets.of_module(number - 1, self.last_only)', 'test_mtp.py'),
         ('the layer that just ends still learns', '2 * layers * progress < layer', '2 * layers * progress <= layer'),
         ('all layers fade alike', '1 - 2 * layers * progress / layer)', '1 - 2 * progress)'),
         ('targets are of the next document', 'same = self.documents[:, ahead:] == self.documents[:, : targets.shape[1]]', 'same = torch.ones_like(targets, dtype=torch.bool)'),

@@ -24,6 +24,7 @@ from x_transformers.features import (
     layer_positions,
     layouts,
     linformer,
+    mtp,
     norms,
     operands,
     outputs,
@@ -319,4 +320,5 @@ MODEL: tuple[type[Feature], ...] = (
     readouts.Pooler,
     exits.ExitsInModel,
     exits.BlockReadouts,
+    mtp.MultiTokenPrediction,
 )

@@ -257,11 +257,15 @@ class BlockOutputs(StackFeature):
 
     call_inputs = {
         'return_block_outputs': Input('store in `block_outputs` the output after each block except the last', a_switch),
+        'return_stream': Input('store in `stream` the residual stream before the final norm', a_switch),
     }
 
     def stack_output(self, x: Tensor, call: Any) -> Tensor:
         own = call.ctx(self)
-        if not call.inputs.get('return_block_outputs') or getattr(own, 'closing', False):
+        if getattr(own, 'closing', False):
+            return x
+        call.intermediates.stream = x if call.inputs.get('return_stream') else None
+        if not call.inputs.get('return_block_outputs'):
             return x
         own.closing = True
         hiddens = call.intermediates.block_hiddens[:-1]

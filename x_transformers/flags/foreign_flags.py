@@ -342,12 +342,13 @@ FLAG_WORDS: tuple[Word, ...] = (
     Word('add_pooling_layer',
          HF, "pooler={{'token': 'first', 'activation': 'tanh'}}", values={False: ': leave it out, there is none'}),
     Word('no_scale_embedding', FAIRSEQ, ': leave it out, embeddings are not scaled unless `emb_scale` is given'),
+    Word('num_nextn_predict_layers mtp_num_layers num_mtp_modules', f'{HF}, {MEGATRON}', 'mtp_depth'),
     Word('no_cross_attention', FAIRSEQ, ': leave it out, `cross_attend=True` adds it'),
     Word('block_fn mlp_layer attn_layer embed_layer embed_norm_layer',
          TIMM, ': layers are changed by keywords of the stack, or by features'),
     Word('dynamic_img_size', TIMM, "interpolate_pos_emb='bicubic'"),
     Word('pretrained checkpoint_path', TIMM, ': `pretrained.load` loads a folder, or a repository of a hub'),
-    Word('num_nextn_predict_layers new_decoder_architecture num_ln_in_parallel_attn reorder_and_upcast_attn '
+    Word('new_decoder_architecture num_ln_in_parallel_attn reorder_and_upcast_attn '
          'router_jitter_noise scale_attn_by_inverse_layer_idx use_weighted_layer_sum apply_spec_augment '
          'adaptive_softmax_cutoff quant_noise_pq padding_multiple patch_drop_rate broadcast_dropout decode '
          'deterministic_flash_attn sparse_prediction scale_attn_norm no_embed_class pool_include_prefix '

@@ -275,8 +275,9 @@ WORDS: tuple[Word, ...] = (
          'speculative_tokens num_spec_tokens lookahead',
          f'{HF}, {VLLM}', 'num_draft_tokens', GENERATE),
     Word('max_matching_ngram_size prompt_lookup_max', f'{HF}, {VLLM}', 'max_ngram', GENERATE),
+    Word('use_mtp', VLLM, "draft='mtp'", GENERATE, values={False: ': leave it out'}),
     Word('speculative_config num_assistant_tokens_schedule assistant_confidence_threshold assistant_early_exit '
-         'assistant_tokenizer target_lookbehind assistant_lookbehind use_mtp is_assistant '
+         'assistant_tokenizer target_lookbehind assistant_lookbehind is_assistant '
          'assistant_ensemble_weight speculation_type',
          HF, ': it has no counterpart, see the method `speculative`', GENERATE),
     Word('guidance_scale cfg_scale cfg guidance unconditional_guidance_scale w',

@@ -376,8 +376,8 @@ class GeneratesText:
 
         prompts           ... n   as in `generate`, like the keywords that are not named here
         draft                     draft model with the same vocabulary; or a number of blocks of the model itself, which
-                                  draft; or None for prompt lookup: the tokens that followed the last ones earlier in
-                                  the sequence
+                                  draft; or 'mtp' for its modules of multi-token prediction, see `mtp_depth`; or None
+                                  for prompt lookup: the tokens that followed the last ones earlier in the sequence
         num_draft_tokens  1 ..    number of drafted tokens per step
         max_ngram         1 ..    without a draft model: maximum number of last tokens that are looked up
         draft_kwargs              keyword arguments of the draft model; those of the model if None
@@ -386,7 +386,7 @@ class GeneratesText:
         raises                    ValueError or TypeError for arguments out of range
         """
         exits = None
-        if draft is not None and not isinstance(draft, nn.Module):
+        if draft is not None and draft != 'mtp' and not isinstance(draft, nn.Module):
             draft, exits = self.net, self.exits_of_draft(draft, options)
         state = speculation(self, prompts, seq_len, draft, num_draft_tokens, max_ngram, draft_kwargs, options, exits)
         with eval_modules(state.modules):

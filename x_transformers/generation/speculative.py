@@ -182,10 +182,13 @@ def find_match(ids: Tensor, pads: Tensor | None, count: int, longest: int) -> tu
 class LookUp:
     """Guesses from the row itself."""
 
-    reader = None
+    reader, ready = None, True
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
+
+    def learn(self, state: Speculation, longer: Tensor, accepted: Tensor) -> None:
+        """A row is all that it needs."""
 
     def guess(self, state: Speculation, count: int) -> tuple[Tensor, Tensor, None]:
         guesses, token_mask = find_match(state.ids, state.pads, count, self.longest)
@@ -196,8 +199,17 @@ class LookUp:
 class Draft:
     """Guesses of a smaller model, drawn as the tokens are."""
 
-    def __init__(self, reader: Rewinder) -> None:
-        self.reader = reader
+    def __init__(self, reader: Rewinder | PredictionModules) -> None:
+        self.reader: Any = reader
+
+    @property
+    def ready(self) -> bool:
+        return getattr(self.reader, 'ready', True)
+
+    def learn(self, state: Speculation, longer: Tensor, accepted: Tensor) -> None:
+        """Tell modules of multi-token prediction what the net has read; another model reads it itself."""
+        if isinstance(self.reader, PredictionModules):
+            self.reader.learn(state.reader, state.pads, longer, longer.shape[1] - state.ids.shape[1], accepted)
 
     def guess(self, state: Speculation, count: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """Tokens (b k), how many are real (b), and what they were drawn from (b k l), at temperature 0 None."""
@@ -215,6 +227,100 @@ class Draft:
             ids = torch.cat((ids, token.unsqueeze(-1)), dim=1)
         token_mask = torch.full((len(ids),), count, device=ids.device)
         return ids[:, state.ids.shape[1] :], token_mask, torch.stack(probs, dim=1) if probs else None
+
+
+class ModuleReader(Rewinder):
+    """Module k of multi-token prediction with its cache. Its first k indices are padding."""
+
+    def __init__(self, feature: Any, k: int, inputs: dict[str, Any]) -> None:
+        own = {name: F.pad(inputs[name], (k, 0)) for name in ('mask', 'pos') if inputs.get(name) is not None}
+        super().__init__(feature.owner, {**inputs, **own}, restrict=False)
+        self.feature, self.k = feature, k
+
+    def run(self, ids: Tensor, hidden: Tensor, pads: Tensor | None, token_mask: Maybe[Tensor] = None) -> Tensor:
+        """Return the stream (b, n, d), given the next tokens (b, n) and the hidden states (b, n, d) before it."""
+        length = self.seen + ids.shape[1]
+        pads = pads if self.k == 0 else self.k + (ids.new_zeros(len(ids)) if pads is None else pads)
+        inputs = self.inputs_at(length, 0, pads)
+        inputs |= {name: inputs[name][..., :length] for name in ('mask', 'pos') if inputs.get(name) is not None}
+        out, intermediates = self.feature.step(self.k, ids, hidden, token_mask, {**inputs, 'cache': self.cache})
+        self.cache, self.seen = intermediates.cache, length
+        return out
+
+
+class PredictionModules:
+    """The modules of multi-token prediction of a net as a draft model, with a cache for each.
+
+    At index r, all modules get the embedding of token r + 1 and predict token r + 2. Module k, from 0 on, gets the
+    hidden states of the module before it (of the stack, if k = 0) at index r - k. So all caches have the length of that
+    of the net, and move together.
+
+        draft 1 is what module 0 predicted when `learn` ran it on the last accepted tokens; draft j + 1 runs module j
+        on the drafts before it; after the last module, that one continues with its own output
+    """
+
+    caching, window, ready = False, None, False
+
+    def __init__(self, net: Any, inputs: dict[str, Any], cache_kv: bool) -> None:
+        features = getattr(getattr(net, 'features', None), 'active', ())
+        feature: Any = next((f for f in features if 'mtp_depth' in f.flags), None)
+        if feature is None:
+            raise ValueError("`draft='mtp'` needs a model with `mtp_depth`")
+        if not (cache_kv and net.can_cache_kv):
+            raise ValueError("`draft='mtp'` needs a cache: the modules get the hidden states of new tokens")
+        self.feature, self.seen = feature, 0
+        self.readers = [ModuleReader(feature, k, inputs) for k in range(len(feature.steps))]
+        self.last: list[Tensor] = []  # streams (b, 1, d) of the modules at the last accepted token
+        self.out: Any = None
+
+    def learn(self, reader: Rewinder, pads: Tensor | None, longer: Tensor, count: int, accepted: Tensor) -> None:
+        """Run the modules on the tokens that the net has read last, all of `longer` (b, t) but one.
+
+        The last `count` tokens of a row are drafts, of which it has `accepted` (b), and one token that follows these.
+        """
+        if not reader.caching:
+            reason = reader.cache_cannot('shift') or 'no keys of tokens that left its window'
+            raise ValueError(f"`draft='mtp'` needs a cache that can go back, that of this model holds {reason}")
+        hidden, total = reader.intermediates.mtp_hidden, longer.shape[1] - 1
+        start, mask = total - hidden.shape[1], reader.inputs.get('mask')
+        for one in self.readers:
+            one.back_to(start)
+        self.ready = all(one.seen == start for one in self.readers)
+        if not self.ready:  # Keys of a window are gone: the net and the modules run on all tokens in the next step.
+            reader.forget()
+            for one in self.readers:
+                one.forget()
+            return
+        if mask is not None:
+            mask = F.pad(mask, (0, longer.shape[1] - mask.shape[1]), value=True)[:, start + 1 :]
+        rows, last = torch.arange(len(longer), device=longer.device), []
+        for one in self.readers:
+            if one.k:  # The states of the module before, one index later.
+                first = self.last[one.k - 1] if start else torch.zeros_like(hidden[:, :1])
+                hidden = torch.cat((first, hidden[:, :-1]), dim=1)
+            hidden = one.run(longer[:, start + 1 :], hidden, pads, mask)
+            last.append(hidden[rows, hidden.shape[1] - count + accepted].unsqueeze(1))
+        self.last, self.seen = last, total
+
+    def read(self, ids: Tensor, pads: Tensor | None) -> Tensor:
+        """Return the logits (b, l) of the next draft. `ids` (b, t) ends with the drafts so far."""
+        made, modules = ids.shape[1] - self.seen - 1, len(self.readers)
+        if made == 0:
+            self.out = self.last[0][:, :0]
+            return self.feature.logits_of(0, self.last[0][:, -1])
+        k = min(made, modules - 1)
+        if made < modules:
+            hidden, new = torch.cat((self.last[k - 1], self.out), dim=1), ids[:, self.seen + 1 :]
+        else:
+            hidden, new = self.out[:, -1:] if made > 1 else self.last[k], ids[:, -1:]
+        self.out = self.readers[k].run(new, hidden, pads)
+        return self.feature.logits_of(k, self.out[:, -1])
+
+    def follow(self, length: int, places: Tensor, most: int, drop: int) -> None:
+        """Keep the first `length` tokens, move the rows by their `places`, at most `most`, and drop those in front."""
+        for one in self.readers:
+            one.follow(length, places, most, drop)
+        self.seen = length - drop
 
 
 # the state
@@ -287,7 +393,8 @@ class Speculation:
     def round(self, count: int) -> None:
         """Guess so many tokens, and add to each row those accepted, and one more."""
         t = self.ids.shape[1]
-        guesses, token_mask, q = self.guesser.guess(self, count) if count else (self.ids[:, :0], self.made, None)
+        none = self.ids[:, :0], self.made, None
+        guesses, token_mask, q = self.guesser.guess(self, count) if count and self.guesser.ready else none
         count = guesses.shape[1]
         longer = torch.cat((self.ids, guesses), dim=1)
         logits = self.reader.read(longer, self.pads, count + 1)
@@ -308,7 +415,9 @@ class Speculation:
         before = self.made
         self.write(block, accepted + 1)
         self.failed.add(largest.mT, ignored=~mask_from_lengths(self.made - before, count + 1).mT)
-        self.align(torch.cat((self.ids, block), dim=1), t, accepted)
+        longer = torch.cat((self.ids, block), dim=1)
+        self.guesser.learn(self, longer, accepted)
+        self.align(longer, t, accepted)
 
     def judged(self, guesses: Tensor, known: Tensor, q: Tensor | None, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Judge guesses (b, k) by logits (b, k + 1, l): return how many of them each row accepts, the token (b) that
@@ -424,7 +533,10 @@ def speculation(
     if draft is None and draft_kwargs is not None:
         raise ValueError('`draft_kwargs` needs a `draft`')
     guesser: LookUp | Draft = LookUp(max_ngram)
-    if draft is not None:
+    if isinstance(draft, str):
+        guesser = Draft(PredictionModules(wrapper.net, inputs, reading['cache_kv']))
+        inputs = {**inputs, 'return_mtp': 'hidden'}
+    elif draft is not None:
         draft = draft.net if hasattr(draft, 'net') else draft
         check_net(draft)
         others = get_vocabulary(draft)

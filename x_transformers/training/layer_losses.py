@@ -71,20 +71,31 @@ class Targets(NamedTuple):
             targets = targets.masked_fill(to_come != 1, self.ignore_index)
         return F.pad(targets, (self.lead, ahead), value=self.ignore_index)
 
+    def of_module(self, number: int, last_only: bool = False) -> Tensor:
+        """Return the targets (b, n) of a module of multi-token prediction, which gets the tokens in between."""
+        own = self._replace(lead=0)
+        if self.real is not None and self.real.shape[1] > number + 1:
+            known = self.real.unfold(1, number + 2, 1).all(dim=-1)
+            hidden = ~F.pad(known, (number + 1, 0), value=False)
+            own = own._replace(tokens=self.tokens.masked_fill(hidden, self.ignore_index))
+        return own.of(number, last_only)
+
 
 class Objective(NamedTuple):
     """Return the losses of one call: of which layers but the last, with their weights, and of which heads.
 
     heads       c_s of each head; () for the mean over all, of the next token
+    mtp_weight  weight of the mean over the modules of multi-token prediction
     """
 
     layers: tuple[int, ...]
     layer_weights: Maybe[Tensor]
     heads: tuple[float, ...]
     last_only: bool
+    mtp_weight: float = 0.0
 
-    def loss(self, logits: Any, targets: Targets, terms: Terms, between: Sequence[Readout]) -> Tensor:
-        """`between`: what the model would give after each layer but the last."""
+    def loss(self, logits: Any, targets: Targets, terms: Terms, intermediates: Any) -> Tensor:
+        """Return the sum of all losses. `intermediates` has what the model gives after each layer and module."""
         longest = targets.tokens.shape[1]
         if len(self.heads) >= longest:
             raise ValueError(
@@ -93,9 +104,19 @@ class Objective(NamedTuple):
             )
         total = self.of_heads(logits, targets, terms)
         for layer in self.layers:
-            own = self.of_heads(between[layer], targets, terms)
+            own = self.of_heads(intermediates.block_readouts[layer], targets, terms)
             total = total + own * self.layer_weights[layer].to(own)
-        return total
+        return total + self.of_modules(intermediates.mtp_readouts, targets, terms) if self.mtp_weight else total
+
+    def of_modules(self, readouts: Sequence[Any], targets: Targets, terms: Terms) -> Tensor:
+        """Return the weighted mean of the losses of the modules of multi-token prediction."""
+        n = targets.tokens.shape[1]
+        total: Any = 0.0
+        for number, readout in enumerate(readouts, start=1):
+            loss = mean_token_loss(readout, targets.of_module(number, self.last_only), terms)
+            scaled = terms.num_items is not None and not self.last_only
+            total = total + loss * (scale_of_fewer(n - 1, number) if scaled else 1.0)
+        return self.mtp_weight / len(readouts) * total
 
     def of_heads(self, logits: Any, targets: Targets, terms: Terms) -> Tensor:
         if not self.heads:
@@ -153,7 +174,7 @@ class AuxiliaryLosses(nn.Module):
         active = tuple(at for at, weight in enumerate(found) if weight > 0)
         return active, torch.tensor(found, dtype=torch.float64, device='cpu')
 
-    def now(self, training: bool, progress: float | None) -> Objective | None:
+    def now(self, training: bool, progress: float | None, mtp_weight: float = 0.0) -> Objective | None:
         """Return the losses of a call; None for that of the next token alone."""
         if progress is not None and not (is_number(progress) and 0 <= progress <= 1):
             raise ValueError(f'`progress` must be a number from 0 to 1, got {format_value(progress)}')
@@ -169,9 +190,9 @@ class AuxiliaryLosses(nn.Module):
                 '`intermediate_layer_loss` follows the training: call `on_step_end(0.0)` before its first step and '
                 '`on_step_end(step / steps)` after each, or give `progress`'
             )
-        if not (active or self.weights or self.last_only):
+        if not (active or self.weights or self.last_only or mtp_weight):
             return None
-        return Objective(active or (), own, (1.0, *self.weights) if self.weights else (), self.last_only)
+        return Objective(active or (), own, (1.0, *self.weights) if self.weights else (), self.last_only, mtp_weight)
 
 
 def refuse_net(net: nn.Module, losses: AuxiliaryLosses) -> None:
