@@ -491,7 +491,7 @@ BUGS = {
     'features/mtp.py': ('test_mtp.py', [
         ('hidden states come before embeddings', 'torch.cat((self.embed_norm(embeds), self.hidden_norm(hidden)), dim=-1)', 'torch.cat((self.hidden_norm(hidden), self.embed_norm(embeds)), dim=-1)'),
         ('all modules get the next token', 'embeds = F.pad(embeds[:, 1:], (0, 0, 0, 1))', 'embeds = F.pad(self.embed_ids(call.like_tokens, call.token_mask)[:, 1:], (0, 0, 0, 1))'),
-        ('the next module gets normed states', 'found.append(self.make_readout(module.norm(hidden), call))', 'hidden = module.norm(hidden); found.append(self.make_readout(hidden, call))'),
+        ('the next module gets normed states', 'found.append(read_out_later(self.owner, module.norm(hidden), call))', 'hidden = module.norm(hidden); found.append(read_out_later(self.owner, hidden, call))'),
         ('padding is embedded', 'embeds if token_mask is None else embeds.masked_fill', 'embeds if True else embeds.masked_fill'),
         ('the first module always gets the stream', "if self.mtp_hidden == 'stream' else intermediates.last_hidden", 'if True else 0'),
         ('the first of values per layer counts', 'value if shares is None else shares[-1]', 'value if shares is None else shares[0]'),

@@ -21,7 +21,7 @@ from x_transformers.features.halting import all_tokens, those_that_go_on
 from x_transformers.features.levels import ModelFeature, StackFeature
 from x_transformers.flags import Check, Input, PerToken
 from x_transformers.flags.checks import Maybe, a_switch
-from x_transformers.training.token_loss import Readout, get_readout
+from x_transformers.training.token_loss import Readout, read_out_later
 
 Run = Callable[[Tensor, Any, Sequence[int]], Tensor]
 
@@ -297,7 +297,4 @@ class BlockReadouts(ModelFeature):
         call.num_removed, owner = 0, self.owner
         hidden = hidden if call.continues else call.move_before_padding(hidden)
         hidden = call.features.apply('strip_prefix', hidden, call)
-        if owner.can_return_readout:
-            return get_readout(owner, hidden, call, {})
-        classes = owner.logits_dim or owner.num_tokens
-        return Readout(hidden, lambda now, x: owner.read_out(x, call, {}), None, classes, whole=True)
+        return read_out_later(owner, hidden, call)

@@ -16,7 +16,7 @@ from x_transformers.core.routing import PREFIXES, per_layer
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.norms import RMSNorm
 from x_transformers.flags import ConfigError, Input, count, flag, mapping, none, not_negative, one_of
-from x_transformers.training.token_loss import Readout, get_readout
+from x_transformers.training.token_loss import Readout, read_out_later
 
 # Flags of a stack that describe each of its blocks: arguments, and the flags of features of norms and positions. Others
 # relate several layers, and so they are not those of a block.
@@ -139,15 +139,8 @@ class MultiTokenPrediction(ModelFeature):
             embeds = F.pad(embeds[:, 1:], (0, 0, 0, 1))
             with call.losses:
                 hidden = module(embeds, hidden, **inputs)
-            found.append(self.make_readout(module.norm(hidden), call))
+            found.append(read_out_later(self.owner, module.norm(hidden), call))
         return found
-
-    def make_readout(self, x: Tensor, call: Any) -> Readout:
-        owner = self.owner
-        if owner.can_return_readout:
-            return get_readout(owner, x, call, {})
-        classes = owner.logits_dim or owner.num_tokens
-        return Readout(x, lambda now, x: owner.read_out(x, call, {}), None, classes, whole=True)
 
     def inputs_of_block(self, inputs: Mapping[str, Any], call: Any) -> dict[str, Any]:
         """Return those inputs of the stack that a block takes, for the tokens without the prefix of a call."""

@@ -623,6 +623,14 @@ def get_readout(model: Any, x: Tensor, call: Any, to_logits_kwargs: dict[str, An
     return Readout(x, read, None, 4 * classes, whole, (model,), (model.attn_layers,))
 
 
+def read_out_later(model: Any, x: Tensor, call: Any) -> Readout:
+    """Return `get_readout`, or if a loss may not read hidden states itself, one that calls `model.read_out`."""
+    if model.can_return_readout:
+        return get_readout(model, x, call, {})
+    classes = model.logits_dim or model.num_tokens
+    return Readout(x, lambda now, x: model.read_out(x, call, {}), None, classes, whole=True)
+
+
 def may_read_later(model: Any, cls: type) -> bool:
     """Return True if a loss may read the hidden states of a model itself: no hook or override sees its output."""
     own = type(model).forward is cls.forward and type(model).read_out is cls.read_out
