@@ -195,6 +195,7 @@ SETTINGS: dict[str, Values] = {
     'attn_latent_rope_subheads': dict(**LATENT_KV, rotary_pos_emb=True),
     'attn_dim_latent_rope': dict(**LATENT_KV, rotary_pos_emb=True),
     'attn_latent_norm': LATENT_KV,
+    'attn_latent_absorb': LATENT_KV,
     'attn_latent_bias': LATENT_KV,
     'attn_adaptive_span': dict(attn_max_span=20),  # else the spans of dynamic ones hold all keys
     **{f'attn_{name}': dict(attn_adaptive_span='static') for name in ('max_span', 'span_ramp', 'span_init')},
@@ -490,6 +491,7 @@ INPUT_CASES = (
     Case('pos, shaw', stack=SHAW, inputs=('pos',)),
     Case('shaw, further keys', stack=dict(**SHAW, attn_num_mem_kv=2, attn_head_learned_sink=True)),
     Case('shaw, key heads', stack=dict(**SHAW, attn_kv_heads=2, attn_value_dim_head=5)),
+    Case('latents, absorbed', stack={**TURNING, 'attn_latent_bias': False, 'attn_latent_absorb': True}),
     Case('chunks, temperatures', stack=dict(**CHUNKS, rotary_pos_emb=True, rotary_layers=(True, False))),
     Case('pos, temperatures', stack=dict(**CHUNKS, rotary_pos_emb=True), inputs=('pos',)),
     Case('routing, rotary', stack=dict(**ROUTING, rotary_pos_emb=True)),

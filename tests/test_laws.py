@@ -244,6 +244,7 @@ NO_EFFECT = {
         ('attn_global_separate_qkv', 'cross, attn_global_separate_qkv'), 'nothing is marked: test_global_tokens'
     ),
     **dict.fromkeys(('attn_routing_decay', 'cross, attn_routing_decay'), 'in training: see test_clusters'),
+    **dict.fromkeys(('attn_latent_absorb', 'cross, attn_latent_absorb'), 'both forms give the same: see test_latents'),
     'attn_onnxable': 'the triangle can always be exported',
     'cross, attn_onnxable': 'the triangle can always be exported',
     'attn_attend_sdp_kwargs': 'backends give the same numbers: law 7',

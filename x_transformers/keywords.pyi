@@ -394,6 +394,8 @@ class StackKeywords(TypedDict, total=False):
     """Compute keys and values from a shared low-rank latent, and cache only the latent. Default: False. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
     cross_attn_dim_latent_kv: int | None | tuple[int | None, ...] | PerLayer
     """Width of the latent of keys and values. Default: None. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
+    cross_attn_latent_absorb: Literal['auto', True, False] | tuple[Literal['auto', True, False], ...] | PerLayer
+    """Attend to the latents themselves, True wherever the other features allow it, False never; 'auto': after a cache, if it takes fewer products. Default: 'auto'. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
     cross_attn_latent_bias: bool | tuple[bool, ...] | PerLayer
     """Biases of the projections to the latents. Default: False. DeepSeek-V3, arXiv:2412.19437."""
     cross_attn_softmax_scale: float | None | tuple[float | None, ...] | PerLayer
@@ -730,6 +732,8 @@ class StackKeywords(TypedDict, total=False):
     """Compute keys and values from a shared low-rank latent, and cache only the latent. Default: False. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
     attn_dim_latent_kv: int | None | tuple[int | None, ...] | PerLayer
     """Width of the latent of keys and values. Default: None. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
+    attn_latent_absorb: Literal['auto', True, False] | tuple[Literal['auto', True, False], ...] | PerLayer
+    """Attend to the latents themselves, True wherever the other features allow it, False never; 'auto': after a cache, if it takes fewer products. Default: 'auto'. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
     attn_latent_bias: bool | tuple[bool, ...] | PerLayer
     """Biases of the projections to the latents. Default: False. DeepSeek-V3, arXiv:2412.19437."""
     attn_softmax_scale: float | None | tuple[float | None, ...] | PerLayer
@@ -1428,6 +1432,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Compute keys and values from a shared low-rank latent, and cache only the latent. Default: False. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
     enc_cross_attn_dim_latent_kv: int | None | tuple[int | None, ...] | PerLayer
     """Width of the latent of keys and values. Default: None. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
+    enc_cross_attn_latent_absorb: Literal['auto', True, False] | tuple[Literal['auto', True, False], ...] | PerLayer
+    """Attend to the latents themselves, True wherever the other features allow it, False never; 'auto': after a cache, if it takes fewer products. Default: 'auto'. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
     enc_cross_attn_latent_bias: bool | tuple[bool, ...] | PerLayer
     """Biases of the projections to the latents. Default: False. DeepSeek-V3, arXiv:2412.19437."""
     enc_cross_attn_softmax_scale: float | None | tuple[float | None, ...] | PerLayer
@@ -1766,6 +1772,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Compute keys and values from a shared low-rank latent, and cache only the latent. Default: False. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
     enc_attn_dim_latent_kv: int | None | tuple[int | None, ...] | PerLayer
     """Width of the latent of keys and values. Default: None. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
+    enc_attn_latent_absorb: Literal['auto', True, False] | tuple[Literal['auto', True, False], ...] | PerLayer
+    """Attend to the latents themselves, True wherever the other features allow it, False never; 'auto': after a cache, if it takes fewer products. Default: 'auto'. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
     enc_attn_latent_bias: bool | tuple[bool, ...] | PerLayer
     """Biases of the projections to the latents. Default: False. DeepSeek-V3, arXiv:2412.19437."""
     enc_attn_softmax_scale: float | None | tuple[float | None, ...] | PerLayer
@@ -2598,6 +2606,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Compute keys and values from a shared low-rank latent, and cache only the latent. Default: False. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
     dec_cross_attn_dim_latent_kv: int | None | tuple[int | None, ...] | PerLayer
     """Width of the latent of keys and values. Default: None. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
+    dec_cross_attn_latent_absorb: Literal['auto', True, False] | tuple[Literal['auto', True, False], ...] | PerLayer
+    """Attend to the latents themselves, True wherever the other features allow it, False never; 'auto': after a cache, if it takes fewer products. Default: 'auto'. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
     dec_cross_attn_latent_bias: bool | tuple[bool, ...] | PerLayer
     """Biases of the projections to the latents. Default: False. DeepSeek-V3, arXiv:2412.19437."""
     dec_cross_attn_softmax_scale: float | None | tuple[float | None, ...] | PerLayer
@@ -2936,6 +2946,8 @@ class TwoStacksKeywords(TypedDict, total=False):
     """Compute keys and values from a shared low-rank latent, and cache only the latent. Default: False. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
     dec_attn_dim_latent_kv: int | None | tuple[int | None, ...] | PerLayer
     """Width of the latent of keys and values. Default: None. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
+    dec_attn_latent_absorb: Literal['auto', True, False] | tuple[Literal['auto', True, False], ...] | PerLayer
+    """Attend to the latents themselves, True wherever the other features allow it, False never; 'auto': after a cache, if it takes fewer products. Default: 'auto'. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
     dec_attn_latent_bias: bool | tuple[bool, ...] | PerLayer
     """Biases of the projections to the latents. Default: False. DeepSeek-V3, arXiv:2412.19437."""
     dec_attn_softmax_scale: float | None | tuple[float | None, ...] | PerLayer
@@ -3404,6 +3416,8 @@ class AttentionKeywords(TypedDict, total=False):
     """Compute keys and values from a shared low-rank latent, and cache only the latent. Default: False. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
     dim_latent_kv: int | None
     """Width of the latent of keys and values. Default: None. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
+    latent_absorb: Literal['auto', True, False]
+    """Attend to the latents themselves, True wherever the other features allow it, False never; 'auto': after a cache, if it takes fewer products. Default: 'auto'. DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)."""
     latent_bias: bool
     """Biases of the projections to the latents. Default: False. DeepSeek-V3, arXiv:2412.19437."""
     softmax_scale: float | None

@@ -8,9 +8,10 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from x_transformers.core.modes import is_hooked
 from x_transformers.features.heads import HeadNorm
 from x_transformers.features.levels import AttentionFeature
-from x_transformers.flags import ConfigError, flag, none, size
+from x_transformers.flags import ConfigError, flag, none, one_of, size
 
 Sources = tuple[Tensor, Tensor, Tensor]
 
@@ -84,6 +85,8 @@ class LatentRope(AttentionFeature):
         return qkv
 
     def projected(self, qkv: Sources, call: Any) -> Sources:
+        if call.ctx(LatentKeysValues).latent is not None:
+            return qkv  # these channels join the latent
         q, k, v = qkv
         k = k.unflatten(-1, (-1, self.owner.dim_key - self.dim_latent_rope))
         turning = call.ctx(LatentKeysValues).further.unsqueeze(-2).expand(*k.shape[:-1], -1)
@@ -164,11 +167,25 @@ class LatentQueries(AttentionFeature):
 
 
 class LatentKeysValues(AttentionFeature):
-    """Compute keys and values from one latent per token:  x -> latent -> k, v.  Only the latent is cached."""
+    """Compute keys and values from one latent per token:  x -> latent -> k, v.  Only the latent is cached.
+
+        k_j = [r_j, W_k c_j],    v_j = W_v c_j                             c the latent, r of `dim_latent_rope`
+        s_ij = [q_r, W_k^T q_c] [r_j, c_j],    o_i = W_v sum_j a_ij c_j    absorbed
+
+    The absorbed form does not rebuild the keys and values of cached tokens: all heads attend to the latents. With
+    'auto' it is used after a cache, wherever it needs fewer products.
+    """
 
     paper = 'DeepSeek-V2, arXiv:2405.04434 (multi-head latent attention)'
     use_latent_kv = flag(False, 'compute keys and values from a shared low-rank latent, and cache only the latent')
     dim_latent_kv = flag(None, 'width of the latent of keys and values', size | none, example=6)
+    latent_absorb = flag(
+        'auto',
+        "attend to the latents themselves, True wherever the other features allow it, False never; 'auto': after a "
+        'cache, if it takes fewer products',
+        one_of('auto', True, False),
+        example=True,
+    )
     needs = {'dim_latent_kv': 'it is the width of the latent'}
     clashes = {'qkv_receive_diff_residuals': 'keys and values share one latent, so that they cannot have two inputs'}
     keeps_unrotated_keys = True
@@ -186,12 +203,88 @@ class LatentKeysValues(AttentionFeature):
         further = next((keys for kind in BYPASSES if (keys := getattr(call.ctx(kind), 'keys', None)) is not None), None)
         latent = get_latent(qkv[1], self.to_latent, getattr(self.owner, 'kv_latent_norm', None))
         latent, call.ctx(self).further = call.append_past(latent, further)
+        call.ctx(self).latent = None
         call.rebuilds_values = True
+        if self.absorbs(call, qkv[0].shape[1], latent.shape[1]):
+            call.ctx(self).latent = latent
+            latent = latent[:, :0]  # no keys and values are built
         return qkv[0], latent, latent
+
+    def absorbs(self, call: Any, queries: int, keys: int) -> bool:
+        """Return True if a call attends to the latents."""
+        if self.latent_absorb is False or (self.latent_absorb == 'auto' and call.past is None):
+            return False
+        if call.keeps == 'all' or not self.can_absorb(call):  # `Intermediates` have the values of each head
+            return False
+        return self.latent_absorb is True or self.count_products(queries, keys)
+
+    def can_absorb(self, call: Any) -> bool:
+        """Return True if keys and values are products of the latents with two plain matrices."""
+        owner, angles = self.owner, call.inputs.get('rotary_pos_emb')
+        for linear in (owner.to_k, owner.to_v):
+            plain = type(linear) is nn.Linear and type(linear.weight) in (Tensor, nn.Parameter)
+            if not plain or linear.bias is not None or is_hooked(linear) or linear._forward_pre_hooks:
+                return False
+        if not owner._modules.keys().isdisjoint(('split_q_heads', 'split_k_heads', 'split_v_heads')):
+            return False  # somebody reads the heads
+        if angles is not None and angles[0].shape[-1] > self.num_rotated:
+            return False
+        features = owner.features
+        others = {feature for stage in OF_KEYS for feature in features.by_stage.get(stage, ())}
+        others |= {feature for feature in features.active if READS_VALUES & feature.flags.keys()}
+        return all(
+            type(feature).__name__ in ABSORBABLE
+            or (feature.waits and all(call.inputs.get(name) is None for name in feature.call_inputs))
+            for feature in others
+        )
+
+    @property
+    def num_rotated(self) -> int:
+        """The channels of a key that come from elsewhere, of which all may be rotated."""
+        rope = self.owner.features.find(LatentRope)
+        return 0 if rope is None else rope.dim_latent_rope
+
+    def count_products(self, queries: int, keys: int) -> bool:
+        """Return True if the absorbed form takes fewer products than keys and values that are built again.
+
+        In compiled graphs the answer must not depend on the lengths: the step of one query is absorbed, if that pays
+        for many keys.
+        """
+        shape, width, rope = self.owner.shape, self.dim_latent_kv, self.num_rotated
+        sizes = self.owner.dim_key - rope + shape.dim_value
+        of_key, of_pair = width * shape.kv_heads * sizes, shape.heads * (sizes + rope)
+        of_query, absorbed = shape.heads * width * sizes, shape.heads * (2 * width + rope)
+        if torch.compiler.is_compiling():
+            return queries == 1 and absorbed < of_key + of_pair
+        return queries * (of_query + keys * absorbed) < keys * (of_key + queries * of_pair)
+
+    def qkv_heads(self, qkv: Sources, call: Any) -> Sources:
+        latent, further = call.ctx(self).latent, call.ctx(self).further
+        if latent is None:
+            return qkv
+        turning, own = qkv[0].tensor_split((self.num_rotated,), dim=-1)
+        w = self.owner.to_k.weight.unflatten(0, (self.owner.shape.kv_heads, -1))
+        own = own.unflatten(1, (-1, w.shape[0])) @ w  # (b, m, k, i, c), m queries of each key head
+        keys = latent if further is None else torch.cat((further, latent), dim=-1)
+        return torch.cat((turning, own.flatten(1, 2)), dim=-1), keys.unsqueeze(1), latent.unsqueeze(1)
 
     def update_cache(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
         return k, v
 
+    def post_attention(self, out: Tensor, call: Any) -> Tensor:
+        if call.ctx(self).latent is None:
+            return out
+        w = self.owner.to_v.weight.unflatten(0, (self.owner.shape.kv_heads, -1))
+        return (out.unflatten(1, (-1, w.shape[0])) @ w.mT).flatten(1, 2)
+
+
+# Stages that get keys, values or the outputs of heads; those of other features there need the keys of each head.
+OF_KEYS = (
+    'projected', 'qkv_heads', 'rotate_new', 'update_cache', 'extra_keys', 'rotate', 'prepend_kv', 'pre_attention',
+    'pre_kernel', 'attend', 'weighted_values', 'post_attention',
+)  # fmt: skip
+ABSORBABLE = {'LatentKeysValues', 'LatentRope', 'Rotary', 'QueryTemperature'}
+READS_VALUES = {'orthog_projected_values'}  # of the call
 
 # features that make keys, or features of keys, past the latents
 BYPASSES = (RopeSubheads, LatentRope)
